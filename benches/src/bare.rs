@@ -1,0 +1,60 @@
+//! The proxy a person would write first with Pingora, as the baseline that Weir is compared with.
+//!
+//! No limits, no checks, no deadlines: what Pingora itself costs, and nothing more.
+//! Not here: the allocator, which is each binary's own choice.
+
+use async_trait::async_trait;
+use pingora_core::Result;
+use pingora_core::server::Server;
+use pingora_core::server::configuration::ServerConf;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_http::ResponseHeader;
+use pingora_proxy::{ProxyHttp, Session, http_proxy_service};
+
+const USAGE: &str = "usage: bare-pingora LISTEN_ADDRESS UPSTREAM_ADDRESS [--refuse]";
+const REFUSAL: &str = r#"{"title":"Too Many Requests","status":429}"#;
+
+struct Bare {
+    upstream: String,
+    refuse: bool,
+}
+
+#[async_trait]
+impl ProxyHttp for Bare {
+    type CTX = ();
+
+    fn new_ctx(&self) -> Self::CTX {}
+
+    async fn request_filter(&self, session: &mut Session, (): &mut ()) -> Result<bool> {
+        if !self.refuse {
+            return Ok(false);
+        }
+        let mut header = ResponseHeader::build(429, Some(2))?;
+        header.insert_header("content-type", "application/problem+json")?;
+        header.insert_header("content-length", REFUSAL.len())?;
+        session.write_response_header(Box::new(header), false).await?;
+        session.write_response_body(Some(REFUSAL.into()), true).await?;
+        Ok(true)
+    }
+
+    async fn upstream_peer(&self, _: &mut Session, (): &mut ()) -> Result<Box<HttpPeer>> {
+        Ok(Box::new(HttpPeer::new(&self.upstream, false, String::new())))
+    }
+}
+
+/// Serves until it is killed, on one thread.
+pub fn serve() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [listen, upstream, rest @ ..] = args.as_slice() else {
+        eprintln!("{USAGE}");
+        std::process::exit(64);
+    };
+    let conf = ServerConf { threads: 1, work_stealing: false, ..ServerConf::default() };
+    let mut server = Server::new_with_opt_and_conf(None, conf);
+    let refuse = rest.iter().any(|flag| flag == "--refuse");
+    let bare = Bare { upstream: upstream.clone(), refuse };
+    let mut service = http_proxy_service(&server.configuration, bare);
+    service.add_tcp(listen);
+    server.add_service(service);
+    server.run_forever();
+}

@@ -1,0 +1,3 @@
+//! What the measuring programs share; each of them is one file in `bin/`.
+
+pub mod bare;

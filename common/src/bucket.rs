@@ -1,0 +1,212 @@
+//! Decides whether a request fits a token bucket: `rate` per second, `burst` at once.
+//!
+//! A bucket remembers what was spent and when that was true. Spending flows back at the rate;
+//! everything is counted in millionths of a token and in microseconds, so that no rate is rounded.
+//!
+//! # Invariants
+//!
+//! 1. In any stretch of `d` seconds no more than `burst + rate × d` are admitted, and a client
+//!    that keeps within that is never refused.
+//! 2. A refusal changes nothing.
+//! 3. `retry_at` is exact: refused one tick before it, admitted at it.
+//! 4. A burst that is lowered and raised again has forgotten nothing.
+//!
+//! # Not here
+//!
+//! Where buckets are kept and locked (the gateway's `limit::memory`), what the client is told.
+
+use std::time::Duration;
+
+use crate::decision::{Decision, Standing};
+use crate::time::Tick;
+
+/// The highest rate and burst: beyond it a limit is no limit.
+pub const TOKENS_MAX: u32 = 1_000_000;
+
+/// Millionths of a token in a token; with it, `rate` per second is `rate` units per microsecond.
+const UNITS: u64 = 1_000_000;
+
+/// `burst` tokens at most, `rate` new ones a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Tokens per second, from 1 to [`TOKENS_MAX`].
+    pub rate: u32,
+    /// Tokens of a full bucket, from 1 to [`TOKENS_MAX`].
+    pub burst: u32,
+}
+
+/// What one key has spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// Millionths of a token that had been spent and had not flowed back at `at`.
+    spent: u64,
+    at: Tick,
+}
+
+impl Bucket {
+    /// Decides whether `cost` tokens are there at `now`. Changes nothing.
+    ///
+    /// A `now` before the last charge is taken as that charge's time.
+    pub fn decide(&self, quota: Quota, cost: u32, now: Tick) -> Decision {
+        if cost > quota.burst {
+            return Decision::TooLarge;
+        }
+        let now = now.max(self.at);
+        let wanted = self.spent_at(quota, now) + u64::from(cost) * UNITS;
+        let over = wanted.saturating_sub(u64::from(quota.burst) * UNITS);
+        if over == 0 {
+            return Decision::Admit;
+        }
+        Decision::Refuse { retry_at: now.plus(flow(over, quota)) }
+    }
+
+    /// Records an admission of `cost` that [`Bucket::decide`] allowed at the same `now`.
+    pub fn charge(&mut self, quota: Quota, cost: u32, now: Tick) -> Standing {
+        let now = now.max(self.at);
+        self.spent = self.spent_at(quota, now) + u64::from(cost) * UNITS;
+        self.at = now;
+        self.standing(quota, now)
+    }
+
+    /// Where the key stands at `now`.
+    #[must_use]
+    pub fn standing(&self, quota: Quota, now: Tick) -> Standing {
+        let now = now.max(self.at);
+        let spent = self.spent_at(quota, now);
+        let left = (u64::from(quota.burst) * UNITS).saturating_sub(spent) / UNITS;
+        Standing {
+            limit: quota.burst,
+            remaining: u32::try_from(left).unwrap_or(quota.burst),
+            full_at: now.plus(flow(spent, quota)),
+        }
+    }
+
+    /// When this state can no longer be told from a fresh one.
+    #[must_use]
+    pub fn full_at(&self, quota: Quota) -> Tick {
+        self.at.plus(flow(self.spent, quota))
+    }
+
+    fn spent_at(&self, quota: Quota, now: Tick) -> u64 {
+        let back = now.0.saturating_sub(self.at.0).saturating_mul(u64::from(quota.rate));
+        self.spent.saturating_sub(back)
+    }
+}
+
+/// How long until `units` have flowed back, rounded up to a whole tick.
+fn flow(units: u64, quota: Quota) -> Duration {
+    Duration::from_micros(units.div_ceil(u64::from(quota.rate.max(1))))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The dumbest correct version: tokens as a fraction with the rate as its denominator, and
+    /// one tick of the clock at a time is never skipped in thought, only in arithmetic.
+    struct Model {
+        /// Tokens in millionths, as a wide integer that nothing can overflow.
+        tokens: u128,
+        at: u64,
+    }
+
+    impl Model {
+        fn tokens_at(&self, quota: Quota, now: u64) -> u128 {
+            let new = u128::from(now - self.at) * u128::from(quota.rate);
+            (self.tokens + new).min(u128::from(quota.burst) * 1_000_000)
+        }
+
+        fn fits(&self, quota: Quota, cost: u32, now: u64) -> bool {
+            self.tokens_at(quota, now) >= u128::from(cost) * 1_000_000
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn a_random_story_is_decided_as_by_counting_tokens(
+            rate in 1..1_000_u32,
+            burst in 1..300_u32,
+            steps in prop::collection::vec((0..2_000_000_u64, 1..4_u32), 1..400),
+        ) {
+            let quota = Quota { rate, burst };
+            let mut bucket = Bucket::default();
+            let mut model = Model { tokens: u128::from(burst) * 1_000_000, at: 0 };
+            let mut now = 0;
+            for (wait, cost) in steps {
+                now += wait;
+                let fits = model.fits(quota, cost, now);
+                match bucket.decide(quota, cost, Tick(now)) {
+                    Decision::Admit => {
+                        prop_assert!(fits);
+                        let standing = bucket.charge(quota, cost, Tick(now));
+                        model.tokens = model.tokens_at(quota, now) - u128::from(cost) * 1_000_000;
+                        model.at = now;
+                        prop_assert_eq!(u128::from(standing.remaining), model.tokens / 1_000_000);
+                        prop_assert_eq!(model.tokens_at(quota, standing.full_at.0), u128::from(burst) * 1_000_000);
+                    }
+                    Decision::Refuse { retry_at } => {
+                        prop_assert!(!fits);
+                        prop_assert!(!model.fits(quota, cost, retry_at.0 - 1));
+                        prop_assert!(model.fits(quota, cost, retry_at.0));
+                    }
+                    Decision::TooLarge => prop_assert!(cost > burst),
+                }
+            }
+        }
+
+        #[test]
+        fn no_stretch_admits_more_than_the_burst_and_the_flow(
+            rate in 1..100_u32,
+            burst in 1..50_u32,
+            waits in prop::collection::vec(0..300_000_u64, 1..300),
+        ) {
+            let quota = Quota { rate, burst };
+            let (mut bucket, mut admitted, mut now) = (Bucket::default(), Vec::new(), 0);
+            for wait in waits {
+                now += wait;
+                if bucket.decide(quota, 1, Tick(now)) == Decision::Admit {
+                    let _ = bucket.charge(quota, 1, Tick(now));
+                    admitted.push(now);
+                }
+            }
+            for (first, start) in admitted.iter().enumerate() {
+                for (last, end) in admitted.iter().enumerate().skip(first) {
+                    let allowed = u64::from(burst) * UNITS + (end - start) * u64::from(rate);
+                    prop_assert!((last - first + 1) as u64 * UNITS <= allowed);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_burst_is_there_at_once_and_then_one_token_every_twentieth_of_a_second() {
+        let quota = Quota { rate: 50, burst: 200 };
+        let mut bucket = Bucket::default();
+        for left in (0..200).rev() {
+            assert_eq!(bucket.decide(quota, 1, Tick(7)), Decision::Admit);
+            assert_eq!(bucket.charge(quota, 1, Tick(7)).remaining, left);
+        }
+        assert_eq!(bucket.decide(quota, 1, Tick(7)), Decision::Refuse { retry_at: Tick(20_007) });
+    }
+
+    #[test]
+    fn a_burst_lowered_and_raised_again_forgets_nothing() {
+        let (wide, tight) = (Quota { rate: 1, burst: 10 }, Quota { rate: 1, burst: 2 });
+        let mut bucket = Bucket::default();
+        let _ = bucket.charge(wide, 6, Tick(0));
+        assert_eq!(bucket.standing(tight, Tick(0)).remaining, 0);
+        assert_eq!(bucket.standing(wide, Tick(0)).remaining, 4);
+    }
+
+    #[test]
+    fn an_hour_of_rest_saves_up_no_more_than_the_burst() {
+        let quota = Quota { rate: 50, burst: 200 };
+        let mut bucket = Bucket::default();
+        let _ = bucket.charge(quota, 200, Tick(0));
+        assert_eq!(bucket.standing(quota, Tick(3_600_000_000)).remaining, 200);
+    }
+}

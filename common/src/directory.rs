@@ -1,0 +1,238 @@
+//! Reads the directory: which organisation a workspace belongs to, on which plan, whose mail.
+//!
+//! Raw values and their places: what a plan or a limit is called is known to the gateway, which
+//! checks the names. Checked here: identifiers, and that one entry's reference to another holds.
+
+use std::collections::BTreeMap;
+
+use crate::ids::is_identifier;
+use crate::reader::{At, Document, Table, suggestion};
+
+/// Everyone the operator knows, by identifier.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Directory {
+    /// Organisations, which hold workspaces.
+    pub organisations: BTreeMap<String, Organisation>,
+    /// Workspaces, which hold instances.
+    pub workspaces: BTreeMap<String, Workspace>,
+    /// Instances, each reached at a host name of its own.
+    pub instances: BTreeMap<String, Instance>,
+}
+
+/// An organisation's entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Organisation {
+    /// Its plan; where not given, the plan of the workspace a request is for.
+    pub plan: Option<At<String>>,
+    /// Its own values of limits, by the limit's name.
+    pub limits: Vec<(At<String>, Values)>,
+}
+
+/// A workspace's entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workspace {
+    /// The organisation it belongs to.
+    pub organisation: Option<At<String>>,
+    /// Its plan.
+    pub plan: Option<At<String>>,
+    /// Mail addresses of its owners.
+    pub owners: Vec<At<String>>,
+    /// Its own values of limits, by the limit's name.
+    pub limits: Vec<(At<String>, Values)>,
+}
+
+/// An instance's entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Instance {
+    /// The workspace it belongs to.
+    pub workspace: Option<At<String>>,
+    /// Host names of its own, beside the one made from its identifier.
+    pub domains: Vec<At<String>>,
+    /// Its own values of limits, by the limit's name.
+    pub limits: Vec<(At<String>, Values)>,
+}
+
+/// What a plan or a tenant says of a limit. Which of them fit is the algorithm's affair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Values {
+    /// Requests per window, of a rolling window.
+    pub requests: Option<u32>,
+    /// Tokens per second, of a token bucket.
+    pub rate: Option<u32>,
+    /// Tokens of a full bucket.
+    pub burst: Option<u32>,
+}
+
+impl Directory {
+    /// Reads `document`, which then holds the mistakes.
+    #[must_use]
+    pub fn read(document: &Document) -> Self {
+        Self::read_with_schema(document).0
+    }
+
+    /// Reads `document`, and gives the JSON Schema of a directory beside what it holds.
+    #[must_use]
+    pub fn read_with_schema(document: &Document) -> (Self, serde_json::Value) {
+        let (directory, schema) = document.read(read);
+        directory.check_references(document);
+        (directory, schema)
+    }
+
+    fn check_references(&self, document: &Document) {
+        let organisations: Vec<&str> = self.organisations.keys().map(String::as_str).collect();
+        for workspace in self.workspaces.values() {
+            refers_to(document, workspace.organisation.as_ref(), "organisation", &organisations);
+        }
+        let workspaces: Vec<&str> = self.workspaces.keys().map(String::as_str).collect();
+        let mut owners_of_domains = BTreeMap::new();
+        for (name, instance) in &self.instances {
+            refers_to(document, instance.workspace.as_ref(), "workspace", &workspaces);
+            for domain in &instance.domains {
+                if let Some(other) = owners_of_domains.insert(domain.value.as_str(), name) {
+                    document.fault(
+                        domain.at,
+                        format!("`{}` is a domain of `{other}` already", domain.value),
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn refers_to(document: &Document, reference: Option<&At<String>>, what: &str, known: &[&str]) {
+    let Some(At { value, at }) = reference.filter(|name| !known.contains(&name.value.as_str()))
+    else {
+        return;
+    };
+    let hint = suggestion(value, known).unwrap_or_else(|| format!("add [{what}s.{value}]"));
+    document.fault(*at, format!("unknown {what} `{value}`; {hint}"));
+}
+
+fn read(root: &mut Table<'_>) -> Directory {
+    let organisations =
+        root.tables("organisations", "Organisations, which hold workspaces.", |name, table| {
+            check_name(name, table);
+            Organisation {
+                plan: table.text("plan", "Its plan; else that of the workspace a request is for."),
+                limits: values_by_limit(table),
+            }
+        });
+    let workspaces =
+        root.tables("workspaces", "Workspaces, which hold instances.", |name, table| {
+            check_name(name, table);
+            Workspace {
+                organisation: table.text("organisation", "The organisation it belongs to."),
+                plan: table.text("plan", "Its plan, as gateway.toml names it."),
+                owners: table.texts("owners", "Mail addresses of its owners."),
+                limits: values_by_limit(table),
+            }
+        });
+    let instances =
+        root.tables("instances", "Instances, each with a host name of its own.", |name, table| {
+            check_name(name, table);
+            let domains =
+                table.texts("domains", "Host names of its own, beside the plane's pattern.");
+            for domain in domains.iter().filter(|domain| !is_host(&domain.value)) {
+                table.fault_at(
+                    domain.at,
+                    format!("`{}` is not a host name in lower case", domain.value),
+                );
+            }
+            Instance {
+                workspace: table.text("workspace", "The workspace it belongs to."),
+                domains,
+                limits: values_by_limit(table),
+            }
+        });
+    let map = |(name, entry): (At<String>, _)| (name.value, entry);
+    Directory {
+        organisations: organisations.into_iter().map(map).collect(),
+        workspaces: workspaces.into_iter().map(|(name, entry)| (name.value, entry)).collect(),
+        instances: instances.into_iter().map(|(name, entry)| (name.value, entry)).collect(),
+    }
+}
+
+fn check_name(name: &At<String>, table: &Table<'_>) {
+    if !is_identifier(&name.value) {
+        table.fault_at(
+            name.at,
+            format!("`{}` is no identifier: 1 to 64 of A-Z a-z 0-9 _ -", name.value),
+        );
+    }
+}
+
+/// Whether `text` is a host name in lower case, without port or trailing dot.
+#[must_use]
+pub fn is_host(text: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_'))
+    };
+    text.len() <= 253 && text.split('.').all(label)
+}
+
+/// The values that a plan or a tenant gives limits: `limits.workspace = { requests = 600 }`.
+pub fn values_by_limit(table: &mut Table<'_>) -> Vec<(At<String>, Values)> {
+    table.tables("limits", "Own values of limits, by the limit's name.", |_, values| {
+        let mut number = |key, most: u32, doc| {
+            let number = values.number(key, 1..=u64::from(most), doc);
+            number.and_then(|number| u32::try_from(number.value).ok())
+        };
+        Values {
+            requests: number("requests", crate::rolling::REQUESTS_MAX, "Requests per window."),
+            rate: number("rate", crate::bucket::TOKENS_MAX, "Tokens per second."),
+            burst: number("burst", crate::bucket::TOKENS_MAX, "Tokens of a full bucket."),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mistakes(text: &str) -> Vec<String> {
+        let document = Document::new("d.toml", text);
+        let _ = Directory::read(&document);
+        document.mistakes().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_directory_says_who_belongs_to_whom() {
+        let document = Document::new(
+            "d.toml",
+            "[organisations.org_a]\n[workspaces.ws_a]\norganisation = \"org_a\"\nplan = \"pro\"\n\
+             limits.workspace = { requests = 7 }\n[instances.in_a]\nworkspace = \"ws_a\"\n\
+             domains = [\"login.a.example\"]\n",
+        );
+        let directory = Directory::read(&document);
+        assert_eq!(document.mistakes(), []);
+        let workspace = &directory.workspaces["ws_a"];
+        assert_eq!(workspace.organisation.as_ref().map(|name| name.value.as_str()), Some("org_a"));
+        assert_eq!(workspace.limits[0].1.requests, Some(7));
+        assert_eq!(directory.instances["in_a"].domains[0].value, "login.a.example");
+    }
+
+    #[test]
+    fn a_reference_to_nobody_is_a_mistake_with_a_suggestion() {
+        assert_eq!(
+            mistakes("[organisations.org_acme]\n[workspaces.ws_a]\norganisation = \"org_amce\"\n"),
+            ["d.toml:3:16: unknown organisation `org_amce`; did you mean `org_acme`?"]
+        );
+    }
+
+    #[test]
+    fn names_and_domains_have_one_spelling() {
+        assert_eq!(mistakes("[workspaces.\"a/b\"]").len(), 1);
+        assert_eq!(
+            mistakes("[instances.a]\ndomains = [\"A.example\", \"a..b\", \"a.example.\"]").len(),
+            3
+        );
+    }
+
+    #[test]
+    fn a_domain_belongs_to_one_instance() {
+        let text =
+            "[instances.a]\ndomains = [\"x.example\"]\n[instances.b]\ndomains = [\"x.example\"]";
+        assert_eq!(mistakes(text), ["d.toml:4:12: `x.example` is a domain of `a` already"]);
+    }
+}

@@ -1,0 +1,17 @@
+//! What both Weir programs use, and nothing that only one of them does.
+//!
+//! `time` is the one place that reads a clock. `rolling` and `bucket` decide what fits an
+//! allowance, `decision` is what they answer. `ids`, `secret` and `problem` are values with a
+//! fixed shape. `reader` turns a settings file into values and every mistake in it into a line;
+//! `directory` reads who belongs to whom. `logging` writes the program's own log.
+
+pub mod bucket;
+pub mod decision;
+pub mod directory;
+pub mod ids;
+pub mod logging;
+pub mod problem;
+pub mod reader;
+pub mod rolling;
+pub mod secret;
+pub mod time;

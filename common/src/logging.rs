@@ -1,0 +1,88 @@
+//! Writes the program's own log: one JSON object a line, on standard error.
+//!
+//! Libraries speak through the `log` crate; the program itself says [`event`]s, whose fields are
+//! named. Not here: the access log, which has its own file and its own shape.
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use serde_json::{Map, Value};
+
+use crate::time::Clock;
+
+static LOG: OnceLock<JsonLines> = OnceLock::new();
+
+/// Installs the log for the whole process. A second call changes the level alone.
+pub fn install(clock: Clock, level: LevelFilter) {
+    // An error means that the libraries speak to this log already.
+    let _ = log::set_logger(LOG.get_or_init(|| JsonLines { clock }));
+    log::set_max_level(level);
+}
+
+/// Says that something happened, with named fields.
+pub fn event(level: Level, message: &str, fields: &[(&str, Value)]) {
+    if let Some(log) = LOG.get().filter(|_| level <= log::max_level()) {
+        log.write(&log.line(level, message, fields));
+    }
+}
+
+#[derive(Debug)]
+struct JsonLines {
+    clock: Clock,
+}
+
+impl JsonLines {
+    fn line(&self, level: Level, message: &str, fields: &[(&str, Value)]) -> Vec<u8> {
+        let mut line = Map::new();
+        line.insert("time".to_owned(), self.clock.now().unix.rfc3339().into());
+        line.insert("level".to_owned(), level.as_str().to_ascii_lowercase().into());
+        line.insert("message".to_owned(), message.into());
+        line.extend(fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        let mut bytes = Value::Object(line).to_string().into_bytes();
+        bytes.push(b'\n');
+        bytes
+    }
+
+    fn write(&self, line: &[u8]) {
+        // Where standard error is gone there is nobody left to tell.
+        let _ = std::io::stderr().write_all(line);
+    }
+}
+
+impl Log for JsonLines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= log::max_level()
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            let target = Value::from(record.target());
+            self.write(&self.line(
+                record.level(),
+                &record.args().to_string(),
+                &[("target", target)],
+            ));
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::UnixTime;
+
+    #[test]
+    fn an_event_is_one_line_of_json_with_its_fields_named() {
+        let log = JsonLines { clock: Clock::manual(UnixTime(0)) };
+        let bytes = log.line(Level::Warn, "first\nsecond \"quoted\"", &[("address", "::1".into())]);
+        assert_eq!(bytes.iter().filter(|byte| **byte == b'\n').count(), 1);
+        let line: Value = serde_json::from_slice(&bytes).expect("a line is JSON");
+        assert_eq!(line["message"], "first\nsecond \"quoted\"");
+        assert_eq!(line["address"], "::1");
+        assert_eq!(line["level"], "warn");
+        assert_eq!(line["time"], "1970-01-01T00:00:00.000Z");
+    }
+}

@@ -1,0 +1,62 @@
+//! The body of an answer that says no: `application/problem+json` (RFC 9457).
+
+use serde_json::{Map, Value};
+
+/// The media type of [`Problem::body`].
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
+/// Where the problem types are explained; a fragment names each.
+const TYPES: &str = "urn:weir:problem:";
+
+/// What went wrong with one request, for the client that sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The HTTP status.
+    pub status: u16,
+    /// The last part of the type URI, in kebab-case: what a program compares.
+    pub kind: &'static str,
+    /// A short summary that is the same for every problem of this kind.
+    pub title: &'static str,
+    /// What is special about this one, and what to do about it.
+    pub detail: String,
+    /// Further members, for programs.
+    pub members: Vec<(&'static str, Value)>,
+}
+
+impl Problem {
+    /// The JSON text.
+    #[must_use]
+    pub fn body(&self) -> Vec<u8> {
+        let mut object = Map::new();
+        object.insert("type".to_owned(), Value::from(format!("{TYPES}{}", self.kind)));
+        object.insert("title".to_owned(), Value::from(self.title));
+        object.insert("status".to_owned(), Value::from(self.status));
+        object.insert("detail".to_owned(), Value::from(self.detail.as_str()));
+        for (name, value) in &self.members {
+            object.insert((*name).to_owned(), value.clone());
+        }
+        Value::Object(object).to_string().into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_has_the_members_of_rfc_9457_and_its_own() {
+        let problem = Problem {
+            status: 429,
+            kind: "rate-limited",
+            title: "Too many requests",
+            detail: "Come back later.".to_owned(),
+            members: vec![("retry_after", Value::from(7))],
+        };
+        let body: Value = serde_json::from_slice(&problem.body()).expect("it is JSON");
+        assert_eq!(body["type"], "urn:weir:problem:rate-limited");
+        assert_eq!(body["title"], "Too many requests");
+        assert_eq!(body["status"], 429);
+        assert_eq!(body["detail"], "Come back later.");
+        assert_eq!(body["retry_after"], 7);
+    }
+}

@@ -1,0 +1,385 @@
+//! Decides whether a request keeps within "N per window", for every stretch of that length.
+//!
+//! The state is a log of the admissions of the last window, oldest first, in a ring of stamps of
+//! four bytes (eight for long windows). The log does not depend on N: a quota that is lowered and raised again has forgotten
+//! nothing.
+//!
+//! # Invariants
+//!
+//! 1. No more than N are admitted in any stretch of the window, and a client that keeps within N
+//!    is never refused (DESIGN invariant 1).
+//! 2. A refusal changes nothing.
+//! 3. `retry_at` is exact: refused one tick before it, admitted at it.
+//! 4. A decision takes constant time; a charge does too, spread over the charges before it.
+//!
+//! # Not here
+//!
+//! Where states are kept and locked (the gateway's `limit::memory`), what the client is told.
+
+use std::time::Duration;
+
+use crate::decision::{Decision, Standing};
+use crate::time::{Tick, micros};
+
+/// More requests per window than this would make the log itself the cost; use a bucket.
+pub const REQUESTS_MAX: u32 = 4_096;
+
+/// A month: a longer window outlives the process that keeps it.
+pub const WINDOW_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
+
+/// Up to this window a stamp is 32 bits of microseconds: ages stay below twice the window.
+const NARROW_WINDOW_MAX: Duration = Duration::from_secs(30 * 60);
+
+/// The first ring of a state. Most keys of a busy edge are seen a few times and never again.
+const RING_MIN: usize = 4;
+
+/// At most `requests` in any stretch of `window`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// From 1 to [`REQUESTS_MAX`].
+    pub requests: u32,
+    /// Up to [`WINDOW_MAX`].
+    pub window: Duration,
+}
+
+/// What one key was admitted in the last window: 32 bytes, and the ring.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    /// The newest admission.
+    newest: Tick,
+    /// The low 32 bits of each admission's tick, and its high 32 bits behind them where `wide`.
+    ring: Box<[u32]>,
+    /// Which slot holds the oldest stamp; the others follow it, wrapping at the end.
+    oldest: u16,
+    len: u16,
+    /// Whether a stamp takes two places, as a window too long for 32 bits asks for.
+    wide: bool,
+}
+
+impl Log {
+    /// Decides whether `cost` more fit at `now`. Changes nothing.
+    ///
+    /// A `now` before the newest admission is taken as that admission's time.
+    pub fn decide(&self, quota: Quota, cost: u32, now: Tick) -> Decision {
+        if cost > quota.requests {
+            return Decision::TooLarge;
+        }
+        let now = now.max(self.newest);
+        let surplus = (u32::from(self.len) + cost).saturating_sub(quota.requests);
+        if surplus == 0 || self.lapsed(quota, now) {
+            return Decision::Admit;
+        }
+        let age = self.age(surplus - 1, now);
+        if age >= quota.window {
+            return Decision::Admit;
+        }
+        Decision::Refuse { retry_at: now.plus(quota.window - age) }
+    }
+
+    /// Records an admission of `cost` that [`Log::decide`] allowed at the same `now`.
+    pub fn charge(&mut self, quota: Quota, cost: u32, now: Tick) -> Standing {
+        let now = now.max(self.newest);
+        self.fit(quota, now);
+        self.forget(quota, now);
+        self.newest = now;
+        for _ in 0..cost {
+            self.push(now);
+        }
+        let used = u32::from(self.len);
+        Standing {
+            limit: quota.requests,
+            remaining: quota.requests.saturating_sub(used),
+            full_at: self.full_at(quota),
+        }
+    }
+
+    /// Where the key stands at `now`.
+    #[must_use]
+    pub fn standing(&self, quota: Quota, now: Tick) -> Standing {
+        let now = now.max(self.newest);
+        let used = u32::from(self.len) - self.expired(quota, now);
+        Standing {
+            limit: quota.requests,
+            remaining: quota.requests.saturating_sub(used),
+            full_at: if used == 0 { now } else { self.full_at(quota) },
+        }
+    }
+
+    /// When this state can no longer be told from a fresh one.
+    #[must_use]
+    pub fn full_at(&self, quota: Quota) -> Tick {
+        if self.len == 0 { Tick(0) } else { self.newest.plus(quota.window) }
+    }
+
+    /// Makes the stamps as wide as the window asks for. Must precede a decision under a quota
+    /// whose window has changed; neither frees nor uses allowance.
+    pub fn fit(&mut self, quota: Quota, now: Tick) {
+        let wide = quota.window > NARROW_WINDOW_MAX;
+        if wide == self.wide {
+            return;
+        }
+        let now = now.max(self.newest);
+        let ages: Vec<Duration> = (0..u32::from(self.len)).map(|nth| self.age(nth, now)).collect();
+        *self = Self { newest: self.newest, wide, ..Self::default() };
+        for age in ages.into_iter().filter(|age| *age < quota.window) {
+            self.push(Tick(now.0 - micros(age)));
+        }
+    }
+
+    /// Whether every admission has left the window.
+    fn lapsed(&self, quota: Quota, now: Tick) -> bool {
+        self.len == 0 || now.since(self.newest) >= quota.window
+    }
+
+    /// How many of the oldest have left the window.
+    fn expired(&self, quota: Quota, now: Tick) -> u32 {
+        if self.lapsed(quota, now) {
+            return u32::from(self.len);
+        }
+        let (mut low, mut high) = (0, u32::from(self.len));
+        while low < high {
+            let middle = low.midpoint(high);
+            if self.age(middle, now) >= quota.window { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+
+    /// Drops what has left the window.
+    fn forget(&mut self, quota: Quota, now: Tick) {
+        if self.lapsed(quota, now) {
+            (self.oldest, self.len) = (0, 0);
+            return;
+        }
+        while self.len > 0 && self.age(0, now) >= quota.window {
+            let next = usize::from(self.oldest) + 1;
+            self.oldest = if next == self.capacity() { 0 } else { self.oldest + 1 };
+            self.len -= 1;
+        }
+    }
+
+    /// How long before `now` the nth oldest was admitted.
+    fn age(&self, nth: u32, now: Tick) -> Duration {
+        let place = self.place(nth as usize);
+        let low = self.ring.get(place).copied().unwrap_or_default();
+        Duration::from_micros(if self.wide {
+            let high = self.ring.get(place + 1).copied().unwrap_or_default();
+            now.0 - (u64::from(high) << 32 | u64::from(low))
+        } else {
+            u64::from(low_half(now).wrapping_sub(low))
+        })
+    }
+
+    /// How many stamps fit into the ring as it is.
+    fn capacity(&self) -> usize {
+        self.ring.len() / self.width()
+    }
+
+    fn width(&self) -> usize {
+        if self.wide { 2 } else { 1 }
+    }
+
+    /// Where in the ring the nth oldest stamp is, or is to be.
+    fn place(&self, nth: usize) -> usize {
+        let slot = usize::from(self.oldest) + nth;
+        let wrapped = if slot >= self.capacity() { slot - self.capacity() } else { slot };
+        wrapped * self.width()
+    }
+
+    fn push(&mut self, at: Tick) {
+        if usize::from(self.len) == self.capacity() {
+            self.grow();
+        }
+        let place = self.place(usize::from(self.len));
+        let halves = [low_half(at), low_half(Tick(at.0 >> 32))];
+        let width = self.width();
+        for (slot, half) in self.ring.iter_mut().skip(place).zip(halves).take(width) {
+            *slot = half;
+        }
+        self.len += 1;
+    }
+
+    /// Makes room for half as many again, with the oldest in front.
+    fn grow(&mut self) {
+        let width = self.width();
+        let capacity = (self.capacity() + self.capacity() / 2).max(RING_MIN);
+        self.ring.rotate_left(usize::from(self.oldest) * width);
+        self.oldest = 0;
+        let mut ring = Vec::with_capacity(capacity * width);
+        ring.extend_from_slice(&self.ring);
+        ring.resize(capacity * width, 0);
+        self.ring = ring.into_boxed_slice();
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
+fn low_half(tick: Tick) -> u32 {
+    tick.0 as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// The dumbest correct version: every time ever admitted, counted anew for each question.
+    #[derive(Default)]
+    struct Model(VecDeque<u64>);
+
+    impl Model {
+        fn used(&self, window: Duration, now: u64) -> u32 {
+            let live = |then: &&u64| now - **then < micros(window);
+            u32::try_from(self.0.iter().filter(live).count()).expect("a test is small")
+        }
+
+        fn fits(&self, quota: Quota, cost: u32, now: u64) -> bool {
+            self.used(quota.window, now) + cost <= quota.requests
+        }
+    }
+
+    /// One step of a random story: wait, ask for `cost`, under one of several quotas.
+    #[derive(Clone, Debug)]
+    struct Step {
+        wait: u64,
+        cost: u32,
+        quota: usize,
+    }
+
+    fn steps(quotas: usize) -> impl Strategy<Value = Vec<Step>> {
+        let wait = prop_oneof![Just(0), 1..50_u64, 1..2_000_000_u64, 1..90_000_000_u64];
+        let step = (wait, 1..4_u32, 0..quotas);
+        prop::collection::vec(
+            step.prop_map(|(wait, cost, quota)| Step { wait, cost, quota }),
+            1..400,
+        )
+    }
+
+    fn agrees_with_the_model(quotas: &[Quota], steps: &[Step]) -> Result<(), TestCaseError> {
+        let (mut log, mut model) = (Log::default(), Model::default());
+        let mut now = 1_000_000_000_000;
+        for step in steps {
+            now += step.wait;
+            let quota = quotas[step.quota];
+            let fits = model.fits(quota, step.cost, now);
+            log.fit(quota, Tick(now));
+            match log.decide(quota, step.cost, Tick(now)) {
+                Decision::Admit => {
+                    prop_assert!(fits, "admitted {step:?} at {now}, which is one too many");
+                    let standing = log.charge(quota, step.cost, Tick(now));
+                    model.0.extend(std::iter::repeat_n(now, step.cost as usize));
+                    let left = quota.requests - model.used(quota.window, now);
+                    prop_assert_eq!(standing.remaining, left);
+                    prop_assert_eq!(standing.full_at, Tick(now + micros(quota.window)));
+                    prop_assert_eq!(log.standing(quota, Tick(now)), standing);
+                }
+                Decision::Refuse { retry_at } => {
+                    prop_assert!(!fits, "refused {step:?} at {now}, which fits");
+                    prop_assert!(
+                        !model.fits(quota, step.cost, retry_at.0 - 1),
+                        "told to wait too long"
+                    );
+                    prop_assert!(
+                        model.fits(quota, step.cost, retry_at.0),
+                        "told to come too early"
+                    );
+                    let left = quota.requests.saturating_sub(model.used(quota.window, now));
+                    prop_assert_eq!(log.standing(quota, Tick(now)).remaining, left);
+                }
+                Decision::TooLarge => prop_assert!(step.cost > quota.requests),
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn a_random_story_is_decided_as_by_counting(steps in steps(1), requests in 1..20_u32) {
+            agrees_with_the_model(&[Quota { requests, window: MINUTE }], &steps)?;
+        }
+
+        #[test]
+        fn a_quota_that_changes_forgets_and_forgives_nothing(steps in steps(3)) {
+            let quota = |requests| Quota { requests, window: MINUTE };
+            agrees_with_the_model(&[quota(3), quota(12), quota(5)], &steps)?;
+        }
+
+        #[test]
+        fn a_window_of_hours_is_as_exact_as_one_of_a_minute(steps in steps(1), requests in 1..9_u32) {
+            let window = Duration::from_secs(3 * 3_600);
+            agrees_with_the_model(&[Quota { requests, window }], &steps)?;
+        }
+
+        #[test]
+        fn a_client_that_keeps_within_the_limit_is_never_refused(
+            waits in prop::collection::vec(0..20_000_000_u64, 1..300), requests in 1..20_u32,
+        ) {
+            let quota = Quota { requests, window: MINUTE };
+            let (mut log, mut sent, mut now) = (Log::default(), Model::default(), 0);
+            for wait in waits {
+                now += wait;
+                if sent.fits(quota, 1, now) {
+                    sent.0.push_back(now);
+                    prop_assert_eq!(log.decide(quota, 1, Tick(now)), Decision::Admit);
+                    let _ = log.charge(quota, 1, Tick(now));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_window_slides_by_the_microsecond() {
+        let quota = Quota { requests: 2, window: MINUTE };
+        let mut log = Log::default();
+        for now in [Tick(5), Tick(10)] {
+            assert_eq!(log.decide(quota, 1, now), Decision::Admit);
+            let _ = log.charge(quota, 1, now);
+        }
+        let retry_at = Tick(60_000_005);
+        assert_eq!(log.decide(quota, 1, Tick(60_000_004)), Decision::Refuse { retry_at });
+        assert_eq!(log.decide(quota, 1, retry_at), Decision::Admit);
+    }
+
+    #[test]
+    fn a_window_that_grows_past_the_narrow_stamps_keeps_what_it_knows() {
+        let minute = Quota { requests: 2, window: MINUTE };
+        let day = Quota { requests: 2, window: Duration::from_secs(86_400) };
+        let mut log = Log::default();
+        let _ = log.charge(minute, 1, Tick(5_000_000_000));
+        let _ = log.charge(minute, 1, Tick(5_000_000_007));
+        log.fit(day, Tick(5_000_000_010));
+        let retry_at = Tick(5_000_000_000 + 86_400_000_000);
+        assert_eq!(log.decide(day, 1, Tick(5_000_000_010)), Decision::Refuse { retry_at });
+        log.fit(minute, Tick(5_000_000_010));
+        let retry_at = Tick(5_060_000_000);
+        assert_eq!(log.decide(minute, 1, Tick(5_000_000_010)), Decision::Refuse { retry_at });
+    }
+
+    #[test]
+    fn a_cost_above_the_quota_never_fits() {
+        let quota = Quota { requests: 2, window: MINUTE };
+        assert_eq!(Log::default().decide(quota, 3, Tick(0)), Decision::TooLarge);
+    }
+
+    #[test]
+    fn a_clock_read_before_the_last_charge_counts_as_that_charge() {
+        let quota = Quota { requests: 1, window: MINUTE };
+        let mut log = Log::default();
+        let _ = log.charge(quota, 1, Tick(100));
+        let retry_at = Tick(60_000_100);
+        assert_eq!(log.decide(quota, 1, Tick(90)), Decision::Refuse { retry_at });
+    }
+
+    #[test]
+    fn a_full_minute_of_sixty_takes_two_hundred_and_sixty_bytes_at_most() {
+        let quota = Quota { requests: 60, window: MINUTE };
+        let mut log = Log::default();
+        (0..60).for_each(|now| assert!(log.charge(quota, 1, Tick(now)).remaining < 60));
+        assert!(size_of_val(&*log.ring) <= 260 && size_of::<Log>() == 32);
+    }
+}

@@ -1,0 +1,57 @@
+//! Keeps a secret from being printed.
+
+use std::fmt;
+
+/// A value that shows itself as `***` and is read only where [`Secret::expose`] is written.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret<T>(T);
+
+impl<T> Secret<T> {
+    /// Takes the value in.
+    pub fn new(value: T) -> Self {
+        Self(value)
+    }
+
+    /// The value itself. Every use of this is a place to look at twice.
+    pub fn expose(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> fmt::Debug for Secret<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl<T> fmt::Display for Secret<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Compares in a time that depends on the length alone.
+#[must_use]
+pub fn same(left: &[u8], right: &[u8]) -> bool {
+    left.len() == right.len() && left.iter().zip(right).fold(0, |all, (l, r)| all | (l ^ r)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_never_prints() {
+        let secret = Secret::new("hunter2");
+        assert_eq!(format!("{secret} {secret:?}"), "*** ***");
+        assert_eq!(*secret.expose(), "hunter2");
+    }
+
+    #[test]
+    fn comparison_sees_every_difference() {
+        assert!(same(b"abc", b"abc"));
+        for other in [&b"abd"[..], b"ab", b"", b"bbc"] {
+            assert!(!same(b"abc", other));
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Reads the clock: the only file that does.
+//!
+//! A [`Moment`] holds both clocks of one instant: the monotonic one, by which limits are kept,
+//! and the wall clock, which is only ever shown. A test turns [`Clock::manual`] by hand.
+//!
+//! Not here: waiting. Whoever waits says how long and to whom the timer belongs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Where the monotonic clock stands when a process starts, so that "an hour ago" can be written.
+const ORIGIN: Duration = Duration::from_secs(1_000_000);
+
+/// Microseconds on this process's monotonic clock. Never runs backwards, never set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tick(pub u64);
+
+impl Tick {
+    /// The tick `by` later; stays at the end of time rather than wrap.
+    #[must_use]
+    pub fn plus(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(micros(by)))
+    }
+
+    /// How long after `earlier` this is; zero when it is not.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Microseconds since 1970-01-01T00:00:00Z, as the wall clock has it: may jump either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnixTime(pub u64);
+
+impl UnixTime {
+    /// The time `by` later.
+    #[must_use]
+    pub fn plus(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(micros(by)))
+    }
+
+    /// Whole seconds, rounded up: a client that waits until then has waited long enough.
+    #[must_use]
+    pub fn seconds_up(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    /// RFC 3339 in UTC with milliseconds, as `2026-11-20T14:03:00.125Z`.
+    #[must_use]
+    pub fn rfc3339(self) -> String {
+        humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_micros(self.0)).to_string()
+    }
+}
+
+/// Both clocks, read at one instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// What limits and deadlines are kept by.
+    pub tick: Tick,
+    /// What people and clients are shown.
+    pub unix: UnixTime,
+}
+
+impl Moment {
+    /// The wall-clock time of `tick`, as seen from this moment.
+    #[must_use]
+    pub fn unix_of(&self, tick: Tick) -> UnixTime {
+        if tick >= self.tick {
+            self.unix.plus(tick.since(self.tick))
+        } else {
+            UnixTime(self.unix.0.saturating_sub(micros(self.tick.since(tick))))
+        }
+    }
+}
+
+/// A clock to read, real or turned by hand.
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    System(Instant),
+    Manual(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// The machine's clocks.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
+    pub fn system() -> Self {
+        Self(Source::System(Instant::now()))
+    }
+
+    /// A clock that stands still until [`Clock::advance`]; its wall clock starts at `unix`.
+    #[must_use]
+    pub fn manual(unix: UnixTime) -> Self {
+        Self(Source::Manual(Arc::new(AtomicU64::new(unix.0))))
+    }
+
+    /// Turns a manual clock. A real one goes by itself and stays as it is.
+    pub fn advance(&self, by: Duration) {
+        if let Source::Manual(micros_now) = &self.0 {
+            micros_now.fetch_add(micros(by), Ordering::Relaxed);
+        }
+    }
+
+    /// This instant on both clocks.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
+    pub fn now(&self) -> Moment {
+        match &self.0 {
+            Source::System(start) => Moment {
+                tick: Tick(micros(ORIGIN + start.elapsed())),
+                unix: UnixTime(micros(
+                    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+                )),
+            },
+            Source::Manual(micros_now) => {
+                let now = micros_now.load(Ordering::Relaxed);
+                Moment { tick: Tick(now), unix: UnixTime(now) }
+            }
+        }
+    }
+}
+
+/// Whole microseconds of `duration`; half a million years at most.
+#[must_use]
+pub fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_rounded_against_nobody_who_waits() {
+        assert_eq!(UnixTime(1_000_000).seconds_up(), 1);
+        assert_eq!(UnixTime(1_000_001).seconds_up(), 2);
+    }
+
+    #[test]
+    fn a_tick_is_shown_on_the_wall_clock_of_the_moment() {
+        let moment = Moment { tick: Tick(5_000_000), unix: UnixTime(1_700_000_000_000_000) };
+        assert_eq!(moment.unix_of(Tick(6_000_000)), UnixTime(1_700_000_001_000_000));
+        assert_eq!(moment.unix_of(Tick(4_000_000)), UnixTime(1_699_999_999_000_000));
+    }
+
+    #[test]
+    fn a_manual_clock_moves_only_when_turned() {
+        let clock = Clock::manual(UnixTime(0));
+        assert_eq!(clock.now(), clock.now());
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(clock.now().unix.rfc3339(), "1970-01-01T00:00:02.000Z");
+    }
+
+    #[test]
+    fn the_real_clock_never_runs_backwards() {
+        let clock = Clock::system();
+        let earlier = clock.now().tick;
+        assert!(clock.now().tick >= earlier);
+    }
+}

@@ -1,0 +1,423 @@
+//! Keeps the states of limits in this process, in bounded shards.
+//!
+//! Each shard is a table behind a short lock. A request takes the locks of all its keys, in the
+//! order of the shards, asks every limit, and charges all or none.
+//!
+//! # Invariants
+//!
+//! 1. No two requests can wait for each other: locks are taken in one fixed order.
+//! 2. A refused request writes nothing.
+//! 3. A state is dropped only when it cannot be told from a fresh one.
+//! 4. Keys that a stranger can invent use a bounded room, and never that of a key which the
+//!    directory knows (DESIGN invariant 5). Strangers beyond it share a few states: they may be
+//!    refused early, and never admitted late.
+//!
+//! # Not here
+//!
+//! What is asked (`limit`), when somebody comes to sweep (`app`).
+
+use std::array;
+
+use hashbrown::HashTable;
+use weir_common::decision::{Decision, Standing};
+use weir_common::time::Tick;
+
+use super::key::Key;
+use super::{ASKS_MAX, Answer, Ask, State, Verdict};
+use crate::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Enough that two cores seldom meet in one, and that a sweep of one is over in microseconds.
+pub const SHARDS: usize = 256;
+
+/// A full shard is not swept again before this: a flood of strangers must not pay for a sweep
+/// each. In microseconds.
+const SWEEP_PAUSE: u64 = 1_000_000;
+
+/// Every state of every limit of this process.
+#[derive(Debug)]
+pub struct Store {
+    shards: Box<[Shard]>,
+}
+
+/// Each shard in cache lines of its own: neighbours are locked by other cores.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Shard(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: HashTable<Entry>,
+    /// How many entries the directory does not know.
+    strangers: usize,
+    strangers_max: usize,
+    shards: usize,
+    /// How many requests shared a state because there was no room.
+    overflowed: u64,
+    swept_at: Tick,
+    /// No state is dropped before this: quotas have changed, and with them what is fresh.
+    keep_until: Tick,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Key,
+    /// When the state can no longer be told from a fresh one.
+    full_at: Tick,
+    state: State,
+    known: bool,
+}
+
+/// How full the store is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fill {
+    /// States kept.
+    pub keys: usize,
+    /// Those among them that the directory does not know.
+    pub strangers: usize,
+    /// Requests since the start that had to share a state.
+    pub overflowed: u64,
+}
+
+impl Store {
+    /// A store with room for `strangers_max` keys that the directory does not know.
+    #[must_use]
+    pub fn new(strangers_max: usize) -> Self {
+        Self::with_shards(strangers_max, SHARDS)
+    }
+
+    /// The same with `shards` shards, a power of two.
+    #[must_use]
+    pub fn with_shards(strangers_max: usize, shards: usize) -> Self {
+        let strangers_max = strangers_max.div_ceil(shards);
+        let empty = || Table { strangers_max, shards, ..Table::default() };
+        Self { shards: (0..shards).map(|_| Shard(Mutex::new(empty()))).collect() }
+    }
+
+    /// Asks all limits at `now`; charges all that are enforced, or none.
+    ///
+    /// More than [`ASKS_MAX`] asks are a mistake of the caller; those beyond are not asked.
+    pub fn judge(&self, asks: &[Ask], now: Tick) -> Verdict {
+        let mut guards: [Option<MutexGuard<'_, Table>>; ASKS_MAX] = array::from_fn(|_| None);
+        let places = self.lock(asks, &mut guards);
+        let mut looks = [None; ASKS_MAX];
+        let mut admitted = true;
+        for ((ask, place), look) in asks.iter().zip(places).zip(&mut looks) {
+            if let Some(Some(table)) = guards.get_mut(place) {
+                let (key, decision) = table.decide(ask, now);
+                admitted &= !ask.enforced || decision == Decision::Admit;
+                *look = Some((key, decision));
+            }
+        }
+        let mut answers = [None; ASKS_MAX];
+        for (((ask, place), look), answer) in asks.iter().zip(places).zip(looks).zip(&mut answers) {
+            let (Some(Some(table)), Some((key, decision))) = (guards.get_mut(place), look) else {
+                continue;
+            };
+            let standing = if admitted && decision == Decision::Admit {
+                table.charge(key, ask, now)
+            } else {
+                table.standing(key, ask, now)
+            };
+            *answer = Some(Answer { decision, standing });
+        }
+        Verdict::new(answers, admitted)
+    }
+
+    /// Where the key of `ask` stands at `now`; a key without a state has used nothing.
+    pub fn standing(&self, ask: &Ask, now: Tick) -> Standing {
+        let mut table = self.table(ask.key);
+        let key = table.effective(ask, now);
+        table.standing(key, ask, now)
+    }
+
+    /// Forgets what a key has used.
+    pub fn reset(&self, key: Key) {
+        let mut table = self.table(key);
+        if let Ok(entry) = table.entries.find_entry(key.hash(), |entry| entry.key == key) {
+            let (entry, _) = entry.remove();
+            table.strangers -= usize::from(!entry.known);
+        }
+    }
+
+    /// Drops what cannot be told from fresh in one shard, counted round from any number.
+    pub fn sweep(&self, nth: usize, now: Tick) {
+        if let Some(shard) = self.shards.get(nth % self.shards.len()) {
+            lock(shard).sweep(now);
+        }
+    }
+
+    /// Drops nothing before `until`: quotas have changed so that what was nearly fresh is not.
+    pub fn keep_until(&self, until: Tick) {
+        for shard in &self.shards {
+            let mut table = lock(shard);
+            table.keep_until = table.keep_until.max(until);
+        }
+    }
+
+    /// How full the store is.
+    pub fn fill(&self) -> Fill {
+        self.shards.iter().fold(Fill::default(), |fill, shard| {
+            let table = lock(shard);
+            Fill {
+                keys: fill.keys + table.entries.len(),
+                strangers: fill.strangers + table.strangers,
+                overflowed: fill.overflowed + table.overflowed,
+            }
+        })
+    }
+
+    fn table(&self, key: Key) -> MutexGuard<'_, Table> {
+        let shard =
+            self.shards.get(key.shard(self.shards.len())).expect("a shard is below their number");
+        lock(shard)
+    }
+
+    /// Locks the shards of all asks, lowest first and each once, and says which guard holds
+    /// each ask's shard.
+    fn lock<'s>(
+        &'s self,
+        asks: &[Ask],
+        guards: &mut [Option<MutexGuard<'s, Table>>; ASKS_MAX],
+    ) -> [usize; ASKS_MAX] {
+        let mut wanted = [usize::MAX; ASKS_MAX];
+        for (shard, ask) in wanted.iter_mut().zip(asks) {
+            *shard = ask.key.shard(self.shards.len());
+        }
+        let mut order = wanted;
+        if asks.len() > 1 {
+            order.sort_unstable();
+        }
+        let mut last = usize::MAX;
+        for (guard, wanted) in guards.iter_mut().zip(order) {
+            if let Some(shard) = self.shards.get(wanted).filter(|_| wanted != last) {
+                *guard = Some(lock(shard));
+                last = wanted;
+            }
+        }
+        wanted.map(|shard| order.iter().position(|other| *other == shard).unwrap_or_default())
+    }
+}
+
+/// A panic under the lock would be a bug in arithmetic that touches no table: go on with it.
+fn lock(shard: &Shard) -> MutexGuard<'_, Table> {
+    shard.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Table {
+    /// What the state that answers `ask` decides, and whose that is.
+    fn decide(&mut self, ask: &Ask, now: Tick) -> (Key, Decision) {
+        let key = self.effective(ask, now);
+        let decision = match self.find(key) {
+            Some(entry) => {
+                entry.state.fit(ask.quota, now);
+                entry.state.decide(ask.quota, 1, now)
+            }
+            None => State::fresh(ask.quota).decide(ask.quota, 1, now),
+        };
+        (key, decision)
+    }
+
+    fn standing(&mut self, key: Key, ask: &Ask, now: Tick) -> Standing {
+        match self.find(key) {
+            Some(entry) => entry.state.standing(ask.quota, now),
+            None => State::fresh(ask.quota).standing(ask.quota, now),
+        }
+    }
+
+    fn charge(&mut self, key: Key, ask: &Ask, now: Tick) -> Standing {
+        // A shared state is nobody's own, and there are only a few: it takes no stranger's room.
+        let shared = key != ask.key;
+        self.overflowed += u64::from(shared);
+        let known = ask.known || shared;
+        if let Some(entry) = self.entries.find_mut(key.hash(), |entry| entry.key == key) {
+            if known && !entry.known {
+                entry.known = true;
+                self.strangers -= 1;
+            }
+            return entry.charge(ask, now);
+        }
+        let mut entry = Entry { key, full_at: now, state: State::fresh(ask.quota), known };
+        let standing = entry.charge(ask, now);
+        self.strangers += usize::from(!known);
+        self.entries.insert_unique(key.hash(), entry, |entry| entry.key.hash());
+        standing
+    }
+
+    fn find(&mut self, key: Key) -> Option<&mut Entry> {
+        self.entries.find_mut(key.hash(), |entry| entry.key == key)
+    }
+
+    /// The key whose state answers `ask`: its own, or where there is no room a shared one.
+    fn effective(&mut self, ask: &Ask, now: Tick) -> Key {
+        let has_room = ask.known || self.strangers < self.strangers_max;
+        if has_room || self.find(ask.key).is_some() {
+            return ask.key;
+        }
+        if now.0 >= self.swept_at.0 + SWEEP_PAUSE {
+            self.sweep(now);
+        }
+        if self.strangers < self.strangers_max {
+            ask.key
+        } else {
+            ask.key.overflow(ask.limit, self.shards)
+        }
+    }
+
+    fn sweep(&mut self, now: Tick) {
+        self.swept_at = now;
+        if now < self.keep_until {
+            return;
+        }
+        self.entries.retain(|entry| now < entry.full_at);
+        self.strangers = self.entries.iter().filter(|entry| !entry.known).count();
+        if self.entries.capacity() > 4 * (self.entries.len() + 4) {
+            self.entries.shrink_to(2 * self.entries.len(), |entry| entry.key.hash());
+        }
+    }
+}
+
+impl Entry {
+    fn charge(&mut self, ask: &Ask, now: Tick) -> Standing {
+        let standing = self.state.charge(ask.quota, 1, now);
+        self.full_at = self.state.full_at(ask.lasting).max(standing.full_at);
+        standing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_common::rolling;
+
+    use super::super::Quota;
+    use super::super::key::{Scope, Seed};
+    use super::*;
+
+    const SEED: [u8; 16] = [3; 16];
+
+    /// A question of the limit `limit`, which allows `requests` a minute, about `name`.
+    fn ask(limit: &str, requests: u32, name: &str) -> Ask {
+        let seed = Seed::new(SEED);
+        let quota = Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
+        let limit = seed.limit(limit);
+        let key = Key::new(seed.owner(Scope::Workspace, name.as_bytes()), limit);
+        Ask { key, limit, quota, lasting: quota, enforced: true, known: false }
+    }
+
+    fn admitted(store: &Store, asks: &[Ask], times: usize) -> usize {
+        (0..times).filter(|_| store.judge(asks, Tick(1)).is_admitted()).count()
+    }
+
+    fn remaining(store: &Store, ask: &Ask) -> u32 {
+        store.standing(ask, Tick(1)).remaining
+    }
+
+    #[test]
+    fn a_refused_request_costs_nothing_in_any_limit() {
+        let store = Store::new(1_000);
+        let (workspace, organisation) = (ask("workspace", 3, "ws"), ask("organisation", 10, "org"));
+        assert_eq!(admitted(&store, &[workspace, organisation], 100), 3);
+        assert_eq!(remaining(&store, &organisation), 7);
+        assert_eq!(admitted(&store, &[organisation, workspace], 100), 0);
+        assert_eq!(remaining(&store, &organisation), 7);
+    }
+
+    #[test]
+    fn an_observed_limit_counts_and_never_refuses() {
+        let store = Store::new(1_000);
+        let observed = Ask { enforced: false, ..ask("trial", 2, "ws") };
+        let enforced = ask("workspace", 5, "ws");
+        assert_eq!(admitted(&store, &[observed, enforced], 100), 5);
+        assert_eq!(remaining(&store, &observed), 0);
+        let verdict = store.judge(&[observed], Tick(1));
+        assert!(matches!(verdict.answers().next().unwrap().decision, Decision::Refuse { .. }));
+    }
+
+    #[test]
+    fn keys_of_one_shard_are_asked_under_one_lock() {
+        let store = Store::with_shards(1_000, 1);
+        let asks = [ask("a", 2, "x"), ask("b", 3, "x"), ask("c", 4, "x")];
+        assert_eq!(admitted(&store, &asks, 10), 2);
+        assert_eq!(asks.map(|ask| remaining(&store, &ask)), [0, 1, 2]);
+    }
+
+    #[test]
+    fn strangers_beyond_their_room_share_and_known_keys_do_not() {
+        let store = Store::with_shards(10, 1);
+        let strangers: Vec<Ask> = (0..1_000).map(|n| ask("w", 5, &format!("s{n}"))).collect();
+        let known = Ask { known: true, ..ask("w", 5, "acme") };
+        let total: usize = strangers.iter().map(|stranger| admitted(&store, &[*stranger], 5)).sum();
+        assert_eq!(total, 5 * (10 + 16), "ten of their own and sixteen shared states");
+        assert_eq!(admitted(&store, &[known], 10), 5);
+        assert_eq!(store.fill().strangers, 10);
+        assert_eq!(store.fill().keys, 10 + 16 + 1);
+        assert_eq!(remaining(&store, &strangers[0]), 0, "the first is not forgotten");
+    }
+
+    #[test]
+    fn a_sweep_drops_what_is_fresh_and_nothing_else() {
+        let store = Store::with_shards(1_000, 1);
+        let (early, late) = (ask("w", 5, "early"), ask("w", 5, "late"));
+        let _ = store.judge(&[early], Tick(0));
+        let _ = store.judge(&[late], Tick(30_000_000));
+        store.sweep(0, Tick(59_999_999));
+        assert_eq!(store.fill().keys, 2);
+        store.sweep(0, Tick(60_000_000));
+        assert_eq!(store.fill().keys, 1);
+        assert_eq!(store.fill().strangers, 1);
+    }
+
+    #[test]
+    fn nothing_is_dropped_while_changed_quotas_are_new() {
+        let store = Store::with_shards(1_000, 1);
+        let _ = store.judge(&[ask("w", 5, "ws")], Tick(0));
+        store.keep_until(Tick(90_000_000));
+        store.sweep(0, Tick(70_000_000));
+        assert_eq!(store.fill().keys, 1);
+        store.sweep(0, Tick(90_000_000));
+        assert_eq!(store.fill().keys, 0);
+    }
+
+    #[test]
+    fn room_that_has_become_free_is_used_again() {
+        let store = Store::with_shards(1, 1);
+        assert_eq!(admitted(&store, &[ask("w", 5, "first")], 1), 1);
+        let later = Tick(120_000_000);
+        assert!(store.judge(&[ask("w", 5, "second")], later).is_admitted());
+        assert_eq!(store.fill().overflowed, 0);
+    }
+
+    #[test]
+    fn a_stranger_who_enters_the_directory_gives_its_room_back() {
+        let store = Store::with_shards(1, 1);
+        let stranger = ask("w", 5, "ws");
+        let _ = store.judge(&[stranger], Tick(1));
+        let _ = store.judge(&[Ask { known: true, ..stranger }], Tick(1));
+        assert_eq!(store.fill(), Fill { keys: 1, strangers: 0, overflowed: 0 });
+        assert_eq!(remaining(&store, &stranger), 3);
+    }
+
+    #[test]
+    fn a_reset_key_has_used_nothing() {
+        let store = Store::new(10);
+        let ask = ask("w", 5, "ws");
+        let _ = store.judge(&[ask], Tick(1));
+        store.reset(ask.key);
+        assert_eq!(remaining(&store, &ask), 5);
+        assert_eq!(store.fill().keys, 0);
+    }
+
+    #[test]
+    fn parallel_requests_never_get_more_than_the_limit() {
+        let store = Store::new(1_000);
+        let asks = [ask("workspace", 60, "ws"), ask("organisation", 600, "org")];
+        let total: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| admitted(&store, &asks, 100))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(total, 60);
+        assert_eq!(remaining(&store, &asks[1]), 540);
+    }
+}

@@ -1,0 +1,187 @@
+//! What an upstream answers: a script of bytes to send, gates to wait at, and ways to end.
+//!
+//! Here rather than in `upstream`: everything a test writes down. There: who plays it.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex};
+
+use crate::wait::{Deadline, PATIENCE};
+
+/// One piece of a flood; large enough that the sender is never what limits it.
+const FLOOD_PIECE_BYTES: usize = 64 * 1024;
+
+/// A script that an upstream plays to one request.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// Whether to begin once the head is read, before any of the body is.
+    pub(crate) at_head: bool,
+    steps: Vec<Step>,
+}
+
+/// What becomes of the connection after a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// It serves the next request.
+    Keep,
+    /// It ends in order.
+    Close,
+    /// It ends with a RST.
+    Reset,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Message { status: u16, fields: Vec<(String, String)>, body: Vec<u8> },
+    Bytes(Vec<u8>),
+    Wait(Gate),
+    Flood(u64),
+    End(After),
+}
+
+impl Answer {
+    /// A whole message with this status and an empty body.
+    pub fn status(status: u16) -> Self {
+        let message = Step::Message { status, fields: Vec::new(), body: Vec::new() };
+        Self { at_head: false, steps: vec![message] }
+    }
+
+    /// A whole 200 with this body.
+    pub fn ok(body: impl Into<Vec<u8>>) -> Self {
+        Self::status(200).body(body)
+    }
+
+    /// A script that begins with nothing.
+    pub fn script() -> Self {
+        Self::default()
+    }
+
+    /// Adds a field to the message that was begun last.
+    pub fn field(mut self, name: &str, value: &str) -> Self {
+        if let Some(Step::Message { fields, .. }) = self.steps.last_mut() {
+            fields.push((name.to_owned(), value.to_owned()));
+        }
+        self
+    }
+
+    /// Gives the message that was begun last a body, and a `Content-Length` with it.
+    pub fn body(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        if let Some(Step::Message { body, .. }) = self.steps.last_mut() {
+            *body = bytes.into();
+        }
+        self
+    }
+
+    /// Begins as soon as the head is there, while the body may still be on its way.
+    pub fn at_head(mut self) -> Self {
+        self.at_head = true;
+        self
+    }
+
+    /// Then sends exactly these bytes.
+    pub fn send(self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.then(Step::Bytes(bytes.into()))
+    }
+
+    /// Then sends what another answer says.
+    pub fn and(mut self, other: Self) -> Self {
+        self.steps.extend(other.steps);
+        self
+    }
+
+    /// Then waits until the test opens the gate.
+    pub fn wait(self, gate: &Gate) -> Self {
+        self.then(Step::Wait(gate.clone()))
+    }
+
+    /// Then sends so many bytes of no meaning.
+    pub fn flood(self, bytes: u64) -> Self {
+        self.then(Step::Flood(bytes))
+    }
+
+    /// Then closes the connection in order.
+    pub fn close(self) -> Self {
+        self.then(Step::End(After::Close))
+    }
+
+    /// Then tears the connection down with a RST.
+    pub fn reset(self) -> Self {
+        self.then(Step::End(After::Reset))
+    }
+
+    fn then(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+
+    /// Plays the script to a request made with `method`.
+    pub(crate) fn play(&self, method: &str, mut stream: impl Write) -> io::Result<After> {
+        for step in &self.steps {
+            match step {
+                Step::Message { status, fields, body } => {
+                    stream.write_all(&message(method, *status, fields, body))?;
+                }
+                Step::Bytes(bytes) => stream.write_all(bytes)?,
+                Step::Wait(gate) => gate.wait()?,
+                Step::Flood(bytes) => flood(&mut stream, *bytes)?,
+                Step::End(after) => return Ok(*after),
+            }
+        }
+        Ok(After::Keep)
+    }
+}
+
+/// A point in a script that is passed when the test says so.
+#[derive(Clone, Debug, Default)]
+pub struct Gate {
+    open: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Gate {
+    /// A gate that is shut.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets everyone through from now on.
+    pub fn open(&self) {
+        *self.open.0.lock().unwrap() = true;
+        self.open.1.notify_all();
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        let deadline = Deadline::after(PATIENCE * 2);
+        let mut open = self.open.0.lock().unwrap();
+        while !*open {
+            let left = deadline.left().ok_or(io::ErrorKind::TimedOut)?;
+            open = self.open.1.wait_timeout(open, left).unwrap().0;
+        }
+        Ok(())
+    }
+}
+
+fn message(method: &str, status: u16, fields: &[(String, String)], body: &[u8]) -> Vec<u8> {
+    let mut bytes = format!("HTTP/1.1 {status} Scripted\r\n").into_bytes();
+    for (name, value) in fields {
+        bytes.extend(format!("{name}: {value}\r\n").bytes());
+    }
+    let bodiless = status < 200 || status == 204 || status == 304;
+    if !bodiless {
+        bytes.extend(format!("Content-Length: {}\r\n", body.len()).bytes());
+    }
+    bytes.extend(b"\r\n");
+    if !bodiless && method != "HEAD" {
+        bytes.extend(body);
+    }
+    bytes
+}
+
+fn flood(stream: &mut impl Write, bytes: u64) -> io::Result<()> {
+    let piece = vec![b'~'; FLOOD_PIECE_BYTES];
+    let mut left = bytes;
+    while left > 0 {
+        let count = left.min(FLOOD_PIECE_BYTES as u64);
+        stream.write_all(&piece[..usize::try_from(count).unwrap()])?;
+        left -= count;
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! A client on a raw socket: sends exactly the bytes it is given, reads exactly one answer at a time.
+
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
+
+use crate::request::Request;
+use crate::response::Response;
+use crate::wait::PATIENCE;
+use crate::wire::{Framing, Head, Reader};
+
+/// One connection to a server.
+#[derive(Debug)]
+pub struct Client {
+    reader: Reader<TcpStream>,
+}
+
+impl Client {
+    /// Connects to `address`.
+    #[track_caller]
+    pub fn connect(address: &str) -> Self {
+        Self::try_connect(address).unwrap_or_else(|error| panic!("connect to {address}: {error}"))
+    }
+
+    /// Connects to `address`, where it may well be that nobody listens.
+    pub fn try_connect(address: &str) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { reader: Reader::new(stream) })
+    }
+
+    /// Our end of the connection, as the server sees it.
+    pub fn local_address(&self) -> String {
+        self.reader.stream().local_addr().unwrap().to_string()
+    }
+
+    /// Sends exactly these bytes.
+    #[track_caller]
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.try_send(bytes).unwrap_or_else(|error| panic!("send: {error}"));
+    }
+
+    /// Sends these bytes to a server that may have hung up.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.reader.stream().write_all(bytes.as_ref())
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn finish(&mut self) {
+        self.reader.stream().shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// Sends a request and reads the answer.
+    #[track_caller]
+    pub fn call(&mut self, request: &Request) -> Response {
+        self.send(request.head_bytes());
+        // A refusal may come, and the connection go, before the body has been taken.
+        let _ = self.try_send(request.body_bytes());
+        if request.is_head() { self.read_head_only() } else { self.read() }
+    }
+
+    /// GETs `target` from the control host.
+    #[track_caller]
+    pub fn get(&mut self, target: &str) -> Response {
+        self.call(&Request::get(target))
+    }
+
+    /// Sends raw bytes and reads the answer.
+    #[track_caller]
+    pub fn exchange(&mut self, bytes: impl AsRef<[u8]>) -> Response {
+        self.send(bytes);
+        self.read()
+    }
+
+    /// Reads one whole answer.
+    #[track_caller]
+    pub fn read(&mut self) -> Response {
+        self.try_read().unwrap_or_else(|error| panic!("read an answer: {error}"))
+    }
+
+    /// Reads one whole answer, which may break off.
+    pub fn try_read(&mut self) -> io::Result<Response> {
+        let mut response = self.try_read_head()?;
+        let bodiless = matches!(response.status, 101 | 204 | 304);
+        let framing = response.head.framing(Framing::UntilClose);
+        if !bodiless {
+            self.reader.body(framing, &mut |piece| response.body.extend_from_slice(piece))?;
+        }
+        Ok(response)
+    }
+
+    /// Reads the answer to a HEAD request, or the beginning of an answer that is still coming.
+    #[track_caller]
+    pub fn read_head_only(&mut self) -> Response {
+        self.try_read_head().unwrap_or_else(|error| panic!("read a head: {error}"))
+    }
+
+    /// Reads raw bytes up to and including `needle`.
+    #[track_caller]
+    pub fn read_until(&mut self, needle: impl AsRef<[u8]>) -> Vec<u8> {
+        let needle = needle.as_ref();
+        self.reader.until(needle).unwrap_or_else(|error| {
+            panic!("read up to {:?}: {error}", String::from_utf8_lossy(needle))
+        })
+    }
+
+    /// Reads the interim answer that comes next, and nothing behind it.
+    #[track_caller]
+    pub fn read_interim(&mut self) -> Head {
+        let head = self.reader.head().unwrap().unwrap_or_else(|| panic!("the server hung up"));
+        assert!(status(&head).unwrap() < 200, "{}", head.start);
+        head
+    }
+
+    /// Waits until the server ends the connection, without another byte of an answer.
+    #[track_caller]
+    pub fn expect_end(&mut self) {
+        let rest = self.read_to_end();
+        assert!(rest.is_empty(), "more came: {:?}", String::from_utf8_lossy(&rest));
+    }
+
+    /// Reads whatever comes until the server ends the connection.
+    #[track_caller]
+    pub fn read_to_end(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            match self.reader.some() {
+                Ok(piece) if piece.is_empty() => return all,
+                Ok(piece) => all.extend(piece),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return all,
+                Err(error) => panic!("the server keeps the connection open: {error}"),
+            }
+        }
+    }
+
+    fn try_read_head(&mut self) -> io::Result<Response> {
+        let mut response = Response::default();
+        loop {
+            let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
+            let head = self.reader.head()?.ok_or_else(ended)?;
+            let status = status(&head)?;
+            // 101 is interim by its number only: nothing of HTTP follows it.
+            if (100..200).contains(&status) && status != 101 {
+                response.interim.push(head);
+                continue;
+            }
+            (response.status, response.head) = (status, head);
+            return Ok(response);
+        }
+    }
+}
+
+fn status(head: &Head) -> io::Result<u16> {
+    let code = head.start.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5));
+    code.and_then(|code| code.parse().ok())
+        .ok_or_else(|| io::Error::other(format!("{:?} is no status line", head.start)))
+}

@@ -1,0 +1,245 @@
+//! Runs the real program as an operator does: files, flags, signals, exit codes, and its output.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::folder::Folder;
+use crate::lines::Lines;
+use crate::request::Request;
+use crate::response::Response;
+use crate::wait;
+
+/// The configuration's name in the folder of a gateway.
+pub const CONFIG: &str = "gateway.toml";
+/// The directory's name in the folder of a gateway.
+pub const DIRECTORY: &str = "directory.toml";
+
+/// A gateway that serves.
+#[derive(Debug)]
+pub struct Gateway {
+    process: Process,
+    folder: Folder,
+    http: String,
+    admin: String,
+}
+
+impl Gateway {
+    /// Starts a gateway and waits until it is ready.
+    #[track_caller]
+    pub fn start(config: &str, directory: &str) -> Self {
+        Self::start_in(Folder::new(), config, directory)
+    }
+
+    /// Starts a gateway in a folder that may hold what an earlier one left.
+    #[track_caller]
+    pub fn start_in(folder: Folder, config: &str, directory: &str) -> Self {
+        folder.write(CONFIG, config);
+        folder.write(DIRECTORY, directory);
+        let process = Process::start(&folder, &["run", "--config", CONFIG]);
+        let [http, admin] = ["http", "admin"].map(|listener| process.listening(listener));
+        let gateway = Self { process, folder, http, admin };
+        wait::until("the gateway to be ready", || {
+            let ready = Client::try_connect(&gateway.admin).ok()?.get("/readyz");
+            (ready.status == 200).then_some(())
+        });
+        gateway
+    }
+
+    /// Where tenants connect.
+    pub fn http(&self) -> &str {
+        &self.http
+    }
+
+    /// Where the operator connects.
+    pub fn admin(&self) -> &str {
+        &self.admin
+    }
+
+    /// A new connection to the gateway.
+    #[track_caller]
+    pub fn client(&self) -> Client {
+        Client::connect(&self.http)
+    }
+
+    /// One request to the admin listener, on a connection of its own.
+    #[track_caller]
+    pub fn ask(&self, request: &Request) -> Response {
+        Client::connect(&self.admin).call(request)
+    }
+
+    /// What the admin listener knows about a key of a limit.
+    #[track_caller]
+    pub fn limit(&self, limit: &str, key: &str) -> Value {
+        self.ask(&Request::get(&format!("/limits/{limit}/{key}"))).expect(200).json()
+    }
+
+    /// How much of a limit a key has used.
+    #[track_caller]
+    pub fn used(&self, limit: &str, key: &str) -> u64 {
+        let state = self.limit(limit, key);
+        state["used"].as_u64().unwrap_or_else(|| panic!("no used in {state}"))
+    }
+
+    /// Replaces the configuration file, without asking for a reload.
+    pub fn write_config(&self, text: &str) {
+        self.folder.write(CONFIG, text);
+    }
+
+    /// Replaces the directory file, without asking for a reload.
+    pub fn write_directory(&self, text: &str) {
+        self.folder.write(DIRECTORY, text);
+    }
+
+    /// Asks for a reload.
+    #[track_caller]
+    pub fn reload(&self) -> Response {
+        self.ask(&Request::new("POST", "/reload").body(""))
+    }
+
+    /// Sends a signal by its name, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        self.process.signal(name);
+    }
+
+    /// Waits until the process is gone; `None` when a signal ended it.
+    #[track_caller]
+    pub fn wait_for_exit(&mut self) -> Option<i32> {
+        self.process.wait_for_exit()
+    }
+
+    /// The lines of the access log.
+    pub fn access_log(&self) -> &Lines {
+        &self.process.stdout
+    }
+
+    /// The lines of the log.
+    pub fn log(&self) -> &Lines {
+        &self.process.stderr
+    }
+
+    /// The folder of its files.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// The process's id.
+    pub fn id(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    /// Lets go of the process, which must have ended, and hands on its files.
+    #[track_caller]
+    pub fn into_folder(mut self) -> Folder {
+        self.wait_for_exit();
+        std::mem::take(&mut self.folder)
+    }
+}
+
+/// What a command that ended has left behind.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// All it said on standard output.
+    pub stdout: String,
+    /// All it said on standard error.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Checks the exit code.
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// All it said.
+    pub fn said(&self) -> String {
+        format!("{}\n{}", self.stdout, self.stderr)
+    }
+}
+
+/// Runs `weir-gateway` with `arguments` in `folder` to its end.
+#[track_caller]
+pub fn run(folder: &Folder, arguments: &[&str]) -> Finished {
+    let mut process = Process::start(folder, arguments);
+    let code = process.wait_for_exit();
+    Finished { code, stdout: process.stdout.to_end(), stderr: process.stderr.to_end() }
+}
+
+/// Where the program under test is.
+#[track_caller]
+pub fn program() -> PathBuf {
+    if let Some(path) = env::var_os("WEIR_GATEWAY_BIN") {
+        return path.into();
+    }
+    let test = env::current_exe().unwrap();
+    let beside = test.parent().and_then(Path::parent).unwrap().join("weir-gateway");
+    assert!(
+        beside.exists(),
+        "{} is missing: run `cargo build -p weir-gateway` or set WEIR_GATEWAY_BIN",
+        beside.display()
+    );
+    beside
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    stdout: Lines,
+    stderr: Lines,
+}
+
+impl Process {
+    #[track_caller]
+    fn start(folder: &Folder, arguments: &[&str]) -> Self {
+        let mut child = Command::new(program())
+            .args(arguments)
+            .current_dir(folder.root())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = Lines::of(child.stdout.take().unwrap());
+        let stderr = Lines::of(child.stderr.take().unwrap());
+        Self { child, stdout, stderr }
+    }
+
+    #[track_caller]
+    fn listening(&self, listener: &str) -> String {
+        let what = format!("where {listener} listens");
+        let line = self
+            .stderr
+            .wait(&what, |line| line["message"] == "listening" && line["listener"] == listener);
+        line["address"].as_str().unwrap().to_owned()
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let kill = Command::new("kill").args(["-s", name, &id]).status().unwrap();
+        assert!(kill.success(), "kill -s {name} {id}: {kill}");
+    }
+
+    #[track_caller]
+    fn wait_for_exit(&mut self) -> Option<i32> {
+        let exit = wait::within(wait::PATIENCE, || self.child.try_wait().unwrap());
+        let exit = exit.unwrap_or_else(|| panic!("does not end:\n{}", self.stderr.text()));
+        exit.code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- what the gateway said:\n{}", self.stderr.text());
+        }
+    }
+}

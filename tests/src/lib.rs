@@ -1,0 +1,26 @@
+//! The world the end-to-end tests run in: the real gateway between raw clients and recording upstreams.
+//!
+//! A test states what goes in as bytes and what must come out as bytes, so nothing here corrects,
+//! normalises or retries anything. Every wait has a deadline and says what it waited for.
+//!
+//! Not here: the tests themselves, which stand in `it/`, one module per story.
+
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on says why and stops"
+)]
+
+pub mod answer;
+pub mod client;
+pub mod config;
+pub mod folder;
+pub mod gateway;
+pub mod lines;
+pub mod request;
+pub mod response;
+pub mod upstream;
+pub mod wait;
+pub mod wire;
+pub mod world;

@@ -1,0 +1,119 @@
+//! What a client sends: an ordinary request, written out field by field.
+//!
+//! Nothing is added that a test did not ask for, but for `Host` and the framing of a body.
+
+/// The control host of the default configuration.
+pub const CONTROL: &str = "api.localhost";
+
+/// The data host of an instance under the default configuration.
+pub fn data_host(instance: &str) -> String {
+    format!("{instance}.auth.localhost")
+}
+
+/// A request, to be sent as it is.
+#[derive(Clone, Debug)]
+pub struct Request {
+    method: String,
+    target: String,
+    host: String,
+    fields: Vec<(String, String)>,
+    body: Option<Body>,
+}
+
+#[derive(Clone, Debug)]
+enum Body {
+    Fixed(Vec<u8>),
+    Chunks(Vec<Vec<u8>>),
+}
+
+impl Request {
+    /// A request to the control host.
+    pub fn new(method: &str, target: &str) -> Self {
+        Self {
+            method: method.to_owned(),
+            target: target.to_owned(),
+            host: CONTROL.to_owned(),
+            fields: Vec::new(),
+            body: None,
+        }
+    }
+
+    /// A GET to the control host.
+    pub fn get(target: &str) -> Self {
+        Self::new("GET", target)
+    }
+
+    /// A POST to the control host, with a JSON body.
+    pub fn post(target: &str, body: impl Into<Vec<u8>>) -> Self {
+        Self::new("POST", target).field("Content-Type", "application/json").body(body)
+    }
+
+    /// Sends it to another host.
+    pub fn host(mut self, host: &str) -> Self {
+        host.clone_into(&mut self.host);
+        self
+    }
+
+    /// Adds a field.
+    pub fn field(mut self, name: &str, value: &str) -> Self {
+        self.fields.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Gives it a body of known length.
+    pub fn body(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.body = Some(Body::Fixed(bytes.into()));
+        self
+    }
+
+    /// Gives it a body in chunks.
+    pub fn chunks<B: AsRef<[u8]>>(mut self, chunks: &[B]) -> Self {
+        self.body = Some(Body::Chunks(chunks.iter().map(|chunk| chunk.as_ref().into()).collect()));
+        self
+    }
+
+    /// Whether the answer to it has no body, whatever its head says.
+    pub fn is_head(&self) -> bool {
+        self.method == "HEAD"
+    }
+
+    /// The bytes up to and including the empty line.
+    pub fn head_bytes(&self) -> Vec<u8> {
+        let mut text =
+            format!("{} {} HTTP/1.1\r\nHost: {}\r\n", self.method, self.target, self.host);
+        for (name, value) in &self.fields {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        match &self.body {
+            None => {}
+            Some(Body::Fixed(bytes)) => {
+                text.push_str(&format!("Content-Length: {}\r\n", bytes.len()))
+            }
+            Some(Body::Chunks(_)) => text.push_str("Transfer-Encoding: chunked\r\n"),
+        }
+        text.push_str("\r\n");
+        text.into_bytes()
+    }
+
+    /// The bytes after the empty line.
+    pub fn body_bytes(&self) -> Vec<u8> {
+        match &self.body {
+            None => Vec::new(),
+            Some(Body::Fixed(bytes)) => bytes.clone(),
+            Some(Body::Chunks(chunks)) => {
+                let mut bytes: Vec<u8> = chunks.iter().flat_map(|piece| chunk(piece)).collect();
+                bytes.extend(chunk(b""));
+                bytes
+            }
+        }
+    }
+}
+
+/// One chunk as it stands on the wire; of nothing, it is the last.
+pub fn chunk(piece: impl AsRef<[u8]>) -> Vec<u8> {
+    let piece = piece.as_ref();
+    let mut bytes = format!("{:x}\r\n", piece.len()).into_bytes();
+    bytes.extend(piece);
+    bytes.extend(b"\r\n");
+    bytes
+}

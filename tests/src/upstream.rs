@@ -1,0 +1,303 @@
+//! An upstream that writes down every byte it receives and answers as its script says.
+//!
+//! Invariant: what a test can see was recorded before any byte of the answer was sent, so a test
+//! that holds an answer sees the whole of its request.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use socket2::{Domain, SockRef, Socket, Type};
+
+use crate::answer::{After, Answer};
+use crate::wait::{Deadline, PATIENCE};
+use crate::wire::{Framing, Head, Reader};
+
+/// One request as it arrived.
+#[derive(Clone, Debug, Default)]
+pub struct Received {
+    /// Which connection it came on, counted from 0 in order of acceptance.
+    pub connection: usize,
+    /// Its request line and fields.
+    pub head: Head,
+    /// Its body so far, without the framing.
+    pub body: Vec<u8>,
+    /// Whether the body has ended.
+    pub complete: bool,
+}
+
+impl Received {
+    /// The method of the request line.
+    pub fn method(&self) -> &str {
+        self.head.start.split(' ').next().unwrap_or_default()
+    }
+
+    /// The target of the request line, byte for byte.
+    pub fn target(&self) -> Vec<u8> {
+        let line = self.head.raw.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        let mut words = line.splitn(2, |byte| *byte == b' ').skip(1);
+        let rest = words.next().unwrap_or_default();
+        let end = rest.iter().rposition(|byte| *byte == b' ').unwrap_or(rest.len());
+        rest[..end].to_vec()
+    }
+}
+
+/// Everything an upstream has seen up to now.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The raw bytes of each connection, in order of acceptance.
+    pub connections: Vec<Vec<u8>>,
+    /// The requests, in the order in which their heads were complete.
+    pub requests: Vec<Received>,
+}
+
+type Script = dyn Fn(&Received) -> Answer + Send + Sync;
+
+/// A server on a port of its own.
+pub struct Upstream {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    acceptor: Option<JoinHandle<()>>,
+    /// Holds the port, refusing connections, while the server is stopped.
+    parked: Option<Socket>,
+}
+
+struct Shared {
+    seen: Mutex<Seen>,
+    changed: Condvar,
+    script: Mutex<Arc<Script>>,
+    open: Mutex<HashMap<usize, Weak<TcpStream>>>,
+    stopping: AtomicBool,
+}
+
+impl Upstream {
+    /// Starts a server that answers every request with `200` and `hello`.
+    pub fn start() -> Self {
+        let mut upstream = Self::refusing();
+        upstream.start_again();
+        upstream
+    }
+
+    /// Holds a port that refuses connections until [`Upstream::start_again`].
+    pub fn refusing() -> Self {
+        let script = |_: &Received| Answer::ok("hello").field("Content-Type", "text/plain");
+        let shared = Shared {
+            seen: Mutex::default(),
+            changed: Condvar::new(),
+            script: Mutex::new(Arc::new(script)),
+            open: Mutex::default(),
+            stopping: AtomicBool::new(true),
+        };
+        let parked = park("127.0.0.1:0".parse().unwrap());
+        let address = parked.local_addr().unwrap().as_socket().unwrap();
+        Self { shared: Arc::new(shared), address, acceptor: None, parked: Some(parked) }
+    }
+
+    /// Where it listens, as `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Answers as `script` says from the next request on.
+    pub fn answer(&self, script: impl Fn(&Received) -> Answer + Send + Sync + 'static) {
+        *self.shared.script.lock().unwrap() = Arc::new(script);
+    }
+
+    /// Answers everything alike from the next request on.
+    pub fn always(&self, answer: Answer) {
+        self.answer(move |_| answer.clone());
+    }
+
+    /// Refuses connections from now on and tears down those that are open.
+    pub fn stop(&mut self) {
+        let Some(acceptor) = self.acceptor.take() else { return };
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        // The acceptor looks at the flag when it is woken; nothing else wakes it.
+        drop(TcpStream::connect(self.address));
+        acceptor.join().unwrap();
+        for (_, stream) in self.shared.open.lock().unwrap().drain() {
+            if let Some(stream) = stream.upgrade() {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+        self.parked = Some(park(self.address));
+    }
+
+    /// Listens again on the same port.
+    pub fn start_again(&mut self) {
+        let Some(socket) = self.parked.take() else { return };
+        socket.listen(1024).unwrap();
+        let listener = TcpListener::from(socket);
+        self.shared.stopping.store(false, Ordering::SeqCst);
+        let shared = Arc::clone(&self.shared);
+        let acceptor = named(format!("upstream {}", self.address));
+        self.acceptor = Some(acceptor.spawn(move || shared.accept(&listener)).unwrap());
+    }
+
+    /// A copy of everything seen up to now.
+    pub fn seen(&self) -> Seen {
+        self.shared.seen.lock().unwrap().clone()
+    }
+
+    /// A copy of the requests seen up to now.
+    pub fn requests(&self) -> Vec<Received> {
+        self.seen().requests
+    }
+
+    /// The one request seen up to now.
+    pub fn only(&self) -> Received {
+        let requests = self.requests();
+        let [request] = requests.as_slice() else {
+            panic!("expected one request, saw {requests:#?}")
+        };
+        request.clone()
+    }
+
+    /// The request seen last.
+    pub fn last(&self) -> Received {
+        self.requests().pop().unwrap_or_else(|| panic!("no request has reached the upstream"))
+    }
+
+    /// Checks that nobody has so much as connected up to now.
+    pub fn assert_untouched(&self) {
+        let seen = self.seen();
+        assert!(seen.connections.is_empty(), "the upstream was reached: {seen:#?}");
+    }
+
+    /// Waits until what was seen satisfies `look`.
+    pub fn wait<T>(&self, what: &str, mut look: impl FnMut(&Seen) -> Option<T>) -> T {
+        let deadline = Deadline::after(PATIENCE);
+        let mut seen = self.shared.seen.lock().unwrap();
+        loop {
+            if let Some(found) = look(&seen) {
+                return found;
+            }
+            let Some(left) = deadline.left() else {
+                let seen = seen.clone();
+                panic!("waited in vain for {what} at the upstream, which has seen {seen:#?}");
+            };
+            seen = self.shared.changed.wait_timeout(seen, left).unwrap().0;
+        }
+    }
+
+    /// Waits until so many requests have arrived, heads at least.
+    pub fn wait_for_requests(&self, count: usize) -> Vec<Received> {
+        let what = format!("{count} requests");
+        self.wait(&what, |seen| (seen.requests.len() >= count).then(|| seen.requests.clone()))
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn accept(self: Arc<Self>, listener: &TcpListener) {
+        loop {
+            let Ok((stream, _)) = listener.accept() else { continue };
+            if self.stopping.load(Ordering::SeqCst) {
+                return;
+            }
+            let stream = Arc::new(stream);
+            let connection = self.change(|seen| {
+                seen.connections.push(Vec::new());
+                seen.connections.len() - 1
+            });
+            self.open.lock().unwrap().insert(connection, Arc::downgrade(&stream));
+            let shared = Arc::clone(&self);
+            // An error here is the peer leaving, which is the peer's good right.
+            let server = named(format!("upstream connection {connection}"));
+            server.spawn(move || shared.serve(connection, &stream)).unwrap();
+        }
+    }
+
+    fn serve(&self, connection: usize, stream: &TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        // So that no thread outlives its test for long, whatever went wrong.
+        stream.set_read_timeout(Some(PATIENCE * 6))?;
+        stream.set_write_timeout(Some(PATIENCE * 6))?;
+        let mut reader = Reader::new(Tap { shared: self, connection, stream });
+        while let Some(head) = reader.head()? {
+            let received = Received { connection, head, ..Received::default() };
+            let script = Arc::clone(&self.script.lock().unwrap());
+            let method = received.method().to_owned();
+            let framing = received.head.framing(Framing::Empty);
+            let continues = received.head.field("expect").is_some();
+            let answer = script(&received);
+            let number = self.change(|seen| {
+                seen.requests.push(received);
+                seen.requests.len() - 1
+            });
+            let mut after = None;
+            if answer.at_head {
+                after = Some(answer.play(&method, stream)?);
+            } else if continues {
+                let mut writer = stream;
+                writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+            }
+            if after.is_none_or(|after| after == After::Keep) {
+                self.receive_body(&mut reader, framing, number)?;
+            }
+            match after.map_or_else(|| answer.play(&method, stream), Ok)? {
+                After::Keep => {}
+                After::Close => return stream.shutdown(Shutdown::Both),
+                After::Reset => return SockRef::from(stream).set_linger(Some(Duration::ZERO)),
+            }
+        }
+        stream.shutdown(Shutdown::Both)
+    }
+
+    fn receive_body(
+        &self,
+        reader: &mut Reader<Tap<'_>>,
+        framing: Framing,
+        number: usize,
+    ) -> io::Result<()> {
+        reader.body(framing, &mut |piece| {
+            self.change(|seen| seen.requests[number].body.extend_from_slice(piece));
+        })?;
+        self.change(|seen| seen.requests[number].complete = true);
+        Ok(())
+    }
+
+    fn change<T>(&self, act: impl FnOnce(&mut Seen) -> T) -> T {
+        let outcome = act(&mut self.seen.lock().unwrap());
+        self.changed.notify_all();
+        outcome
+    }
+}
+
+/// Writes down what passes from a connection to its reader.
+struct Tap<'a> {
+    shared: &'a Shared,
+    connection: usize,
+    stream: &'a TcpStream,
+}
+
+impl Read for Tap<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut stream = self.stream;
+        let count = stream.read(into)?;
+        let piece = &into[..count];
+        self.shared.change(|seen| seen.connections[self.connection].extend_from_slice(piece));
+        Ok(count)
+    }
+}
+
+fn named(name: String) -> Builder {
+    Builder::new().name(name)
+}
+
+/// Binds without listening: the kernel refuses connections and gives the port to nobody else.
+fn park(address: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&address.into()).unwrap();
+    socket
+}

@@ -1,0 +1,67 @@
+//! Waits for what a test needs to see, and gives up with a sentence that says what never came.
+//!
+//! The only file of the harness that reads a clock or lets time pass.
+
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Longer than anything healthy takes on a machine that is busy with other work.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a poll of something that cannot wake us rests between two looks.
+const POLL: Duration = Duration::from_millis(5);
+
+/// An instant after which waiting is pointless.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    at: Instant,
+}
+
+impl Deadline {
+    /// The deadline that lies `patience` from now.
+    pub fn after(patience: Duration) -> Self {
+        Self { at: now() + patience }
+    }
+
+    /// The time that is left, and `None` once there is none.
+    pub fn left(self) -> Option<Duration> {
+        self.at.checked_duration_since(now()).filter(|left| !left.is_zero())
+    }
+}
+
+/// Looks again and again until `look` finds something, at most for [`PATIENCE`].
+pub fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    within(PATIENCE, look).unwrap_or_else(|| panic!("waited {PATIENCE:?} in vain for {what}"))
+}
+
+/// Looks again and again until `look` finds something or `patience` is over.
+pub fn within<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Deadline::after(patience);
+    loop {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        deadline.left()?;
+        thread::park_timeout(POLL);
+    }
+}
+
+/// Lets real time pass, where the passing of time is what the test is about.
+pub fn pass(time: Duration) {
+    let deadline = Deadline::after(time);
+    while let Some(left) = deadline.left() {
+        thread::park_timeout(left);
+    }
+}
+
+/// The monotonic clock, for measuring how long something took.
+#[allow(clippy::disallowed_methods, reason = "the harness lives in real time")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// The wall clock in whole seconds since 1970, as `X-RateLimit-Reset` counts them.
+#[allow(clippy::disallowed_methods, reason = "the harness lives in real time")]
+pub fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}

@@ -1,0 +1,84 @@
+//! A gateway, and an upstream behind each of the names its configuration gives.
+
+use crate::client::Client;
+use crate::config::{Config, DIRECTORY};
+use crate::gateway::Gateway;
+use crate::request::{Request, data_host};
+use crate::response::Response;
+use crate::upstream::Upstream;
+
+/// Everything one test needs.
+pub struct World {
+    /// Behind the control plane.
+    pub control: Upstream,
+    /// Behind the data plane.
+    pub data: Upstream,
+    /// Behind webhooks and the dashboard.
+    pub dispatcher: Upstream,
+    /// In front of them.
+    pub gateway: Gateway,
+    config: Config,
+}
+
+impl World {
+    /// The default configuration and directory.
+    #[track_caller]
+    pub fn new() -> Self {
+        Self::with(|config| config)
+    }
+
+    /// The default configuration as `change` changes it, and the default directory.
+    #[track_caller]
+    pub fn with(change: impl FnOnce(Config) -> Config) -> Self {
+        Self::of(change, DIRECTORY)
+    }
+
+    /// The default configuration as `change` changes it, and another directory.
+    #[track_caller]
+    pub fn of(change: impl FnOnce(Config) -> Config, directory: &str) -> Self {
+        let [control, data, dispatcher] = [(); 3].map(|()| Upstream::start());
+        let servers = |upstream: &Upstream| format!("servers = [\"{}\"]", upstream.address());
+        let config = Config::default()
+            .with("[upstreams.control]", &servers(&control))
+            .with("[upstreams.data]", &servers(&data))
+            .with("[upstreams.dispatcher]", &servers(&dispatcher));
+        let config = change(config);
+        let gateway = Gateway::start(&config.to_string(), directory);
+        Self { control, data, dispatcher, gateway, config }
+    }
+
+    /// The configuration the gateway was started with.
+    pub fn config(&self) -> Config {
+        self.config.clone()
+    }
+
+    /// A new connection to the gateway.
+    #[track_caller]
+    pub fn client(&self) -> Client {
+        self.gateway.client()
+    }
+
+    /// One request, on a connection of its own.
+    #[track_caller]
+    pub fn call(&self, request: &Request) -> Response {
+        self.client().call(request)
+    }
+
+    /// One GET to the control plane, on a connection of its own.
+    #[track_caller]
+    pub fn get(&self, target: &str) -> Response {
+        self.call(&Request::get(target))
+    }
+
+    /// One GET to an instance, on a connection of its own.
+    #[track_caller]
+    pub fn get_from(&self, instance: &str, target: &str) -> Response {
+        self.call(&Request::get(target).host(&data_host(instance)))
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new()
+    }
+}
