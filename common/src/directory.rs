@@ -73,9 +73,9 @@ impl Directory {
     /// Reads `document`, and gives the JSON Schema of a directory beside what it holds.
     #[must_use]
     pub fn read_with_schema(document: &Document) -> (Self, serde_json::Value) {
-        let (directory, schema) = document.read(read);
-        directory.check_references(document);
-        (directory, schema)
+        let reading = document.read(read);
+        reading.made.check_references(document);
+        (reading.made, reading.schema)
     }
 
     fn check_references(&self, document: &Document) {

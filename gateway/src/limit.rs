@@ -14,6 +14,8 @@
 //! client is told (`headers`).
 
 // The paths are written out so that the tests can compile this file under a model checker.
+#[path = "limit/boost.rs"]
+pub mod boost;
 #[path = "limit/key.rs"]
 pub mod key;
 #[path = "limit/memory.rs"]

@@ -21,6 +21,8 @@ pub enum Scope {
     Instance,
     /// A client's address, or the /64 it is in.
     Address,
+    /// No tenant: a request, which is given a name of its own.
+    Request,
 }
 
 /// The secret that keys are made with. Lives as long as the states it names.
@@ -43,6 +45,7 @@ impl Seed {
             Scope::LoneWorkspace => 3,
             Scope::Instance => 4,
             Scope::Address => 5,
+            Scope::Request => 6,
         };
         Owner(self.hash(kind, name))
     }
@@ -64,6 +67,14 @@ impl Seed {
 /// Whose allowance; see [`Seed::owner`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner(u128);
+
+impl Owner {
+    /// The hash itself.
+    #[must_use]
+    pub fn bits(self) -> u128 {
+        self.0
+    }
+}
 
 /// Which limit; see [`Seed::limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

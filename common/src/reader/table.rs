@@ -1,0 +1,418 @@
+//! A table of a settings file, asked for key by key.
+//!
+//! Each method asks for one kind of value, notes what it asked for in the schema, and leaves a
+//! mistake in the document where something else stands there.
+
+use std::ops::{Range, RangeInclusive};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{At, Document, bytes_of, bytes_shown, one_of, shown, span_of, suggestion};
+
+/// What is known of a table once it has been read.
+pub(super) struct Shape {
+    pub(super) schema: Value,
+    pub(super) effective: Value,
+}
+
+/// One table of the document, or one that is missing and therefore all defaults.
+#[derive(Debug)]
+pub struct Table<'d> {
+    document: &'d Document,
+    given: Option<&'d DeTable<'d>>,
+    start: usize,
+    path: String,
+    asked: Map<String, Value>,
+    effective: Map<String, Value>,
+    required: Vec<Value>,
+}
+
+impl<'d> Table<'d> {
+    pub(super) fn new(
+        document: &'d Document,
+        given: Option<&'d DeTable<'d>>,
+        start: usize,
+        path: String,
+    ) -> Self {
+        Self {
+            document,
+            given,
+            start,
+            path,
+            asked: Map::new(),
+            effective: Map::new(),
+            required: Vec::new(),
+        }
+    }
+
+    /// Where the table starts in the document.
+    #[must_use]
+    pub fn at(&self) -> usize {
+        self.start
+    }
+
+    /// Whether the table stands in the file at all.
+    #[must_use]
+    pub fn is_given(&self) -> bool {
+        self.given.is_some()
+    }
+
+    /// Notes a mistake about the table as a whole.
+    pub fn fault(&self, message: impl Into<String>) {
+        self.document.fault(self.start, message);
+    }
+
+    /// Notes a mistake at a place of the same document.
+    pub fn fault_at(&self, at: usize, message: impl Into<String>) {
+        self.document.fault(at, message);
+    }
+
+    /// Says that `key` cannot be left out, to the schema and, where it was, to the reader.
+    pub fn require(&mut self, key: &str) {
+        self.required.push(key.into());
+        if self.value(key).is_none() {
+            self.fault(format!("{} is missing", self.name_of(key)));
+        }
+    }
+
+    /// Text, where given.
+    pub fn text(&mut self, key: &str, doc: &str) -> Option<At<String>> {
+        self.ask(key, doc, json!({"type": "string"}));
+        let (at, value) = self.value(key)?;
+        match value {
+            DeValue::String(text) => Some(At { value: text.to_string(), at }),
+            _ => self.wrong(key, at, value, "text in quotes"),
+        }
+    }
+
+    /// A list of texts; empty where not given.
+    pub fn texts(&mut self, key: &str, doc: &str) -> Vec<At<String>> {
+        self.ask(key, doc, json!({"type": "array", "items": {"type": "string"}}));
+        let Some((at, value)) = self.value(key) else { return Vec::new() };
+        let DeValue::Array(items) = value else {
+            return self.wrong(key, at, value, "a list of texts").unwrap_or_default();
+        };
+        let mut texts = Vec::new();
+        for item in items {
+            match item.get_ref() {
+                DeValue::String(text) => {
+                    texts.push(At { value: text.to_string(), at: item.span().start })
+                }
+                other => drop(self.wrong::<()>(key, item.span().start, other, "a list of texts")),
+            }
+        }
+        texts
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&mut self, key: &str, default: bool, doc: &str) -> bool {
+        self.ask(key, doc, json!({"type": "boolean"}));
+        self.set_default(key, default.into());
+        let Some((at, value)) = self.value(key) else { return default };
+        match value {
+            DeValue::Boolean(flag) => *flag,
+            _ => self.wrong(key, at, value, "true or false").unwrap_or(default),
+        }
+    }
+
+    /// A whole number within `range`, where given.
+    pub fn number(&mut self, key: &str, range: RangeInclusive<u64>, doc: &str) -> Option<At<u64>> {
+        self.ask(
+            key,
+            doc,
+            json!({"type": "integer", "minimum": range.start(), "maximum": range.end()}),
+        );
+        let (at, value) = self.value(key)?;
+        let number = match value {
+            DeValue::Integer(digits) => u64::from_str_radix(digits.as_str(), digits.radix()).ok(),
+            _ => None,
+        };
+        match number.filter(|number| range.contains(number)) {
+            Some(value) => Some(At { value, at }),
+            None => {
+                let wanted = format!("a whole number from {} to {}", range.start(), range.end());
+                self.wrong(key, at, value, &wanted)
+            }
+        }
+    }
+
+    /// A whole number within `range`, or `default`.
+    pub fn number_or(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<u64>,
+        default: u64,
+        doc: &str,
+    ) -> u64 {
+        let number = self.number(key, range, doc);
+        self.set_default(key, default.into());
+        number.map_or(default, |number| number.value)
+    }
+
+    /// A length of time within `range`, written as `"10s"` or `"1m 30s"`, where given.
+    pub fn span(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<Duration>,
+        doc: &str,
+    ) -> Option<At<Duration>> {
+        self.ask(key, doc, json!({"type": "string", "examples": ["500ms", "10s", "1m", "24h"]}));
+        let (at, value) = self.value(key)?;
+        let span = match value {
+            DeValue::String(text) => span_of(text),
+            _ => None,
+        };
+        match span.filter(|span| range.contains(span)) {
+            Some(value) => Some(At { value, at }),
+            None => {
+                let (least, most) = (shown(*range.start()), shown(*range.end()));
+                self.wrong(
+                    key,
+                    at,
+                    value,
+                    &format!("a time such as \"10s\", from {least} to {most}"),
+                )
+            }
+        }
+    }
+
+    /// A length of time within `range`, or `default`.
+    pub fn span_or(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<Duration>,
+        default: Duration,
+        doc: &str,
+    ) -> Duration {
+        let span = self.span(key, range, doc);
+        self.set_default(key, shown(default).into());
+        span.map_or(default, |span| span.value)
+    }
+
+    /// A number of bytes within `range`, written as `"1MiB"`, or `default`.
+    pub fn bytes_or(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<u64>,
+        default: u64,
+        doc: &str,
+    ) -> u64 {
+        self.ask(key, doc, json!({"type": "string", "examples": ["32KiB", "1MiB"]}));
+        self.set_default(key, bytes_shown(default).into());
+        let Some((at, value)) = self.value(key) else { return default };
+        let bytes = match value {
+            DeValue::String(text) => bytes_of(text),
+            _ => None,
+        };
+        bytes.filter(|bytes| range.contains(bytes)).unwrap_or_else(|| {
+            let (least, most) = (bytes_shown(*range.start()), bytes_shown(*range.end()));
+            let wanted = format!("a size such as \"1MiB\", from {least} to {most}");
+            self.wrong(key, at, value, &wanted).unwrap_or(default)
+        })
+    }
+
+    /// One of several words, each standing for a value; the first is the default.
+    pub fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)], doc: &str) -> T {
+        let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+        self.ask(key, doc, json!({"enum": words}));
+        let (default_word, default) = choices.first().expect("a choice has choices");
+        self.set_default(key, (*default_word).into());
+        let Some((at, value)) = self.value(key) else { return *default };
+        let DeValue::String(text) = value else {
+            return self.wrong(key, at, value, &one_of(&words)).unwrap_or(*default);
+        };
+        let chosen = choices.iter().find(|(word, _)| *word == text.as_ref());
+        chosen.map_or_else(
+            || {
+                let hint = suggestion(text, &words).unwrap_or_else(|| one_of(&words));
+                self.document.fault(at, format!("unknown {} `{text}`; {hint}", self.name_of(key)));
+                *default
+            },
+            |(_, value)| *value,
+        )
+    }
+
+    /// The table `key`, read by `read`; all defaults where it is not given.
+    pub fn table<T>(&mut self, key: &str, doc: &str, read: impl FnOnce(&mut Table<'_>) -> T) -> T {
+        let (given, start) = match self.value(key) {
+            Some((at, DeValue::Table(table))) => (Some(table), at),
+            Some((at, value)) => {
+                self.wrong::<()>(key, at, value, "a table");
+                (None, at)
+            }
+            None => (None, self.start),
+        };
+        let mut table = Table::new(self.document, given, start, self.name_of(key));
+        let made = read(&mut table);
+        let Shape { schema, effective } = table.finish();
+        self.ask(key, doc, schema);
+        self.effective.insert(key.to_owned(), effective);
+        made
+    }
+
+    /// Every table below `key`, by name, in the order of their names.
+    pub fn tables<T>(
+        &mut self,
+        key: &str,
+        doc: &str,
+        mut read: impl FnMut(&At<String>, &mut Table<'_>) -> T,
+    ) -> Vec<(At<String>, T)> {
+        let (mut made, mut effective) = (Vec::new(), Map::new());
+        match self.value(key) {
+            Some((_, DeValue::Table(tables))) => {
+                for (name, value) in tables {
+                    let name = At { value: name.get_ref().to_string(), at: name.span().start };
+                    let path = format!("{}.{}", self.name_of(key), name.value);
+                    let DeValue::Table(given) = value.get_ref() else {
+                        self.document
+                            .fault(value.span().start, format!("`{path}` must be a table"));
+                        continue;
+                    };
+                    let mut table = Table::new(self.document, Some(given), name.at, path);
+                    let entry = read(&name, &mut table);
+                    effective.insert(name.value.clone(), table.finish().effective);
+                    made.push((name, entry));
+                }
+            }
+            Some((at, value)) => drop(self.wrong::<()>(key, at, value, "a table of tables")),
+            None => {}
+        }
+        let shape = shape_of(|table| drop(read(&At { value: "name".to_owned(), at: 0 }, table)));
+        self.ask(key, doc, json!({"type": "object", "additionalProperties": shape}));
+        self.effective.insert(key.to_owned(), effective.into());
+        made
+    }
+
+    /// Every `[[key]]`, in the order of the file.
+    pub fn list<T>(
+        &mut self,
+        key: &str,
+        doc: &str,
+        mut read: impl FnMut(&mut Table<'_>) -> T,
+    ) -> Vec<T> {
+        let (mut made, mut effective) = (Vec::new(), Vec::new());
+        match self.value(key) {
+            Some((_, DeValue::Array(items))) => {
+                for item in items {
+                    let DeValue::Table(given) = item.get_ref() else {
+                        self.wrong::<()>(
+                            key,
+                            item.span().start,
+                            item.get_ref(),
+                            "a list of tables",
+                        );
+                        continue;
+                    };
+                    let start = item.span().start;
+                    let mut table =
+                        Table::new(self.document, Some(given), start, self.name_of(key));
+                    made.push(read(&mut table));
+                    effective.push(table.finish().effective);
+                }
+            }
+            Some((at, value)) => drop(self.wrong::<()>(key, at, value, "a list of tables")),
+            None => {}
+        }
+        let shape = shape_of(|table| drop(read(table)));
+        self.ask(key, doc, json!({"type": "array", "items": shape}));
+        self.effective.insert(key.to_owned(), effective.into());
+        made
+    }
+
+    /// Reports what was not asked for and gives the schema of what was.
+    pub(super) fn finish(self) -> Shape {
+        let known: Vec<&str> = self.asked.keys().map(String::as_str).collect();
+        for (key, _) in self.given.into_iter().flatten() {
+            let name = key.get_ref();
+            if !self.asked.contains_key(name.as_ref()) {
+                let place = if self.path.is_empty() {
+                    String::new()
+                } else {
+                    format!(" in `{}`", self.path)
+                };
+                let hint = suggestion(name, &known).unwrap_or_else(|| one_of(&known));
+                self.document
+                    .fault(key.span().start, format!("unknown key `{name}`{place}; {hint}"));
+            }
+        }
+        let schema = json!({
+            "type": "object",
+            "additionalProperties": false,
+            "required": self.required,
+            "properties": self.asked,
+        });
+        Shape { schema, effective: self.effective.into() }
+    }
+
+    fn value(&self, key: &str) -> Option<(usize, &'d DeValue<'d>)> {
+        let value: &Spanned<DeValue<'_>> = self.given?.get(key)?;
+        let Range { start, .. } = value.span();
+        Some((start, value.get_ref()))
+    }
+
+    fn ask(&mut self, key: &str, doc: &str, mut shape: Value) {
+        if let Some(object) = shape.as_object_mut() {
+            object.insert("description".to_owned(), doc.into());
+        }
+        self.asked.insert(key.to_owned(), shape);
+        if let Some((_, value)) = self.value(key) {
+            self.effective.insert(key.to_owned(), json_of(value));
+        }
+    }
+
+    fn set_default(&mut self, key: &str, default: Value) {
+        if let Some(Value::Object(shape)) = self.asked.get_mut(key) {
+            shape.insert("default".to_owned(), default.clone());
+        }
+        if self.value(key).is_none() {
+            self.effective.insert(key.to_owned(), default);
+        }
+    }
+
+    fn wrong<T>(&self, key: &str, at: usize, value: &DeValue<'_>, wanted: &str) -> Option<T> {
+        let found = match value {
+            DeValue::String(text) => format!("\"{text}\""),
+            DeValue::Integer(digits) => digits.as_str().to_owned(),
+            DeValue::Float(digits) => digits.as_str().to_owned(),
+            DeValue::Boolean(flag) => flag.to_string(),
+            DeValue::Datetime(_) => "a date".to_owned(),
+            DeValue::Array(_) => "a list".to_owned(),
+            DeValue::Table(_) => "a table".to_owned(),
+        };
+        self.document.fault(at, format!("{} must be {wanted}, not {found}", self.name_of(key)));
+        None
+    }
+
+    fn name_of(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+}
+
+/// The schema of a table that `read` would read, found by letting it read an empty one.
+fn shape_of(read: impl FnOnce(&mut Table<'_>)) -> Value {
+    let nothing = Document::new("", "");
+    let mut table = Table::new(&nothing, None, 0, String::new());
+    read(&mut table);
+    table.finish().schema
+}
+
+/// What a value shows as: numbers as numbers, everything else that is no list as text.
+fn json_of(value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::String(text) => text.as_ref().into(),
+        DeValue::Integer(digits) => {
+            i64::from_str_radix(digits.as_str(), digits.radix()).ok().into()
+        }
+        DeValue::Float(digits) => digits.as_str().into(),
+        DeValue::Boolean(flag) => (*flag).into(),
+        DeValue::Datetime(date) => date.to_string().into(),
+        DeValue::Array(items) => items.iter().map(|item| json_of(item.get_ref())).collect(),
+        DeValue::Table(table) => table
+            .iter()
+            .map(|(key, value)| (key.get_ref().to_string(), json_of(value.get_ref())))
+            .collect(),
+    }
+}

@@ -1,0 +1,362 @@
+//! What an operator asks: health, metrics, the limits of one tenant, the configuration.
+//!
+//! # Invariants
+//!
+//! 1. With a token, nothing but the two probes is answered without it.
+//! 2. What is looked at is not changed; what is changed is said so in the log.
+//!
+//! # Not here
+//!
+//! What the numbers mean (`limit`, `metrics`, `top`), the command line (`command`).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::{Method, StatusCode, header};
+use log::Level;
+use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::server::ShutdownWatch;
+use pingora_http::ResponseHeader;
+use serde_json::{Value, json};
+use weir_common::problem::{MEDIA_TYPE, Problem};
+use weir_common::secret::{self, Secret};
+use weir_common::{bucket, logging, rolling};
+
+use crate::limit::boost::Boost;
+use crate::limit::{Ask, Quota};
+use crate::parts::{Parts, Reload};
+use crate::wire::Connection;
+
+/// A boost is a few numbers; whatever is longer is something else.
+const BODY_BYTES_MAX: usize = 16 * 1024;
+
+/// How many of the busiest are shown unless more are asked for.
+const TOP_PLACES: usize = 20;
+
+/// The admin listener.
+pub struct Admin {
+    /// What all requests share.
+    pub parts: Arc<Parts>,
+    /// What a caller must know, where anything is.
+    pub token: Option<Secret<String>>,
+}
+
+/// An answer, before it is written.
+struct Reply {
+    status: u16,
+    media_type: &'static str,
+    body: Vec<u8>,
+}
+
+impl Reply {
+    fn json(value: &Value) -> Self {
+        Self {
+            status: 200,
+            media_type: "application/json",
+            body: format!("{value:#}\n").into_bytes(),
+        }
+    }
+
+    fn text(status: u16, text: &str) -> Self {
+        let body = format!("{text}\n").into_bytes();
+        Self { status, media_type: "text/plain; charset=utf-8", body }
+    }
+
+    fn problem(
+        status: u16,
+        kind: &'static str,
+        title: &'static str,
+        detail: impl Into<String>,
+    ) -> Self {
+        let problem = Problem { status, kind, title, detail: detail.into(), members: Vec::new() };
+        Self { status, media_type: MEDIA_TYPE, body: problem.body() }
+    }
+
+    fn not_found() -> Self {
+        Self::problem(404, "not-found", "Not found", "See docs/gateway.md for what there is.")
+    }
+
+    fn unknown_limit(limit: &str, key: &str) -> Self {
+        let detail = format!("There is no limit `{limit}`, or `{key}` cannot be a key of it.");
+        Self::problem(404, "unknown-limit", "Unknown limit or key", detail)
+    }
+}
+
+#[async_trait]
+impl HttpServerApp for Admin {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        mut session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        if !session.read_request().await.ok()? {
+            return None;
+        }
+        if let Some(connection) = Connection::of(session.stream()) {
+            connection.head_is_read();
+        }
+        session.set_read_timeout(Some(self.parts.force.load().rules.settings.server.body_timeout));
+        if *shutdown.borrow() {
+            session.set_keepalive(None);
+        }
+        let reply = self.reply(&mut session).await;
+        let mut head = ResponseHeader::build(reply.status, Some(4)).ok()?;
+        head.insert_header(header::CONTENT_TYPE, reply.media_type).ok()?;
+        head.insert_header(header::CONTENT_LENGTH, reply.body.len()).ok()?;
+        head.insert_header(header::CACHE_CONTROL, "no-store").ok()?;
+        if reply.status == StatusCode::UNAUTHORIZED {
+            head.insert_header(header::WWW_AUTHENTICATE, "Bearer").ok()?;
+        }
+        let is_head = session.req_header().method == Method::HEAD;
+        session.write_response_header(Box::new(head)).await.ok()?;
+        if !is_head {
+            session.write_response_body(reply.body.into(), true).await.ok()?;
+        }
+        if let Some(connection) = Connection::of(session.stream()) {
+            connection.request_is_over(self.parts.clock.now().tick);
+        }
+        let settings = HttpPersistentSettings::for_session(&session);
+        let reused = session.finish().await.ok().flatten()?;
+        Some(ReusedHttpStream::from_reusable_stream(reused, settings))
+    }
+}
+
+impl Admin {
+    async fn reply(&self, session: &mut ServerSession) -> Reply {
+        let head = session.req_header();
+        let method = head.method.clone();
+        let target = String::from_utf8_lossy(head.raw_path()).into_owned();
+        let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+        let is_probe = path == "/livez" || path == "/readyz";
+        if !is_probe && !self.knows(head.headers.get(header::AUTHORIZATION)) {
+            let detail = "Send Authorization: Bearer with the token of server.admin_token_file.";
+            return Reply::problem(401, "unauthorized", "Unauthorized", detail);
+        }
+        let reads = method == Method::GET || method == Method::HEAD;
+        let parts: Vec<&str> = path.trim_start_matches('/').splitn(3, '/').collect();
+        match parts.as_slice() {
+            ["livez"] if reads => Reply::text(200, "ok"),
+            ["readyz"] if reads => match self.parts.ready.load(Ordering::Acquire) {
+                true => Reply::text(200, "ready"),
+                false => Reply::text(503, "not ready"),
+            },
+            ["metrics"] if reads => self.metrics(),
+            ["top"] if reads => self.top(query),
+            ["config"] if reads => self.config(),
+            ["limits"] if reads => self.limits(),
+            ["reload"] if method == Method::POST => self.reload(),
+            ["limits", limit, key] => {
+                let limit = decoded(limit);
+                match key.strip_suffix("/boost") {
+                    Some(key) if method == Method::POST => {
+                        let body = body_of(session).await;
+                        self.boost(&limit, &decoded(key), &body)
+                    }
+                    Some(key) if method == Method::DELETE => self.unboost(&limit, &decoded(key)),
+                    None if reads => self.standing(&limit, &decoded(key)),
+                    None if method == Method::DELETE => self.reset(&limit, &decoded(key)),
+                    _ => Reply::not_found(),
+                }
+            }
+            _ => Reply::not_found(),
+        }
+    }
+
+    fn knows(&self, authorization: Option<&http::HeaderValue>) -> bool {
+        let Some(token) = &self.token else { return true };
+        let given = authorization.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        given.is_some_and(|given| secret::same(given, token.expose().as_bytes()))
+    }
+
+    fn metrics(&self) -> Reply {
+        let fill = self.parts.store.fill();
+        let metrics = &self.parts.metrics;
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        metrics.keys.set(count(fill.keys));
+        metrics.strangers.set(count(fill.strangers));
+        metrics.overflowed.inc_by(fill.overflowed.saturating_sub(metrics.overflowed.get()));
+        let body = metrics.text();
+        Reply { status: 200, media_type: "text/plain; version=0.0.4; charset=utf-8", body }
+    }
+
+    fn top(&self, query: &str) -> Reply {
+        let asked = query.split('&').find_map(|part| part.strip_prefix("n="));
+        let places = asked.and_then(|places| places.parse().ok()).unwrap_or(TOP_PLACES);
+        let force = self.parts.force.load();
+        let [busiest, refused] = self.parts.top.most(places).map(|seen| {
+            let shown = seen.iter().map(|seen| {
+                let limit = force.rules.limits.get(seen.limit).map(|limit| limit.name.as_str());
+                json!({"limit": limit, "key": &*seen.name, "count": seen.count})
+            });
+            shown.collect::<Value>()
+        });
+        Reply::json(&json!({"busiest": busiest, "refused": refused}))
+    }
+
+    fn config(&self) -> Reply {
+        let force = self.parts.force.load();
+        let tenants = &force.rules.tenants;
+        // Nothing secret is written into the settings: tokens are named by their file.
+        Reply::json(&json!({
+            "source": self.parts.config.name(),
+            "settings": force.origin.effective,
+            "directory": {
+                "organisations": tenants.organisations.len(),
+                "workspaces": tenants.workspaces.len(),
+                "instances": tenants.instances.len(),
+            },
+        }))
+    }
+
+    fn limits(&self) -> Reply {
+        let force = self.parts.force.load();
+        let shown = force.rules.limits.iter().map(|limit| {
+            let mode = if limit.enforced { "enforce" } else { "observe" };
+            json!({"limit": limit.name, "allowance": allowance(limit.quota), "mode": mode})
+        });
+        Reply::json(&json!({"limits": shown.collect::<Value>()}))
+    }
+
+    fn reload(&self) -> Reply {
+        match self.parts.reload() {
+            Reload::Applied => Reply::json(&json!({"outcome": "applied"})),
+            Reload::Unchanged => Reply::json(&json!({"outcome": "unchanged"})),
+            Reload::Refused(mistakes) => {
+                let problems: Vec<Value> = mistakes.iter().map(|m| json!(m.to_string())).collect();
+                let problem = Problem {
+                    status: 422,
+                    kind: "configuration",
+                    title: "The configuration has mistakes; the earlier one stays in force",
+                    detail: mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+                    members: vec![("problems", problems.into())],
+                };
+                Reply { status: 422, media_type: MEDIA_TYPE, body: problem.body() }
+            }
+        }
+    }
+
+    fn standing(&self, limit: &str, key: &str) -> Reply {
+        let Some(ask) = self.ask(limit, key) else { return Reply::unknown_limit(limit, key) };
+        let now = self.parts.clock.now();
+        let standing = self.parts.store.standing(&ask, now.tick);
+        let boost = self.parts.boosts.of(ask.key, now.tick);
+        Reply::json(&json!({
+            "limit": limit,
+            "key": key,
+            "allowance": allowance(ask.quota),
+            "used": standing.limit.saturating_sub(standing.remaining),
+            "remaining": standing.remaining,
+            "reset": now.unix_of(standing.full_at).seconds_up(),
+            "boosted_until": boost.map(|boost| now.unix_of(boost.until).rfc3339()),
+        }))
+    }
+
+    fn reset(&self, limit: &str, key: &str) -> Reply {
+        let Some(ask) = self.ask(limit, key) else { return Reply::unknown_limit(limit, key) };
+        self.parts.store.reset(ask.key);
+        logging::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
+        self.standing(limit, key)
+    }
+
+    fn boost(&self, limit: &str, key: &str, body: &[u8]) -> Reply {
+        let Some(ask) = self.ask(limit, key) else { return Reply::unknown_limit(limit, key) };
+        let (quota, ttl) = match boosted(ask.lasting, body) {
+            Ok(boost) => boost,
+            Err(detail) => return Reply::problem(422, "boost", "Not a boost", detail),
+        };
+        let now = self.parts.clock.now().tick;
+        if !self.parts.boosts.set(ask.key, Boost { quota, until: now.plus(ttl) }, now) {
+            let detail = "There are too many boosts. A plan or the directory lasts longer.";
+            return Reply::problem(409, "too-many-boosts", "Too many boosts", detail);
+        }
+        let fields = [
+            ("limit", json!(limit)),
+            ("key", json!(key)),
+            ("allowance", allowance(quota)),
+            ("seconds", json!(ttl.as_secs_f64())),
+        ];
+        logging::event(Level::Info, "limit boosted", &fields);
+        self.standing(limit, key)
+    }
+
+    fn unboost(&self, limit: &str, key: &str) -> Reply {
+        let Some(ask) = self.ask(limit, key) else { return Reply::unknown_limit(limit, key) };
+        self.parts.boosts.clear(ask.key);
+        logging::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
+        self.standing(limit, key)
+    }
+
+    /// The question that `limit` would ask about `key` now.
+    fn ask(&self, limit: &str, key: &str) -> Option<Ask> {
+        let mut ask = self.parts.force.load().rules.ask(limit, key)?;
+        self.parts.boosts.apply(std::slice::from_mut(&mut ask), self.parts.clock.now().tick);
+        Some(ask)
+    }
+}
+
+/// A quota as operators read it.
+fn allowance(quota: Quota) -> Value {
+    match quota {
+        Quota::Rolling(quota) => {
+            json!({"requests": quota.requests, "window": weir_common::reader::shown(quota.window)})
+        }
+        Quota::Bucket(quota) => json!({"rate": quota.rate, "burst": quota.burst}),
+    }
+}
+
+/// The allowance and the time that a boost's body asks for.
+fn boosted(own: Quota, body: &[u8]) -> Result<(Quota, Duration), String> {
+    let body: Value =
+        serde_json::from_slice(body).map_err(|why| format!("The body is not JSON: {why}."))?;
+    let members = body.as_object().ok_or("The body is not an object.")?;
+    let known = ["requests", "rate", "burst", "ttl"];
+    if let Some(other) = members.keys().find(|key| !known.contains(&key.as_str())) {
+        return Err(format!("`{other}` is not known here; {} are.", known.join(", ")));
+    }
+    let number = |name: &str, most: u32| match members.get(name) {
+        None => Ok(None),
+        Some(value) => {
+            let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+            let number = number.filter(|number| (1..=most).contains(number));
+            number.map(Some).ok_or(format!("`{name}` is a whole number from 1 to {most}."))
+        }
+    };
+    let requests = number("requests", rolling::REQUESTS_MAX)?;
+    let (rate, burst) = (number("rate", bucket::TOKENS_MAX)?, number("burst", bucket::TOKENS_MAX)?);
+    let quota = match (own, requests, rate.or(burst)) {
+        (Quota::Rolling(own), Some(requests), None) => {
+            Quota::Rolling(rolling::Quota { requests, ..own })
+        }
+        (Quota::Bucket(own), None, Some(_)) => Quota::Bucket(bucket::Quota {
+            rate: rate.unwrap_or(own.rate),
+            burst: burst.unwrap_or(own.burst),
+        }),
+        (Quota::Rolling(_), ..) => {
+            return Err("This limit has a window: send `requests`.".to_owned());
+        }
+        (Quota::Bucket(_), ..) => {
+            return Err("This limit is a bucket: send `rate` or `burst`.".to_owned());
+        }
+    };
+    let ttl = members.get("ttl").and_then(Value::as_str).and_then(weir_common::reader::span_of);
+    let ttl = ttl.ok_or("`ttl` says how long, as \"10m\" does.")?;
+    Ok((quota, ttl))
+}
+
+fn decoded(part: &str) -> String {
+    percent_encoding::percent_decode_str(part).decode_utf8_lossy().into_owned()
+}
+
+async fn body_of(session: &mut ServerSession) -> Vec<u8> {
+    let mut body = Vec::new();
+    while let Ok(Some(chunk)) = session.read_request_body().await {
+        body.extend_from_slice(&chunk);
+        if body.len() > BODY_BYTES_MAX {
+            break;
+        }
+    }
+    body
+}

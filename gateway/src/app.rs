@@ -1,0 +1,260 @@
+//! The only place that builds and connects the parts, and that owns every task and thread.
+//!
+//! # Invariants
+//!
+//! 1. The program says that it is ready only when every listener accepts.
+//! 2. A stop takes no new work, finishes what is in flight, and ends when nothing is, or when
+//!    `shutdown_grace` is over.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use log::Level;
+use pingora_core::server::configuration::ServerConf;
+use pingora_proxy::http_proxy;
+use serde_json::json;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use weir_common::logging;
+use weir_common::reader::Mistake;
+use weir_common::secret::Secret;
+use weir_common::time::Clock;
+
+use crate::admin::Admin;
+use crate::force::{Config, Force};
+use crate::limit::key::Seed;
+use crate::listen::{self, Accepted, BindError, Worker};
+use crate::metrics::Metrics;
+use crate::parts::Parts;
+use crate::proxy::Proxy;
+use crate::watch as beside;
+
+/// Idle connections to upstreams that each worker keeps, at most.
+const POOL_MAX: usize = 1_024;
+
+/// How long a stop waits for the admin listener's last answer.
+const ADMIN_GRACE: Duration = Duration::from_millis(200);
+
+/// Why the program cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The configuration has mistakes.
+    #[error("{}", lines(.0))]
+    Configuration(Vec<Mistake>),
+    /// An address is taken, or not ours.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The token's file cannot be read.
+    #[error("cannot read server.admin_token_file `{path}`: {source}")]
+    Token {
+        /// Which file.
+        path: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The system does not give us what every program needs.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+fn lines(mistakes: &[Mistake]) -> String {
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Runs the gateway until it is told to stop.
+pub fn run(config: Config) -> Result<(), RunError> {
+    let clock = Clock::system();
+    let mut seed = [0; 16];
+    getrandom::fill(&mut seed).map_err(io::Error::other)?;
+    let seed = Seed::new(seed);
+    let (rules, origin) = config.load(seed).map_err(RunError::Configuration)?;
+    logging::install(clock.clone(), rules.settings.log.level);
+    let token = admin_token(&rules.settings.server.admin_token_file)?;
+    let server = rules.settings.server.clone();
+    let clients = server.http.iter().map(|address| listen::bind(*address));
+    let clients = clients.collect::<Result<Vec<_>, _>>()?;
+    let admin = listen::bind(server.admin)?;
+    make_room_for(server.connections_max);
+    let metrics = Arc::new(Metrics::new());
+    let force = Force::new(rules, origin, None, &metrics);
+    let parts = Arc::new(Parts::new(clock, config, force, seed, metrics));
+    parts.mark_applied();
+    let control = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let (stop, stopping) = watch::channel(false);
+    let writer = access_log_writer(&parts)?;
+    let workers = Workers::start(&parts, server.threads, &stopping)?;
+    control.block_on(async {
+        // Names are known before the first request asks for them.
+        let _ = tokio::time::timeout(Duration::from_secs(5), beside::resolve(&parts)).await;
+        let admin_loop = admin_listener(admin, token, &parts, &stopping, &control)?;
+        let mut tasks = JoinSet::new();
+        let open = Arc::new(AtomicU64::new(0));
+        for listener in clients {
+            let address = listener.local_addr()?;
+            let ways = workers.ways.clone();
+            tasks.spawn(listen::accept(
+                listener,
+                ways,
+                open.clone(),
+                parts.clone(),
+                stopping.clone(),
+            ));
+            announce("http", address);
+        }
+        tasks.spawn(beside::names(parts.clone()));
+        tasks.spawn(beside::health(parts.clone()));
+        tasks.spawn(beside::files(parts.clone()));
+        tasks.spawn(beside::states(parts.clone()));
+        parts.ready.store(true, Ordering::Release);
+        logging::event(Level::Info, "ready", &[("config", json!(parts.config.name()))]);
+        told_to_stop(&parts).await?;
+        parts.ready.store(false, Ordering::Release);
+        logging::event(Level::Info, "stopping", &[]);
+        // An error means that nobody listens any more, which is what a stop is for.
+        let _ = stop.send(true);
+        let grace = parts.force.load().rules.settings.server.shutdown_grace;
+        let drained = tokio::time::timeout(grace, workers.ended()).await.is_ok();
+        tasks.shutdown().await;
+        let _ = tokio::time::timeout(ADMIN_GRACE, admin_loop).await;
+        logging::event(Level::Info, "stopped", &[("drained", json!(drained))]);
+        Ok::<(), RunError>(())
+    })?;
+    if let (Some(log), Some(writer)) = (&parts.access_log, writer) {
+        log.close();
+        // A panic there has been reported, and there is nothing left to write with.
+        let _ = writer.join();
+    }
+    control.shutdown_background();
+    Ok(())
+}
+
+fn announce(listener: &str, address: std::net::SocketAddr) {
+    let fields = [("listener", json!(listener)), ("address", json!(address.to_string()))];
+    logging::event(Level::Info, "listening", &fields);
+}
+
+fn admin_token(
+    file: &Option<weir_common::reader::At<String>>,
+) -> Result<Option<Secret<String>>, RunError> {
+    let Some(file) = file else { return Ok(None) };
+    let unreadable = |source| RunError::Token { path: file.value.clone(), source };
+    let text = std::fs::read_to_string(&file.value).map_err(unreadable)?;
+    match text.lines().next().map(str::trim) {
+        Some(token) if !token.is_empty() => Ok(Some(Secret::new(token.to_owned()))),
+        _ => Err(unreadable(io::Error::other("its first line is empty"))),
+    }
+}
+
+/// Asks for as many file descriptors as connections may need, two each.
+fn make_room_for(connections_max: u64) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let wanted = connections_max * 2 + 256;
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    if soft >= wanted {
+        return;
+    }
+    let raised = wanted.min(hard);
+    let holds = setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok();
+    if !holds || raised < wanted {
+        let fields = [("file_descriptors", json!(raised.max(soft))), ("wanted", json!(wanted))];
+        logging::event(Level::Warn, "too few file descriptors for connections_max", &fields);
+    }
+}
+
+fn access_log_writer(parts: &Parts) -> io::Result<Option<thread::JoinHandle<()>>> {
+    let Some(log) = parts.access_log.clone() else { return Ok(None) };
+    let writer = thread::Builder::new().name("access-log".to_owned());
+    writer.spawn(move || log.write_out(io::stdout())).map(Some)
+}
+
+/// Serves the operator on the control runtime, beside the workers: it answers when they are busy.
+fn admin_listener(
+    listener: TcpListener,
+    token: Option<Secret<String>>,
+    parts: &Arc<Parts>,
+    stopping: &watch::Receiver<bool>,
+    control: &Runtime,
+) -> Result<impl Future<Output = ()>, RunError> {
+    let address = listener.local_addr()?;
+    let (way, from) = Worker::new();
+    let admin = Arc::new(Admin { parts: parts.clone(), token });
+    let open = Arc::new(AtomicU64::new(0));
+    let accepting =
+        listen::accept(listener, Arc::new(vec![way]), open, parts.clone(), stopping.clone());
+    let accepting = control.spawn(accepting);
+    let serving = control.spawn(listen::serve(admin, from, parts.clone(), stopping.clone()));
+    announce("admin", address);
+    Ok(async move {
+        // A panic there has been reported already.
+        let _ = (accepting.await, serving.await);
+    })
+}
+
+/// The threads that serve clients, each with a runtime and connections to upstreams of its own.
+struct Workers {
+    ways: Arc<Vec<Worker>>,
+    ended: watch::Receiver<usize>,
+    count: usize,
+}
+
+impl Workers {
+    fn start(
+        parts: &Arc<Parts>,
+        threads: usize,
+        stopping: &watch::Receiver<bool>,
+    ) -> io::Result<Self> {
+        let cores = || thread::available_parallelism().map_or(1, usize::from);
+        let count = if threads == 0 { cores() } else { threads };
+        let (ways, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| Worker::new()).unzip();
+        let (done, ended) = watch::channel(0);
+        let done = Arc::new(done);
+        for (nth, from) in ends.into_iter().enumerate() {
+            let (parts, stopping, done) = (parts.clone(), stopping.clone(), done.clone());
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let work = move || {
+                runtime.block_on(work(parts, from, stopping));
+                done.send_modify(|done| *done += 1);
+            };
+            thread::Builder::new().name(format!("worker-{nth}")).spawn(work)?;
+        }
+        Ok(Self { ways: Arc::new(ways), ended, count })
+    }
+
+    /// Waits until every worker's last connection is over.
+    async fn ended(&self) {
+        let mut ended = self.ended.clone();
+        // An error means that all of them are gone.
+        let _ = ended.wait_for(|ended| *ended == self.count).await;
+    }
+}
+
+async fn work(
+    parts: Arc<Parts>,
+    from: mpsc::UnboundedReceiver<Accepted>,
+    stopping: watch::Receiver<bool>,
+) {
+    let conf =
+        ServerConf { threads: 1, upstream_keepalive_pool_size: POOL_MAX, ..ServerConf::default() };
+    let proxy = http_proxy(&Arc::new(conf), Proxy { parts: parts.clone() });
+    listen::serve(Arc::new(proxy), from, parts, stopping).await;
+}
+
+/// Waits for a signal to stop; one to reload is carried out in the meantime.
+async fn told_to_stop(parts: &Arc<Parts>) -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = hang_up.recv() => drop(parts.reload()),
+        }
+    }
+}

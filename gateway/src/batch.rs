@@ -1,0 +1,105 @@
+//! Counts the items of a batch: the elements of one JSON array.
+//!
+//! The whole text must be JSON, for a count of what two parsers read differently would be none.
+//!
+//! Not here: holding the body back until it is counted (`hold`).
+
+use std::fmt;
+
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+
+/// What is wrong with a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Miscount {
+    /// It is no JSON array: why, in the parser's words.
+    NotAnArray(String),
+    /// It has more items than a batch may have.
+    TooMany,
+}
+
+/// How many items `body` holds, if no more than `items_max`.
+pub fn count(body: &[u8], items_max: u64) -> Result<u64, Miscount> {
+    let text = std::str::from_utf8(body).map_err(|why| Miscount::NotAnArray(why.to_string()))?;
+    let mut parser = serde_json::Deserializer::from_str(text);
+    let items = parser.deserialize_any(Items { items_max });
+    let items = items.map_err(|error| Miscount::NotAnArray(error.to_string()))?;
+    if items > items_max {
+        return Err(Miscount::TooMany);
+    }
+    parser.end().map_err(|error| Miscount::NotAnArray(error.to_string()))?;
+    Ok(items)
+}
+
+/// Counts up to one more than may be there, and stops.
+struct Items {
+    items_max: u64,
+}
+
+impl<'de> Visitor<'de> for Items {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<u64, A::Error> {
+        let mut count = 0;
+        while items.next_element::<IgnoredAny>()?.is_some() {
+            count += 1;
+            if count > self.items_max {
+                // The rest is read to its end as JSON, so that "too many" is said of arrays alone.
+                while items.next_element::<IgnoredAny>()?.is_some() {}
+                break;
+            }
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(body: &str) -> Result<u64, Miscount> {
+        count(body.as_bytes(), 3)
+    }
+
+    #[test]
+    fn the_elements_of_the_outer_array_are_counted() {
+        for (body, items) in [("[]", 0), (" [1]\n", 1), (r#"[{"a":[1,2,3,4]},"[,]",null]"#, 3)] {
+            assert_eq!(counted(body), Ok(items), "{body}");
+        }
+    }
+
+    #[test]
+    fn one_too_many_is_too_many() {
+        assert_eq!(counted("[1,2,3,4]"), Err(Miscount::TooMany));
+        assert_eq!(counted("[[],[],[],[],[]]"), Err(Miscount::TooMany));
+    }
+
+    #[test]
+    fn anything_else_is_not_an_array() {
+        for body in [
+            "",
+            "{}",
+            "1",
+            "null",
+            "\"[]\"",
+            "[1",
+            "[1,]",
+            "[1]x",
+            "[1][2]",
+            "[,]",
+            "\u{feff}[]",
+            "[1,2,3,4",
+        ] {
+            assert!(matches!(counted(body), Err(Miscount::NotAnArray(_))), "{body}");
+        }
+        assert!(matches!(count(b"[\"\xff\"]", 3), Err(Miscount::NotAnArray(_))));
+    }
+
+    #[test]
+    fn a_text_of_a_million_brackets_is_refused_and_not_followed() {
+        assert!(matches!(counted(&"[".repeat(1_000_000)), Err(Miscount::NotAnArray(_))));
+    }
+}

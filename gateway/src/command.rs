@@ -1,0 +1,316 @@
+//! The command line: what can be asked for, and what is printed.
+//!
+//! Not here: exit codes of the shell's own (`main`), running (`app`).
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use serde_json::{Value, json};
+use weir_common::directory::Directory;
+use weir_common::reader::{Document, suggestion};
+
+use crate::app::{self, RunError};
+use crate::client::{self, Request};
+use crate::explain::explain;
+use crate::force::Config;
+use crate::limit::key::Seed;
+use crate::settings;
+
+/// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
+const EXIT_USAGE: u8 = 64;
+
+/// Something outside failed: an address, a file, the admin listener.
+const EXIT_FAILURE: u8 = 1;
+
+/// How long the admin listener may take.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A reverse proxy that holds every tenant to its allowance, exactly.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+pub struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Serve until SIGTERM; SIGHUP reloads
+    Run(From),
+    /// Read the configuration and report every problem; exit code 64 if there is one
+    Check(From),
+    /// Say which route, limits, keys and plan a request would meet, and why
+    Explain(Explain),
+    /// Look at, reset or raise what a tenant may use, through the admin listener
+    #[command(subcommand)]
+    Limits(Limits),
+    /// Print the JSON Schema of gateway.toml or directory.toml, for editors
+    Schema {
+        /// Which file
+        #[arg(value_parser = ["gateway", "directory"], default_value = "gateway")]
+        file: String,
+    },
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+struct From {
+    /// The configuration; without it, the one that ships
+    #[arg(long, short)]
+    config: Option<PathBuf>,
+}
+
+/// What `explain` is asked.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The method, as GET
+    pub method: String,
+    /// The URL, as a client would call it
+    pub url: String,
+    /// A header, as 'X-Forwarded-For: 192.0.2.1'
+    #[arg(short = 'H', long = "header")]
+    pub headers: Vec<String>,
+    /// The address the request comes from
+    #[arg(long, default_value = "127.0.0.1")]
+    pub from: std::net::IpAddr,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    config: From,
+}
+
+#[derive(Debug, Subcommand)]
+enum Limits {
+    /// What a key has used, and what is left
+    Show(Which),
+    /// Forget what a key has used
+    Reset(Which),
+    /// Raise what a key may use for a while
+    Boost {
+        #[command(flatten)]
+        which: Which,
+        /// Requests per window
+        #[arg(long)]
+        requests: Option<u32>,
+        /// Tokens per second
+        #[arg(long)]
+        rate: Option<u32>,
+        /// Tokens of a full bucket
+        #[arg(long)]
+        burst: Option<u32>,
+        /// For how long, as 10m
+        #[arg(long = "for", default_value = "10m")]
+        ttl: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Which {
+    /// A workspace, organisation, instance or address
+    key: String,
+    /// Only this limit; without it, every limit the key has used
+    #[arg(long)]
+    limit: Option<String>,
+    /// The admin listener; without it, the one of the configuration
+    #[arg(long)]
+    admin: Option<SocketAddr>,
+    /// A file whose first line is the admin listener's token
+    #[arg(long)]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    config: From,
+}
+
+impl Command {
+    /// Does what was asked, and gives the exit code.
+    #[must_use]
+    pub fn execute(self) -> u8 {
+        match self.action {
+            Action::Run(from) => match app::run(from.config()) {
+                Ok(()) => 0,
+                Err(error @ RunError::Configuration(_)) => fail(EXIT_USAGE, &error.to_string()),
+                Err(error) => fail(EXIT_FAILURE, &format!("weir-gateway: {error}")),
+            },
+            Action::Check(from) => match from.config().load(Seed::new([0; 16])) {
+                Ok(_) => print(&format!("{}: no problems", from.config().name())),
+                Err(mistakes) => fail(EXIT_USAGE, &RunError::Configuration(mistakes).to_string()),
+            },
+            Action::Explain(asked) => match asked.config.config().load(Seed::new([0; 16])) {
+                Ok((rules, _)) => match explain(&rules, &asked) {
+                    Ok(explained) if asked.json => print(&format!("{:#}", explained.json())),
+                    Ok(explained) => print(&explained.to_string()),
+                    Err(why) => fail(EXIT_USAGE, &why),
+                },
+                Err(mistakes) => fail(EXIT_USAGE, &RunError::Configuration(mistakes).to_string()),
+            },
+            Action::Limits(limits) => {
+                limits.execute().unwrap_or_else(|why| fail(EXIT_FAILURE, &why))
+            }
+            Action::Schema { file } => {
+                let nothing = Document::new("", "");
+                let schema = match file.as_str() {
+                    "directory" => Directory::read_with_schema(&nothing).1,
+                    _ => settings::read(&nothing).schema,
+                };
+                print(&format!("{schema:#}"))
+            }
+            Action::Completions { shell } => {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Self::command(), "weir-gateway", &mut script);
+                print(String::from_utf8_lossy(&script).trim_end())
+            }
+        }
+    }
+}
+
+impl From {
+    fn config(&self) -> Config {
+        Config { path: self.config.clone() }
+    }
+}
+
+impl Limits {
+    fn execute(self) -> Result<u8, String> {
+        match self {
+            Self::Show(which) => which.each("GET", "", &[]),
+            Self::Reset(which) => which.each("DELETE", "", &[]),
+            Self::Boost { which, requests, rate, burst, ttl } => {
+                if which.limit.is_none() {
+                    return Err("a boost is of one limit: add --limit".to_owned());
+                }
+                let mut body = json!({"ttl": ttl});
+                for (name, value) in [("requests", requests), ("rate", rate), ("burst", burst)] {
+                    if let Some(value) = value {
+                        body[name] = value.into();
+                    }
+                }
+                which.each("POST", "/boost", body.to_string().as_bytes())
+            }
+        }
+    }
+}
+
+impl Which {
+    /// Asks about the key in each limit that is meant, and prints a line each.
+    fn each(&self, method: &str, suffix: &str, body: &[u8]) -> Result<u8, String> {
+        let admin = Admin::of(self)?;
+        let listed = admin.call("GET", "/limits", b"")?;
+        let limits: Vec<&str> = listed["limits"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|l| l["limit"].as_str())
+            .collect();
+        if let Some(limit) = self.limit.as_ref().filter(|limit| !limits.contains(&limit.as_str())) {
+            let hint = suggestion(limit, &limits)
+                .unwrap_or_else(|| format!("known: {}", limits.join(", ")));
+            return Err(format!("unknown limit `{limit}`; {hint}"));
+        }
+        let mut lines = Vec::new();
+        for limit in
+            limits.iter().filter(|limit| self.limit.as_ref().is_none_or(|own| own == *limit))
+        {
+            let key = percent_encoding::utf8_percent_encode(
+                &self.key,
+                percent_encoding::NON_ALPHANUMERIC,
+            );
+            let path = format!("/limits/{limit}/{key}");
+            // A key that this limit cannot have is none of its affair, unless it was named.
+            let before = admin.call("GET", &path, b"");
+            let unused = before.as_ref().map_or(true, |standing| standing["used"] == 0);
+            if self.limit.is_none() && unused {
+                continue;
+            }
+            before?;
+            lines.push(line(&admin.call(method, &format!("{path}{suffix}"), body)?));
+        }
+        if lines.is_empty() {
+            lines.push(format!("{}: has used nothing", self.key));
+        }
+        Ok(print(&lines.join("\n")))
+    }
+}
+
+fn line(standing: &Value) -> String {
+    let text = |name: &str| standing[name].as_str().unwrap_or_default().to_owned();
+    let allowance = standing["allowance"].as_object().into_iter().flatten();
+    let allowance: Vec<String> = allowance
+        .map(|(name, value)| format!("{name} {}", value.to_string().trim_matches('"')))
+        .collect();
+    let mut line = format!(
+        "{} {}: used {}, remaining {}, reset {} ({})",
+        text("limit"),
+        text("key"),
+        standing["used"],
+        standing["remaining"],
+        standing["reset"],
+        allowance.join(", "),
+    );
+    if let Some(until) = standing["boosted_until"].as_str() {
+        line.push_str(&format!(", boosted until {until}"));
+    }
+    line
+}
+
+/// The admin listener of a running gateway.
+struct Admin {
+    address: SocketAddr,
+    token: Option<String>,
+}
+
+impl Admin {
+    fn of(which: &Which) -> Result<Self, String> {
+        let (address, token_file) = match which.admin {
+            Some(address) => (address, None),
+            None => {
+                let loaded = which.config.config().load(Seed::new([0; 16]));
+                let (rules, _) =
+                    loaded.map_err(|mistakes| RunError::Configuration(mistakes).to_string())?;
+                let server = rules.settings.server;
+                (server.admin, server.admin_token_file.map(|file| PathBuf::from(file.value)))
+            }
+        };
+        let token_file = which.token_file.clone().or(token_file);
+        let token = token_file.map(|file| {
+            let text = std::fs::read_to_string(&file);
+            text.map(|text| text.lines().next().unwrap_or_default().trim().to_owned())
+                .map_err(|why| format!("cannot read {}: {why}", file.display()))
+        });
+        Ok(Self { address, token: token.transpose()? })
+    }
+
+    fn call(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|why| why.to_string())?;
+        let request = Request { method, path, body, token: self.token.as_deref(), ..client::GET };
+        let answer = runtime.block_on(client::call(self.address, &request, ADMIN_TIMEOUT));
+        let answer = answer.map_err(|why| {
+            format!("no answer from the admin listener at {}: {why}", self.address)
+        })?;
+        let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        if answer.status >= 300 {
+            let detail = value["detail"].as_str().unwrap_or_default();
+            return Err(format!("the admin listener answered {}: {detail}", answer.status));
+        }
+        Ok(value)
+    }
+}
+
+fn print(text: &str) -> u8 {
+    // A reader that has gone away has read enough.
+    let _ = writeln!(io::stdout(), "{text}");
+    0
+}
+
+fn fail(code: u8, text: &str) -> u8 {
+    let _ = writeln!(io::stderr(), "{text}");
+    code
+}

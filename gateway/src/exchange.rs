@@ -1,0 +1,116 @@
+//! What we learn about one request on its way: the context that Pingora carries from phase to
+//! phase.
+//!
+//! Not here: any decision. Each field is filled by the file that decides it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use weir_common::decision::Decision;
+use weir_common::time::Moment;
+
+use crate::force::Force;
+use crate::headers::Told;
+use crate::hold::{Slot, Taken};
+use crate::limit::ASKS_MAX;
+use crate::refuse::Refusal;
+use crate::route::Index;
+
+/// More servers than this are never tried for one request.
+pub const TRIES_MAX: usize = 16;
+
+/// One request.
+pub struct Exchange {
+    /// When its head had been read: the one look at the clock that everything is decided by.
+    pub began: Moment,
+    /// The settings it began with, and keeps.
+    pub force: Arc<Force>,
+    /// What it is called in logs and headers.
+    pub id: u128,
+    /// Its place among the requests of this process.
+    pub nth: u64,
+    /// The origin form of a target that came in absolute form.
+    pub absolute: Option<String>,
+    /// Whether it came over a proxy that we trust.
+    pub trusts_peer: bool,
+    /// Its client, behind any proxy that we trust.
+    pub client: Option<IpAddr>,
+    /// Whom it is for.
+    pub whose: Whose,
+    /// What each limit said.
+    pub said: ArrayVec<Said, ASKS_MAX>,
+    /// What the client is told of its allowance.
+    pub told: Option<Told>,
+    /// The values of `RateLimit-Policy` and `RateLimit`, where they are sent.
+    pub ietf: Option<(String, String)>,
+    /// The answer we gave ourselves, where we did.
+    pub refusal: Option<Refusal>,
+    /// The servers that were tried, the last one last.
+    pub tried: ArrayVec<SocketAddr, TRIES_MAX>,
+    /// A body that was held back, and the session behind it.
+    pub held: Option<Replayed>,
+    /// The status of the answer that went to the client.
+    pub status: Option<u16>,
+}
+
+/// Whom a request is for, as far as it got.
+#[derive(Default)]
+pub struct Whose {
+    /// The plane.
+    pub plane: Option<Index>,
+    /// The route.
+    pub route: Option<Index>,
+    /// The workspace.
+    pub workspace: Option<Arc<str>>,
+    /// The organisation.
+    pub organisation: Option<Arc<str>>,
+    /// The instance.
+    pub instance: Option<Arc<str>>,
+}
+
+/// What one limit said.
+pub struct Said {
+    /// Which limit.
+    pub limit: Index,
+    /// Whose allowance.
+    pub name: Arc<str>,
+    /// Whether it would admit the request.
+    pub decision: Decision,
+    /// What is left.
+    pub remaining: u32,
+}
+
+/// A held body on its way to the upstream.
+pub struct Replayed {
+    /// Where the real session comes back to.
+    pub slot: Slot,
+    /// How long the body is.
+    pub bytes: usize,
+    /// The room it takes.
+    pub taken: Vec<Taken>,
+}
+
+impl Exchange {
+    /// A request that has just been read.
+    #[must_use]
+    pub fn new(began: Moment, force: Arc<Force>, id: u128, nth: u64) -> Self {
+        Self {
+            began,
+            force,
+            id,
+            nth,
+            absolute: None,
+            trusts_peer: false,
+            client: None,
+            whose: Whose::default(),
+            said: ArrayVec::new(),
+            told: None,
+            ietf: None,
+            refusal: None,
+            tried: ArrayVec::new(),
+            held: None,
+            status: None,
+        }
+    }
+}

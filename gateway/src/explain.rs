@@ -1,0 +1,175 @@
+//! Says what a request would meet, and why, without sending it.
+//!
+//! The same rules decide as for a real request. Not here: what has been used, which only a
+//! running gateway knows.
+
+use std::fmt;
+
+use http::Method;
+use serde_json::{Value, json};
+use weir_common::reader::shown;
+
+use crate::command::Explain;
+use crate::identify::client_address;
+use crate::limit::Quota;
+use crate::refuse::Refusal;
+use crate::rules::{Charges, NoWay, Rules, Way};
+use crate::settings::Settings;
+use crate::target;
+
+/// What a request would meet.
+pub struct Explained {
+    facts: Vec<(&'static str, Value)>,
+}
+
+/// Asks the rules about a request. An error says what is wrong with the question.
+pub fn explain(rules: &Rules, asked: &Explain) -> Result<Explained, String> {
+    let method: Method =
+        asked.method.parse().map_err(|_| format!("`{}` is not a method", asked.method))?;
+    let (host, target_text) = split(&asked.url)?;
+    let host = header(asked, "host").unwrap_or(host);
+    let forwarded_for: Vec<&str> = headers(asked, "x-forwarded-for").collect();
+    let trusted = &rules.settings.server.trusted_proxies;
+    let client = client_address(asked.from, trusted, forwarded_for.into_iter());
+    let refused = |refusal: Refusal| {
+        let problem = refusal.problem();
+        Explained {
+            facts: vec![
+                ("status", problem.status.into()),
+                ("refused", problem.title.into()),
+                ("why", problem.detail.into()),
+            ],
+        }
+    };
+    let target = match target::read(target_text.as_bytes(), Some(host.as_bytes())) {
+        Ok(target) => target,
+        Err(why) => return Ok(refused(Refusal::Malformed(why))),
+    };
+    let way = match rules.lead(&target, &method) {
+        Ok(way) => way,
+        Err(NoWay::UnknownHost) => return Ok(refused(Refusal::UnknownHost)),
+        Err(NoWay::UnknownPath(_)) => return Ok(refused(Refusal::UnknownPath)),
+        Err(NoWay::OtherMethods(_, methods)) => {
+            return Ok(refused(Refusal::MethodNotAllowed(methods)));
+        }
+        Err(NoWay::Malformed(why)) => return Ok(refused(Refusal::Malformed(why))),
+    };
+    let charges = rules.charges(&way, client);
+    Ok(Explained { facts: facts(rules, &way, &charges, &client.to_string()) })
+}
+
+fn facts(
+    rules: &Rules,
+    way: &Way<'_>,
+    charges: &Charges,
+    client: &str,
+) -> Vec<(&'static str, Value)> {
+    let settings: &Settings = &rules.settings;
+    let route = way.route;
+    let plane = settings.planes.get(route.plane).map(|(name, _)| name.value.as_str());
+    let upstream = settings.upstreams.get(route.upstream).map(|(name, _)| name.value.as_str());
+    let methods: Vec<&str> = route.methods.iter().map(Method::as_str).collect();
+    let mut facts = vec![
+        ("plane", json!(plane)),
+        ("route", json!(route.pattern.text)),
+        ("methods", if methods.is_empty() { json!("all") } else { json!(methods) }),
+        ("upstream", json!(upstream)),
+        ("exempt", json!(route.exempt)),
+    ];
+    let identity = &way.identity;
+    for (what, subject) in [
+        ("workspace", &identity.workspace),
+        ("organisation", &identity.organisation),
+        ("instance", &identity.instance),
+    ] {
+        let Some(subject) = subject else { continue };
+        let known = if subject.tenant.is_some() { "" } else { " (not in the directory)" };
+        facts.push((what, json!(format!("{}{known}", subject.name))));
+    }
+    facts.push(("client", json!(client)));
+    if let Some(plan) = identity.workspace.as_ref().and_then(|w| w.tenant).and_then(|w| w.plan) {
+        facts.push(("plan", json!(rules.plans.get(plan).map(|plan| plan.name.as_str()))));
+    }
+    if let Some(batch) = route.batch {
+        facts.push((
+            "batch",
+            json!(format!("at most {} items, {} bytes", batch.items_max, batch.bytes_max)),
+        ));
+    }
+    let limits = charges.asks.iter().zip(&charges.charges).filter_map(|(ask, charge)| {
+        let limit = rules.limits.get(charge.limit)?;
+        let source = if ask.quota == limit.quota { "the limit's own" } else { "the plan's or the tenant's" };
+        let mode = if ask.enforced { "enforce" } else { "observe" };
+        Some(json!({"limit": limit.name, "key": &*charge.name, "values": values(ask.quota), "from": source, "mode": mode}))
+    });
+    facts.push(("limits", limits.collect()));
+    facts
+}
+
+fn values(quota: Quota) -> String {
+    match quota {
+        Quota::Rolling(quota) => {
+            format!("{} requests in any {}", quota.requests, shown(quota.window))
+        }
+        Quota::Bucket(quota) => format!("{} a second, burst {}", quota.rate, quota.burst),
+    }
+}
+
+/// Host and target of a URL, both as a client would send them.
+fn split(url: &str) -> Result<(&str, &str), String> {
+    let wrong = || format!("`{url}` is not a URL, as http://api.localhost/v1/x is");
+    let (_, rest) = url.split_once("://").ok_or_else(wrong)?;
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (host, target) = rest.split_at(end);
+    Ok((host, if target.is_empty() { "/" } else { target }))
+}
+
+fn headers<'a>(asked: &'a Explain, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let pairs = asked.headers.iter().filter_map(|header| header.split_once(':'));
+    pairs
+        .filter(move |(own, _)| own.trim().eq_ignore_ascii_case(name))
+        .map(|(_, value)| value.trim())
+}
+
+fn header<'a>(asked: &'a Explain, name: &'a str) -> Option<&'a str> {
+    headers(asked, name).next()
+}
+
+impl Explained {
+    /// For machines.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        self.facts.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+    }
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines = Vec::new();
+        for (name, value) in &self.facts {
+            match value {
+                Value::Array(limits) if *name == "limits" => {
+                    for limit in limits {
+                        let text = |name: &str| limit[name].as_str().unwrap_or_default();
+                        lines.push(format!(
+                            "{:<13} {} for {}: {} ({}, {})",
+                            "limit",
+                            text("limit"),
+                            text("key"),
+                            text("values"),
+                            text("from"),
+                            text("mode"),
+                        ));
+                    }
+                }
+                Value::String(text) => lines.push(format!("{name:<13} {text}")),
+                Value::Array(all) => {
+                    let all: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
+                    lines.push(format!("{name:<13} {}", all.join(", ")));
+                }
+                other => lines.push(format!("{name:<13} {other}")),
+            }
+        }
+        f.write_str(&lines.join("\n"))
+    }
+}

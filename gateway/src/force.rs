@@ -1,0 +1,166 @@
+//! What is in force: the rules, and the upstreams they lead to, swapped as one.
+//!
+//! # Invariants
+//!
+//! 1. A reload takes all of a new configuration or nothing of it (DESIGN invariant 6).
+//! 2. What a reload cannot change is refused, not ignored.
+//!
+//! # Not here
+//!
+//! When a reload is asked for (`app`, `admin`), what a configuration may say (`settings`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use weir_common::directory::Directory;
+use weir_common::reader::{Document, Mistake, Reading};
+
+use crate::limit::Quota;
+use crate::limit::key::Seed;
+use crate::metrics::{LimitMeter, Metrics, PlaneMeter};
+use crate::rules::{self, Rules};
+use crate::settings::{self, Settings};
+use crate::upstream::Upstream;
+
+/// What a program without `--config` runs with: the file that ships.
+const SHIPPED: &str = include_str!("../../config/gateway.toml");
+
+/// The rules and the upstreams of one configuration.
+pub struct Force {
+    /// What requests are judged by.
+    pub rules: Rules,
+    /// Where they go, in the order of the settings.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// The counters of each plane and each limit, in the order of the settings.
+    pub planes: Vec<PlaneMeter>,
+    /// The counters of each limit.
+    pub limits: Vec<LimitMeter>,
+    /// What the configuration was read from: a reload that finds the same has nothing to do.
+    pub origin: Origin,
+}
+
+/// What a configuration was read from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    settings: String,
+    directory: String,
+    /// Each key's value in force, as given or by default.
+    pub effective: Value,
+}
+
+/// Where the settings are: a file, or within the program.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file, where one was named.
+    pub path: Option<PathBuf>,
+}
+
+impl Config {
+    /// What messages call it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.path
+            .as_deref()
+            .unwrap_or(Path::new("(shipped) config/gateway.toml"))
+            .display()
+            .to_string()
+    }
+
+    /// Reads both files and checks everything in them; or gives every mistake there is.
+    pub fn load(&self, seed: Seed) -> Result<(Rules, Origin), Vec<Mistake>> {
+        let text = match &self.path {
+            Some(path) => {
+                fs::read_to_string(path).map_err(|why| vec![unreadable(&self.name(), &why)])?
+            }
+            None => SHIPPED.to_owned(),
+        };
+        let document = Document::new(&self.name(), &text);
+        let Reading { made: settings, effective, .. } = settings::read(&document);
+        let path = settings.directory.path.clone();
+        let directory_text = fs::read_to_string(&path.value).unwrap_or_else(|why| {
+            document.fault(path.at, format!("cannot read the directory `{}`: {why}", path.value));
+            String::new()
+        });
+        let of_directory = Document::new(&path.value, &directory_text);
+        let directory = Directory::read(&of_directory);
+        let rules = rules::check(settings, &document, &directory, &of_directory, seed);
+        let mistakes: Vec<Mistake> =
+            document.mistakes().into_iter().chain(of_directory.mistakes()).collect();
+        let origin = Origin { settings: text, directory: directory_text, effective };
+        if mistakes.is_empty() { Ok((rules, origin)) } else { Err(mistakes) }
+    }
+}
+
+fn unreadable(file: &str, why: &std::io::Error) -> Mistake {
+    Mistake { file: file.to_owned(), line: 1, column: 1, message: format!("cannot read: {why}") }
+}
+
+impl Force {
+    /// Puts rules into force. Servers that `earlier` knows go on as they are.
+    #[must_use]
+    pub fn new(rules: Rules, origin: Origin, earlier: Option<&Self>, metrics: &Metrics) -> Self {
+        let upstream =
+            |(name, settings): &(weir_common::reader::At<String>, settings::Upstream)| {
+                let known = |force: &'_ Self| {
+                    force.upstreams.iter().find(|u| u.name == name.value).cloned()
+                };
+                let known = earlier.and_then(known);
+                Arc::new(Upstream::new(&name.value, settings, known.as_deref()))
+            };
+        let upstreams = rules.settings.upstreams.iter().map(upstream).collect();
+        let planes =
+            rules.settings.planes.iter().map(|(name, _)| metrics.plane(&name.value)).collect();
+        let limits = rules.limits.iter().map(|limit| metrics.limit(&limit.name)).collect();
+        Self { rules, upstreams, planes, limits, origin }
+    }
+
+    /// What the new settings change that only a restart can.
+    #[must_use]
+    pub fn needs_restart(&self, new: &Settings) -> Vec<&'static str> {
+        let (old, new) = (&self.rules.settings, new);
+        let changes = [
+            ("server.http", old.server.http != new.server.http),
+            ("server.admin", old.server.admin != new.server.admin),
+            (
+                "server.admin_token_file",
+                old.server.admin_token_file.as_ref().map(|f| &f.value)
+                    != new.server.admin_token_file.as_ref().map(|f| &f.value),
+            ),
+            ("server.threads", old.server.threads != new.server.threads),
+            ("server.connections_max", old.server.connections_max != new.server.connections_max),
+            ("store", old.store != new.store),
+            ("log.access", old.log.access != new.log.access),
+        ];
+        changes.into_iter().filter(|(_, changed)| *changed).map(|(what, _)| what).collect()
+    }
+
+    /// For how long no state may be dropped because `new` takes longer than this to forget.
+    #[must_use]
+    pub fn memory_of(&self, new: &Rules) -> Duration {
+        let grown = new.limits.iter().filter(|limit| {
+            let old = self.rules.limit(&limit.name).map(|(_, old)| old.quota);
+            matches!((old, limit.quota), (Some(Quota::Rolling(old)), Quota::Rolling(new)) if new.window > old.window)
+        });
+        // A bucket's own values may come from anywhere, and all are over in their longest refill.
+        let of_tenants =
+            |tenants: &std::collections::HashMap<Box<str>, crate::identify::Tenant>| {
+                tenants.values().flat_map(|tenant| tenant.quotas.clone()).collect::<Vec<_>>()
+            };
+        let tenants = &new.tenants;
+        let buckets = new
+            .limits
+            .iter()
+            .map(|limit| limit.quota)
+            .chain(new.plans.iter().flat_map(|plan| plan.quotas.iter().map(|(_, quota)| *quota)))
+            .chain(of_tenants(&tenants.workspaces).into_iter().map(|(_, quota)| quota))
+            .chain(of_tenants(&tenants.organisations).into_iter().map(|(_, quota)| quota))
+            .chain(of_tenants(&tenants.instances).into_iter().map(|(_, quota)| quota))
+            .filter(|quota| matches!(quota, Quota::Bucket(_)));
+        let longest =
+            grown.map(|limit| limit.quota.window()).chain(buckets.map(|quota| quota.window()));
+        longest.max().unwrap_or_default()
+    }
+}

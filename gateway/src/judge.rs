@@ -1,0 +1,195 @@
+//! Decides about one request: forward it, hold its body first, or refuse it.
+//!
+//! `target`, `route`, `identify` and `limit` are asked in this order; what they say is kept in
+//! the exchange. Nothing here waits, and the clock is not read.
+//!
+//! Not here: carrying it out (`proxy`).
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use http::header;
+use pingora_http::RequestHeader;
+use pingora_proxy::Session;
+use weir_common::decision::Decision;
+
+use crate::exchange::{Exchange, Said};
+use crate::force::Force;
+use crate::headers::{self, Named};
+use crate::identify::client_address;
+use crate::parts::Parts;
+use crate::refuse::Refusal;
+use crate::rules::{Batch, Charges, NoWay, Way};
+use crate::target::{self, Malformed, Target};
+use crate::upstream::Upstream;
+use crate::wire::Connection;
+
+/// What is to be done with a request.
+#[derive(Debug)]
+pub enum Next {
+    /// Send it on.
+    Forward,
+    /// Read its body, count, and only then send it on.
+    Hold(Batch),
+    /// Answer it ourselves.
+    Refuse(Refusal),
+}
+
+/// Decides, and keeps what was found in the exchange.
+#[must_use]
+pub fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange) -> Next {
+    let force = exchange.force.clone();
+    let head_bytes = session.downstream_session.as_http1().map(|h1| h1.get_headers_raw_bytes());
+    let connection = Connection::of(session.stream());
+    let peer =
+        connection.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |connection| connection.peer().ip());
+    let repaired = connection.is_some_and(Connection::was_repaired);
+    let head = session.req_header();
+    let trusted = &force.rules.settings.server.trusted_proxies;
+    let address = client_address(peer, trusted, values(head, "x-forwarded-for"));
+    exchange.client = Some(address);
+    exchange.trusts_peer = trusted.iter().any(|network| network.contains(&peer.to_canonical()));
+    let raw_head = head_bytes.as_deref().unwrap_or_default();
+    if raw_head.len() as u64 > force.rules.settings.server.head_bytes_max {
+        return Next::Refuse(Refusal::HeadTooLarge);
+    }
+    let target = match read_target(head, raw_head, repaired) {
+        Ok(target) => target,
+        Err(why) => return Next::Refuse(Refusal::Malformed(why)),
+    };
+    let way = match force.rules.lead(&target, &head.method) {
+        Ok(way) => way,
+        Err(no_way) => return refuse_way(exchange, no_way),
+    };
+    exchange.absolute =
+        (head.raw_path() != target.origin_form.as_bytes()).then(|| target.origin_form.to_owned());
+    let refusal = ask(parts, &force, exchange, &way, address);
+    let batch = way.route.batch;
+    let upstream = force.upstreams.get(way.route.upstream);
+    let has_server = upstream.is_some_and(|upstream| upstream.servers.iter().any(|s| s.is_well()));
+    keep(exchange, way);
+    match (refusal, batch) {
+        (Some(refusal), _) => Next::Refuse(refusal),
+        (None, _) if !has_server => Next::Refuse(Refusal::NoServer),
+        (None, Some(batch)) => Next::Hold(batch),
+        (None, None) => Next::Forward,
+    }
+}
+
+/// The upstream that a request's route leads to.
+#[must_use]
+pub fn upstream(exchange: &Exchange) -> Option<&Arc<Upstream>> {
+    let route = exchange.force.rules.routes.get(exchange.whose.route?)?;
+    exchange.force.upstreams.get(route.upstream)
+}
+
+fn read_target<'h>(
+    head: &'h RequestHeader,
+    raw_head: &[u8],
+    repaired: bool,
+) -> Result<Target<'h>, Malformed> {
+    if repaired {
+        return Err(Malformed::ForbiddenByte);
+    }
+    let lengths = head.headers.get_all(header::CONTENT_LENGTH).iter().count();
+    let chunked = head.headers.contains_key(header::TRANSFER_ENCODING);
+    // Pingora drops Content-Length where both are there; what came over the wire still has it.
+    if lengths > 1 || (chunked && has_content_length(raw_head)) {
+        return Err(Malformed::Framing);
+    }
+    let host = head.headers.get(header::HOST).map(|host| host.as_bytes());
+    target::read(head.raw_path(), host)
+}
+
+fn has_content_length(raw_head: &[u8]) -> bool {
+    const NAME: &[u8] = b"content-length";
+    raw_head
+        .split(|byte| *byte == b'\n')
+        .any(|line| line.get(..NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME)))
+}
+
+fn refuse_way(exchange: &mut Exchange, no_way: NoWay) -> Next {
+    Next::Refuse(match no_way {
+        NoWay::UnknownHost => Refusal::UnknownHost,
+        NoWay::UnknownPath(plane) => {
+            exchange.whose.plane = Some(plane);
+            Refusal::UnknownPath
+        }
+        NoWay::OtherMethods(plane, methods) => {
+            exchange.whose.plane = Some(plane);
+            Refusal::MethodNotAllowed(methods)
+        }
+        NoWay::Malformed(why) => Refusal::Malformed(why),
+    })
+}
+
+/// Asks every limit of a way, and keeps what they said. A refusal, where one of them refuses.
+fn ask(
+    parts: &Parts,
+    force: &Force,
+    exchange: &mut Exchange,
+    way: &Way<'_>,
+    address: IpAddr,
+) -> Option<Refusal> {
+    if way.route.exempt {
+        return None;
+    }
+    let now = exchange.began;
+    let Charges { mut asks, charges } = force.rules.charges(way, address);
+    parts.boosts.apply(&mut asks, now.tick);
+    let verdict = parts.store.judge(&asks, now.tick);
+    for ((ask, charge), answer) in asks.iter().zip(&charges).zip(verdict.answers()) {
+        let meter = force.limits.get(charge.limit);
+        match answer.decision {
+            Decision::Admit if verdict.is_admitted() => {
+                meter.inspect(|meter| meter.admit.inc());
+                parts.top.admitted(ask.key, charge.limit, &charge.name, exchange.nth);
+            }
+            Decision::Admit => {}
+            _ => {
+                meter.inspect(|meter| {
+                    if ask.enforced { meter.refuse.inc() } else { meter.would_refuse.inc() }
+                });
+                parts.top.refused(ask.key, charge.limit, &charge.name);
+            }
+        }
+        let (limit, name) = (charge.limit, charge.name.clone());
+        let said =
+            Said { limit, name, decision: answer.decision, remaining: answer.standing.remaining };
+        exchange.said.push(said);
+    }
+    let name_of =
+        |limit: usize| force.rules.limits.get(limit).map_or("", |limit| limit.name.as_str());
+    exchange.told = headers::told(&asks, &verdict, now);
+    if force.rules.settings.headers.ratelimit {
+        let named: Vec<Named<'_>> = asks
+            .iter()
+            .zip(&charges)
+            .map(|(ask, charge)| Named { name: name_of(charge.limit), ask })
+            .collect();
+        exchange.ietf = Some(headers::ietf(&named, &verdict, now));
+    }
+    if verdict.is_admitted() {
+        return None;
+    }
+    let told = exchange.told.clone()?;
+    let resource = charges.get(told.binding).map_or("", |charge| name_of(charge.limit)).to_owned();
+    Some(Refusal::RateLimited { resource, told })
+}
+
+fn keep(exchange: &mut Exchange, way: Way<'_>) {
+    let whose = &mut exchange.whose;
+    whose.plane = Some(way.route.plane);
+    whose.route = Some(way.index);
+    whose.workspace = way.identity.workspace.map(|subject| subject.name);
+    whose.organisation = way.identity.organisation.map(|subject| subject.name);
+    whose.instance = way.identity.instance.map(|subject| subject.name);
+}
+
+/// Every value of a header that can be read as text, in order.
+pub fn values<'h>(
+    head: &'h RequestHeader,
+    name: &'static str,
+) -> impl DoubleEndedIterator<Item = &'h str> {
+    head.headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
+}

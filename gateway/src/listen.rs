@@ -1,0 +1,212 @@
+//! Sockets: binds addresses, accepts connections, and hands each to the worker with the fewest.
+//!
+//! Pingora's own listeners retry a failed bind for half a minute and then live on without it;
+//! ours are bound before anything else begins, and a failure is the end.
+//!
+//! # Invariants
+//!
+//! 1. There are never more than `connections_max` connections; what is beyond is closed at once.
+//! 2. Once a stop has begun nothing more is accepted, and what is in flight is seen to its end.
+//!
+//! # Not here
+//!
+//! What a connection is to Pingora (`wire`), when to stop (`app`).
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use log::Level;
+use pingora_core::apps::ServerApp;
+use pingora_core::protocols::Stream;
+use prometheus::IntGauge;
+use serde_json::json;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use weir_common::logging;
+
+use crate::parts::Parts;
+use crate::wire::{Allowance, Connection};
+
+/// Connections that the kernel keeps for us until we come to accept them.
+const BACKLOG: i32 = 4_096;
+
+/// How long accepting rests when the process has no file descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// An address that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}")]
+pub struct BindError {
+    /// Which.
+    pub address: SocketAddr,
+    /// Why not.
+    pub source: io::Error,
+}
+
+/// Binds an address, exclusively.
+pub fn bind(address: SocketAddr) -> Result<StdListener, BindError> {
+    let bound = || -> io::Result<StdListener> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        // Addresses that a stopped process has just left are free again.
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    };
+    bound().map_err(|source| BindError { address, source })
+}
+
+/// A connection on its way to a worker.
+pub struct Accepted {
+    socket: StdStream,
+    peer: SocketAddr,
+    place: Place,
+}
+
+/// A connection's place among all, given back when dropped.
+struct Place {
+    open: Arc<AtomicU64>,
+    of_worker: Arc<AtomicU64>,
+    gauge: IntGauge,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        self.of_worker.fetch_sub(1, Ordering::Relaxed);
+        self.gauge.dec();
+    }
+}
+
+/// The way to one worker.
+pub struct Worker {
+    to: mpsc::UnboundedSender<Accepted>,
+    load: Arc<AtomicU64>,
+}
+
+impl Worker {
+    /// A worker and its end of the way. The queue is bounded by `connections_max`.
+    #[must_use]
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Accepted>) {
+        let (to, from) = mpsc::unbounded_channel();
+        (Self { to, load: Arc::default() }, from)
+    }
+}
+
+/// Accepts connections until `stop` turns true.
+pub async fn accept(
+    listener: StdListener,
+    workers: Arc<Vec<Worker>>,
+    open: Arc<AtomicU64>,
+    parts: Arc<Parts>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let Ok(listener) = TcpListener::from_std(listener) else { return };
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        match accepted {
+            Ok((socket, peer)) => hand_over(socket, peer, &workers, &open, &parts),
+            Err(error) => {
+                let fields = [("error", json!(error.to_string()))];
+                logging::event(Level::Warn, "cannot accept a connection", &fields);
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn hand_over(
+    socket: TcpStream,
+    peer: SocketAddr,
+    workers: &[Worker],
+    open: &Arc<AtomicU64>,
+    parts: &Parts,
+) {
+    let connections_max = parts.force.load().rules.settings.server.connections_max;
+    if open.load(Ordering::Relaxed) >= connections_max {
+        parts.metrics.connections_refused.inc();
+        return;
+    }
+    let Some(worker) = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed))
+    else {
+        return;
+    };
+    open.fetch_add(1, Ordering::Relaxed);
+    worker.load.fetch_add(1, Ordering::Relaxed);
+    parts.metrics.connections.inc();
+    let gauge = parts.metrics.connections.clone();
+    let place = Place { open: open.clone(), of_worker: worker.load.clone(), gauge };
+    // A socket that fails here was closed by its client in the meantime.
+    if let Ok(socket) = socket.into_std() {
+        let _ = worker.to.send(Accepted { socket, peer, place });
+    }
+}
+
+/// Serves connections with `app` until a stop has begun and the last of them is over.
+pub async fn serve<A: ServerApp + Send + Sync + 'static>(
+    app: Arc<A>,
+    mut from: mpsc::UnboundedReceiver<Accepted>,
+    parts: Arc<Parts>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut connections = JoinSet::new();
+    let stopping = stop.clone();
+    loop {
+        let accepted = tokio::select! {
+            accepted = from.recv() => accepted,
+            Some(ended) = connections.join_next() => {
+                note(ended);
+                continue;
+            }
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let Some(accepted) = accepted else { break };
+        connections.spawn(one(app.clone(), accepted, parts.clone(), stopping.clone()));
+    }
+    from.close();
+    while let Some(accepted) = from.recv().await {
+        connections.spawn(one(app.clone(), accepted, parts.clone(), stopping.clone()));
+    }
+    // Idle connections end at once; those with a request end with its answer.
+    app.cleanup().await;
+    while let Some(ended) = connections.join_next().await {
+        note(ended);
+    }
+}
+
+async fn one<A: ServerApp + Send + Sync + 'static>(
+    app: Arc<A>,
+    accepted: Accepted,
+    parts: Arc<Parts>,
+    stop: watch::Receiver<bool>,
+) {
+    let Accepted { socket, peer, place } = accepted;
+    // A socket that fails here was closed by its client in the meantime.
+    let Ok(socket) = TcpStream::from_std(socket) else { return };
+    let _ = socket.set_nodelay(true);
+    let server = &parts.force.load().rules.settings.server;
+    let allowance = Allowance {
+        head_timeout: server.head_timeout,
+        head_bytes_max: server.head_bytes_max,
+        idle_timeout: server.idle_timeout,
+    };
+    let connection = Connection::new(socket, peer, parts.clock.clone(), allowance, Box::new(place));
+    let stream: Stream = Box::new(connection);
+    app.process_new(stream, &stop).await;
+}
+
+/// A panic ends the connection it happened on, and is ours to mend.
+fn note(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended.as_ref().map_err(ToString::to_string) {
+        logging::event(Level::Error, "a connection's task failed", &[("error", json!(error))]);
+    }
+}

@@ -1,0 +1,153 @@
+//! What every request shares: the clock, what is in force, the states, and where things are
+//! counted and written down.
+//!
+//! `app` makes one; `proxy` and `admin` hold it. Nothing here waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use serde_json::json;
+use weir_common::logging;
+use weir_common::reader::Mistake;
+use weir_common::time::Clock;
+
+use crate::access_log::AccessLog;
+use crate::force::{Config, Force};
+use crate::hold::Room;
+use crate::limit::boost::Boosts;
+use crate::limit::key::{Scope, Seed};
+use crate::limit::memory::Store;
+use crate::metrics::Metrics;
+use crate::top::Top;
+
+/// What every request shares.
+pub struct Parts {
+    /// The clock.
+    pub clock: Clock,
+    /// Where the settings come from.
+    pub config: Config,
+    /// What is in force.
+    pub force: ArcSwap<Force>,
+    /// What has been used.
+    pub store: Store,
+    /// Raised allowances.
+    pub boosts: Boosts,
+    /// Who is busiest.
+    pub top: Top,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Where requests are written down, if they are.
+    pub access_log: Option<Arc<AccessLog>>,
+    /// The room that held bodies share.
+    pub room: Arc<Room>,
+    /// What keys and names are made with.
+    pub seed: Seed,
+    /// Whether every listener accepts, and no stop has begun.
+    pub ready: AtomicBool,
+    /// How many requests there have been: what the next one's name is made of.
+    requests: AtomicU64,
+}
+
+/// What a reload came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// The new configuration is in force.
+    Applied,
+    /// It is the one that is in force already.
+    Unchanged,
+    /// It is not in force; these are its mistakes.
+    Refused(Vec<Mistake>),
+}
+
+impl Parts {
+    /// Puts the parts together around a first configuration.
+    #[must_use]
+    pub fn new(
+        clock: Clock,
+        config: Config,
+        force: Force,
+        seed: Seed,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let settings = &force.rules.settings;
+        let strangers_max = usize::try_from(settings.store.max_keys).unwrap_or(usize::MAX);
+        let access_log = settings.log.access.then(|| AccessLog::new(metrics.log_dropped.clone()));
+        metrics.strangers_max.set(i64::try_from(strangers_max).unwrap_or(i64::MAX));
+        metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        Self {
+            clock,
+            config,
+            force: ArcSwap::from_pointee(force),
+            store: Store::new(strangers_max),
+            boosts: Boosts::default(),
+            top: Top::default(),
+            metrics,
+            access_log,
+            room: Arc::default(),
+            seed,
+            ready: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// A name for one more request, which nobody can guess, and its place in their row.
+    pub fn next_request(&self) -> (u128, u64) {
+        let nth = self.requests.fetch_add(1, Ordering::Relaxed);
+        (self.seed.owner(Scope::Request, &nth.to_be_bytes()).bits(), nth)
+    }
+
+    /// Reads the configuration again, and puts all of it into force or nothing.
+    pub fn reload(&self) -> Reload {
+        let outcome = self.try_reload();
+        let word = match &outcome {
+            Reload::Applied => "applied",
+            Reload::Unchanged => "unchanged",
+            Reload::Refused(_) => "refused",
+        };
+        self.metrics.reloads.with_label_values(&[word]).inc();
+        match &outcome {
+            Reload::Applied => logging::event(log::Level::Info, "configuration reloaded", &[]),
+            Reload::Unchanged => {}
+            Reload::Refused(mistakes) => {
+                let problems: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+                let message = "configuration refused; the earlier one stays in force";
+                logging::event(log::Level::Error, message, &[("problems", json!(problems))]);
+            }
+        }
+        outcome
+    }
+
+    fn try_reload(&self) -> Reload {
+        let earlier = self.force.load_full();
+        let (rules, origin) = match self.config.load(self.seed) {
+            Ok(loaded) => loaded,
+            Err(mistakes) => return Reload::Refused(mistakes),
+        };
+        if origin == earlier.origin {
+            return Reload::Unchanged;
+        }
+        let restart = earlier.needs_restart(&rules.settings);
+        if !restart.is_empty() {
+            let mistake = |what: &&str| Mistake {
+                file: self.config.name(),
+                line: 1,
+                column: 1,
+                message: format!("`{what}` changes only with a restart"),
+            };
+            return Reload::Refused(restart.iter().map(mistake).collect());
+        }
+        let now = self.clock.now();
+        self.store.keep_until(now.tick.plus(earlier.memory_of(&rules)));
+        log::set_max_level(rules.settings.log.level);
+        self.force.store(Arc::new(Force::new(rules, origin, Some(&earlier), &self.metrics)));
+        self.mark_applied();
+        Reload::Applied
+    }
+
+    /// Notes when the configuration in force was put there.
+    pub fn mark_applied(&self) {
+        let seconds = self.clock.now().unix.0 / 1_000_000;
+        self.metrics.config_applied.set(f64::from(u32::try_from(seconds).unwrap_or(u32::MAX)));
+    }
+}

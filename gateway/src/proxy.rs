@@ -1,0 +1,335 @@
+//! A request's way, phase by phase: the table of contents of the gateway.
+//!
+//! Each Pingora phase is one short method that asks another file and does what it says. Pingora
+//! answers with `bool`, and not always the same way round; that is translated here and nowhere
+//! else.
+//!
+//! # Not here
+//!
+//! Decisions (`judge`), the words of refusals (`refuse`), headers (`headers`, `relay`).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, ErrorSource, ErrorType, Result};
+use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use weir_common::problem::MEDIA_TYPE;
+
+use crate::access_log::Facts;
+use crate::exchange::{Exchange, Replayed, TRIES_MAX};
+use crate::hold::{self, Unread};
+use crate::judge::{self, Next};
+use crate::parts::Parts;
+use crate::refuse::Refusal;
+use crate::rules::Batch;
+use crate::wire::Connection;
+use crate::{batch, relay};
+
+/// An unread body up to this size is read away, so that the connection can be kept.
+const DRAIN_BYTES_MAX: usize = 64 * 1024;
+
+/// And for no longer than this.
+const DRAIN_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// What Pingora calls.
+pub struct Proxy {
+    /// What all requests share.
+    pub parts: Arc<Parts>,
+}
+
+#[async_trait]
+impl ProxyHttp for Proxy {
+    type CTX = Exchange;
+
+    fn new_ctx(&self) -> Exchange {
+        let parts = &self.parts;
+        parts.metrics.in_flight.inc();
+        let (id, nth) = parts.next_request();
+        Exchange::new(parts.clock.now(), parts.force.load_full(), id, nth)
+    }
+
+    async fn early_request_filter(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+    ) -> Result<()> {
+        if let Some(connection) = Connection::of(session.stream()) {
+            connection.head_is_read();
+        }
+        session.set_read_timeout(Some(exchange.force.rules.settings.server.body_timeout));
+        Ok(())
+    }
+
+    async fn request_filter(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool> {
+        let next = judge::judge(&self.parts, session, exchange);
+        let refusal = match next {
+            Next::Forward => return Ok(false), // Pingora: go on.
+            Next::Hold(batch) => match self.hold(session, exchange, batch).await {
+                Ok(()) => return Ok(false),
+                Err(Unread::Refused(refusal)) => refusal,
+                Err(Unread::Broken(error)) => return Err(error),
+            },
+            Next::Refuse(refusal) => refusal,
+        };
+        self.refuse(session, exchange, refusal).await?;
+        Ok(true) // Pingora: an answer was written, stop here.
+    }
+
+    async fn upstream_peer(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+    ) -> Result<Box<HttpPeer>> {
+        let _ = session;
+        let upstream = judge::upstream(exchange).ok_or_else(no_server)?.clone();
+        let (_, address) = upstream.pick(&exchange.tried).ok_or_else(no_server)?;
+        if exchange.tried.is_full() {
+            exchange.tried.remove(0);
+        }
+        exchange.tried.push(address);
+        Ok(upstream.peer(address))
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        head: &mut RequestHeader,
+        exchange: &mut Exchange,
+    ) -> Result<()> {
+        relay::to_upstream(session, head, exchange)
+    }
+
+    async fn request_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end: bool,
+        _exchange: &mut Exchange,
+    ) -> Result<()> {
+        // cloudflare/pingora#935: an empty last chunk would end a chunked body twice, and the
+        // second end would be taken for the start of the next request.
+        if end && body.as_ref().is_some_and(Bytes::is_empty) {
+            *body = None;
+        }
+        Ok(())
+    }
+
+    async fn response_filter(
+        &self,
+        _session: &mut Session,
+        head: &mut ResponseHeader,
+        exchange: &mut Exchange,
+    ) -> Result<()> {
+        let is_interim =
+            head.status.is_informational() && head.status != StatusCode::SWITCHING_PROTOCOLS;
+        if is_interim {
+            return Ok(());
+        }
+        exchange.status = Some(head.status.as_u16());
+        relay::to_client(head, exchange)
+    }
+
+    fn fail_to_connect(
+        &self,
+        _session: &mut Session,
+        _peer: &HttpPeer,
+        exchange: &mut Exchange,
+        mut error: Box<Error>,
+    ) -> Box<Error> {
+        let upstream = judge::upstream(exchange);
+        let tries = upstream.map_or(1, |upstream| upstream.settings.tries).min(TRIES_MAX);
+        if let Some(upstream) = upstream {
+            let failures = &self.parts.metrics.upstream_failures;
+            failures.with_label_values(&[upstream.name.as_str(), "connect"]).inc();
+        }
+        // Nothing was sent: another server may be tried, whatever the method.
+        error.set_retry(exchange.tried.len() < tries);
+        error
+    }
+
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        exchange: &mut Exchange,
+    ) -> FailToProxy {
+        let refusal = refusal_of(error);
+        if refusal == Some(Refusal::BadGateway) || refusal == Some(Refusal::GatewayTimeout) {
+            if let Some(upstream) = judge::upstream(exchange) {
+                let failures = &self.parts.metrics.upstream_failures;
+                failures.with_label_values(&[upstream.name.as_str(), "answer"]).inc();
+            }
+        }
+        let begun = session.response_written().is_some_and(|head| !head.status.is_informational());
+        let Some(refusal) = refusal.filter(|_| !begun) else {
+            return FailToProxy { error_code: 0, can_reuse_downstream: false };
+        };
+        let error_code = refusal.status();
+        // Pingora closes the connection after a failure on the way; the answer says so.
+        session.set_keepalive(None);
+        let written = self.refuse(session, exchange, refusal).await;
+        FailToProxy {
+            error_code: if written.is_ok() { error_code } else { 0 },
+            can_reuse_downstream: false,
+        }
+    }
+
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, exchange: &mut Exchange) {
+        if let Some(held) = exchange.held.take() {
+            hold::unwrap(&mut session.downstream_session, &held.slot);
+        }
+        let now = self.parts.clock.now();
+        if let Some(connection) = Connection::of(session.stream()) {
+            connection.request_is_over(now.tick);
+        }
+        let seconds = now.tick.since(exchange.began.tick).as_secs_f64();
+        if let Some(meter) = exchange.whose.plane.and_then(|plane| exchange.force.planes.get(plane))
+        {
+            meter.count(exchange.status.unwrap_or(499), seconds);
+        }
+        if let Some(log) = &self.parts.access_log {
+            log.add(exchange, &facts(session, error), now);
+        }
+    }
+
+    fn suppress_error_log(&self, _session: &Session, _exchange: &Exchange, _error: &Error) -> bool {
+        true // The access log has it, without the query.
+    }
+
+    fn suppress_proxy_warn_log(
+        &self,
+        _session: &Session,
+        _exchange: &Exchange,
+        _error: &Error,
+        _context: ProxyWarnLogContext,
+    ) -> bool {
+        true
+    }
+}
+
+impl Proxy {
+    /// Reads a batch's body, counts its items, and lets it play to the upstream.
+    async fn hold(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        batch: Batch,
+    ) -> Result<(), Unread> {
+        let head = session.req_header();
+        let encoded = head.headers.get(http::header::CONTENT_ENCODING);
+        if encoded.is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            return Err(Unread::Refused(Refusal::EncodedBatch));
+        }
+        let server = &exchange.force.rules.settings.server;
+        let limits = hold::Limits {
+            bytes_max: batch.bytes_max,
+            held_bytes_max: server.held_bytes_max,
+            timeout: server.body_timeout,
+        };
+        let downstream = &mut *session.downstream_session;
+        let held = hold::read(downstream, &self.parts.room, limits).await?;
+        let items_max = batch.items_max;
+        batch::count(&held.body, items_max)
+            .map_err(|miscount| Unread::Refused(Refusal::Batch { miscount, items_max }))?;
+        let bytes = held.body.len();
+        let slot = hold::wrap(downstream, held.body);
+        exchange.held = Some(Replayed { slot, bytes, taken: held.taken });
+        Ok(())
+    }
+
+    /// Answers for ourselves, and keeps the connection where what follows on it can be told apart.
+    async fn refuse(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        refusal: Refusal,
+    ) -> Result<()> {
+        self.parts.metrics.refusals.with_label_values(&[refusal.reason()]).inc();
+        let problem = refusal.problem();
+        let body = problem.body();
+        let mut head = ResponseHeader::build(problem.status, Some(12))?;
+        head.insert_header("Content-Type", MEDIA_TYPE)?;
+        head.insert_header("Content-Length", body.len())?;
+        head.insert_header("Cache-Control", "no-store")?;
+        if let Some((name, value)) = refusal.header() {
+            head.insert_header(name, value)?;
+        }
+        relay::to_client(&mut head, exchange)?;
+        if refusal.closes() {
+            session.set_keepalive(None);
+        } else {
+            drain(&mut session.downstream_session).await;
+        }
+        exchange.status = Some(problem.status);
+        exchange.refusal = Some(refusal);
+        let ends = session.req_header().method == Method::HEAD;
+        session.write_response_header(Box::new(head), ends).await?;
+        if !ends {
+            session.write_response_body(Some(body.into()), true).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a small body away. Where it is not small, or slow, or waits for a `100 Continue` that
+/// it will not get, Pingora closes the connection after the answer.
+async fn drain(session: &mut ServerSession) {
+    if session.is_body_done() || session.req_header().headers.contains_key(http::header::EXPECT) {
+        return;
+    }
+    let drained = async {
+        let mut bytes = 0;
+        while let Ok(Some(chunk)) = session.read_request_body().await {
+            bytes += chunk.len();
+            if bytes > DRAIN_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    // Out of time is as good as too large: either way the body is left where it is.
+    let _ = tokio::time::timeout(DRAIN_TIME_MAX, drained).await;
+}
+
+fn no_server() -> Box<Error> {
+    Error::explain(ErrorType::HTTPStatus(503), "no server is well")
+}
+
+/// What a failure is answered with; nothing where there is nobody left to answer.
+fn refusal_of(error: &Error) -> Option<Refusal> {
+    match (error.etype(), error.esource()) {
+        (ErrorType::HTTPStatus(503), _) => Some(Refusal::NoServer),
+        (ErrorType::ReadTimedout, ErrorSource::Downstream) => Some(Refusal::BodyTimeout),
+        (
+            ErrorType::WriteError
+            | ErrorType::ReadError
+            | ErrorType::ConnectionClosed
+            | ErrorType::WriteTimedout,
+            ErrorSource::Downstream,
+        ) => None,
+        (_, ErrorSource::Downstream) => Some(Refusal::NotHttp),
+        (ErrorType::ReadTimedout | ErrorType::ConnectTimedout | ErrorType::WriteTimedout, _) => {
+            Some(Refusal::GatewayTimeout)
+        }
+        (_, ErrorSource::Upstream) => Some(Refusal::BadGateway),
+        _ => Some(Refusal::Internal),
+    }
+}
+
+/// What the access log writes of a session.
+fn facts<'s>(session: &'s Session, error: Option<&Error>) -> Facts<'s> {
+    let head = session.req_header();
+    let target = std::str::from_utf8(head.raw_path()).unwrap_or("(not UTF-8)");
+    Facts {
+        method: head.method.as_str(),
+        host: head.headers.get(http::header::HOST).and_then(|host| host.to_str().ok()),
+        path: target.split(['?', '#']).next().unwrap_or_default(),
+        version: format!("{:?}", head.version),
+        bytes_sent: session.body_bytes_sent(),
+        error: error.map(|error| format!("{:?} {:?}", error.esource(), error.etype())),
+    }
+}

@@ -1,0 +1,296 @@
+//! Puts settings and directory together into what a request is judged by.
+//!
+//! Everything that names something else is looked up here, once: a request follows places, not
+//! names. A reload makes new rules beside the old ones; a request keeps those it began with.
+//!
+//! # Invariants
+//!
+//! 1. A limit that could never find its key is a mistake, never a limit that is skipped.
+//! 2. A tenant's own value comes before its plan's, and that before the limit's own.
+//! 3. An instance has values of its own only where its workspace's plan allows it (reading 10).
+//!
+//! # Not here
+//!
+//! Which mistakes there can be (`rules::check`), what has been used (`limit`).
+
+mod check;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use http::Method;
+
+use crate::identify::{Identity, Subject, Tenant, Tenants};
+use crate::limit::key::{Key, LimitTag, Seed};
+use crate::limit::{ASKS_MAX, Ask, Quota};
+use crate::route::{Found, Hosts, Index, Paths, Pattern, segment};
+use crate::settings::{LimitKey, Settings, Unknown};
+use crate::target::{Malformed, Target};
+
+pub use self::check::check;
+
+/// What is in force.
+#[derive(Clone)]
+pub struct Rules {
+    /// As they were read.
+    pub settings: Settings,
+    /// The routes, in the order of the file.
+    pub routes: Vec<Route>,
+    /// The limits, in the order of their names.
+    pub limits: Vec<Limit>,
+    /// The plans, in the order of their names.
+    pub plans: Vec<Plan>,
+    /// Who the directory knows.
+    pub tenants: Tenants,
+    hosts: Hosts,
+    /// By plane.
+    paths: Vec<Paths>,
+    /// By address, for requests that no tenant can be charged with.
+    unknown_limits: Vec<Index>,
+    seed: Seed,
+}
+
+/// A route, with what it names looked up.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Its path.
+    pub pattern: Pattern,
+    /// Its plane.
+    pub plane: Index,
+    /// Its methods; all where empty.
+    pub methods: Vec<Method>,
+    /// Whether no limit applies.
+    pub exempt: bool,
+    /// The limits that apply.
+    pub limits: Vec<Index>,
+    /// Where requests go.
+    pub upstream: Index,
+    /// What is asked of the body, where this is a batch route.
+    pub batch: Option<Batch>,
+}
+
+/// What a batch may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch {
+    /// Items of the array.
+    pub items_max: u64,
+    /// Bytes of the body.
+    pub bytes_max: u64,
+}
+
+/// A limit, by which states are found.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// Its name.
+    pub name: String,
+    /// What its states are found by: its name alone, so that they outlive a change of values.
+    pub tag: LimitTag,
+    /// Whose allowance it is.
+    pub key: LimitKey,
+    /// Its own values.
+    pub quota: Quota,
+    /// Whether it refuses.
+    pub enforced: bool,
+}
+
+/// A plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its name.
+    pub name: String,
+    /// Whether instances may have values of their own.
+    pub per_instance_limits: bool,
+    /// Its values, by limit.
+    pub quotas: Vec<(Index, Quota)>,
+}
+
+/// Where a request leads, and whom it names.
+#[derive(Clone)]
+pub struct Way<'r> {
+    /// The route.
+    pub route: &'r Route,
+    /// Its place.
+    pub index: Index,
+    /// Whom it could be charged to.
+    pub identity: Identity<'r>,
+}
+
+/// Why a request leads nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoWay {
+    /// No plane has the host.
+    UnknownHost,
+    /// No route of the plane has the path.
+    UnknownPath(Index),
+    /// The routes that have the path take other methods.
+    OtherMethods(Index, Vec<Method>),
+    /// Something in it has two readings.
+    Malformed(Malformed),
+}
+
+/// One limit's question, and about whom.
+#[derive(Clone)]
+pub struct Charge {
+    /// Which limit.
+    pub limit: Index,
+    /// Whose allowance, as logs and the admin listener have it.
+    pub name: Arc<str>,
+}
+
+/// The questions of one request, and about whom each is.
+#[derive(Clone, Default)]
+pub struct Charges {
+    /// What the store is asked.
+    pub asks: ArrayVec<Ask, ASKS_MAX>,
+    /// About whom, in the same order.
+    pub charges: ArrayVec<Charge, ASKS_MAX>,
+}
+
+impl Rules {
+    /// Leads a request to its route and the tenants that it names.
+    pub fn lead(&self, target: &Target<'_>, method: &Method) -> Result<Way<'_>, NoWay> {
+        let (plane, instance) = self.hosts.find(&target.host).ok_or(NoWay::UnknownHost)?;
+        let identifier = |name: Option<&str>| {
+            name.is_none_or(weir_common::ids::is_identifier)
+                .then_some(())
+                .ok_or(NoWay::Malformed(Malformed::Identifier))
+        };
+        identifier(instance)?;
+        let paths = self.paths.get(plane).ok_or(NoWay::UnknownHost)?;
+        let index = match paths.find(method, target.path).map_err(NoWay::Malformed)? {
+            Found::Route(index) => index,
+            Found::OtherMethods(methods) => return Err(NoWay::OtherMethods(plane, methods)),
+            Found::Nothing => return Err(NoWay::UnknownPath(plane)),
+        };
+        let route = self.routes.get(index).ok_or(NoWay::UnknownPath(plane))?;
+        let named = |at: Option<usize>| at.and_then(|at| segment(target.path, at));
+        let workspace = named(route.pattern.workspace_at);
+        let organisation = named(route.pattern.organisation_at);
+        identifier(workspace)?;
+        identifier(organisation)?;
+        let identity = self.tenants.identify(&self.seed, workspace, organisation, instance);
+        Ok(Way { route, index, identity })
+    }
+
+    /// What a request on this way asks of which limits. Nothing, where the route is exempt.
+    #[must_use]
+    pub fn charges(&self, way: &Way<'_>, address: IpAddr) -> Charges {
+        let mut charges = Charges::default();
+        let mut strange = false;
+        for index in &way.route.limits {
+            let Some(limit) = self.limits.get(*index) else { continue };
+            if limit.key == LimitKey::Address {
+                self.charge_address(*index, limit, address, &mut charges);
+                continue;
+            }
+            match self.subject(limit.key, &way.identity) {
+                Some(subject) => {
+                    let quota = self.quota(*index, limit, &way.identity);
+                    charges.push(*index, limit, subject, quota);
+                }
+                None => strange = true,
+            }
+        }
+        for index in self.unknown_limits.iter().filter(|_| strange) {
+            let Some(limit) = self.limits.get(*index) else { continue };
+            self.charge_address(*index, limit, address, &mut charges);
+        }
+        charges
+    }
+
+    fn charge_address(&self, index: Index, limit: &Limit, address: IpAddr, to: &mut Charges) {
+        if !to.charges.iter().any(|charge| charge.limit == index) {
+            to.push(index, limit, &Subject::address(&self.seed, address), limit.quota);
+        }
+    }
+
+    /// Whom a limit charges: nobody where the request names none, or one that the directory
+    /// does not know and that is therefore charged by address.
+    fn subject<'i>(&self, key: LimitKey, identity: &'i Identity<'i>) -> Option<&'i Subject<'i>> {
+        let subject = match key {
+            LimitKey::Workspace => identity.workspace.as_ref(),
+            LimitKey::Organisation => identity.organisation.as_ref(),
+            LimitKey::Instance => identity.instance.as_ref(),
+            LimitKey::Address => None,
+        };
+        let by_address = self.settings.directory.unknown == Unknown::ByAddress;
+        subject.filter(|subject| subject.tenant.is_some() || !by_address)
+    }
+
+    /// How much a limit allows those whom a request names, the most specific value first.
+    #[must_use]
+    pub fn quota(&self, index: Index, limit: &Limit, identity: &Identity<'_>) -> Quota {
+        let workspace = tenant_of(&identity.workspace);
+        let own = match limit.key {
+            LimitKey::Workspace => workspace,
+            LimitKey::Organisation => tenant_of(&identity.organisation),
+            LimitKey::Instance => tenant_of(&identity.instance),
+            LimitKey::Address => None,
+        };
+        let plan = own
+            .and_then(|own| own.plan)
+            .or_else(|| workspace.and_then(|workspace| workspace.plan))
+            .and_then(|plan| self.plans.get(plan));
+        own.and_then(|own| value_of(&own.quotas, index))
+            .or_else(|| plan.and_then(|plan| value_of(&plan.quotas, index)))
+            .unwrap_or(limit.quota)
+    }
+
+    /// The limit of this name, and its place.
+    #[must_use]
+    pub fn limit(&self, name: &str) -> Option<(Index, &Limit)> {
+        self.limits.iter().enumerate().find(|(_, limit)| limit.name == name)
+    }
+
+    /// The question that a limit asks about `name`: a tenant's identifier, or an address.
+    #[must_use]
+    pub fn ask(&self, limit_name: &str, name: &str) -> Option<Ask> {
+        let (index, limit) = self.limit(limit_name)?;
+        let identity = match limit.key {
+            LimitKey::Workspace => self.tenants.identify(&self.seed, Some(name), None, None),
+            LimitKey::Organisation => self.tenants.identify(&self.seed, None, Some(name), None),
+            LimitKey::Instance => self.tenants.identify(&self.seed, None, None, Some(name)),
+            LimitKey::Address => {
+                let network = name.strip_suffix("/64").unwrap_or(name);
+                let subject = Subject::address(&self.seed, network.parse().ok()?);
+                return Some(ask(limit, &subject, limit.quota));
+            }
+        };
+        let subject = match limit.key {
+            LimitKey::Workspace => identity.workspace.as_ref(),
+            LimitKey::Organisation => identity.organisation.as_ref(),
+            LimitKey::Instance | LimitKey::Address => identity.instance.as_ref(),
+        };
+        Some(ask(limit, subject?, self.quota(index, limit, &identity)))
+    }
+}
+
+impl Charges {
+    fn push(&mut self, index: Index, limit: &Limit, subject: &Subject<'_>, quota: Quota) {
+        // The settings allow no more than there is room for.
+        if !self.asks.is_full() {
+            self.asks.push(ask(limit, subject, quota));
+            self.charges.push(Charge { limit: index, name: subject.name.clone() });
+        }
+    }
+}
+
+fn ask(limit: &Limit, subject: &Subject<'_>, quota: Quota) -> Ask {
+    Ask {
+        key: Key::new(subject.owner, limit.tag),
+        limit: limit.tag,
+        quota,
+        lasting: quota,
+        enforced: limit.enforced,
+        known: subject.tenant.is_some(),
+    }
+}
+
+fn tenant_of<'t>(subject: &Option<Subject<'t>>) -> Option<&'t Tenant> {
+    subject.as_ref().and_then(|subject| subject.tenant)
+}
+
+fn value_of(quotas: &[(Index, Quota)], limit: Index) -> Option<Quota> {
+    quotas.iter().find(|(index, _)| *index == limit).map(|(_, quota)| *quota)
+}

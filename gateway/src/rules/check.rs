@@ -1,0 +1,418 @@
+//! Finds what is wrong between the lines of settings and directory, and makes rules of the rest.
+//!
+//! Every mistake is left in the document it stands in; the rules of a document with mistakes are
+//! there to find more of them, and are never put into force.
+
+use http::Method;
+use weir_common::directory::{Directory, Values, is_host};
+use weir_common::reader::{At, Document, suggestion};
+use weir_common::{bucket, rolling};
+
+use super::{Batch, Limit, Plan, Route, Rules};
+use crate::identify::{Tenant, Tenants};
+use crate::limit::key::{Scope, Seed};
+use crate::limit::{ASKS_MAX, Quota};
+use crate::route::{Hosts, Index, Paths, Pattern};
+use crate::settings::{self, LimitKey, Settings, Unknown};
+
+/// Makes rules of what was read from `document` and from `of_directory`.
+#[must_use]
+pub fn check(
+    settings: Settings,
+    document: &Document,
+    directory: &Directory,
+    of_directory: &Document,
+    seed: Seed,
+) -> Rules {
+    let checker = Checker { settings: &settings, document, directory, of_directory, seed };
+    let limits = checker.limits();
+    let plans = checker.plans(&limits);
+    let routes = checker.routes(&limits);
+    let unknown_limits = checker.unknown_limits(&limits, &routes);
+    let tenants = checker.tenants(&limits, &plans);
+    let hosts = checker.hosts();
+    let paths = checker.paths(&routes);
+    checker.server();
+    Rules { settings, routes, limits, plans, tenants, hosts, paths, unknown_limits, seed }
+}
+
+struct Checker<'c> {
+    settings: &'c Settings,
+    document: &'c Document,
+    directory: &'c Directory,
+    of_directory: &'c Document,
+    seed: Seed,
+}
+
+impl Checker<'_> {
+    fn limits(&self) -> Vec<Limit> {
+        let limit = |(name, limit): &(At<String>, settings::Limit)| Limit {
+            name: name.value.clone(),
+            tag: self.seed.limit(&name.value),
+            key: limit.key,
+            quota: limit.quota,
+            enforced: limit.enforced,
+        };
+        for (name, _) in &self.settings.limits {
+            if !weir_common::ids::is_identifier(&name.value) {
+                self.document.fault(name.at, "a limit's name is 1 to 64 of A-Z a-z 0-9 _ -");
+            }
+        }
+        self.settings.limits.iter().map(limit).collect()
+    }
+
+    fn plans(&self, limits: &[Limit]) -> Vec<Plan> {
+        let plan = |(name, plan): &(At<String>, settings::Plan)| Plan {
+            name: name.value.clone(),
+            per_instance_limits: plan.per_instance_limits,
+            quotas: self.quotas(self.document, &plan.limits, limits, None),
+        };
+        self.settings.plans.iter().map(plan).collect()
+    }
+
+    /// A plan's or a tenant's own values, put onto the limits they name.
+    fn quotas(
+        &self,
+        document: &Document,
+        values: &[(At<String>, Values)],
+        limits: &[Limit],
+        key: Option<LimitKey>,
+    ) -> Vec<(Index, Quota)> {
+        let mut quotas = Vec::new();
+        for (name, values) in values {
+            let Some(index) = lookup(document, name, "limit", names(limits, |limit| &limit.name))
+            else {
+                continue;
+            };
+            let Some(limit) = limits.get(index) else { continue };
+            if key.is_some_and(|key| key != limit.key) {
+                document.fault(
+                    name.at,
+                    format!("limit `{}` is not kept for what stands here", limit.name),
+                );
+            }
+            match with_values(limit.quota, *values) {
+                Some(quota) => quotas.push((index, quota)),
+                None => document
+                    .fault(name.at, format!("limit `{}` has {}", limit.name, takes(limit.quota))),
+            }
+        }
+        quotas
+    }
+
+    fn routes(&self, limits: &[Limit]) -> Vec<Route> {
+        if self.settings.routes.is_empty() {
+            self.document.fault(0, "there are no [[routes]]: every request would be refused");
+        }
+        self.settings.routes.iter().map(|route| self.route(route, limits)).collect()
+    }
+
+    fn route(&self, route: &settings::Route, limits: &[Limit]) -> Route {
+        let find = |name: &Option<At<String>>, what, known: Vec<&str>| {
+            name.as_ref()
+                .and_then(|name| lookup(self.document, name, what, known))
+                .unwrap_or_default()
+        };
+        let plane =
+            find(&route.plane, "plane", names(&self.settings.planes, |(name, _)| &name.value));
+        let upstream = find(
+            &route.upstream,
+            "upstream",
+            names(&self.settings.upstreams, |(name, _)| &name.value),
+        );
+        let pattern = route.path.as_ref().map(|path| {
+            let read = Pattern::read(&path.value);
+            read.map_err(|why| self.document.fault(path.at, why)).ok()
+        });
+        let pattern =
+            pattern.flatten().unwrap_or_else(|| Pattern::read("/").expect("`/` is a path"));
+        let methods = route.methods.iter().filter_map(|method| self.method(method)).collect();
+        let mut own_limits = Vec::new();
+        for name in &route.limits {
+            let known = names(limits, |limit| &limit.name);
+            let Some(index) = lookup(self.document, name, "limit", known) else { continue };
+            if own_limits.contains(&index) {
+                self.document.fault(name.at, format!("limit `{}` stands twice", name.value));
+                continue;
+            }
+            self.key_of(name, limits.get(index).map(|limit| limit.key), &pattern, plane);
+            own_limits.push(index);
+        }
+        let batch = route
+            .batch_items_max
+            .as_ref()
+            .map(|items_max| Batch { items_max: items_max.value, bytes_max: route.body_bytes_max });
+        let route = Route {
+            pattern,
+            plane,
+            methods,
+            exempt: route.exempt,
+            limits: own_limits,
+            upstream,
+            batch,
+        };
+        route
+    }
+
+    fn method(&self, name: &At<String>) -> Option<Method> {
+        let holds =
+            !name.value.is_empty() && name.value.bytes().all(|byte| byte.is_ascii_uppercase());
+        if !holds {
+            self.document.fault(name.at, format!("`{}` is not a method, as GET is", name.value));
+        }
+        name.value.parse().ok()
+    }
+
+    /// Reports a limit that could never find whom to charge on this route.
+    fn key_of(&self, limit: &At<String>, key: Option<LimitKey>, pattern: &Pattern, plane: Index) {
+        let names_instance = self.names_instance(plane);
+        let by_instance =
+            names_instance && self.directory.instances.values().any(|i| i.workspace.is_some());
+        let workspace = pattern.workspace_at.is_some() || by_instance;
+        let (found, what) = match key {
+            Some(LimitKey::Workspace) => (workspace, "workspace: the path needs {workspace}"),
+            Some(LimitKey::Organisation) => {
+                let found = pattern.organisation_at.is_some() || workspace;
+                (found, "organisation: the path needs {organisation} or {workspace}")
+            }
+            Some(LimitKey::Instance) => {
+                (names_instance, "instance: a host of the plane needs {instance}")
+            }
+            Some(LimitKey::Address) | None => (true, ""),
+        };
+        if !found {
+            self.document
+                .fault(limit.at, format!("limit `{}` could never find its {what}", limit.value));
+        }
+    }
+
+    /// Whether a plane's hosts name instances.
+    fn names_instance(&self, plane: Index) -> bool {
+        let plane = self.settings.planes.get(plane);
+        plane.is_some_and(|(_, plane)| {
+            plane.hosts.iter().any(|host| host.value.starts_with("{instance}."))
+        })
+    }
+
+    fn unknown_limits(&self, limits: &[Limit], routes: &[Route]) -> Vec<Index> {
+        let by_address = self.settings.directory.unknown == Unknown::ByAddress;
+        let may_lack_tenant = |route: &Route| {
+            let keys = || {
+                route.limits.iter().filter_map(|index| limits.get(*index)).map(|limit| limit.key)
+            };
+            let named = route.pattern.workspace_at.is_some();
+            let by_instance = |key| match key {
+                LimitKey::Workspace => !named,
+                LimitKey::Organisation => !named && route.pattern.organisation_at.is_none(),
+                LimitKey::Instance | LimitKey::Address => false,
+            };
+            keys().any(|key| (by_address && key != LimitKey::Address) || by_instance(key))
+        };
+        if !routes.iter().any(may_lack_tenant) {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for name in &self.settings.directory.unknown_limits {
+            let known = names(limits, |limit| &limit.name);
+            let Some(index) = lookup(self.document, name, "limit", known) else { continue };
+            if limits.get(index).is_some_and(|limit| limit.key != LimitKey::Address) {
+                let text =
+                    format!("limit `{}` is not by address, as unknown_limits must be", name.value);
+                self.document.fault(name.at, text);
+            }
+            found.push(index);
+        }
+        let most = routes.iter().map(|route| route.limits.len()).max().unwrap_or_default();
+        if most + found.len() > ASKS_MAX {
+            self.document.fault(0, format!("a request would meet more than {ASKS_MAX} limits"));
+        }
+        found
+    }
+
+    fn tenants(&self, limits: &[Limit], plans: &[Plan]) -> Tenants {
+        let mut tenants = Tenants::default();
+        let plan_of = |plan: &Option<At<String>>| {
+            let plan = plan.as_ref()?;
+            lookup(self.of_directory, plan, "plan", names(plans, |plan| &plan.name))
+        };
+        let quotas = |values: &[_], key| self.quotas(self.of_directory, values, limits, Some(key));
+        for (name, organisation) in &self.directory.organisations {
+            let tenant = Tenant {
+                name: name.as_str().into(),
+                owner: self.seed.owner(Scope::Organisation, name.as_bytes()),
+                parent: None,
+                plan: plan_of(&organisation.plan),
+                quotas: quotas(&organisation.limits, LimitKey::Organisation),
+            };
+            tenants.organisations.insert(name.as_str().into(), tenant);
+        }
+        for (name, workspace) in &self.directory.workspaces {
+            let tenant = Tenant {
+                name: name.as_str().into(),
+                owner: self.seed.owner(Scope::Workspace, name.as_bytes()),
+                parent: workspace.organisation.as_ref().map(|name| name.value.as_str().into()),
+                plan: plan_of(&workspace.plan),
+                quotas: quotas(&workspace.limits, LimitKey::Workspace),
+            };
+            tenants.workspaces.insert(name.as_str().into(), tenant);
+        }
+        for (name, instance) in &self.directory.instances {
+            let workspace = instance.workspace.as_ref().map(|name| name.value.as_str());
+            let tenant = Tenant {
+                name: name.as_str().into(),
+                owner: self.seed.owner(Scope::Instance, name.as_bytes()),
+                parent: workspace.map(Into::into),
+                plan: None,
+                quotas: quotas(&instance.limits, LimitKey::Instance),
+            };
+            let plan = workspace.and_then(|name| tenants.workspaces.get(name)).and_then(|w| w.plan);
+            let plan = plan.and_then(|plan| plans.get(plan));
+            if !plan.is_some_and(|plan| plan.per_instance_limits) {
+                for (limit, _) in &instance.limits {
+                    let plan = plan.map_or("no plan", |plan| &plan.name);
+                    let text = format!("`{name}` is on {plan}, which has no per_instance_limits");
+                    self.of_directory.fault(limit.at, text);
+                }
+            }
+            tenants.instances.insert(name.as_str().into(), tenant);
+        }
+        tenants
+    }
+
+    fn hosts(&self) -> Hosts {
+        let mut hosts = Hosts::default();
+        if self.settings.planes.is_empty() {
+            self.document.fault(0, "there are no [planes]: every host would be unknown");
+        }
+        for (index, (name, plane)) in self.settings.planes.iter().enumerate() {
+            if plane.hosts.is_empty() {
+                self.document.fault(name.at, format!("plane `{}` has no hosts", name.value));
+            }
+            for host in &plane.hosts {
+                let plain = host.value.strip_prefix("{instance}.").unwrap_or(&host.value);
+                let bracketed = plain.starts_with('[') && plain.ends_with(']');
+                if !is_host(plain) && !bracketed {
+                    let text = format!(
+                        "`{}` is not a host name in lower case, without a port",
+                        host.value
+                    );
+                    self.document.fault(host.at, text);
+                } else if !hosts.add(&host.value, index, None) {
+                    self.document
+                        .fault(host.at, format!("`{}` belongs to another plane", host.value));
+                }
+            }
+        }
+        self.domains(&mut hosts);
+        hosts
+    }
+
+    /// Adds the domains that instances have of their own to the plane that names instances.
+    fn domains(&self, hosts: &mut Hosts) {
+        let mut planes =
+            (0..self.settings.planes.len()).filter(|plane| self.names_instance(*plane));
+        let plane = planes.next().filter(|_| planes.next().is_none());
+        for (name, instance) in &self.directory.instances {
+            for domain in &instance.domains {
+                match plane {
+                    None => self.of_directory.fault(
+                        domain.at,
+                        "domains need one plane, and no more, with {instance} in its hosts",
+                    ),
+                    Some(plane) if !hosts.add(&domain.value, plane, Some(name)) => {
+                        let text = format!("`{}` is a host of a plane already", domain.value);
+                        self.of_directory.fault(domain.at, text);
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+
+    fn paths(&self, routes: &[Route]) -> Vec<Paths> {
+        for (route, raw) in routes.iter().zip(&self.settings.routes) {
+            self.exemption(route, raw);
+        }
+        let of_plane = |plane: Index| {
+            let own = routes.iter().enumerate().filter(|(_, route)| route.plane == plane);
+            let own: Vec<_> =
+                own.map(|(at, route)| (at, &route.pattern, route.methods.as_slice())).collect();
+            let (paths, doubled) = Paths::new(&own);
+            for at in doubled {
+                let at = self.settings.routes.get(at).map_or(0, |route| route.at);
+                self.document.fault(at, "another route has this path for these methods already");
+            }
+            paths
+        };
+        (0..self.settings.planes.len()).map(of_plane).collect()
+    }
+
+    /// Reports a route whose limits and whose exemption contradict each other, and a batch that
+    /// could be none.
+    fn exemption(&self, route: &Route, raw: &settings::Route) {
+        let reads_only = !route.methods.is_empty()
+            && route.methods.iter().all(|method| *method == Method::GET || *method == Method::HEAD);
+        let has_limits = !raw.limits.is_empty();
+        let fault = |text: &str| self.document.fault(raw.at, text);
+        match (route.exempt, has_limits) {
+            (true, true) => fault("an exempt route has no limits"),
+            (true, false) if !reads_only => {
+                fault("an exempt route has methods = [\"GET\", \"HEAD\"]")
+            }
+            (false, false) => fault("a route names its limits, or says exempt = true"),
+            _ => {}
+        }
+        if raw.limits.len() > ASKS_MAX {
+            fault(&format!("a route has at most {ASKS_MAX} limits"));
+        }
+        if route.batch.is_some() && (route.exempt || route.methods != [Method::POST]) {
+            fault("a batch route has methods = [\"POST\"], and limits");
+        }
+    }
+
+    fn server(&self) {
+        let server = &self.settings.server;
+        if !server.admin.ip().is_loopback() && server.admin_token_file.is_none() {
+            self.document
+                .fault(0, "server.admin is not loopback: it needs server.admin_token_file");
+        }
+    }
+}
+
+fn names<T>(all: &[T], name: impl Fn(&T) -> &str) -> Vec<&str> {
+    all.iter().map(name).collect()
+}
+
+/// The place of `name` among the known, or a mistake with a suggestion.
+fn lookup(document: &Document, name: &At<String>, what: &str, known: Vec<&str>) -> Option<Index> {
+    let found = known.iter().position(|known| *known == name.value);
+    if found.is_none() {
+        let hint = suggestion(&name.value, &known)
+            .unwrap_or_else(|| format!("known: {}", known.join(", ")));
+        document.fault(name.at, format!("unknown {what} `{}`; {hint}", name.value));
+    }
+    found
+}
+
+/// A quota with other values; nothing where they belong to another algorithm, or are none.
+fn with_values(quota: Quota, values: Values) -> Option<Quota> {
+    match (quota, values) {
+        (Quota::Rolling(own), Values { requests: Some(requests), rate: None, burst: None }) => {
+            Some(Quota::Rolling(rolling::Quota { requests, ..own }))
+        }
+        (Quota::Bucket(own), Values { requests: None, rate, burst })
+            if rate.or(burst).is_some() =>
+        {
+            let (rate, burst) = (rate.unwrap_or(own.rate), burst.unwrap_or(own.burst));
+            Some(Quota::Bucket(bucket::Quota { rate, burst }))
+        }
+        _ => None,
+    }
+}
+
+fn takes(quota: Quota) -> &'static str {
+    match quota {
+        Quota::Rolling(_) => "a rolling window: its value is { requests = … }",
+        Quota::Bucket(_) => "a token bucket: its values are { rate = …, burst = … }",
+    }
+}

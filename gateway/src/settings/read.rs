@@ -1,0 +1,414 @@
+//! Reads `gateway.toml`, each key in one place: its bounds, its default and one line on why.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use log::LevelFilter;
+use weir_common::directory::values_by_limit;
+use weir_common::reader::{At, Document, Reading, Table};
+use weir_common::{bucket, rolling};
+
+use super::{
+    DirectorySource, Headers, Health, Limit, LimitKey, Log, Plan, Plane, Route, Server, Settings,
+    Store, Unknown, Upstream,
+};
+use crate::limit::Quota;
+
+/// Any wait an operator may ask for: from a moment that a clock can tell to a day.
+const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
+
+/// Reads `gateway.toml`; its mistakes stay in `document`.
+#[must_use]
+pub fn read(document: &Document) -> Reading<Settings> {
+    document.read(|root| Settings {
+        server: root.table("server", "Sockets, threads, deadlines.", server),
+        store: root.table("store", "Where limits are kept.", store),
+        headers: root.table("headers", "What clients are told beside X-RateLimit-*.", |table| {
+            Headers {
+                ratelimit: table.flag(
+                    "ratelimit",
+                    false,
+                    "Also send the IETF draft's RateLimit and RateLimit-Policy, with every limit.",
+                ),
+            }
+        }),
+        log: root.table("log", "What is written down.", log),
+        directory: root.table("directory", "Who belongs to whom.", directory),
+        planes: {
+            root.table("identity", "How a client proves who it is.", |table| {
+                table.choice("verify", &[("none", ())], "none: the upstream authorises.");
+            });
+            root.tables("planes", "Planes, each a set of hosts.", |_, table| Plane {
+                hosts: table.texts("hosts", "Host names; the first label may be {instance}."),
+            })
+        },
+        upstreams: root.tables("upstreams", "Where requests go.", |_, table| upstream(table)),
+        limits: root.tables("limits", "How much of what.", |_, table| limit(table)),
+        plans: root.tables("plans", "What workspaces pay for.", |_, table| Plan {
+            per_instance_limits: table.flag(
+                "per_instance_limits",
+                false,
+                "Whether instances of its workspaces may have limits of their own.",
+            ),
+            limits: values_by_limit(table),
+        }),
+        routes: root.list(
+            "routes",
+            "Which requests meet which limits; the most specific wins.",
+            route,
+        ),
+    })
+}
+
+fn server(table: &mut Table<'_>) -> Server {
+    let seconds = Duration::from_secs;
+    Server {
+        http: addresses(table, "http", "127.0.0.1:8080", "Addresses that clients call."),
+        admin: {
+            let admin = table.text("admin", "The operator's address. Loopback, or with a token.");
+            let parsed = admin.and_then(|text| address(table, &text));
+            parsed.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8081)))
+        },
+        admin_token_file: table.text(
+            "admin_token_file",
+            "A file whose first line is the admin listener's bearer token.",
+        ),
+        threads: number(table.number_or(
+            "threads",
+            0..=1_024,
+            0,
+            "Worker threads; 0: one per core.",
+        )),
+        trusted_proxies: networks(table),
+        head_timeout: table.span_or("head_timeout", WAIT, seconds(10), "A whole request head."),
+        head_bytes_max: table.bytes_or(
+            "head_bytes_max",
+            1_024..=1 << 20,
+            32 << 10,
+            "The largest request head; more is 431.",
+        ),
+        body_timeout: table.span_or(
+            "body_timeout",
+            WAIT,
+            seconds(30),
+            "Between two reads of a body.",
+        ),
+        held_bytes_max: table.bytes_or(
+            "held_bytes_max",
+            1 << 10..=1 << 40,
+            256 << 20,
+            "Batch bodies held back at one time, together; more is 503.",
+        ),
+        idle_timeout: table.span_or(
+            "idle_timeout",
+            WAIT,
+            seconds(60),
+            "A connection without a request.",
+        ),
+        connections_max: table.number_or(
+            "connections_max",
+            1..=10_000_000,
+            20_000,
+            "Connections at one time; more are closed at once.",
+        ),
+        shutdown_grace: table.span_or(
+            "shutdown_grace",
+            WAIT,
+            seconds(30),
+            "The longest a stop waits for requests in flight.",
+        ),
+    }
+}
+
+fn store(table: &mut Table<'_>) -> Store {
+    table.choice("kind", &[("memory", ())], "memory: in this process.");
+    Store {
+        max_keys: table.number_or(
+            "max_keys",
+            1_000..=1_000_000_000,
+            1_000_000,
+            "Keys that the directory does not know; more share a few states.",
+        ),
+        snapshot: table
+            .text(
+                "snapshot",
+                "Keeps counters across a restart in this file; nothing is kept without.",
+            )
+            .map(|path| path.value)
+            .filter(|path| !path.is_empty()),
+    }
+}
+
+fn log(table: &mut Table<'_>) -> Log {
+    let levels = [
+        ("info", LevelFilter::Info),
+        ("error", LevelFilter::Error),
+        ("warn", LevelFilter::Warn),
+        ("debug", LevelFilter::Debug),
+    ];
+    Log {
+        level: table.choice("level", &levels, "The least that is written to standard error."),
+        access: table.choice(
+            "access",
+            &[("stdout", true), ("off", false)],
+            "Where one JSON line per request goes.",
+        ),
+    }
+}
+
+fn directory(table: &mut Table<'_>) -> DirectorySource {
+    table.choice("source", &[("file", ())], "file: read at start, and again when it changes.");
+    let at = table.at();
+    let path = table.text("path", "The file, from the directory the program runs in.");
+    let unknown = table.choice(
+        "unknown",
+        &[("own_key", Unknown::OwnKey), ("by_address", Unknown::ByAddress)],
+        "Tenants not in the directory: own_key, or by_address where strangers can reach us.",
+    );
+    let unknown_limits = table.texts(
+        "unknown_limits",
+        "Limits by address for requests that no tenant can be charged with.",
+    );
+    DirectorySource {
+        path: path.unwrap_or(At { value: "config/directory.toml".to_owned(), at }),
+        unknown,
+        unknown_limits: if unknown_limits.is_empty() {
+            vec![At { value: "address".to_owned(), at }]
+        } else {
+            unknown_limits
+        },
+    }
+}
+
+fn upstream(table: &mut Table<'_>) -> Upstream {
+    let seconds = Duration::from_secs;
+    table.require("servers");
+    let servers = table.texts("servers", "host:port; several are balanced.");
+    if table.is_given() && servers.is_empty() {
+        table.fault("an upstream needs at least one server: servers = [\"127.0.0.1:9001\"]");
+    }
+    for server in &servers {
+        if !is_server(&server.value) {
+            table.fault_at(server.at, format!("`{}` is not host:port", server.value));
+        }
+    }
+    Upstream {
+        servers,
+        connect_timeout: table.span_or(
+            "connect_timeout",
+            WAIT,
+            seconds(2),
+            "To open a connection.",
+        ),
+        read_timeout: table.span_or(
+            "read_timeout",
+            WAIT,
+            seconds(60),
+            "Between two reads of an answer.",
+        ),
+        write_timeout: table.span_or(
+            "write_timeout",
+            WAIT,
+            seconds(30),
+            "Between two writes of a request.",
+        ),
+        idle_timeout: table.span_or(
+            "idle_timeout",
+            WAIT,
+            seconds(4),
+            "How long a connection is kept for the next request: less than the server keeps it.",
+        ),
+        tries: number(table.number_or(
+            "tries",
+            1..=16,
+            3,
+            "Servers tried when one does not let us connect.",
+        )),
+        health: table.table("health", "Asks servers whether they are well.", |health| {
+            let path = health.text("path", "What is asked for: 200 to 399 is well. Off without.");
+            let made = Health {
+                path: path.as_ref().map(|path| path.value.clone()).unwrap_or_default(),
+                interval: health.span_or("interval", WAIT, seconds(5), "How often."),
+                timeout: health.span_or(
+                    "timeout",
+                    WAIT,
+                    seconds(1),
+                    "How long an answer may take.",
+                ),
+                unhealthy_after: small(health.number_or(
+                    "unhealthy_after",
+                    1..=100,
+                    3,
+                    "Bad answers in a row.",
+                )),
+                healthy_after: small(health.number_or(
+                    "healthy_after",
+                    1..=100,
+                    2,
+                    "Good answers in a row.",
+                )),
+            };
+            if let Some(path) = path.as_ref().filter(|path| !path.value.starts_with('/')) {
+                health.fault_at(path.at, "a health path starts with `/`");
+            }
+            path.map(|_| made)
+        }),
+    }
+}
+
+fn limit(table: &mut Table<'_>) -> Limit {
+    table.require("key");
+    table.require("algorithm");
+    let keys = [
+        ("workspace", LimitKey::Workspace),
+        ("organisation", LimitKey::Organisation),
+        ("instance", LimitKey::Instance),
+        ("address", LimitKey::Address),
+    ];
+    let key = table.choice("key", &keys, "Whose allowance it is.");
+    let rolling = table.choice(
+        "algorithm",
+        &[("rolling_window", true), ("token_bucket", false)],
+        "rolling_window: so many in any stretch; token_bucket: a rate and a burst.",
+    );
+    let enforced = table.choice(
+        "mode",
+        &[("enforce", true), ("observe", false)],
+        "observe: counts and logs what it would have refused.",
+    );
+    let requests =
+        table.number("requests", 1..=u64::MAX >> 1, "rolling_window: requests per window.");
+    let windows = Duration::from_millis(1)..=rolling::WINDOW_MAX;
+    let window = table.span("window", windows, "rolling_window: the stretch of time.");
+    let tokens = 1..=u64::from(bucket::TOKENS_MAX);
+    let rate = table.number("rate", tokens.clone(), "token_bucket: tokens per second.");
+    let burst = table.number("burst", tokens, "token_bucket: tokens of a full bucket.");
+    let quota = if rolling {
+        belongs(table, "token_bucket", &[("rate", &rate), ("burst", &burst)]);
+        rolling_quota(table, requests, window)
+    } else {
+        belongs(table, "rolling_window", &[("requests", &requests)]);
+        if let Some(window) = window {
+            table.fault_at(
+                window.at,
+                "`window` belongs to `rolling_window`; a bucket has `rate`, `burst`",
+            );
+        }
+        table.require("rate");
+        table.require("burst");
+        Quota::Bucket(bucket::Quota {
+            rate: rate.map_or(1, |rate| small(rate.value)),
+            burst: burst.map_or(1, |burst| small(burst.value)),
+        })
+    };
+    Limit { key, quota, enforced }
+}
+
+/// Reports values that only the other algorithm has.
+fn belongs(table: &Table<'_>, algorithm: &str, values: &[(&str, &Option<At<u64>>)]) {
+    for (name, value) in values {
+        if let Some(value) = value {
+            table.fault_at(value.at, format!("`{name}` belongs to `{algorithm}`"));
+        }
+    }
+}
+
+fn rolling_quota(
+    table: &mut Table<'_>,
+    requests: Option<At<u64>>,
+    window: Option<At<Duration>>,
+) -> Quota {
+    table.require("requests");
+    table.require("window");
+    if let Some(At { value, at }) =
+        requests.as_ref().filter(|n| n.value > rolling::REQUESTS_MAX.into())
+    {
+        table.fault_at(*at, format!(
+            "{value} requests are too many to remember each of (at most {}): use algorithm = \"token_bucket\"",
+            rolling::REQUESTS_MAX,
+        ));
+    }
+    Quota::Rolling(rolling::Quota {
+        requests: requests.map_or(1, |requests| small(requests.value)),
+        window: window.map_or(Duration::from_secs(1), |window| window.value),
+    })
+}
+
+fn route(table: &mut Table<'_>) -> Route {
+    for key in ["plane", "path", "upstream"] {
+        table.require(key);
+    }
+    Route {
+        at: table.at(),
+        plane: table.text("plane", "On which plane."),
+        methods: table.texts("methods", "For which methods; all where not given."),
+        path: table
+            .text("path", "Literal segments, {workspace}, {organisation}, and {*rest} last."),
+        exempt: table.flag("exempt", false, "No limit applies, and no limit headers are sent."),
+        limits: table.texts("limits", "The limits that apply, all or nothing."),
+        upstream: table.text("upstream", "Where requests go."),
+        batch_items_max: table.number(
+            "batch_items_max",
+            1..=1_000_000,
+            "The body is a JSON array of at most so many items; it is held back until counted.",
+        ),
+        body_bytes_max: table.bytes_or(
+            "body_bytes_max",
+            1..=64 << 20,
+            1 << 20,
+            "The largest body of a batch; more is 413.",
+        ),
+    }
+}
+
+fn addresses(table: &mut Table<'_>, key: &str, default: &str, doc: &str) -> Vec<SocketAddr> {
+    let texts = table.texts(key, doc);
+    if texts.is_empty() {
+        return default.parse().into_iter().collect();
+    }
+    texts.iter().filter_map(|text| address(table, text)).collect()
+}
+
+fn address(table: &Table<'_>, text: &At<String>) -> Option<SocketAddr> {
+    let parsed = text.value.parse().ok();
+    if parsed.is_none() {
+        table.fault_at(
+            text.at,
+            format!("`{}` is not ip:port, as \"127.0.0.1:8080\" is", text.value),
+        );
+    }
+    parsed
+}
+
+fn networks(table: &mut Table<'_>) -> Vec<IpNet> {
+    let texts = table.texts("trusted_proxies", "Networks whose X-Forwarded-For is believed.");
+    let network = |text: &At<String>| {
+        let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
+        let parsed = text.value.parse().ok().or_else(single);
+        if parsed.is_none() {
+            table
+                .fault_at(text.at, format!("`{}` is no network, as \"10.0.0.0/8\" is", text.value));
+        }
+        parsed
+    };
+    texts.iter().filter_map(network).collect()
+}
+
+/// Whether `text` is `host:port`, with an address or a name as the host.
+fn is_server(text: &str) -> bool {
+    text.parse::<SocketAddr>().is_ok()
+        || text.rsplit_once(':').is_some_and(|(host, port)| {
+            port.parse::<u16>().is_ok_and(|port| port > 0)
+                && weir_common::directory::is_host(&host.to_ascii_lowercase())
+        })
+}
+
+fn number(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+fn small(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}

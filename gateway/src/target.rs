@@ -1,0 +1,299 @@
+//! Decides which spellings of a target and a host we accept: one each, or none.
+//!
+//! A backend may decode, fold or strip what we take literally, and then a path that we counted
+//! as one thing is served as another. So nothing is rewritten here: what two parsers could read
+//! differently is refused.
+//!
+//! # Invariants
+//!
+//! 1. The target that was classified is byte for byte the target that is forwarded (DESIGN
+//!    invariant 4); of an absolute-form target, its path and query are.
+//! 2. An accepted path has no segment that any common server would drop, decode or merge.
+//!
+//! # Not here
+//!
+//! Which route a path leads to (`route`), and `;` where it would lead to another one.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use weir_common::directory::is_host;
+
+/// An accepted target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target<'r> {
+    /// The host in lower case, without a port.
+    pub host: Cow<'r, str>,
+    /// The path, as it was sent.
+    pub path: &'r str,
+    /// The path and, after its `?`, the query, as they were sent.
+    pub origin_form: &'r str,
+}
+
+/// Why a target is refused. Each is a 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Bytes that are not UTF-8, as they stand or once decoded.
+    NotUtf8,
+    /// Neither `/path` nor `http://host/path`.
+    Form,
+    /// A control byte, a space or a backslash, as it stands or escaped.
+    ForbiddenByte,
+    /// A `#`: a fragment is never sent.
+    Fragment,
+    /// A `%` that two hexadecimal digits do not follow.
+    BrokenEscape,
+    /// An escape of a byte that needs none, or of one that means something else unescaped.
+    NeedlessEscape,
+    /// An escape of an escape.
+    DoubleEscape,
+    /// `//`, or a slash at the end.
+    EmptySegment,
+    /// `.` or `..` as a segment, whatever follows a `;` in it.
+    DotSegment,
+    /// Parameters after `;` that would make it another route if they were dropped.
+    Parameters,
+    /// No `Host`, or an empty one.
+    HostMissing,
+    /// A `Host` that is no host name, or that ends in a dot.
+    HostForm,
+    /// An absolute-form target for another host than `Host`.
+    HostMismatch,
+    /// Both `Content-Length` and `Transfer-Encoding`.
+    Framing,
+    /// A captured identifier that is none.
+    Identifier,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotUtf8 => "The request target is not UTF-8.",
+            Self::Form => "The request target must be a path that starts with `/`.",
+            Self::ForbiddenByte => "The path has a control byte, a space or a backslash in it.",
+            Self::Fragment => "The request target has a fragment (`#`), which is never sent.",
+            Self::BrokenEscape => "A `%` in the path is not followed by two hexadecimal digits.",
+            Self::NeedlessEscape => "The path escapes a byte that must be sent as it is.",
+            Self::DoubleEscape => "The path escapes an escape.",
+            Self::EmptySegment => "The path has an empty segment: `//`, or a slash at its end.",
+            Self::DotSegment => "The path has `.` or `..` as a segment.",
+            Self::Parameters => "The path has `;` in a segment that decides where it leads.",
+            Self::HostMissing => "The request has no Host.",
+            Self::HostForm => "The Host is not a host name, with a port or without.",
+            Self::HostMismatch => "The request target names another host than the Host header.",
+            Self::Framing => "The request has both Content-Length and Transfer-Encoding.",
+            Self::Identifier => "An identifier in the request is not 1 to 64 of A-Z a-z 0-9 _ -.",
+        })
+    }
+}
+
+/// Reads a request's target and `Host` as they came over the wire.
+pub fn read<'r>(target: &'r [u8], host: Option<&'r [u8]>) -> Result<Target<'r>, Malformed> {
+    let target = std::str::from_utf8(target).map_err(|_| Malformed::NotUtf8)?;
+    let given_host = host.filter(|host| !host.is_empty()).ok_or(Malformed::HostMissing)?;
+    let given_host = std::str::from_utf8(given_host).map_err(|_| Malformed::HostForm)?;
+    let host = read_host(given_host)?;
+    let origin_form = match absolute(target) {
+        None if target.starts_with('/') => target,
+        None => return Err(Malformed::Form),
+        Some((authority, _)) if !authority.eq_ignore_ascii_case(given_host) => {
+            return Err(Malformed::HostMismatch);
+        }
+        Some((_, "")) => "/",
+        Some((_, rest)) if rest.starts_with('/') => rest,
+        Some(_) => return Err(Malformed::Form),
+    };
+    if origin_form.contains('#') {
+        return Err(Malformed::Fragment);
+    }
+    let (path, query) = origin_form.split_once('?').unwrap_or((origin_form, ""));
+    check_path(path)?;
+    if query.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
+        return Err(Malformed::ForbiddenByte);
+    }
+    Ok(Target { host, path, origin_form })
+}
+
+/// Decides whether a path has exactly one reading.
+pub fn check_path(path: &str) -> Result<(), Malformed> {
+    let Some(segments) = path.strip_prefix('/') else { return Err(Malformed::Form) };
+    if path.bytes().any(|byte| byte <= b' ' || byte == 0x7f || byte == b'\\') {
+        return Err(Malformed::ForbiddenByte);
+    }
+    if path.contains('%') {
+        check_escapes(path.as_bytes())?;
+    }
+    if segments.is_empty() {
+        return Ok(());
+    }
+    for segment in segments.split('/') {
+        match without_parameters(segment) {
+            "" => return Err(Malformed::EmptySegment),
+            "." | ".." => return Err(Malformed::DotSegment),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The path as a server sees it that drops `;parameters`; nothing where there are none.
+#[must_use]
+pub fn stripped(path: &str) -> Option<String> {
+    let has_parameters = path.contains(';') || path.contains("%3b") || path.contains("%3B");
+    has_parameters.then(|| path.split('/').map(without_parameters).collect::<Vec<_>>().join("/"))
+}
+
+fn without_parameters(segment: &str) -> &str {
+    let ends = [segment.find(';'), segment.find("%3b"), segment.find("%3B")];
+    let end = ends.into_iter().flatten().min().unwrap_or(segment.len());
+    segment.get(..end).unwrap_or(segment)
+}
+
+fn check_escapes(path: &[u8]) -> Result<(), Malformed> {
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let [first, tail @ ..] = rest {
+        if *first != b'%' {
+            decoded.push(*first);
+            rest = tail;
+            continue;
+        }
+        let byte = escaped(tail).ok_or(Malformed::BrokenEscape)?;
+        rest = tail.get(2..).unwrap_or_default();
+        match byte {
+            0..0x20 | 0x7f | b'\\' => return Err(Malformed::ForbiddenByte),
+            b'%' if escaped(rest).is_some() => return Err(Malformed::DoubleEscape),
+            b'/' | b':' | b'-' | b'.' | b'_' | b'~' => return Err(Malformed::NeedlessEscape),
+            byte if byte.is_ascii_alphanumeric() => return Err(Malformed::NeedlessEscape),
+            byte => decoded.push(byte),
+        }
+    }
+    std::str::from_utf8(&decoded).map_err(|_| Malformed::NotUtf8).map(drop)
+}
+
+/// The byte that the two hexadecimal digits in front of `text` stand for.
+fn escaped(text: &[u8]) -> Option<u8> {
+    let [high, low, ..] = text else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    Some(digit(*high)? << 4 | digit(*low)?)
+}
+
+/// The authority and the rest of an absolute-form target.
+fn absolute(target: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = target.split_once("://")?;
+    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+        return None;
+    }
+    Some(rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len())))
+}
+
+fn read_host(given: &str) -> Result<Cow<'_, str>, Malformed> {
+    let bracketed = given.starts_with('[');
+    let end = if bracketed { given.find(']').map(|end| end + 1) } else { given.find(':') };
+    let (name, port) = given.split_at(end.unwrap_or(given.len()));
+    let port_holds = port.is_empty()
+        || port.strip_prefix(':').is_some_and(|digits| {
+            (1..=5).contains(&digits.len())
+                && digits.bytes().all(|byte| byte.is_ascii_digit())
+                && digits.parse::<u16>().is_ok()
+        });
+    let name: Cow<'_, str> = if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        name.to_ascii_lowercase().into()
+    } else {
+        name.into()
+    };
+    let inside = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    let name_holds = inside
+        .map_or_else(|| is_host(&name), |address| address.parse::<std::net::Ipv6Addr>().is_ok());
+    if port_holds && name_holds { Ok(name) } else { Err(Malformed::HostForm) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path_of(target: &str) -> Result<&str, Malformed> {
+        read(target.as_bytes(), Some(b"h.test")).map(|target| target.path)
+    }
+
+    #[test]
+    fn a_plain_target_is_taken_as_it_is() {
+        for path in
+            ["/", "/a", "/a/b", "/a:b", "/a~-._b", "/a%20b", "/%C3%A9", "/é", "/a%25", "/a;x=1/b"]
+        {
+            assert_eq!(path_of(path), Ok(path));
+        }
+    }
+
+    #[test]
+    fn a_query_is_the_clients_own_affair() {
+        for target in ["/a?", "/a?b=%2F%3A%2e//..", "/a??", "/a?;", "/a?\\"] {
+            let read = read(target.as_bytes(), Some(b"h.test")).unwrap();
+            assert_eq!((read.path, read.origin_form), ("/a", target));
+        }
+    }
+
+    #[test]
+    fn every_second_reading_is_refused() {
+        use Malformed::*;
+        for (why, paths) in [
+            (
+                NeedlessEscape,
+                &["/a%2fb", "/a%2Fb", "/%41", "/%2e", "/%2E%2e/b", "/a%3Ab", "/%7e", "/a%2d"][..],
+            ),
+            (
+                ForbiddenByte,
+                &["/a%5cb", "/a\\b", "/a%00", "/a\u{0}", "/a b", "/a\tb", "/a%0d%0a", "/a%7f"],
+            ),
+            (BrokenEscape, &["/%", "/a%2", "/%zz", "/%4", "/%%20"]),
+            (DoubleEscape, &["/a%252fb", "/%2541", "/a%25252f"]),
+            (EmptySegment, &["//", "//a", "/a//b", "/a/", "/a/;x", "/a/%3b"]),
+            (
+                DotSegment,
+                &["/.", "/..", "/a/../b", "/a/./b", "/a/..;/b", "/a/..;x=1", "/.;", "/..%3b/a"],
+            ),
+            (NotUtf8, &["/%ff", "/%c0%af", "/%ed%a0%80"]),
+            (Fragment, &["/a#b", "/a?b#c", "/#"]),
+            (Form, &["a", "", "*", "?a", "h.test:80", "ftp://h.test/a", "http:/h.test/a"]),
+        ] {
+            for path in paths {
+                assert_eq!(path_of(path), Err(why), "{path}");
+            }
+        }
+        assert_eq!(read(b"/\xff", Some(b"h")).unwrap_err(), NotUtf8);
+        assert_eq!(path_of("/a?b\u{7f}"), Err(ForbiddenByte));
+    }
+
+    #[test]
+    fn an_absolute_form_is_read_where_it_names_the_same_host() {
+        assert_eq!(path_of("http://h.test/a"), Ok("/a"));
+        assert_eq!(path_of("HTTP://H.TEST"), Ok("/"));
+        assert_eq!(path_of("http://other/a"), Err(Malformed::HostMismatch));
+        assert_eq!(path_of("http://h.test:80/a"), Err(Malformed::HostMismatch));
+        assert_eq!(path_of("http://u@h.test/a"), Err(Malformed::HostMismatch));
+        assert_eq!(path_of("http://h.test?a"), Err(Malformed::Form));
+    }
+
+    #[test]
+    fn a_host_is_a_name_in_any_case_with_a_port_or_without() {
+        let host =
+            |host: &str| read(b"/", Some(host.as_bytes())).map(|target| target.host.into_owned());
+        assert_eq!(host("API.Example:8080").as_deref(), Ok("api.example"));
+        assert_eq!(host("[::1]:80").as_deref(), Ok("[::1]"));
+        assert_eq!(host("127.0.0.1").as_deref(), Ok("127.0.0.1"));
+        for wrong in [
+            "a.", "a..b", ".a", "a:", "a:x", "a:99999", "a:+1", "u@a", "a/b", "a?b", "a b", "é",
+            "[::1", "[x]", "%41",
+        ] {
+            assert_eq!(host(wrong), Err(Malformed::HostForm), "{wrong}");
+        }
+        assert_eq!(host(""), Err(Malformed::HostMissing));
+        assert_eq!(read(b"/", None), Err(Malformed::HostMissing));
+    }
+
+    #[test]
+    fn parameters_are_dropped_as_a_servlet_would() {
+        assert_eq!(stripped("/a;x=1/b%3By").as_deref(), Some("/a/b"));
+        assert_eq!(stripped("/a/b"), None);
+    }
+}

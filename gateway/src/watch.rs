@@ -1,0 +1,161 @@
+//! What goes on beside requests: names are resolved, servers asked, files looked at, states
+//! swept.
+//!
+//! Each is a loop that `app` owns and ends. Not here: what follows from what is found.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::Level;
+use serde_json::json;
+use tokio::task::JoinSet;
+use weir_common::logging;
+use weir_common::time::Tick;
+
+use crate::client;
+use crate::limit::memory::SHARDS;
+use crate::parts::Parts;
+use crate::upstream::{Server, Upstream};
+
+/// How often names are resolved anew. Resolvers keep answers for as long as those hold.
+const RESOLVE_EVERY: Duration = Duration::from_secs(10);
+
+/// How often the files are looked at: a change is noticed well within five seconds.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often one shard is swept: all of them in about ten seconds.
+const SWEEP_EVERY: Duration = Duration::from_millis(40);
+
+/// How often the counts of the busiest are halved.
+const FADE_EVERY: Duration = Duration::from_secs(60);
+
+/// How long at most until the settings are looked at for new health checks.
+const HEALTH_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Resolves the names of all servers, over and over.
+pub async fn names(parts: Arc<Parts>) {
+    loop {
+        resolve(&parts).await;
+        tokio::time::sleep(RESOLVE_EVERY).await;
+    }
+}
+
+/// Resolves the names of all servers once.
+pub async fn resolve(parts: &Parts) {
+    let force = parts.force.load_full();
+    let servers = force.upstreams.iter().flat_map(|upstream| &upstream.servers);
+    for server in servers.filter(|server| server.is_named()) {
+        match tokio::net::lookup_host(&server.name).await {
+            Ok(addresses) => {
+                let mut addresses: Vec<_> = addresses.collect();
+                addresses.sort();
+                addresses.dedup();
+                server.addresses.store(Arc::new(addresses));
+            }
+            // What was found before may still be right, and is all there is.
+            Err(error) => {
+                let fields = [("server", json!(server.name)), ("error", json!(error.to_string()))];
+                logging::event(Level::Warn, "cannot resolve a server's name", &fields);
+            }
+        }
+    }
+}
+
+/// Asks servers whether they are well, where the settings say so.
+pub async fn health(parts: Arc<Parts>) {
+    let mut due: HashMap<(String, String), Tick> = HashMap::new();
+    let mut asked = JoinSet::new();
+    loop {
+        let force = parts.force.load_full();
+        let now = parts.clock.now().tick;
+        due.retain(|(upstream, server), _| {
+            let known = |known: &&Arc<Upstream>| known.name == *upstream;
+            let upstream = force.upstreams.iter().find(known);
+            upstream
+                .is_some_and(|upstream| upstream.servers.iter().any(|known| known.name == *server))
+        });
+        for upstream in &force.upstreams {
+            let Some(health) = &upstream.settings.health else { continue };
+            for server in &upstream.servers {
+                let next = due.entry((upstream.name.clone(), server.name.clone())).or_insert(now);
+                if now >= *next {
+                    *next = now.plus(health.interval);
+                    asked.spawn(ask(parts.clone(), upstream.clone(), server.clone()));
+                }
+            }
+        }
+        while asked.try_join_next().is_some() {}
+        let next = due.values().min().map_or(HEALTH_PAUSE_MAX, |next| next.since(now));
+        tokio::time::sleep(next.min(HEALTH_PAUSE_MAX)).await;
+    }
+}
+
+/// Asks one server whether it is well, and takes note.
+async fn ask(parts: Arc<Parts>, upstream: Arc<Upstream>, server: Arc<Server>) {
+    let Some(health) = &upstream.settings.health else { return };
+    let address = server.addresses.load().first().copied();
+    let answer = match address {
+        Some(address) => {
+            let request = client::Request { host: &server.name, path: &health.path, ..client::GET };
+            client::call(address, &request, health.timeout).await.map_err(|error| error.to_string())
+        }
+        None => Err("its name is not resolved".to_owned()),
+    };
+    let well = answer.as_ref().is_ok_and(|answer| (200..400).contains(&answer.status));
+    if server.checked(well, health) {
+        let fields = [
+            ("upstream", json!(upstream.name)),
+            ("server", json!(server.name)),
+            ("healthy", json!(well)),
+        ];
+        logging::event(Level::Warn, "a server's health changed", &fields);
+    }
+    let gauge = parts.metrics.upstream_healthy.with_label_values(&[&upstream.name, &server.name]);
+    gauge.set(i64::from(server.is_well()));
+}
+
+/// Reloads when one of the configuration's files changes.
+pub async fn files(parts: Arc<Parts>) {
+    let mut seen = stamps(&parts);
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let now = stamps(&parts);
+        if now != seen {
+            seen = now;
+            parts.reload();
+            // The directory may be another file now.
+            seen = if stamps(&parts).len() == seen.len() { seen } else { stamps(&parts) };
+        }
+    }
+}
+
+/// What tells one state of a file from another.
+type Stamp = Option<(u64, u64, i64, i64)>;
+
+fn stamps(parts: &Parts) -> Vec<Stamp> {
+    let force = parts.force.load();
+    let directory = Path::new(&force.rules.settings.directory.path.value);
+    let stamp = |path: &Path| {
+        let of = |file: fs::Metadata| (file.ino(), file.len(), file.mtime(), file.mtime_nsec());
+        fs::metadata(path).ok().map(of)
+    };
+    parts.config.path.as_deref().into_iter().chain([directory]).map(stamp).collect()
+}
+
+/// Drops states that cannot be told from fresh ones, and lets the busiest fade.
+pub async fn states(parts: Arc<Parts>) {
+    let mut faded = parts.clock.now().tick;
+    for nth in (0..SHARDS).cycle() {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        let now = parts.clock.now().tick;
+        parts.store.sweep(nth, now);
+        if now.since(faded) >= FADE_EVERY {
+            parts.top.fade();
+            faded = now;
+        }
+    }
+}

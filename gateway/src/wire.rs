@@ -1,0 +1,420 @@
+//! One client's connection, as Pingora reads and writes it.
+//!
+//! Pingora has no deadline for a whole request head, keeps an idle connection for ever, repairs
+//! a broken request line and answers what it cannot parse in its own words. All four are mended
+//! here, below it, where every byte passes.
+//!
+//! # Invariants
+//!
+//! 1. A head that is not whole when its deadline comes, or grows past its cap, is answered and
+//!    closed; so is an idle connection closed, without an answer.
+//! 2. A head is held back until the first bytes of its body, or until we would wait: the two
+//!    leave in one write, and nothing waits for more to be written.
+//!
+//! # Not here
+//!
+//! Accepting connections (`listen`), deadlines of bodies (Pingora's, set in `proxy`).
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora_core::protocols::l4::socket::SocketAddr as PingoraAddress;
+use pingora_core::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream,
+    TimingDigest, UniqueID, UniqueIDType,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+use weir_common::time::{Clock, Tick};
+
+use crate::refuse::Refusal;
+
+/// A head up to this size is held back to leave with its body; larger ones go as they are.
+const HELD_BYTES_MAX: usize = 4 * 1024;
+
+/// What a connection may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// A whole request head.
+    pub head_timeout: Duration,
+    /// Bytes of a request head.
+    pub head_bytes_max: u64,
+    /// Without a request.
+    pub idle_timeout: Duration,
+}
+
+/// Where a connection is between two requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No byte of the next request has come.
+    Idle,
+    /// Some have.
+    Head,
+    /// The head was read, and the request is Pingora's.
+    Request,
+}
+
+impl Phase {
+    fn of(bits: u8) -> Self {
+        match bits {
+            0 => Self::Idle,
+            1 => Self::Head,
+            _ => Self::Request,
+        }
+    }
+}
+
+/// A connection.
+pub struct Connection {
+    socket: TcpStream,
+    peer: SocketAddr,
+    digest: Arc<SocketDigest>,
+    clock: Clock,
+    allowance: Allowance,
+    phase: AtomicU8,
+    /// When the connection became idle: what `Phase::Idle` is timed from.
+    idle_from: AtomicU64,
+    head: Head,
+    /// Whether the request line had bytes that Pingora repairs without a word.
+    repaired: AtomicBool,
+    /// A head that waits for its body.
+    held: Vec<u8>,
+    /// What is left of our own last words.
+    farewell: Option<Vec<u8>>,
+    alarm: Option<(Tick, Pin<Box<Sleep>>)>,
+    /// Something to be dropped with the connection: the room it takes.
+    _room: Box<dyn std::any::Any + Send + Sync>,
+}
+
+/// What is known of a head that is being read.
+#[derive(Debug, Default)]
+struct Head {
+    bytes: u64,
+    deadline: Option<Tick>,
+    spaces: u8,
+    line_ended: bool,
+}
+
+impl Head {
+    /// Reads on in a request line; true where it has bytes that no request line has.
+    fn has_oddities(&mut self, bytes: &[u8]) -> bool {
+        self.bytes += bytes.len() as u64;
+        if self.line_ended {
+            return false;
+        }
+        for byte in bytes {
+            match byte {
+                b'\n' if self.spaces == 0 => {}
+                b'\n' => {
+                    self.line_ended = true;
+                    break;
+                }
+                b' ' => self.spaces = self.spaces.saturating_add(1),
+                b'\r' => {}
+                0..b' ' | 0x7f => return true,
+                _ => {}
+            }
+        }
+        self.spaces > 2
+    }
+}
+
+impl Connection {
+    /// Takes a connection over. `room` is dropped with it.
+    pub fn new(
+        socket: TcpStream,
+        peer: SocketAddr,
+        clock: Clock,
+        allowance: Allowance,
+        room: Box<dyn std::any::Any + Send + Sync>,
+    ) -> Self {
+        let digest = SocketDigest::from_raw_fd(socket.as_raw_fd());
+        // The cell is empty: it was made in the line above.
+        let _ = digest.peer_addr.set(Some(PingoraAddress::Inet(peer)));
+        let idle_from = AtomicU64::new(clock.now().tick.0);
+        Self {
+            socket,
+            peer,
+            digest: Arc::new(digest),
+            clock,
+            allowance,
+            phase: AtomicU8::new(Phase::Idle as u8),
+            idle_from,
+            head: Head::default(),
+            repaired: AtomicBool::new(false),
+            held: Vec::new(),
+            farewell: None,
+            alarm: None,
+            _room: room,
+        }
+    }
+
+    /// The connection below a Pingora session, where there is one of ours.
+    #[must_use]
+    pub fn of(stream: Option<&Stream>) -> Option<&Self> {
+        stream.and_then(|stream| stream.as_any().downcast_ref())
+    }
+
+    /// The other end of the socket.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Whether the request line was mended before we saw it.
+    #[must_use]
+    pub fn was_repaired(&self) -> bool {
+        self.repaired.load(Ordering::Relaxed)
+    }
+
+    /// Says that the head has been read.
+    pub fn head_is_read(&self) {
+        self.phase.store(Phase::Request as u8, Ordering::Relaxed);
+    }
+
+    /// Says that the request is over, at `now`.
+    pub fn request_is_over(&self, now: Tick) {
+        self.idle_from.store(now.0, Ordering::Relaxed);
+        self.repaired.store(false, Ordering::Relaxed);
+        self.phase.store(Phase::Idle as u8, Ordering::Relaxed);
+    }
+
+    fn phase(&self) -> Phase {
+        Phase::of(self.phase.load(Ordering::Relaxed))
+    }
+
+    /// Takes note of bytes that have just been read.
+    fn note(&mut self, bytes: &[u8]) {
+        if self.phase() == Phase::Request || bytes.is_empty() {
+            return;
+        }
+        if self.phase() == Phase::Idle {
+            self.head = Head::default();
+            self.phase.store(Phase::Head as u8, Ordering::Relaxed);
+        }
+        if self.head.has_oddities(bytes) {
+            self.repaired.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// While there is nothing to read: whether the wait has been too long, and if not, an alarm.
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<Option<Refusal>> {
+        let now = self.clock.now().tick;
+        let (deadline, refusal) = match self.phase() {
+            Phase::Request => return Poll::Pending,
+            Phase::Idle => {
+                let from = Tick(self.idle_from.load(Ordering::Relaxed));
+                (from.plus(self.allowance.idle_timeout), None)
+            }
+            Phase::Head => {
+                let timeout = self.allowance.head_timeout;
+                (
+                    *self.head.deadline.get_or_insert_with(|| now.plus(timeout)),
+                    Some(Refusal::HeadTimeout),
+                )
+            }
+        };
+        if now >= deadline {
+            return Poll::Ready(refusal);
+        }
+        let set = || (deadline, Box::pin(tokio::time::sleep(deadline.since(now))));
+        let (goes_off, alarm) = self.alarm.get_or_insert_with(set);
+        // An alarm that goes off early is set anew; one that would go off late is moved.
+        while *goes_off > deadline || alarm.as_mut().poll(cx).is_ready() {
+            (*goes_off, *alarm) = set();
+        }
+        Poll::Pending
+    }
+
+    /// Writes what is held back, and our last words, as far as the socket takes them.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        for bytes in [Some(&mut self.held), self.farewell.as_mut()].into_iter().flatten() {
+            while !bytes.is_empty() {
+                let sent = ready!(Pin::new(&mut self.socket).poll_write(cx, bytes))?;
+                bytes.drain(..sent);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Answers in our own words, and ends the connection.
+    fn part(&mut self, cx: &mut Context<'_>, refusal: Option<Refusal>) -> Poll<io::Result<()>> {
+        if let Some(refusal) = refusal {
+            self.farewell.get_or_insert_with(|| last_words(&refusal));
+        }
+        ready!(self.poll_send(cx))?;
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the connection's time or room is up",
+        )))
+    }
+}
+
+/// A whole answer, as bytes, after which the connection closes.
+fn last_words(refusal: &Refusal) -> Vec<u8> {
+    let problem = refusal.problem();
+    let body = problem.body();
+    let reason = http::StatusCode::from_u16(problem.status).ok().and_then(|s| s.canonical_reason());
+    let mut answer = format!(
+        "HTTP/1.1 {} {}\r\ncontent-type: {}\r\ncontent-length: {}\r\ncache-control: no-store\r\n\
+         connection: close\r\n\r\n",
+        problem.status,
+        reason.unwrap_or_default(),
+        weir_common::problem::MEDIA_TYPE,
+        body.len(),
+    )
+    .into_bytes();
+    answer.extend_from_slice(&body);
+    answer
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let me = &mut *self;
+        if me.phase() == Phase::Head && me.head.bytes > me.allowance.head_bytes_max {
+            return me.part(cx, Some(Refusal::HeadTooLarge));
+        }
+        let before = buf.filled().len();
+        match Pin::new(&mut me.socket).poll_read(cx, buf) {
+            Poll::Ready(Ok(())) => {
+                me.note(buf.filled().get(before..).unwrap_or_default());
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                if !me.held.is_empty() {
+                    let _ = me.poll_send(cx)?;
+                }
+                match me.poll_patience(cx) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(refusal) => me.part(cx, refusal),
+                }
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let me = &mut *self;
+        if me.phase() != Phase::Request {
+            // No request has been handed to us, so this is Pingora's own answer to what it could
+            // not parse. Ours takes its place.
+            let connect = bytes.starts_with(b"HTTP/1.1 405");
+            let refusal = if connect { Refusal::Connect } else { Refusal::NotHttp };
+            me.farewell.get_or_insert_with(|| last_words(&refusal));
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        if me.held.is_empty() && bytes.len() <= HELD_BYTES_MAX && bytes.starts_with(b"HTTP/1.") {
+            me.held.extend_from_slice(bytes);
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        while !me.held.is_empty() {
+            let both = [IoSlice::new(&me.held), IoSlice::new(bytes)];
+            let sent = ready!(Pin::new(&mut me.socket).poll_write_vectored(cx, &both))?;
+            let of_held = sent.min(me.held.len());
+            me.held.drain(..of_held);
+            if sent > of_held {
+                return Poll::Ready(Ok(sent - of_held));
+            }
+        }
+        Pin::new(&mut me.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send(cx))?;
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send(cx))?;
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Shutdown for Connection {
+    async fn shutdown(&mut self) {
+        // The other end may be gone already, and then there is nothing left to close.
+        let _ = tokio::io::AsyncWriteExt::shutdown(self).await;
+    }
+}
+
+impl UniqueID for Connection {
+    fn id(&self) -> UniqueIDType {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl Ssl for Connection {}
+impl Peek for Connection {}
+impl GetProxyDigest for Connection {
+    fn get_proxy_digest(&self) -> Option<Arc<pingora_core::protocols::raw_connect::ProxyDigest>> {
+        None
+    }
+}
+
+impl GetTimingDigest for Connection {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetSocketDigest for Connection {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        Some(self.digest.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_odd(pieces: &[&str]) -> bool {
+        let mut head = Head::default();
+        pieces.iter().any(|piece| head.has_oddities(piece.as_bytes()))
+    }
+
+    #[test]
+    fn a_request_line_has_two_spaces_and_no_control_bytes() {
+        assert!(!is_odd(&["GET /a HTTP/1.1\r\nhost: a b c\r\nx:\ty\r\n\r\n"]));
+        assert!(!is_odd(&["\r\n\r\nGET /a HT", "TP/1.1\r\na: b c d\r\n"]));
+        assert!(is_odd(&["GET /a b HTTP/1.1\r\n"]));
+        assert!(is_odd(&["GET /a ", "b HTTP/1.1\r\n"]));
+        assert!(is_odd(&["GET  /a HTTP/1.1\r\n"]));
+        assert!(is_odd(&["GET\t/a HTTP/1.1\r\n"]));
+        assert!(is_odd(&["GET /\u{0} HTTP/1.1\r\n"]));
+    }
+
+    #[test]
+    fn last_words_are_a_whole_answer() {
+        let answer = String::from_utf8(last_words(&Refusal::NotHttp)).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 400 Bad Request\r\n"));
+        assert!(head.contains(&format!("content-length: {}", body.len())));
+        assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
+    }
+}
