@@ -87,6 +87,18 @@ impl Bucket {
         self.at.plus(flow(self.spent, quota))
     }
 
+    /// A bucket from which `spent` millionths of a token were missing at `at`.
+    #[must_use]
+    pub fn of(spent: u64, at: Tick) -> Self {
+        Self { spent, at }
+    }
+
+    /// How many millionths of a token were missing, and when.
+    #[must_use]
+    pub fn spent(&self) -> (u64, Tick) {
+        (self.spent, self.at)
+    }
+
     fn spent_at(&self, quota: Quota, now: Tick) -> u64 {
         let back = now.0.saturating_sub(self.at.0).saturating_mul(u64::from(quota.rate));
         self.spent.saturating_sub(back)

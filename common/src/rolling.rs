@@ -105,6 +105,23 @@ impl Log {
         }
     }
 
+    /// The log of these admissions, oldest first.
+    #[must_use]
+    pub fn of(quota: Quota, times: impl IntoIterator<Item = Tick>) -> Self {
+        let mut log = Self { wide: quota.window > NARROW_WINDOW_MAX, ..Self::default() };
+        for time in times {
+            log.newest = log.newest.max(time);
+            log.push(log.newest);
+        }
+        log
+    }
+
+    /// When each admission was, oldest first, as far back as the window may reach.
+    pub fn times(&self) -> impl Iterator<Item = Tick> {
+        let age = |nth| micros(self.age(nth, self.newest));
+        (0..u32::from(self.len)).map(move |nth| Tick(self.newest.0.saturating_sub(age(nth))))
+    }
+
     /// When this state can no longer be told from a fresh one.
     #[must_use]
     pub fn full_at(&self, quota: Quota) -> Tick {
@@ -358,6 +375,23 @@ mod tests {
         log.fit(minute, Tick(5_000_000_010));
         let retry_at = Tick(5_060_000_000);
         assert_eq!(log.decide(minute, 1, Tick(5_000_000_010)), Decision::Refuse { retry_at });
+    }
+
+    #[test]
+    fn a_log_is_the_list_of_its_times() {
+        for window in [MINUTE, Duration::from_secs(7_200)] {
+            let quota = Quota { requests: 50, window };
+            let mut log = Log::default();
+            let times: Vec<Tick> = (0..40).map(|n| Tick(9_000_000_000 + n * 100_000)).collect();
+            for time in &times {
+                log.fit(quota, *time);
+                assert!(log.charge(quota, 1, *time).remaining < 50);
+            }
+            assert_eq!(log.times().collect::<Vec<_>>(), times);
+            let copy = Log::of(quota, log.times());
+            let later = Tick(9_030_000_000);
+            assert_eq!(copy.standing(quota, later), log.standing(quota, later));
+        }
     }
 
     #[test]

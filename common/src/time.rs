@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Where the monotonic clock stands when a process starts, so that "an hour ago" can be written.
-const ORIGIN: Duration = Duration::from_secs(1_000_000);
+/// Where the monotonic clock stands when a process starts, so that "a month ago" can be written.
+const ORIGIN: Duration = Duration::from_secs(10_000_000);
 
 /// Microseconds on this process's monotonic clock. Never runs backwards, never set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,6 +64,13 @@ pub struct Moment {
 }
 
 impl Moment {
+    /// The tick of a wall-clock time, as seen from this moment. What lies ahead of the clock,
+    /// which may have been set back, counts as now.
+    #[must_use]
+    pub fn tick_of(&self, unix: UnixTime) -> Tick {
+        Tick(self.tick.0.saturating_sub(self.unix.0.saturating_sub(unix.0)))
+    }
+
     /// The wall-clock time of `tick`, as seen from this moment.
     #[must_use]
     pub fn unix_of(&self, tick: Tick) -> UnixTime {
@@ -146,6 +153,8 @@ mod tests {
         let moment = Moment { tick: Tick(5_000_000), unix: UnixTime(1_700_000_000_000_000) };
         assert_eq!(moment.unix_of(Tick(6_000_000)), UnixTime(1_700_000_001_000_000));
         assert_eq!(moment.unix_of(Tick(4_000_000)), UnixTime(1_699_999_999_000_000));
+        assert_eq!(moment.tick_of(UnixTime(1_699_999_999_000_000)), Tick(4_000_000));
+        assert_eq!(moment.tick_of(UnixTime(1_800_000_000_000_000)), moment.tick);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use weir_common::time::Clock;
 use crate::admin::Admin;
 use crate::force::{Config, Force};
 use crate::limit::key::Seed;
+use crate::limit::snapshot::{self, Snapshot};
 use crate::listen::{self, Accepted, BindError, Worker};
 use crate::metrics::Metrics;
 use crate::parts::Parts;
@@ -58,6 +59,14 @@ pub enum RunError {
         /// Why not.
         source: io::Error,
     },
+    /// The counters cannot be kept for the next start.
+    #[error("cannot write the snapshot of limits `{path}`: {source}")]
+    Snapshot {
+        /// Which file.
+        path: String,
+        /// Why not.
+        source: io::Error,
+    },
     /// The system does not give us what every program needs.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -70,10 +79,8 @@ fn lines(mistakes: &[Mistake]) -> String {
 /// Runs the gateway until it is told to stop.
 pub fn run(config: Config) -> Result<(), RunError> {
     let clock = Clock::system();
-    let mut seed = [0; 16];
-    getrandom::fill(&mut seed).map_err(io::Error::other)?;
-    let seed = Seed::new(seed);
-    let (rules, origin) = config.load(seed).map_err(RunError::Configuration)?;
+    let mut seed = Seed::new(random()?);
+    let (mut rules, mut origin) = config.load(seed).map_err(RunError::Configuration)?;
     logging::install(clock.clone(), rules.settings.log.level);
     let token = admin_token(&rules.settings.server.admin_token_file)?;
     let server = rules.settings.server.clone();
@@ -81,10 +88,21 @@ pub fn run(config: Config) -> Result<(), RunError> {
     let clients = clients.collect::<Result<Vec<_>, _>>()?;
     let admin = listen::bind(server.admin)?;
     make_room_for(server.connections_max);
+    let snapshot = rules.settings.store.snapshot.clone();
+    let earlier = snapshot.as_ref().and_then(|path| earlier_states(path, &clock));
+    if let Some(earlier) = &earlier {
+        // Keys are found again only with the secret that they were made with.
+        seed = earlier.seed;
+        (rules, origin) = config.load(seed).map_err(RunError::Configuration)?;
+    }
     let metrics = Arc::new(Metrics::new());
     let force = Force::new(rules, origin, None, &metrics);
     let parts = Arc::new(Parts::new(clock, config, force, seed, metrics));
     parts.mark_applied();
+    if let Some(earlier) = earlier {
+        let states = earlier.restore(&parts.store);
+        logging::event(Level::Info, "limits restored", &[("states", json!(states))]);
+    }
     let control = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let (stop, stopping) = watch::channel(false);
     let writer = access_log_writer(&parts)?;
@@ -131,6 +149,60 @@ pub fn run(config: Config) -> Result<(), RunError> {
         let _ = writer.join();
     }
     control.shutdown_background();
+    match snapshot {
+        Some(path) => keep_states(&path, &parts),
+        None => Ok(()),
+    }
+}
+
+fn random() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The states that an earlier process left. A file that cannot be read is put aside, not lost.
+fn earlier_states(path: &str, clock: &Clock) -> Option<Snapshot> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => return no_states(path, &error.to_string()),
+    };
+    snapshot::read(&bytes, clock.now()).map_or_else(|why| no_states(path, &why.to_string()), Some)
+}
+
+fn no_states(path: &str, why: &str) -> Option<Snapshot> {
+    let aside = format!("{path}.unreadable");
+    let kept = std::fs::rename(path, &aside).is_ok();
+    let fields =
+        [("file", json!(path)), ("error", json!(why)), ("kept_as", json!(kept.then_some(aside)))];
+    logging::event(Level::Error, "the snapshot of limits is not used: all start anew", &fields);
+    None
+}
+
+/// Leaves the states for the next process, whole or not at all.
+fn keep_states(path: &str, parts: &Parts) -> Result<(), RunError> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let states = snapshot::write(&parts.store, parts.seed, parts.clock.now());
+    let new = format!("{path}.new");
+    let written = || -> io::Result<()> {
+        if let Some(folder) = std::path::Path::new(path).parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        // Whoever reads the secret in it can make keys meet.
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&states)?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)
+    };
+    written().map_err(|source| RunError::Snapshot { path: path.to_owned(), source })?;
+    logging::event(
+        Level::Info,
+        "limits kept",
+        &[("file", json!(path)), ("bytes", json!(states.len()))],
+    );
     Ok(())
 }
 

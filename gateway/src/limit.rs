@@ -20,6 +20,8 @@ pub mod boost;
 pub mod key;
 #[path = "limit/memory.rs"]
 pub mod memory;
+#[path = "limit/snapshot.rs"]
+pub mod snapshot;
 
 use std::time::Duration;
 

@@ -4,6 +4,7 @@
 //! outside can find two names that meet, nor crowd one shard. Each part is hashed with its
 //! length, so that `a` + `bc` and `ab` + `c` differ.
 
+use std::fmt;
 use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -26,14 +27,26 @@ pub enum Scope {
 }
 
 /// The secret that keys are made with. Lives as long as the states it names.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seed([u8; 16]);
+
+impl fmt::Debug for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seed(***)")
+    }
+}
 
 impl Seed {
     /// A seed of these bytes, which should be random and stay unknown.
     #[must_use]
-    pub fn new(bytes: [u8; 16]) -> Self {
+    pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
+    }
+
+    /// The bytes, to be kept where nobody else can read them.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; 16] {
+        self.0
     }
 
     /// The part of a key that says whose allowance it is.
@@ -96,6 +109,18 @@ impl Key {
     pub fn new(owner: Owner, limit: LimitTag) -> Self {
         let mixed = owner.0 ^ limit.0;
         Self { high: high_half(mixed), low: low_half(mixed) }
+    }
+
+    /// The key of these bits, which [`Key::bits`] gave.
+    #[must_use]
+    pub fn from_bits(bits: u128) -> Self {
+        Self { high: high_half(bits), low: low_half(bits) }
+    }
+
+    /// The bits themselves.
+    #[must_use]
+    pub fn bits(self) -> u128 {
+        u128::from(self.high) << 64 | u128::from(self.low)
     }
 
     /// Which of `shards` (a power of two) keeps the state.

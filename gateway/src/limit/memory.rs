@@ -46,7 +46,7 @@ struct Shard(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    entries: HashTable<Entry>,
+    entries: HashTable<Kept>,
     /// How many entries the directory does not know.
     strangers: usize,
     strangers_max: usize,
@@ -58,13 +58,17 @@ struct Table {
     keep_until: Tick,
 }
 
-#[derive(Debug)]
-struct Entry {
-    key: Key,
-    /// When the state can no longer be told from a fresh one.
-    full_at: Tick,
-    state: State,
-    known: bool,
+/// One state in the store.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Whose it is, and of which limit.
+    pub key: Key,
+    /// When it can no longer be told from a fresh one.
+    pub full_at: Tick,
+    /// What has been used.
+    pub state: State,
+    /// Whether the directory knew the key.
+    pub known: bool,
 }
 
 /// How full the store is.
@@ -154,6 +158,22 @@ impl Store {
         }
     }
 
+    /// Shows every state, one shard at a time.
+    pub fn each(&self, mut show: impl FnMut(&Kept)) {
+        for shard in &self.shards {
+            for entry in &lock(shard).entries {
+                show(entry);
+            }
+        }
+    }
+
+    /// Puts a state back that [`Store::each`] has shown, in an earlier process.
+    pub fn restore(&self, kept: Kept) {
+        let mut table = self.table(kept.key);
+        table.strangers += usize::from(!kept.known);
+        table.entries.insert_unique(kept.key.hash(), kept, |entry| entry.key.hash());
+    }
+
     /// How full the store is.
     pub fn fill(&self) -> Fill {
         self.shards.iter().fold(Fill::default(), |fill, shard| {
@@ -236,14 +256,14 @@ impl Table {
             }
             return entry.charge(ask, now);
         }
-        let mut entry = Entry { key, full_at: now, state: State::fresh(ask.quota), known };
+        let mut entry = Kept { key, full_at: now, state: State::fresh(ask.quota), known };
         let standing = entry.charge(ask, now);
         self.strangers += usize::from(!known);
         self.entries.insert_unique(key.hash(), entry, |entry| entry.key.hash());
         standing
     }
 
-    fn find(&mut self, key: Key) -> Option<&mut Entry> {
+    fn find(&mut self, key: Key) -> Option<&mut Kept> {
         self.entries.find_mut(key.hash(), |entry| entry.key == key)
     }
 
@@ -276,7 +296,7 @@ impl Table {
     }
 }
 
-impl Entry {
+impl Kept {
     fn charge(&mut self, ask: &Ask, now: Tick) -> Standing {
         let standing = self.state.charge(ask.quota, 1, now);
         self.full_at = self.state.full_at(ask.lasting).max(standing.full_at);

@@ -416,3 +416,192 @@ fn takes(quota: Quota) -> &'static str {
         Quota::Bucket(_) => "a token bucket: its values are { rate = …, burst = … }",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHIPPED: &str = include_str!("../../../config/gateway.toml");
+    const DIRECTORY: &str = "[organisations.org_a]\n[workspaces.ws_a]\norganisation = \"org_a\"\n\
+        plan = \"pro\"\n[instances.in_a]\nworkspace = \"ws_a\"\n";
+
+    /// The mistakes in the shipped settings after `from` has become `to`, and in a directory.
+    fn mistakes(from: &str, to: &str, directory: &str) -> Vec<String> {
+        assert!(SHIPPED.contains(from), "{from} is not in the shipped settings");
+        let document = Document::new("g", &SHIPPED.replacen(from, to, 1));
+        let of_directory = Document::new("d", directory);
+        let settings = settings::read(&document).made;
+        let directory = Directory::read(&of_directory);
+        let _ = check(settings, &document, &directory, &of_directory, Seed::new([0; 16]));
+        let all = document.mistakes().into_iter().chain(of_directory.mistakes());
+        // The line depends on the file's comments, and is the reader's affair.
+        all.map(|mistake| mistake.message).collect()
+    }
+
+    fn of_settings(from: &str, to: &str) -> Vec<String> {
+        mistakes(from, to, DIRECTORY)
+    }
+
+    fn of_directory(more: &str) -> Vec<String> {
+        mistakes("", "", &format!("{DIRECTORY}{more}"))
+    }
+
+    #[test]
+    fn the_shipped_settings_have_no_mistakes() {
+        assert!(of_settings("", "").is_empty());
+    }
+
+    #[test]
+    fn a_name_that_nothing_has_is_a_mistake_with_a_suggestion() {
+        for (from, to, message) in [
+            (
+                "limits = [\"batch\"]",
+                "limits = [\"bacth\"]",
+                "unknown limit `bacth`; did you mean `batch`?",
+            ),
+            (
+                "upstream = \"dispatcher\"",
+                "upstream = \"dispatchr\"",
+                "unknown upstream `dispatchr`; did you mean `dispatcher`?",
+            ),
+            (
+                "plane = \"control\"",
+                "plane = \"contrl\"",
+                "unknown plane `contrl`; did you mean `control`?",
+            ),
+        ] {
+            let found = of_settings(from, to);
+            assert!(found.iter().any(|found| found.starts_with(message)), "{to}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_could_never_find_its_key_is_a_mistake() {
+        let found = of_settings(
+            "limits = [\"address\"]\nupstream = \"control\"",
+            "limits = [\"workspace\"]\nupstream = \"control\"",
+        );
+        assert_eq!(
+            found,
+            ["limit `workspace` could never find its workspace: the path needs {workspace}"]
+        );
+        let found = of_settings("limits = [\"batch\"]", "limits = [\"instance\"]");
+        assert_eq!(
+            found,
+            [
+                "limit `instance` could never find its instance: a host of the plane needs {instance}"
+            ]
+        );
+    }
+
+    #[test]
+    fn exemption_and_limits_exclude_each_other_and_one_is_needed() {
+        assert_eq!(
+            of_settings("exempt = true", "exempt = true\nlimits = [\"address\"]"),
+            ["an exempt route has no limits"]
+        );
+        assert_eq!(
+            of_settings("exempt = true", "exempt = false"),
+            ["a route names its limits, or says exempt = true"]
+        );
+        let found = of_settings(
+            "methods = [\"GET\", \"HEAD\"]\npath = \"/healthz\"",
+            "path = \"/healthz\"",
+        );
+        assert_eq!(found, ["an exempt route has methods = [\"GET\", \"HEAD\"]"]);
+    }
+
+    #[test]
+    fn a_route_that_is_there_twice_is_a_mistake() {
+        let found = of_settings("path = \"/dashboard/{*rest}\"", "path = \"/v1/{*rest}\"");
+        assert_eq!(found, ["another route has this path for these methods already"]);
+    }
+
+    #[test]
+    fn a_value_of_the_other_algorithm_is_a_mistake() {
+        let found = of_settings(
+            "limits.workspace = { requests = 600 }",
+            "limits.workspace = { rate = 600 }",
+        );
+        assert_eq!(
+            found,
+            ["limit `workspace` has a rolling window: its value is { requests = … }"]
+        );
+        let found = of_settings("burst = 200", "burst = 200\nwindow = \"1s\"");
+        assert_eq!(found, ["`window` belongs to `rolling_window`; a bucket has `rate`, `burst`"]);
+        let found = of_settings("requests = 60", "requests = 5000");
+        assert!(found[0].contains("use algorithm = \"token_bucket\""), "{found:?}");
+    }
+
+    #[test]
+    fn an_instance_has_its_own_values_only_on_a_plan_that_allows_it() {
+        assert!(of_directory("limits.instance = { rate = 100 }").is_empty());
+        let free = of_directory("limits.instance = { rate = 100 }").is_empty()
+            && mistakes("", "", &DIRECTORY.replace("pro", "free")).is_empty();
+        assert!(free);
+        let on_free =
+            format!("{}limits.instance = {{ rate = 100 }}", DIRECTORY.replace("pro", "free"));
+        assert_eq!(
+            mistakes("", "", &on_free),
+            ["`in_a` is on free, which has no per_instance_limits"]
+        );
+        let found = of_directory("[instances.in_b]\nlimits.instance = { rate = 1 }");
+        assert_eq!(found, ["`in_b` is on no plan, which has no per_instance_limits"]);
+    }
+
+    #[test]
+    fn a_tenant_overrides_only_what_is_kept_for_its_like() {
+        let found = of_directory("limits.workspace = { requests = 6 }");
+        assert!(
+            found.contains(&"limit `workspace` is not kept for what stands here".to_owned()),
+            "{found:?}"
+        );
+        let found = of_directory("[workspaces.ws_b]\nplan = \"por\"");
+        assert_eq!(found, ["unknown plan `por`; did you mean `pro`?"]);
+    }
+
+    #[test]
+    fn a_domain_needs_one_plane_that_names_instances() {
+        assert!(of_directory("domains = [\"login.example\"]").is_empty());
+        assert_eq!(
+            of_directory("domains = [\"api.localhost\"]"),
+            ["`api.localhost` is a host of a plane already"]
+        );
+        let with = format!("{DIRECTORY}domains = [\"login.example\"]");
+        let found = mistakes(
+            "hosts = [\"api.localhost\"]",
+            "hosts = [\"{instance}.api.localhost\"]",
+            &with,
+        );
+        assert_eq!(found, ["domains need one plane, and no more, with {instance} in its hosts"]);
+    }
+
+    #[test]
+    fn charging_by_address_needs_a_limit_by_address() {
+        let shipped = "unknown = \"own_key\"";
+        assert!(of_settings(shipped, "unknown = \"by_address\"").is_empty());
+        let with = |limits: &str| {
+            let settings = SHIPPED.replace(shipped, "unknown = \"by_address\"");
+            let line = settings.lines().find(|line| line.starts_with("unknown_limits")).unwrap();
+            settings.replace(line, &format!("unknown_limits = [\"{limits}\"]"))
+        };
+        let document = Document::new("g", &with("workspace"));
+        let nothing = Document::new("d", "");
+        let settings = settings::read(&document).made;
+        let _ = check(settings, &document, &Directory::default(), &nothing, Seed::new([0; 16]));
+        let found: Vec<String> = document.mistakes().into_iter().map(|m| m.message).collect();
+        assert_eq!(found, ["limit `workspace` is not by address, as unknown_limits must be"]);
+    }
+
+    #[test]
+    fn an_admin_listener_for_others_needs_a_token() {
+        let found = of_settings("admin = \"127.0.0.1:8081\"", "admin = \"0.0.0.0:8081\"");
+        assert_eq!(found, ["server.admin is not loopback: it needs server.admin_token_file"]);
+    }
+
+    #[test]
+    fn a_batch_is_posted_and_limited() {
+        let found = of_settings("methods = [\"POST\"]\n", "");
+        assert_eq!(found, ["a batch route has methods = [\"POST\"], and limits"]);
+    }
+}

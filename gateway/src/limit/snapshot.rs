@@ -1,0 +1,260 @@
+//! Writes the states of limits down when a process ends, and reads them when the next begins.
+//!
+//! Times are written on the wall clock, for the monotonic one ends with its process. A window
+//! stays exact: what was admitted 50 s before the stop leaves a minute's window 10 s after it.
+//!
+//! # Invariants
+//!
+//! 1. A file that is cut short or not ours is refused whole, and never half read.
+//! 2. A clock that was set back between the two makes no room: what seems to lie ahead is now.
+//!
+//! # Not here
+//!
+//! Which file, and when (`app`). The file holds the secret that keys are made with.
+
+use std::time::Duration;
+
+use weir_common::bucket::Bucket;
+use weir_common::rolling::{self, Log};
+use weir_common::time::{Moment, Tick, UnixTime};
+
+use super::State;
+use super::key::{Key, Seed};
+use super::memory::{Kept, Store};
+
+/// What the file starts with; another layout gets another number.
+const MAGIC: &[u8; 16] = b"weir limits 1\n\0\0";
+
+/// A stamp wider than this window's needs is only larger, so every log is read as a wide one
+/// where its times span more.
+const NARROW: Duration = Duration::from_secs(60);
+
+/// What is wrong with a file.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// Its first bytes are not ours.
+    #[error("it is not a snapshot of weir-gateway's limits")]
+    NotOurs,
+    /// It ends too early, or goes on too long.
+    #[error("it is cut short or damaged")]
+    Damaged,
+}
+
+/// A snapshot that was read.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// What its keys were made with.
+    pub seed: Seed,
+    kept: Vec<Kept>,
+}
+
+impl Snapshot {
+    /// Puts every state into `store`.
+    pub fn restore(self, store: &Store) -> usize {
+        let count = self.kept.len();
+        self.kept.into_iter().for_each(|kept| store.restore(kept));
+        count
+    }
+}
+
+/// Writes every state of `store` that is not as good as fresh at `now`.
+#[must_use]
+pub fn write(store: &Store, seed: Seed, now: Moment) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&seed.bytes());
+    let count_at = bytes.len();
+    bytes.extend_from_slice(&0_u64.to_le_bytes());
+    let mut count = 0_u64;
+    store.each(|kept| {
+        if kept.full_at > now.tick {
+            count += 1;
+            put(&mut bytes, kept, now);
+        }
+    });
+    if let Some(place) = bytes.get_mut(count_at..count_at + 8) {
+        place.copy_from_slice(&count.to_le_bytes());
+    }
+    bytes
+}
+
+fn put(bytes: &mut Vec<u8>, kept: &Kept, now: Moment) {
+    let mut number = |number: u64| bytes.extend_from_slice(&number.to_le_bytes());
+    let time = |tick: Tick| now.unix_of(tick).0;
+    let [low, high] = halves(kept.key.bits());
+    number(low);
+    number(high);
+    number(time(kept.full_at));
+    let known = u64::from(kept.known);
+    match &kept.state {
+        State::Log(log) => {
+            number(known);
+            number(log.times().count() as u64);
+            log.times().for_each(|tick| number(time(tick)));
+        }
+        State::Bucket(bucket) => {
+            let (spent, at) = bucket.spent();
+            number(known | BUCKET);
+            number(spent);
+            number(time(at));
+        }
+    }
+}
+
+/// Marks a bucket, beside the bit that says whether the key was known.
+const BUCKET: u64 = 2;
+
+fn halves(bits: u128) -> [u64; 2] {
+    let bytes = bits.to_le_bytes();
+    let half = |from: usize| bytes.get(from..from + 8).and_then(|half| half.try_into().ok());
+    [half(0), half(8)].map(|half| u64::from_le_bytes(half.unwrap_or_default()))
+}
+
+/// Reads what [`write`] wrote.
+pub fn read(bytes: &[u8], now: Moment) -> Result<Snapshot, SnapshotError> {
+    let bytes = bytes.strip_prefix(MAGIC).ok_or(SnapshotError::NotOurs)?;
+    let (seed, rest) = bytes.split_first_chunk::<16>().ok_or(SnapshotError::Damaged)?;
+    let mut reader = Reader { rest, now };
+    let count = reader.number()?;
+    let mut kept = Vec::new();
+    for _ in 0..count {
+        kept.push(reader.kept()?);
+    }
+    if !reader.rest.is_empty() {
+        return Err(SnapshotError::Damaged);
+    }
+    Ok(Snapshot { seed: Seed::new(*seed), kept })
+}
+
+struct Reader<'b> {
+    rest: &'b [u8],
+    now: Moment,
+}
+
+impl Reader<'_> {
+    fn number(&mut self) -> Result<u64, SnapshotError> {
+        let (number, rest) = self.rest.split_first_chunk::<8>().ok_or(SnapshotError::Damaged)?;
+        self.rest = rest;
+        Ok(u64::from_le_bytes(*number))
+    }
+
+    fn past(&mut self) -> Result<Tick, SnapshotError> {
+        let unix = UnixTime(self.number()?);
+        Ok(self.now.tick_of(unix))
+    }
+
+    fn kept(&mut self) -> Result<Kept, SnapshotError> {
+        let (low, high) = (self.number()?, self.number()?);
+        let key = Key::from_bits(u128::from(high) << 64 | u128::from(low));
+        // How long the state lasts beyond now; nothing lasts longer than the longest window.
+        let lasts = self.number()?.saturating_sub(self.now.unix.0);
+        let longest = Duration::from_micros(lasts).min(rolling::WINDOW_MAX);
+        let full_at = self.now.tick.plus(longest);
+        let marks = self.number()?;
+        let state = if marks & BUCKET == 0 { self.log()? } else { self.bucket()? };
+        Ok(Kept { key, full_at, state, known: marks & 1 == 1 })
+    }
+
+    fn log(&mut self) -> Result<State, SnapshotError> {
+        let count = self.number()?;
+        if count > u64::from(rolling::REQUESTS_MAX) {
+            return Err(SnapshotError::Damaged);
+        }
+        let times = (0..count).map(|_| self.past()).collect::<Result<Vec<_>, _>>()?;
+        let span = times.first().zip(times.last()).map(|(first, last)| last.since(*first));
+        let window = if span.unwrap_or_default() < NARROW { NARROW } else { rolling::WINDOW_MAX };
+        Ok(State::Log(Log::of(rolling::Quota { requests: 1, window }, times)))
+    }
+
+    fn bucket(&mut self) -> Result<State, SnapshotError> {
+        let spent = self.number()?;
+        Ok(State::Bucket(Bucket::of(spent, self.past()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::bucket;
+
+    use super::super::key::Scope;
+    use super::super::{Ask, Quota};
+    use super::*;
+
+    const SEED: Seed = Seed::new([5; 16]);
+    const STOPPED: Moment =
+        Moment { tick: Tick(90_000_000), unix: UnixTime(1_700_000_000_000_000) };
+    /// Ten seconds later, in another process whose monotonic clock knows nothing of the first.
+    const STARTED: Moment =
+        Moment { tick: Tick(500_000_000), unix: UnixTime(1_700_000_010_000_000) };
+
+    fn ask(name: &str, quota: Quota) -> Ask {
+        let limit = SEED.limit("limit");
+        let key = Key::new(SEED.owner(Scope::Workspace, name.as_bytes()), limit);
+        Ask { key, limit, quota, lasting: quota, enforced: true, known: name.starts_with("known") }
+    }
+
+    fn window(requests: u32, seconds: u64) -> Quota {
+        Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(seconds) })
+    }
+
+    /// Three states, each charged fifty seconds before the stop, and once more at it.
+    fn stopped() -> (Store, Vec<Ask>) {
+        let store = Store::new(1_000);
+        let asks = vec![
+            ask("minute", window(5, 60)),
+            ask("known hours", window(5, 7_200)),
+            ask("bucket", Quota::Bucket(bucket::Quota { rate: 1, burst: 100 })),
+        ];
+        for now in [Tick(40_000_000), STOPPED.tick] {
+            assert!(asks.iter().all(|ask| store.judge(&[*ask], now).is_admitted()));
+        }
+        (store, asks)
+    }
+
+    #[test]
+    fn a_window_goes_on_where_it_was() {
+        let (store, asks) = stopped();
+        let snapshot = read(&write(&store, SEED, STOPPED), STARTED).unwrap();
+        assert_eq!(snapshot.seed, SEED);
+        let after = Store::new(1_000);
+        assert_eq!(snapshot.restore(&after), 3);
+        let left = |at: u64| {
+            asks.iter().map(|ask| after.standing(ask, Tick(at)).remaining).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            left(STARTED.tick.0 - 1),
+            [3, 3, 100 - 1 + 9].map(|n: u32| n.min(100)),
+            "one microsecond before the first leaves the minute"
+        );
+        assert_eq!(left(STARTED.tick.0)[..2], [4, 3]);
+        assert_eq!(after.fill().strangers, 2);
+    }
+
+    #[test]
+    fn what_is_as_good_as_fresh_is_not_written() {
+        let (store, _) = stopped();
+        let later = Moment { tick: Tick(STOPPED.tick.0 + 3_600_000_000), ..STARTED };
+        let snapshot = read(&write(&store, SEED, later), later).unwrap();
+        assert_eq!(snapshot.kept.len(), 1, "the window of hours");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_makes_no_room() {
+        let (store, asks) = stopped();
+        let back = Moment { tick: STARTED.tick, unix: UnixTime(1_600_000_000_000_000) };
+        let after = Store::new(1_000);
+        let _ = read(&write(&store, SEED, STOPPED), back).unwrap().restore(&after);
+        assert_eq!(after.standing(&asks[0], back.tick).remaining, 3);
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused_whole() {
+        let (store, _) = stopped();
+        let bytes = write(&store, SEED, STOPPED);
+        for length in 0..bytes.len() {
+            assert!(read(&bytes[..length], STARTED).is_err(), "{length}");
+        }
+        let longer = [bytes.as_slice(), b"x"].concat();
+        assert_eq!(read(&longer, STARTED).unwrap_err(), SnapshotError::Damaged);
+        assert_eq!(read(b"something else", STARTED).unwrap_err(), SnapshotError::NotOurs);
+    }
+}
