@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 use weir_common::directory::Directory;
 use weir_common::reader::{Document, suggestion};
 
@@ -186,13 +186,13 @@ impl Limits {
                 if which.limit.is_none() {
                     return Err("a boost is of one limit: add --limit".to_owned());
                 }
-                let mut body = json!({"ttl": ttl});
+                let mut body = Map::from_iter([("ttl".to_owned(), Value::from(ttl))]);
                 for (name, value) in [("requests", requests), ("rate", rate), ("burst", burst)] {
                     if let Some(value) = value {
-                        body[name] = value.into();
+                        body.insert(name.to_owned(), value.into());
                     }
                 }
-                which.each("POST", "/boost", body.to_string().as_bytes())
+                which.each("POST", "/boost", Value::Object(body).to_string().as_bytes())
             }
         }
     }
@@ -203,8 +203,9 @@ impl Which {
     fn each(&self, method: &str, suffix: &str, body: &[u8]) -> Result<u8, String> {
         let admin = Admin::of(self)?;
         let listed = admin.call("GET", "/limits", b"")?;
-        let limits: Vec<&str> = listed["limits"]
-            .as_array()
+        let limits: Vec<&str> = listed
+            .get("limits")
+            .and_then(Value::as_array)
             .into_iter()
             .flatten()
             .filter_map(|l| l["limit"].as_str())
@@ -297,7 +298,7 @@ impl Admin {
         })?;
         let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         if answer.status >= 300 {
-            let detail = value["detail"].as_str().unwrap_or_default();
+            let detail = value.get("detail").and_then(Value::as_str).unwrap_or_default();
             return Err(format!("the admin listener answered {}: {detail}", answer.status));
         }
         Ok(value)

@@ -159,11 +159,10 @@ impl ProxyHttp for Proxy {
         exchange: &mut Exchange,
     ) -> FailToProxy {
         let refusal = refusal_of(error);
-        if refusal == Some(Refusal::BadGateway) || refusal == Some(Refusal::GatewayTimeout) {
-            if let Some(upstream) = judge::upstream(exchange) {
-                let failures = &self.parts.metrics.upstream_failures;
-                failures.with_label_values(&[upstream.name.as_str(), "answer"]).inc();
-            }
+        let of_server = matches!(refusal, Some(Refusal::BadGateway | Refusal::GatewayTimeout));
+        if let Some(upstream) = judge::upstream(exchange).filter(|_| of_server) {
+            let failures = &self.parts.metrics.upstream_failures;
+            failures.with_label_values(&[upstream.name.as_str(), "answer"]).inc();
         }
         let begun = session.response_written().is_some_and(|head| !head.status.is_informational());
         let Some(refusal) = refusal.filter(|_| !begun) else {

@@ -200,7 +200,11 @@ impl Paths {
 
 /// Adds all of a pattern's paths; false where one of them is taken.
 fn insert(router: &mut Router<Index>, pattern: &Pattern, route: Index) -> bool {
-    pattern.matched.iter().fold(true, |all, path| router.insert(path, route).is_ok() && all)
+    let mut all = true;
+    for path in &pattern.matched {
+        all &= router.insert(path, route).is_ok();
+    }
+    all
 }
 
 #[cfg(test)]

@@ -142,16 +142,7 @@ impl Checker<'_> {
             .batch_items_max
             .as_ref()
             .map(|items_max| Batch { items_max: items_max.value, bytes_max: route.body_bytes_max });
-        let route = Route {
-            pattern,
-            plane,
-            methods,
-            exempt: route.exempt,
-            limits: own_limits,
-            upstream,
-            batch,
-        };
-        route
+        Route { pattern, plane, methods, exempt: route.exempt, limits: own_limits, upstream, batch }
     }
 
     fn method(&self, name: &At<String>) -> Option<Method> {
