@@ -52,7 +52,9 @@ impl JsonLines {
 
 impl Log for JsonLines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= log::max_level()
+        // What Pingora calls an error is mostly a client that went away.
+        let chatty = metadata.target().starts_with("pingora");
+        metadata.level() <= log::max_level() && (!chatty || log::max_level() >= LevelFilter::Debug)
     }
 
     fn log(&self, record: &Record<'_>) {

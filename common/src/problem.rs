@@ -1,6 +1,7 @@
 //! The body of an answer that says no: `application/problem+json` (RFC 9457).
 
-use serde_json::{Map, Value};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
 
 /// The media type of [`Problem::body`].
 pub const MEDIA_TYPE: &str = "application/problem+json";
@@ -27,15 +28,22 @@ impl Problem {
     /// The JSON text.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
-        let mut object = Map::new();
-        object.insert("type".to_owned(), Value::from(format!("{TYPES}{}", self.kind)));
-        object.insert("title".to_owned(), Value::from(self.title));
-        object.insert("status".to_owned(), Value::from(self.status));
-        object.insert("detail".to_owned(), Value::from(self.detail.as_str()));
+        // Writing to memory fails only for what is no JSON, and this is.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_map(Some(4 + self.members.len()))?;
+        object.serialize_entry("type", &format_args!("{TYPES}{}", self.kind))?;
+        object.serialize_entry("title", self.title)?;
+        object.serialize_entry("status", &self.status)?;
+        object.serialize_entry("detail", &self.detail)?;
         for (name, value) in &self.members {
-            object.insert((*name).to_owned(), value.clone());
+            object.serialize_entry(name, value)?;
         }
-        Value::Object(object).to_string().into_bytes()
+        object.end()
     }
 }
 

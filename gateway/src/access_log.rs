@@ -113,7 +113,7 @@ fn line(exchange: &Exchange, facts: &Facts<'_>, now: Moment) -> Value {
         }
     };
     put("time", exchange.began.unix.rfc3339().into());
-    put("id", format!("{:032x}", exchange.id).into());
+    put("id", exchange.name().into());
     put("client", exchange.client.map(|address| address.to_string()).into());
     put("method", facts.method.into());
     put("host", facts.host.into());

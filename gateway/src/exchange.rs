@@ -3,6 +3,7 @@
 //!
 //! Not here: any decision. Each field is filled by the file that decides it.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -26,8 +27,10 @@ pub struct Exchange {
     pub began: Moment,
     /// The settings it began with, and keeps.
     pub force: Arc<Force>,
-    /// What it is called in logs and headers.
+    /// Its own name, which nobody can guess.
     pub id: u128,
+    /// What a trusted proxy called it before us, and what it is called then.
+    pub given_id: Option<Box<str>>,
     /// Its place among the requests of this process.
     pub nth: u64,
     /// The origin form of a target that came in absolute form.
@@ -88,7 +91,7 @@ pub struct Replayed {
     /// How long the body is.
     pub bytes: usize,
     /// The room it takes.
-    pub taken: Vec<Taken>,
+    pub taken: Taken,
 }
 
 impl Exchange {
@@ -99,6 +102,7 @@ impl Exchange {
             began,
             force,
             id,
+            given_id: None,
             nth,
             absolute: None,
             trusts_peer: false,
@@ -111,6 +115,15 @@ impl Exchange {
             tried: ArrayVec::new(),
             held: None,
             status: None,
+        }
+    }
+
+    /// What the request is called in logs and headers.
+    #[must_use]
+    pub fn name(&self) -> Cow<'_, str> {
+        match &self.given_id {
+            Some(given) => Cow::Borrowed(given),
+            None => Cow::Owned(format!("{:032x}", self.id)),
         }
     }
 }

@@ -43,12 +43,13 @@ pub struct Taken {
     bytes: u64,
 }
 
-impl Room {
+impl Taken {
     /// Takes `bytes` more, unless the whole would then be more than `bytes_max`.
-    fn take(self: &Arc<Self>, bytes: u64, bytes_max: u64) -> Option<Taken> {
+    fn take(&mut self, bytes: u64, bytes_max: u64) -> bool {
         let fits = |taken: u64| Some(taken + bytes).filter(|taken| *taken <= bytes_max);
-        self.taken.try_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
-        Some(Taken { room: self.clone(), bytes })
+        let fits = self.room.taken.try_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        self.bytes += if fits { bytes } else { 0 };
+        fits
     }
 }
 
@@ -75,7 +76,7 @@ pub struct Held {
     /// All of it.
     pub body: Bytes,
     /// The room it takes.
-    pub taken: Vec<Taken>,
+    pub taken: Taken,
 }
 
 /// Why a body was not read.
@@ -94,27 +95,24 @@ pub async fn read(
     limits: Limits,
 ) -> Result<Held, Unread> {
     let too_large = || Unread::Refused(Refusal::BodyTooLarge { bytes_max: limits.bytes_max });
-    let announced = announced(session);
-    if announced.is_some_and(|bytes| bytes > limits.bytes_max) {
+    if announced(session).is_some_and(|bytes| bytes > limits.bytes_max) {
         return Err(too_large());
     }
-    let take =
-        |bytes| room.take(bytes, limits.held_bytes_max).ok_or(Unread::Refused(Refusal::Busy));
-    let mut taken = vec![take(announced.unwrap_or_default())?];
-    let mut body =
-        BytesMut::with_capacity(usize::try_from(announced.unwrap_or_default()).unwrap_or_default());
+    invite_body(session).await.map_err(Unread::Broken)?;
+    // Room is taken as bytes come: what is only announced must not crowd out what is there.
+    let mut taken = Taken { room: room.clone(), bytes: 0 };
+    let mut body = BytesMut::new();
     loop {
         // HTTP/2 sessions have no deadline of their own for a body.
         let read = tokio::time::timeout(limits.timeout, session.read_request_body()).await;
         let Ok(read) = read else { return Err(Unread::Refused(Refusal::BodyTimeout)) };
         match read {
             Ok(Some(chunk)) => {
-                let whole = (body.len() + chunk.len()) as u64;
-                if whole > limits.bytes_max {
+                if (body.len() + chunk.len()) as u64 > limits.bytes_max {
                     return Err(too_large());
                 }
-                if announced.is_none() {
-                    taken.push(take(chunk.len() as u64)?);
+                if !taken.take(chunk.len() as u64, limits.held_bytes_max) {
+                    return Err(Unread::Refused(Refusal::Busy));
                 }
                 body.extend_from_slice(&chunk);
             }
@@ -125,6 +123,18 @@ pub async fn read(
             Err(error) => return Err(Unread::Broken(error)),
         }
     }
+}
+
+/// Tells a client that waits for it to send its body: nobody else will, for the upstream is asked
+/// only once the body is here.
+async fn invite_body(session: &mut ServerSession) -> Result<()> {
+    let expect = session.req_header().headers.get(http::header::EXPECT);
+    if expect.is_some_and(|expect| expect.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        session.write_continue_response().await?;
+        // Pingora takes this for an answer before the end of the body, and would close.
+        session.set_keepalive(Some(0));
+    }
+    Ok(())
 }
 
 /// The `Content-Length`, where there is one.
@@ -358,10 +368,12 @@ mod tests {
     #[test]
     fn held_bodies_share_their_room_and_give_it_back() {
         let room = Arc::new(Room::default());
-        let first = room.take(60, 100).unwrap();
-        assert!(room.take(41, 100).is_none());
-        let second = room.take(40, 100).unwrap();
+        let taken = || Taken { room: room.clone(), bytes: 0 };
+        let (mut first, mut second) = (taken(), taken());
+        assert!(first.take(60, 100));
+        assert!(!second.take(41, 100));
+        assert!(second.take(40, 100));
         drop((first, second));
-        assert!(room.take(100, 100).is_some());
+        assert!(taken().take(100, 100));
     }
 }

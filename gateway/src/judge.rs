@@ -24,6 +24,9 @@ use crate::target::{self, Malformed, Target};
 use crate::upstream::Upstream;
 use crate::wire::Connection;
 
+/// A request's name that came from a trusted proxy is kept up to this length.
+const REQUEST_ID_MAX: usize = 128;
+
 /// What is to be done with a request.
 #[derive(Debug)]
 pub enum Next {
@@ -49,6 +52,7 @@ pub fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange) -> N
     let address = client_address(peer, trusted, values(head, "x-forwarded-for"));
     exchange.client = Some(address);
     exchange.trusts_peer = trusted.iter().any(|network| network.contains(&peer.to_canonical()));
+    exchange.given_id = given_id(head).filter(|_| exchange.trusts_peer);
     let raw_head = head_bytes.as_deref().unwrap_or_default();
     if raw_head.len() as u64 > force.rules.settings.server.head_bytes_max {
         return Next::Refuse(Refusal::HeadTooLarge);
@@ -89,16 +93,27 @@ fn read_target<'h>(
     repaired: bool,
 ) -> Result<Target<'h>, Malformed> {
     if repaired {
-        return Err(Malformed::ForbiddenByte);
+        return Err(Malformed::RequestLine);
     }
-    let lengths = head.headers.get_all(header::CONTENT_LENGTH).iter().count();
-    let chunked = head.headers.contains_key(header::TRANSFER_ENCODING);
-    // Pingora drops Content-Length where both are there; what came over the wire still has it.
-    if lengths > 1 || (chunked && has_content_length(raw_head)) {
-        return Err(Malformed::Framing);
-    }
+    check_framing(head, raw_head)?;
     let host = head.headers.get(header::HOST).map(|host| host.as_bytes());
     target::read(head.raw_path(), host)
+}
+
+/// Refuses a body whose end two parsers could see in different places.
+fn check_framing(head: &RequestHeader, raw_head: &[u8]) -> Result<(), Malformed> {
+    let mut lengths = head.headers.get_all(header::CONTENT_LENGTH).iter();
+    let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
+    let length_holds = lengths.next().is_none_or(|length| {
+        !length.is_empty() && length.as_bytes().iter().all(u8::is_ascii_digit)
+    });
+    let coding = codings.next();
+    // Pingora drops Content-Length where both are there; what came over the wire still has it.
+    let coding_holds = coding.is_none_or(|coding| {
+        coding.as_bytes().eq_ignore_ascii_case(b"chunked") && !has_content_length(raw_head)
+    });
+    let once = lengths.next().is_none() && codings.next().is_none();
+    if length_holds && coding_holds && once { Ok(()) } else { Err(Malformed::Framing) }
 }
 
 fn has_content_length(raw_head: &[u8]) -> bool {
@@ -106,6 +121,14 @@ fn has_content_length(raw_head: &[u8]) -> bool {
     raw_head
         .split(|byte| *byte == b'\n')
         .any(|line| line.get(..NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME)))
+}
+
+/// The name that a request came with, where it can be one.
+fn given_id(head: &RequestHeader) -> Option<Box<str>> {
+    let given = head.headers.get("x-request-id")?.to_str().ok()?;
+    let holds =
+        (1..=REQUEST_ID_MAX).contains(&given.len()) && given.bytes().all(|b| b.is_ascii_graphic());
+    holds.then(|| given.into())
 }
 
 fn refuse_way(exchange: &mut Exchange, no_way: NoWay) -> Next {

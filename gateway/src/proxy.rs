@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::{Method, StatusCode, header};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorSource, ErrorType, Result};
@@ -61,7 +61,9 @@ impl ProxyHttp for Proxy {
         if let Some(connection) = Connection::of(session.stream()) {
             connection.head_is_read();
         }
-        session.set_read_timeout(Some(exchange.force.rules.settings.server.body_timeout));
+        let body_timeout = exchange.force.rules.settings.server.body_timeout;
+        session.set_read_timeout(Some(body_timeout));
+        session.set_write_timeout(Some(body_timeout));
         Ok(())
     }
 
@@ -121,7 +123,7 @@ impl ProxyHttp for Proxy {
 
     async fn response_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         head: &mut ResponseHeader,
         exchange: &mut Exchange,
     ) -> Result<()> {
@@ -131,7 +133,8 @@ impl ProxyHttp for Proxy {
             return Ok(());
         }
         exchange.status = Some(head.status.as_u16());
-        relay::to_client(head, exchange)
+        relay::end_hop(head, session.req_header().version)?;
+        relay::to_client(Connection::of(session.stream()), head, exchange)
     }
 
     fn fail_to_connect(
@@ -171,7 +174,10 @@ impl ProxyHttp for Proxy {
         let error_code = refusal.status();
         // Pingora closes the connection after a failure on the way; the answer says so.
         session.set_keepalive(None);
-        let written = self.refuse(session, exchange, refusal).await;
+        let mut written = self.refuse(session, exchange, refusal).await;
+        if written.is_ok() {
+            written = session.downstream_session.finish_body().await;
+        }
         FailToProxy {
             error_code: if written.is_ok() { error_code } else { 0 },
             can_reuse_downstream: false,
@@ -220,8 +226,8 @@ impl Proxy {
         batch: Batch,
     ) -> Result<(), Unread> {
         let head = session.req_header();
-        let encoded = head.headers.get(http::header::CONTENT_ENCODING);
-        if encoded.is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        let mut codings = head.headers.get_all(header::CONTENT_ENCODING).iter();
+        if !codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
             return Err(Unread::Refused(Refusal::EncodedBatch));
         }
         let server = &exchange.force.rules.settings.server;
@@ -249,26 +255,46 @@ impl Proxy {
         refusal: Refusal,
     ) -> Result<()> {
         self.parts.metrics.refusals.with_label_values(&[refusal.reason()]).inc();
-        let problem = refusal.problem();
-        let body = problem.body();
-        let mut head = ResponseHeader::build(problem.status, Some(12))?;
-        head.insert_header("Content-Type", MEDIA_TYPE)?;
-        head.insert_header("Content-Length", body.len())?;
-        head.insert_header("Cache-Control", "no-store")?;
-        if let Some((name, value)) = refusal.header() {
-            head.insert_header(name, value)?;
-        }
-        relay::to_client(&mut head, exchange)?;
         if refusal.closes() {
             session.set_keepalive(None);
         } else {
             drain(&mut session.downstream_session).await;
         }
-        exchange.status = Some(problem.status);
+        exchange.status = Some(refusal.status());
+        let with_body = session.req_header().method != Method::HEAD;
+        let whole = session.downstream_session.is_body_done();
+        if !whole {
+            session.set_keepalive(None);
+        }
+        if let Some(connection) = Connection::of(session.stream()) {
+            let keep = session.downstream_session.as_http1().is_some_and(|h1| h1.will_keepalive());
+            connection.answer(relay::answer(&refusal, exchange, keep, with_body));
+        } else {
+            self.refuse_through(session, exchange, &refusal, with_body).await?;
+        }
         exchange.refusal = Some(refusal);
-        let ends = session.req_header().method == Method::HEAD;
-        session.write_response_header(Box::new(head), ends).await?;
-        if !ends {
+        Ok(())
+    }
+
+    /// Answers through Pingora, where there is no connection of our own below it.
+    async fn refuse_through(
+        &self,
+        session: &mut Session,
+        exchange: &Exchange,
+        refusal: &Refusal,
+        with_body: bool,
+    ) -> Result<()> {
+        let body = refusal.problem().body();
+        let mut head = ResponseHeader::build(refusal.status(), Some(12))?;
+        head.insert_header(header::CONTENT_TYPE, MEDIA_TYPE)?;
+        head.insert_header(header::CONTENT_LENGTH, body.len())?;
+        head.insert_header(header::CACHE_CONTROL, "no-store")?;
+        if let Some((name, value)) = refusal.header() {
+            head.insert_header(name, value)?;
+        }
+        relay::to_client(None, &mut head, exchange)?;
+        session.write_response_header(Box::new(head), !with_body).await?;
+        if with_body {
             session.write_response_body(Some(body.into()), true).await?;
         }
         Ok(())
@@ -278,7 +304,7 @@ impl Proxy {
 /// Reads a small body away. Where it is not small, or slow, or waits for a `100 Continue` that
 /// it will not get, Pingora closes the connection after the answer.
 async fn drain(session: &mut ServerSession) {
-    if session.is_body_done() || session.req_header().headers.contains_key(http::header::EXPECT) {
+    if session.is_body_done() || session.req_header().headers.contains_key(header::EXPECT) {
         return;
     }
     let drained = async {
@@ -325,7 +351,7 @@ fn facts<'s>(session: &'s Session, error: Option<&Error>) -> Facts<'s> {
     let target = std::str::from_utf8(head.raw_path()).unwrap_or("(not UTF-8)");
     Facts {
         method: head.method.as_str(),
-        host: head.headers.get(http::header::HOST).and_then(|host| host.to_str().ok()),
+        host: head.headers.get(header::HOST).and_then(|host| host.to_str().ok()),
         path: target.split(['?', '#']).next().unwrap_or_default(),
         version: format!("{:?}", head.version),
         bytes_sent: session.body_bytes_sent(),

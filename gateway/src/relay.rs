@@ -14,20 +14,23 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
+use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
+use weir_common::problem::MEDIA_TYPE;
 
 use crate::exchange::Exchange;
-use crate::headers::{forwarded, is_traceparent};
+use crate::headers::{Told, forwarded, is_traceparent};
 use crate::judge::values;
+use crate::refuse::Refusal;
 use crate::wire::Connection;
 
-/// A request's name that came from a trusted proxy is kept up to this length.
-const REQUEST_ID_MAX: usize = 128;
+/// What `Connection` cannot take off an answer: its end would be lost.
+const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "upgrade"];
 
-/// What an upstream may not say, for we do.
+/// What neither side may say, for we do.
 const LIMIT_HEADERS: [&str; 9] = [
     "x-ratelimit-limit",
     "x-ratelimit-remaining",
@@ -53,6 +56,11 @@ pub fn to_upstream(session: &Session, head: &mut RequestHeader, exchange: &Excha
         head.insert_header(header::CONTENT_LENGTH, held.bytes)?;
     }
     join_cookies(head)?;
+    if says_limits(&head.headers) {
+        for name in LIMIT_HEADERS {
+            head.remove_header(name);
+        }
+    }
     if let Some(peer) = peer(session) {
         name_client(head, exchange, peer)?;
     }
@@ -67,7 +75,7 @@ fn peer(session: &Session) -> Option<IpAddr> {
         .map(|address| address.to_canonical())
 }
 
-/// `X-Forwarded-*`, `Forwarded` (RFC 7239) and `X-Real-IP`.
+/// `X-Forwarded-*` and `Forwarded` (RFC 7239). An `X-Real-IP` passes only from a trusted proxy.
 fn name_client(head: &mut RequestHeader, exchange: &Exchange, peer: IpAddr) -> Result<()> {
     let trusted = exchange.trusts_peer;
     let before = |name| {
@@ -91,19 +99,16 @@ fn name_client(head: &mut RequestHeader, exchange: &Exchange, peer: IpAddr) -> R
     head.insert_header("X-Forwarded-Proto", forwarded_proto)?;
     head.insert_header("X-Forwarded-Host", forwarded_host)?;
     head.insert_header("Forwarded", forwarded)?;
-    let client = exchange.client.unwrap_or(peer);
-    head.insert_header("X-Real-IP", client.to_string())?;
+    if !trusted {
+        head.remove_header("x-real-ip");
+    }
     Ok(())
 }
 
 /// `X-Request-Id` and `traceparent`.
 fn name_request(head: &mut RequestHeader, exchange: &Exchange) -> Result<()> {
-    let given = head.headers.get("x-request-id").filter(|_| exchange.trusts_peer);
-    let holds = |id: &&HeaderValue| {
-        (1..=REQUEST_ID_MAX).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
-    };
-    if given.filter(holds).is_none() {
-        head.insert_header("X-Request-Id", hex(exchange.id))?;
+    if exchange.given_id.is_none() {
+        head.insert_header("X-Request-Id", exchange.name().as_ref())?;
     }
     let traces: Vec<&[u8]> =
         head.headers.get_all("traceparent").iter().map(|v| v.as_bytes()).collect();
@@ -131,33 +136,123 @@ fn join_cookies(head: &mut RequestHeader) -> Result<()> {
 }
 
 /// Completes the head of an answer on its way to the client.
-pub fn to_client(head: &mut ResponseHeader, exchange: &Exchange) -> Result<()> {
-    for name in LIMIT_HEADERS {
-        head.remove_header(name);
+pub fn to_client(
+    connection: Option<&Connection>,
+    head: &mut ResponseHeader,
+    exchange: &Exchange,
+) -> Result<()> {
+    if says_limits(&head.headers) {
+        for name in LIMIT_HEADERS {
+            head.remove_header(name);
+        }
     }
-    head.insert_header("X-Request-Id", hex(exchange.id))?;
-    let Some(told) = &exchange.told else { return Ok(()) };
-    let limits = &exchange.force.rules.limits;
-    let binding = exchange.said.get(told.binding).and_then(|said| limits.get(said.limit));
-    head.insert_header("X-RateLimit-Limit", told.limit)?;
-    head.insert_header("X-RateLimit-Remaining", told.remaining)?;
-    head.insert_header("X-RateLimit-Reset", told.reset)?;
-    if let Some(limit) = binding {
-        head.insert_header("X-RateLimit-Resource", limit.name.as_str())?;
+    let refused = exchange.told.as_ref().is_some_and(|told| told.retry_after.is_some());
+    for name in ["x-request-id", "retry-after"].iter().take(if refused { 2 } else { 1 }) {
+        head.remove_header(*name);
     }
-    if let Some(seconds) = told.retry_after {
-        head.insert_header("Retry-After", seconds)?;
-    }
-    if let Some((policy, standing)) = &exchange.ietf {
-        head.insert_header("RateLimit-Policy", policy.as_str())?;
-        head.insert_header("RateLimit", standing.as_str())?;
+    match connection {
+        Some(connection) => connection.add_lines(lines(exchange).as_bytes()),
+        None => {
+            for line in lines(exchange).lines() {
+                let (name, value) = line.split_once(": ").unwrap_or((line, ""));
+                head.insert_header(name.to_owned(), value)?;
+            }
+        }
     }
     Ok(())
 }
 
-fn hex(id: u128) -> String {
-    let mut text = String::with_capacity(32);
-    // Writing to a String cannot fail.
-    let _ = write!(text, "{id:032x}");
+/// Whether there is any of [`LIMIT_HEADERS`], which is seldom, and quickly seen.
+fn says_limits(headers: &HeaderMap) -> bool {
+    headers.keys().map(HeaderName::as_str).any(|name| {
+        (name.starts_with("x-ratelimit") || name.starts_with("ratelimit"))
+            && LIMIT_HEADERS.contains(&name)
+    })
+}
+
+/// Takes off an answer what was meant for us alone (RFC 9110, 7.6.1), and what its client is too
+/// old to read.
+pub fn end_hop(head: &mut ResponseHeader, client: Version) -> Result<()> {
+    let options: Vec<String> = head
+        .headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|option| option.trim().to_ascii_lowercase())
+        .filter(|option| !option.is_empty() && !FRAMING.contains(&option.as_str()))
+        .collect();
+    for option in &options {
+        head.remove_header(option.as_str());
+    }
+    for name in ["keep-alive", "proxy-connection"] {
+        head.remove_header(name);
+    }
+    if client == Version::HTTP_10 {
+        // Without chunks the end of the body is the end of the connection.
+        head.remove_header(&header::TRANSFER_ENCODING);
+    }
+    Ok(())
+}
+
+/// What every answer says for us, as header lines with their line ends.
+pub fn lines(exchange: &Exchange) -> String {
+    let mut text = String::with_capacity(256);
+    write_lines(&mut text, exchange);
     text
+}
+
+/// Writing to a String cannot fail, and so nothing that it returns is looked at.
+fn write_lines(text: &mut String, exchange: &Exchange) {
+    let _ = match &exchange.given_id {
+        Some(given) => write!(text, "X-Request-Id: {given}\r\n"),
+        None => write!(text, "X-Request-Id: {:032x}\r\n", exchange.id),
+    };
+    let Some(told) = &exchange.told else { return };
+    let Told { limit, remaining, reset, .. } = told;
+    let _ = write!(
+        text,
+        "X-RateLimit-Limit: {limit}\r\nX-RateLimit-Remaining: {remaining}\r\nX-RateLimit-Reset: {reset}\r\n",
+    );
+    let limits = &exchange.force.rules.limits;
+    let binding = exchange.said.get(told.binding).and_then(|said| limits.get(said.limit));
+    if let Some(limit) = binding {
+        let _ = write!(text, "X-RateLimit-Resource: {}\r\n", limit.name);
+    }
+    if let Some(seconds) = told.retry_after {
+        let _ = write!(text, "Retry-After: {seconds}\r\n");
+    }
+    if let Some((policy, standing)) = &exchange.ietf {
+        let _ = write!(text, "RateLimit-Policy: {policy}\r\nRateLimit: {standing}\r\n");
+    }
+}
+
+/// A whole answer of our own, as bytes.
+pub fn answer(refusal: &Refusal, exchange: &Exchange, keep: bool, with_body: bool) -> Vec<u8> {
+    let problem = refusal.problem();
+    let body = problem.body();
+    let reason =
+        StatusCode::from_u16(problem.status).ok().and_then(|status| status.canonical_reason());
+    let date = get_cached_date();
+    let mut text = String::with_capacity(1_024);
+    let _ = write!(
+        text,
+        "HTTP/1.1 {} {}\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {}\r\n\
+         Cache-Control: no-store\r\nDate: {}\r\nConnection: {}\r\n",
+        problem.status,
+        reason.unwrap_or_default(),
+        body.len(),
+        date.to_str().unwrap_or_default(),
+        if keep { "keep-alive" } else { "close" },
+    );
+    if let Some((name, value)) = refusal.header() {
+        let _ = write!(text, "{name}: {value}\r\n");
+    }
+    write_lines(&mut text, exchange);
+    text.push_str("\r\n");
+    let mut bytes = text.into_bytes();
+    if with_body {
+        bytes.extend_from_slice(&body);
+    }
+    bytes
 }

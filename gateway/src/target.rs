@@ -33,6 +33,8 @@ pub struct Target<'r> {
 /// Why a target is refused. Each is a 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
+    /// A request line with bytes that none has: Pingora drops or escapes them without a word.
+    RequestLine,
     /// Bytes that are not UTF-8, as they stand or once decoded.
     NotUtf8,
     /// Neither `/path` nor `http://host/path`.
@@ -59,7 +61,7 @@ pub enum Malformed {
     HostForm,
     /// An absolute-form target for another host than `Host`.
     HostMismatch,
-    /// Both `Content-Length` and `Transfer-Encoding`.
+    /// A body whose end is said twice, or in a way that is read in two ways.
     Framing,
     /// A captured identifier that is none.
     Identifier,
@@ -68,6 +70,7 @@ pub enum Malformed {
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::RequestLine => "The request line has spaces, control bytes or a `#` in its target.",
             Self::NotUtf8 => "The request target is not UTF-8.",
             Self::Form => "The request target must be a path that starts with `/`.",
             Self::ForbiddenByte => "The path has a control byte, a space or a backslash in it.",
@@ -81,7 +84,7 @@ impl fmt::Display for Malformed {
             Self::HostMissing => "The request has no Host.",
             Self::HostForm => "The Host is not a host name, with a port or without.",
             Self::HostMismatch => "The request target names another host than the Host header.",
-            Self::Framing => "The request has both Content-Length and Transfer-Encoding.",
+            Self::Framing => "The request needs one Content-Length, in digits, or one Transfer-Encoding: chunked.",
             Self::Identifier => "An identifier in the request is not 1 to 64 of A-Z a-z 0-9 _ -.",
         })
     }
@@ -103,44 +106,59 @@ pub fn read<'r>(target: &'r [u8], host: Option<&'r [u8]>) -> Result<Target<'r>, 
         Some((_, rest)) if rest.starts_with('/') => rest,
         Some(_) => return Err(Malformed::Form),
     };
-    if origin_form.contains('#') {
-        return Err(Malformed::Fragment);
-    }
     let (path, query) = origin_form.split_once('?').unwrap_or((origin_form, ""));
     check_path(path)?;
-    if query.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
-        return Err(Malformed::ForbiddenByte);
+    for byte in query.bytes() {
+        match byte {
+            0..=b' ' | 0x7f => return Err(Malformed::ForbiddenByte),
+            b'#' => return Err(Malformed::Fragment),
+            _ => {}
+        }
     }
     Ok(Target { host, path, origin_form })
 }
 
 /// Decides whether a path has exactly one reading.
 pub fn check_path(path: &str) -> Result<(), Malformed> {
-    let Some(segments) = path.strip_prefix('/') else { return Err(Malformed::Form) };
-    if path.bytes().any(|byte| byte <= b' ' || byte == 0x7f || byte == b'\\') {
-        return Err(Malformed::ForbiddenByte);
-    }
-    if path.contains('%') {
-        check_escapes(path.as_bytes())?;
-    }
-    if segments.is_empty() {
-        return Ok(());
-    }
-    for segment in segments.split('/') {
-        match without_parameters(segment) {
-            "" => return Err(Malformed::EmptySegment),
-            "." | ".." => return Err(Malformed::DotSegment),
-            _ => {}
+    let Some(rest) = path.strip_prefix('/') else { return Err(Malformed::Form) };
+    let (mut escaped, mut in_parameters, mut name, mut only_dots) = (false, false, 0_usize, true);
+    for byte in rest.bytes().chain([b'/']) {
+        match byte {
+            b'/' => {
+                check_segment(name, only_dots, rest)?;
+                (in_parameters, name, only_dots) = (false, 0, true);
+            }
+            0..=b' ' | 0x7f | b'\\' => return Err(Malformed::ForbiddenByte),
+            b'#' => return Err(Malformed::Fragment),
+            b';' => in_parameters = true,
+            _ => {
+                escaped |= byte == b'%';
+                if !in_parameters {
+                    name += 1;
+                    only_dots &= byte == b'.';
+                }
+            }
         }
     }
-    Ok(())
+    if escaped { check_escapes(path) } else { Ok(()) }
+}
+
+/// Decides about a segment by its name, which ends at the first `;`.
+fn check_segment(name: usize, only_dots: bool, path: &str) -> Result<(), Malformed> {
+    match name {
+        0 if path.is_empty() => Ok(()),
+        0 => Err(Malformed::EmptySegment),
+        1 | 2 if only_dots => Err(Malformed::DotSegment),
+        _ => Ok(()),
+    }
 }
 
 /// The path as a server sees it that drops `;parameters`; nothing where there are none.
 #[must_use]
 pub fn stripped(path: &str) -> Option<String> {
-    let has_parameters = path.contains(';') || path.contains("%3b") || path.contains("%3B");
-    has_parameters.then(|| path.split('/').map(without_parameters).collect::<Vec<_>>().join("/"))
+    let may_have = path.bytes().any(|byte| byte == b';' || byte == b'%');
+    let has = may_have && (path.contains(';') || path.contains("%3b") || path.contains("%3B"));
+    has.then(|| path.split('/').map(without_parameters).collect::<Vec<_>>().join("/"))
 }
 
 fn without_parameters(segment: &str) -> &str {
@@ -149,9 +167,17 @@ fn without_parameters(segment: &str) -> &str {
     segment.get(..end).unwrap_or(segment)
 }
 
-fn check_escapes(path: &[u8]) -> Result<(), Malformed> {
+/// Decides about a path that has escapes in it.
+fn check_escapes(path: &str) -> Result<(), Malformed> {
+    for segment in path.split('/').skip(1) {
+        match without_parameters(segment) {
+            "" => return Err(Malformed::EmptySegment),
+            "." | ".." => return Err(Malformed::DotSegment),
+            _ => {}
+        }
+    }
     let mut decoded = Vec::with_capacity(path.len());
-    let mut rest = path;
+    let mut rest = path.as_bytes();
     while let [first, tail @ ..] = rest {
         if *first != b'%' {
             decoded.push(*first);

@@ -1,1 +1,20 @@
-//! x
+//! The end-to-end tests, one module per story, against the program as an operator runs it.
+
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on says why and stops"
+)]
+
+mod batch;
+mod deadlines;
+mod harness;
+mod interleavings;
+mod limits;
+mod operating;
+mod proxying;
+mod real_servers;
+mod shipped;
+mod targets;
+mod tidy;

@@ -160,7 +160,8 @@ impl Gate {
 }
 
 fn message(method: &str, status: u16, fields: &[(String, String)], body: &[u8]) -> Vec<u8> {
-    let mut bytes = format!("HTTP/1.1 {status} Scripted\r\n").into_bytes();
+    let reason = if status == 200 { "OK" } else { "Scripted" };
+    let mut bytes = format!("HTTP/1.1 {status} {reason}\r\n").into_bytes();
     for (name, value) in fields {
         bytes.extend(format!("{name}: {value}\r\n").bytes());
     }

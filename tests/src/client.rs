@@ -1,4 +1,4 @@
-//! A client on a raw socket: sends exactly the bytes it is given, reads exactly one answer at a time.
+//! A client on a raw socket: sends exactly the bytes it is given, reads one answer at a time.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
@@ -54,8 +54,8 @@ impl Client {
     /// Sends a request and reads the answer.
     #[track_caller]
     pub fn call(&mut self, request: &Request) -> Response {
-        self.send(request.head_bytes());
-        // A refusal may come, and the connection go, before the body has been taken.
+        // A refusal may come, and the connection go, before all of it has been taken.
+        let _ = self.try_send(request.head_bytes());
         let _ = self.try_send(request.body_bytes());
         if request.is_head() { self.read_head_only() } else { self.read() }
     }
@@ -73,6 +73,13 @@ impl Client {
         self.read()
     }
 
+    /// Sends raw bytes and reads the answer, if there is one.
+    pub fn try_exchange(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<Response> {
+        // A server that has hung up may still have answered first.
+        let _ = self.try_send(bytes);
+        self.try_read()
+    }
+
     /// Reads one whole answer.
     #[track_caller]
     pub fn read(&mut self) -> Response {
@@ -81,7 +88,7 @@ impl Client {
 
     /// Reads one whole answer, which may break off.
     pub fn try_read(&mut self) -> io::Result<Response> {
-        let mut response = self.try_read_head()?;
+        let mut response = self.try_read_head_only()?;
         let bodiless = matches!(response.status, 101 | 204 | 304);
         let framing = response.head.framing(Framing::UntilClose);
         if !bodiless {
@@ -93,7 +100,24 @@ impl Client {
     /// Reads the answer to a HEAD request, or the beginning of an answer that is still coming.
     #[track_caller]
     pub fn read_head_only(&mut self) -> Response {
-        self.try_read_head().unwrap_or_else(|error| panic!("read a head: {error}"))
+        self.try_read_head_only().unwrap_or_else(|error| panic!("read a head: {error}"))
+    }
+
+    /// Reads a head, where the connection may well end instead.
+    pub fn try_read_head_only(&mut self) -> io::Result<Response> {
+        let mut response = Response::default();
+        loop {
+            let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
+            let head = self.reader.head()?.ok_or_else(ended)?;
+            let status = status(&head)?;
+            // 101 is interim by its number only: nothing of HTTP follows it.
+            if (100..200).contains(&status) && status != 101 {
+                response.interim.push(head);
+                continue;
+            }
+            (response.status, response.head) = (status, head);
+            return Ok(response);
+        }
     }
 
     /// Reads raw bytes up to and including `needle`.
@@ -131,22 +155,6 @@ impl Client {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return all,
                 Err(error) => panic!("the server keeps the connection open: {error}"),
             }
-        }
-    }
-
-    fn try_read_head(&mut self) -> io::Result<Response> {
-        let mut response = Response::default();
-        loop {
-            let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
-            let head = self.reader.head()?.ok_or_else(ended)?;
-            let status = status(&head)?;
-            // 101 is interim by its number only: nothing of HTTP follows it.
-            if (100..200).contains(&status) && status != 101 {
-                response.interim.push(head);
-                continue;
-            }
-            (response.status, response.head) = (status, head);
-            return Ok(response);
         }
     }
 }

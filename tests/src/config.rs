@@ -1,4 +1,4 @@
-//! The configuration a test's gateway starts with: the shipped one, and what the test changes in it.
+//! The configuration a test's gateway starts with, and what the test changes in it.
 //!
 //! Kept as text, so that a test can also say what is wrong on purpose.
 
@@ -201,6 +201,18 @@ impl Config {
         };
         for line in Section::new(header, lines).lines {
             self.sections[at].set(line);
+        }
+        self
+    }
+
+    /// Replaces a line wherever it stands; for routes, which share one header.
+    #[track_caller]
+    pub fn replacing(mut self, line: &str, by: &str) -> Self {
+        let lines = self.sections.iter_mut().flat_map(|section| &mut section.lines);
+        let found: Vec<&mut String> = lines.filter(|known| *known == line).collect();
+        assert!(!found.is_empty(), "no line reads {line}");
+        for known in found {
+            by.clone_into(known);
         }
         self
     }

@@ -37,6 +37,7 @@ impl Folder {
     /// Replaces a file in one step, as a careful operator or a config map does.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
         let draft = self.path(&format!("{name}.draft"));
         fs::write(&draft, text).unwrap();
         fs::rename(&draft, &path).unwrap();

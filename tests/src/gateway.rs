@@ -84,6 +84,15 @@ impl Gateway {
         state["used"].as_u64().unwrap_or_else(|| panic!("no used in {state}"))
     }
 
+    /// How much a key may use of a limit: its requests, or the burst of its bucket.
+    #[track_caller]
+    pub fn allowed(&self, limit: &str, key: &str) -> u64 {
+        let state = self.limit(limit, key);
+        let allowance = &state["allowance"];
+        let allowed = allowance["requests"].as_u64().or(allowance["burst"].as_u64());
+        allowed.unwrap_or_else(|| panic!("no allowance in {state}"))
+    }
+
     /// Replaces the configuration file, without asking for a reload.
     pub fn write_config(&self, text: &str) {
         self.folder.write(CONFIG, text);

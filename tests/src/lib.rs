@@ -1,4 +1,4 @@
-//! The world the end-to-end tests run in: the real gateway between raw clients and recording upstreams.
+//! The world the end-to-end tests run in: the real gateway, raw clients, recording upstreams.
 //!
 //! A test states what goes in as bytes and what must come out as bytes, so nothing here corrects,
 //! normalises or retries anything. Every wait has a deadline and says what it waited for.
@@ -18,9 +18,17 @@ pub mod config;
 pub mod folder;
 pub mod gateway;
 pub mod lines;
+pub mod modelled;
 pub mod request;
 pub mod response;
 pub mod upstream;
 pub mod wait;
 pub mod wire;
 pub mod world;
+
+/// The locks of [`modelled`], in the place where the gateway has its own.
+mod sync {
+    pub(crate) use std::sync::PoisonError;
+
+    pub(crate) use loom::sync::{Mutex, MutexGuard};
+}

@@ -101,7 +101,7 @@ impl Request {
             None => Vec::new(),
             Some(Body::Fixed(bytes)) => bytes.clone(),
             Some(Body::Chunks(chunks)) => {
-                let mut bytes: Vec<u8> = chunks.iter().flat_map(|piece| chunk(piece)).collect();
+                let mut bytes: Vec<u8> = chunks.iter().flat_map(chunk).collect();
                 bytes.extend(chunk(b""));
                 bytes
             }

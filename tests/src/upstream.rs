@@ -7,14 +7,14 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::answer::{After, Answer};
-use crate::wait::{Deadline, PATIENCE};
+use crate::wait::{self, Deadline, PATIENCE};
 use crate::wire::{Framing, Head, Reader};
 
 /// One request as it arrived.
@@ -92,7 +92,7 @@ impl Upstream {
             open: Mutex::default(),
             stopping: AtomicBool::new(true),
         };
-        let parked = park("127.0.0.1:0".parse().unwrap());
+        let parked = park("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = parked.local_addr().unwrap().as_socket().unwrap();
         Self { shared: Arc::new(shared), address, acceptor: None, parked: Some(parked) }
     }
@@ -114,17 +114,11 @@ impl Upstream {
 
     /// Refuses connections from now on and tears down those that are open.
     pub fn stop(&mut self) {
-        let Some(acceptor) = self.acceptor.take() else { return };
-        self.shared.stopping.store(true, Ordering::SeqCst);
-        // The acceptor looks at the flag when it is woken; nothing else wakes it.
-        drop(TcpStream::connect(self.address));
-        acceptor.join().unwrap();
-        for (_, stream) in self.shared.open.lock().unwrap().drain() {
-            if let Some(stream) = stream.upgrade() {
-                let _ = stream.shutdown(Shutdown::Both);
-            }
+        if self.halt() {
+            // A process that is being started may hold a copy of the listener until its exec.
+            let free = || park(self.address).ok();
+            self.parked = Some(wait::until("the port of a stopped upstream", free));
         }
-        self.parked = Some(park(self.address));
     }
 
     /// Listens again on the same port.
@@ -184,6 +178,21 @@ impl Upstream {
         }
     }
 
+    /// Ends the acceptor and every connection; false where there is no acceptor.
+    fn halt(&mut self) -> bool {
+        let Some(acceptor) = self.acceptor.take() else { return false };
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        // The acceptor looks at the flag when it is woken; nothing else wakes it.
+        drop(TcpStream::connect(self.address));
+        // A test that failed while it held a lock has said so already.
+        let _ = acceptor.join();
+        let open = self.shared.open.lock().unwrap_or_else(PoisonError::into_inner);
+        for stream in open.values().filter_map(Weak::upgrade) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        true
+    }
+
     /// Waits until so many requests have arrived, heads at least.
     pub fn wait_for_requests(&self, count: usize) -> Vec<Received> {
         let what = format!("{count} requests");
@@ -193,7 +202,7 @@ impl Upstream {
 
 impl Drop for Upstream {
     fn drop(&mut self) {
-        self.stop();
+        self.halt();
     }
 }
 
@@ -295,9 +304,9 @@ fn named(name: String) -> Builder {
 }
 
 /// Binds without listening: the kernel refuses connections and gives the port to nobody else.
-fn park(address: SocketAddr) -> Socket {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.set_reuse_address(true).unwrap();
-    socket.bind(&address.into()).unwrap();
-    socket
+fn park(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }

@@ -75,8 +75,8 @@ mod tests {
 
     use weir_common::rolling;
 
+    use super::super::key::{Scope, Seed};
     use super::*;
-    use crate::limit::key::{Scope, Seed};
 
     #[test]
     fn a_boost_holds_until_its_time_is_over() {

@@ -1,0 +1,151 @@
+//! The admin listener: health, metrics, and a look into limits.
+
+use weir_tests::request::Request;
+use weir_tests::wait;
+use weir_tests::world::World;
+
+#[test]
+fn a_gateway_says_that_it_lives_and_is_ready() {
+    let mut world = World::new();
+    world.gateway.ask(&Request::get("/livez")).expect(200);
+    world.gateway.ask(&Request::get("/readyz")).expect(200);
+    // It is ready to refuse, too: an upstream that is down is no fault of its own.
+    world.control.stop();
+    world.gateway.ask(&Request::get("/readyz")).expect(200);
+}
+
+#[test]
+fn what_the_admin_listener_does_not_know_is_404_or_405() {
+    let world = World::new();
+    for request in [
+        Request::get("/nowhere"),
+        Request::get("/reload"),
+        Request::get("/limits/no_such_limit/ws_acme"),
+        Request::post("/limits/workspace/ws_acme", "{}"),
+        Request::new("DELETE", "/metrics"),
+    ] {
+        let status = world.gateway.ask(&request).status;
+        assert!([404, 405].contains(&status), "{status}: {request:?}");
+    }
+}
+
+#[test]
+fn a_limit_can_be_looked_into_and_looking_costs_nothing() {
+    let world = World::new();
+    let fresh = world.gateway.limit("workspace", "ws_never_seen");
+    assert_eq!((&fresh["used"], &fresh["remaining"]), (&0.into(), &60.into()));
+    let told = world.get("/v1/workspaces/ws_acme").expect(200).allowance();
+    for _ in 0..3 {
+        let state = world.gateway.limit("workspace", "ws_acme");
+        assert_eq!(state["limit"], "workspace", "{state}");
+        assert_eq!(state["key"], "ws_acme", "{state}");
+        assert_eq!(state["used"], 1, "{state}");
+        assert_eq!(state["remaining"], 59, "{state}");
+        assert_eq!(state["reset"], told.reset, "{state}");
+    }
+    world.get_from("in_acme", "/login").expect(200);
+    assert_eq!(world.gateway.allowed("workspace", "ws_acme"), 60);
+    assert_eq!(world.gateway.allowed("instance", "in_acme"), 200);
+    world.get("/v1/me").expect(200);
+    assert_eq!(world.gateway.used("address", "127.0.0.1"), 1);
+}
+
+#[test]
+fn a_limit_can_be_reset_for_one_key() {
+    let world = World::with(|config| config.with("[limits.workspace]", "requests = 1"));
+    world.get("/v1/workspaces/ws_acme").expect(200);
+    world.get("/v1/workspaces/ws_quiet").expect(200);
+    world.get("/v1/workspaces/ws_acme").expect(429);
+    let reset = world.gateway.ask(&Request::new("DELETE", "/limits/workspace/ws_acme"));
+    assert!((200..300).contains(&reset.status), "{}", reset.status);
+    world.get("/v1/workspaces/ws_acme").expect(200);
+    world.get("/v1/workspaces/ws_quiet").expect(429);
+    assert_eq!(world.gateway.used("organisation", "org_acme"), 3, "only what was asked for");
+}
+
+#[test]
+fn metrics_move_and_never_name_a_tenant() {
+    let world = World::with(|config| config.with("[limits.workspace]", "requests = 1"));
+    let before = metrics(&world);
+    world.get("/v1/workspaces/ws_acme").expect(200);
+    world.get("/v1/workspaces/ws_acme").expect(429);
+    world.get("/v1/workspaces/ws_invented/secret-name").expect(200);
+    world.get_from("in_acme", "/login").expect(200);
+    world.get("/nowhere-at-all").expect(404);
+    let after = metrics(&world);
+    assert_ne!(before, after);
+    assert!(after.contains("workspace"), "which limit refused:\n{after}");
+    for name in ["ws_acme", "ws_invented", "secret-name", "in_acme", "org_acme", "nowhere-at-all"] {
+        assert!(!after.contains(name), "{name} is in\n{after}");
+    }
+}
+
+#[test]
+fn metrics_have_no_more_series_however_many_tenants_there_are() {
+    let world = World::new();
+    let series = || metrics(&world).lines().filter(|line| !line.starts_with('#')).count();
+    // A request is counted when it is over, which may be after its answer has been read.
+    let counted = |count: u64| {
+        let line = format!("weir_gateway_requests_total{{code=\"200\",plane=\"control\"}} {count}");
+        wait::until(&line, || metrics(&world).contains(&line).then_some(()));
+    };
+    world.get("/v1/workspaces/ws_0").expect(200);
+    counted(1);
+    let before = series();
+    for number in 1..200 {
+        world.get(&format!("/v1/workspaces/ws_{number}/p{number}")).expect(200);
+    }
+    counted(200);
+    assert_eq!(series(), before);
+}
+
+#[test]
+fn the_busiest_and_the_most_refused_can_be_asked_for() {
+    let world = World::with(|config| config.with("[limits.workspace]", "requests = 2"));
+    let mut client = world.client();
+    for _ in 0..10 {
+        client.get("/v1/workspaces/ws_acme");
+    }
+    client.get("/v1/workspaces/ws_quiet").expect(200);
+    let top = world.gateway.ask(&Request::get("/top")).expect(200).json().to_string();
+    assert!(top.contains("ws_acme"), "{top}");
+}
+
+#[test]
+fn the_configuration_in_force_can_be_read() {
+    let world = World::new();
+    let answer = world.gateway.ask(&Request::get("/config")).expect(200);
+    for word in ["workspace", "organisation", "instance", "batch", "api.localhost"] {
+        assert!(answer.text().contains(word), "{word} is not in {}", answer.text());
+    }
+}
+
+#[test]
+fn beyond_loopback_the_admin_listener_wants_its_token() {
+    let token = "a-token-of-some-length-0123456789";
+    let folder = weir_tests::folder::Folder::new();
+    let path = folder.write("admin.token", &format!("{token}\n"));
+    let line = format!("admin_token_file = \"{}\"", path.display());
+    // Ready or not is no secret; a load balancer has no token.
+    let world = World::with(|config| config.with("[server]", &line));
+    world.gateway.ask(&Request::get("/limits/workspace/ws_acme")).expect(401);
+    world.gateway.ask(&Request::post("/reload", "")).expect(401);
+    let with = |token: &str| {
+        let field = format!("Bearer {token}");
+        world.gateway.ask(&Request::get("/config").field("Authorization", &field))
+    };
+    with("wrong").expect(401);
+    with(&token[1..]).expect(401);
+    let shown = with(token).expect(200).text();
+    assert!(!shown.contains(token), "a secret is shown: {shown}");
+}
+
+/// The metrics, in the text format that Prometheus reads.
+fn metrics(world: &World) -> String {
+    let answer = world.gateway.ask(&Request::get("/metrics")).expect(200);
+    let kind = answer.field("content-type").unwrap_or_default();
+    assert!(kind.starts_with("text/plain"), "{kind}");
+    let text = answer.text();
+    assert!(text.contains("# HELP ") && text.contains("# TYPE "), "{text}");
+    text
+}

@@ -1,0 +1,133 @@
+//! The command line: what it answers, where it writes, and with which code it exits.
+
+use serde_json::Value;
+use weir_tests::folder::Folder;
+use weir_tests::gateway::{CONFIG, Finished, run};
+use weir_tests::world::World;
+
+use super::folder;
+
+#[test]
+fn a_good_file_is_found_good() {
+    run(&folder(), &["check", "--config", CONFIG]).expect(0);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let empty = Folder::new();
+    for command in ["check", "run"] {
+        let finished = run(&empty, &[command, "--config", "nowhere.toml"]).expect(64);
+        assert!(finished.said().contains("nowhere.toml"), "{}", finished.said());
+    }
+}
+
+#[test]
+fn what_the_command_line_does_not_know_is_an_error() {
+    for arguments in [&["fly"][..], &["run", "--fast"], &["explain", "GET"], &["limits", "show"]] {
+        let finished = run(&folder(), arguments);
+        assert_ne!(finished.code, Some(0), "{arguments:?}");
+        assert!(!finished.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_names_every_command_and_version_a_number() {
+    let help = run(&folder(), &["--help"]).expect(0).stdout;
+    for command in ["run", "check", "explain", "limits", "completions"] {
+        assert!(help.contains(command), "{command} is not in\n{help}");
+    }
+    let version = run(&folder(), &["--version"]).expect(0).stdout;
+    assert!(version.starts_with("weir-gateway "), "{version}");
+}
+
+#[test]
+fn shells_are_told_how_to_complete() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&folder(), &["completions", shell]).expect(0).stdout;
+        assert!(script.contains("weir-gateway") && script.contains("explain"), "{shell}");
+    }
+}
+
+#[test]
+fn explain_says_which_limits_a_request_meets_and_whose() {
+    let said = explain(&["GET", "http://api.localhost/v1/workspaces/ws_special/users"]);
+    for word in ["/v1/workspaces/{workspace}/{*rest}", "workspace", "ws_special", "organisation"] {
+        assert!(said.contains(word), "{word} is not in\n{said}");
+    }
+    for word in ["org_globex", "enterprise", "7", "600"] {
+        assert!(said.contains(word), "{word} is not in\n{said}");
+    }
+
+    let batch = explain(&["POST", "http://api.localhost/v1/workspaces/ws_acme/tenants:batch"]);
+    let limits = |said: &str| said.lines().filter(|line| line.starts_with("limit")).count();
+    assert!(batch.contains("batch for ws_acme") && limits(&batch) == 1, "{batch}");
+    let instance = explain(&["GET", "http://in_acme.auth.localhost/login"]);
+    assert!(instance.contains("in_acme") && instance.contains("200"), "{instance}");
+    let domain = explain(&["GET", "https://login.special.example/login"]);
+    assert!(domain.contains("in_special") && domain.contains('9'), "{domain}");
+}
+
+#[test]
+fn explain_says_what_is_exempt_and_what_is_refused() {
+    assert!(explain(&["GET", "http://api.localhost/healthz"]).contains("exempt"));
+    for (method, url, status) in [
+        ("GET", "http://api.localhost/healthz/../v1/me", "400"),
+        ("GET", "http://api.localhost/nowhere", "404"),
+        ("GET", "http://nobody.example/", "404"),
+        ("POST", "http://api.localhost/healthz", "405"),
+    ] {
+        let finished = run(&folder(), &["explain", method, url, "--config", CONFIG]);
+        assert!(finished.said().contains(status), "{url}: {}", finished.said());
+    }
+}
+
+#[test]
+fn explain_takes_headers_and_speaks_json() {
+    let url = "http://api.localhost/v1/workspaces/ws_acme";
+    let said = explain(&["GET", url, "--json", "-H", "Accept: */*", "-H", "X-Forwarded-For: ::1"]);
+    let value: Value = serde_json::from_str(&said).unwrap();
+    let text = value.to_string();
+    for word in ["ws_acme", "org_acme", "workspace", "organisation", "60"] {
+        assert!(text.contains(word), "{word} is not in {text}");
+    }
+}
+
+#[test]
+fn limits_are_shown_reset_and_raised_through_the_admin_listener() {
+    let world = World::with(|config| config.with("[limits.workspace]", "requests = 2"));
+    let target = "/v1/workspaces/ws_acme";
+    world.get(target).expect(200);
+    world.get(target).expect(200);
+    world.get(target).expect(429);
+    let limits = |arguments: &[&str]| -> Finished {
+        let admin = ["--admin", world.gateway.admin()];
+        run(world.gateway.folder(), &[&["limits"], arguments, &admin].concat())
+    };
+    let shown = limits(&["show", "ws_acme", "--limit", "workspace"]).expect(0).stdout;
+    assert!(shown.contains("workspace") && shown.contains('2'), "{shown}");
+    let all = limits(&["show", "ws_acme"]).expect(0).stdout;
+    assert!(all.contains("workspace") && !all.contains("batch"), "what it has used: {all}");
+
+    limits(&["boost", "ws_acme", "--limit", "workspace", "--requests", "5", "--for", "10m"])
+        .expect(0);
+    let boosted = world.get(target).expect(200).allowance();
+    assert_eq!((boosted.limit, boosted.remaining), (5, 2));
+
+    limits(&["reset", "ws_acme"]).expect(0);
+    assert_eq!(world.gateway.used("workspace", "ws_acme"), 0);
+    assert_ne!(limits(&["show", "ws_acme", "--limit", "no_such_limit"]).code, Some(0));
+}
+
+#[test]
+fn a_gateway_that_is_not_there_is_an_error_with_its_address() {
+    let finished = run(&folder(), &["limits", "show", "ws_acme", "--admin", "127.0.0.1:9"]);
+    assert_ne!(finished.code, Some(0));
+    assert!(finished.stderr.contains("127.0.0.1:9"), "{}", finished.stderr);
+}
+
+/// What `explain` says of a request under the default files.
+#[track_caller]
+fn explain(arguments: &[&str]) -> String {
+    let all = [&["explain"], arguments, &["--config", CONFIG]].concat();
+    run(&folder(), &all).expect(0).stdout
+}

@@ -1,0 +1,172 @@
+//! Mistakes in the files: all of them found at once, each with its place and what would be right.
+
+use weir_tests::config::{Config, DIRECTORY};
+use weir_tests::gateway::{CONFIG, run};
+use weir_tests::upstream::Upstream;
+
+use super::folder_of;
+
+/// A section, lines set in it, and a word that the complaint must have.
+const MISTAKES: &[(&str, &str, &str)] = &[
+    ("[server]", "htpp = [\"127.0.0.1:0\"]", "http"),
+    ("[sever]", "threads = 1", "server"),
+    ("[server]", "threads = \"many\"", "threads"),
+    ("[server]", "threads = -1", "threads"),
+    ("[server]", "http = [\"localhost\"]", "localhost"),
+    ("[server]", "admin = \"0.0.0.0:0\"", "token"),
+    ("[server]", "trusted_proxies = [\"10.0.0.0/99\"]", "10.0.0.0/99"),
+    ("[server]", "head_timeout = \"soon\"", "head_timeout"),
+    ("[server]", "head_timeout = 10", "head_timeout"),
+    ("[store]", "kind = \"memry\"", "memory"),
+    ("[directory]", "unknown = \"by_adress\"", "by_address"),
+    ("[identity]", "verify = \"maybe\"", "none"),
+    ("[planes.control]", "hosts = [\"api localhost\"]", "api localhost"),
+    ("[planes.data]", "hosts = [\"api.localhost\"]", "api.localhost"),
+    ("[upstreams.control]", "servers = []", "servers"),
+    ("[upstreams.control]", "servers = [\"no port\"]", "no port"),
+    ("[limits.workspace]", "requests = 0", "requests"),
+    ("[limits.workspace]", "requests = 5000", "token_bucket"),
+    ("[limits.workspace]", "request = 60", "requests"),
+    ("[limits.workspace]", "window = \"1 fortnight\"", "window"),
+    ("[limits.workspace]", "rate = 5", "rate"),
+    ("[limits.workspace]", "key = \"wrkspace\"", "workspace"),
+    ("[limits.workspace]", "algorithm = \"leaky\"", "rolling_window"),
+    ("[limits.instance]", "burst = 0", "burst"),
+    ("[limits.instance]", "window = \"1m\"", "window"),
+    ("[limits.more]", "key = \"address\"", "algorithm"),
+    ("[plans.free]", "limits.wrkspace = { requests = 6 }", "workspace"),
+    ("[plans.free]", "limits.workspace = { burst = 6 }", "requests"),
+    ("[[routes]]", "plane = \"contrl\"\npath = \"/a\"\nupstream = \"control\"", "control"),
+    ("[[routes]]", "plane = \"control\"\npath = \"/a\"\nupstream = \"nobody\"", "nobody"),
+    (
+        "[[routes]]",
+        "plane = \"control\"\npath = \"/a\"\nlimits = [\"wrkspace\"]\nupstream = \"control\"",
+        "workspace",
+    ),
+    (
+        "[[routes]]",
+        "plane = \"control\"\npath = \"a\"\nexempt = true\nupstream = \"control\"",
+        "path",
+    ),
+    (
+        "[[routes]]",
+        "plane = \"control\"\npath = \"/a/../b\"\nexempt = true\nupstream = \"control\"",
+        "path",
+    ),
+    (
+        "[[routes]]",
+        "plane = \"control\"\npath = \"/a\"\nexempt = true\nlimits = [\"address\"]\n\
+         upstream = \"control\"",
+        "exempt",
+    ),
+    (
+        "[[routes]]",
+        "plane = \"control\"\npath = \"/a\"\nlimits = [\"instance\"]\nupstream = \"control\"",
+        "instance",
+    ),
+    (
+        "[[routes]]",
+        "plane = \"control\"\nmethods = [\"GET\"]\npath = \"/healthz\"\nexempt = true\n\
+         upstream = \"control\"",
+        "another route",
+    ),
+    ("[[routes]]", "plane = \"control\"\nexempt = true\nupstream = \"control\"", "path"),
+    ("[server", "", "unclosed"),
+];
+
+#[test]
+fn every_mistake_is_refused_with_its_place() {
+    let mut wrong = Vec::new();
+    for (section, lines, word) in MISTAKES {
+        let config = Config::default().with(section, lines);
+        let finished = run(&folder_of(&config, DIRECTORY), &["check", "--config", CONFIG]);
+        let told = finished.said();
+        let placed = told.lines().any(|line| is_placed(line, CONFIG) && line.contains(word));
+        if finished.code != Some(64) || !placed {
+            wrong.push(format!("{section} {lines}: exit {:?}, {told}", finished.code));
+        }
+    }
+    assert!(wrong.is_empty(), "{} mistakes:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn mistakes_in_the_directory_are_found_with_the_rest() {
+    let mut wrong = Vec::new();
+    for (entry, word) in [
+        ("[workspaces.ws_x]\norganisation = \"org_nobody\"", "org_nobody"),
+        ("[workspaces.ws_x]\norganisation = \"org_acme\"\nplan = \"golden\"", "golden"),
+        ("[workspaces.ws_x]\norganization = \"org_acme\"", "organisation"),
+        ("[workspaces.\"ws x\"]\norganisation = \"org_acme\"", "ws x"),
+        ("[instances.in_x]\nworkspace = \"ws_nobody\"", "ws_nobody"),
+        (
+            "[instances.in_x]\nworkspace = \"ws_acme\"\nlimits.instance = { rate = 9, burst = 9 }",
+            "per_instance_limits",
+        ),
+        (
+            "[instances.in_x]\nworkspace = \"ws_big\"\ndomains = [\"api.localhost\"]",
+            "api.localhost",
+        ),
+        (
+            "[instances.in_x]\nworkspace = \"ws_big\"\ndomains = [\"login.special.example\"]",
+            "login.special.example",
+        ),
+        (
+            "[workspaces.ws_x]\norganisation = \"org_acme\"\nlimits.wrkspace = { requests = 1 }",
+            "workspace",
+        ),
+        ("[workspaces.ws_acme]", "duplicate"),
+    ] {
+        let directory = format!("{DIRECTORY}\n{entry}\n");
+        let folder = folder_of(&Config::default(), &directory);
+        let finished = run(&folder, &["check", "--config", CONFIG]);
+        let told = finished.said();
+        let placed =
+            told.lines().any(|line| is_placed(line, "directory.toml") && line.contains(word));
+        if finished.code != Some(64) || !placed {
+            wrong.push(format!("{entry}: exit {:?}, {told}", finished.code));
+        }
+    }
+    assert!(wrong.is_empty(), "{} mistakes:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_and_the_place_is_right() {
+    let config = Config::default()
+        .with("[server]", "headtimeout = \"1s\"")
+        .with("[limits.workspace]", "requests = 0")
+        .with("[upstreams.data]", "servers = [\"nonsense\"]");
+    let text = config.to_string();
+    let folder = folder_of(&config, &DIRECTORY.replace("\"free\"", "\"fre\""));
+    for command in ["check", "run"] {
+        let finished = run(&folder, &[command, "--config", CONFIG]).expect(64);
+        let told = finished.said();
+        for line in ["headtimeout = \"1s\"", "requests = 0", "servers = [\"nonsense\"]"] {
+            let number = 1 + text.lines().position(|known| known == line).unwrap();
+            let place = format!("{CONFIG}:{number}:");
+            assert!(told.contains(&place), "{command} does not say {place} in\n{told}");
+        }
+        let of_directory = told.lines().filter(|line| is_placed(line, "directory.toml")).count();
+        assert_eq!(of_directory, 2, "two workspaces have a plan that is none:\n{told}");
+    }
+}
+
+#[test]
+fn an_address_that_is_taken_is_named_and_the_process_ends() {
+    let taken = Upstream::start();
+    for key in ["http", "admin"] {
+        let value = format!("\"{}\"", taken.address());
+        let value = if key == "http" { format!("[{value}]") } else { value };
+        let config = Config::default().with("[server]", &format!("{key} = {value}"));
+        let finished = run(&folder_of(&config, DIRECTORY), &["run", "--config", CONFIG]);
+        assert!(finished.code.is_some_and(|code| code != 0), "{:?}", finished.code);
+        assert!(finished.stderr.contains(&taken.address()), "{}", finished.stderr);
+    }
+}
+
+/// Whether a line begins `…file:line:column: `.
+fn is_placed(line: &str, file: &str) -> bool {
+    let Some((_, rest)) = line.split_once(&format!("{file}:")) else { return false };
+    let mut parts = rest.splitn(3, ':');
+    let mut number = || parts.next().is_some_and(|part| part.parse::<u32>().is_ok_and(|n| n > 0));
+    number() && number() && parts.next().is_some_and(|rest| rest.starts_with(' '))
+}

@@ -1,0 +1,180 @@
+//! Reloads: never a connection dropped, never a counter lost, never a bad file taken.
+
+use weir_tests::answer::{Answer, Gate};
+use weir_tests::config::DIRECTORY;
+use weir_tests::request::Request;
+use weir_tests::upstream::Upstream;
+use weir_tests::wait;
+use weir_tests::world::World;
+
+const TARGET: &str = "/v1/workspaces/ws_acme";
+
+#[test]
+fn a_signal_a_changed_file_and_a_call_each_bring_the_new_file_into_force() {
+    let world = World::new();
+    write(&world, 70);
+    world.gateway.reload().expect(200);
+    assert_eq!(limit(&world), 70);
+
+    write(&world, 80);
+    world.gateway.signal("HUP");
+    wait::until("the reload by SIGHUP", || (limit(&world) == 80).then_some(()));
+
+    write(&world, 90);
+    wait::until("the reload of a changed file", || (limit(&world) == 90).then_some(()));
+
+    let directory = DIRECTORY.replace("requests = 7", "requests = 8");
+    world.gateway.write_directory(&directory);
+    wait::until("the reload of a changed directory", || {
+        (world.gateway.allowed("workspace", "ws_special") == 8).then_some(())
+    });
+}
+
+#[test]
+fn counters_are_kept() {
+    let world = World::with(|config| config.with("[limits.workspace]", "requests = 5"));
+    world.get(TARGET).expect(200);
+    world.get(TARGET).expect(200);
+    world.get_from("in_acme", "/login").expect(200);
+    write(&world, 10);
+    world.gateway.reload().expect(200);
+    assert_eq!(world.get(TARGET).expect(200).allowance().remaining, 7);
+    assert_eq!(world.gateway.used("organisation", "org_acme"), 3);
+}
+
+#[test]
+fn a_limit_lowered_and_raised_again_has_forgotten_nothing() {
+    let world = World::with(|config| config.with("[limits.workspace]", "requests = 10"));
+    for _ in 0..4 {
+        world.get(TARGET).expect(200);
+    }
+    write(&world, 2);
+    world.gateway.reload().expect(200);
+    let refused = world.get(TARGET).expect(429).allowance();
+    assert_eq!((refused.limit, refused.remaining), (2, 0));
+    write(&world, 10);
+    world.gateway.reload().expect(200);
+    assert_eq!(world.get(TARGET).expect(200).allowance().remaining, 5);
+}
+
+#[test]
+fn a_bad_file_is_refused_with_every_problem_and_the_old_one_stays() {
+    let world = World::new();
+    let bad = world.config().with("[limits.workspace]", "requests = 0\nrequsts = 1");
+    world.gateway.write_config(&bad.to_string());
+    let refused = world.gateway.reload().expect(422).json();
+    let problems = refused["problems"].as_array().unwrap_or_else(|| panic!("{refused}"));
+    assert!(problems.len() >= 2, "{refused}");
+    assert_eq!(limit(&world), 60);
+
+    world.gateway.signal("HUP");
+    world.gateway.log().wait("why the file was refused", |line| {
+        let level = line["level"].as_str().unwrap_or_default();
+        ["error", "warn"].contains(&level) && line.to_string().contains("requsts")
+    });
+    assert_eq!(limit(&world), 60);
+    world.get(TARGET).expect(200);
+
+    write(&world, 61);
+    world.gateway.reload().expect(200);
+    assert_eq!(limit(&world), 61);
+}
+
+#[test]
+fn a_bad_directory_is_refused_like_a_bad_file() {
+    let world = World::new();
+    for bad in ["[workspaces.ws_acme", "[workspaces.ws_acme]\norganisation = \"nobody\"", "x = 1"] {
+        world.gateway.write_directory(bad);
+        world.gateway.reload().expect(422);
+        assert_eq!(world.gateway.allowed("workspace", "ws_special"), 7);
+    }
+}
+
+#[test]
+fn half_a_file_is_never_taken() {
+    let world = World::new();
+    let text = world.config().with("[limits.workspace]", "requests = 70").to_string();
+    let cut = text.len() / 2;
+    world.gateway.write_config(&text[..cut]);
+    world.gateway.reload().expect(422);
+    assert_eq!(limit(&world), 60);
+    world.gateway.write_config(&text);
+    world.gateway.reload().expect(200);
+    assert_eq!(limit(&world), 70);
+}
+
+#[test]
+fn connections_and_requests_in_flight_outlive_it() {
+    let world = World::new();
+    let gate = Gate::new();
+    world.control.always(Answer::script().wait(&gate).and(Answer::ok("late")));
+    let mut idle = world.client();
+    idle.call(&Request::get("/assets/a")).expect(200);
+    let mut waiting = world.client();
+    waiting.send(Request::get(TARGET).head_bytes());
+    world.control.wait_for_requests(1);
+    for requests in [70, 71, 72] {
+        write(&world, requests);
+        world.gateway.reload().expect(200);
+    }
+    gate.open();
+    let late = waiting.read().expect(200);
+    assert_eq!(late.body, b"late");
+    assert_eq!(late.allowance().limit, 60, "what was decided is what is told");
+    assert_eq!(waiting.get(TARGET).expect(200).allowance().limit, 72);
+    assert_eq!(idle.get(TARGET).expect(200).allowance().limit, 72);
+}
+
+#[test]
+fn routes_and_upstreams_change_too() {
+    let world = World::new();
+    let other = Upstream::start();
+    other.always(Answer::ok("other"));
+    let mut client = world.client();
+    assert_eq!(client.get(TARGET).body, b"hello");
+    let config = world
+        .config()
+        .with("[upstreams.control]", &format!("servers = [\"{}\"]", other.address()))
+        .with(
+            "[[routes]]",
+            "plane = \"control\"\npath = \"/new\"\nlimits = [\"address\"]\n\
+            upstream = \"control\"",
+        );
+    client.get("/new").expect(404);
+    world.gateway.write_config(&config.to_string());
+    world.gateway.reload().expect(200);
+    assert_eq!(client.get(TARGET).body, b"other");
+    assert_eq!(client.get("/new").expect(200).body, b"other");
+}
+
+#[test]
+fn reloads_under_load_lose_no_request_and_admit_none_too_many() {
+    let world = World::with(|config| config.with("[limits.workspace]", "requests = 100"));
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut client = world.client();
+                    let admitted = |_: &usize| client.get(TARGET).status == 200;
+                    (0..100).filter(admitted).count()
+                })
+            })
+            .collect();
+        for _ in 0..10 {
+            world.gateway.reload().expect(200);
+        }
+        let admitted: usize = clients.into_iter().map(|client| client.join().unwrap()).sum();
+        assert_eq!(admitted, 100);
+    });
+}
+
+/// Writes the configuration with another limit on workspaces.
+fn write(world: &World, requests: u32) {
+    let line = format!("requests = {requests}");
+    world.gateway.write_config(&world.config().with("[limits.workspace]", &line).to_string());
+}
+
+/// The limit on workspaces that is in force.
+fn limit(world: &World) -> u64 {
+    world.gateway.allowed("workspace", "ws_acme")
+}

@@ -1,0 +1,151 @@
+//! The end of a process: what is in flight is finished, nothing new begins, and nobody waits.
+
+use std::time::Duration;
+
+use weir_tests::answer::{Answer, Gate};
+use weir_tests::client::Client;
+use weir_tests::config::DIRECTORY;
+use weir_tests::gateway::Gateway;
+use weir_tests::request::{Request, chunk};
+use weir_tests::wait;
+use weir_tests::world::World;
+
+#[test]
+fn with_nothing_in_flight_it_ends_at_once() {
+    for signal in ["TERM", "INT"] {
+        let mut world = World::new();
+        let mut idle = world.client();
+        idle.get("/healthz").expect(200);
+        let before = wait::now();
+        world.gateway.signal(signal);
+        assert_eq!(world.gateway.wait_for_exit(), Some(0), "{signal}");
+        // The grace is 30 s: it left because nothing was in flight.
+        assert!(before.elapsed() < Duration::from_secs(10), "{signal}: {:?}", before.elapsed());
+        idle.expect_end();
+    }
+}
+
+#[test]
+fn what_is_in_flight_is_finished_and_nothing_new_begins() {
+    let mut world = World::new();
+    let gate = Gate::new();
+    world.control.always(Answer::script().wait(&gate).and(Answer::ok("finished")));
+    let mut down = world.client();
+    down.send(Request::get("/v1/me").head_bytes());
+    let mut up = world.client();
+    up.send(Request::post("/v1/me", "").chunks(&["x"]).head_bytes());
+    up.send(chunk("half"));
+    world.control.wait_for_requests(2);
+
+    let address = world.gateway.http().to_owned();
+    world.gateway.signal("TERM");
+    wait::until("the listener to close", || Client::try_connect(&address).err());
+    up.send(chunk("and half"));
+    up.send(chunk(""));
+    gate.open();
+    assert_eq!(down.read().expect(200).body, b"finished");
+    assert_eq!(up.read().expect(200).body, b"finished");
+    assert_eq!(world.gateway.wait_for_exit(), Some(0));
+    let bodies: Vec<_> = world.control.requests().into_iter().map(|one| one.body).collect();
+    assert!(bodies.contains(&b"halfand half".to_vec()), "{bodies:?}");
+}
+
+#[test]
+fn an_answer_that_streams_is_sent_to_its_end() {
+    let mut world = World::new();
+    let gate = Gate::new();
+    let answer = Answer::script().send("HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nfirst");
+    world.control.always(answer.wait(&gate).send("second"));
+    let mut client = world.client();
+    client.send(Request::get("/v1/me").head_bytes());
+    client.read_until("first");
+    world.gateway.signal("TERM");
+    let address = world.gateway.http().to_owned();
+    wait::until("the listener to close", || Client::try_connect(&address).err());
+    gate.open();
+    client.read_until("second");
+    assert_eq!(world.gateway.wait_for_exit(), Some(0));
+}
+
+#[test]
+fn the_grace_is_the_longest_it_waits() {
+    let mut world = World::with(|config| config.with("[server]", "shutdown_grace = \"500ms\""));
+    let never = Gate::new();
+    world.control.always(Answer::script().wait(&never));
+    let mut client = world.client();
+    client.send(Request::get("/v1/me").head_bytes());
+    world.control.wait_for_requests(1);
+    let before = wait::now();
+    world.gateway.signal("TERM");
+    world.gateway.wait_for_exit();
+    let waited = before.elapsed();
+    assert!(waited >= Duration::from_millis(500), "left after {waited:?}");
+    assert!(waited < Duration::from_secs(10), "left after {waited:?}");
+    never.open();
+}
+
+#[test]
+fn counters_outlive_a_restart_where_a_snapshot_is_kept() {
+    let world = World::with(|config| {
+        config
+            .with("[store]", "snapshot = \"limits.snapshot\"")
+            .with("[limits.workspace]", "requests = 3")
+    });
+    let config = world.config().to_string();
+    let World { control, gateway, .. } = world;
+    for _ in 0..2 {
+        gateway.client().get("/v1/workspaces/ws_acme").expect(200);
+    }
+    gateway.signal("TERM");
+    let gateway = Gateway::start_in(gateway.into_folder(), &config, DIRECTORY);
+    assert_eq!(gateway.used("workspace", "ws_acme"), 2);
+    assert_eq!(gateway.used("organisation", "org_acme"), 2);
+    let mut client = gateway.client();
+    assert_eq!(client.get("/v1/workspaces/ws_acme").expect(200).allowance().remaining, 0);
+    client.get("/v1/workspaces/ws_acme").expect_problem(429);
+    assert_eq!(control.requests().len(), 3);
+}
+
+#[test]
+fn a_snapshot_that_is_broken_is_said_and_passed_over() {
+    for broken in ["", "nonsense", "{\"version\":999}"] {
+        let folder = weir_tests::folder::Folder::new();
+        folder.write("limits.snapshot", broken);
+        let config = weir_tests::config::Config::default()
+            .with("[store]", "snapshot = \"limits.snapshot\"")
+            .to_string();
+        let gateway = Gateway::start_in(folder, &config, DIRECTORY);
+        assert_eq!(gateway.used("workspace", "ws_acme"), 0);
+    }
+}
+
+#[test]
+fn a_window_goes_on_while_the_gateway_is_down() {
+    let world = World::with(|config| {
+        config
+            .with("[store]", "snapshot = \"limits.snapshot\"")
+            .with("[limits.workspace]", "requests = 1\nwindow = \"1s\"")
+    });
+    let config = world.config().to_string();
+    let World { control, gateway, .. } = world;
+    gateway.client().get("/v1/workspaces/ws_acme").expect(200);
+    let spent = wait::now();
+    gateway.signal("TERM");
+    let folder = gateway.into_folder();
+    wait::pass(Duration::from_secs(1).saturating_sub(spent.elapsed()));
+    let gateway = Gateway::start_in(folder, &config, DIRECTORY);
+    gateway.client().get("/v1/workspaces/ws_acme").expect(200);
+    assert_eq!(control.requests().len(), 2);
+}
+
+#[test]
+fn a_kill_loses_no_more_than_counters() {
+    let world = World::new();
+    let config = world.config().to_string();
+    let World { control, gateway, .. } = world;
+    gateway.client().get("/v1/workspaces/ws_acme").expect(200);
+    gateway.signal("KILL");
+    let gateway = Gateway::start_in(gateway.into_folder(), &config, DIRECTORY);
+    gateway.client().get("/v1/workspaces/ws_acme").expect(200);
+    assert_eq!(control.requests().len(), 2);
+}

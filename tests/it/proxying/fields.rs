@@ -1,0 +1,201 @@
+//! What an upstream is told about a client, and what stays between two neighbours.
+
+use weir_tests::answer::Answer;
+use weir_tests::request::{Request, data_host};
+use weir_tests::world::World;
+
+#[test]
+fn what_concerns_one_connection_goes_no_further_upstream() {
+    let world = World::new();
+    let request = Request::get("/v1/me")
+        .field("Connection", "keep-alive, X-Hop, x-other-hop")
+        .field("Keep-Alive", "timeout=5")
+        .field("Proxy-Connection", "keep-alive")
+        .field("TE", "trailers")
+        .field("Upgrade", "h2c")
+        .field("X-Hop", "1")
+        .field("X-Other-Hop", "2")
+        .field("X-End-To-End", "3");
+    world.call(&request).expect(200);
+    let head = world.control.only().head;
+    for name in ["keep-alive", "proxy-connection", "te", "upgrade", "x-hop", "x-other-hop"] {
+        assert_eq!(head.field(name), None, "{name} was passed on");
+    }
+    let nominated = head.all("connection").join(",").to_ascii_lowercase();
+    assert!(!nominated.contains("hop") && !nominated.contains("upgrade"), "{nominated}");
+    assert_eq!(head.field("x-end-to-end"), Some("3"));
+}
+
+#[test]
+fn what_concerns_one_connection_goes_no_further_downstream() {
+    let world = World::new();
+    world.control.always(
+        Answer::ok("x")
+            .field("Connection", "X-Hop")
+            .field("X-Hop", "1")
+            .field("Keep-Alive", "timeout=5")
+            .field("X-End-To-End", "3"),
+    );
+    let mut client = world.client();
+    let answer = client.get("/v1/me").expect(200);
+    for name in ["x-hop", "keep-alive"] {
+        assert_eq!(answer.field(name), None, "{name} was passed on");
+    }
+    assert_eq!(answer.field("x-end-to-end"), Some("3"));
+    client.get("/v1/me").expect(200);
+}
+
+#[test]
+fn an_upstream_is_told_who_called_and_nobody_else_can_say_so() {
+    let world = World::new();
+    let liar = Request::get("/v1/me")
+        .field("X-Forwarded-For", "192.0.2.1")
+        .field("x-forwarded-for", "192.0.2.2")
+        .field("X-Forwarded-Host", "evil.example")
+        .field("X-Forwarded-Proto", "https")
+        .field("X-Forwarded-Port", "443")
+        .field("X-Real-IP", "192.0.2.3")
+        .field("Forwarded", "for=192.0.2.4;host=evil.example;proto=https");
+    for request in [liar, Request::get("/v1/me")] {
+        world.call(&request).expect(200);
+        let head = world.control.last().head;
+        assert_eq!(head.all("x-forwarded-for"), ["127.0.0.1"]);
+        assert_eq!(head.all("x-forwarded-host"), ["api.localhost"]);
+        assert_eq!(head.all("x-forwarded-proto"), ["http"]);
+        let text = String::from_utf8_lossy(&head.raw).into_owned();
+        assert!(!text.contains("192.0.2.") && !text.contains("evil"), "{text}");
+        let [forwarded] = head.all("forwarded")[..] else { panic!("{text}") };
+        assert!(forwarded.contains("for=127.0.0.1"), "{forwarded}");
+        assert!(forwarded.contains("proto=http"), "{forwarded}");
+    }
+}
+
+#[test]
+fn a_trusted_proxys_word_is_kept_and_our_own_added() {
+    let world =
+        World::with(|config| config.with("[server]", "trusted_proxies = [\"127.0.0.1/32\"]"));
+    let request = Request::get("/v1/me")
+        .field("X-Forwarded-For", "203.0.113.7, 192.0.2.1")
+        .field("X-Forwarded-Proto", "https");
+    world.call(&request).expect(200);
+    let head = world.control.only().head;
+    let hops = head.all("x-forwarded-for").join(", ");
+    assert_eq!(hops, "203.0.113.7, 192.0.2.1, 127.0.0.1");
+    assert_eq!(head.all("x-forwarded-proto"), ["https"]);
+}
+
+#[test]
+fn a_client_cannot_have_our_word_taken_off_on_the_way() {
+    let world = World::new();
+    for name in ["X-Real-IP", "Forwarded", "X-Request-Id", "X-Forwarded-Host", "traceparent"] {
+        let answer = world.call(&Request::get("/v1/me").field("Connection", name));
+        if answer.status == 400 {
+            continue;
+        }
+        let head = world.control.last().head;
+        assert!(head.field(name).is_some(), "nominated in Connection, {name} was taken off");
+    }
+}
+
+#[test]
+fn the_name_that_a_trusted_proxy_gave_a_request_is_its_name() {
+    let world =
+        World::with(|config| config.with("[server]", "trusted_proxies = [\"127.0.0.1/32\"]"));
+    let name = "given-by-the-proxy-in-front";
+    let answer = world.call(&Request::get("/v1/me").field("X-Request-Id", name)).expect(200);
+    assert_eq!(world.control.only().head.all("x-request-id"), [name]);
+    assert_eq!(answer.head.all("x-request-id"), [name], "one name upstream, another downstream");
+    world.gateway.access_log().wait("that name", |line| line.to_string().contains(name));
+}
+
+#[test]
+fn the_host_is_passed_on_as_it_was_sent() {
+    let world = World::new();
+    for host in ["API.localhost:8080", "api.localhost"] {
+        world.call(&Request::get("/healthz").host(host)).expect(200);
+        assert_eq!(world.control.last().head.all("host"), [host]);
+    }
+    world.call(&Request::get("/login").host("login.special.example")).expect(200);
+    assert_eq!(world.data.only().head.all("host"), ["login.special.example"]);
+}
+
+#[test]
+fn every_request_has_one_name_from_end_to_end() {
+    let world = World::new();
+    let mut names = Vec::new();
+    for _ in 0..3 {
+        let answer = world.get("/v1/me").expect(200);
+        let head = world.control.last().head;
+        let [name] = head.all("x-request-id")[..] else { panic!("{:?}", head.fields) };
+        assert!(name.len() >= 16, "{name} can be guessed, or repeat");
+        assert_eq!(answer.head.all("x-request-id"), [name], "the client is told another");
+        world.gateway.access_log().wait("that name", |line| line.to_string().contains(name));
+        names.push(name.to_owned());
+    }
+    names.dedup();
+    assert_eq!(names.len(), 3);
+}
+
+#[test]
+fn a_refusal_has_a_name_too() {
+    let world = World::with(|config| config.with("[limits.address]", "requests = 1"));
+    world.get("/v1/me").expect(200);
+    for target in ["/v1/me", "/nowhere", "/a//b"] {
+        let refused = world.get(target);
+        assert_ne!(refused.status, 200);
+        let name = refused.field("x-request-id").unwrap_or_default().to_owned();
+        assert!(!name.is_empty(), "{target}: {}", refused.head_text());
+        world.gateway.access_log().wait("that name", |line| line.to_string().contains(&name));
+    }
+}
+
+#[test]
+fn a_trace_is_continued_where_it_is_one() {
+    let world = World::new();
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let traced = Request::get("/v1/me").field("traceparent", trace).field("tracestate", "a=b");
+    world.call(&traced).expect(200);
+    let head = world.control.last().head;
+    let [passed] = head.all("traceparent")[..] else { panic!("{:?}", head.fields) };
+    assert_eq!(passed.split('-').nth(1), trace.split('-').nth(1), "another trace");
+    assert_eq!(head.all("tracestate"), ["a=b"]);
+
+    for broken in ["00-xyz", "", "00-00000000000000000000000000000000-b7ad6b7169203331-01"] {
+        world.call(&Request::get("/v1/me").field("traceparent", broken)).expect(200);
+        let head = world.control.last().head;
+        assert!(!head.all("traceparent").contains(&broken), "{broken:?} was passed on");
+    }
+}
+
+#[test]
+fn cookies_and_tokens_are_passed_on_and_never_written_down() {
+    let world = World::with(|config| config.with("[limits.workspace]", "requests = 2"));
+    let request = Request::post("/v1/workspaces/ws_acme?access_token=hush-query", "hush-body")
+        .field("Authorization", "Bearer hush-token")
+        .field("Cookie", "session=hush-cookie");
+    world.call(&request).expect(200);
+    assert_eq!(world.control.only().head.field("cookie"), Some("session=hush-cookie"));
+    world.call(&request).expect(200);
+    world.call(&request).expect(429);
+    world.call(&request.host(&data_host("in_acme"))).expect(200);
+    let instance = |line: &serde_json::Value| line.to_string().contains("in_acme");
+    world.gateway.access_log().wait("the last request", instance);
+    let said = world.gateway.access_log().text() + &world.gateway.log().text();
+    assert!(!said.contains("hush"), "{said}");
+}
+
+#[test]
+fn the_access_log_has_a_line_for_each_request_with_what_became_of_it() {
+    let world = World::with(|config| config.with("[limits.workspace]", "requests = 1"));
+    world.get("/v1/workspaces/ws_acme").expect(200);
+    world.get("/v1/workspaces/ws_acme").expect(429);
+    world.get("/nowhere").expect(404);
+    let log = world.gateway.access_log();
+    for status in [200, 429, 404] {
+        log.wait("the status", |line| line["status"] == status);
+    }
+    let about = log.json();
+    assert_eq!(about.len(), 3, "{about:#?}");
+    let refused = about.iter().find(|line| line["status"] == 429).unwrap().to_string();
+    assert!(refused.contains("workspace") && refused.contains("ws_acme"), "{refused}");
+}
