@@ -158,7 +158,8 @@ mod tests {
                         model.tokens = model.tokens_at(quota, now) - u128::from(cost) * 1_000_000;
                         model.at = now;
                         prop_assert_eq!(u128::from(standing.remaining), model.tokens / 1_000_000);
-                        prop_assert_eq!(model.tokens_at(quota, standing.full_at.0), u128::from(burst) * 1_000_000);
+                        let full = u128::from(burst) * 1_000_000;
+                        prop_assert_eq!(model.tokens_at(quota, standing.full_at.0), full);
                     }
                     Decision::Refuse { retry_at } => {
                         prop_assert!(!fits);

@@ -11,6 +11,7 @@
 //!
 //! Not here: what the values mean together, which whoever asked reports with [`Document::fault`].
 
+mod shape;
 mod table;
 
 use std::cell::RefCell;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use serde_json::Value;
 use toml::de::DeTable;
 
-use self::table::Shape;
+use self::shape::Shape;
 pub use self::table::Table;
 
 /// One thing wrong with a settings file, where it is and what to do about it.

@@ -1,8 +1,8 @@
 //! Decides whether a request keeps within "N per window", for every stretch of that length.
 //!
 //! The state is a log of the admissions of the last window, oldest first, in a ring of stamps of
-//! four bytes (eight for long windows). The log does not depend on N: a quota that is lowered and raised again has forgotten
-//! nothing.
+//! four bytes (eight for long windows). The log does not depend on N: a quota that is lowered and
+//! raised again has forgotten nothing.
 //!
 //! # Invariants
 //!
@@ -327,7 +327,9 @@ mod tests {
         }
 
         #[test]
-        fn a_window_of_hours_is_as_exact_as_one_of_a_minute(steps in steps(1), requests in 1..9_u32) {
+        fn a_window_of_hours_is_as_exact_as_one_of_a_minute(
+            steps in steps(1), requests in 1..9_u32,
+        ) {
             let window = Duration::from_secs(3 * 3_600);
             agrees_with_the_model(&[Quota { requests, window }], &steps)?;
         }

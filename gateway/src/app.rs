@@ -29,15 +29,18 @@ use weir_common::time::Clock;
 use crate::admin::Admin;
 use crate::force::{Config, Force};
 use crate::limit::key::Seed;
-use crate::limit::snapshot::{self, Snapshot};
 use crate::listen::{self, Accepted, BindError, Worker};
 use crate::metrics::Metrics;
 use crate::parts::Parts;
 use crate::proxy::Proxy;
+use crate::resume;
 use crate::watch as beside;
 
 /// Idle connections to upstreams that each worker keeps, at most.
 const POOL_MAX: usize = 1_024;
+
+/// How long a start waits for the names of servers.
+const NAMES_WAIT: Duration = Duration::from_secs(5);
 
 /// How long a stop waits for the admin listener's last answer.
 const ADMIN_GRACE: Duration = Duration::from_millis(200);
@@ -78,18 +81,61 @@ fn lines(mistakes: &[Mistake]) -> String {
 
 /// Runs the gateway until it is told to stop.
 pub fn run(config: Config) -> Result<(), RunError> {
+    let Prepared { parts, clients, admin, token } = prepare(config)?;
+    let control = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let (stop, stopping) = watch::channel(false);
+    let writer = access_log_writer(&parts)?;
+    let workers = Workers::start(&parts, &stopping)?;
+    control.block_on(async {
+        // Names are known before the first request asks for them.
+        let _ = tokio::time::timeout(NAMES_WAIT, beside::resolve(&parts)).await;
+        let admin = admin_listener(admin, token, &parts, &stopping, &control)?;
+        let mut tasks = beside_requests(&parts);
+        accept_clients(clients, &workers, &parts, &stopping, &mut tasks)?;
+        parts.ready.store(true, Ordering::Release);
+        logging::event(Level::Info, "ready", &[("config", json!(parts.config.name()))]);
+        told_to_stop(&parts).await?;
+        parts.ready.store(false, Ordering::Release);
+        logging::event(Level::Info, "stopping", &[]);
+        // An error means that nobody listens any more, which is what a stop is for.
+        let _ = stop.send(true);
+        let grace = parts.force.load().rules.settings.server.shutdown_grace;
+        let drained = tokio::time::timeout(grace, workers.ended()).await.is_ok();
+        tasks.shutdown().await;
+        let _ = tokio::time::timeout(ADMIN_GRACE, admin).await;
+        logging::event(Level::Info, "stopped", &[("drained", json!(drained))]);
+        Ok::<(), RunError>(())
+    })?;
+    control.shutdown_background();
+    if let (Some(log), Some(writer)) = (&parts.access_log, writer) {
+        log.close();
+        // A panic there has been reported, and there is nothing left to write with.
+        let _ = writer.join();
+    }
+    resume::leave(&parts)
+}
+
+/// Everything that can fail before the first request, done.
+struct Prepared {
+    parts: Arc<Parts>,
+    clients: Vec<TcpListener>,
+    admin: TcpListener,
+    token: Option<Secret<String>>,
+}
+
+fn prepare(config: Config) -> Result<Prepared, RunError> {
     let clock = Clock::system();
-    let mut seed = Seed::new(random()?);
+    let mut seed = [0; 16];
+    getrandom::fill(&mut seed).map_err(io::Error::from)?;
+    let mut seed = Seed::new(seed);
     let (mut rules, mut origin) = config.load(seed).map_err(RunError::Configuration)?;
     logging::install(clock.clone(), rules.settings.log.level);
     let token = admin_token(&rules.settings.server.admin_token_file)?;
-    let server = rules.settings.server.clone();
-    let clients = server.http.iter().map(|address| listen::bind(*address));
+    let clients = rules.settings.server.http.iter().map(|address| listen::bind(*address));
     let clients = clients.collect::<Result<Vec<_>, _>>()?;
-    let admin = listen::bind(server.admin)?;
-    make_room_for(server.connections_max);
-    let snapshot = rules.settings.store.snapshot.clone();
-    let earlier = snapshot.as_ref().and_then(|path| earlier_states(path, &clock));
+    let admin = listen::bind(rules.settings.server.admin)?;
+    make_room_for(rules.settings.server.connections_max);
+    let earlier = resume::earlier(&rules.settings.store, &clock);
     if let Some(earlier) = &earlier {
         // Keys are found again only with the secret that they were made with.
         seed = earlier.seed;
@@ -103,106 +149,33 @@ pub fn run(config: Config) -> Result<(), RunError> {
         let states = earlier.restore(&parts.store);
         logging::event(Level::Info, "limits restored", &[("states", json!(states))]);
     }
-    let control = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let (stop, stopping) = watch::channel(false);
-    let writer = access_log_writer(&parts)?;
-    let workers = Workers::start(&parts, server.threads, &stopping)?;
-    control.block_on(async {
-        // Names are known before the first request asks for them.
-        let _ = tokio::time::timeout(Duration::from_secs(5), beside::resolve(&parts)).await;
-        let admin_loop = admin_listener(admin, token, &parts, &stopping, &control)?;
-        let mut tasks = JoinSet::new();
-        let open = Arc::new(AtomicU64::new(0));
-        for listener in clients {
-            let address = listener.local_addr()?;
-            let ways = workers.ways.clone();
-            tasks.spawn(listen::accept(
-                listener,
-                ways,
-                open.clone(),
-                parts.clone(),
-                stopping.clone(),
-            ));
-            announce("http", address);
-        }
-        tasks.spawn(beside::names(parts.clone()));
-        tasks.spawn(beside::health(parts.clone()));
-        tasks.spawn(beside::files(parts.clone()));
-        tasks.spawn(beside::states(parts.clone()));
-        parts.ready.store(true, Ordering::Release);
-        logging::event(Level::Info, "ready", &[("config", json!(parts.config.name()))]);
-        told_to_stop(&parts).await?;
-        parts.ready.store(false, Ordering::Release);
-        logging::event(Level::Info, "stopping", &[]);
-        // An error means that nobody listens any more, which is what a stop is for.
-        let _ = stop.send(true);
-        let grace = parts.force.load().rules.settings.server.shutdown_grace;
-        let drained = tokio::time::timeout(grace, workers.ended()).await.is_ok();
-        tasks.shutdown().await;
-        let _ = tokio::time::timeout(ADMIN_GRACE, admin_loop).await;
-        logging::event(Level::Info, "stopped", &[("drained", json!(drained))]);
-        Ok::<(), RunError>(())
-    })?;
-    if let (Some(log), Some(writer)) = (&parts.access_log, writer) {
-        log.close();
-        // A panic there has been reported, and there is nothing left to write with.
-        let _ = writer.join();
+    Ok(Prepared { parts, clients, admin, token })
+}
+
+/// What goes on beside requests until it is shut down.
+fn beside_requests(parts: &Arc<Parts>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(beside::names(parts.clone()));
+    tasks.spawn(beside::health(parts.clone()));
+    tasks.spawn(beside::files(parts.clone()));
+    tasks.spawn(beside::states(parts.clone()));
+    tasks
+}
+
+fn accept_clients(
+    listeners: Vec<TcpListener>,
+    workers: &Workers,
+    parts: &Arc<Parts>,
+    stopping: &watch::Receiver<bool>,
+    tasks: &mut JoinSet<()>,
+) -> io::Result<()> {
+    let open = Arc::new(AtomicU64::new(0));
+    for listener in listeners {
+        let address = listener.local_addr()?;
+        let (ways, open, parts) = (workers.ways.clone(), open.clone(), parts.clone());
+        tasks.spawn(listen::accept(listener, ways, open, parts, stopping.clone()));
+        announce("http", address);
     }
-    control.shutdown_background();
-    match snapshot {
-        Some(path) => keep_states(&path, &parts),
-        None => Ok(()),
-    }
-}
-
-fn random() -> io::Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// The states that an earlier process left. A file that cannot be read is put aside, not lost.
-fn earlier_states(path: &str, clock: &Clock) -> Option<Snapshot> {
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => return no_states(path, &error.to_string()),
-    };
-    snapshot::read(&bytes, clock.now()).map_or_else(|why| no_states(path, &why.to_string()), Some)
-}
-
-fn no_states(path: &str, why: &str) -> Option<Snapshot> {
-    let aside = format!("{path}.unreadable");
-    let kept = std::fs::rename(path, &aside).is_ok();
-    let fields =
-        [("file", json!(path)), ("error", json!(why)), ("kept_as", json!(kept.then_some(aside)))];
-    logging::event(Level::Error, "the snapshot of limits is not used: all start anew", &fields);
-    None
-}
-
-/// Leaves the states for the next process, whole or not at all.
-fn keep_states(path: &str, parts: &Parts) -> Result<(), RunError> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let states = snapshot::write(&parts.store, parts.seed, parts.clock.now());
-    let new = format!("{path}.new");
-    let written = || -> io::Result<()> {
-        if let Some(folder) = std::path::Path::new(path).parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        // Whoever reads the secret in it can make keys meet.
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&states)?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)
-    };
-    written().map_err(|source| RunError::Snapshot { path: path.to_owned(), source })?;
-    logging::event(
-        Level::Info,
-        "limits kept",
-        &[("file", json!(path)), ("bytes", json!(states.len()))],
-    );
     Ok(())
 }
 
@@ -276,11 +249,8 @@ struct Workers {
 }
 
 impl Workers {
-    fn start(
-        parts: &Arc<Parts>,
-        threads: usize,
-        stopping: &watch::Receiver<bool>,
-    ) -> io::Result<Self> {
+    fn start(parts: &Arc<Parts>, stopping: &watch::Receiver<bool>) -> io::Result<Self> {
+        let threads = parts.force.load().rules.settings.server.threads;
         let cores = || thread::available_parallelism().map_or(1, usize::from);
         let count = if threads == 0 { cores() } else { threads };
         let (ways, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| Worker::new()).unzip();

@@ -98,9 +98,16 @@ fn facts(
     }
     let limits = charges.asks.iter().zip(&charges.charges).filter_map(|(ask, charge)| {
         let limit = rules.limits.get(charge.limit)?;
-        let source = if ask.quota == limit.quota { "the limit's own" } else { "the plan's or the tenant's" };
+        let is_own = ask.quota == limit.quota;
+        let source = if is_own { "the limit's own" } else { "the plan's or the tenant's" };
         let mode = if ask.enforced { "enforce" } else { "observe" };
-        Some(json!({"limit": limit.name, "key": &*charge.name, "values": values(ask.quota), "from": source, "mode": mode}))
+        Some(json!({
+            "limit": limit.name,
+            "key": &*charge.name,
+            "values": values(ask.quota),
+            "from": source,
+            "mode": mode,
+        }))
     });
     facts.push(("limits", limits.collect()));
     facts

@@ -142,7 +142,10 @@ impl Force {
     pub fn memory_of(&self, new: &Rules) -> Duration {
         let grown = new.limits.iter().filter(|limit| {
             let old = self.rules.limit(&limit.name).map(|(_, old)| old.quota);
-            matches!((old, limit.quota), (Some(Quota::Rolling(old)), Quota::Rolling(new)) if new.window > old.window)
+            match (old, limit.quota) {
+                (Some(Quota::Rolling(old)), Quota::Rolling(new)) => new.window > old.window,
+                _ => false,
+            }
         });
         // A bucket's own values may come from anywhere, and all are over in their longest refill.
         let of_tenants =

@@ -44,6 +44,7 @@ pub mod command;
 pub mod explain;
 pub mod force;
 pub mod parts;
+pub mod resume;
 // (core)
 pub mod settings;
 mod sync;

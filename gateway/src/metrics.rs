@@ -18,7 +18,8 @@ const DURATION_BUCKETS: [f64; 14] =
 const STATUSES: usize = 1_000;
 
 macro_rules! metrics {
-    ($($(#[doc = $help:literal])+ $field:ident: $type:ident = $name:literal $(, $label:literal)*;)+) => {
+    ($($(#[doc = $help:literal])+
+       $field:ident: $type:ident = $name:literal $(, $label:literal)*;)+) => {
         /// Every metric.
         pub struct Metrics {
             registry: Registry,
@@ -36,14 +37,19 @@ macro_rules! metrics {
                 let registry = Registry::new();
                 $(let $field = <$type as Metric>::made(
                     concat!("weir_gateway_", $name), concat!($($help),+).trim(), &[$($label),*]);
-                registry.register(Box::new($field.clone())).expect("each metric has a name of its own");)+
+                let added = registry.register(Box::new($field.clone()));
+                added.expect("each metric has a name of its own");)+
                 Self { registry, $($field),+ }
             }
 
             /// Name, labels and meaning of each, for the documentation.
             #[must_use]
             pub fn table() -> Vec<(&'static str, Vec<&'static str>, &'static str)> {
-                vec![$((concat!("weir_gateway_", $name), vec![$($label),*], concat!($($help),+).trim())),+]
+                vec![$((
+                    concat!("weir_gateway_", $name),
+                    vec![$($label),*],
+                    concat!($($help),+).trim(),
+                )),+]
             }
         }
     };

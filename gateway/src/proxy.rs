@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
 use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorSource, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -268,7 +269,9 @@ impl Proxy {
         }
         if let Some(connection) = Connection::of(session.stream()) {
             let keep = session.downstream_session.as_http1().is_some_and(|h1| h1.will_keepalive());
-            connection.answer(relay::answer(&refusal, exchange, keep, with_body));
+            let date = get_cached_date();
+            let date = date.to_str().unwrap_or_default();
+            connection.answer(refusal.answer(date, &relay::lines(exchange), keep, with_body));
         } else {
             self.refuse_through(session, exchange, &refusal, with_body).await?;
         }

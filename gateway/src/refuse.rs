@@ -3,9 +3,9 @@
 //! Each is a problem (RFC 9457) that says what, where and what to do. Not here: the limit
 //! headers that go with it (`headers`), how it is written (`proxy`).
 
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::Value;
-use weir_common::problem::Problem;
+use weir_common::problem::{MEDIA_TYPE, Problem};
 
 use crate::batch::Miscount;
 use crate::headers::Told;
@@ -156,6 +156,29 @@ impl Refusal {
         Problem { status, kind, title, detail: self.detail(), members }
     }
 
+    /// The whole answer as HTTP/1.1 has it, with further header lines, each with its line end.
+    #[must_use]
+    pub fn answer(&self, date: &str, lines: &str, keep: bool, with_body: bool) -> Vec<u8> {
+        let problem = self.problem();
+        let body = problem.body();
+        let status = StatusCode::from_u16(problem.status).unwrap_or_default();
+        let reason = status.canonical_reason().unwrap_or_default();
+        let own =
+            self.header().map(|(name, value)| format!("{name}: {value}\r\n")).unwrap_or_default();
+        let head = format!(
+            "HTTP/1.1 {} {reason}\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {}\r\n\
+             Cache-Control: no-store\r\nDate: {date}\r\nConnection: {}\r\n{own}{lines}\r\n",
+            problem.status,
+            body.len(),
+            if keep { "keep-alive" } else { "close" },
+        );
+        let mut answer = head.into_bytes();
+        if with_body {
+            answer.extend_from_slice(&body);
+        }
+        answer
+    }
+
     /// A header that belongs to this answer alone.
     #[must_use]
     pub fn header(&self) -> Option<(&'static str, String)> {
@@ -191,6 +214,18 @@ mod tests {
         assert_eq!(problem["resource"], "workspace");
         assert_eq!(problem["limit"], 60);
         assert_eq!(problem["retry_after"], 7);
+    }
+
+    #[test]
+    fn an_answer_is_whole_and_as_long_as_it_says() {
+        let answer = Refusal::UnknownHost.answer("now", "X: y\r\n", false, true);
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 404 Not Found\r\n"));
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));
+        assert!(head.contains("Connection: close\r\nX: y"));
+        assert!(serde_json::from_str::<Value>(body).is_ok());
+        assert!(Refusal::UnknownHost.answer("now", "", true, false).ends_with(b"\r\n\r\n"));
     }
 
     #[test]

@@ -14,17 +14,14 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
-use pingora_core::protocols::http::date::get_cached_date;
+use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
-use weir_common::problem::MEDIA_TYPE;
 
 use crate::exchange::Exchange;
 use crate::headers::{Told, forwarded, is_traceparent};
 use crate::judge::values;
-use crate::refuse::Refusal;
 use crate::wire::Connection;
 
 /// What `Connection` cannot take off an answer: its end would be lost.
@@ -212,7 +209,8 @@ fn write_lines(text: &mut String, exchange: &Exchange) {
     let Told { limit, remaining, reset, .. } = told;
     let _ = write!(
         text,
-        "X-RateLimit-Limit: {limit}\r\nX-RateLimit-Remaining: {remaining}\r\nX-RateLimit-Reset: {reset}\r\n",
+        "X-RateLimit-Limit: {limit}\r\nX-RateLimit-Remaining: {remaining}\r\n\
+         X-RateLimit-Reset: {reset}\r\n",
     );
     let limits = &exchange.force.rules.limits;
     let binding = exchange.said.get(told.binding).and_then(|said| limits.get(said.limit));
@@ -225,34 +223,4 @@ fn write_lines(text: &mut String, exchange: &Exchange) {
     if let Some((policy, standing)) = &exchange.ietf {
         let _ = write!(text, "RateLimit-Policy: {policy}\r\nRateLimit: {standing}\r\n");
     }
-}
-
-/// A whole answer of our own, as bytes.
-pub fn answer(refusal: &Refusal, exchange: &Exchange, keep: bool, with_body: bool) -> Vec<u8> {
-    let problem = refusal.problem();
-    let body = problem.body();
-    let reason =
-        StatusCode::from_u16(problem.status).ok().and_then(|status| status.canonical_reason());
-    let date = get_cached_date();
-    let mut text = String::with_capacity(1_024);
-    let _ = write!(
-        text,
-        "HTTP/1.1 {} {}\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {}\r\n\
-         Cache-Control: no-store\r\nDate: {}\r\nConnection: {}\r\n",
-        problem.status,
-        reason.unwrap_or_default(),
-        body.len(),
-        date.to_str().unwrap_or_default(),
-        if keep { "keep-alive" } else { "close" },
-    );
-    if let Some((name, value)) = refusal.header() {
-        let _ = write!(text, "{name}: {value}\r\n");
-    }
-    write_lines(&mut text, exchange);
-    text.push_str("\r\n");
-    let mut bytes = text.into_bytes();
-    if with_body {
-        bytes.extend_from_slice(&body);
-    }
-    bytes
 }

@@ -5,6 +5,7 @@
 //!
 //! Not here: how they are read (`settings::read`), the directory (`weir_common::directory`).
 
+mod limit;
 mod read;
 
 use std::net::SocketAddr;

@@ -70,7 +70,7 @@ pub enum Malformed {
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::RequestLine => "The request line has spaces, control bytes or a `#` in its target.",
+            Self::RequestLine => "The request line has a space, a control byte or a `#` too many.",
             Self::NotUtf8 => "The request target is not UTF-8.",
             Self::Form => "The request target must be a path that starts with `/`.",
             Self::ForbiddenByte => "The path has a control byte, a space or a backslash in it.",
@@ -84,7 +84,9 @@ impl fmt::Display for Malformed {
             Self::HostMissing => "The request has no Host.",
             Self::HostForm => "The Host is not a host name, with a port or without.",
             Self::HostMismatch => "The request target names another host than the Host header.",
-            Self::Framing => "The request needs one Content-Length, in digits, or one Transfer-Encoding: chunked.",
+            Self::Framing => {
+                "A body has one Content-Length, in digits, or one Transfer-Encoding: chunked."
+            }
             Self::Identifier => "An identifier in the request is not 1 to 64 of A-Z a-z 0-9 _ -.",
         })
     }

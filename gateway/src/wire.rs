@@ -17,6 +17,9 @@
 //!
 //! Accepting connections (`listen`), deadlines of bodies (Pingora's, set in `proxy`).
 
+mod head;
+mod traits;
+
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -27,17 +30,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use async_trait::async_trait;
+use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::protocols::l4::socket::SocketAddr as PingoraAddress;
-use pingora_core::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream,
-    TimingDigest, UniqueID, UniqueIDType,
-};
+use pingora_core::protocols::{SocketDigest, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use weir_common::time::{Clock, Tick};
 
+use self::head::Head;
 use crate::refuse::Refusal;
 
 /// What a connection may take.
@@ -105,39 +106,6 @@ struct Said {
     lines: Vec<u8>,
     /// A whole answer of our own.
     answer: Vec<u8>,
-}
-
-/// What is known of a head that is being read.
-#[derive(Debug, Default)]
-struct Head {
-    bytes: u64,
-    deadline: Option<Tick>,
-    spaces: u8,
-    line_ended: bool,
-}
-
-impl Head {
-    /// Reads on in a request line; true where it has bytes that no request line has.
-    fn has_oddities(&mut self, bytes: &[u8]) -> bool {
-        self.bytes += bytes.len() as u64;
-        if self.line_ended {
-            return false;
-        }
-        for byte in bytes {
-            match byte {
-                b'\n' if self.spaces == 0 => {}
-                b'\n' => {
-                    self.line_ended = true;
-                    break;
-                }
-                b' ' => self.spaces = self.spaces.saturating_add(1),
-                b'\r' => {}
-                0..b' ' | 0x7f | b'#' => return true,
-                _ => {}
-            }
-        }
-        self.spaces > 2
-    }
 }
 
 impl Connection {
@@ -316,20 +284,8 @@ impl Connection {
 
 /// A whole answer, as bytes, after which the connection closes.
 fn last_words(refusal: &Refusal) -> Vec<u8> {
-    let problem = refusal.problem();
-    let body = problem.body();
-    let reason = http::StatusCode::from_u16(problem.status).ok().and_then(|s| s.canonical_reason());
-    let mut answer = format!(
-        "HTTP/1.1 {} {}\r\ncontent-type: {}\r\ncontent-length: {}\r\ncache-control: no-store\r\n\
-         connection: close\r\n\r\n",
-        problem.status,
-        reason.unwrap_or_default(),
-        weir_common::problem::MEDIA_TYPE,
-        body.len(),
-    )
-    .into_bytes();
-    answer.extend_from_slice(&body);
-    answer
+    let date = get_cached_date();
+    refusal.answer(date.to_str().unwrap_or_default(), "", false, true)
 }
 
 impl AsyncRead for Connection {
@@ -406,70 +362,5 @@ impl AsyncWrite for Connection {
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection").field("peer", &self.peer).finish_non_exhaustive()
-    }
-}
-
-#[async_trait]
-impl Shutdown for Connection {
-    async fn shutdown(&mut self) {
-        // The other end may be gone already, and then there is nothing left to close.
-        let _ = tokio::io::AsyncWriteExt::shutdown(self).await;
-    }
-}
-
-impl UniqueID for Connection {
-    fn id(&self) -> UniqueIDType {
-        self.socket.as_raw_fd()
-    }
-}
-
-impl Ssl for Connection {}
-impl Peek for Connection {}
-impl GetProxyDigest for Connection {
-    fn get_proxy_digest(&self) -> Option<Arc<pingora_core::protocols::raw_connect::ProxyDigest>> {
-        None
-    }
-}
-
-impl GetTimingDigest for Connection {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        Vec::new()
-    }
-}
-
-impl GetSocketDigest for Connection {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        Some(self.digest.clone())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn is_odd(pieces: &[&str]) -> bool {
-        let mut head = Head::default();
-        pieces.iter().any(|piece| head.has_oddities(piece.as_bytes()))
-    }
-
-    #[test]
-    fn a_request_line_has_two_spaces_and_nothing_that_would_be_mended() {
-        assert!(!is_odd(&["GET /a HTTP/1.1\r\nhost: a b c\r\nx:\ty\r\n\r\n"]));
-        assert!(!is_odd(&["\r\n\r\nGET /a HT", "TP/1.1\r\na: b c d\r\n"]));
-        assert!(is_odd(&["GET /a b HTTP/1.1\r\n"]));
-        assert!(is_odd(&["GET /a ", "b HTTP/1.1\r\n"]));
-        assert!(is_odd(&["GET  /a HTTP/1.1\r\n"]));
-        assert!(is_odd(&["GET\t/a HTTP/1.1\r\n"]));
-        assert!(is_odd(&["GET /\u{0} HTTP/1.1\r\n"]));
-        assert!(is_odd(&["GET /a#b HTTP/1.1\r\n"]));
-    }
-
-    #[test]
-    fn last_words_are_a_whole_answer() {
-        let answer = String::from_utf8(last_words(&Refusal::NotHttp)).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 400 Bad Request\r\n"));
-        assert!(head.contains(&format!("content-length: {}", body.len())));
-        assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
     }
 }

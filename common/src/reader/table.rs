@@ -10,13 +10,8 @@ use serde_json::{Map, Value, json};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::shape::{Shape, json_of, shape_of};
 use super::{At, Document, bytes_of, bytes_shown, one_of, shown, span_of, suggestion};
-
-/// What is known of a table once it has been read.
-pub(super) struct Shape {
-    pub(super) schema: Value,
-    pub(super) effective: Value,
-}
 
 /// One table of the document, or one that is missing and therefore all defaults.
 #[derive(Debug)]
@@ -388,31 +383,5 @@ impl<'d> Table<'d> {
 
     fn name_of(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
-    }
-}
-
-/// The schema of a table that `read` would read, found by letting it read an empty one.
-fn shape_of(read: impl FnOnce(&mut Table<'_>)) -> Value {
-    let nothing = Document::new("", "");
-    let mut table = Table::new(&nothing, None, 0, String::new());
-    read(&mut table);
-    table.finish().schema
-}
-
-/// What a value shows as: numbers as numbers, everything else that is no list as text.
-fn json_of(value: &DeValue<'_>) -> Value {
-    match value {
-        DeValue::String(text) => text.as_ref().into(),
-        DeValue::Integer(digits) => {
-            i64::from_str_radix(digits.as_str(), digits.radix()).ok().into()
-        }
-        DeValue::Float(digits) => digits.as_str().into(),
-        DeValue::Boolean(flag) => (*flag).into(),
-        DeValue::Datetime(date) => date.to_string().into(),
-        DeValue::Array(items) => items.iter().map(|item| json_of(item.get_ref())).collect(),
-        DeValue::Table(table) => table
-            .iter()
-            .map(|(key, value)| (key.get_ref().to_string(), json_of(value.get_ref())))
-            .collect(),
     }
 }

@@ -3,14 +3,15 @@
 //! Every mistake is left in the document it stands in; the rules of a document with mistakes are
 //! there to find more of them, and are never put into force.
 
+mod tenants;
+
 use http::Method;
 use weir_common::directory::{Directory, Values, is_host};
 use weir_common::reader::{At, Document, suggestion};
 use weir_common::{bucket, rolling};
 
 use super::{Batch, Limit, Plan, Route, Rules};
-use crate::identify::{Tenant, Tenants};
-use crate::limit::key::{Scope, Seed};
+use crate::limit::key::Seed;
 use crate::limit::{ASKS_MAX, Quota};
 use crate::route::{Hosts, Index, Paths, Pattern};
 use crate::settings::{self, LimitKey, Settings, Unknown};
@@ -220,56 +221,6 @@ impl Checker<'_> {
         found
     }
 
-    fn tenants(&self, limits: &[Limit], plans: &[Plan]) -> Tenants {
-        let mut tenants = Tenants::default();
-        let plan_of = |plan: &Option<At<String>>| {
-            let plan = plan.as_ref()?;
-            lookup(self.of_directory, plan, "plan", names(plans, |plan| &plan.name))
-        };
-        let quotas = |values: &[_], key| self.quotas(self.of_directory, values, limits, Some(key));
-        for (name, organisation) in &self.directory.organisations {
-            let tenant = Tenant {
-                name: name.as_str().into(),
-                owner: self.seed.owner(Scope::Organisation, name.as_bytes()),
-                parent: None,
-                plan: plan_of(&organisation.plan),
-                quotas: quotas(&organisation.limits, LimitKey::Organisation),
-            };
-            tenants.organisations.insert(name.as_str().into(), tenant);
-        }
-        for (name, workspace) in &self.directory.workspaces {
-            let tenant = Tenant {
-                name: name.as_str().into(),
-                owner: self.seed.owner(Scope::Workspace, name.as_bytes()),
-                parent: workspace.organisation.as_ref().map(|name| name.value.as_str().into()),
-                plan: plan_of(&workspace.plan),
-                quotas: quotas(&workspace.limits, LimitKey::Workspace),
-            };
-            tenants.workspaces.insert(name.as_str().into(), tenant);
-        }
-        for (name, instance) in &self.directory.instances {
-            let workspace = instance.workspace.as_ref().map(|name| name.value.as_str());
-            let tenant = Tenant {
-                name: name.as_str().into(),
-                owner: self.seed.owner(Scope::Instance, name.as_bytes()),
-                parent: workspace.map(Into::into),
-                plan: None,
-                quotas: quotas(&instance.limits, LimitKey::Instance),
-            };
-            let plan = workspace.and_then(|name| tenants.workspaces.get(name)).and_then(|w| w.plan);
-            let plan = plan.and_then(|plan| plans.get(plan));
-            if !plan.is_some_and(|plan| plan.per_instance_limits) {
-                for (limit, _) in &instance.limits {
-                    let plan = plan.map_or("no plan", |plan| &plan.name);
-                    let text = format!("`{name}` is on {plan}, which has no per_instance_limits");
-                    self.of_directory.fault(limit.at, text);
-                }
-            }
-            tenants.instances.insert(name.as_str().into(), tenant);
-        }
-        tenants
-    }
-
     fn hosts(&self) -> Hosts {
         let mut hosts = Hosts::default();
         if self.settings.planes.is_empty() {
@@ -296,28 +247,6 @@ impl Checker<'_> {
         }
         self.domains(&mut hosts);
         hosts
-    }
-
-    /// Adds the domains that instances have of their own to the plane that names instances.
-    fn domains(&self, hosts: &mut Hosts) {
-        let mut planes =
-            (0..self.settings.planes.len()).filter(|plane| self.names_instance(*plane));
-        let plane = planes.next().filter(|_| planes.next().is_none());
-        for (name, instance) in &self.directory.instances {
-            for domain in &instance.domains {
-                match plane {
-                    None => self.of_directory.fault(
-                        domain.at,
-                        "domains need one plane, and no more, with {instance} in its hosts",
-                    ),
-                    Some(plane) if !hosts.add(&domain.value, plane, Some(name)) => {
-                        let text = format!("`{}` is a host of a plane already", domain.value);
-                        self.of_directory.fault(domain.at, text);
-                    }
-                    Some(_) => {}
-                }
-            }
-        }
     }
 
     fn paths(&self, routes: &[Route]) -> Vec<Paths> {
@@ -479,9 +408,8 @@ mod tests {
         let found = of_settings("limits = [\"batch\"]", "limits = [\"instance\"]");
         assert_eq!(
             found,
-            [
-                "limit `instance` could never find its instance: a host of the plane needs {instance}"
-            ]
+            ["limit `instance` could never find its instance: \
+                 a host of the plane needs {instance}"]
         );
     }
 

@@ -8,13 +8,12 @@ use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::directory::values_by_limit;
 use weir_common::reader::{At, Document, Reading, Table};
-use weir_common::{bucket, rolling};
 
+use super::limit::limit;
 use super::{
-    DirectorySource, Headers, Health, Limit, LimitKey, Log, Plan, Plane, Route, Server, Settings,
-    Store, Unknown, Upstream,
+    DirectorySource, Headers, Health, Log, Plan, Plane, Route, Server, Settings, Store, Unknown,
+    Upstream,
 };
-use crate::limit::Quota;
 
 /// Any wait an operator may ask for: from a moment that a clock can tell to a day.
 const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
@@ -226,114 +225,30 @@ fn upstream(table: &mut Table<'_>) -> Upstream {
             3,
             "Servers tried when one does not let us connect.",
         )),
-        health: table.table("health", "Asks servers whether they are well.", |health| {
-            let path = health.text("path", "What is asked for: 200 to 399 is well. Off without.");
-            let made = Health {
-                path: path.as_ref().map(|path| path.value.clone()).unwrap_or_default(),
-                interval: health.span_or("interval", WAIT, seconds(5), "How often."),
-                timeout: health.span_or(
-                    "timeout",
-                    WAIT,
-                    seconds(1),
-                    "How long an answer may take.",
-                ),
-                unhealthy_after: small(health.number_or(
-                    "unhealthy_after",
-                    1..=100,
-                    3,
-                    "Bad answers in a row.",
-                )),
-                healthy_after: small(health.number_or(
-                    "healthy_after",
-                    1..=100,
-                    2,
-                    "Good answers in a row.",
-                )),
-            };
-            if let Some(path) = path.as_ref().filter(|path| !path.value.starts_with('/')) {
-                health.fault_at(path.at, "a health path starts with `/`");
-            }
-            path.map(|_| made)
-        }),
+        health: table.table("health", "Asks servers whether they are well.", health),
     }
 }
 
-fn limit(table: &mut Table<'_>) -> Limit {
-    table.require("key");
-    table.require("algorithm");
-    let keys = [
-        ("workspace", LimitKey::Workspace),
-        ("organisation", LimitKey::Organisation),
-        ("instance", LimitKey::Instance),
-        ("address", LimitKey::Address),
-    ];
-    let key = table.choice("key", &keys, "Whose allowance it is.");
-    let rolling = table.choice(
-        "algorithm",
-        &[("rolling_window", true), ("token_bucket", false)],
-        "rolling_window: so many in any stretch; token_bucket: a rate and a burst.",
-    );
-    let enforced = table.choice(
-        "mode",
-        &[("enforce", true), ("observe", false)],
-        "observe: counts and logs what it would have refused.",
-    );
-    let requests =
-        table.number("requests", 1..=u64::MAX >> 1, "rolling_window: requests per window.");
-    let windows = Duration::from_millis(1)..=rolling::WINDOW_MAX;
-    let window = table.span("window", windows, "rolling_window: the stretch of time.");
-    let tokens = 1..=u64::from(bucket::TOKENS_MAX);
-    let rate = table.number("rate", tokens.clone(), "token_bucket: tokens per second.");
-    let burst = table.number("burst", tokens, "token_bucket: tokens of a full bucket.");
-    let quota = if rolling {
-        belongs(table, "token_bucket", &[("rate", &rate), ("burst", &burst)]);
-        rolling_quota(table, requests, window)
-    } else {
-        belongs(table, "rolling_window", &[("requests", &requests)]);
-        if let Some(window) = window {
-            table.fault_at(
-                window.at,
-                "`window` belongs to `rolling_window`; a bucket has `rate`, `burst`",
-            );
-        }
-        table.require("rate");
-        table.require("burst");
-        Quota::Bucket(bucket::Quota {
-            rate: rate.map_or(1, |rate| small(rate.value)),
-            burst: burst.map_or(1, |burst| small(burst.value)),
-        })
+fn health(table: &mut Table<'_>) -> Option<Health> {
+    let path = table.text("path", "What is asked for: 200 to 399 is well. Off without.");
+    let seconds = Duration::from_secs;
+    let health = Health {
+        path: path.as_ref().map(|path| path.value.clone()).unwrap_or_default(),
+        interval: table.span_or("interval", WAIT, seconds(5), "How often."),
+        timeout: table.span_or("timeout", WAIT, seconds(1), "How long an answer may take."),
+        unhealthy_after: small(table.number_or(
+            "unhealthy_after",
+            1..=100,
+            3,
+            "Bad answers in a row.",
+        )),
+        healthy_after: small(table.number_or("healthy_after", 1..=100, 2, "Good ones in a row.")),
     };
-    Limit { key, quota, enforced }
-}
-
-/// Reports values that only the other algorithm has.
-fn belongs(table: &Table<'_>, algorithm: &str, values: &[(&str, &Option<At<u64>>)]) {
-    for (name, value) in values {
-        if let Some(value) = value {
-            table.fault_at(value.at, format!("`{name}` belongs to `{algorithm}`"));
-        }
+    let path = path?;
+    if !path.value.starts_with('/') {
+        table.fault_at(path.at, "a health path starts with `/`");
     }
-}
-
-fn rolling_quota(
-    table: &mut Table<'_>,
-    requests: Option<At<u64>>,
-    window: Option<At<Duration>>,
-) -> Quota {
-    table.require("requests");
-    table.require("window");
-    if let Some(At { value, at }) =
-        requests.as_ref().filter(|n| n.value > rolling::REQUESTS_MAX.into())
-    {
-        table.fault_at(*at, format!(
-            "{value} requests are too many to remember each of (at most {}): use algorithm = \"token_bucket\"",
-            rolling::REQUESTS_MAX,
-        ));
-    }
-    Quota::Rolling(rolling::Quota {
-        requests: requests.map_or(1, |requests| small(requests.value)),
-        window: window.map_or(Duration::from_secs(1), |window| window.value),
-    })
+    Some(health)
 }
 
 fn route(table: &mut Table<'_>) -> Route {
@@ -409,6 +324,6 @@ fn number(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-fn small(value: u64) -> u32 {
+pub(super) fn small(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }

@@ -1,0 +1,38 @@
+//! What is known of a table once it has been read: its schema, and its values in force.
+
+use serde_json::Value;
+use toml::de::DeValue;
+
+use super::{Document, Table};
+
+/// What is known of a table once it has been read.
+pub(super) struct Shape {
+    pub(super) schema: Value,
+    pub(super) effective: Value,
+}
+
+/// The schema of a table that `read` would read, found by letting it read an empty one.
+pub(super) fn shape_of(read: impl FnOnce(&mut Table<'_>)) -> Value {
+    let nothing = Document::new("", "");
+    let mut table = Table::new(&nothing, None, 0, String::new());
+    read(&mut table);
+    table.finish().schema
+}
+
+/// What a value shows as: numbers as numbers, everything else that is no list as text.
+pub(super) fn json_of(value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::String(text) => text.as_ref().into(),
+        DeValue::Integer(digits) => {
+            i64::from_str_radix(digits.as_str(), digits.radix()).ok().into()
+        }
+        DeValue::Float(digits) => digits.as_str().into(),
+        DeValue::Boolean(flag) => (*flag).into(),
+        DeValue::Datetime(date) => date.to_string().into(),
+        DeValue::Array(items) => items.iter().map(|item| json_of(item.get_ref())).collect(),
+        DeValue::Table(table) => table
+            .iter()
+            .map(|(key, value)| (key.get_ref().to_string(), json_of(value.get_ref())))
+            .collect(),
+    }
+}

@@ -1,0 +1,65 @@
+//! Takes up the counters that an earlier process left, and leaves them to the next.
+//!
+//! Not here: what the file looks like (`limit::snapshot`).
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use log::Level;
+use serde_json::json;
+use weir_common::logging;
+use weir_common::time::Clock;
+
+use crate::app::RunError;
+use crate::limit::snapshot::{self, Snapshot};
+use crate::parts::Parts;
+use crate::settings::Store;
+
+/// The states that an earlier process left. A file that cannot be read is put aside, not lost.
+#[must_use]
+pub fn earlier(store: &Store, clock: &Clock) -> Option<Snapshot> {
+    let path = store.snapshot.as_deref()?;
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => return no_states(path, &error.to_string()),
+    };
+    snapshot::read(&bytes, clock.now()).map_or_else(|why| no_states(path, &why.to_string()), Some)
+}
+
+fn no_states(path: &str, why: &str) -> Option<Snapshot> {
+    let aside = format!("{path}.unreadable");
+    let kept = fs::rename(path, &aside).is_ok();
+    let fields =
+        [("file", json!(path)), ("error", json!(why)), ("kept_as", json!(kept.then_some(aside)))];
+    logging::event(Level::Error, "the snapshot of limits is not used: all start anew", &fields);
+    None
+}
+
+/// Leaves the states for the next process, whole or not at all; nothing where none are kept.
+pub fn leave(parts: &Parts) -> Result<(), RunError> {
+    let force = parts.force.load();
+    let Some(path) = force.rules.settings.store.snapshot.as_deref() else { return Ok(()) };
+    let states = snapshot::write(&parts.store, parts.seed, parts.clock.now());
+    let new = format!("{path}.new");
+    let written = || -> io::Result<()> {
+        if let Some(folder) = Path::new(path).parent() {
+            fs::create_dir_all(folder)?;
+        }
+        // Whoever reads the secret in it can make keys meet.
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&states)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    written().map_err(|source| RunError::Snapshot { path: path.to_owned(), source })?;
+    logging::event(
+        Level::Info,
+        "limits kept",
+        &[("file", json!(path)), ("bytes", json!(states.len()))],
+    );
+    Ok(())
+}

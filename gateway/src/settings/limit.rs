@@ -1,0 +1,92 @@
+//! Reads a limit: whose, how much, and which values belong to which algorithm.
+
+use std::time::Duration;
+
+use weir_common::reader::{At, Table};
+use weir_common::{bucket, rolling};
+
+use super::read::small;
+use super::{Limit, LimitKey};
+use crate::limit::Quota;
+
+pub(super) fn limit(table: &mut Table<'_>) -> Limit {
+    table.require("key");
+    table.require("algorithm");
+    let keys = [
+        ("workspace", LimitKey::Workspace),
+        ("organisation", LimitKey::Organisation),
+        ("instance", LimitKey::Instance),
+        ("address", LimitKey::Address),
+    ];
+    let key = table.choice("key", &keys, "Whose allowance it is.");
+    let rolling = table.choice(
+        "algorithm",
+        &[("rolling_window", true), ("token_bucket", false)],
+        "rolling_window: so many in any stretch; token_bucket: a rate and a burst.",
+    );
+    let enforced = table.choice(
+        "mode",
+        &[("enforce", true), ("observe", false)],
+        "observe: counts and logs what it would have refused.",
+    );
+    let requests =
+        table.number("requests", 1..=u64::MAX >> 1, "rolling_window: requests per window.");
+    let windows = Duration::from_millis(1)..=rolling::WINDOW_MAX;
+    let window = table.span("window", windows, "rolling_window: the stretch of time.");
+    let tokens = 1..=u64::from(bucket::TOKENS_MAX);
+    let rate = table.number("rate", tokens.clone(), "token_bucket: tokens per second.");
+    let burst = table.number("burst", tokens, "token_bucket: tokens of a full bucket.");
+    let quota = if rolling {
+        belongs(table, "token_bucket", &[("rate", &rate), ("burst", &burst)]);
+        rolling_quota(table, requests, window)
+    } else {
+        belongs(table, "rolling_window", &[("requests", &requests)]);
+        if let Some(window) = window {
+            table.fault_at(
+                window.at,
+                "`window` belongs to `rolling_window`; a bucket has `rate`, `burst`",
+            );
+        }
+        table.require("rate");
+        table.require("burst");
+        Quota::Bucket(bucket::Quota {
+            rate: rate.map_or(1, |rate| small(rate.value)),
+            burst: burst.map_or(1, |burst| small(burst.value)),
+        })
+    };
+    Limit { key, quota, enforced }
+}
+
+/// Reports values that only the other algorithm has.
+fn belongs(table: &Table<'_>, algorithm: &str, values: &[(&str, &Option<At<u64>>)]) {
+    for (name, value) in values {
+        if let Some(value) = value {
+            table.fault_at(value.at, format!("`{name}` belongs to `{algorithm}`"));
+        }
+    }
+}
+
+fn rolling_quota(
+    table: &mut Table<'_>,
+    requests: Option<At<u64>>,
+    window: Option<At<Duration>>,
+) -> Quota {
+    table.require("requests");
+    table.require("window");
+    if let Some(At { value, at }) =
+        requests.as_ref().filter(|n| n.value > rolling::REQUESTS_MAX.into())
+    {
+        table.fault_at(
+            *at,
+            format!(
+                "{value} requests are too many to remember each of (at most {}): \
+             use algorithm = \"token_bucket\"",
+                rolling::REQUESTS_MAX,
+            ),
+        );
+    }
+    Quota::Rolling(rolling::Quota {
+        requests: requests.map_or(1, |requests| small(requests.value)),
+        window: window.map_or(Duration::from_secs(1), |window| window.value),
+    })
+}

@@ -1,0 +1,63 @@
+//! Reads along in a request head, for what Pingora does not tell.
+//!
+//! Pingora escapes spaces and control bytes in a request line, and drops a fragment, before
+//! anybody sees the target. Here they are seen.
+
+use weir_common::time::Tick;
+
+/// What is known of a head that is being read.
+#[derive(Debug, Default)]
+pub(super) struct Head {
+    /// How long it is so far.
+    pub(super) bytes: u64,
+    /// When it must be whole; set once there is something to wait for.
+    pub(super) deadline: Option<Tick>,
+    spaces: u8,
+    line_ended: bool,
+}
+
+impl Head {
+    /// Reads on in a request line; true where it has bytes that no request line has.
+    pub(super) fn has_oddities(&mut self, bytes: &[u8]) -> bool {
+        self.bytes += bytes.len() as u64;
+        if self.line_ended {
+            return false;
+        }
+        for byte in bytes {
+            match byte {
+                b'\n' if self.spaces == 0 => {}
+                b'\n' => {
+                    self.line_ended = true;
+                    break;
+                }
+                b' ' => self.spaces = self.spaces.saturating_add(1),
+                b'\r' => {}
+                0..b' ' | 0x7f | b'#' => return true,
+                _ => {}
+            }
+        }
+        self.spaces > 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_odd(pieces: &[&str]) -> bool {
+        let mut head = Head::default();
+        pieces.iter().any(|piece| head.has_oddities(piece.as_bytes()))
+    }
+
+    #[test]
+    fn a_request_line_has_two_spaces_and_nothing_that_would_be_mended() {
+        assert!(!is_odd(&["GET /a HTTP/1.1\r\nhost: a b c\r\nx:\ty\r\n\r\n"]));
+        assert!(!is_odd(&["\r\n\r\nGET /a HT", "TP/1.1\r\na: b c d\r\n"]));
+        assert!(is_odd(&["GET /a b HTTP/1.1\r\n"]));
+        assert!(is_odd(&["GET /a ", "b HTTP/1.1\r\n"]));
+        assert!(is_odd(&["GET  /a HTTP/1.1\r\n"]));
+        assert!(is_odd(&["GET\t/a HTTP/1.1\r\n"]));
+        assert!(is_odd(&["GET /\u{0} HTTP/1.1\r\n"]));
+        assert!(is_odd(&["GET /a#b HTTP/1.1\r\n"]));
+    }
+}

@@ -1,0 +1,49 @@
+//! What Pingora asks of a stream beside its bytes. A plain TCP connection has little to tell.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType,
+};
+
+use super::Connection;
+
+#[async_trait]
+impl Shutdown for Connection {
+    async fn shutdown(&mut self) {
+        // The other end may be gone already, and then there is nothing left to close.
+        let _ = tokio::io::AsyncWriteExt::shutdown(self).await;
+    }
+}
+
+impl UniqueID for Connection {
+    fn id(&self) -> UniqueIDType {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl Ssl for Connection {}
+
+impl Peek for Connection {}
+
+impl GetProxyDigest for Connection {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetTimingDigest for Connection {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetSocketDigest for Connection {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        Some(self.digest.clone())
+    }
+}
