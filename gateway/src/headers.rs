@@ -99,10 +99,16 @@ pub fn ietf(limits: &[Named<'_>], verdict: &Verdict, now: Moment) -> (String, St
 /// One hop of `Forwarded` (RFC 7239) for the connection a request came over.
 #[must_use]
 pub fn forwarded(peer: IpAddr, host: &str, scheme: &str) -> String {
-    match peer {
-        IpAddr::V4(peer) => format!("for={peer};host=\"{host}\";proto={scheme}"),
-        IpAddr::V6(peer) => format!("for=\"[{peer}]\";host=\"{host}\";proto={scheme}"),
+    let mut hop = String::with_capacity(64 + host.len());
+    // Writing to a String cannot fail.
+    let _ = match peer {
+        IpAddr::V4(peer) => write!(hop, "for={peer}"),
+        IpAddr::V6(peer) => write!(hop, "for=\"[{peer}]\""),
+    };
+    for part in [";host=\"", host, "\";proto=", scheme] {
+        hop.push_str(part);
     }
+    hop
 }
 
 /// Whether `value` is a `traceparent` that can be passed on (W3C Trace Context, level 2).

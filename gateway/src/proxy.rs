@@ -134,7 +134,7 @@ impl ProxyHttp for Proxy {
             return Ok(());
         }
         exchange.status = Some(head.status.as_u16());
-        relay::end_hop(head, session.req_header().version)?;
+        relay::end_hop(head, session.req_header().version);
         relay::to_client(Connection::of(session.stream()), head, exchange)
     }
 

@@ -163,16 +163,29 @@ impl Refusal {
         let body = problem.body();
         let status = StatusCode::from_u16(problem.status).unwrap_or_default();
         let reason = status.canonical_reason().unwrap_or_default();
-        let own =
-            self.header().map(|(name, value)| format!("{name}: {value}\r\n")).unwrap_or_default();
-        let head = format!(
-            "HTTP/1.1 {} {reason}\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {}\r\n\
-             Cache-Control: no-store\r\nDate: {date}\r\nConnection: {}\r\n{own}{lines}\r\n",
-            problem.status,
-            body.len(),
-            if keep { "keep-alive" } else { "close" },
-        );
-        let mut answer = head.into_bytes();
+        let mut length = itoa::Buffer::new();
+        let (own, value) = self.header().unwrap_or_default();
+        let own = if own.is_empty() { ["", "", "", ""] } else { [own, ": ", &value, "\r\n"] };
+        let head = [
+            "HTTP/1.1 ",
+            status.as_str(),
+            " ",
+            reason,
+            "\r\nContent-Type: ",
+            MEDIA_TYPE,
+            "\r\nContent-Length: ",
+            length.format(body.len()),
+            "\r\nCache-Control: no-store\r\nDate: ",
+            date,
+            "\r\nConnection: ",
+            if keep { "keep-alive\r\n" } else { "close\r\n" },
+            lines,
+        ];
+        let head = head.iter().chain(&own).chain(&["\r\n"]);
+        let mut answer = Vec::with_capacity(1_024);
+        for part in head {
+            answer.extend_from_slice(part.as_bytes());
+        }
         if with_body {
             answer.extend_from_slice(&body);
         }

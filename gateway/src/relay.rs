@@ -11,18 +11,17 @@
 //!
 //! What the numbers are (`headers`). Hop-by-hop headers, which Pingora strips.
 
-use std::fmt::Write;
-use std::net::IpAddr;
-
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
-use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
 use crate::exchange::Exchange;
-use crate::headers::{Told, forwarded, is_traceparent};
-use crate::judge::values;
+use crate::headers::{forwarded, is_traceparent};
 use crate::wire::Connection;
+
+/// What goes from hop to hop even where `Connection` does not name it.
+const OF_HOP: [&str; 2] = ["keep-alive", "proxy-connection"];
 
 /// What `Connection` cannot take off an answer: its end would be lost.
 const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "upgrade"];
@@ -40,96 +39,131 @@ const LIMIT_HEADERS: [&str; 9] = [
     "ratelimit-policy",
 ];
 
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// As many headers as we add.
+const ADDED: usize = 6;
+
 /// Completes the head of a request on its way to the upstream.
+///
+/// Pingora's own header type parses a name and keeps its case anew for each header put in; its
+/// parts are a plain map, so the head is taken apart and put together once.
 pub fn to_upstream(session: &Session, head: &mut RequestHeader, exchange: &Exchange) -> Result<()> {
-    if let Some(origin_form) = &exchange.absolute {
-        let uri = origin_form.parse().or_err(ErrorType::InvalidHTTPHeader, "origin form")?;
-        head.set_uri(uri);
+    let empty = RequestHeader::from(http::Request::new(()).into_parts().0);
+    let whole = std::mem::replace(head, empty);
+    let target = match &exchange.absolute {
+        Some(origin_form) => origin_form.as_bytes().to_vec(),
+        None => whole.raw_path().to_vec(),
+    };
+    let mut parts = http::request::Parts::from(whole);
+    parts.headers.reserve(ADDED);
+    let completed = complete(session, &mut parts.headers, exchange);
+    let of_uri = parts.uri.path_and_query().map(|target| target.as_str().as_bytes());
+    let same_target = of_uri == Some(&target);
+    *head = parts.into();
+    if !same_target {
+        head.set_raw_path(&target)?;
     }
-    if let Some(held) = &exchange.held {
-        // Every byte is here: the upstream gets an exact length, and nothing to wait for.
-        head.remove_header(&header::EXPECT);
-        head.remove_header(&header::TRANSFER_ENCODING);
-        head.insert_header(header::CONTENT_LENGTH, held.bytes)?;
-    }
-    join_cookies(head)?;
-    if says_limits(&head.headers) {
-        for name in LIMIT_HEADERS {
-            head.remove_header(name);
-        }
-    }
-    if let Some(peer) = peer(session) {
-        name_client(head, exchange, peer)?;
-    }
-    name_request(head, exchange)
+    completed
 }
 
-fn peer(session: &Session) -> Option<IpAddr> {
-    // A held body's session has no stream of its own, but it knows the address.
-    let of_connection = Connection::of(session.stream()).map(|connection| connection.peer().ip());
-    of_connection
-        .or_else(|| Some(session.client_addr()?.as_inet()?.ip()))
-        .map(|address| address.to_canonical())
+fn complete(session: &Session, headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
+    if let Some(held) = &exchange.held {
+        // Every byte is here: the upstream gets an exact length, and nothing to wait for.
+        headers.remove(header::EXPECT);
+        headers.remove(header::TRANSFER_ENCODING);
+        headers.insert(header::CONTENT_LENGTH, held.bytes.into());
+    }
+    join_cookies(headers)?;
+    remove_limits(headers);
+    name_client(session, headers, exchange)?;
+    name_request(headers, exchange)
 }
 
 /// `X-Forwarded-*` and `Forwarded` (RFC 7239). An `X-Real-IP` passes only from a trusted proxy.
-fn name_client(head: &mut RequestHeader, exchange: &Exchange, peer: IpAddr) -> Result<()> {
-    let trusted = exchange.trusts_peer;
-    let before = |name| {
-        let values: Vec<&str> = values(head, name).filter(|_| trusted).collect();
-        values.join(", ")
+fn name_client(session: &Session, headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
+    let connection = Connection::of(session.stream());
+    let peer = match connection {
+        Some(connection) => Some(connection.peer().ip()),
+        // A held body's session has no stream of its own, but it knows the address.
+        None => session.client_addr().and_then(|address| address.as_inet()).map(|peer| peer.ip()),
     };
-    let with = |before: String, hop: &str| {
-        if before.is_empty() { hop.to_owned() } else { format!("{before}, {hop}") }
-    };
-    let host =
-        head.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let forwarded_for = with(before("x-forwarded-for"), &peer.to_string());
-    let forwarded = with(before("forwarded"), &forwarded(peer, host, "http"));
-    let first = |name, otherwise: &str| {
-        let value = values(head, name).next().filter(|_| trusted);
-        value.unwrap_or(otherwise).to_owned()
-    };
-    let forwarded_proto = first("x-forwarded-proto", "http");
-    let forwarded_host = first("x-forwarded-host", host);
-    head.insert_header("X-Forwarded-For", forwarded_for)?;
-    head.insert_header("X-Forwarded-Proto", forwarded_proto)?;
-    head.insert_header("X-Forwarded-Host", forwarded_host)?;
-    head.insert_header("Forwarded", forwarded)?;
-    if !trusted {
-        head.remove_header("x-real-ip");
+    let Some(peer) = peer.map(|peer| peer.to_canonical()) else { return Ok(()) };
+    let host = headers.get(header::HOST).cloned().unwrap_or(HeaderValue::from_static(""));
+    let hop = forwarded(peer, host.to_str().unwrap_or_default(), "http");
+    let hop_for = peer.to_string();
+    if exchange.trusts_peer {
+        let all = |name: &HeaderName, last: &str| {
+            let before = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+            before.chain([last]).collect::<Vec<_>>().join(", ")
+        };
+        let (hops_for, hops) = (all(&FORWARDED_FOR, &hop_for), all(&header::FORWARDED, &hop));
+        headers.insert(FORWARDED_FOR, value(hops_for)?);
+        headers.insert(header::FORWARDED, value(hops)?);
+        headers.entry(FORWARDED_PROTO).or_insert(HeaderValue::from_static("http"));
+        headers.entry(FORWARDED_HOST).or_insert(host);
+    } else {
+        headers.insert(FORWARDED_FOR, value(hop_for)?);
+        headers.insert(header::FORWARDED, value(hop)?);
+        headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+        headers.insert(FORWARDED_HOST, host);
+        headers.remove("x-real-ip");
     }
     Ok(())
 }
 
 /// `X-Request-Id` and `traceparent`.
-fn name_request(head: &mut RequestHeader, exchange: &Exchange) -> Result<()> {
+fn name_request(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
     if exchange.given_id.is_none() {
-        head.insert_header("X-Request-Id", exchange.name().as_ref())?;
+        headers.insert(REQUEST_ID, value(exchange.name().into_owned())?);
     }
-    let traces: Vec<&[u8]> =
-        head.headers.get_all("traceparent").iter().map(|v| v.as_bytes()).collect();
-    if !matches!(traces.as_slice(), [only] if is_traceparent(only)) {
-        head.remove_header("tracestate");
+    let mut traces = headers.get_all(&TRACE_PARENT).iter();
+    let goes_on = traces.next().is_some_and(|trace| is_traceparent(trace.as_bytes()));
+    if !goes_on || traces.next().is_some() {
+        headers.remove("tracestate");
+        let mut trace = String::with_capacity(55);
+        trace.push_str("00-");
+        push_hex(&mut trace, exchange.id | 1, 32);
+        trace.push('-');
         // The middle of the name tells this span from the trace, which has all of it.
-        let span = (exchange.id >> 32) & u128::from(u64::MAX) | 1;
-        head.insert_header("traceparent", format!("00-{:032x}-{span:016x}-00", exchange.id | 1))?;
+        push_hex(&mut trace, (exchange.id >> 32) & u128::from(u64::MAX) | 1, 16);
+        trace.push_str("-00");
+        headers.insert(TRACE_PARENT, value(trace)?);
     }
     Ok(())
 }
 
+fn value(text: String) -> Result<HeaderValue> {
+    HeaderValue::try_from(text).or_err(ErrorType::InvalidHTTPHeader, "a header of our own")
+}
+
 /// HTTP/2 may send a cookie in crumbs, which an HTTP/1.1 upstream must get as one (RFC 9113,
 /// 8.2.3; cloudflare/pingora#189).
-fn join_cookies(head: &mut RequestHeader) -> Result<()> {
-    let crumbs: Vec<&[u8]> =
-        head.headers.get_all(header::COOKIE).iter().map(|v| v.as_bytes()).collect();
-    if crumbs.len() < 2 {
+fn join_cookies(headers: &mut HeaderMap) -> Result<()> {
+    if !headers.contains_key(header::COOKIE) {
         return Ok(());
     }
-    let joined = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
-        .map_err(|_| Error::explain(ErrorType::InvalidHTTPHeader, "cookie"))?;
-    head.insert_header(header::COOKIE, joined)?;
+    let crumbs: Vec<&[u8]> =
+        headers.get_all(header::COOKIE).iter().map(|crumb| crumb.as_bytes()).collect();
+    if crumbs.len() > 1 {
+        let joined = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]));
+        let joined = joined.or_err(ErrorType::InvalidHTTPHeader, "cookie")?;
+        headers.insert(header::COOKIE, joined);
+    }
     Ok(())
+}
+
+/// Takes off a request what only we may say.
+fn remove_limits(headers: &mut HeaderMap) {
+    if says_limits(headers) {
+        for name in LIMIT_HEADERS {
+            headers.remove(name);
+        }
+    }
 }
 
 /// Completes the head of an answer on its way to the client.
@@ -144,8 +178,11 @@ pub fn to_client(
         }
     }
     let refused = exchange.told.as_ref().is_some_and(|told| told.retry_after.is_some());
-    for name in ["x-request-id", "retry-after"].iter().take(if refused { 2 } else { 1 }) {
-        head.remove_header(*name);
+    if head.headers.contains_key(&REQUEST_ID) {
+        head.remove_header(&REQUEST_ID);
+    }
+    if refused {
+        head.remove_header(&header::RETRY_AFTER);
     }
     match connection {
         Some(connection) => connection.add_lines(lines(exchange).as_bytes()),
@@ -169,27 +206,26 @@ fn says_limits(headers: &HeaderMap) -> bool {
 
 /// Takes off an answer what was meant for us alone (RFC 9110, 7.6.1), and what its client is too
 /// old to read.
-pub fn end_hop(head: &mut ResponseHeader, client: Version) -> Result<()> {
-    let options: Vec<String> = head
-        .headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(|option| option.trim().to_ascii_lowercase())
-        .filter(|option| !option.is_empty() && !FRAMING.contains(&option.as_str()))
-        .collect();
-    for option in &options {
-        head.remove_header(option.as_str());
-    }
-    for name in ["keep-alive", "proxy-connection"] {
-        head.remove_header(name);
+pub fn end_hop(head: &mut ResponseHeader, client: Version) {
+    let of_hop = |name: &HeaderName| *name == header::CONNECTION || OF_HOP.contains(&name.as_str());
+    if head.headers.keys().any(of_hop) {
+        let named: Vec<String> = head
+            .headers
+            .get_all(header::CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .map(|option| option.trim().to_ascii_lowercase())
+            .filter(|option| !option.is_empty() && !FRAMING.contains(&option.as_str()))
+            .collect();
+        for name in named.iter().map(String::as_str).chain(OF_HOP) {
+            head.remove_header(name);
+        }
     }
     if client == Version::HTTP_10 {
         // Without chunks the end of the body is the end of the connection.
         head.remove_header(&header::TRANSFER_ENCODING);
     }
-    Ok(())
 }
 
 /// What every answer says for us, as header lines with their line ends.
@@ -199,28 +235,45 @@ pub fn lines(exchange: &Exchange) -> String {
     text
 }
 
-/// Writing to a String cannot fail, and so nothing that it returns is looked at.
 fn write_lines(text: &mut String, exchange: &Exchange) {
-    let _ = match &exchange.given_id {
-        Some(given) => write!(text, "X-Request-Id: {given}\r\n"),
-        None => write!(text, "X-Request-Id: {:032x}\r\n", exchange.id),
-    };
+    text.push_str("X-Request-Id: ");
+    match &exchange.given_id {
+        Some(given) => text.push_str(given),
+        None => push_hex(text, exchange.id, 32),
+    }
+    text.push_str("\r\n");
     let Some(told) = &exchange.told else { return };
-    let Told { limit, remaining, reset, .. } = told;
-    let _ = write!(
-        text,
-        "X-RateLimit-Limit: {limit}\r\nX-RateLimit-Remaining: {remaining}\r\n\
-         X-RateLimit-Reset: {reset}\r\n",
-    );
+    let mut number = |name: &str, number: u64| {
+        text.push_str(name);
+        text.push_str(itoa::Buffer::new().format(number));
+        text.push_str("\r\n");
+    };
+    number("X-RateLimit-Limit: ", told.limit.into());
+    number("X-RateLimit-Remaining: ", told.remaining.into());
+    number("X-RateLimit-Reset: ", told.reset);
+    if let Some(seconds) = told.retry_after {
+        number("Retry-After: ", seconds);
+    }
     let limits = &exchange.force.rules.limits;
     let binding = exchange.said.get(told.binding).and_then(|said| limits.get(said.limit));
+    let mut line = |name: &str, value: &str| {
+        text.push_str(name);
+        text.push_str(value);
+        text.push_str("\r\n");
+    };
     if let Some(limit) = binding {
-        let _ = write!(text, "X-RateLimit-Resource: {}\r\n", limit.name);
-    }
-    if let Some(seconds) = told.retry_after {
-        let _ = write!(text, "Retry-After: {seconds}\r\n");
+        line("X-RateLimit-Resource: ", &limit.name);
     }
     if let Some((policy, standing)) = &exchange.ietf {
-        let _ = write!(text, "RateLimit-Policy: {policy}\r\nRateLimit: {standing}\r\n");
+        line("RateLimit-Policy: ", policy);
+        line("RateLimit: ", standing);
+    }
+}
+
+/// The last `digits` hexadecimal digits of a number.
+fn push_hex(text: &mut String, number: u128, digits: u32) {
+    for nth in (0..digits).rev() {
+        let digit = u32::try_from(number >> (4 * nth) & 0xf).unwrap_or_default();
+        text.push(char::from_digit(digit, 16).unwrap_or('0'));
     }
 }
