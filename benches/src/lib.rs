@@ -1,3 +1,12 @@
-//! What the measuring programs share; each of them is one file in `bin/`.
+//! What the measuring programs in `bin/` share: processes, load, targets and tables.
+//!
+//! A person reads `bin/compare.rs` first; the order here is the order in which it needs the rest.
 
 pub mod bare;
+pub mod counted;
+pub mod flags;
+pub mod lab;
+pub mod load;
+pub mod report;
+pub mod steady;
+pub mod targets;

@@ -52,9 +52,8 @@ impl JsonLines {
 
 impl Log for JsonLines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // What Pingora calls an error is mostly a client that went away.
-        let chatty = metadata.target().starts_with("pingora");
-        metadata.level() <= log::max_level() && (!chatty || log::max_level() >= LevelFilter::Debug)
+        // Pingora tells whole heads, tokens and all; what matters of it we say ourselves.
+        !metadata.target().starts_with("pingora") && metadata.level() <= log::max_level()
     }
 
     fn log(&self, record: &Record<'_>) {

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use prometheus::IntGauge;
 use weir_common::decision::Decision;
 use weir_common::time::Moment;
 
@@ -55,6 +56,26 @@ pub struct Exchange {
     pub held: Option<Replayed>,
     /// The status of the answer that went to the client.
     pub status: Option<u16>,
+    /// However the request ends, it is no longer in flight.
+    _in_flight: InFlight,
+}
+
+/// Counts a request as being answered for as long as it is.
+pub struct InFlight(IntGauge);
+
+impl InFlight {
+    /// One more.
+    #[must_use]
+    pub fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// Whom a request is for, as far as it got.
@@ -97,7 +118,7 @@ pub struct Replayed {
 impl Exchange {
     /// A request that has just been read.
     #[must_use]
-    pub fn new(began: Moment, force: Arc<Force>, id: u128, nth: u64) -> Self {
+    pub fn new(began: Moment, force: Arc<Force>, id: u128, nth: u64, in_flight: InFlight) -> Self {
         Self {
             began,
             force,
@@ -115,6 +136,7 @@ impl Exchange {
             tried: ArrayVec::new(),
             held: None,
             status: None,
+            _in_flight: in_flight,
         }
     }
 

@@ -25,6 +25,7 @@ pub mod snapshot;
 
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use weir_common::bucket::{self, Bucket};
 use weir_common::decision::{Decision, Standing};
 use weir_common::rolling::{self, Log};
@@ -159,14 +160,14 @@ pub struct Answer {
 }
 
 /// The answer to all asks of a request, in their order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Verdict {
-    answers: [Option<Answer>; ASKS_MAX],
+    answers: ArrayVec<Answer, ASKS_MAX>,
     admitted: bool,
 }
 
 impl Verdict {
-    pub(crate) fn new(answers: [Option<Answer>; ASKS_MAX], admitted: bool) -> Self {
+    pub(crate) fn new(answers: ArrayVec<Answer, ASKS_MAX>, admitted: bool) -> Self {
         Self { answers, admitted }
     }
 
@@ -178,6 +179,6 @@ impl Verdict {
 
     /// Each limit's answer, in the order they were asked.
     pub fn answers(&self) -> impl Iterator<Item = &Answer> {
-        self.answers.iter().flatten()
+        self.answers.iter()
     }
 }

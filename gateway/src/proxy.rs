@@ -22,7 +22,7 @@ use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use weir_common::problem::MEDIA_TYPE;
 
 use crate::access_log::Facts;
-use crate::exchange::{Exchange, Replayed, TRIES_MAX};
+use crate::exchange::{Exchange, InFlight, Replayed, TRIES_MAX};
 use crate::hold::{self, Unread};
 use crate::judge::{self, Next};
 use crate::parts::Parts;
@@ -49,9 +49,9 @@ impl ProxyHttp for Proxy {
 
     fn new_ctx(&self) -> Exchange {
         let parts = &self.parts;
-        parts.metrics.in_flight.inc();
         let (id, nth) = parts.next_request();
-        Exchange::new(parts.clock.now(), parts.force.load_full(), id, nth)
+        let in_flight = InFlight::new(&parts.metrics.in_flight);
+        Exchange::new(parts.clock.now(), parts.force.load_full(), id, nth, in_flight)
     }
 
     async fn early_request_filter(

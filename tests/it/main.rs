@@ -16,5 +16,6 @@ mod operating;
 mod proxying;
 mod real_servers;
 mod shipped;
+mod strangers;
 mod targets;
 mod tidy;

@@ -6,6 +6,7 @@ mod commands;
 mod mistakes;
 mod reloading;
 mod stopping;
+mod telling;
 
 use weir_tests::config::{Config, DIRECTORY};
 use weir_tests::folder::Folder;

@@ -16,8 +16,7 @@
 //!
 //! What is asked (`limit`), when somebody comes to sweep (`app`).
 
-use std::array;
-
+use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 use weir_common::decision::{Decision, Standing};
 use weir_common::time::Tick;
@@ -101,30 +100,46 @@ impl Store {
     ///
     /// More than [`ASKS_MAX`] asks are a mistake of the caller; those beyond are not asked.
     pub fn judge(&self, asks: &[Ask], now: Tick) -> Verdict {
-        let mut guards: [Option<MutexGuard<'_, Table>>; ASKS_MAX] = array::from_fn(|_| None);
-        let places = self.lock(asks, &mut guards);
-        let mut looks = [None; ASKS_MAX];
+        let asks = asks.get(..ASKS_MAX).unwrap_or(asks);
+        let order = self.order(asks);
+        let mut tables: ArrayVec<_, ASKS_MAX> =
+            order.iter().filter_map(|shard| self.shards.get(*shard)).map(lock).collect();
+        let place = |ask: &Ask| {
+            let shard = ask.key.shard(self.shards.len());
+            order.iter().position(|other| *other == shard).unwrap_or_default()
+        };
         let mut admitted = true;
-        for ((ask, place), look) in asks.iter().zip(places).zip(&mut looks) {
-            if let Some(Some(table)) = guards.get_mut(place) {
-                let (key, decision) = table.decide(ask, now);
-                admitted &= !ask.enforced || decision == Decision::Admit;
-                *look = Some((key, decision));
-            }
+        let mut looks: ArrayVec<(Key, Decision), ASKS_MAX> = ArrayVec::new();
+        for ask in asks {
+            let Some(table) = tables.get_mut(place(ask)) else { continue };
+            let (key, decision) = table.decide(ask, now);
+            admitted &= !ask.enforced || decision == Decision::Admit;
+            looks.push((key, decision));
         }
-        let mut answers = [None; ASKS_MAX];
-        for (((ask, place), look), answer) in asks.iter().zip(places).zip(looks).zip(&mut answers) {
-            let (Some(Some(table)), Some((key, decision))) = (guards.get_mut(place), look) else {
-                continue;
-            };
+        let mut answers = ArrayVec::new();
+        for (ask, (key, decision)) in asks.iter().zip(looks) {
+            let Some(table) = tables.get_mut(place(ask)) else { continue };
             let standing = if admitted && decision == Decision::Admit {
                 table.charge(key, ask, now)
             } else {
                 table.standing(key, ask, now)
             };
-            *answer = Some(Answer { decision, standing });
+            answers.push(Answer { decision, standing });
         }
         Verdict::new(answers, admitted)
+    }
+
+    /// The shards of all asks, lowest first and each once: the order in which they are locked.
+    fn order(&self, asks: &[Ask]) -> ArrayVec<usize, ASKS_MAX> {
+        let mut order = ArrayVec::new();
+        for ask in asks {
+            let shard = ask.key.shard(self.shards.len());
+            let place = order.iter().position(|other| *other >= shard).unwrap_or(order.len());
+            if order.get(place) != Some(&shard) {
+                order.insert(place, shard);
+            }
+        }
+        order
     }
 
     /// Where the key of `ask` stands at `now`; a key without a state has used nothing.
@@ -190,31 +205,6 @@ impl Store {
         let shard =
             self.shards.get(key.shard(self.shards.len())).expect("a shard is below their number");
         lock(shard)
-    }
-
-    /// Locks the shards of all asks, lowest first and each once, and says which guard holds
-    /// each ask's shard.
-    fn lock<'s>(
-        &'s self,
-        asks: &[Ask],
-        guards: &mut [Option<MutexGuard<'s, Table>>; ASKS_MAX],
-    ) -> [usize; ASKS_MAX] {
-        let mut wanted = [usize::MAX; ASKS_MAX];
-        for (shard, ask) in wanted.iter_mut().zip(asks) {
-            *shard = ask.key.shard(self.shards.len());
-        }
-        let mut order = wanted;
-        if asks.len() > 1 {
-            order.sort_unstable();
-        }
-        let mut last = usize::MAX;
-        for (guard, wanted) in guards.iter_mut().zip(order) {
-            if let Some(shard) = self.shards.get(wanted).filter(|_| wanted != last) {
-                *guard = Some(lock(shard));
-                last = wanted;
-            }
-        }
-        wanted.map(|shard| order.iter().position(|other| *other == shard).unwrap_or_default())
     }
 }
 

@@ -1,0 +1,299 @@
+//! What one decision of the in-memory store costs: time, allocations, memory.
+//!
+//! Keys are asked in random order from a seed, so that a run can be repeated. Ticks are counted
+//! up rather than read: every key is asked about every three seconds of the store's time, which
+//! keeps a log of sixty a minute a third full and admits all. Refusals are asked at one tick.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use weir_benches::counted::{Counted, Counts};
+use weir_benches::flags::{Flags, fail};
+use weir_benches::lab::resident_kib;
+use weir_benches::report::{Series, table};
+use weir_common::time::{Clock, Tick, micros};
+use weir_common::{bucket, rolling};
+use weir_gateway::limit::key::{Key, LimitTag, Owner, Scope, Seed};
+use weir_gateway::limit::memory::Store;
+use weir_gateway::limit::{Ask, Quota};
+
+#[global_allocator]
+static ALLOCATOR: Counted = Counted;
+
+const USAGE: &str = "usage: decide [--rounds 7] [--decisions 2000000] [--only time|memory]";
+const MINUTE: Duration = Duration::from_secs(60);
+/// Workspaces of one organisation.
+const SIBLINGS: usize = 10;
+/// Between two questions about one key, in microseconds of the store's time.
+const PAUSE: u64 = 3_000_000;
+/// Two threads' clocks may differ by so many steps; fewer than any limit allows at one tick.
+const AGREE_EVERY: usize = 16;
+const INVENTED: u64 = 10_000_000;
+
+fn main() {
+    let mut flags = Flags::from_env(USAGE);
+    let rounds = flags.value("--rounds", 7);
+    let decisions = flags.value("--decisions", 2_000_000);
+    let only = flags.value("--only", String::new());
+    let weighed = flags.value("--weigh", usize::MAX);
+    let [] = flags.rest();
+    if weighed != usize::MAX {
+        return weigh(weighed);
+    }
+    if only != "memory" {
+        println!("{}", time(rounds, decisions));
+    }
+    if only != "time" {
+        println!("{}", memory());
+    }
+}
+
+/// What is asked of each request.
+#[derive(Clone, Copy)]
+enum Question {
+    /// A token bucket's limit.
+    Bucket,
+    /// A rolling window's.
+    Window,
+    /// A workspace's window and its organisation's, all or nothing.
+    Both,
+    /// The same two, of which the first refuses.
+    Refused,
+}
+
+impl Question {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bucket => "one token bucket",
+            Self::Window => "one rolling window",
+            Self::Both => "two windows, all or nothing",
+            Self::Refused => "two windows, refused",
+        }
+    }
+
+    fn quotas(self) -> [Quota; 2] {
+        let window = |requests| Quota::Rolling(rolling::Quota { requests, window: MINUTE });
+        match self {
+            Self::Bucket => [Quota::Bucket(bucket::Quota { rate: 50, burst: 200 }); 2],
+            Self::Window | Self::Both => [window(60), window(60 * 10)],
+            Self::Refused => [window(1), window(60 * 10)],
+        }
+    }
+
+    fn count(self) -> usize {
+        match self {
+            Self::Bucket | Self::Window => 1,
+            Self::Both | Self::Refused => 2,
+        }
+    }
+}
+
+/// A store, who may ask it, and what.
+struct World {
+    store: Store,
+    seed: Seed,
+    tags: [LimitTag; 2],
+    question: Question,
+    workspaces: Vec<[u8; 12]>,
+    /// As the directory would have them ready.
+    organisations: Vec<Owner>,
+    /// The store's time, on which threads agree now and then.
+    now: AtomicU64,
+    step: u64,
+}
+
+impl World {
+    fn new(question: Question, keys: usize) -> Self {
+        let seed = Seed::new(*b"sixteen bytes ok");
+        let name = |n: usize| {
+            let text = format!("ws_{n:09}");
+            text.as_bytes().try_into().unwrap_or_else(|_| fail("a name of twelve bytes"))
+        };
+        let refused = matches!(question, Question::Refused);
+        Self {
+            store: Store::new(1_000_000),
+            tags: [seed.limit("workspace"), seed.limit("organisation")],
+            workspaces: (0..keys).map(name).collect(),
+            organisations: (0..keys.div_ceil(SIBLINGS) as u64)
+                .map(|n| seed.owner(Scope::Organisation, &n.to_be_bytes()))
+                .collect(),
+            step: if refused { 0 } else { PAUSE.div_ceil(keys as u64) },
+            now: AtomicU64::new(1_000_000_000),
+            seed,
+            question,
+        }
+    }
+
+    /// From a name, as a request carries it, to the answer.
+    fn decide(&self, nth: usize, now: Tick) -> bool {
+        let name = self.workspaces.get(nth).map_or(&b""[..], |name| name);
+        let owner = self.seed.owner(Scope::Workspace, name);
+        let organisation = self.organisations.get(nth / SIBLINGS).copied().unwrap_or(owner);
+        let [workspace, wider] = self.question.quotas();
+        let ask = |owner, limit, quota| Ask {
+            key: Key::new(owner, limit),
+            limit,
+            quota,
+            lasting: quota,
+            enforced: true,
+            known: true,
+        };
+        let [first, second] = self.tags;
+        let asks = [ask(owner, first, workspace), ask(organisation, second, wider)];
+        let asked = asks.get(..self.question.count()).unwrap_or(&asks);
+        black_box(self.store.judge(asked, now)).is_admitted()
+    }
+
+    /// Asks `decisions` times in random order, `step` apart, and counts admissions.
+    fn decide_many(&self, decisions: usize, random: &mut u64, step: u64) -> usize {
+        let keys = self.workspaces.len();
+        let mut now = 0;
+        let mut admitted = 0;
+        for nth in 0..decisions {
+            if nth % AGREE_EVERY == 0 {
+                now = self.now.fetch_max(now, Ordering::Relaxed).max(now);
+            }
+            now += step;
+            admitted += usize::from(self.decide(next(random, keys), Tick(now)));
+        }
+        self.now.fetch_max(now, Ordering::Relaxed);
+        admitted
+    }
+}
+
+/// The next of a seeded xorshift, below `bound`.
+fn next(random: &mut u64, bound: usize) -> usize {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    usize::try_from(*random % bound as u64).unwrap_or_default()
+}
+
+fn time(rounds: usize, decisions: usize) -> String {
+    let questions = [Question::Bucket, Question::Window, Question::Both, Question::Refused];
+    let mut rows = Vec::new();
+    for question in questions {
+        for keys in [1, 10_000, 1_000_000] {
+            let world = World::new(question, keys);
+            warm_up(&world, decisions);
+            let (one, allocations) = nanos(&world, 1, rounds, decisions);
+            let (two, _) = nanos(&world, 2, rounds, decisions);
+            let name = question.name().to_owned();
+            let allocations = format!("{allocations:.4}");
+            rows.push(vec![name, keys.to_string(), one.range(0), two.range(0), allocations]);
+            eprintln!("{}, {keys} keys: done", question.name());
+        }
+    }
+    rows.push(vec![
+        "reading the clock".into(),
+        String::new(),
+        clock(decisions),
+        "".into(),
+        "".into(),
+    ]);
+    let head = ["", "keys", "ns, one thread", "ns, two threads", "allocations"];
+    table("One decision, from a name to a verdict", &head, &rows)
+}
+
+/// Asks every key once, so that refusals refuse, then as often as fills the logs.
+fn warm_up(world: &World, decisions: usize) {
+    for nth in 0..world.workspaces.len() {
+        let _ = world.decide(nth, Tick(world.now.load(Ordering::Relaxed)));
+    }
+    let times = (world.workspaces.len() * 40).max(decisions);
+    let _ = world.decide_many(times, &mut 88_172_645_463_325_252, world.step);
+}
+
+/// Nanoseconds between two answers of one thread, round by round, and allocations per decision.
+fn nanos(world: &World, threads: u64, rounds: usize, decisions: usize) -> (Series, f64) {
+    let clock = Clock::system();
+    let (mut series, mut allocations) = (Series::default(), 0);
+    for round in 0..rounds as u64 {
+        let before = Counts::now();
+        let begun = clock.now().tick;
+        let admitted: usize = std::thread::scope(|scope| {
+            let work = |thread: u64| {
+                let mut random = (round * 31 + thread) * 0x9E37_79B9;
+                scope.spawn(move || world.decide_many(decisions, &mut random, world.step * threads))
+            };
+            let workers: Vec<_> = (1..=threads).map(work).collect();
+            workers.into_iter().filter_map(|worker| worker.join().ok()).sum()
+        });
+        let elapsed = micros(clock.now().tick.since(begun)) as f64 * 1_000.0;
+        series.0.push(elapsed / decisions as f64);
+        allocations += Counts::now().allocations - before.allocations;
+        let asked = decisions * usize::try_from(threads).unwrap_or(1);
+        let wanted = if matches!(world.question, Question::Refused) { 0 } else { asked };
+        if admitted != wanted {
+            fail(&format!("{}: {admitted} of {asked} admitted", world.question.name()));
+        }
+    }
+    (series, allocations as f64 / (rounds * decisions) as f64)
+}
+
+fn clock(times: usize) -> String {
+    let clock = Clock::system();
+    let begun = clock.now().tick;
+    (0..times).for_each(|_| {
+        black_box(clock.now());
+    });
+    let elapsed = micros(clock.now().tick.since(begun)) as f64 * 1_000.0;
+    format!("{:.0}", elapsed / times as f64)
+}
+
+/// What is weighed, each in a process of its own: freed memory would hide what comes next.
+const LOADS: [(&str, fn() -> World); 3] = [
+    ("100,000 workspaces, 60 requests in the last minute each", || busy(100_000, 60)),
+    ("100,000 workspaces, one request each", || busy(100_000, 1)),
+    ("10,000,000 invented names, one request each", invented),
+];
+
+fn memory() -> String {
+    let rows: Vec<Vec<String>> = (0..LOADS.len()).map(weigh_apart).collect();
+    table("Memory", &["", "states kept", "bytes per state", "RSS grown by, MiB"], &rows)
+}
+
+fn weigh_apart(nth: usize) -> Vec<String> {
+    let program = std::env::current_exe().unwrap_or_else(|error| fail(&error.to_string()));
+    let child = std::process::Command::new(program).args(["--weigh", &nth.to_string()]).output();
+    let child = child.unwrap_or_else(|error| fail(&error.to_string()));
+    String::from_utf8_lossy(&child.stdout).trim().split('|').map(str::to_owned).collect()
+}
+
+fn weigh(nth: usize) {
+    let Some((name, load)) = LOADS.get(nth) else { fail(USAGE) };
+    let (counts, resident) = (Counts::now(), resident_kib("self"));
+    let world = load();
+    let bytes = Counts::now().live_bytes.saturating_sub(counts.live_bytes);
+    let names = world.workspaces.capacity() * size_of::<[u8; 12]>()
+        + world.organisations.capacity() * size_of::<Owner>();
+    let kept = world.store.fill().keys;
+    let each = bytes.saturating_sub(names) as f64 / kept.max(1) as f64;
+    let grown = (resident_kib("self") - resident) / 1024.0;
+    println!("{name}|{kept}|{each:.0}|{grown:.0}");
+}
+
+fn busy(keys: usize, requests: u64) -> World {
+    let world = World::new(Question::Window, keys);
+    for request in 0..requests {
+        for nth in 0..keys {
+            let _ = world.decide(nth, Tick(1_000_000_000 + request));
+        }
+    }
+    world
+}
+
+/// Ten million names that no directory knows, in ten seconds of the store's time.
+fn invented() -> World {
+    let world = World::new(Question::Window, 1);
+    let [quota, _] = world.question.quotas();
+    let [limit, _] = world.tags;
+    for nth in 0..INVENTED {
+        let owner = world.seed.owner(Scope::Workspace, &nth.to_be_bytes());
+        let key = Key::new(owner, limit);
+        let ask = Ask { key, limit, quota, lasting: quota, enforced: true, known: false };
+        let _ = black_box(world.store.judge(&[ask], Tick(1_000_000_000 + nth)));
+    }
+    world
+}

@@ -1,0 +1,156 @@
+//! User instructions per request of each target, counted by callgrind.
+//!
+//! A count depends on the program and on what it is asked, and hardly on what else the machine
+//! does: two runs differ by a few in ten thousand. It says nothing of the kernel and of caches.
+//!
+//! Sixteen connections take turns: all send, then all are read. What was counted while they were
+//! opened and warmed up is thrown away.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use weir_benches::flags::{Flags, fail, sibling};
+use weir_benches::lab::Folder;
+use weir_benches::report::table;
+use weir_benches::targets::{Limits, Plane, Target, bare, haproxy, nginx, upstream, weir};
+
+const USAGE: &str = "usage: instructions [--gateway PATH] [--requests 3200] [--only TEXT] \
+    [--keep FILE]";
+const CONNECTIONS: usize = 16;
+const WARM_UP: usize = 20;
+
+fn main() {
+    let mut flags = Flags::from_env(USAGE);
+    let gateway: PathBuf = flags.value("--gateway", sibling("weir-gateway"));
+    let requests = flags.value("--requests", 3_200);
+    let only = flags.value("--only", String::new());
+    let keep = flags.value("--keep", String::new());
+    let [] = flags.rest();
+    let (plain, counting) = (Folder::new("upstream"), Folder::counting("counted"));
+    let up = upstream(&plain);
+    let mut rows = Vec::new();
+    for make in makers(&counting, &gateway, &up) {
+        let target = make();
+        if target.name.contains(&only) {
+            let counted = count(&target, requests / CONNECTIONS);
+            if !keep.is_empty() {
+                copy(&target.process.counts(), &keep);
+            }
+            eprintln!("{}: {counted}", target.name);
+            rows.push(vec![target.name, format!("{counted}")]);
+        }
+    }
+    println!("{}", table("User instructions per request", &["", "instructions"], &rows));
+}
+
+type Maker<'a> = Box<dyn Fn() -> Target + 'a>;
+
+/// Every target, started only when its turn comes: valgrind is heavy.
+fn makers<'a>(folder: &'a Folder, gateway: &'a Path, up: &'a Target) -> Vec<Maker<'a>> {
+    let up = up.aim.address;
+    let mut all: Vec<Maker<'a>> = Vec::new();
+    for limits in [Limits::None, Limits::Admit, Limits::Refuse] {
+        all.push(Box::new(move || nginx(folder, up, limits, false)));
+        all.push(Box::new(move || haproxy(folder, up, limits)));
+    }
+    for mimalloc in [false, true] {
+        for limits in [Limits::None, Limits::Refuse] {
+            all.push(Box::new(move || bare(folder, up, limits, mimalloc)));
+        }
+    }
+    for row in [
+        (Plane::Control, Limits::Admit, false),
+        (Plane::Data, Limits::Admit, false),
+        (Plane::Control, Limits::Admit, true),
+        (Plane::Control, Limits::Refuse, false),
+        (Plane::Control, Limits::Refuse, true),
+    ] {
+        all.push(Box::new(move || weir(folder, gateway, up, row)));
+    }
+    all
+}
+
+fn count(target: &Target, turns: usize) -> u64 {
+    let aim = &target.aim;
+    let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", aim.path, aim.host);
+    let connect = |_| {
+        let stream = TcpStream::connect(aim.address).and_then(|stream| {
+            stream.set_nodelay(true)?;
+            Ok(stream)
+        });
+        stream.unwrap_or_else(|error| fail(&format!("{}: {error}", target.name)))
+    };
+    let mut streams = [(); CONNECTIONS].map(connect);
+    // A limit that refuses admits the first.
+    let _ = exchange(target, &mut streams, request.as_bytes());
+    for _ in 0..WARM_UP {
+        check(target, &exchange(target, &mut streams, request.as_bytes()));
+    }
+    control(target, "--instr=on");
+    check(target, &exchange(target, &mut streams, request.as_bytes()));
+    control(target, "--zero");
+    for _ in 0..turns {
+        check(target, &exchange(target, &mut streams, request.as_bytes()));
+    }
+    control(target, "--dump");
+    let counts = std::fs::read_to_string(target.process.counts()).unwrap_or_default();
+    let total = counts.lines().find_map(|line| line.strip_prefix("summary: "));
+    let Some(total) = total.and_then(|text| text.trim().parse::<u64>().ok()) else {
+        fail(&format!("{}: callgrind counted nothing", target.name));
+    };
+    total / (turns * CONNECTIONS) as u64
+}
+
+/// One request on each connection; their answers' first lines.
+fn exchange(target: &Target, streams: &mut [TcpStream], request: &[u8]) -> Vec<String> {
+    for stream in &mut *streams {
+        if let Err(error) = stream.write_all(request) {
+            fail(&format!("{}: {error}", target.name));
+        }
+    }
+    streams.iter_mut().map(|stream| answer(target, stream)).collect()
+}
+
+fn answer(target: &Target, stream: &mut TcpStream) -> String {
+    let (mut seen, mut buffer) = (String::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(length) if length > 0 => {
+                seen += &String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
+            }
+            other => fail(&format!("{} closed after:\n{seen}{other:?}", target.name)),
+        }
+        let Some((head, body)) = seen.split_once("\r\n\r\n") else { continue };
+        let head = head.to_ascii_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+        let length = length.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        if body.len() >= length {
+            return head.lines().next().unwrap_or_default().to_owned();
+        }
+    }
+}
+
+fn check(target: &Target, answers: &[String]) {
+    let wanted = format!(" {} ", target.limits.status());
+    if let Some(other) = answers.iter().find(|line| !line.contains(&wanted)) {
+        fail(&format!("{} should have answered{wanted}but: {other}", target.name));
+    }
+}
+
+fn control(target: &Target, what: &str) {
+    let id = target.process.id().to_string();
+    match Command::new("callgrind_control").args([what, &id]).output() {
+        Ok(output) if output.status.success() => {}
+        other => {
+            fail(&format!("callgrind_control {what}: {other:?} (Debian: apt install valgrind)"))
+        }
+    }
+}
+
+fn copy(counts: &Path, to: &str) {
+    if let Err(error) = std::fs::copy(counts, to) {
+        fail(&format!("{to}: {error}"));
+    }
+}

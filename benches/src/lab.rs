@@ -1,0 +1,219 @@
+//! Processes under measurement: started with their files in one folder, and always ended.
+//!
+//! Invariant: whatever was started is killed, and the folder removed, when its owner is dropped.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use weir_common::time::Clock;
+
+use crate::flags::fail;
+
+/// How long a process may take until it accepts connections.
+const START: Duration = Duration::from_secs(60);
+/// What one tick of `/proc/PID/stat` is worth: `USER_HZ` is 100 on every Linux we run on.
+const TICK_MICROS: f64 = 10_000.0;
+
+/// Without it glibc copies with `rep movsb`, which callgrind counts byte by byte.
+const PLAIN_COPIES: &str =
+    "glibc.cpu.x86_rep_movsb_threshold=1000000000:glibc.cpu.x86_rep_stosb_threshold=1000000000";
+
+/// A folder for configuration and logs, gone with its owner.
+pub struct Folder {
+    path: PathBuf,
+    callgrind: bool,
+}
+
+impl Folder {
+    /// A new one, named for this process.
+    ///
+    /// # Panics
+    /// When it cannot be made; nothing can be measured then.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap_or_else(|error| fail(&format!("{path:?}: {error}")));
+        Self { path, callgrind: false }
+    }
+
+    /// A new one, whose processes run under callgrind, which counts their instructions.
+    #[must_use]
+    pub fn counting(name: &str) -> Self {
+        let mut folder = Self::new(name);
+        folder.callgrind = true;
+        folder
+    }
+
+    /// Where `name` lies in it.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Writes `text` into the file `name`, and says where that is.
+    #[must_use]
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).unwrap_or_else(|error| fail(&format!("{path:?}: {error}")));
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A process under measurement.
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+/// What a process has used so far.
+#[derive(Clone, Copy, Default)]
+pub struct Usage {
+    /// Microseconds in user space.
+    pub user: f64,
+    /// Microseconds in the kernel on its behalf.
+    pub system: f64,
+}
+
+impl Process {
+    /// Starts `program`; what it prints goes to files in `folder`.
+    #[must_use]
+    pub fn start(folder: &Folder, name: &str, program: &Path, args: &[&str]) -> Self {
+        let file = |suffix: &str| {
+            let path = folder.path(&format!("{name}.{suffix}"));
+            File::create(&path).unwrap_or_else(|error| fail(&format!("{path:?}: {error}")))
+        };
+        let log = folder.path(&format!("{name}.err"));
+        let mut command = Command::new(program);
+        if folder.callgrind {
+            command = Command::new("valgrind");
+            let out = folder.path(&format!("{name}.callgrind"));
+            command.args(["--tool=callgrind", "--instr-atstart=no"]);
+            command.arg(format!("--callgrind-out-file={}", out.display()));
+            command.arg(program).env("GLIBC_TUNABLES", PLAIN_COPIES);
+        }
+        let child = command
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(file("out"))
+            .stderr(file("err"))
+            .spawn()
+            .unwrap_or_else(|error| fail(&format!("{name}: cannot start {program:?}: {error}")));
+        Self { name: name.to_owned(), child, log }
+    }
+
+    /// Waits until something accepts at `address`.
+    pub fn wait_for(&mut self, address: SocketAddr) {
+        self.wait(|_| TcpStream::connect(address).is_ok().then_some(()));
+    }
+
+    /// Waits until `found` sees what it looks for in the log, and gives it back.
+    pub fn wait_for_line<T>(&mut self, found: impl Fn(&str) -> Option<T>) -> T {
+        self.wait(|log| found(&fs::read_to_string(log).unwrap_or_default()))
+    }
+
+    fn wait<T>(&mut self, ready: impl Fn(&Path) -> Option<T>) -> T {
+        let clock = Clock::system();
+        let started = clock.now().tick;
+        loop {
+            if let Some(answer) = ready(&self.log) {
+                return answer;
+            }
+            let ended = !matches!(self.child.try_wait(), Ok(None));
+            if ended || clock.now().tick.since(started) > START {
+                let why = if ended { "ended" } else { "is not ready" };
+                let log = fs::read_to_string(&self.log).unwrap_or_default();
+                fail(&format!("{} {why}:\n{log}", self.name));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Its process identifier.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where callgrind left what it counted first, where it was asked to count.
+    #[must_use]
+    pub fn counts(&self) -> PathBuf {
+        self.log.with_extension("callgrind.1")
+    }
+
+    /// The processor time used until now, by all its threads.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let stat = fs::read_to_string(&path).unwrap_or_else(|_| fail(&self.gone()));
+        // The name, second of the fields, may hold spaces; what follows its bracket may not.
+        let fields: Vec<&str> =
+            stat.rsplit_once(')').map_or(vec![], |(_, rest)| rest.split_whitespace().collect());
+        let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok());
+        match (ticks(11), ticks(12)) {
+            (Some(user), Some(system)) => {
+                Usage { user: user * TICK_MICROS, system: system * TICK_MICROS }
+            }
+            _ => fail(&self.gone()),
+        }
+    }
+
+    /// Resident memory in MiB.
+    #[must_use]
+    pub fn resident_mib(&self) -> f64 {
+        resident_kib(&self.child.id().to_string()) / 1024.0
+    }
+
+    fn gone(&self) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        format!("{} has gone:\n{log}", self.name)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Resident memory in KiB of the process `pid`, or of `self`.
+#[must_use]
+pub fn resident_kib(pid: &str) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0.0)
+}
+
+/// A loopback address nobody listens on at the moment.
+#[must_use]
+pub fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .unwrap_or_else(|error| fail(&format!("no free port: {error}")))
+}
+
+/// Asks once on a connection of its own, and gives back the whole answer.
+#[must_use]
+pub fn ask(address: SocketAddr, host: &str, path: &str) -> String {
+    let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    let exchange = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(START))?;
+        stream.write_all(head.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    exchange().unwrap_or_else(|error| fail(&format!("{address}: {error}")))
+}

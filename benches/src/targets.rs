@@ -1,0 +1,259 @@
+//! The proxies that are compared, each configured to do the same: one worker, connections kept
+//! on both sides, two limits on every request (a workspace's and a wider one) where it has limits.
+//!
+//! "Admits" is a limit that a loopback benchmark cannot reach; "refuses" admits one request in a
+//! long while, and answers 429 to all others without asking the upstream.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use crate::flags::sibling;
+use crate::lab::{Folder, Process, free_address};
+use crate::load::Aim;
+
+const CONTROL_HOST: &str = "api.localhost";
+const CONTROL_PATH: &str = "/v1/workspaces/ws_acme/users";
+const DATA_HOST: &str = "in_acme.auth.localhost";
+const DATA_PATH: &str = "/oauth/v2/token";
+
+/// What the upstream answers: as long as a short JSON object.
+const BODY: &str = r#"{"id":"usr_01","workspace":"ws_acme","name":"Ada Lovelace","active":true}"#;
+
+/// What a proxy does with limits in one row of the table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Limits {
+    /// It has none.
+    None,
+    /// Its limits are asked, and admit everything.
+    Admit,
+    /// Its limits are asked, and refuse nearly everything.
+    Refuse,
+}
+
+impl Limits {
+    /// The status that every answer must have.
+    #[must_use]
+    pub fn status(self) -> u16 {
+        if self == Self::Refuse { 429 } else { 200 }
+    }
+}
+
+/// A running proxy, and what to ask of it.
+pub struct Target {
+    /// What its row is called.
+    pub name: String,
+    /// What it does with limits.
+    pub limits: Limits,
+    /// What to ask.
+    pub aim: Aim,
+    /// The process that answers.
+    pub process: Process,
+}
+
+impl Target {
+    fn new(name: &str, limits: Limits, address: SocketAddr, mut process: Process) -> Self {
+        process.wait_for(address);
+        let aim = Aim { address, host: CONTROL_HOST.to_owned(), path: CONTROL_PATH.to_owned() };
+        Self { name: name.to_owned(), limits, aim, process }
+    }
+}
+
+/// nginx, answering every request itself.
+#[must_use]
+pub fn upstream(folder: &Folder) -> Target {
+    let address = free_address();
+    let server = format!("listen {address}; location / {{ return 200 '{BODY}'; }}");
+    let process = run_nginx(folder, "upstream", "access_log off;", &server);
+    Target::new("upstream, asked directly", Limits::None, address, process)
+}
+
+/// nginx as a proxy; with limits, `limit_req` by workspace and by address.
+#[must_use]
+pub fn nginx(folder: &Folder, upstream: SocketAddr, limits: Limits, access_log: bool) -> Target {
+    let address = free_address();
+    let (name, rate, burst) = match limits {
+        Limits::None => ("nginx", "1r/s", 1),
+        Limits::Admit => ("nginx + limit_req", "1000000r/s", 1_000_000),
+        Limits::Refuse => ("nginx + limit_req, refusing", "1r/m", 0),
+    };
+    let file = format!("nginx-{rate}-{access_log}").replace('/', "-");
+    let log = if access_log {
+        format!("access_log {};", folder.path(&format!("{file}.access")).display())
+    } else {
+        "access_log off;".to_owned()
+    };
+    let nodelay = if burst > 0 { format!("burst={burst} nodelay") } else { String::new() };
+    let limit = format!(
+        "limit_req_status 429; limit_req zone=ws {nodelay}; limit_req zone=addr {nodelay};"
+    );
+    let limit = if limits == Limits::None { "" } else { &limit };
+    let http = format!(
+        "{log}
+        map $uri $workspace {{ ~^/v1/workspaces/(?<id>[^/]+) $id; }}
+        limit_req_zone $workspace zone=ws:10m rate={rate};
+        limit_req_zone $binary_remote_addr zone=addr:10m rate={rate};
+        upstream up {{ server {upstream}; keepalive 128; keepalive_requests 1000000000; }}"
+    );
+    let server = format!(
+        "listen {address}; {limit}
+        location / {{
+            proxy_pass http://up; proxy_http_version 1.1;
+            proxy_set_header Connection ''; proxy_set_header Host $host;
+        }}"
+    );
+    let process = run_nginx(folder, &file, &http, &server);
+    let name = if access_log { format!("{name}, access log on") } else { name.to_owned() };
+    Target::new(&name, limits, address, process)
+}
+
+fn run_nginx(folder: &Folder, file: &str, http: &str, server: &str) -> Process {
+    let path = |suffix: &str| folder.path(&format!("{file}.{suffix}")).display().to_string();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path {};", path(kind)))
+        .concat();
+    let text = format!(
+        "worker_processes 1; daemon off; master_process off; pid {pid};
+        error_log {log} emerg; events {{ worker_connections 4096; }}
+        http {{
+            {temporary} {http} keepalive_requests 1000000000;
+            server {{ default_type application/json; {server} }}
+        }}",
+        pid = path("pid"),
+        log = path("log"),
+    );
+    let config = folder.write(&format!("{file}.conf"), &text);
+    let [config, log] = [config.display().to_string(), path("log")];
+    Process::start(folder, file, Path::new("nginx"), &["-c", &config, "-e", &log])
+}
+
+/// HAProxy; with limits, a stick table by workspace and one by address.
+#[must_use]
+pub fn haproxy(folder: &Folder, upstream: SocketAddr, limits: Limits) -> Target {
+    let address = free_address();
+    let (name, file, most) = match limits {
+        Limits::None => ("HAProxy", "haproxy", 0),
+        Limits::Admit => ("HAProxy + stick tables", "haproxy-admit", 1_000_000),
+        Limits::Refuse => ("HAProxy + stick tables, refusing", "haproxy-refuse", 1),
+    };
+    let track = format!(
+        "http-request track-sc0 path,field(4,/) table workspaces
+        http-request track-sc1 src table addresses
+        http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {most} }}
+        http-request deny deny_status 429 if {{ sc_http_req_rate(1) gt {most} }}"
+    );
+    let track = if limits == Limits::None { "" } else { &track };
+    let text = format!(
+        "global
+        nbthread 1
+        maxconn 4096
+    defaults
+        mode http
+        timeout connect 5s
+        timeout client 60s
+        timeout server 60s
+    frontend front
+        bind {address}
+        {track}
+        default_backend back
+    backend back
+        http-reuse always
+        server up {upstream}
+    backend workspaces
+        stick-table type string len 64 size 100k expire 60s store http_req_rate(1s)
+    backend addresses
+        stick-table type ip size 100k expire 60s store http_req_rate(1s)
+"
+    );
+    let config = folder.write(&format!("{file}.cfg"), &text).display().to_string();
+    let process = Process::start(folder, file, Path::new("haproxy"), &["-db", "-f", &config]);
+    Target::new(name, limits, address, process)
+}
+
+/// The proxy a person would write first with Pingora.
+#[must_use]
+pub fn bare(folder: &Folder, upstream: SocketAddr, limits: Limits, mimalloc: bool) -> Target {
+    let address = free_address();
+    let program = if mimalloc { "bare-pingora-mimalloc" } else { "bare-pingora" };
+    let [listen, up] = [address, upstream].map(|address| address.to_string());
+    let mut args = vec![listen.as_str(), up.as_str()];
+    let mut name = "bare pingora".to_owned();
+    if mimalloc {
+        name += ", mimalloc";
+    }
+    let mut file = program.to_owned();
+    if limits == Limits::Refuse {
+        args.push("--refuse");
+        name += ", refusing";
+        file += "-refuse";
+    }
+    let process = Process::start(folder, &file, &sibling(program), &args);
+    Target::new(&name, limits, address, process)
+}
+
+/// Which of Weir's limits a row asks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Plane {
+    /// A workspace's and its organisation's.
+    Control,
+    /// An instance's bucket.
+    Data,
+}
+
+/// weir-gateway, with every limit on.
+#[must_use]
+pub fn weir(
+    folder: &Folder,
+    gateway: &Path,
+    upstream: SocketAddr,
+    (plane, limits, access_log): (Plane, Limits, bool),
+) -> Target {
+    let mut name = "weir".to_owned();
+    name += if plane == Plane::Data { ", data plane" } else { "" };
+    name += if access_log { ", access log on" } else { "" };
+    name += if limits == Limits::Refuse { ", refusing" } else { "" };
+    let file = name.replace([' ', ','], "-");
+    let directory = folder.write(
+        &format!("{file}.directory.toml"),
+        "[organisations.org_acme]\n\
+        [workspaces.ws_acme]\norganisation = \"org_acme\"\nplan = \"pro\"\n\
+        [instances.in_acme]\nworkspace = \"ws_acme\"\n",
+    );
+    let quota = if limits == Limits::Refuse {
+        "algorithm = \"rolling_window\"\nrequests = 1\nwindow = \"1h\""
+    } else {
+        "algorithm = \"token_bucket\"\nrate = 1_000_000\nburst = 1_000_000"
+    };
+    let limit = |key: &str| format!("[limits.{key}]\nkey = \"{key}\"\n{quota}\n");
+    let text = format!(
+        "[server]\nhttp = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\nthreads = 1\n\
+        [log]\naccess = \"{access}\"\n\
+        [directory]\npath = \"{directory}\"\n\
+        [planes.control]\nhosts = [\"{CONTROL_HOST}\"]\n\
+        [planes.data]\nhosts = [\"{{instance}}.auth.localhost\"]\n\
+        [upstreams.up]\nservers = [\"{upstream}\"]\n{limits}[plans.pro]\n\
+        [[routes]]\nplane = \"control\"\npath = \"/v1/workspaces/{{workspace}}/{{*rest}}\"\n\
+        limits = [\"workspace\", \"organisation\"]\nupstream = \"up\"\n\
+        [[routes]]\nplane = \"data\"\npath = \"/{{*rest}}\"\n\
+        limits = [\"instance\"]\nupstream = \"up\"\n",
+        access = if access_log { "stdout" } else { "off" },
+        directory = directory.display(),
+        limits = ["workspace", "organisation", "instance", "address"].map(limit).concat(),
+    );
+    let config = folder.write(&format!("{file}.toml"), &text).display().to_string();
+    let mut process = Process::start(folder, &file, gateway, &["run", "--config", &config]);
+    let address = process.wait_for_line(listening);
+    let mut target = Target::new(&name, limits, address, process);
+    if plane == Plane::Data {
+        DATA_HOST.clone_into(&mut target.aim.host);
+        DATA_PATH.clone_into(&mut target.aim.path);
+    }
+    target
+}
+
+/// Where the gateway's own log says that clients can reach it.
+fn listening(log: &str) -> Option<SocketAddr> {
+    let line = log.lines().find(|line| {
+        line.contains(r#""message":"listening""#) && line.contains(r#""listener":"http""#)
+    })?;
+    line.split_once(r#""address":""#)?.1.split_once('"')?.0.parse().ok()
+}

@@ -1,0 +1,24 @@
+# The options of a settings file, from its JSON Schema, as rows of a Markdown table.
+def values:
+    if has("enum") then .enum | map("`\(.)`") | join(", ")
+    elif .type == "integer" then
+        if .maximum > 1e12 then "from \(.minimum)" else "\(.minimum) to \(.maximum)" end
+    elif .type == "boolean" then "`true`, `false`"
+    elif .type == "array" then "list of texts"
+    elif has("examples") then "as `\(.examples[0])`"
+    else "text" end;
+
+def rows($path; $required):
+    if .type == "array" and .items.type == "object" then .items | rows($path; false)
+    elif .type == "object" and (.additionalProperties | type) == "object" then
+        .additionalProperties | rows($path + ".NAME"; false)
+    elif .type == "object" then
+        .required as $names | .properties | to_entries[] | .key as $key
+        | .value | rows((if $path == "" then "" else $path + "." end) + $key; $names | index($key))
+    else
+        "| `\($path)` | \(values) | "
+        + (if $required then "required" elif has("default") then "`\(.default)`" else "" end)
+        + " | \(.description) |"
+    end;
+
+rows(""; false)

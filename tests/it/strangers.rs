@@ -1,0 +1,49 @@
+//! Names that anybody can invent: millions of them must not grow the gateway.
+
+use std::time::Duration;
+
+use weir_common::rolling;
+use weir_common::time::Tick;
+use weir_gateway::limit::key::{Key, Scope, Seed};
+use weir_gateway::limit::memory::Store;
+use weir_gateway::limit::{Ask, Quota};
+
+/// Room for keys that the directory does not know.
+const ROOM: usize = 50_000;
+
+/// The memory that this process really uses, in bytes.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4_096
+}
+
+fn ask(seed: &Seed, name: u32, known: bool) -> Ask {
+    let quota = Quota::Rolling(rolling::Quota { requests: 60, window: Duration::from_secs(60) });
+    let limit = seed.limit("workspace");
+    let key = Key::new(seed.owner(Scope::Workspace, &name.to_be_bytes()), limit);
+    Ask { key, limit, quota, lasting: quota, enforced: true, known }
+}
+
+#[test]
+fn five_million_invented_names_leave_memory_flat_and_tenants_untouched() {
+    let seed = Seed::new([9; 16]);
+    let store = Store::new(ROOM);
+    let tenant = ask(&seed, u32::MAX, true);
+    for _ in 0..7 {
+        assert!(store.judge(&[tenant], Tick(1)).is_admitted());
+    }
+    let names = |from: u32, to: u32| {
+        for name in from..to {
+            let _ = store.judge(&[ask(&seed, name, false)], Tick(u64::from(name)));
+        }
+    };
+    names(0, 500_000);
+    let early = resident();
+    names(500_000, 5_000_000);
+    let grown = resident().saturating_sub(early);
+    assert!(grown < 8 << 20, "{} KiB more after ten times as many", grown >> 10);
+    let fill = store.fill();
+    assert!(fill.strangers <= ROOM + ROOM / 10, "{fill:?}");
+    assert_eq!(store.standing(&tenant, Tick(5_000_000)).remaining, 53);
+}
