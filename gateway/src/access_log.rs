@@ -154,7 +154,7 @@ fn limits(exchange: &Exchange) -> Value {
         let limit = exchange.force.rules.limits.get(said.limit);
         let enforced = limit.is_none_or(|limit| limit.enforced);
         json!({
-            "limit": limit.map(|limit| limit.name.as_str()),
+            "limit": limit.map(|limit| &*limit.name),
             "key": &*said.name,
             "said": match said.decision {
                 Decision::Admit => "admit",

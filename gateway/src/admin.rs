@@ -185,12 +185,10 @@ impl Admin {
     fn top(&self, query: &str) -> Reply {
         let asked = query.split('&').find_map(|part| part.strip_prefix("n="));
         let places = asked.and_then(|places| places.parse().ok()).unwrap_or(TOP_PLACES);
-        let force = self.parts.force.load();
         let [busiest, refused] = self.parts.top.most(places).map(|seen| {
-            let shown = seen.iter().map(|seen| {
-                let limit = force.rules.limits.get(seen.limit).map(|limit| limit.name.as_str());
-                json!({"limit": limit, "key": &*seen.name, "count": seen.count})
-            });
+            let shown = seen.iter().map(
+                |seen| json!({"limit": &*seen.limit, "key": &*seen.name, "count": seen.count}),
+            );
             shown.collect::<Value>()
         });
         Reply::json(&json!({"busiest": busiest, "refused": refused}))
@@ -215,7 +213,7 @@ impl Admin {
         let force = self.parts.force.load();
         let shown = force.rules.limits.iter().map(|limit| {
             let mode = if limit.enforced { "enforce" } else { "observe" };
-            json!({"limit": limit.name, "allowance": allowance(limit.quota), "mode": mode})
+            json!({"limit": &*limit.name, "allowance": allowance(limit.quota), "mode": mode})
         });
         Reply::json(&json!({"limits": shown.collect::<Value>()}))
     }

@@ -29,7 +29,7 @@ use weir_common::time::Clock;
 use crate::admin::Admin;
 use crate::force::{Config, Force};
 use crate::limit::key::Seed;
-use crate::listen::{self, Accepted, BindError, Worker};
+use crate::listen::{self, Accepted, BindError, Door, Worker};
 use crate::metrics::Metrics;
 use crate::parts::Parts;
 use crate::proxy::Proxy;
@@ -84,12 +84,14 @@ pub fn run(config: Config) -> Result<(), RunError> {
     let Prepared { parts, clients, admin, token } = prepare(config)?;
     let control = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let (stop, stopping) = watch::channel(false);
+    // The operator can look on while clients are seen out.
+    let (stop_admin, stopping_admin) = watch::channel(false);
     let writer = access_log_writer(&parts)?;
     let workers = Workers::start(&parts, &stopping)?;
     control.block_on(async {
         // Names are known before the first request asks for them.
         let _ = tokio::time::timeout(NAMES_WAIT, beside::resolve(&parts)).await;
-        let admin = admin_listener(admin, token, &parts, &stopping, &control)?;
+        let admin = admin_listener(admin, token, &parts, &stopping_admin, &control)?;
         let mut tasks = beside_requests(&parts);
         accept_clients(clients, &workers, &parts, &stopping, &mut tasks)?;
         parts.ready.store(true, Ordering::Release);
@@ -102,6 +104,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
         let grace = parts.force.load().rules.settings.server.shutdown_grace;
         let drained = tokio::time::timeout(grace, workers.ended()).await.is_ok();
         tasks.shutdown().await;
+        let _ = stop_admin.send(true);
         let _ = tokio::time::timeout(ADMIN_GRACE, admin).await;
         logging::event(Level::Info, "stopped", &[("drained", json!(drained))]);
         Ok::<(), RunError>(())
@@ -172,8 +175,8 @@ fn accept_clients(
     let open = Arc::new(AtomicU64::new(0));
     for listener in listeners {
         let address = listener.local_addr()?;
-        let (ways, open, parts) = (workers.ways.clone(), open.clone(), parts.clone());
-        tasks.spawn(listen::accept(listener, ways, open, parts, stopping.clone()));
+        let door = Door { workers: workers.ways.clone(), open: open.clone(), counted: true };
+        tasks.spawn(listen::accept(listener, door, parts.clone(), stopping.clone()));
         announce("http", address);
     }
     Ok(())
@@ -229,9 +232,8 @@ fn admin_listener(
     let address = listener.local_addr()?;
     let (way, from) = Worker::new();
     let admin = Arc::new(Admin { parts: parts.clone(), token });
-    let open = Arc::new(AtomicU64::new(0));
-    let accepting =
-        listen::accept(listener, Arc::new(vec![way]), open, parts.clone(), stopping.clone());
+    let door = Door { workers: Arc::new(vec![way]), open: Arc::default(), counted: false };
+    let accepting = listen::accept(listener, door, parts.clone(), stopping.clone());
     let accepting = control.spawn(accepting);
     let serving = control.spawn(listen::serve(admin, from, parts.clone(), stopping.clone()));
     announce("admin", address);

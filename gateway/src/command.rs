@@ -93,6 +93,8 @@ enum Limits {
     Show(Which),
     /// Forget what a key has used
     Reset(Which),
+    /// End a boost before its time
+    Unboost(Which),
     /// Raise what a key may use for a while
     Boost {
         #[command(flatten)]
@@ -182,6 +184,7 @@ impl Limits {
         match self {
             Self::Show(which) => which.each("GET", "", &[]),
             Self::Reset(which) => which.each("DELETE", "", &[]),
+            Self::Unboost(which) => which.each("DELETE", "/boost", &[]),
             Self::Boost { which, requests, rate, burst, ttl } => {
                 if which.limit.is_none() {
                     return Err("a boost is of one limit: add --limit".to_owned());
@@ -294,7 +297,7 @@ impl Admin {
         let request = Request { method, path, body, token: self.token.as_deref(), ..client::GET };
         let answer = runtime.block_on(client::call(self.address, &request, ADMIN_TIMEOUT));
         let answer = answer.map_err(|why| {
-            format!("no answer from the admin listener at {}: {why}", self.address)
+            format!("no answer from the admin listener at {}: {:?}", self.address, why.etype())
         })?;
         let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         if answer.status >= 300 {

@@ -54,6 +54,10 @@ pub struct Exchange {
     pub tried: ArrayVec<SocketAddr, TRIES_MAX>,
     /// A body that was held back, and the session behind it.
     pub held: Option<Replayed>,
+    /// How long the body of an answer of our own is, where Pingora did not write it.
+    pub answered_bytes: usize,
+    /// Whether the last server that was tried did not let us connect.
+    pub unconnected: bool,
     /// The status of the answer that went to the client.
     pub status: Option<u16>,
     /// However the request ends, it is no longer in flight.
@@ -135,6 +139,8 @@ impl Exchange {
             refusal: None,
             tried: ArrayVec::new(),
             held: None,
+            answered_bytes: 0,
+            unconnected: false,
             status: None,
             _in_flight: in_flight,
         }

@@ -102,7 +102,7 @@ fn facts(
         let source = if is_own { "the limit's own" } else { "the plan's or the tenant's" };
         let mode = if ask.enforced { "enforce" } else { "observe" };
         Some(json!({
-            "limit": limit.name,
+            "limit": &*limit.name,
             "key": &*charge.name,
             "values": values(ask.quota),
             "from": source,

@@ -22,6 +22,9 @@ use crate::limit::Quota;
 use crate::limit::key::{Owner, Scope, Seed};
 use crate::route::Index;
 
+/// What the name of a workspace's own organisation begins with: no identifier has a colon.
+pub const LONE: &str = "workspace:";
+
 /// Who the directory knows, ready to be charged.
 #[derive(Clone, Default)]
 pub struct Tenants {
@@ -131,7 +134,7 @@ fn subject<'t>(
 /// A workspace whose organisation nobody told us is an organisation of its own.
 fn lone<'t>(seed: &Seed, workspace: &Subject<'t>) -> Subject<'t> {
     let owner = seed.owner(Scope::LoneWorkspace, workspace.name.as_bytes());
-    Subject { name: workspace.name.clone(), owner, tenant: workspace.tenant }
+    Subject { name: format!("{LONE}{}", workspace.name).into(), owner, tenant: workspace.tenant }
 }
 
 /// The client's address: the peer's own, or behind trusted proxies the right-most address that

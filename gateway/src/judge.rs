@@ -163,17 +163,18 @@ fn ask(
     let verdict = parts.store.judge(&asks, now.tick);
     for ((ask, charge), answer) in asks.iter().zip(&charges).zip(verdict.answers()) {
         let meter = force.limits.get(charge.limit);
+        let Some(limit) = force.rules.limits.get(charge.limit) else { continue };
         match answer.decision {
             Decision::Admit if verdict.is_admitted() => {
                 meter.inspect(|meter| meter.admit.inc());
-                parts.top.admitted(ask.key, charge.limit, &charge.name, exchange.nth);
+                parts.top.admitted(ask.key, &limit.name, &charge.name, exchange.nth);
             }
             Decision::Admit => {}
             _ => {
                 meter.inspect(|meter| {
                     if ask.enforced { meter.refuse.inc() } else { meter.would_refuse.inc() }
                 });
-                parts.top.refused(ask.key, charge.limit, &charge.name);
+                parts.top.refused(ask.key, &limit.name, &charge.name);
             }
         }
         let (limit, name) = (charge.limit, charge.name.clone());
@@ -181,8 +182,7 @@ fn ask(
             Said { limit, name, decision: answer.decision, remaining: answer.standing.remaining };
         exchange.said.push(said);
     }
-    let name_of =
-        |limit: usize| force.rules.limits.get(limit).map_or("", |limit| limit.name.as_str());
+    let name_of = |limit: usize| force.rules.limits.get(limit).map_or("", |limit| &*limit.name);
     exchange.told = headers::told(&asks, &verdict, now);
     if force.rules.settings.headers.ratelimit {
         let named: Vec<Named<'_>> = asks

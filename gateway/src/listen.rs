@@ -73,15 +73,29 @@ pub struct Accepted {
 struct Place {
     open: Arc<AtomicU64>,
     of_worker: Arc<AtomicU64>,
-    gauge: IntGauge,
+    /// Where clients' connections are counted; the operator's are not.
+    gauge: Option<IntGauge>,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
         self.of_worker.fetch_sub(1, Ordering::Relaxed);
-        self.gauge.dec();
+        if let Some(gauge) = &self.gauge {
+            gauge.dec();
+        }
     }
+}
+
+/// A listener's side of the house.
+#[derive(Clone)]
+pub struct Door {
+    /// The workers that serve what comes in here.
+    pub workers: Arc<Vec<Worker>>,
+    /// How many connections are open that share one cap.
+    pub open: Arc<AtomicU64>,
+    /// Whether they are clients', and count as such in the metrics.
+    pub counted: bool,
 }
 
 /// The way to one worker.
@@ -102,8 +116,7 @@ impl Worker {
 /// Accepts connections until `stop` turns true.
 pub async fn accept(
     listener: StdListener,
-    workers: Arc<Vec<Worker>>,
-    open: Arc<AtomicU64>,
+    door: Door,
     parts: Arc<Parts>,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -114,7 +127,7 @@ pub async fn accept(
             _ = stop.wait_for(|stop| *stop) => return,
         };
         match accepted {
-            Ok((socket, peer)) => hand_over(socket, peer, &workers, &open, &parts),
+            Ok((socket, peer)) => hand_over(socket, peer, &door, &parts),
             Err(error) => {
                 let fields = [("error", json!(error.to_string()))];
                 logging::event(Level::Warn, "cannot accept a connection", &fields);
@@ -124,13 +137,8 @@ pub async fn accept(
     }
 }
 
-fn hand_over(
-    socket: TcpStream,
-    peer: SocketAddr,
-    workers: &[Worker],
-    open: &Arc<AtomicU64>,
-    parts: &Parts,
-) {
+fn hand_over(socket: TcpStream, peer: SocketAddr, door: &Door, parts: &Parts) {
+    let Door { workers, open, .. } = door;
     let connections_max = parts.force.load().rules.settings.server.connections_max;
     if open.load(Ordering::Relaxed) >= connections_max {
         parts.metrics.connections_refused.inc();
@@ -142,8 +150,10 @@ fn hand_over(
     };
     open.fetch_add(1, Ordering::Relaxed);
     worker.load.fetch_add(1, Ordering::Relaxed);
-    parts.metrics.connections.inc();
-    let gauge = parts.metrics.connections.clone();
+    let gauge = door.counted.then(|| parts.metrics.connections.clone());
+    if let Some(gauge) = &gauge {
+        gauge.inc();
+    }
     let place = Place { open: open.clone(), of_worker: worker.load.clone(), gauge };
     // A socket that fails here was closed by its client in the meantime.
     if let Ok(socket) = socket.into_std() {
@@ -199,7 +209,14 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
         head_bytes_max: server.head_bytes_max,
         idle_timeout: server.idle_timeout,
     };
-    let connection = Connection::new(socket, peer, parts.clock.clone(), allowance, Box::new(place));
+    let connection = Connection::new(
+        socket,
+        peer,
+        parts.clock.clone(),
+        allowance,
+        parts.metrics.refusals.clone(),
+        Box::new(place),
+    );
     let stream: Stream = Box::new(connection);
     app.process_new(stream, &stop).await;
 }

@@ -140,6 +140,8 @@ impl Parts {
         let now = self.clock.now();
         self.store.keep_until(now.tick.plus(earlier.memory_of(&rules)));
         log::set_max_level(rules.settings.log.level);
+        // Servers that are gone must not stay in the metrics; the others are soon asked again.
+        self.metrics.upstream_healthy.reset();
         self.force.store(Arc::new(Force::new(rules, origin, Some(&earlier), &self.metrics)));
         self.mark_applied();
         Reload::Applied

@@ -95,6 +95,7 @@ impl ProxyHttp for Proxy {
             exchange.tried.remove(0);
         }
         exchange.tried.push(address);
+        exchange.unconnected = false;
         Ok(upstream.peer(address))
     }
 
@@ -151,6 +152,7 @@ impl ProxyHttp for Proxy {
             let failures = &self.parts.metrics.upstream_failures;
             failures.with_label_values(&[upstream.name.as_str(), "connect"]).inc();
         }
+        exchange.unconnected = true;
         // Nothing was sent: another server may be tried, whatever the method.
         error.set_retry(exchange.tried.len() < tries);
         error
@@ -163,7 +165,8 @@ impl ProxyHttp for Proxy {
         exchange: &mut Exchange,
     ) -> FailToProxy {
         let refusal = refusal_of(error);
-        let of_server = matches!(refusal, Some(Refusal::BadGateway | Refusal::GatewayTimeout));
+        let of_server = matches!(refusal, Some(Refusal::BadGateway | Refusal::GatewayTimeout))
+            && !exchange.unconnected;
         if let Some(upstream) = judge::upstream(exchange).filter(|_| of_server) {
             let failures = &self.parts.metrics.upstream_failures;
             failures.with_label_values(&[upstream.name.as_str(), "answer"]).inc();
@@ -199,7 +202,7 @@ impl ProxyHttp for Proxy {
             meter.count(exchange.status.unwrap_or(499), seconds);
         }
         if let Some(log) = &self.parts.access_log {
-            log.add(exchange, &facts(session, error), now);
+            log.add(exchange, &facts(session, error, exchange.answered_bytes), now);
         }
     }
 
@@ -271,7 +274,9 @@ impl Proxy {
             let keep = session.downstream_session.as_http1().is_some_and(|h1| h1.will_keepalive());
             let date = get_cached_date();
             let date = date.to_str().unwrap_or_default();
-            connection.answer(refusal.answer(date, &relay::lines(exchange), keep, with_body));
+            let answer = refusal.answer(date, &relay::lines(exchange), keep, with_body);
+            exchange.answered_bytes = answer.body_bytes;
+            connection.answer(answer.bytes);
         } else {
             self.refuse_through(session, exchange, &refusal, with_body).await?;
         }
@@ -349,7 +354,7 @@ fn refusal_of(error: &Error) -> Option<Refusal> {
 }
 
 /// What the access log writes of a session.
-fn facts<'s>(session: &'s Session, error: Option<&Error>) -> Facts<'s> {
+fn facts<'s>(session: &'s Session, error: Option<&Error>, answered: usize) -> Facts<'s> {
     let head = session.req_header();
     let target = std::str::from_utf8(head.raw_path()).unwrap_or("(not UTF-8)");
     Facts {
@@ -357,7 +362,7 @@ fn facts<'s>(session: &'s Session, error: Option<&Error>) -> Facts<'s> {
         host: head.headers.get(header::HOST).and_then(|host| host.to_str().ok()),
         path: target.split(['?', '#']).next().unwrap_or_default(),
         version: format!("{:?}", head.version),
-        bytes_sent: session.body_bytes_sent(),
+        bytes_sent: session.body_bytes_sent().max(answered),
         error: error.map(|error| format!("{:?} {:?}", error.esource(), error.etype())),
     }
 }

@@ -65,6 +65,15 @@ pub enum Refusal {
     Internal,
 }
 
+/// A whole answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// As HTTP/1.1 has it.
+    pub bytes: Vec<u8>,
+    /// How many of them are its body.
+    pub body_bytes: usize,
+}
+
 impl Refusal {
     /// The word that metrics and logs know it by.
     #[must_use]
@@ -158,7 +167,7 @@ impl Refusal {
 
     /// The whole answer as HTTP/1.1 has it, with further header lines, each with its line end.
     #[must_use]
-    pub fn answer(&self, date: &str, lines: &str, keep: bool, with_body: bool) -> Vec<u8> {
+    pub fn answer(&self, date: &str, lines: &str, keep: bool, with_body: bool) -> Answer {
         let problem = self.problem();
         let body = problem.body();
         let status = StatusCode::from_u16(problem.status).unwrap_or_default();
@@ -182,23 +191,25 @@ impl Refusal {
             lines,
         ];
         let head = head.iter().chain(&own).chain(&["\r\n"]);
-        let mut answer = Vec::with_capacity(1_024);
+        let mut bytes = Vec::with_capacity(1_024);
         for part in head {
-            answer.extend_from_slice(part.as_bytes());
+            bytes.extend_from_slice(part.as_bytes());
         }
-        if with_body {
-            answer.extend_from_slice(&body);
-        }
-        answer
+        let sent = if with_body { body.as_slice() } else { &[] };
+        bytes.extend_from_slice(sent);
+        Answer { bytes, body_bytes: sent.len() }
     }
 
     /// A header that belongs to this answer alone.
     #[must_use]
     pub fn header(&self) -> Option<(&'static str, String)> {
         match self {
-            Self::MethodNotAllowed(methods) => Some(("allow", list(methods))),
-            Self::EncodedBatch => Some(("accept-encoding", "identity".to_owned())),
-            Self::Busy | Self::NoServer => Some(("retry-after", "1".to_owned())),
+            Self::MethodNotAllowed(methods) => Some(("Allow", list(methods))),
+            Self::Connect => {
+                Some(("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS".to_owned()))
+            }
+            Self::EncodedBatch => Some(("Accept-Encoding", "identity".to_owned())),
+            Self::Busy | Self::NoServer => Some(("Retry-After", "1".to_owned())),
             _ => None,
         }
     }
@@ -232,18 +243,18 @@ mod tests {
     #[test]
     fn an_answer_is_whole_and_as_long_as_it_says() {
         let answer = Refusal::UnknownHost.answer("now", "X: y\r\n", false, true);
-        let answer = String::from_utf8(answer).unwrap();
+        let answer = String::from_utf8(answer.bytes).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 404 Not Found\r\n"));
         assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));
         assert!(head.contains("Connection: close\r\nX: y"));
         assert!(serde_json::from_str::<Value>(body).is_ok());
-        assert!(Refusal::UnknownHost.answer("now", "", true, false).ends_with(b"\r\n\r\n"));
+        assert!(Refusal::UnknownHost.answer("now", "", true, false).bytes.ends_with(b"\r\n\r\n"));
     }
 
     #[test]
     fn a_method_that_is_not_taken_is_told_which_are() {
         let refusal = Refusal::MethodNotAllowed(vec![Method::GET, Method::HEAD]);
-        assert_eq!(refusal.header(), Some(("allow", "GET, HEAD".to_owned())));
+        assert_eq!(refusal.header(), Some(("Allow", "GET, HEAD".to_owned())));
     }
 }

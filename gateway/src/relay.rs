@@ -127,7 +127,7 @@ fn name_request(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
         headers.remove("tracestate");
         let mut trace = String::with_capacity(55);
         trace.push_str("00-");
-        push_hex(&mut trace, exchange.id | 1, 32);
+        push_hex(&mut trace, exchange.id, 32);
         trace.push('-');
         // The middle of the name tells this span from the trace, which has all of it.
         push_hex(&mut trace, (exchange.id >> 32) & u128::from(u64::MAX) | 1, 16);

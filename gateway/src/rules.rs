@@ -21,7 +21,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use http::Method;
 
-use crate::identify::{Identity, Subject, Tenant, Tenants};
+use crate::identify::{Identity, LONE, Subject, Tenant, Tenants};
 use crate::limit::key::{Key, LimitTag, Seed};
 use crate::limit::{ASKS_MAX, Ask, Quota};
 use crate::route::{Found, Hosts, Index, Paths, Pattern, segment};
@@ -83,7 +83,7 @@ pub struct Batch {
 #[derive(Clone, Debug)]
 pub struct Limit {
     /// Its name.
-    pub name: String,
+    pub name: Arc<str>,
     /// What its states are found by: its name alone, so that they outlive a change of values.
     pub tag: LimitTag,
     /// Whose allowance it is.
@@ -240,7 +240,7 @@ impl Rules {
     /// The limit of this name, and its place.
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<(Index, &Limit)> {
-        self.limits.iter().enumerate().find(|(_, limit)| limit.name == name)
+        self.limits.iter().enumerate().find(|(_, limit)| &*limit.name == name)
     }
 
     /// The question that a limit asks about `name`: a tenant's identifier, or an address.
@@ -249,7 +249,10 @@ impl Rules {
         let (index, limit) = self.limit(limit_name)?;
         let identity = match limit.key {
             LimitKey::Workspace => self.tenants.identify(&self.seed, Some(name), None, None),
-            LimitKey::Organisation => self.tenants.identify(&self.seed, None, Some(name), None),
+            LimitKey::Organisation => match name.strip_prefix(LONE) {
+                Some(workspace) => self.tenants.identify(&self.seed, Some(workspace), None, None),
+                None => self.tenants.identify(&self.seed, None, Some(name), None),
+            },
             LimitKey::Instance => self.tenants.identify(&self.seed, None, None, Some(name)),
             LimitKey::Address => {
                 let network = name.strip_suffix("/64").unwrap_or(name);

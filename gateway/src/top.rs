@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
 use crate::limit::key::Key;
-use crate::route::Index;
 
 /// How many are kept.
 const PLACES: usize = 128;
@@ -21,8 +20,8 @@ const SAMPLE: u64 = 8;
 /// One who is often seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Which limit.
-    pub limit: Index,
+    /// Which limit, by its name: places change with a reload.
+    pub limit: Arc<str>,
     /// Whose allowance.
     pub name: Arc<str>,
     /// How often, since counting began; recent requests weigh more.
@@ -38,13 +37,13 @@ pub struct Sketch {
 
 impl Sketch {
     /// Counts `times` more of a key.
-    pub fn count(&mut self, key: Key, limit: Index, name: &Arc<str>, times: u64) {
+    pub fn count(&mut self, key: Key, limit: &Arc<str>, name: &Arc<str>, times: u64) {
         let known = self.keys.iter().position(|known| *known == key);
         if let Some(seen) = known.and_then(|at| self.seen.get_mut(at)) {
             seen.count += times;
             return;
         }
-        let new = Seen { limit, name: name.clone(), count: times };
+        let new = Seen { limit: limit.clone(), name: name.clone(), count: times };
         if self.keys.len() < PLACES {
             self.keys.push(key);
             self.seen.push(new);
@@ -85,7 +84,7 @@ pub struct Top {
 
 impl Top {
     /// Takes note of an admitted request; `luck` is any number that differs between requests.
-    pub fn admitted(&self, key: Key, limit: Index, name: &Arc<str>, luck: u64) {
+    pub fn admitted(&self, key: Key, limit: &Arc<str>, name: &Arc<str>, luck: u64) {
         if luck.is_multiple_of(SAMPLE)
             && let Ok(mut sketch) = self.busiest.try_lock()
         {
@@ -94,7 +93,7 @@ impl Top {
     }
 
     /// Takes note of a refused one.
-    pub fn refused(&self, key: Key, limit: Index, name: &Arc<str>) {
+    pub fn refused(&self, key: Key, limit: &Arc<str>, name: &Arc<str>) {
         if let Ok(mut sketch) = self.refused.try_lock() {
             sketch.count(key, limit, name, 1);
         }
@@ -123,7 +122,7 @@ mod tests {
     fn count(sketch: &mut Sketch, name: &str) {
         let seed = Seed::new([1; 16]);
         let key = Key::new(seed.owner(Scope::Workspace, name.as_bytes()), seed.limit("w"));
-        sketch.count(key, 0, &name.into(), 1);
+        sketch.count(key, &"w".into(), &name.into(), 1);
     }
 
     #[test]

@@ -33,6 +33,7 @@ use std::time::Duration;
 use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::protocols::l4::socket::SocketAddr as PingoraAddress;
 use pingora_core::protocols::{SocketDigest, Stream};
+use prometheus::IntCounterVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
@@ -80,6 +81,8 @@ pub struct Connection {
     digest: Arc<SocketDigest>,
     clock: Clock,
     allowance: Allowance,
+    /// What is refused before it is a request is counted here, for nobody else sees it.
+    refusals: IntCounterVec,
     phase: AtomicU8,
     /// When the connection became idle: what `Phase::Idle` is timed from.
     idle_from: AtomicU64,
@@ -115,6 +118,7 @@ impl Connection {
         peer: SocketAddr,
         clock: Clock,
         allowance: Allowance,
+        refusals: IntCounterVec,
         room: Box<dyn std::any::Any + Send + Sync>,
     ) -> Self {
         let digest = SocketDigest::from_raw_fd(socket.as_raw_fd());
@@ -127,6 +131,7 @@ impl Connection {
             digest: Arc::new(digest),
             clock,
             allowance,
+            refusals,
             phase: AtomicU8::new(Phase::Idle as u8),
             idle_from,
             head: Head::default(),
@@ -269,10 +274,18 @@ impl Connection {
         Poll::Ready(Ok(()))
     }
 
+    /// Makes a refusal our last words, unless they have been said already.
+    fn part_with(&mut self, refusal: &Refusal) {
+        if self.farewell.is_none() {
+            self.refusals.with_label_values(&[refusal.reason()]).inc();
+            self.farewell = Some(last_words(refusal));
+        }
+    }
+
     /// Answers in our own words, and ends the connection.
     fn part(&mut self, cx: &mut Context<'_>, refusal: Option<Refusal>) -> Poll<io::Result<()>> {
         if let Some(refusal) = refusal {
-            self.farewell.get_or_insert_with(|| last_words(&refusal));
+            self.part_with(&refusal);
         }
         ready!(self.poll_send(cx))?;
         Poll::Ready(Err(io::Error::new(
@@ -285,7 +298,7 @@ impl Connection {
 /// A whole answer, as bytes, after which the connection closes.
 fn last_words(refusal: &Refusal) -> Vec<u8> {
     let date = get_cached_date();
-    refusal.answer(date.to_str().unwrap_or_default(), "", false, true)
+    refusal.answer(date.to_str().unwrap_or_default(), "", false, true).bytes
 }
 
 impl AsyncRead for Connection {
@@ -330,7 +343,7 @@ impl AsyncWrite for Connection {
             // not parse. Ours takes its place.
             let connect = bytes.starts_with(b"HTTP/1.1 405");
             let refusal = if connect { Refusal::Connect } else { Refusal::NotHttp };
-            me.farewell.get_or_insert_with(|| last_words(&refusal));
+            me.part_with(&refusal);
             return Poll::Ready(Ok(bytes.len()));
         }
         if me.hold_head(bytes) {

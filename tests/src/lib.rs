@@ -18,7 +18,7 @@ pub mod config;
 pub mod folder;
 pub mod gateway;
 pub mod lines;
-#[cfg(not(test))]
+#[cfg(all(feature = "model", not(test)))]
 pub mod modelled;
 pub mod request;
 pub mod response;
@@ -28,7 +28,7 @@ pub mod wire;
 pub mod world;
 
 /// The locks of [`modelled`], in the place where the gateway has its own.
-#[cfg(not(test))]
+#[cfg(all(feature = "model", not(test)))]
 mod sync {
     pub(crate) use std::sync::PoisonError;
 

@@ -243,7 +243,10 @@ fn clock(times: usize) -> String {
 }
 
 /// What is weighed, each in a process of its own: freed memory would hide what comes next.
-const LOADS: [(&str, fn() -> World); 3] = [
+/// How a load's world is made.
+type Make = fn() -> World;
+
+const LOADS: [(&str, Make); 3] = [
     ("100,000 workspaces, 60 requests in the last minute each", || busy(100_000, 60)),
     ("100,000 workspaces, one request each", || busy(100_000, 1)),
     ("10,000,000 invented names, one request each", invented),

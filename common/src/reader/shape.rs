@@ -36,3 +36,16 @@ pub(super) fn json_of(value: &DeValue<'_>) -> Value {
             .collect(),
     }
 }
+
+/// What stands in the place of something else, as a message names it.
+pub(super) fn found(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("\"{text}\""),
+        DeValue::Integer(digits) => digits.as_str().to_owned(),
+        DeValue::Float(digits) => digits.as_str().to_owned(),
+        DeValue::Boolean(flag) => flag.to_string(),
+        DeValue::Datetime(_) => "a date".to_owned(),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}

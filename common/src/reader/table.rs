@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::shape::{Shape, json_of, shape_of};
+use super::shape::{Shape, found, json_of, shape_of};
 use super::{At, Document, bytes_of, bytes_shown, one_of, shown, span_of, suggestion};
 
 /// One table of the document, or one that is missing and therefore all defaults.
@@ -68,6 +68,11 @@ impl<'d> Table<'d> {
     /// Says that `key` cannot be left out, to the schema and, where it was, to the reader.
     pub fn require(&mut self, key: &str) {
         self.required.push(key.into());
+        self.need(key);
+    }
+
+    /// Says that `key` cannot be left out beside what else stands here, which no schema knows.
+    pub fn need(&mut self, key: &str) {
         if self.value(key).is_none() {
             self.fault(format!("{} is missing", self.name_of(key)));
         }
@@ -358,7 +363,21 @@ impl<'d> Table<'d> {
         }
     }
 
-    fn set_default(&mut self, key: &str, default: Value) {
+    /// Whether `key` stands in the file.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.value(key).is_some()
+    }
+
+    /// Tells the schema that a number may be no larger, where a mistake of its own says why.
+    pub fn set_maximum(&mut self, key: &str, most: u64) {
+        if let Some(Value::Object(shape)) = self.asked.get_mut(key) {
+            shape.insert("maximum".to_owned(), most.into());
+        }
+    }
+
+    /// Tells the schema, and whoever looks at what is in force, what holds where `key` is missing.
+    pub fn set_default(&mut self, key: &str, default: Value) {
         if let Some(Value::Object(shape)) = self.asked.get_mut(key) {
             shape.insert("default".to_owned(), default.clone());
         }
@@ -368,15 +387,7 @@ impl<'d> Table<'d> {
     }
 
     fn wrong<T>(&self, key: &str, at: usize, value: &DeValue<'_>, wanted: &str) -> Option<T> {
-        let found = match value {
-            DeValue::String(text) => format!("\"{text}\""),
-            DeValue::Integer(digits) => digits.as_str().to_owned(),
-            DeValue::Float(digits) => digits.as_str().to_owned(),
-            DeValue::Boolean(flag) => flag.to_string(),
-            DeValue::Datetime(_) => "a date".to_owned(),
-            DeValue::Array(_) => "a list".to_owned(),
-            DeValue::Table(_) => "a table".to_owned(),
-        };
+        let found = found(value);
         self.document.fault(at, format!("{} must be {wanted}, not {found}", self.name_of(key)));
         None
     }

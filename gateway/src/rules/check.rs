@@ -48,7 +48,7 @@ struct Checker<'c> {
 impl Checker<'_> {
     fn limits(&self) -> Vec<Limit> {
         let limit = |(name, limit): &(At<String>, settings::Limit)| Limit {
-            name: name.value.clone(),
+            name: name.value.as_str().into(),
             tag: self.seed.limit(&name.value),
             key: limit.key,
             quota: limit.quota,

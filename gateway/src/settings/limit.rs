@@ -31,6 +31,7 @@ pub(super) fn limit(table: &mut Table<'_>) -> Limit {
     );
     let requests =
         table.number("requests", 1..=u64::MAX >> 1, "rolling_window: requests per window.");
+    table.set_maximum("requests", rolling::REQUESTS_MAX.into());
     let windows = Duration::from_millis(1)..=rolling::WINDOW_MAX;
     let window = table.span("window", windows, "rolling_window: the stretch of time.");
     let tokens = 1..=u64::from(bucket::TOKENS_MAX);
@@ -47,8 +48,8 @@ pub(super) fn limit(table: &mut Table<'_>) -> Limit {
                 "`window` belongs to `rolling_window`; a bucket has `rate`, `burst`",
             );
         }
-        table.require("rate");
-        table.require("burst");
+        table.need("rate");
+        table.need("burst");
         Quota::Bucket(bucket::Quota {
             rate: rate.map_or(1, |rate| small(rate.value)),
             burst: burst.map_or(1, |burst| small(burst.value)),
@@ -71,8 +72,8 @@ fn rolling_quota(
     requests: Option<At<u64>>,
     window: Option<At<Duration>>,
 ) -> Quota {
-    table.require("requests");
-    table.require("window");
+    table.need("requests");
+    table.need("window");
     if let Some(At { value, at }) =
         requests.as_ref().filter(|n| n.value > rolling::REQUESTS_MAX.into())
     {

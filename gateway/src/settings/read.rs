@@ -67,6 +67,7 @@ fn server(table: &mut Table<'_>) -> Server {
         http: addresses(table, "http", "127.0.0.1:8080", "Addresses that clients call."),
         admin: {
             let admin = table.text("admin", "The operator's address. Loopback, or with a token.");
+            table.set_default("admin", "127.0.0.1:8081".into());
             let parsed = admin.and_then(|text| address(table, &text));
             parsed.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8081)))
         },
@@ -161,6 +162,7 @@ fn directory(table: &mut Table<'_>) -> DirectorySource {
     table.choice("source", &[("file", ())], "file: read at start, and again when it changes.");
     let at = table.at();
     let path = table.text("path", "The file, from the directory the program runs in.");
+    table.set_default("path", "config/directory.toml".into());
     let unknown = table.choice(
         "unknown",
         &[("own_key", Unknown::OwnKey), ("by_address", Unknown::ByAddress)],
@@ -170,6 +172,7 @@ fn directory(table: &mut Table<'_>) -> DirectorySource {
         "unknown_limits",
         "Limits by address for requests that no tenant can be charged with.",
     );
+    table.set_default("unknown_limits", vec!["address"].into());
     DirectorySource {
         path: path.unwrap_or(At { value: "config/directory.toml".to_owned(), at }),
         unknown,
@@ -244,7 +247,12 @@ fn health(table: &mut Table<'_>) -> Option<Health> {
         )),
         healthy_after: small(table.number_or("healthy_after", 1..=100, 2, "Good ones in a row.")),
     };
-    let path = path?;
+    let Some(path) = path else {
+        if table.is_given() {
+            table.fault("health checks need a path, as path = \"/healthz\"");
+        }
+        return None;
+    };
     if !path.value.starts_with('/') {
         table.fault_at(path.at, "a health path starts with `/`");
     }
@@ -254,6 +262,9 @@ fn health(table: &mut Table<'_>) -> Option<Health> {
 fn route(table: &mut Table<'_>) -> Route {
     for key in ["plane", "path", "upstream"] {
         table.require(key);
+    }
+    if table.has("body_bytes_max") && !table.has("batch_items_max") {
+        table.fault("`body_bytes_max` is of a batch: add batch_items_max");
     }
     Route {
         at: table.at(),
@@ -280,6 +291,7 @@ fn route(table: &mut Table<'_>) -> Route {
 
 fn addresses(table: &mut Table<'_>, key: &str, default: &str, doc: &str) -> Vec<SocketAddr> {
     let texts = table.texts(key, doc);
+    table.set_default(key, vec![default].into());
     if texts.is_empty() {
         return default.parse().into_iter().collect();
     }
