@@ -208,6 +208,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
         head_timeout: server.head_timeout,
         head_bytes_max: server.head_bytes_max,
         idle_timeout: server.idle_timeout,
+        write_timeout: server.body_timeout,
     };
     let connection = Connection::new(
         socket,

@@ -64,7 +64,6 @@ impl ProxyHttp for Proxy {
         }
         let body_timeout = exchange.force.rules.settings.server.body_timeout;
         session.set_read_timeout(Some(body_timeout));
-        session.set_write_timeout(Some(body_timeout));
         Ok(())
     }
 
@@ -85,10 +84,9 @@ impl ProxyHttp for Proxy {
 
     async fn upstream_peer(
         &self,
-        session: &mut Session,
+        _session: &mut Session,
         exchange: &mut Exchange,
     ) -> Result<Box<HttpPeer>> {
-        let _ = session;
         let upstream = judge::upstream(exchange).ok_or_else(no_server)?.clone();
         let (_, address) = upstream.pick(&exchange.tried).ok_or_else(no_server)?;
         if exchange.tried.is_full() {

@@ -7,7 +7,8 @@
 //! # Invariants
 //!
 //! 1. A head that is not whole when its deadline comes, or grows past its cap, is answered and
-//!    closed; so is an idle connection closed, without an answer.
+//!    closed; so is an idle connection closed, without an answer, and one whose client takes
+//!    nothing of what there is for it.
 //! 2. A head is held back until the first bytes of its body, or until we would wait: the two
 //!    leave in one write, and nothing waits for more to be written.
 //! 3. What is to be said beside an answer stands in its head, once: header lines are put in as
@@ -15,7 +16,7 @@
 //!
 //! # Not here
 //!
-//! Accepting connections (`listen`), deadlines of bodies (Pingora's, set in `proxy`).
+//! Accepting connections (`listen`), deadlines of request bodies (Pingora's, set in `proxy`).
 
 mod head;
 mod traits;
@@ -39,7 +40,7 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use weir_common::time::{Clock, Tick};
 
-use self::head::Head;
+use self::head::{Head, Phase};
 use crate::refuse::Refusal;
 
 /// What a connection may take.
@@ -51,27 +52,8 @@ pub struct Allowance {
     pub head_bytes_max: u64,
     /// Without a request.
     pub idle_timeout: Duration,
-}
-
-/// Where a connection is between two requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// No byte of the next request has come.
-    Idle,
-    /// Some have.
-    Head,
-    /// The head was read, and the request is Pingora's.
-    Request,
-}
-
-impl Phase {
-    fn of(bits: u8) -> Self {
-        match bits {
-            0 => Self::Idle,
-            1 => Self::Head,
-            _ => Self::Request,
-        }
-    }
+    /// Between two writes that the client takes anything of.
+    pub write_timeout: Duration,
 }
 
 /// A connection.
@@ -95,6 +77,8 @@ pub struct Connection {
     said: Mutex<Said>,
     /// What is left of our own last words.
     farewell: Option<Vec<u8>>,
+    /// Since when the client has taken nothing of what there is for it.
+    stalled_from: Option<Tick>,
     alarm: Option<(Tick, Pin<Box<Sleep>>)>,
     /// Something to be dropped with the connection: the room it takes.
     _room: Box<dyn std::any::Any + Send + Sync>,
@@ -139,6 +123,7 @@ impl Connection {
             held: Vec::new(),
             said: Mutex::default(),
             farewell: None,
+            stalled_from: None,
             alarm: None,
             _room: room,
         }
@@ -228,8 +213,13 @@ impl Connection {
                 )
             }
         };
+        self.poll_alarm(cx, now, deadline).map(|()| refusal)
+    }
+
+    /// Whether `deadline` has come; if not, the task is woken when it has.
+    fn poll_alarm(&mut self, cx: &mut Context<'_>, now: Tick, deadline: Tick) -> Poll<()> {
         if now >= deadline {
-            return Poll::Ready(refusal);
+            return Poll::Ready(());
         }
         let set = || (deadline, Box::pin(tokio::time::sleep(deadline.since(now))));
         let (goes_off, alarm) = self.alarm.get_or_insert_with(set);
@@ -261,15 +251,33 @@ impl Connection {
         true
     }
 
+    /// What came of a write: a client that has taken nothing for too long is given up.
+    fn poll_taken(
+        &mut self,
+        cx: &mut Context<'_>,
+        wrote: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if wrote.is_ready() {
+            self.stalled_from = None;
+            return wrote;
+        }
+        let now = self.clock.now().tick;
+        let from = *self.stalled_from.get_or_insert(now);
+        ready!(self.poll_alarm(cx, now, from.plus(self.allowance.write_timeout)));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing")))
+    }
+
     /// Writes what is held back, and our last words, as far as the socket takes them.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let said = self.said.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.held.append(&mut said.answer);
-        for bytes in [Some(&mut self.held), self.farewell.as_mut()].into_iter().flatten() {
-            while !bytes.is_empty() {
-                let sent = ready!(Pin::new(&mut self.socket).poll_write(cx, bytes))?;
-                bytes.drain(..sent);
-            }
+        if let Some(farewell) = &mut self.farewell {
+            self.held.append(farewell);
+        }
+        while !self.held.is_empty() {
+            let wrote = Pin::new(&mut self.socket).poll_write(cx, &self.held);
+            let sent = ready!(self.poll_taken(cx, wrote))?;
+            self.held.drain(..sent);
         }
         Poll::Ready(Ok(()))
     }
@@ -351,14 +359,16 @@ impl AsyncWrite for Connection {
         }
         while !me.held.is_empty() {
             let both = [IoSlice::new(&me.held), IoSlice::new(bytes)];
-            let sent = ready!(Pin::new(&mut me.socket).poll_write_vectored(cx, &both))?;
+            let wrote = Pin::new(&mut me.socket).poll_write_vectored(cx, &both);
+            let sent = ready!(me.poll_taken(cx, wrote))?;
             let of_held = sent.min(me.held.len());
             me.held.drain(..of_held);
             if sent > of_held {
                 return Poll::Ready(Ok(sent - of_held));
             }
         }
-        Pin::new(&mut me.socket).poll_write(cx, bytes)
+        let wrote = Pin::new(&mut me.socket).poll_write(cx, bytes);
+        me.poll_taken(cx, wrote)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

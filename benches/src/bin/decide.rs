@@ -242,10 +242,10 @@ fn clock(times: usize) -> String {
     format!("{:.0}", elapsed / times as f64)
 }
 
-/// What is weighed, each in a process of its own: freed memory would hide what comes next.
 /// How a load's world is made.
 type Make = fn() -> World;
 
+/// What is weighed, each in a process of its own: freed memory would hide what comes next.
 const LOADS: [(&str, Make); 3] = [
     ("100,000 workspaces, 60 requests in the last minute each", || busy(100_000, 60)),
     ("100,000 workspaces, one request each", || busy(100_000, 1)),

@@ -5,6 +5,28 @@
 
 use weir_common::time::Tick;
 
+/// Where a connection is between two requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// No byte of the next request has come.
+    Idle,
+    /// Some have.
+    Head,
+    /// The head was read, and the request is Pingora's.
+    Request,
+}
+
+impl Phase {
+    /// The phase that was stored as these bits.
+    pub(super) fn of(bits: u8) -> Self {
+        match bits {
+            0 => Self::Idle,
+            1 => Self::Head,
+            _ => Self::Request,
+        }
+    }
+}
+
 /// What is known of a head that is being read.
 #[derive(Debug, Default)]
 pub(super) struct Head {
