@@ -15,8 +15,6 @@
 //!
 //! Where buckets are kept and locked (the gateway's `limit::memory`), what the client is told.
 
-use std::time::Duration;
-
 use crate::decision::{Decision, Standing};
 use crate::time::Tick;
 
@@ -57,7 +55,7 @@ impl Bucket {
         if over == 0 {
             return Decision::Admit;
         }
-        Decision::Refuse { retry_at: now.plus(flow(over, quota)) }
+        Decision::Refuse { retry_at: flown(now, over, quota) }
     }
 
     /// Records an admission of `cost` that [`Bucket::decide`] allowed at the same `now`.
@@ -77,14 +75,14 @@ impl Bucket {
         Standing {
             limit: quota.burst,
             remaining: u32::try_from(left).unwrap_or(quota.burst),
-            full_at: now.plus(flow(spent, quota)),
+            full_at: flown(now, spent, quota),
         }
     }
 
     /// When this state can no longer be told from a fresh one.
     #[must_use]
     pub fn full_at(&self, quota: Quota) -> Tick {
-        self.at.plus(flow(self.spent, quota))
+        flown(self.at, self.spent, quota)
     }
 
     /// A bucket from which `spent` millionths of a token were missing at `at`.
@@ -105,9 +103,9 @@ impl Bucket {
     }
 }
 
-/// How long until `units` have flowed back, rounded up to a whole tick.
-fn flow(units: u64, quota: Quota) -> Duration {
-    Duration::from_micros(units.div_ceil(u64::from(quota.rate.max(1))))
+/// When `units` that are missing at `from` have flowed back, rounded up to a whole tick.
+fn flown(from: Tick, units: u64, quota: Quota) -> Tick {
+    Tick(from.0.saturating_add(units.div_ceil(u64::from(quota.rate.max(1)))))
 }
 
 #[cfg(test)]

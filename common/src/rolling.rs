@@ -66,21 +66,23 @@ impl Log {
         }
         let now = now.max(self.newest);
         let surplus = (u32::from(self.len) + cost).saturating_sub(quota.requests);
-        if surplus == 0 || self.lapsed(quota, now) {
+        let window = micros(quota.window);
+        if surplus == 0 || self.lapsed(window, now) {
             return Decision::Admit;
         }
         let age = self.age(surplus - 1, now);
-        if age >= quota.window {
+        if age >= window {
             return Decision::Admit;
         }
-        Decision::Refuse { retry_at: now.plus(quota.window - age) }
+        Decision::Refuse { retry_at: Tick(now.0 + (window - age)) }
     }
 
     /// Records an admission of `cost` that [`Log::decide`] allowed at the same `now`.
     pub fn charge(&mut self, quota: Quota, cost: u32, now: Tick) -> Standing {
         let now = now.max(self.newest);
+        let window = micros(quota.window);
         self.fit(quota, now);
-        self.forget(quota, now);
+        self.forget(window, now);
         self.newest = now;
         for _ in 0..cost {
             self.push(now);
@@ -89,7 +91,7 @@ impl Log {
         Standing {
             limit: quota.requests,
             remaining: quota.requests.saturating_sub(used),
-            full_at: self.full_at(quota),
+            full_at: Tick(now.0.saturating_add(window)),
         }
     }
 
@@ -97,7 +99,7 @@ impl Log {
     #[must_use]
     pub fn standing(&self, quota: Quota, now: Tick) -> Standing {
         let now = now.max(self.newest);
-        let used = u32::from(self.len) - self.expired(quota, now);
+        let used = u32::from(self.len) - self.expired(micros(quota.window), now);
         Standing {
             limit: quota.requests,
             remaining: quota.requests.saturating_sub(used),
@@ -118,8 +120,8 @@ impl Log {
 
     /// When each admission was, oldest first, as far back as the window may reach.
     pub fn times(&self) -> impl Iterator<Item = Tick> {
-        let age = |nth| micros(self.age(nth, self.newest));
-        (0..u32::from(self.len)).map(move |nth| Tick(self.newest.0.saturating_sub(age(nth))))
+        let time = |nth| Tick(self.newest.0.saturating_sub(self.age(nth, self.newest)));
+        (0..u32::from(self.len)).map(time)
     }
 
     /// When this state can no longer be told from a fresh one.
@@ -136,38 +138,41 @@ impl Log {
             return;
         }
         let now = now.max(self.newest);
-        let ages: Vec<Duration> = (0..u32::from(self.len)).map(|nth| self.age(nth, now)).collect();
+        let ages: Vec<u64> = (0..u32::from(self.len)).map(|nth| self.age(nth, now)).collect();
         *self = Self { newest: self.newest, wide, ..Self::default() };
-        for age in ages.into_iter().filter(|age| *age < quota.window) {
-            self.push(Tick(now.0 - micros(age)));
+        for age in ages.into_iter().filter(|age| *age < micros(quota.window)) {
+            self.push(Tick(now.0 - age));
         }
     }
 
+    // From here on windows and ages are in microseconds: this is the gateway's hottest path, and
+    // a Duration costs a division each time it is made of them.
+
     /// Whether every admission has left the window.
-    fn lapsed(&self, quota: Quota, now: Tick) -> bool {
-        self.len == 0 || now.since(self.newest) >= quota.window
+    fn lapsed(&self, window: u64, now: Tick) -> bool {
+        self.len == 0 || now.0.saturating_sub(self.newest.0) >= window
     }
 
     /// How many of the oldest have left the window.
-    fn expired(&self, quota: Quota, now: Tick) -> u32 {
-        if self.lapsed(quota, now) {
+    fn expired(&self, window: u64, now: Tick) -> u32 {
+        if self.lapsed(window, now) {
             return u32::from(self.len);
         }
         let (mut low, mut high) = (0, u32::from(self.len));
         while low < high {
             let middle = low.midpoint(high);
-            if self.age(middle, now) >= quota.window { low = middle + 1 } else { high = middle }
+            if self.age(middle, now) >= window { low = middle + 1 } else { high = middle }
         }
         low
     }
 
     /// Drops what has left the window.
-    fn forget(&mut self, quota: Quota, now: Tick) {
-        if self.lapsed(quota, now) {
+    fn forget(&mut self, window: u64, now: Tick) {
+        if self.lapsed(window, now) {
             (self.oldest, self.len) = (0, 0);
             return;
         }
-        while self.len > 0 && self.age(0, now) >= quota.window {
+        while self.len > 0 && self.age(0, now) >= window {
             let next = usize::from(self.oldest) + 1;
             self.oldest = if next == self.capacity() { 0 } else { self.oldest + 1 };
             self.len -= 1;
@@ -175,31 +180,27 @@ impl Log {
     }
 
     /// How long before `now` the nth oldest was admitted.
-    fn age(&self, nth: u32, now: Tick) -> Duration {
+    fn age(&self, nth: u32, now: Tick) -> u64 {
         let place = self.place(nth as usize);
         let low = self.ring.get(place).copied().unwrap_or_default();
-        Duration::from_micros(if self.wide {
+        if self.wide {
             let high = self.ring.get(place + 1).copied().unwrap_or_default();
             now.0 - (u64::from(high) << 32 | u64::from(low))
         } else {
             u64::from(low_half(now).wrapping_sub(low))
-        })
+        }
     }
 
     /// How many stamps fit into the ring as it is.
     fn capacity(&self) -> usize {
-        self.ring.len() / self.width()
-    }
-
-    fn width(&self) -> usize {
-        if self.wide { 2 } else { 1 }
+        self.ring.len() >> u32::from(self.wide)
     }
 
     /// Where in the ring the nth oldest stamp is, or is to be.
     fn place(&self, nth: usize) -> usize {
         let slot = usize::from(self.oldest) + nth;
         let wrapped = if slot >= self.capacity() { slot - self.capacity() } else { slot };
-        wrapped * self.width()
+        wrapped << u32::from(self.wide)
     }
 
     fn push(&mut self, at: Tick) {
@@ -207,17 +208,18 @@ impl Log {
             self.grow();
         }
         let place = self.place(usize::from(self.len));
-        let halves = [low_half(at), low_half(Tick(at.0 >> 32))];
-        let width = self.width();
-        for (slot, half) in self.ring.iter_mut().skip(place).zip(halves).take(width) {
-            *slot = half;
+        if let Some(low) = self.ring.get_mut(place) {
+            *low = low_half(at);
+        }
+        if let Some(high) = self.ring.get_mut(place + 1).filter(|_| self.wide) {
+            *high = low_half(Tick(at.0 >> 32));
         }
         self.len += 1;
     }
 
     /// Makes room for half as many again, with the oldest in front.
     fn grow(&mut self) {
-        let width = self.width();
+        let width = 1 << u32::from(self.wide);
         let capacity = (self.capacity() + self.capacity() / 2).max(RING_MIN);
         self.ring.rotate_left(usize::from(self.oldest) * width);
         self.oldest = 0;

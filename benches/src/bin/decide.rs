@@ -181,8 +181,9 @@ fn time(rounds: usize, decisions: usize) -> String {
             let (two, _) = nanos(&world, 2, rounds, decisions);
             let name = question.name().to_owned();
             let allocations = format!("{allocations:.4}");
-            rows.push(vec![name, keys.to_string(), one.range(0), two.range(0), allocations]);
-            eprintln!("{}, {keys} keys: done", question.name());
+            let [one, two] = [one.range(0), two.range(0)];
+            eprintln!("{name}, {keys} keys: {one} ns, two threads {two} ns");
+            rows.push(vec![name, keys.to_string(), one, two, allocations]);
         }
     }
     rows.push(vec![

@@ -57,6 +57,15 @@ struct Table {
     keep_until: Tick,
 }
 
+/// What was found when a limit was asked.
+struct Look {
+    /// Whose state answers: the ask's own, or a shared one.
+    key: Key,
+    /// Where it is, if it is there.
+    place: Option<usize>,
+    decision: Decision,
+}
+
 /// One state in the store.
 #[derive(Clone, Debug)]
 pub struct Kept {
@@ -109,22 +118,22 @@ impl Store {
             order.iter().position(|other| *other == shard).unwrap_or_default()
         };
         let mut admitted = true;
-        let mut looks: ArrayVec<(Key, Decision), ASKS_MAX> = ArrayVec::new();
+        let mut looks: ArrayVec<Look, ASKS_MAX> = ArrayVec::new();
         for ask in asks {
             let Some(table) = tables.get_mut(place(ask)) else { continue };
-            let (key, decision) = table.decide(ask, now);
-            admitted &= !ask.enforced || decision == Decision::Admit;
-            looks.push((key, decision));
+            let look = table.decide(ask, now);
+            admitted &= !ask.enforced || look.decision == Decision::Admit;
+            looks.push(look);
         }
         let mut answers = ArrayVec::new();
-        for (ask, (key, decision)) in asks.iter().zip(looks) {
+        for (ask, look) in asks.iter().zip(looks) {
             let Some(table) = tables.get_mut(place(ask)) else { continue };
-            let standing = if admitted && decision == Decision::Admit {
-                table.charge(key, ask, now)
+            let standing = if admitted && look.decision == Decision::Admit {
+                table.charge(&look, ask, now)
             } else {
-                table.standing(key, ask, now)
+                table.standing(look.key, ask, now)
             };
-            answers.push(Answer { decision, standing });
+            answers.push(Answer { decision: look.decision, standing });
         }
         Verdict::new(answers, admitted)
     }
@@ -214,17 +223,18 @@ fn lock(shard: &Shard) -> MutexGuard<'_, Table> {
 }
 
 impl Table {
-    /// What the state that answers `ask` decides, and whose that is.
-    fn decide(&mut self, ask: &Ask, now: Tick) -> (Key, Decision) {
+    /// What the state that answers `ask` decides, and whose and where that is.
+    fn decide(&mut self, ask: &Ask, now: Tick) -> Look {
         let key = self.effective(ask, now);
-        let decision = match self.find(key) {
+        let place = self.entries.find_bucket_index(key.hash(), |entry| entry.key == key);
+        let decision = match place.and_then(|place| self.entries.get_bucket_mut(place)) {
             Some(entry) => {
                 entry.state.fit(ask.quota, now);
                 entry.state.decide(ask.quota, 1, now)
             }
             None => State::fresh(ask.quota).decide(ask.quota, 1, now),
         };
-        (key, decision)
+        Look { key, place, decision }
     }
 
     fn standing(&mut self, key: Key, ask: &Ask, now: Tick) -> Standing {
@@ -234,12 +244,19 @@ impl Table {
         }
     }
 
-    fn charge(&mut self, key: Key, ask: &Ask, now: Tick) -> Standing {
+    fn charge(&mut self, look: &Look, ask: &Ask, now: Tick) -> Standing {
+        let key = look.key;
         // A shared state is nobody's own, and there are only a few: it takes no stranger's room.
         let shared = key != ask.key;
         self.overflowed += u64::from(shared);
         let known = ask.known || shared;
-        if let Some(entry) = self.entries.find_mut(key.hash(), |entry| entry.key == key) {
+        // Another ask's new state may have moved this one, and then its key tells.
+        let place = look
+            .place
+            .filter(|place| self.entries.get_bucket(*place).is_some_and(|entry| entry.key == key));
+        let place =
+            place.or_else(|| self.entries.find_bucket_index(key.hash(), |entry| entry.key == key));
+        if let Some(entry) = place.and_then(|place| self.entries.get_bucket_mut(place)) {
             if known && !entry.known {
                 entry.known = true;
                 self.strangers -= 1;
