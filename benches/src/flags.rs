@@ -51,6 +51,7 @@ pub fn sibling(name: &str) -> PathBuf {
 
 /// Says why on standard error, and ends the process: a measurement that went wrong is no number.
 pub fn fail(why: &str) -> ! {
+    crate::lab::end_all();
     eprintln!("{why}");
     std::process::exit(1)
 }

@@ -1,12 +1,14 @@
 //! Processes under measurement: started with their files in one folder, and always ended.
 //!
-//! Invariant: whatever was started is killed, and the folder removed, when its owner is dropped.
+//! Invariant: whatever was started is ended, when its owner is dropped and when a measurement
+//! fails. A folder goes with its owner; after a failure it stays, for its logs.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use weir_common::time::Clock;
@@ -69,6 +71,20 @@ impl Drop for Folder {
     }
 }
 
+/// The processes that run now, for `end_all`.
+static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+fn running() -> MutexGuard<'static, Vec<u32>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends every process that was started here: `fail` leaves without dropping anything.
+pub(crate) fn end_all() {
+    for id in running().drain(..) {
+        let _ = Command::new("kill").args(["-KILL", &id.to_string()]).status();
+    }
+}
+
 /// A process under measurement.
 pub struct Process {
     name: String,
@@ -109,6 +125,7 @@ impl Process {
             .stderr(file("err"))
             .spawn()
             .unwrap_or_else(|error| fail(&format!("{name}: cannot start {program:?}: {error}")));
+        running().push(child.id());
         Self { name: name.to_owned(), child, log }
     }
 
@@ -182,6 +199,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        running().retain(|id| *id != self.child.id());
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -141,7 +141,12 @@ fn one_of(words: &[&str]) -> String {
 /// A length of time as a settings file writes it.
 #[must_use]
 pub fn shown(span: Duration) -> String {
-    humantime::format_duration(span).to_string()
+    const UNITS: [(&str, u128); 5] =
+        [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    let millis = span.as_millis();
+    let fits = |(_, size): &&(&str, u128)| millis >= *size && millis.is_multiple_of(*size);
+    let (unit, size) = UNITS.iter().find(fits).unwrap_or(&("ms", 1));
+    format!("{}{unit}", millis / size)
 }
 
 /// The length of time that a settings file's text stands for.
@@ -253,6 +258,15 @@ mod tests {
         assert_eq!(limit["properties"]["requests"]["default"], 60);
         assert_eq!(limit["required"], json!(["requests"]));
         assert_eq!(limit["additionalProperties"], false);
+    }
+
+    #[test]
+    fn times_are_shown_in_the_largest_unit_that_is_whole() {
+        for (text, shown_as) in
+            [("1m", "1m"), ("90s", "90s"), ("24h", "1d"), ("500ms", "500ms"), ("31d", "31d")]
+        {
+            assert_eq!(span_of(text).map(shown).as_deref(), Some(shown_as));
+        }
     }
 
     #[test]

@@ -339,8 +339,12 @@ fn boosted(own: Quota, body: &[u8]) -> Result<(Quota, Duration), String> {
             return Err("This limit is a bucket: send `rate` or `burst`.".to_owned());
         }
     };
+    if quota.limit() < own.limit() {
+        return Err(format!("A boost raises: {} is below the own {}.", quota.limit(), own.limit()));
+    }
     let ttl = members.get("ttl").and_then(Value::as_str).and_then(weir_common::reader::span_of);
-    let ttl = ttl.ok_or("`ttl` says how long, as \"10m\" does.")?;
+    let ttl = ttl.filter(|ttl| *ttl <= rolling::WINDOW_MAX);
+    let ttl = ttl.ok_or("`ttl` says how long, as \"10m\" does, and 31 days at most.")?;
     Ok((quota, ttl))
 }
 

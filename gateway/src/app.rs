@@ -31,7 +31,7 @@ use crate::force::{Config, Force};
 use crate::limit::key::Seed;
 use crate::listen::{self, Accepted, BindError, Door, Worker};
 use crate::metrics::Metrics;
-use crate::parts::Parts;
+use crate::parts::{Parts, Seeds};
 use crate::proxy::Proxy;
 use crate::resume;
 use crate::watch as beside;
@@ -128,31 +128,36 @@ struct Prepared {
 
 fn prepare(config: Config) -> Result<Prepared, RunError> {
     let clock = Clock::system();
-    let mut seed = [0; 16];
-    getrandom::fill(&mut seed).map_err(io::Error::from)?;
-    let mut seed = Seed::new(seed);
-    let (mut rules, mut origin) = config.load(seed).map_err(RunError::Configuration)?;
+    let mut seeds = Seeds { keys: random_seed()?, names: random_seed()? };
+    let (mut rules, mut origin) = config.load(seeds.keys).map_err(RunError::Configuration)?;
     logging::install(clock.clone(), rules.settings.log.level);
     let token = admin_token(&rules.settings.server.admin_token_file)?;
     let clients = rules.settings.server.http.iter().map(|address| listen::bind(*address));
     let clients = clients.collect::<Result<Vec<_>, _>>()?;
     let admin = listen::bind(rules.settings.server.admin)?;
     make_room_for(rules.settings.server.connections_max);
+    resume::check(&rules.settings.store)?;
     let earlier = resume::earlier(&rules.settings.store, &clock);
     if let Some(earlier) = &earlier {
         // Keys are found again only with the secret that they were made with.
-        seed = earlier.seed;
-        (rules, origin) = config.load(seed).map_err(RunError::Configuration)?;
+        seeds.keys = earlier.seed;
+        (rules, origin) = config.load(seeds.keys).map_err(RunError::Configuration)?;
     }
     let metrics = Arc::new(Metrics::new());
     let force = Force::new(rules, origin, None, &metrics);
-    let parts = Arc::new(Parts::new(clock, config, force, seed, metrics));
+    let parts = Arc::new(Parts::new(clock, config, force, seeds, metrics));
     parts.mark_applied();
     if let Some(earlier) = earlier {
         let states = earlier.restore(&parts.store);
         logging::event(Level::Info, "limits restored", &[("states", json!(states))]);
     }
     Ok(Prepared { parts, clients, admin, token })
+}
+
+fn random_seed() -> io::Result<Seed> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)?;
+    Ok(Seed::new(bytes))
 }
 
 /// What goes on beside requests until it is shut down.

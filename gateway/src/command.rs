@@ -62,7 +62,7 @@ enum Action {
 
 #[derive(Debug, Args)]
 struct From {
-    /// The configuration; without it, the one that ships
+    /// The configuration; without it config/gateway.toml, or else the built-in one
     #[arg(long, short)]
     config: Option<PathBuf>,
 }
@@ -175,7 +175,7 @@ impl Command {
 
 impl From {
     fn config(&self) -> Config {
-        Config { path: self.config.clone() }
+        Config::new(self.config.clone())
     }
 }
 
@@ -187,7 +187,7 @@ impl Limits {
             Self::Unboost(which) => which.each("DELETE", "/boost", &[]),
             Self::Boost { which, requests, rate, burst, ttl } => {
                 if which.limit.is_none() {
-                    return Err("a boost is of one limit: add --limit".to_owned());
+                    return Ok(fail(EXIT_USAGE, "a boost is of one limit: add --limit"));
                 }
                 let mut body = Map::from_iter([("ttl".to_owned(), Value::from(ttl))]);
                 for (name, value) in [("requests", requests), ("rate", rate), ("burst", burst)] {
@@ -229,7 +229,9 @@ impl Which {
             let path = format!("/limits/{limit}/{key}");
             // A key that this limit cannot have is none of its affair, unless it was named.
             let before = admin.call("GET", &path, b"");
-            let unused = before.as_ref().map_or(true, |standing| standing["used"] == 0);
+            let unused = before.as_ref().map_or(true, |standing| {
+                standing["used"] == 0 && standing["boosted_until"].is_null()
+            });
             if self.limit.is_none() && unused {
                 continue;
             }

@@ -13,7 +13,7 @@ use crate::command::Explain;
 use crate::identify::client_address;
 use crate::limit::Quota;
 use crate::refuse::Refusal;
-use crate::rules::{Charges, NoWay, Rules, Way};
+use crate::rules::{Charges, NoWay, Rules, Source, Way};
 use crate::settings::Settings;
 use crate::target;
 
@@ -27,6 +27,9 @@ pub fn explain(rules: &Rules, asked: &Explain) -> Result<Explained, String> {
     let method: Method =
         asked.method.parse().map_err(|_| format!("`{}` is not a method", asked.method))?;
     let (host, target_text) = split(&asked.url)?;
+    if let Some(header) = asked.headers.iter().find(|header| !header.contains(':')) {
+        return Err(format!("`{header}` is not a header, as 'X-Forwarded-For: 192.0.2.1' is"));
+    }
     let host = header(asked, "host").unwrap_or(host);
     let forwarded_for: Vec<&str> = headers(asked, "x-forwarded-for").collect();
     let trusted = &rules.settings.server.trusted_proxies;
@@ -98,8 +101,12 @@ fn facts(
     }
     let limits = charges.asks.iter().zip(&charges.charges).filter_map(|(ask, charge)| {
         let limit = rules.limits.get(charge.limit)?;
-        let is_own = ask.quota == limit.quota;
-        let source = if is_own { "the limit's own" } else { "the plan's or the tenant's" };
+        let (_, source) = rules.sourced(charge.limit, limit, identity);
+        let source = match source {
+            Source::Tenant => "its own, in the directory".to_owned(),
+            Source::Plan(plan) => format!("its plan's, {plan}"),
+            Source::Limit => "the limit's own".to_owned(),
+        };
         let mode = if ask.enforced { "enforce" } else { "observe" };
         Some(json!({
             "limit": &*limit.name,

@@ -10,13 +10,13 @@
 //! When a reload is asked for (`app`, `admin`), what a configuration may say (`settings`).
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use weir_common::directory::Directory;
-use weir_common::reader::{Document, Mistake, Reading};
+use weir_common::reader::{At, Document, Mistake, Reading};
 
 use crate::limit::Quota;
 use crate::limit::key::Seed;
@@ -25,8 +25,12 @@ use crate::rules::{self, Rules};
 use crate::settings::{self, Settings};
 use crate::upstream::Upstream;
 
-/// What a program without `--config` runs with: the file that ships.
+/// What a program runs with that finds no file: the ones that ship.
 const SHIPPED: &str = include_str!("../../config/gateway.toml");
+const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
+
+/// Where a program without `--config` looks before it takes the one within it.
+const USUAL: &str = "config/gateway.toml";
 
 /// The rules and the upstreams of one configuration.
 pub struct Force {
@@ -59,14 +63,32 @@ pub struct Config {
 }
 
 impl Config {
+    /// The file that was named, or else `config/gateway.toml` where there is one, or else the
+    /// one within the program.
+    #[must_use]
+    pub fn new(named: Option<PathBuf>) -> Self {
+        let usual = || Some(PathBuf::from(USUAL)).filter(|usual| usual.exists());
+        Self { path: named.or_else(usual) }
+    }
+
     /// What messages call it.
     #[must_use]
     pub fn name(&self) -> String {
-        self.path
-            .as_deref()
-            .unwrap_or(Path::new("(shipped) config/gateway.toml"))
-            .display()
-            .to_string()
+        let named = |path: &PathBuf| path.display().to_string();
+        self.path.as_ref().map_or_else(|| "built-in gateway.toml".to_owned(), named)
+    }
+
+    /// The text of the directory file. Where all is built in, so is this.
+    fn directory(&self, path: &At<String>) -> Result<String, String> {
+        match fs::read_to_string(&path.value) {
+            Ok(text) => Ok(text),
+            Err(_) if self.path.is_none() => Ok(SHIPPED_DIRECTORY.to_owned()),
+            Err(why) => Err(format!(
+                "cannot read the directory file {}: {why}; set directory.path, \
+                 which counts from the directory that the program runs in",
+                whole(&path.value),
+            )),
+        }
     }
 
     /// Reads both files and checks everything in them; or gives every mistake there is.
@@ -80,10 +102,15 @@ impl Config {
         let document = Document::new(&self.name(), &text);
         let Reading { made: settings, effective, .. } = settings::read(&document);
         let path = settings.directory.path.clone();
-        let directory_text = fs::read_to_string(&path.value).unwrap_or_else(|why| {
-            document.fault(path.at, format!("cannot read the directory `{}`: {why}", path.value));
+        let directory_text = self.directory(&path).unwrap_or_else(|why| {
+            document.fault(path.at, why);
             String::new()
         });
+        if let Some(token) = &settings.server.admin_token_file
+            && let Err(why) = fs::metadata(&token.value)
+        {
+            document.fault(token.at, format!("cannot read `{}`: {why}", token.value));
+        }
         let of_directory = Document::new(&path.value, &directory_text);
         let directory = Directory::read(&of_directory);
         let rules = rules::check(settings, &document, &directory, &of_directory, seed);
@@ -94,6 +121,11 @@ impl Config {
     }
 }
 
+/// Where a file is that was named from the directory we run in.
+fn whole(path: &str) -> String {
+    std::path::absolute(path).map_or_else(|_| path.to_owned(), |path| path.display().to_string())
+}
+
 fn unreadable(file: &str, why: &std::io::Error) -> Mistake {
     Mistake { file: file.to_owned(), line: 1, column: 1, message: format!("cannot read: {why}") }
 }
@@ -102,14 +134,12 @@ impl Force {
     /// Puts rules into force. Servers that `earlier` knows go on as they are.
     #[must_use]
     pub fn new(rules: Rules, origin: Origin, earlier: Option<&Self>, metrics: &Metrics) -> Self {
-        let upstream =
-            |(name, settings): &(weir_common::reader::At<String>, settings::Upstream)| {
-                let known = |force: &'_ Self| {
-                    force.upstreams.iter().find(|u| u.name == name.value).cloned()
-                };
-                let known = earlier.and_then(known);
-                Arc::new(Upstream::new(&name.value, settings, known.as_deref()))
-            };
+        let upstream = |(name, settings): &(At<String>, settings::Upstream)| {
+            let known =
+                |force: &'_ Self| force.upstreams.iter().find(|u| u.name == name.value).cloned();
+            let known = earlier.and_then(known);
+            Arc::new(Upstream::new(&name.value, settings, known.as_deref()))
+        };
         let upstreams = rules.settings.upstreams.iter().map(upstream).collect();
         let planes =
             rules.settings.planes.iter().map(|(name, _)| metrics.plane(&name.value)).collect();

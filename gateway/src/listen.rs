@@ -40,7 +40,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {source}")]
+#[error(
+    "cannot listen on {address}: {source}; it is set by server.http or server.admin, \
+     and `ss -ltnp` shows who has it"
+)]
 pub struct BindError {
     /// Which.
     pub address: SocketAddr,

@@ -45,8 +45,20 @@ pub struct Parts {
     pub seed: Seed,
     /// Whether every listener accepts, and no stop has begun.
     pub ready: AtomicBool,
+    /// What requests' names are made with. Another one in each process, where `seed` may be an
+    /// earlier one's: no two requests are called alike.
+    luck: Seed,
     /// How many requests there have been: what the next one's name is made of.
     requests: AtomicU64,
+}
+
+/// The secrets of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Seeds {
+    /// What keys are made with: those of an earlier process where its states are taken up.
+    pub keys: Seed,
+    /// What requests' names are made with.
+    pub names: Seed,
 }
 
 /// What a reload came to.
@@ -67,7 +79,7 @@ impl Parts {
         clock: Clock,
         config: Config,
         force: Force,
-        seed: Seed,
+        seeds: Seeds,
         metrics: Arc<Metrics>,
     ) -> Self {
         let settings = &force.rules.settings;
@@ -85,7 +97,8 @@ impl Parts {
             metrics,
             access_log,
             room: Arc::default(),
-            seed,
+            seed: seeds.keys,
+            luck: seeds.names,
             ready: AtomicBool::new(false),
             requests: AtomicU64::new(0),
         }
@@ -94,7 +107,7 @@ impl Parts {
     /// A name for one more request, which nobody can guess, and its place in their row.
     pub fn next_request(&self) -> (u128, u64) {
         let nth = self.requests.fetch_add(1, Ordering::Relaxed);
-        (self.seed.owner(Scope::Request, &nth.to_be_bytes()).bits(), nth)
+        (self.luck.owner(Scope::Request, &nth.to_be_bytes()).bits(), nth)
     }
 
     /// Reads the configuration again, and puts all of it into force or nothing.
@@ -108,6 +121,10 @@ impl Parts {
         self.metrics.reloads.with_label_values(&[word]).inc();
         match &outcome {
             Reload::Applied => logging::event(log::Level::Info, "configuration reloaded", &[]),
+            Reload::Unchanged if self.metrics.config_ok.get() == 0 => {
+                let message = "the configuration is again the one in force";
+                logging::event(log::Level::Info, message, &[]);
+            }
             Reload::Unchanged => {}
             Reload::Refused(mistakes) => {
                 let problems: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
@@ -115,6 +132,7 @@ impl Parts {
                 logging::event(log::Level::Error, message, &[("problems", json!(problems))]);
             }
         }
+        self.metrics.config_ok.set(i64::from(!matches!(outcome, Reload::Refused(_))));
         outcome
     }
 
@@ -150,6 +168,7 @@ impl Parts {
     /// Notes when the configuration in force was put there.
     pub fn mark_applied(&self) {
         let seconds = self.clock.now().unix.0 / 1_000_000;
+        self.metrics.config_ok.set(1);
         self.metrics.config_applied.set(f64::from(u32::try_from(seconds).unwrap_or(u32::MAX)));
     }
 }

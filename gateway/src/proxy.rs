@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Method, StatusCode, header};
+use http::{Method, StatusCode, Version, header};
+use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -53,6 +54,9 @@ impl ProxyHttp for Proxy {
         let in_flight = InFlight::new(&parts.metrics.in_flight);
         Exchange::new(parts.clock.now(), parts.force.load_full(), id, nth, in_flight)
     }
+
+    /// No modules: the one that Pingora would add compresses, which we never do.
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn early_request_filter(
         &self,
@@ -133,6 +137,8 @@ impl ProxyHttp for Proxy {
             return Ok(());
         }
         exchange.status = Some(head.status.as_u16());
+        // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
+        head.set_version(Version::HTTP_11);
         relay::end_hop(head, session.req_header().version);
         relay::to_client(Connection::of(session.stream()), head, exchange)
     }

@@ -139,7 +139,9 @@ impl Refusal {
                 format!("The body must be one JSON array: {why}.")
             }
             Self::EncodedBatch => "Send the batch without Content-Encoding.".to_owned(),
-            Self::BodyTooLarge { bytes_max } => format!("The body may have {bytes_max} bytes."),
+            Self::BodyTooLarge { bytes_max } => {
+                format!("The body may have {bytes_max} bytes at most.")
+            }
             Self::BodyTimeout => "The body did not arrive in time.".to_owned(),
             Self::Busy | Self::NoServer => "Try again shortly.".to_owned(),
             Self::BadGateway => "The request may not have been carried out.".to_owned(),

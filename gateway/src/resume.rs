@@ -17,6 +17,26 @@ use crate::limit::snapshot::{self, Snapshot};
 use crate::parts::Parts;
 use crate::settings::Store;
 
+/// Finds out at the start whether states can be left at the end, when it would be too late.
+pub fn check(store: &Store) -> Result<(), RunError> {
+    let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
+    let tried = open(path).and_then(|_| fs::remove_file(new(path)));
+    tried.map_err(|source| RunError::Snapshot { path: path.to_owned(), source })
+}
+
+/// The file that a snapshot is written to before it takes the place of an earlier one.
+fn new(path: &str) -> String {
+    format!("{path}.new")
+}
+
+fn open(path: &str) -> io::Result<fs::File> {
+    if let Some(folder) = Path::new(path).parent() {
+        fs::create_dir_all(folder)?;
+    }
+    // Whoever reads the secret in it can make keys meet.
+    fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new(path))
+}
+
 /// The states that an earlier process left. A file that cannot be read is put aside, not lost.
 #[must_use]
 pub fn earlier(store: &Store, clock: &Clock) -> Option<Snapshot> {
@@ -43,17 +63,11 @@ pub fn leave(parts: &Parts) -> Result<(), RunError> {
     let force = parts.force.load();
     let Some(path) = force.rules.settings.store.snapshot.as_deref() else { return Ok(()) };
     let states = snapshot::write(&parts.store, parts.seed, parts.clock.now());
-    let new = format!("{path}.new");
     let written = || -> io::Result<()> {
-        if let Some(folder) = Path::new(path).parent() {
-            fs::create_dir_all(folder)?;
-        }
-        // Whoever reads the secret in it can make keys meet.
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        let mut file = open(path)?;
         file.write_all(&states)?;
         file.sync_all()?;
-        fs::rename(&new, path)
+        fs::rename(new(path), path)
     };
     written().map_err(|source| RunError::Snapshot { path: path.to_owned(), source })?;
     logging::event(

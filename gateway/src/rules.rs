@@ -129,6 +129,17 @@ pub enum NoWay {
     Malformed(Malformed),
 }
 
+/// Where a limit's value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source<'r> {
+    /// From the tenant's entry in the directory.
+    Tenant,
+    /// From this plan.
+    Plan(&'r str),
+    /// From the limit itself.
+    Limit,
+}
+
 /// One limit's question, and about whom.
 #[derive(Clone)]
 pub struct Charge {
@@ -221,6 +232,17 @@ impl Rules {
     /// How much a limit allows those whom a request names, the most specific value first.
     #[must_use]
     pub fn quota(&self, index: Index, limit: &Limit, identity: &Identity<'_>) -> Quota {
+        self.sourced(index, limit, identity).0
+    }
+
+    /// The same, and where the value comes from.
+    #[must_use]
+    pub fn sourced<'r>(
+        &'r self,
+        index: Index,
+        limit: &Limit,
+        identity: &Identity<'r>,
+    ) -> (Quota, Source<'r>) {
         let workspace = tenant_of(&identity.workspace);
         let own = match limit.key {
             LimitKey::Workspace => workspace,
@@ -228,13 +250,17 @@ impl Rules {
             LimitKey::Instance => tenant_of(&identity.instance),
             LimitKey::Address => None,
         };
+        if let Some(quota) = own.and_then(|own| value_of(&own.quotas, index)) {
+            return (quota, Source::Tenant);
+        }
         let plan = own
             .and_then(|own| own.plan)
             .or_else(|| workspace.and_then(|workspace| workspace.plan))
             .and_then(|plan| self.plans.get(plan));
-        own.and_then(|own| value_of(&own.quotas, index))
-            .or_else(|| plan.and_then(|plan| value_of(&plan.quotas, index)))
-            .unwrap_or(limit.quota)
+        match plan.and_then(|plan| Some((value_of(&plan.quotas, index)?, plan))) {
+            Some((quota, plan)) => (quota, Source::Plan(&plan.name)),
+            None => (limit.quota, Source::Limit),
+        }
     }
 
     /// The limit of this name, and its place.

@@ -50,6 +50,8 @@ pub struct Server {
     pub http: Vec<SocketAddr>,
     /// The operator's address.
     pub admin: SocketAddr,
+    /// Where that stands in the file.
+    pub admin_at: usize,
     /// A file with the admin listener's bearer token.
     pub admin_token_file: Option<At<String>>,
     /// Worker threads; 0 is one per core.

@@ -293,8 +293,10 @@ impl Checker<'_> {
     fn server(&self) {
         let server = &self.settings.server;
         if !server.admin.ip().is_loopback() && server.admin_token_file.is_none() {
-            self.document
-                .fault(0, "server.admin is not loopback: it needs server.admin_token_file");
+            self.document.fault(
+                server.admin_at,
+                "server.admin is not loopback: it needs server.admin_token_file",
+            );
         }
     }
 }

@@ -63,14 +63,14 @@ pub fn read(document: &Document) -> Reading<Settings> {
 
 fn server(table: &mut Table<'_>) -> Server {
     let seconds = Duration::from_secs;
+    let admin = table.text("admin", "The operator's address. Loopback, or with a token.");
+    table.set_default("admin", "127.0.0.1:8081".into());
+    let admin_at = admin.as_ref().map_or(table.at(), |admin| admin.at);
+    let admin = admin.and_then(|text| address(table, &text));
     Server {
         http: addresses(table, "http", "127.0.0.1:8080", "Addresses that clients call."),
-        admin: {
-            let admin = table.text("admin", "The operator's address. Loopback, or with a token.");
-            table.set_default("admin", "127.0.0.1:8081".into());
-            let parsed = admin.and_then(|text| address(table, &text));
-            parsed.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8081)))
-        },
+        admin: admin.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8081))),
+        admin_at,
         admin_token_file: table.text(
             "admin_token_file",
             "A file whose first line is the admin listener's bearer token.",
