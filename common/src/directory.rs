@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use crate::ids::is_identifier;
 use crate::reader::{At, Document, Table, suggestion};
 
+/// A suggestion compares a name with every known one: enough for whoever reads them.
+const SUGGESTIONS_MAX: usize = 100;
+
 /// Everyone the operator knows, by identifier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directory {
@@ -79,32 +82,38 @@ impl Directory {
     }
 
     fn check_references(&self, document: &Document) {
-        let organisations: Vec<&str> = self.organisations.keys().map(String::as_str).collect();
         for workspace in self.workspaces.values() {
-            refers_to(document, workspace.organisation.as_ref(), "organisation", &organisations);
+            let organisation = workspace.organisation.as_ref();
+            refers_to(document, organisation, "organisation", &self.organisations);
         }
-        let workspaces: Vec<&str> = self.workspaces.keys().map(String::as_str).collect();
         let mut owners_of_domains = BTreeMap::new();
         for (name, instance) in &self.instances {
-            refers_to(document, instance.workspace.as_ref(), "workspace", &workspaces);
+            refers_to(document, instance.workspace.as_ref(), "workspace", &self.workspaces);
             for domain in &instance.domains {
-                if let Some(other) = owners_of_domains.insert(domain.value.as_str(), name) {
-                    document.fault(
-                        domain.at,
-                        format!("`{}` is a domain of `{other}` already", domain.value),
-                    );
+                let other = owners_of_domains.insert(domain.value.as_str(), name);
+                if let Some(other) = other {
+                    let text = format!("`{}` is a domain of `{other}` already", domain.value);
+                    document.fault(domain.at, text);
                 }
             }
         }
     }
 }
 
-fn refers_to(document: &Document, reference: Option<&At<String>>, what: &str, known: &[&str]) {
-    let Some(At { value, at }) = reference.filter(|name| !known.contains(&name.value.as_str()))
-    else {
+/// Reports a reference to an entry that is not there. What may have been meant is looked for as
+/// long as the mistakes are few enough to be shown.
+fn refers_to<T>(
+    document: &Document,
+    reference: Option<&At<String>>,
+    what: &str,
+    known: &BTreeMap<String, T>,
+) {
+    let Some(At { value, at }) = reference.filter(|name| !known.contains_key(&name.value)) else {
         return;
     };
-    let hint = suggestion(value, known).unwrap_or_else(|| format!("add [{what}s.{value}]"));
+    let names = || known.keys().map(String::as_str).collect::<Vec<_>>();
+    let meant = (document.count() < SUGGESTIONS_MAX).then(|| suggestion(value, &names())).flatten();
+    let hint = meant.unwrap_or_else(|| format!("add [{what}s.{value}]"));
     document.fault(*at, format!("unknown {what} `{value}`; {hint}"));
 }
 
@@ -218,6 +227,17 @@ mod tests {
             mistakes("[organisations.org_acme]\n[workspaces.ws_a]\norganisation = \"org_amce\"\n"),
             ["d.toml:3:16: unknown organisation `org_amce`; did you mean `org_acme`?"]
         );
+    }
+
+    #[test]
+    fn a_large_directory_is_read_in_no_time_with_mistakes_and_without() {
+        let mut text = String::new();
+        for n in 0..20_000 {
+            text += &format!("[organisations.o{n}]\n[workspaces.w{n}]\norganisation = \"o{n}\"\n");
+        }
+        assert_eq!(mistakes(&text).len(), 0);
+        let wrong = text.replace("= \"o", "= \"x");
+        assert_eq!(mistakes(&wrong).len(), crate::reader::MISTAKES_MAX + 1);
     }
 
     #[test]

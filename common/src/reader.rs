@@ -24,6 +24,9 @@ use toml::de::DeTable;
 use self::shape::Shape;
 pub use self::table::Table;
 
+/// Nobody mends more than this from one list, and a list without end is no help.
+pub const MISTAKES_MAX: usize = 1_000;
+
 /// One thing wrong with a settings file, where it is and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
@@ -90,22 +93,35 @@ impl Document {
         self.faults.borrow_mut().push((at, message.into()));
     }
 
-    /// Every mistake so far, in the order of the file.
+    /// Every mistake so far, in the order of the file; of very many, the first.
     #[must_use]
     pub fn mistakes(&self) -> Vec<Mistake> {
         let mut faults = self.faults.borrow().clone();
         faults.sort();
         faults.dedup();
-        faults.into_iter().map(|(at, message)| self.mistake(at, message)).collect()
+        let more = faults.len().saturating_sub(MISTAKES_MAX);
+        faults.truncate(MISTAKES_MAX);
+        if let Some((at, _)) = faults.last().filter(|_| more > 0) {
+            faults.push((*at, format!("and {more} more problems")));
+        }
+        let lines: Vec<usize> = self.text.match_indices('\n').map(|(at, _)| at + 1).collect();
+        faults.into_iter().map(|(at, message)| self.mistake(&lines, at, message)).collect()
     }
 
-    fn mistake(&self, at: usize, message: String) -> Mistake {
-        let before = self.text.get(..at).unwrap_or(&self.text);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    /// How many mistakes there are so far.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.faults.borrow().len()
+    }
+
+    /// A mistake, with its place found among the starts of all lines but the first.
+    fn mistake(&self, lines: &[usize], at: usize, message: String) -> Mistake {
+        let before = lines.partition_point(|start| *start <= at);
+        let start = before.checked_sub(1).and_then(|line| lines.get(line)).copied().unwrap_or(0);
         Mistake {
             file: self.name.clone(),
-            line: before.matches('\n').count() + 1,
-            column: before.get(line_start..).map_or(0, |line| line.chars().count()) + 1,
+            line: before + 1,
+            column: self.text.get(start..at).map_or(0, |line| line.chars().count()) + 1,
             message,
         }
     }
@@ -220,6 +236,18 @@ mod tests {
         let found = mistakes("window = = 1\nrequests = 0\n");
         assert!(found.iter().any(|line| line.starts_with("f.toml:1:")), "{found:?}");
         assert!(found.iter().any(|line| line.starts_with("f.toml:2:12:")), "{found:?}");
+    }
+
+    #[test]
+    fn very_many_mistakes_are_counted_and_found_in_no_time() {
+        let text: String = (0..200_000).map(|n| format!("unknown_{n} = 1\n")).collect();
+        let found = mistakes(&text);
+        assert_eq!(found.len(), MISTAKES_MAX + 1);
+        assert!(
+            found[MISTAKES_MAX].ends_with("and 199000 more problems"),
+            "{}",
+            found[MISTAKES_MAX]
+        );
     }
 
     #[test]

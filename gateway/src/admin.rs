@@ -28,6 +28,7 @@ use weir_common::{bucket, logging, rolling};
 use crate::limit::boost::Boost;
 use crate::limit::{Ask, Quota};
 use crate::parts::{Parts, Reload};
+use crate::watch;
 use crate::wire::Connection;
 
 /// A boost is a few numbers; whatever is longer is something else.
@@ -147,7 +148,7 @@ impl Admin {
             ["top"] if reads => self.top(query),
             ["config"] if reads => self.config(),
             ["limits"] if reads => self.limits(),
-            ["reload"] if method == Method::POST => self.reload(),
+            ["reload"] if method == Method::POST => self.reload().await,
             ["limits", limit, key] => {
                 let limit = decoded(limit);
                 match key.strip_suffix("/boost") {
@@ -218,8 +219,8 @@ impl Admin {
         Reply::json(&json!({"limits": shown.collect::<Value>()}))
     }
 
-    fn reload(&self) -> Reply {
-        match self.parts.reload() {
+    async fn reload(&self) -> Reply {
+        match watch::reload(&self.parts).await {
             Reload::Applied => Reply::json(&json!({"outcome": "applied"})),
             Reload::Unchanged => Reply::json(&json!({"outcome": "unchanged"})),
             Reload::Refused(mistakes) => {

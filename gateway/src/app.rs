@@ -303,7 +303,7 @@ async fn told_to_stop(parts: &Arc<Parts>) -> io::Result<()> {
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
-            _ = hang_up.recv() => drop(parts.reload()),
+            _ = hang_up.recv() => drop(beside::reload(parts).await),
         }
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! `app` makes one; `proxy` and `admin` hold it. Nothing here waits.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use serde_json::json;
@@ -45,6 +45,7 @@ pub struct Parts {
     pub seed: Seed,
     /// Whether every listener accepts, and no stop has begun.
     pub ready: AtomicBool,
+    reloading: Mutex<()>,
     /// What requests' names are made with. Another one in each process, where `seed` may be an
     /// earlier one's: no two requests are called alike.
     luck: Seed,
@@ -98,6 +99,7 @@ impl Parts {
             access_log,
             room: Arc::default(),
             seed: seeds.keys,
+            reloading: Mutex::default(),
             luck: seeds.names,
             ready: AtomicBool::new(false),
             requests: AtomicU64::new(0),
@@ -137,6 +139,8 @@ impl Parts {
     }
 
     fn try_reload(&self) -> Reload {
+        // One at a time: of two, the later must not be put out of force by the earlier.
+        let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let earlier = self.force.load_full();
         let (rules, origin) = match self.config.load(self.seed) {
             Ok(loaded) => loaded,

@@ -18,7 +18,7 @@ use weir_common::time::Tick;
 
 use crate::client;
 use crate::limit::memory::SHARDS;
-use crate::parts::Parts;
+use crate::parts::{Parts, Reload};
 use crate::upstream::{Server, Upstream};
 
 /// How often names are resolved anew. Resolvers keep answers for as long as those hold.
@@ -126,11 +126,19 @@ pub async fn files(parts: Arc<Parts>) {
         let now = stamps(&parts);
         if now != seen {
             seen = now;
-            parts.reload();
+            reload(&parts).await;
             // The directory may be another file now.
             seen = if stamps(&parts).len() == seen.len() { seen } else { stamps(&parts) };
         }
     }
+}
+
+/// Reloads where nobody waits for it: a large directory takes a moment to read.
+pub async fn reload(parts: &Arc<Parts>) -> Reload {
+    let parts = parts.clone();
+    let done = tokio::task::spawn_blocking(move || parts.reload()).await;
+    // A panic there is ours to mend, and leaves the earlier configuration in force.
+    done.unwrap_or(Reload::Unchanged)
 }
 
 /// What tells one state of a file from another.
