@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use weir_gateway::command::Command;
 
-/// A third of Pingora's time goes into allocating: see docs/performance.md.
+/// A quarter of Pingora's instructions are glibc's allocator: see docs/performance.md.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

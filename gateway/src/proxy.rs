@@ -365,7 +365,11 @@ fn facts<'s>(session: &'s Session, error: Option<&Error>, answered: usize) -> Fa
         method: head.method.as_str(),
         host: head.headers.get(header::HOST).and_then(|host| host.to_str().ok()),
         path: target.split(['?', '#']).next().unwrap_or_default(),
-        version: format!("{:?}", head.version),
+        version: match head.version {
+            Version::HTTP_10 => "HTTP/1.0",
+            Version::HTTP_2 => "HTTP/2.0",
+            _ => "HTTP/1.1",
+        },
         bytes_sent: session.body_bytes_sent().max(answered),
         error: error.map(|error| format!("{:?} {:?}", error.esource(), error.etype())),
     }

@@ -12,7 +12,7 @@
 //! 2. A head is held back until the first bytes of its body, or until we would wait: the two
 //!    leave in one write, and nothing waits for more to be written.
 //! 3. What is to be said beside an answer stands in its head, once: header lines are put in as
-//!    text here, at a tenth of what a header map costs (docs/performance.md).
+//!    text here, at a fifth of what a header map costs (docs/performance.md).
 //!
 //! # Not here
 //!
