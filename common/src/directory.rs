@@ -139,6 +139,9 @@ fn read(root: &mut Table<'_>) -> Directory {
     let instances =
         root.tables("instances", "Instances, each with a host name of its own.", |name, table| {
             check_name(name, table);
+            if name.value.bytes().any(|byte| byte.is_ascii_uppercase()) {
+                table.fault_at(name.at, "an instance is named by its host: in lower case");
+            }
             let domains =
                 table.texts("domains", "Host names of its own, beside the plane's pattern.");
             for domain in domains.iter().filter(|domain| !is_host(&domain.value)) {
@@ -243,6 +246,7 @@ mod tests {
     #[test]
     fn names_and_domains_have_one_spelling() {
         assert_eq!(mistakes("[workspaces.\"a/b\"]").len(), 1);
+        assert_eq!(mistakes("[instances.In_Acme]").len(), 1);
         assert_eq!(
             mistakes("[instances.a]\ndomains = [\"A.example\", \"a..b\", \"a.example.\"]").len(),
             3

@@ -107,10 +107,16 @@ impl Log {
         }
     }
 
+    /// Whether the log is one of a window too long for narrow stamps.
+    #[must_use]
+    pub fn is_wide(&self) -> bool {
+        self.wide
+    }
+
     /// The log of these admissions, oldest first.
     #[must_use]
-    pub fn of(quota: Quota, times: impl IntoIterator<Item = Tick>) -> Self {
-        let mut log = Self { wide: quota.window > NARROW_WINDOW_MAX, ..Self::default() };
+    pub fn of(wide: bool, times: impl IntoIterator<Item = Tick>) -> Self {
+        let mut log = Self { wide, ..Self::default() };
         for time in times {
             log.newest = log.newest.max(time);
             log.push(log.newest);
@@ -392,7 +398,7 @@ mod tests {
                 assert!(log.charge(quota, 1, *time).remaining < 50);
             }
             assert_eq!(log.times().collect::<Vec<_>>(), times);
-            let copy = Log::of(quota, log.times());
+            let copy = Log::of(log.is_wide(), log.times());
             let later = Tick(9_030_000_000);
             assert_eq!(copy.standing(quota, later), log.standing(quota, later));
         }

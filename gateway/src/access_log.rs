@@ -7,7 +7,7 @@
 
 use std::fmt::Display;
 use std::io::Write;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::IntCounter;
@@ -33,6 +33,7 @@ pub struct AccessLog {
 struct Buffer {
     bytes: Vec<u8>,
     closed: bool,
+    written: bool,
 }
 
 /// What Pingora's session knows of a request that is over.
@@ -61,7 +62,7 @@ impl AccessLog {
     /// Adds the line of a request that was over at `now`.
     pub fn add(&self, exchange: &Exchange, facts: &Facts<'_>, now: Moment) {
         let line = line(exchange, facts, now);
-        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffer = self.lock();
         if buffer.bytes.len() + line.len() > BUFFER_MAX {
             self.dropped.inc();
             return;
@@ -76,7 +77,7 @@ impl AccessLog {
     /// Writes lines out until the log is closed and nothing is left. Runs on a thread of its own.
     pub fn write_out(&self, mut to: impl Write) {
         loop {
-            let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut buffer = self.lock();
             while buffer.bytes.is_empty() && !buffer.closed {
                 buffer = self.wake.wait(buffer).unwrap_or_else(PoisonError::into_inner);
             }
@@ -91,15 +92,24 @@ impl AccessLog {
             // Where standard output is gone there is nobody left to tell.
             let _ = to.write_all(&bytes).and_then(|()| to.flush());
             if closed {
+                self.lock().written = true;
+                self.wake.notify_all();
                 return;
             }
         }
     }
 
-    /// Lets [`AccessLog::write_out`] end once everything is written.
-    pub fn close(&self) {
-        self.buffer.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+    /// Lets [`AccessLog::write_out`] end, and waits until everything is written, or for `grace`.
+    pub fn close(&self, grace: Duration) {
+        self.lock().closed = true;
         self.wake.notify_all();
+        let waiting = |buffer: &mut Buffer| !buffer.written;
+        // Whether time was up or all was written, there is nothing more to do.
+        drop(self.wake.wait_timeout_while(self.lock(), grace, waiting));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -272,7 +282,7 @@ mod tests {
     fn what_was_added_before_the_close_is_written() {
         let log = AccessLog::new(Metrics::new().log_dropped);
         log.buffer.lock().unwrap().bytes.extend_from_slice(b"{}\n");
-        log.close();
+        log.close(Duration::ZERO);
         let mut written = Vec::new();
         log.write_out(&mut written);
         assert_eq!(written, b"{}\n");

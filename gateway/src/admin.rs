@@ -137,6 +137,10 @@ impl Admin {
             return Reply::problem(401, "unauthorized", "Unauthorized", detail);
         }
         let reads = method == Method::GET || method == Method::HEAD;
+        if !reads && head.headers.contains_key(header::ORIGIN) {
+            let detail = "A page in a browser has no business here.";
+            return Reply::problem(403, "origin", "Forbidden", detail);
+        }
         let parts: Vec<&str> = path.trim_start_matches('/').splitn(3, '/').collect();
         match parts.as_slice() {
             ["livez"] if reads => Reply::text(200, "ok"),

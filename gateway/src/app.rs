@@ -18,7 +18,7 @@ use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::http_proxy;
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use weir_common::logging;
@@ -41,6 +41,9 @@ const POOL_MAX: usize = 1_024;
 
 /// How long a start waits for the names of servers.
 const NAMES_WAIT: Duration = Duration::from_secs(5);
+
+/// How long a stop waits for the last lines of the access log to be taken.
+const LOG_GRACE: Duration = Duration::from_secs(1);
 
 /// How long a stop waits for the admin listener's last answer.
 const ADMIN_GRACE: Duration = Duration::from_millis(200);
@@ -81,12 +84,13 @@ fn lines(mistakes: &[Mistake]) -> String {
 
 /// Runs the gateway until it is told to stop.
 pub fn run(config: Config) -> Result<(), RunError> {
-    let Prepared { parts, clients, admin, token } = prepare(config)?;
     let control = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let signals = control.block_on(async { Signals::take() })?;
+    let Prepared { parts, clients, admin, token } = prepare(config)?;
     let (stop, stopping) = watch::channel(false);
     // The operator can look on while clients are seen out.
     let (stop_admin, stopping_admin) = watch::channel(false);
-    let writer = access_log_writer(&parts)?;
+    access_log_writer(&parts)?;
     let workers = Workers::start(&parts, &stopping)?;
     control.block_on(async {
         // Names are known before the first request asks for them.
@@ -96,7 +100,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
         accept_clients(clients, &workers, &parts, &stopping, &mut tasks)?;
         parts.ready.store(true, Ordering::Release);
         logging::event(Level::Info, "ready", &[("config", json!(parts.config.name()))]);
-        told_to_stop(&parts).await?;
+        signals.told_to_stop(&parts).await;
         parts.ready.store(false, Ordering::Release);
         logging::event(Level::Info, "stopping", &[]);
         // An error means that nobody listens any more, which is what a stop is for.
@@ -110,12 +114,11 @@ pub fn run(config: Config) -> Result<(), RunError> {
         Ok::<(), RunError>(())
     })?;
     control.shutdown_background();
-    if let (Some(log), Some(writer)) = (&parts.access_log, writer) {
-        log.close();
-        // A panic there has been reported, and there is nothing left to write with.
-        let _ = writer.join();
+    let left = resume::leave(&parts);
+    if let Some(log) = &parts.access_log {
+        log.close(LOG_GRACE);
     }
-    resume::leave(&parts)
+    left
 }
 
 /// Everything that can fail before the first request, done.
@@ -135,7 +138,7 @@ fn prepare(config: Config) -> Result<Prepared, RunError> {
     let clients = rules.settings.server.http.iter().map(|address| listen::bind(*address));
     let clients = clients.collect::<Result<Vec<_>, _>>()?;
     let admin = listen::bind(rules.settings.server.admin)?;
-    make_room_for(rules.settings.server.connections_max);
+    let connections_max = room_for(rules.settings.server.connections_max);
     resume::check(&rules.settings.store)?;
     let earlier = resume::earlier(&rules.settings.store, &clock);
     if let Some(earlier) = &earlier {
@@ -145,7 +148,7 @@ fn prepare(config: Config) -> Result<Prepared, RunError> {
     }
     let metrics = Arc::new(Metrics::new());
     let force = Force::new(rules, origin, None, &metrics);
-    let parts = Arc::new(Parts::new(clock, config, force, seeds, metrics));
+    let parts = Arc::new(Parts::new(clock, config, force, seeds, metrics, connections_max));
     parts.mark_applied();
     if let Some(earlier) = earlier {
         let states = earlier.restore(&parts.store);
@@ -204,26 +207,36 @@ fn admin_token(
     }
 }
 
-/// Asks for as many file descriptors as connections may need, two each.
-fn make_room_for(connections_max: u64) {
+/// Asks for as many file descriptors as connections may need, two each and some for ourselves,
+/// and says how many connections there may then be.
+fn room_for(connections_max: u64) -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let wanted = connections_max * 2 + 256;
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
-    if soft >= wanted {
-        return;
-    }
-    let raised = wanted.min(hard);
+    const OWN: u64 = 128;
+    let wanted = connections_max * 2 + OWN;
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return connections_max };
+    let raised = wanted.min(hard).max(soft);
     let holds = setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok();
-    if !holds || raised < wanted {
-        let fields = [("file_descriptors", json!(raised.max(soft))), ("wanted", json!(wanted))];
-        logging::event(Level::Warn, "too few file descriptors for connections_max", &fields);
+    let descriptors = if holds { raised } else { soft };
+    // Without room for ourselves half of what there is goes to clients.
+    let fits = (descriptors.saturating_sub(OWN) / 2).max(descriptors / 8);
+    if fits < connections_max {
+        let fields = [
+            ("file_descriptors", json!(descriptors)),
+            ("connections_max", json!(fits)),
+            ("wanted", json!(wanted)),
+            ("advice", json!("raise LimitNOFILE or ulimit -n, or lower server.connections_max")),
+        ];
+        logging::event(Level::Warn, "file descriptors allow fewer connections", &fields);
     }
+    fits.min(connections_max)
 }
 
-fn access_log_writer(parts: &Parts) -> io::Result<Option<thread::JoinHandle<()>>> {
-    let Some(log) = parts.access_log.clone() else { return Ok(None) };
+/// The writer is not joined: where nobody reads standard output it waits for ever, and the
+/// program does not.
+fn access_log_writer(parts: &Parts) -> io::Result<()> {
+    let Some(log) = parts.access_log.clone() else { return Ok(()) };
     let writer = thread::Builder::new().name("access-log".to_owned());
-    writer.spawn(move || log.write_out(io::stdout())).map(Some)
+    writer.spawn(move || log.write_out(io::stdout())).map(drop)
 }
 
 /// Serves the operator on the control runtime, beside the workers: it answers when they are busy.
@@ -294,16 +307,36 @@ async fn work(
     listen::serve(Arc::new(proxy), from, parts, stopping).await;
 }
 
-/// Waits for a signal to stop; one to reload is carried out in the meantime.
-async fn told_to_stop(parts: &Arc<Parts>) -> io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            _ = hang_up.recv() => drop(beside::reload(parts).await),
+/// The signals that we take, from the start on: by default each of them would kill.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn take() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for a signal to stop; one to reload is carried out in the meantime.
+    async fn told_to_stop(mut self, parts: &Arc<Parts>) {
+        let mut reloads = JoinSet::new();
+        loop {
+            let parts = parts.clone();
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                // Beside, for a file may be slow to read and a stop must not wait for it.
+                _ = self.hang_up.recv() => {
+                    reloads.spawn(async move { drop(beside::reload(&parts).await) });
+                }
+                Some(_) = reloads.join_next() => {}
+            }
         }
     }
 }

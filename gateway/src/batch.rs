@@ -20,6 +20,9 @@ pub enum Miscount {
 /// How many items `body` holds, if no more than `items_max`.
 pub fn count(body: &[u8], items_max: u64) -> Result<u64, Miscount> {
     let text = std::str::from_utf8(body).map_err(|why| Miscount::NotAnArray(why.to_string()))?;
+    if !is_shallow(text) {
+        return Err(Miscount::NotAnArray(format!("it is nested deeper than {DEPTH_MAX}")));
+    }
     let mut parser = serde_json::Deserializer::from_str(text);
     let items = parser.deserialize_any(Items { items_max });
     let items = items.map_err(|error| Miscount::NotAnArray(error.to_string()))?;
@@ -28,6 +31,42 @@ pub fn count(body: &[u8], items_max: u64) -> Result<u64, Miscount> {
     }
     parser.end().map_err(|error| Miscount::NotAnArray(error.to_string()))?;
     Ok(items)
+}
+
+/// Whether a body of this `Content-Type` is read by everybody as it is here: JSON is UTF-8 (RFC
+/// 8259, 8.1), and a server that takes another charset's word for it sees other items.
+#[must_use]
+pub fn is_countable(content_type: Option<&[u8]>) -> bool {
+    let text = content_type.map(|value| String::from_utf8_lossy(value).to_ascii_lowercase());
+    let Some(text) = text else { return true };
+    text.split(';').skip(1).filter_map(|parameter| parameter.split_once('=')).all(
+        |(name, value)| {
+            let value = value.trim().trim_matches('"');
+            name.trim() != "charset" || value == "utf-8" || value == "utf8"
+        },
+    )
+}
+
+/// How deep arrays and objects may lie in one another: as deep as serde_json and most parsers go.
+const DEPTH_MAX: usize = 128;
+
+/// Whether arrays and objects lie in one another no deeper than parsers follow.
+fn is_shallow(text: &str) -> bool {
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => depth += 1,
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return false;
+        }
+    }
+    true
 }
 
 /// Counts up to one more than may be there, and stops.
@@ -96,6 +135,26 @@ mod tests {
             assert!(matches!(counted(body), Err(Miscount::NotAnArray(_))), "{body}");
         }
         assert!(matches!(count(b"[\"\xff\"]", 3), Err(Miscount::NotAnArray(_))));
+    }
+
+    #[test]
+    fn a_charset_that_some_server_would_follow_is_not_counted() {
+        for good in ["application/json", "application/json; charset=UTF-8", "a/b;charset=\"utf-8\""]
+        {
+            assert!(is_countable(Some(good.as_bytes())), "{good}");
+        }
+        for bad in ["a/b; charset=utf-7", "a/b;x=y; Charset = UTF-16", "a/b; charset=\"latin1\""] {
+            assert!(!is_countable(Some(bad.as_bytes())), "{bad}");
+        }
+        assert!(is_countable(None));
+    }
+
+    #[test]
+    fn depth_is_counted_outside_of_texts() {
+        let nested = format!("[{}1{}]", "[".repeat(200), "]".repeat(200));
+        assert!(matches!(counted(&nested), Err(Miscount::NotAnArray(_))));
+        let text = format!("[\"{}\\\"{}\"]", "[".repeat(500), "{".repeat(500));
+        assert_eq!(counted(&text), Ok(1));
     }
 
     #[test]

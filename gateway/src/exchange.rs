@@ -12,9 +12,10 @@ use prometheus::IntGauge;
 use weir_common::decision::Decision;
 use weir_common::time::Moment;
 
+use crate::body::Taken;
 use crate::force::Force;
 use crate::headers::Told;
-use crate::hold::{Slot, Taken};
+use crate::hold::Slot;
 use crate::limit::ASKS_MAX;
 use crate::refuse::Refusal;
 use crate::route::Index;

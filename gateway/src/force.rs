@@ -10,7 +10,7 @@
 //! When a reload is asked for (`app`, `admin`), what a configuration may say (`settings`).
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use serde_json::Value;
 use weir_common::directory::Directory;
 use weir_common::reader::{At, Document, Mistake, Reading};
 
+use crate::identify::Tenants;
 use crate::limit::Quota;
 use crate::limit::key::Seed;
 use crate::metrics::{LimitMeter, Metrics, PlaneMeter};
@@ -80,7 +81,7 @@ impl Config {
 
     /// The text of the directory file. Where all is built in, so is this.
     fn directory(&self, path: &At<String>) -> Result<String, String> {
-        match fs::read_to_string(&path.value) {
+        match read(Path::new(&path.value)) {
             Ok(text) => Ok(text),
             Err(_) if self.path.is_none() => Ok(SHIPPED_DIRECTORY.to_owned()),
             Err(why) => Err(format!(
@@ -94,9 +95,7 @@ impl Config {
     /// Reads both files and checks everything in them; or gives every mistake there is.
     pub fn load(&self, seed: Seed) -> Result<(Rules, Origin), Vec<Mistake>> {
         let text = match &self.path {
-            Some(path) => {
-                fs::read_to_string(path).map_err(|why| vec![unreadable(&self.name(), &why)])?
-            }
+            Some(path) => read(path).map_err(|why| vec![unreadable(&self.name(), &why)])?,
             None => SHIPPED.to_owned(),
         };
         let document = Document::new(&self.name(), &text);
@@ -119,6 +118,33 @@ impl Config {
         let origin = Origin { settings: text, directory: directory_text, effective };
         if mistakes.is_empty() { Ok((rules, origin)) } else { Err(mistakes) }
     }
+}
+
+/// The values of every bucket, wherever they come from.
+fn buckets(rules: &Rules) -> Vec<Quota> {
+    let Tenants { workspaces, organisations, instances } = &rules.tenants;
+    let tenants = workspaces.values().chain(organisations.values()).chain(instances.values());
+    let of_tenants = tenants.flat_map(|tenant| &tenant.quotas);
+    let of_plans = rules.plans.iter().flat_map(|plan| &plan.quotas);
+    let own = rules.limits.iter().map(|limit| limit.quota);
+    let all = own.chain(of_plans.chain(of_tenants).map(|(_, quota)| *quota));
+    let mut buckets: Vec<Quota> = all.filter(|quota| matches!(quota, Quota::Bucket(_))).collect();
+    buckets.sort_by_key(|quota| (quota.limit(), quota.window()));
+    buckets.dedup();
+    buckets
+}
+
+/// A settings file is no larger: a million workspaces take half of it.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Reads a regular file. Anything else could keep us waiting for ever.
+fn read(path: &Path) -> std::io::Result<String> {
+    let file = fs::metadata(path)?;
+    if !file.is_file() || file.len() > FILE_BYTES_MAX {
+        let why = "not a regular file, or larger than 256 MiB";
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, why));
+    }
+    fs::read_to_string(path)
 }
 
 /// Where a file is that was named from the directory we run in.
@@ -177,23 +203,10 @@ impl Force {
                 _ => false,
             }
         });
-        // A bucket's own values may come from anywhere, and all are over in their longest refill.
-        let of_tenants =
-            |tenants: &std::collections::HashMap<Box<str>, crate::identify::Tenant>| {
-                tenants.values().flat_map(|tenant| tenant.quotas.clone()).collect::<Vec<_>>()
-            };
-        let tenants = &new.tenants;
-        let buckets = new
-            .limits
-            .iter()
-            .map(|limit| limit.quota)
-            .chain(new.plans.iter().flat_map(|plan| plan.quotas.iter().map(|(_, quota)| *quota)))
-            .chain(of_tenants(&tenants.workspaces).into_iter().map(|(_, quota)| quota))
-            .chain(of_tenants(&tenants.organisations).into_iter().map(|(_, quota)| quota))
-            .chain(of_tenants(&tenants.instances).into_iter().map(|(_, quota)| quota))
-            .filter(|quota| matches!(quota, Quota::Bucket(_)));
-        let longest =
-            grown.map(|limit| limit.quota.window()).chain(buckets.map(|quota| quota.window()));
-        longest.max().unwrap_or_default()
+        // A bucket's values may come from anywhere, and all are over in the longest refill.
+        let (old, new) = (buckets(&self.rules), buckets(new));
+        let changed = if old == new { Vec::new() } else { new };
+        let longest = grown.map(|limit| limit.quota.window());
+        longest.chain(changed.iter().map(Quota::window)).max().unwrap_or_default()
     }
 }

@@ -7,18 +7,17 @@
 //! # Invariants
 //!
 //! 1. An upstream sees no byte, not even a connection, of a body that is refused.
-//! 2. What all held bodies take together has a limit.
+//! 2. The real session comes back, however the request ends.
 //!
 //! # Not here
 //!
-//! Counting (`batch`), whether a body is held at all (`rules`).
+//! Reading a body (`body`), counting (`batch`), whether one is held at all (`rules`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::HeaderMap;
 use pingora_core::protocols::Digest;
 use pingora_core::protocols::http::custom::CustomMessageWrite;
@@ -27,121 +26,6 @@ use pingora_core::protocols::http::{HttpTask, ServerSession};
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
-
-use crate::refuse::Refusal;
-
-/// The room that held bodies share, and what is taken of it.
-#[derive(Debug, Default)]
-pub struct Room {
-    taken: AtomicU64,
-}
-
-/// Some of the room, given back when dropped.
-#[derive(Debug)]
-pub struct Taken {
-    room: Arc<Room>,
-    bytes: u64,
-}
-
-impl Taken {
-    /// Takes `bytes` more, unless the whole would then be more than `bytes_max`.
-    fn take(&mut self, bytes: u64, bytes_max: u64) -> bool {
-        let fits = |taken: u64| Some(taken + bytes).filter(|taken| *taken <= bytes_max);
-        let fits = self.room.taken.try_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
-        self.bytes += if fits { bytes } else { 0 };
-        fits
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.room.taken.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-/// How a body may be read.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Bytes of this body.
-    pub bytes_max: u64,
-    /// Bytes of all bodies held.
-    pub held_bytes_max: u64,
-    /// Between two reads.
-    pub timeout: Duration,
-}
-
-/// A body that was read.
-#[derive(Debug)]
-pub struct Held {
-    /// All of it.
-    pub body: Bytes,
-    /// The room it takes.
-    pub taken: Taken,
-}
-
-/// Why a body was not read.
-#[derive(Debug)]
-pub enum Unread {
-    /// We say no.
-    Refused(Refusal),
-    /// The client is gone, or what it sends is no body.
-    Broken(Box<Error>),
-}
-
-/// Reads a whole body.
-pub async fn read(
-    session: &mut ServerSession,
-    room: &Arc<Room>,
-    limits: Limits,
-) -> Result<Held, Unread> {
-    let too_large = || Unread::Refused(Refusal::BodyTooLarge { bytes_max: limits.bytes_max });
-    if announced(session).is_some_and(|bytes| bytes > limits.bytes_max) {
-        return Err(too_large());
-    }
-    invite_body(session).await.map_err(Unread::Broken)?;
-    // Room is taken as bytes come: what is only announced must not crowd out what is there.
-    let mut taken = Taken { room: room.clone(), bytes: 0 };
-    let mut body = BytesMut::new();
-    loop {
-        // HTTP/2 sessions have no deadline of their own for a body.
-        let read = tokio::time::timeout(limits.timeout, session.read_request_body()).await;
-        let Ok(read) = read else { return Err(Unread::Refused(Refusal::BodyTimeout)) };
-        match read {
-            Ok(Some(chunk)) => {
-                if (body.len() + chunk.len()) as u64 > limits.bytes_max {
-                    return Err(too_large());
-                }
-                if !taken.take(chunk.len() as u64, limits.held_bytes_max) {
-                    return Err(Unread::Refused(Refusal::Busy));
-                }
-                body.extend_from_slice(&chunk);
-            }
-            Ok(None) => return Ok(Held { body: body.freeze(), taken }),
-            Err(error) if *error.etype() == ErrorType::ReadTimedout => {
-                return Err(Unread::Refused(Refusal::BodyTimeout));
-            }
-            Err(error) => return Err(Unread::Broken(error)),
-        }
-    }
-}
-
-/// Tells a client that waits for it to send its body: nobody else will, for the upstream is asked
-/// only once the body is here.
-async fn invite_body(session: &mut ServerSession) -> Result<()> {
-    let expect = session.req_header().headers.get(http::header::EXPECT);
-    if expect.is_some_and(|expect| expect.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
-        session.write_continue_response().await?;
-        // Pingora takes this for an answer before the end of the body, and would close.
-        session.set_keepalive(Some(0));
-    }
-    Ok(())
-}
-
-/// The `Content-Length`, where there is one.
-fn announced(session: &ServerSession) -> Option<u64> {
-    let value = session.req_header().headers.get(http::header::CONTENT_LENGTH)?;
-    value.to_str().ok()?.trim().parse().ok()
-}
 
 /// Where the real session comes back to.
 pub type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
@@ -359,21 +243,4 @@ type Messages = Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin + Sen
 
 fn no_messages() -> Result<()> {
     Error::e_explain(ErrorType::InternalError, "HTTP has no custom messages")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn held_bodies_share_their_room_and_give_it_back() {
-        let room = Arc::new(Room::default());
-        let taken = || Taken { room: room.clone(), bytes: 0 };
-        let (mut first, mut second) = (taken(), taken());
-        assert!(first.take(60, 100));
-        assert!(!second.take(41, 100));
-        assert!(second.take(40, 100));
-        drop((first, second));
-        assert!(taken().take(100, 100));
-    }
 }

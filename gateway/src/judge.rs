@@ -95,6 +95,9 @@ fn read_target<'h>(
     if repaired {
         return Err(Malformed::RequestLine);
     }
+    if !head.method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-') {
+        return Err(Malformed::Method);
+    }
     check_framing(head, raw_head)?;
     let host = head.headers.get(header::HOST).map(|host| host.as_bytes());
     target::read(head.raw_path(), host)

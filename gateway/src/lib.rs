@@ -22,6 +22,7 @@ pub mod limit;
 pub mod rules;
 // (core)
 pub mod batch;
+pub mod body;
 pub mod hold;
 // (core)
 pub mod headers;

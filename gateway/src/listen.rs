@@ -142,8 +142,7 @@ pub async fn accept(
 
 fn hand_over(socket: TcpStream, peer: SocketAddr, door: &Door, parts: &Parts) {
     let Door { workers, open, .. } = door;
-    let connections_max = parts.force.load().rules.settings.server.connections_max;
-    if open.load(Ordering::Relaxed) >= connections_max {
+    if open.load(Ordering::Relaxed) >= parts.connections_max {
         parts.metrics.connections_refused.inc();
         return;
     }

@@ -13,8 +13,8 @@ use weir_common::reader::Mistake;
 use weir_common::time::Clock;
 
 use crate::access_log::AccessLog;
+use crate::body::Room;
 use crate::force::{Config, Force};
-use crate::hold::Room;
 use crate::limit::boost::Boosts;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::memory::Store;
@@ -43,6 +43,8 @@ pub struct Parts {
     pub room: Arc<Room>,
     /// What keys and names are made with.
     pub seed: Seed,
+    /// Connections of clients at one time: as configured, or as descriptors allow.
+    pub connections_max: u64,
     /// Whether every listener accepts, and no stop has begun.
     pub ready: AtomicBool,
     reloading: Mutex<()>,
@@ -82,6 +84,7 @@ impl Parts {
         force: Force,
         seeds: Seeds,
         metrics: Arc<Metrics>,
+        connections_max: u64,
     ) -> Self {
         let settings = &force.rules.settings;
         let strangers_max = usize::try_from(settings.store.max_keys).unwrap_or(usize::MAX);
@@ -98,6 +101,7 @@ impl Parts {
             metrics,
             access_log,
             room: Arc::default(),
+            connections_max,
             seed: seeds.keys,
             reloading: Mutex::default(),
             luck: seeds.names,

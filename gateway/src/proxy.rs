@@ -9,12 +9,12 @@
 //! Decisions (`judge`), the words of refusals (`refuse`), headers (`headers`, `relay`).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Method, StatusCode, Version, header};
+use http::{HeaderValue, Method, StatusCode, Version, header};
 use pingora_core::modules::http::HttpModules;
-use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorSource, ErrorType, Result};
@@ -23,20 +23,15 @@ use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use weir_common::problem::MEDIA_TYPE;
 
 use crate::access_log::Facts;
+use crate::body::Unread;
 use crate::exchange::{Exchange, InFlight, Replayed, TRIES_MAX};
-use crate::hold::{self, Unread};
+use crate::hold;
 use crate::judge::{self, Next};
 use crate::parts::Parts;
 use crate::refuse::Refusal;
 use crate::rules::Batch;
 use crate::wire::Connection;
-use crate::{batch, relay};
-
-/// An unread body up to this size is read away, so that the connection can be kept.
-const DRAIN_BYTES_MAX: usize = 64 * 1024;
-
-/// And for no longer than this.
-const DRAIN_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(500);
+use crate::{batch, body, relay};
 
 /// What Pingora calls.
 pub struct Proxy {
@@ -66,8 +61,13 @@ impl ProxyHttp for Proxy {
         if let Some(connection) = Connection::of(session.stream()) {
             connection.head_is_read();
         }
+        if !self.parts.ready.load(Ordering::Relaxed) {
+            session.set_keepalive(None);
+        }
         let body_timeout = exchange.force.rules.settings.server.body_timeout;
-        session.set_read_timeout(Some(body_timeout));
+        // Where protocols are switched, silence is no body that fails to come.
+        let switches = session.is_upgrade_req();
+        session.set_read_timeout(Some(body_timeout).filter(|_| !switches));
         Ok(())
     }
 
@@ -131,10 +131,17 @@ impl ProxyHttp for Proxy {
         head: &mut ResponseHeader,
         exchange: &mut Exchange,
     ) -> Result<()> {
-        let is_interim =
-            head.status.is_informational() && head.status != StatusCode::SWITCHING_PROTOCOLS;
-        if is_interim {
+        if is_interim(head.status) {
+            relay::remove_limits_of(head);
             return Ok(());
+        }
+        if head.status == StatusCode::SWITCHING_PROTOCOLS && !session.is_upgrade_req() {
+            return Error::e_explain(ErrorType::InvalidHTTPHeader, "a 101 that nobody asked for")
+                .map_err(|error: Box<Error>| error.into_up());
+        }
+        if !self.parts.ready.load(Ordering::Relaxed) {
+            // A stop has begun, and this connection ends with this answer.
+            session.set_keepalive(None);
         }
         exchange.status = Some(head.status.as_u16());
         // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
@@ -175,7 +182,11 @@ impl ProxyHttp for Proxy {
             let failures = &self.parts.metrics.upstream_failures;
             failures.with_label_values(&[upstream.name.as_str(), "answer"]).inc();
         }
-        let begun = session.response_written().is_some_and(|head| !head.status.is_informational());
+        let is_answer = |status: StatusCode| !is_interim(status);
+        let begun = session.response_written().is_some_and(|head| is_answer(head.status));
+        if let Some(held) = exchange.held.take() {
+            hold::unwrap(&mut session.downstream_session, &held.slot);
+        }
         let Some(refusal) = refusal.filter(|_| !begun) else {
             return FailToProxy { error_code: 0, can_reuse_downstream: false };
         };
@@ -238,14 +249,17 @@ impl Proxy {
         if !codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
             return Err(Unread::Refused(Refusal::EncodedBatch));
         }
+        if !batch::is_countable(head.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes)) {
+            return Err(Unread::Refused(Refusal::EncodedBatch));
+        }
         let server = &exchange.force.rules.settings.server;
-        let limits = hold::Limits {
+        let limits = body::Limits {
             bytes_max: batch.bytes_max,
             held_bytes_max: server.held_bytes_max,
             timeout: server.body_timeout,
         };
         let downstream = &mut *session.downstream_session;
-        let held = hold::read(downstream, &self.parts.room, limits).await?;
+        let held = body::read(downstream, &self.parts.room, limits).await?;
         let items_max = batch.items_max;
         batch::count(&held.body, items_max)
             .map_err(|miscount| Unread::Refused(Refusal::Batch { miscount, items_max }))?;
@@ -266,7 +280,7 @@ impl Proxy {
         if refusal.closes() {
             session.set_keepalive(None);
         } else {
-            drain(&mut session.downstream_session).await;
+            body::drain(&mut session.downstream_session).await;
         }
         exchange.status = Some(refusal.status());
         let with_body = session.req_header().method != Method::HEAD;
@@ -313,23 +327,9 @@ impl Proxy {
     }
 }
 
-/// Reads a small body away. Where it is not small, or slow, or waits for a `100 Continue` that
-/// it will not get, Pingora closes the connection after the answer.
-async fn drain(session: &mut ServerSession) {
-    if session.is_body_done() || session.req_header().headers.contains_key(header::EXPECT) {
-        return;
-    }
-    let drained = async {
-        let mut bytes = 0;
-        while let Ok(Some(chunk)) = session.read_request_body().await {
-            bytes += chunk.len();
-            if bytes > DRAIN_BYTES_MAX {
-                return;
-            }
-        }
-    };
-    // Out of time is as good as too large: either way the body is left where it is.
-    let _ = tokio::time::timeout(DRAIN_TIME_MAX, drained).await;
+/// Whether an answer is followed by another: 1xx, but for the 101 that ends HTTP.
+fn is_interim(status: StatusCode) -> bool {
+    status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
 }
 
 fn no_server() -> Box<Error> {

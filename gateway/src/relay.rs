@@ -45,6 +45,17 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
+/// What nobody may say in a disguise.
+const OURS: [&str; 7] = [
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "x-real-ip",
+    "x-request-id",
+    "forwarded",
+    "traceparent",
+];
+
 /// As many headers as we add.
 const ADDED: usize = 6;
 
@@ -80,6 +91,7 @@ fn complete(session: &Session, headers: &mut HeaderMap, exchange: &Exchange) -> 
     }
     join_cookies(headers)?;
     remove_limits(headers);
+    remove_disguised(headers);
     name_client(session, headers, exchange)?;
     name_request(headers, exchange)
 }
@@ -172,11 +184,7 @@ pub fn to_client(
     head: &mut ResponseHeader,
     exchange: &Exchange,
 ) -> Result<()> {
-    if says_limits(&head.headers) {
-        for name in LIMIT_HEADERS {
-            head.remove_header(name);
-        }
-    }
+    remove_limits_of(head);
     let refused = exchange.told.as_ref().is_some_and(|told| told.retry_after.is_some());
     if head.headers.contains_key(&REQUEST_ID) {
         head.remove_header(&REQUEST_ID);
@@ -194,6 +202,28 @@ pub fn to_client(
         }
     }
     Ok(())
+}
+
+/// Takes off an answer what only we may say.
+pub fn remove_limits_of(head: &mut ResponseHeader) {
+    if says_limits(&head.headers) {
+        for name in LIMIT_HEADERS {
+            head.remove_header(name);
+        }
+    }
+}
+
+/// Takes off a request what some servers read as one of ours: they take `_` for `-`, or make an
+/// environment variable `HTTP_PROXY` of a header (CVE-2016-5385).
+fn remove_disguised(headers: &mut HeaderMap) {
+    let is_disguised = |name: &HeaderName| {
+        let name = name.as_str();
+        name == "proxy" || (name.contains('_') && OURS.contains(&name.replace('_', "-").as_str()))
+    };
+    let disguised: Vec<HeaderName> = headers.keys().filter(|n| is_disguised(n)).cloned().collect();
+    for name in disguised {
+        headers.remove(name);
+    }
 }
 
 /// Whether there is any of [`LIMIT_HEADERS`], which is seldom, and quickly seen.

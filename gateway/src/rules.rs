@@ -273,6 +273,10 @@ impl Rules {
     #[must_use]
     pub fn ask(&self, limit_name: &str, name: &str) -> Option<Ask> {
         let (index, limit) = self.limit(limit_name)?;
+        let tenant = name.strip_prefix(LONE).unwrap_or(name);
+        if limit.key != LimitKey::Address && !weir_common::ids::is_identifier(tenant) {
+            return None;
+        }
         let identity = match limit.key {
             LimitKey::Workspace => self.tenants.identify(&self.seed, Some(name), None, None),
             LimitKey::Organisation => match name.strip_prefix(LONE) {

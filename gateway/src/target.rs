@@ -65,6 +65,8 @@ pub enum Malformed {
     Framing,
     /// A captured identifier that is none.
     Identifier,
+    /// A method that is not in capitals, which some servers put into capitals themselves.
+    Method,
 }
 
 impl fmt::Display for Malformed {
@@ -87,6 +89,7 @@ impl fmt::Display for Malformed {
             Self::Framing => {
                 "A body has one Content-Length, in digits, or one Transfer-Encoding: chunked."
             }
+            Self::Method => "The method is not in capitals.",
             Self::Identifier => "An identifier in the request is not 1 to 64 of A-Z a-z 0-9 _ -.",
         })
     }

@@ -120,16 +120,18 @@ async fn ask(parts: Arc<Parts>, upstream: Arc<Upstream>, server: Arc<Server>) {
 
 /// Reloads when one of the configuration's files changes.
 pub async fn files(parts: Arc<Parts>) {
-    let mut seen = stamps(&parts);
+    let mut in_force = stamps(&parts);
+    let mut seen = in_force.clone();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let now = stamps(&parts);
-        if now != seen {
-            seen = now;
+        // A file that is still being written looks different each time: it is left to settle.
+        if now == seen && now != in_force {
             reload(&parts).await;
             // The directory may be another file now.
-            seen = if stamps(&parts).len() == seen.len() { seen } else { stamps(&parts) };
+            in_force = stamps(&parts);
         }
+        seen = now;
     }
 }
 

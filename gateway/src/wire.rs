@@ -19,6 +19,7 @@
 //! Accepting connections (`listen`), deadlines of request bodies (Pingora's, set in `proxy`).
 
 mod head;
+mod said;
 mod traits;
 
 use std::future::Future;
@@ -41,6 +42,7 @@ use tokio::time::Sleep;
 use weir_common::time::{Clock, Tick};
 
 use self::head::{Head, Phase};
+use self::said::Said;
 use crate::refuse::Refusal;
 
 /// What a connection may take.
@@ -82,17 +84,6 @@ pub struct Connection {
     alarm: Option<(Tick, Pin<Box<Sleep>>)>,
     /// Something to be dropped with the connection: the room it takes.
     _room: Box<dyn std::any::Any + Send + Sync>,
-}
-
-/// What a request's answer is to say beside what Pingora writes, or instead.
-#[derive(Debug, Default)]
-struct Said {
-    /// Whether the head of the answer has yet to be written.
-    awaits_head: bool,
-    /// Header lines for that head, each with its line end.
-    lines: Vec<u8>,
-    /// A whole answer of our own.
-    answer: Vec<u8>,
 }
 
 impl Connection {
@@ -163,8 +154,10 @@ impl Connection {
     /// Answers this request in the place of Pingora, which then has nothing to write.
     pub fn answer(&self, answer: Vec<u8>) {
         let mut said = self.said();
-        said.awaits_head = false;
-        said.answer = answer;
+        // What has begun is not begun again in the middle.
+        if std::mem::take(&mut said.awaits_head) {
+            said.answer = answer;
+        }
     }
 
     fn said(&self) -> MutexGuard<'_, Said> {
@@ -230,27 +223,6 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Takes a head that Pingora writes, and puts in what is to be said beside it. False where
-    /// the bytes are no head.
-    fn hold_head(&mut self, bytes: &[u8]) -> bool {
-        let said = self.said.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if !said.awaits_head {
-            return false;
-        }
-        let is_interim = bytes.starts_with(b"HTTP/1.1 1") && !bytes.starts_with(b"HTTP/1.1 101");
-        let end = bytes.strip_suffix(b"\r\n").filter(|_| !is_interim);
-        match end {
-            Some(head) => {
-                self.held.extend_from_slice(head);
-                self.held.append(&mut said.lines);
-                self.held.extend_from_slice(b"\r\n");
-                said.awaits_head = false;
-            }
-            None => self.held.extend_from_slice(bytes),
-        }
-        true
-    }
-
     /// What came of a write: a client that has taken nothing for too long is given up.
     fn poll_taken(
         &mut self,
@@ -265,6 +237,20 @@ impl Connection {
         let from = *self.stalled_from.get_or_insert(now);
         ready!(self.poll_alarm(cx, now, from.plus(self.allowance.write_timeout)));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing")))
+    }
+
+    /// Pingora reads one byte to learn whether a client has gone while its answer is made, and
+    /// gives the request up where one is there. It is the next request's, and is left to it.
+    fn poll_probe(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.held.is_empty() {
+            let _ = self.poll_send(cx)?;
+        }
+        let mut next = ReadBuf::new(buf.initialize_unfilled());
+        match ready!(self.socket.poll_peek(cx, &mut next))? {
+            0 => Poll::Ready(Ok(())),
+            // Whoever makes the answer wakes the task; the byte waits until then.
+            _ => Poll::Pending,
+        }
     }
 
     /// Writes what is held back, and our last words, as far as the socket takes them.
@@ -319,6 +305,12 @@ impl AsyncRead for Connection {
         if me.phase() == Phase::Head && me.head.bytes > me.allowance.head_bytes_max {
             return me.part(cx, Some(Refusal::HeadTooLarge));
         }
+        // A probe comes with an array of one byte; whoever reads a body brings a buffer of room
+        // that nothing has been written to yet.
+        let is_probe = buf.capacity() == 1 && buf.initialized().len() == 1;
+        if me.phase() == Phase::Request && is_probe {
+            return me.poll_probe(cx, buf);
+        }
         let before = buf.filled().len();
         match Pin::new(&mut me.socket).poll_read(cx, buf) {
             Poll::Ready(Ok(())) => {
@@ -354,7 +346,8 @@ impl AsyncWrite for Connection {
             me.part_with(&refusal);
             return Poll::Ready(Ok(bytes.len()));
         }
-        if me.hold_head(bytes) {
+        let said = me.said.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if said.complete(bytes, &mut me.held) {
             return Poll::Ready(Ok(bytes.len()));
         }
         while !me.held.is_empty() {
@@ -379,11 +372,5 @@ impl AsyncWrite for Connection {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
         Pin::new(&mut self.socket).poll_shutdown(cx)
-    }
-}
-
-impl std::fmt::Debug for Connection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("peer", &self.peer).finish_non_exhaustive()
     }
 }

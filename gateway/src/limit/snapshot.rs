@@ -25,10 +25,6 @@ use super::memory::{Kept, Store};
 /// What the file starts with; another layout gets another number.
 const MAGIC: &[u8; 16] = b"weir limits 1\n\0\0";
 
-/// A stamp wider than this window's needs is only larger, so every log is read as a wide one
-/// where its times span more.
-const NARROW: Duration = Duration::from_secs(60);
-
 /// What is wrong with a file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
@@ -87,7 +83,7 @@ fn put(bytes: &mut Vec<u8>, kept: &Kept, now: Moment) {
     let known = u64::from(kept.known);
     match &kept.state {
         State::Log(log) => {
-            number(known);
+            number(known | if log.is_wide() { WIDE } else { 0 });
             number(log.times().count() as u64);
             log.times().for_each(|tick| number(time(tick)));
         }
@@ -102,6 +98,9 @@ fn put(bytes: &mut Vec<u8>, kept: &Kept, now: Moment) {
 
 /// Marks a bucket, beside the bit that says whether the key was known.
 const BUCKET: u64 = 2;
+
+/// Marks a log of a long window.
+const WIDE: u64 = 4;
 
 fn halves(bits: u128) -> [u64; 2] {
     let bytes = bits.to_le_bytes();
@@ -150,19 +149,17 @@ impl Reader<'_> {
         let longest = Duration::from_micros(lasts).min(rolling::WINDOW_MAX);
         let full_at = self.now.tick.plus(longest);
         let marks = self.number()?;
-        let state = if marks & BUCKET == 0 { self.log()? } else { self.bucket()? };
+        let state = if marks & BUCKET == 0 { self.log(marks & WIDE != 0)? } else { self.bucket()? };
         Ok(Kept { key, full_at, state, known: marks & 1 == 1 })
     }
 
-    fn log(&mut self) -> Result<State, SnapshotError> {
+    fn log(&mut self, wide: bool) -> Result<State, SnapshotError> {
         let count = self.number()?;
         if count > u64::from(rolling::REQUESTS_MAX) {
             return Err(SnapshotError::Damaged);
         }
         let times = (0..count).map(|_| self.past()).collect::<Result<Vec<_>, _>>()?;
-        let span = times.first().zip(times.last()).map(|(first, last)| last.since(*first));
-        let window = if span.unwrap_or_default() < NARROW { NARROW } else { rolling::WINDOW_MAX };
-        Ok(State::Log(Log::of(rolling::Quota { requests: 1, window }, times)))
+        Ok(State::Log(Log::of(wide, times)))
     }
 
     fn bucket(&mut self) -> Result<State, SnapshotError> {
@@ -227,6 +224,21 @@ mod tests {
         );
         assert_eq!(left(STARTED.tick.0)[..2], [4, 3]);
         assert_eq!(after.fill().strangers, 2);
+    }
+
+    #[test]
+    fn a_long_window_is_exact_long_after_a_restart() {
+        let hours = ask("known hours", window(1, 7_200));
+        let store = Store::new(10);
+        assert!(store.judge(&[hours], STOPPED.tick).is_admitted());
+        let bytes = write(&store, SEED, STOPPED);
+        let unix = STOPPED.unix.plus(Duration::from_secs(6_600));
+        let later = Moment { tick: Tick(10_000_000_000_000), unix };
+        let after = Store::new(10);
+        let _ = read(&bytes, later).unwrap().restore(&after);
+        let at = |seconds: u64| later.tick.plus(Duration::from_secs(seconds));
+        assert!(!after.judge(&[hours], at(599)).is_admitted());
+        assert!(after.judge(&[hours], at(600)).is_admitted());
     }
 
     #[test]

@@ -47,3 +47,9 @@ impl GetSocketDigest for Connection {
         Some(self.digest.clone())
     }
 }
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}

@@ -29,7 +29,7 @@ pub(super) const SPELLINGS: &[Target] = &[
     (b"POST /.well-known/openid-configuration", "instance@data"),
     (b"POST /oauth/v2/keys", "instance@data"),
     (b"OPTIONS /oauth/v2/keys", "instance@data"),
-    (b"get /oauth/v2/keys", "instance@data"),
+    (b"get /oauth/v2/keys", "400"),
     (b"GET /.well-known/OpenID-Configuration", "instance@data"),
     (b"GET /.well-known/openid-configuration.json", "instance@data"),
     (b"GET /.well-known/openid-configuration/x", "instance@data"),
