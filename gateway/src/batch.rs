@@ -36,9 +36,8 @@ pub fn count(body: &[u8], items_max: u64) -> Result<u64, Miscount> {
 /// Whether a body of this `Content-Type` is read by everybody as it is here: JSON is UTF-8 (RFC
 /// 8259, 8.1), and a server that takes another charset's word for it sees other items.
 #[must_use]
-pub fn is_countable(content_type: Option<&[u8]>) -> bool {
-    let text = content_type.map(|value| String::from_utf8_lossy(value).to_ascii_lowercase());
-    let Some(text) = text else { return true };
+pub fn is_countable(content_type: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(content_type).to_ascii_lowercase();
     text.split(';').skip(1).filter_map(|parameter| parameter.split_once('=')).all(
         |(name, value)| {
             let value = value.trim().trim_matches('"');
@@ -141,12 +140,11 @@ mod tests {
     fn a_charset_that_some_server_would_follow_is_not_counted() {
         for good in ["application/json", "application/json; charset=UTF-8", "a/b;charset=\"utf-8\""]
         {
-            assert!(is_countable(Some(good.as_bytes())), "{good}");
+            assert!(is_countable(good.as_bytes()), "{good}");
         }
         for bad in ["a/b; charset=utf-7", "a/b;x=y; Charset = UTF-16", "a/b; charset=\"latin1\""] {
-            assert!(!is_countable(Some(bad.as_bytes())), "{bad}");
+            assert!(!is_countable(bad.as_bytes()), "{bad}");
         }
-        assert!(is_countable(None));
     }
 
     #[test]

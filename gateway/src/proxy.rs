@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderValue, Method, StatusCode, Version, header};
+use http::{Method, StatusCode, Version, header};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -249,7 +249,8 @@ impl Proxy {
         if !codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
             return Err(Unread::Refused(Refusal::EncodedBatch));
         }
-        if !batch::is_countable(head.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes)) {
+        let mut types = head.headers.get_all(header::CONTENT_TYPE).iter();
+        if !types.all(|media_type| batch::is_countable(media_type.as_bytes())) {
             return Err(Unread::Refused(Refusal::EncodedBatch));
         }
         let server = &exchange.force.rules.settings.server;

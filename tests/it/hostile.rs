@@ -88,12 +88,15 @@ fn a_name_in_disguise_does_not_pass() {
 fn no_two_requests_are_called_alike_across_a_restart() {
     let snapshot = "snapshot = \"limits.snapshot\"";
     let mut world = World::with(|config| config.with("[store]", snapshot));
-    let name = |answer: weir_tests::response::Response| answer.head.field("x-request-id").map(str::to_owned);
+    let name = |answer: weir_tests::response::Response| {
+        answer.head.field("x-request-id").map(str::to_owned)
+    };
     let first = name(world.get("/v1/me"));
     world.gateway.signal("TERM");
     world.gateway.wait_for_exit();
     let config = world.config().to_string();
     let folder = world.gateway.into_folder();
-    let next = weir_tests::gateway::Gateway::start_in(folder, &config, weir_tests::config::DIRECTORY);
+    let next =
+        weir_tests::gateway::Gateway::start_in(folder, &config, weir_tests::config::DIRECTORY);
     assert_ne!(first, name(next.client().get("/v1/me")));
 }

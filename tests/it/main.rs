@@ -10,6 +10,7 @@
 mod batch;
 mod deadlines;
 mod harness;
+mod hostile;
 mod interleavings;
 mod limits;
 mod operating;
