@@ -82,11 +82,6 @@ pub(super) const HEADS: &[(&[u8], &str)] = &[
         "400",
     ),
     (
-        b"POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\nTransfer-Encoding: chunked\r\n\r\n\
-        zz\r\nabc\r\n0\r\n\r\n",
-        "400 on its way",
-    ),
-    (
         b"GET /v1/me HTTP/1.1\r\nHost: api.localhost\r\nContent-Length: 2\r\n\r\n{}",
         "address@control",
     ),
