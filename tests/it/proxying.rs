@@ -2,6 +2,7 @@
 
 mod failing;
 mod fields;
+mod healing;
 mod streaming;
 
 use weir_tests::answer::Answer;

@@ -339,3 +339,35 @@ fn number(value: u64) -> usize {
 pub(super) fn small(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Compares each default of a schema with the value in force, wherever there is one.
+    fn compare(schema: &Value, effective: &Value, path: &str, differ: &mut Vec<String>) {
+        for (key, shape) in schema["properties"].as_object().into_iter().flatten() {
+            let path = format!("{path}.{key}");
+            let value = &effective[key];
+            if shape.get("default").is_some_and(|default| default != value) {
+                differ.push(format!("{path} is {value}, by default {}", shape["default"]));
+            }
+            compare(shape, value, &path, differ);
+        }
+    }
+
+    #[test]
+    fn the_shipped_file_says_what_holds_without_it() {
+        let shipped = Document::new("g", include_str!("../../../config/gateway.toml"));
+        let Reading { schema, effective, .. } = read(&shipped);
+        let mut differ = Vec::new();
+        compare(&schema, &effective, "", &mut differ);
+        assert!(differ.is_empty(), "{}", differ.join("\n"));
+        let given = include_str!("../../../config/gateway.toml");
+        for key in ["head_timeout", "max_keys", "unknown_limits", "ratelimit", "level", "verify"] {
+            assert!(given.contains(&format!("\n{key} = ")), "{key} is not in the shipped file");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Servers that are asked whether they are well, and servers that go by a name.
+
+use weir_tests::answer::Answer;
+use weir_tests::upstream::{Received, Upstream};
+use weir_tests::wait;
+use weir_tests::world::World;
+
+const HEALTH: &str = "\n[upstreams.control.health]\npath = \"/are-you-well\"\n\
+    interval = \"50ms\"\ntimeout = \"500ms\"\nunhealthy_after = 2\nhealthy_after = 2";
+
+/// Requests that clients sent, as opposed to those that ask after a server's health.
+fn served(server: &Upstream) -> usize {
+    server.requests().iter().filter(|request| request.target() != b"/are-you-well").count()
+}
+
+/// Answers the question after its health with `status`, and everything else with 200.
+fn feeling(status: u16) -> impl Fn(&Received) -> Answer + Send + Sync + 'static {
+    move |request| match request.target() == b"/are-you-well" {
+        true => Answer::status(status),
+        false => Answer::ok("served"),
+    }
+}
+
+#[test]
+fn a_server_that_is_not_well_gets_no_requests_until_it_is() {
+    let [well, ill] = [(); 2].map(|()| Upstream::start());
+    well.answer(feeling(200));
+    ill.answer(feeling(500));
+    let servers = format!("servers = [\"{}\", \"{}\"]{HEALTH}", well.address(), ill.address());
+    let world = World::with(|config| config.with("[upstreams.control]", &servers));
+    let metrics = |number: &str| {
+        let request = weir_tests::request::Request::get("/metrics");
+        let text = world.gateway.ask(&request).expect(200).text();
+        let line = format!("server=\"{}\",upstream=\"control\"}} {number}", ill.address());
+        text.contains(&line).then_some(())
+    };
+    wait::until("the ill server to be found out", || metrics("0"));
+    let before = served(&ill);
+    for _ in 0..6 {
+        world.get("/healthz").expect(200);
+    }
+    assert_eq!(served(&ill), before, "it was sent requests");
+    ill.answer(feeling(204));
+    wait::until("the server to be found well again", || metrics("1"));
+    for _ in 0..4 {
+        world.get("/healthz").expect(200);
+    }
+    assert!(served(&ill) > before, "it is sent requests again");
+}
+
+#[test]
+fn with_no_server_well_the_answer_is_503_and_says_when_to_come_back() {
+    let ill = Upstream::start();
+    ill.answer(feeling(500));
+    let servers = format!("servers = [\"{}\"]{HEALTH}", ill.address());
+    let world = World::with(|config| config.with("[upstreams.control]", &servers));
+    wait::until("the only server to be found out", || {
+        (world.get("/healthz").status == 503).then_some(())
+    });
+    let answer = world.get("/v1/workspaces/ws_acme");
+    assert_eq!(answer.retry_after(), 1);
+    assert_eq!(answer.allowance().resource, "workspace");
+    answer.expect_problem(503);
+}
+
+#[test]
+fn a_server_may_go_by_a_name() {
+    let server = Upstream::start();
+    let port = server.address().rsplit(':').next().unwrap().to_owned();
+    let servers = format!("servers = [\"localhost:{port}\"]");
+    let world = World::with(|config| config.with("[upstreams.control]", &servers));
+    world.get("/healthz").expect(200);
+    assert_eq!(server.requests().len(), 1);
+}
