@@ -66,11 +66,11 @@ pub fn told(asks: &[Ask], verdict: &Verdict, now: Moment) -> Option<Told> {
         limit: standing.limit,
         remaining: if wait.is_some() { 0 } else { standing.remaining },
         reset: now.unix_of(standing.full_at).seconds_up(),
-        retry_after: wait.map(|wait| seconds_up(wait).max(1)),
+        retry_after: wait.map(|wait| seconds_up(wait)),
     })
 }
 
-/// Whole seconds, rounded up.
+/// Whole seconds, rounded up: a wait of a moment is a second.
 fn seconds_up(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
