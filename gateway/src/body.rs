@@ -31,6 +31,14 @@ pub struct Room {
     taken: AtomicU64,
 }
 
+impl Room {
+    /// How many bytes are taken.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+}
+
 /// Some of the room, given back when dropped.
 #[derive(Debug)]
 pub struct Taken {

@@ -74,6 +74,8 @@ metrics! {
     strangers_max: IntGauge = "limit_keys_unknown_max";
     /// Requests that shared a state because there was no room for one of their own.
     overflowed: IntCounter = "limit_overflow_total";
+    /// Bytes of batch bodies that are held back until they are counted.
+    held_bytes: IntGauge = "batch_held_bytes";
     /// Connections of clients.
     connections: IntGauge = "connections";
     /// Connections closed at once because there were too many.
