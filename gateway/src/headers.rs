@@ -66,7 +66,7 @@ pub fn told(asks: &[Ask], verdict: &Verdict, now: Moment) -> Option<Told> {
         limit: standing.limit,
         remaining: if wait.is_some() { 0 } else { standing.remaining },
         reset: now.unix_of(standing.full_at).seconds_up(),
-        retry_after: wait.map(|wait| seconds_up(wait)),
+        retry_after: wait.map(seconds_up),
     })
 }
 
