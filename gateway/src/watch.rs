@@ -72,22 +72,23 @@ pub async fn health(parts: Arc<Parts>) {
     loop {
         let force = parts.force.load_full();
         let now = parts.clock.now().tick;
-        due.retain(|(upstream, server), _| {
-            let known = |known: &&Arc<Upstream>| known.name == *upstream;
-            let upstream = force.upstreams.iter().find(known);
-            upstream
-                .is_some_and(|upstream| upstream.servers.iter().any(|known| known.name == *server))
-        });
+        // Made anew each time: what a reload took away, or no longer checks, is not in it.
+        let mut later = HashMap::new();
         for upstream in &force.upstreams {
             let Some(health) = &upstream.settings.health else { continue };
+            let after = now.plus(health.interval);
             for server in &upstream.servers {
-                let next = due.entry((upstream.name.clone(), server.name.clone())).or_insert(now);
-                if now >= *next {
-                    *next = now.plus(health.interval);
+                let key = (upstream.name.clone(), server.name.clone());
+                // A reload may have made the interval shorter.
+                let mut next = due.get(&key).map_or(now, |next| after.min(*next));
+                if now >= next {
+                    next = after;
                     asked.spawn(ask(parts.clone(), upstream.clone(), server.clone()));
                 }
+                later.insert(key, next);
             }
         }
+        due = later;
         while asked.try_join_next().is_some() {}
         let next = due.values().min().map_or(HEALTH_PAUSE_MAX, |next| next.since(now));
         tokio::time::sleep(next.min(HEALTH_PAUSE_MAX)).await;

@@ -72,3 +72,19 @@ fn a_server_may_go_by_a_name() {
     world.get("/healthz").expect(200);
     assert_eq!(server.requests().len(), 1);
 }
+
+#[test]
+fn a_reload_that_asks_more_often_takes_effect_before_the_old_interval_is_over() {
+    let server = Upstream::start();
+    let servers = |interval: &str| {
+        let health = HEALTH.replace("50ms", interval);
+        format!("servers = [\"{}\"]{health}", server.address())
+    };
+    let asked = || server.requests().len();
+    let world = World::with(|config| config.with("[upstreams.control]", &servers("1h")));
+    wait::until("the first question", || (asked() == 1).then_some(()));
+    let often = world.config().with("[upstreams.control]", &servers("50ms"));
+    world.gateway.write_config(&often.to_string());
+    world.gateway.reload().expect(200);
+    wait::until("two more", || (asked() >= 3).then_some(()));
+}
