@@ -41,6 +41,12 @@ impl UnixTime {
         Self(self.0.saturating_add(micros(by)))
     }
 
+    /// How long after `earlier` this is; zero when it is not.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+
     /// Whole seconds, rounded up: a client that waits until then has waited long enough.
     #[must_use]
     pub fn seconds_up(self) -> u64 {

@@ -1,0 +1,13 @@
+//! Flags and environment in, exit code out; nothing else.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use weir_dispatcher::command::Command;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    Command::parse().execute().into()
+}

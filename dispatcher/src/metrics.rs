@@ -1,0 +1,4 @@
+//! Every metric the dispatcher has, declared in one list.
+
+/// Every metric.
+pub struct Metrics {}
