@@ -77,6 +77,12 @@ impl Moment {
         Tick(self.tick.0.saturating_sub(self.unix.0.saturating_sub(unix.0)))
     }
 
+    /// The tick of a wall-clock time on either side of this moment.
+    #[must_use]
+    pub fn tick_at(&self, unix: UnixTime) -> Tick {
+        if unix > self.unix { self.tick.plus(unix.since(self.unix)) } else { self.tick_of(unix) }
+    }
+
     /// The wall-clock time of `tick`, as seen from this moment.
     #[must_use]
     pub fn unix_of(&self, tick: Tick) -> UnixTime {
@@ -161,6 +167,8 @@ mod tests {
         assert_eq!(moment.unix_of(Tick(4_000_000)), UnixTime(1_699_999_999_000_000));
         assert_eq!(moment.tick_of(UnixTime(1_699_999_999_000_000)), Tick(4_000_000));
         assert_eq!(moment.tick_of(UnixTime(1_800_000_000_000_000)), moment.tick);
+        assert_eq!(moment.tick_at(UnixTime(1_700_000_001_000_000)), Tick(6_000_000));
+        assert_eq!(moment.tick_at(UnixTime(1_699_999_999_000_000)), Tick(4_000_000));
     }
 
     #[test]

@@ -1,1 +1,440 @@
-//! lanes
+//! Decides which delivery starts next, and when to look again.
+//!
+//! A lane is the queue towards one receiving endpoint; the webhooks registered for it take turns
+//! on it. A heap orders the lanes that have something to do by when they may; those that may now
+//! take turns. Nothing here grows with the deliveries that wait, only with the lanes that have
+//! work (DESIGN invariant 13).
+//!
+//! # Invariants
+//!
+//! 1. On no lane do more attempts start within any stretch of the window than the pace allows,
+//!    whoever registered its webhooks (DESIGN invariant 9).
+//! 2. A webhook that is paused starts none, one that probes one at a time (invariant 10).
+//! 3. What can start does, in the order in which it could: no lane and no webhook starves.
+//! 4. No delivery is under way twice.
+//!
+//! # Not here
+//!
+//! How deliveries are sent and what follows (`worker`), when a failed one is due (`schedule`).
+
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::time::Duration;
+
+use weir_common::decision::Decision;
+use weir_common::rolling::{Log, Quota};
+use weir_common::time::{Moment, Tick};
+
+pub use self::queue::Gate;
+use self::queue::{Queue, Turn};
+use crate::model::{DeliveryId, LaneId, Ready, WebhookId};
+use crate::store::Fetched;
+
+/// A queue without work is forgotten after this: a webhook with traffic is not read anew each time.
+const IDLE: Duration = Duration::from_secs(120);
+
+/// How fast deliveries may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Attempts that may start on one lane within a window.
+    pub quota: Quota,
+    /// Attempts under way on one lane.
+    pub per_lane: usize,
+    /// Attempts under way, all together.
+    pub total: usize,
+}
+
+/// What is to be done now.
+#[derive(Debug)]
+pub enum Step {
+    /// Start this delivery: it counts as started.
+    Start {
+        /// For whom.
+        webhook: WebhookId,
+        /// On which lane.
+        lane: LaneId,
+        /// What.
+        ready: Ready,
+        /// How long it could have started already.
+        lag: Duration,
+    },
+    /// Ask the store what waits for this webhook.
+    Fetch {
+        /// For whom.
+        webhook: WebhookId,
+        /// For so many.
+        limit: usize,
+        /// To be handed back with the answer.
+        round: u64,
+    },
+    /// Ask the store for this delivery, which probes.
+    FetchOne {
+        /// For whom.
+        webhook: WebhookId,
+        /// What.
+        delivery: DeliveryId,
+        /// To be handed back with the answer.
+        round: u64,
+    },
+    /// Nothing before then, or until something happens.
+    Wait(Option<Tick>),
+}
+
+/// How an attempt ended, as far as its lane is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// The receiver answered, or said that it would not.
+    Yes,
+    /// It kept the connection until the deadline.
+    No,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    starts: Log,
+    in_flight: usize,
+    /// Attempts that may be under way: all, or fewer while the receiver lets them time out.
+    room: usize,
+    /// The webhooks on it; the first one's turn is next.
+    turns: VecDeque<WebhookId>,
+    /// Its place in the heap.
+    due: Option<Tick>,
+}
+
+/// All lanes that have work.
+#[derive(Debug)]
+pub struct Lanes {
+    pace: Pace,
+    lanes: HashMap<LaneId, Lane>,
+    queues: HashMap<WebhookId, Queue>,
+    /// Lanes by when they have something to do, and in the order in which they came to have it.
+    heap: BinaryHeap<Reverse<(Tick, u64, LaneId)>>,
+    came: u64,
+    low: Vec<WebhookId>,
+    in_flight: usize,
+}
+
+impl Lanes {
+    /// None yet.
+    #[must_use]
+    pub fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            lanes: HashMap::new(),
+            queues: HashMap::new(),
+            heap: BinaryHeap::new(),
+            came: 0,
+            low: Vec::new(),
+            in_flight: 0,
+        }
+    }
+
+    /// Goes on at another pace.
+    pub fn set_pace(&mut self, pace: Pace, now: Tick) {
+        self.pace = pace;
+        let lanes: Vec<LaneId> = self.lanes.keys().copied().collect();
+        for id in lanes {
+            if let Some(lane) = self.lanes.get_mut(&id) {
+                lane.room = pace.per_lane;
+                lane.starts.fit(pace.quota, now);
+            }
+            self.put(id, now);
+        }
+    }
+
+    /// Counts an attempt that started before this process did.
+    pub fn seed(&mut self, lane: LaneId, started: Tick) {
+        let quota = self.pace.quota;
+        let _ = self.lane(lane).starts.charge(quota, 1, started);
+    }
+
+    /// Whether the webhook's queue is known here.
+    #[must_use]
+    pub fn knows(&self, webhook: WebhookId) -> bool {
+        self.queues.contains_key(&webhook)
+    }
+
+    /// Takes a webhook's queue in, or begins it anew; the first that waits for it is due then.
+    pub fn open(
+        &mut self,
+        webhook: WebhookId,
+        lane: LaneId,
+        gate: Gate,
+        due: Option<Tick>,
+        now: Tick,
+    ) {
+        match self.queues.get_mut(&webhook) {
+            Some(queue) => {
+                let before = queue.lane;
+                queue.forget(lane, gate, due);
+                if before != lane {
+                    self.lane(before).turns.retain(|one| *one != webhook);
+                }
+            }
+            None => drop(self.queues.insert(webhook, Queue::new(lane, gate, due, now))),
+        }
+        let turns = &mut self.lane(lane).turns;
+        if !turns.contains(&webhook) {
+            turns.push_back(webhook);
+        }
+        self.put(lane, now);
+    }
+
+    /// Lets a webhook's queue go. What is under way still counts on its lane until it ends.
+    pub fn close(&mut self, webhook: WebhookId) {
+        let Some(queue) = self.queues.get_mut(&webhook) else { return };
+        let lane = queue.lane;
+        queue.forget(lane, Gate::Closed, None);
+        queue.gone = true;
+        self.drop_gone(webhook);
+    }
+
+    fn drop_gone(&mut self, webhook: WebhookId) {
+        let gone = |queue: &&Queue| queue.gone && queue.in_flight.is_empty();
+        let Some(lane) = self.queues.get(&webhook).filter(gone).map(|queue| queue.lane) else {
+            return;
+        };
+        self.queues.remove(&webhook);
+        self.lane(lane).turns.retain(|one| *one != webhook);
+    }
+
+    /// Opens or shuts a webhook's gate.
+    pub fn set_gate(&mut self, webhook: WebhookId, gate: Gate, now: Tick) {
+        let Some(queue) = self.queues.get_mut(&webhook) else { return };
+        queue.gate = gate;
+        let lane = queue.lane;
+        self.put(lane, now);
+    }
+
+    /// Where a webhook's gate stands.
+    #[must_use]
+    pub fn gate(&self, webhook: WebhookId) -> Option<Gate> {
+        self.queues.get(&webhook).map(|queue| queue.gate)
+    }
+
+    /// Takes in a delivery that is on disk and waits, for a webhook that is known.
+    pub fn arrived(&mut self, webhook: WebhookId, ready: Ready, now: Moment) {
+        let Some(queue) = self.queues.get_mut(&webhook) else { return };
+        queue.add(ready, now);
+        let lane = queue.lane;
+        self.put(lane, now.tick);
+    }
+
+    /// Takes in the store's answer to [`Step::Fetch`].
+    pub fn fetched(&mut self, webhook: WebhookId, round: u64, fetched: Fetched, now: Moment) {
+        let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| queue.round == round) else {
+            return;
+        };
+        queue.answered(fetched, now);
+        let lane = queue.lane;
+        self.put(lane, now.tick);
+    }
+
+    /// Takes in the store's answer to [`Step::FetchOne`].
+    pub fn fetched_one(
+        &mut self,
+        webhook: WebhookId,
+        round: u64,
+        ready: Option<Ready>,
+        now: Moment,
+    ) {
+        let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| queue.round == round) else {
+            return;
+        };
+        queue.answered_one(ready, now);
+        let lane = queue.lane;
+        self.put(lane, now.tick);
+    }
+
+    /// Ends an attempt whose outcome is on disk. `again` is the delivery, where it waits again.
+    pub fn recorded(
+        &mut self,
+        webhook: WebhookId,
+        delivery: DeliveryId,
+        again: Option<Ready>,
+        answered: Answered,
+        now: Moment,
+    ) {
+        let Some(queue) = self.queues.get_mut(&webhook) else { return };
+        let Some(counted_on) = queue.ended(delivery, now.tick) else { return };
+        match again {
+            Some(ready) => queue.add(ready, now),
+            None if queue.gate == Gate::Probe(Some(delivery)) => queue.gate = Gate::Probe(None),
+            None => {}
+        }
+        let lane_now = queue.lane;
+        let most = self.pace.per_lane;
+        self.in_flight -= 1;
+        let lane = self.lane(counted_on);
+        lane.in_flight -= 1;
+        lane.room = match answered {
+            Answered::Yes => (lane.room * 2).clamp(1, most),
+            Answered::No => (lane.room / 2).max(1),
+        };
+        self.drop_gone(webhook);
+        self.put(counted_on, now.tick);
+        if lane_now != counted_on {
+            self.put(lane_now, now.tick);
+        }
+    }
+
+    /// What is to be done now. To be asked until the answer is to wait.
+    pub fn next(&mut self, now: Moment) -> Step {
+        while let Some(webhook) = self.low.pop() {
+            if let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| queue.runs_low()) {
+                return Step::Fetch { webhook, limit: queue.ask(), round: queue.round };
+            }
+        }
+        while let Some(&Reverse((due, _, id))) = self.heap.peek() {
+            let lane = self.lanes.get(&id);
+            if lane.is_none_or(|lane| lane.due != Some(due)) {
+                self.heap.pop();
+                continue;
+            }
+            if due > now.tick {
+                return Step::Wait(Some(due));
+            }
+            if self.in_flight >= self.pace.total {
+                return Step::Wait(None);
+            }
+            self.heap.pop();
+            if let Some(step) = self.serve(id, due, now.tick) {
+                return step;
+            }
+        }
+        Step::Wait(None)
+    }
+
+    /// Lets a lane do one thing, and puts it where it has something to do next.
+    fn serve(&mut self, id: LaneId, due: Tick, now: Tick) -> Option<Step> {
+        let quota = self.pace.quota;
+        let lane = self.lanes.get_mut(&id)?;
+        lane.due = None;
+        if lane.in_flight >= lane.room {
+            return None;
+        }
+        let free_at = match lane.starts.decide(quota, 1, now) {
+            Decision::Admit | Decision::TooLarge => now,
+            Decision::Refuse { retry_at } => retry_at,
+        };
+        let mut later: Option<Tick> = None;
+        for _ in 0..lane.turns.len() {
+            let Some(webhook) = lane.turns.front().copied() else { break };
+            lane.turns.rotate_left(1);
+            let Some(queue) = self.queues.get_mut(&webhook) else { continue };
+            match queue.turn(now) {
+                Turn::Start if free_at > now => later = sooner(later, free_at),
+                Turn::Start => {
+                    let Some(ready) = queue.take(now) else { continue };
+                    let _ = lane.starts.charge(quota, 1, now);
+                    lane.in_flight += 1;
+                    self.in_flight += 1;
+                    if queue.runs_low() {
+                        self.low.push(webhook);
+                    }
+                    self.put(id, now);
+                    let lag = now.since(due);
+                    return Some(Step::Start { webhook, lane: id, ready, lag });
+                }
+                Turn::Fetch => {
+                    let (limit, round) = (queue.ask(), queue.round);
+                    self.put(id, now);
+                    return Some(Step::Fetch { webhook, limit, round });
+                }
+                Turn::FetchOne(delivery) => {
+                    let (_, round) = (queue.ask(), queue.round);
+                    self.put(id, now);
+                    return Some(Step::FetchOne { webhook, delivery, round });
+                }
+                Turn::At(at) => later = sooner(later, at),
+                Turn::Rest => {}
+            }
+        }
+        if let Some(at) = later {
+            self.put(id, at);
+        }
+        None
+    }
+
+    /// What is known of a delivery that waits: whether it is under way, and until when its lane
+    /// or a failed probe holds it back.
+    #[must_use]
+    pub fn standing(
+        &self,
+        webhook: WebhookId,
+        delivery: DeliveryId,
+        now: Tick,
+    ) -> (bool, Option<Tick>) {
+        let Some(queue) = self.queues.get(&webhook) else { return (false, None) };
+        let lane = self.lanes.get(&queue.lane);
+        let paced = lane.map(|lane| lane.starts.decide(self.pace.quota, 1, now));
+        let paced = match paced {
+            Some(Decision::Refuse { retry_at }) => Some(retry_at),
+            _ => None,
+        };
+        (queue.in_flight.contains_key(&delivery), paced.max(queue.probe_at()))
+    }
+
+    /// How long the first lane that may do something has waited for it.
+    #[must_use]
+    pub fn past_due(&self, now: Tick) -> Duration {
+        let due = self.lanes.values().filter_map(|lane| lane.due).min();
+        due.map_or(Duration::ZERO, |due| now.since(due))
+    }
+
+    /// Attempts under way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Lanes that are known.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Forgets queues and lanes that have had nothing to do for a while; gives the webhooks.
+    pub fn forget_idle(&mut self, now: Tick) -> Vec<WebhookId> {
+        let idle = |queue: &Queue| queue.is_idle() && now.since(queue.used) >= IDLE;
+        let gone: Vec<(WebhookId, LaneId)> = self
+            .queues
+            .iter()
+            .filter(|(_, queue)| idle(queue))
+            .map(|(id, queue)| (*id, queue.lane))
+            .collect();
+        for (webhook, lane) in &gone {
+            self.queues.remove(webhook);
+            self.lane(*lane).turns.retain(|one| one != webhook);
+        }
+        let quota = self.pace.quota;
+        self.lanes.retain(|_, lane| {
+            !lane.turns.is_empty() || lane.in_flight > 0 || lane.starts.full_at(quota) > now
+        });
+        gone.into_iter().map(|(webhook, _)| webhook).collect()
+    }
+
+    fn lane(&mut self, id: LaneId) -> &mut Lane {
+        let room = self.pace.per_lane;
+        self.lanes.entry(id).or_insert_with(|| Lane { room, ..Lane::default() })
+    }
+
+    /// Puts a lane into the heap, unless it has a place further up.
+    fn put(&mut self, id: LaneId, at: Tick) {
+        let came = self.came;
+        let lane = self.lane(id);
+        if lane.due.is_none_or(|due| at < due) {
+            lane.due = Some(at);
+            self.came += 1;
+            self.heap.push(Reverse((at, came, id)));
+        }
+    }
+}
+
+fn sooner(one: Option<Tick>, other: Tick) -> Option<Tick> {
+    Some(one.map_or(other, |one| one.min(other)))
+}

@@ -1,0 +1,240 @@
+//! Lines of JSON for those who watch: written member by member, and out by a thread of its own.
+//!
+//! Whoever has something to tell adds a line to a buffer. Nobody waits for a reader that does not
+//! read: what does not fit is dropped, and whoever added it is told.
+//!
+//! Not here: what stands in a line, and what must not.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What waits to be written, at most: a second of a busy edge's lines.
+const BUFFER_MAX: usize = 16 << 20;
+
+/// The longest that a line waits for others to be written with it.
+const FLUSH_EVERY: Duration = Duration::from_millis(50);
+
+/// Lines on their way out, shared by those who add them and the one who writes them.
+#[derive(Debug, Default)]
+pub struct LineLog {
+    buffer: Mutex<Buffer>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    closed: bool,
+    written: bool,
+}
+
+/// Whether a line found room.
+#[must_use = "a line that was dropped should be counted"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It will be written.
+    Kept,
+    /// Nobody reads, and there was no room left.
+    Dropped,
+}
+
+impl LineLog {
+    /// Adds a line, with its end.
+    pub fn add(&self, line: &[u8]) -> Added {
+        let mut buffer = self.lock();
+        if buffer.bytes.len() + line.len() > BUFFER_MAX {
+            return Added::Dropped;
+        }
+        let was_empty = buffer.bytes.is_empty();
+        buffer.bytes.extend_from_slice(line);
+        if was_empty {
+            self.wake.notify_one();
+        }
+        Added::Kept
+    }
+
+    /// Writes lines out until the log is closed and nothing is left. Runs on a thread of its own.
+    pub fn write_out(&self, mut to: impl Write) {
+        loop {
+            let mut buffer = self.lock();
+            while buffer.bytes.is_empty() && !buffer.closed {
+                buffer = self.wake.wait(buffer).unwrap_or_else(PoisonError::into_inner);
+            }
+            if !buffer.closed {
+                // Let a few lines gather; the wait ends early when the log is closed.
+                let gathering = self.wake.wait_timeout(buffer, FLUSH_EVERY);
+                buffer = gathering.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            let bytes = std::mem::take(&mut buffer.bytes);
+            let closed = buffer.closed;
+            drop(buffer);
+            // Where standard output is gone there is nobody left to tell.
+            let _ = to.write_all(&bytes).and_then(|()| to.flush());
+            if closed {
+                self.lock().written = true;
+                self.wake.notify_all();
+                return;
+            }
+        }
+    }
+
+    /// Lets [`LineLog::write_out`] end, and waits until everything is written, or for `grace`.
+    pub fn close(&self, grace: Duration) {
+        self.lock().closed = true;
+        self.wake.notify_all();
+        let waiting = |buffer: &mut Buffer| !buffer.written;
+        // Whether time was up or all was written, there is nothing more to do.
+        drop(self.wake.wait_timeout_while(self.lock(), grace, waiting));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A JSON object that is written member by member: a line is made for every request, and a tree
+/// of values would cost more than all else that is done for it (docs/performance.md).
+#[derive(Debug)]
+pub struct Line {
+    bytes: Vec<u8>,
+}
+
+impl Line {
+    /// An empty object.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut bytes = Vec::with_capacity(640);
+        bytes.push(b'{');
+        Self { bytes }
+    }
+
+    /// Begins a member. Names are ours, and need no escapes.
+    fn name(&mut self, name: &str) {
+        if !self.bytes.ends_with(b"{") {
+            self.bytes.push(b',');
+        }
+        self.bytes.push(b'"');
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.extend_from_slice(b"\":");
+    }
+
+    /// A member that is text from anywhere.
+    pub fn text(&mut self, name: &str, text: &str) {
+        self.name(name);
+        let plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
+        if text.bytes().all(plain) {
+            self.bytes.push(b'"');
+            self.bytes.extend_from_slice(text.as_bytes());
+            self.bytes.push(b'"');
+        } else {
+            // Writing text to memory cannot fail.
+            let _ = serde_json::to_writer(&mut self.bytes, text);
+        }
+    }
+
+    /// A member that is text from anywhere, where there is one.
+    pub fn some(&mut self, name: &str, text: Option<&str>) {
+        if let Some(text) = text {
+            self.text(name, text);
+        }
+    }
+
+    /// A member that shows itself without anything to escape.
+    pub fn shown(&mut self, name: &str, shown: impl Display) {
+        self.name(name);
+        // Writing to memory cannot fail.
+        let _ = write!(self.bytes, "\"{shown}\"");
+    }
+
+    /// A member that is a number.
+    pub fn number(&mut self, name: &str, number: u64) {
+        self.raw(name, itoa::Buffer::new().format(number));
+    }
+
+    /// A member with three decimals.
+    pub fn thousandths(&mut self, name: &str, thousandths: u64) {
+        self.number(name, thousandths / 1_000);
+        // Writing to memory cannot fail.
+        let _ = write!(self.bytes, ".{:03}", thousandths % 1_000);
+    }
+
+    /// A member that is JSON already.
+    pub fn raw(&mut self, name: &str, json: &str) {
+        self.name(name);
+        self.bytes.extend_from_slice(json.as_bytes());
+    }
+
+    /// A member that is a list of objects, each written by `write`.
+    pub fn list<T>(
+        &mut self,
+        name: &str,
+        items: impl IntoIterator<Item = T>,
+        mut write: impl FnMut(&mut Self, T),
+    ) {
+        self.name(name);
+        self.bytes.push(b'[');
+        for (nth, item) in items.into_iter().enumerate() {
+            self.bytes.extend_from_slice(if nth > 0 { b",{" } else { b"{" });
+            write(self, item);
+            self.bytes.push(b'}');
+        }
+        self.bytes.push(b']');
+    }
+
+    /// The line, with its end.
+    #[must_use]
+    pub fn end(mut self) -> Vec<u8> {
+        self.bytes.extend_from_slice(b"}\n");
+        self.bytes
+    }
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_json_whatever_stands_in_it() {
+        let mut line = Line::new();
+        let odd = "quote \" backslash \\ newline \n bell \u{7} é";
+        line.text("odd", odd);
+        line.thousandths("ms", 12_034);
+        line.shown("client", std::net::Ipv6Addr::LOCALHOST);
+        line.some("none", None);
+        line.raw("exempt", "true");
+        line.list("limits", [1, 2], |line, number| line.number("n", number));
+        let line = line.end();
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
+        assert_eq!(line["odd"], odd);
+        assert_eq!(line["ms"], 12.034);
+        assert_eq!(line["client"], "::1");
+        assert_eq!(line["limits"][1]["n"], 2);
+        assert_eq!(line.as_object().unwrap().len(), 5);
+    }
+
+    #[test]
+    fn what_was_added_before_the_close_is_written() {
+        let log = LineLog::default();
+        assert_eq!(log.add(b"{}\n"), Added::Kept);
+        log.close(Duration::ZERO);
+        let mut written = Vec::new();
+        log.write_out(&mut written);
+        assert_eq!(written, b"{}\n");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped() {
+        let log = LineLog::default();
+        assert_eq!(log.add(&vec![b'x'; BUFFER_MAX]), Added::Kept);
+        assert_eq!(log.add(b"y"), Added::Dropped);
+    }
+}

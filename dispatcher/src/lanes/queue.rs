@@ -1,0 +1,283 @@
+//! What waits for one webhook: the first deliveries in memory, the rest in the store.
+//!
+//! # Invariants
+//!
+//! 1. No delivery is handed out twice, whatever order the store's answers come in.
+//! 2. However many wait, at most [`HELD_MAX`] are in memory, and not more of them than a bounded
+//!    number of bytes.
+
+use std::collections::{BTreeMap, HashMap};
+
+use weir_common::time::{Moment, Tick, UnixTime};
+
+use crate::model::{DeliveryId, LaneId, Ready};
+use crate::store::Fetched;
+
+/// Deliveries of one webhook in memory. At 100 a minute it is twenty seconds' worth.
+pub(super) const HELD_MAX: usize = 32;
+
+/// Bytes of their bodies in memory, unless one alone is larger.
+const HELD_BYTES_MAX: usize = 256 << 10;
+
+/// With so few left in memory more are fetched, while the last of these are under way.
+const LOW: usize = 8;
+
+/// Whether a webhook's deliveries may be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// All of them.
+    Open,
+    /// One at a time: this one, or else the oldest.
+    Probe(Option<DeliveryId>),
+    /// None.
+    Closed,
+}
+
+/// What a queue would do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Start the first delivery.
+    Start,
+    /// Ask the store for more.
+    Fetch,
+    /// Ask the store for this one.
+    FetchOne(DeliveryId),
+    /// Nothing before then.
+    At(Tick),
+    /// Nothing until something happens.
+    Rest,
+}
+
+#[derive(Debug)]
+struct Held {
+    at: Tick,
+    ready: Ready,
+}
+
+/// A question to the store that is not answered yet.
+#[derive(Debug, Default)]
+struct Asked {
+    /// Deliveries whose attempt ended since: the answer may show them as they were before.
+    ended: Vec<DeliveryId>,
+    /// Whether deliveries were let go since for want of room.
+    let_go: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) lane: LaneId,
+    pub(super) gate: Gate,
+    /// Whether its webhook is deleted: it stays until what is under way has ended.
+    pub(super) gone: bool,
+    /// The first that wait, in the order in which they are due.
+    held: BTreeMap<(UnixTime, DeliveryId), Held>,
+    held_bytes: usize,
+    /// Whether `held` is all that waits.
+    complete: bool,
+    /// When the first that waits is due, where none is held and not all are.
+    expected: Tick,
+    asked: Option<Asked>,
+    /// Tells an answer of the store to a question that was since withdrawn.
+    pub(super) round: u64,
+    /// What is under way, and on which lane it counts.
+    pub(super) in_flight: HashMap<DeliveryId, LaneId>,
+    /// The delivery that probes, once it is known.
+    probe: Option<Held>,
+    /// When something was last done.
+    pub(super) used: Tick,
+}
+
+impl Queue {
+    pub(super) fn new(lane: LaneId, gate: Gate, expected: Option<Tick>, now: Tick) -> Self {
+        Self {
+            lane,
+            gate,
+            gone: false,
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            complete: expected.is_none(),
+            expected: expected.unwrap_or_default(),
+            asked: None,
+            round: 0,
+            in_flight: HashMap::new(),
+            probe: None,
+            used: now,
+        }
+    }
+
+    /// Forgets what is in memory but for what is under way: the store knows better.
+    pub(super) fn forget(&mut self, lane: LaneId, gate: Gate, expected: Option<Tick>) {
+        self.lane = lane;
+        self.gate = gate;
+        self.gone = false;
+        self.held.clear();
+        self.held_bytes = 0;
+        self.complete = expected.is_none();
+        self.expected = expected.unwrap_or_default();
+        self.asked = None;
+        self.probe = None;
+        self.round += 1;
+    }
+
+    /// What to do at `now`, as if the lane were free.
+    pub(super) fn turn(&self, now: Tick) -> Turn {
+        match self.gate {
+            Gate::Closed => Turn::Rest,
+            Gate::Probe(_) if !self.in_flight.is_empty() => Turn::Rest,
+            Gate::Probe(Some(id)) => match &self.probe {
+                Some(probe) if probe.at <= now => Turn::Start,
+                Some(probe) => Turn::At(probe.at),
+                None if self.asked.is_some() => Turn::Rest,
+                None => Turn::FetchOne(id),
+            },
+            Gate::Open | Gate::Probe(None) => self.first(now),
+        }
+    }
+
+    fn first(&self, now: Tick) -> Turn {
+        match self.held.first_key_value() {
+            Some((_, first)) if first.at <= now => Turn::Start,
+            Some((_, first)) => Turn::At(first.at),
+            None if self.complete || self.asked.is_some() => Turn::Rest,
+            None if self.expected <= now => Turn::Fetch,
+            None => Turn::At(self.expected),
+        }
+    }
+
+    /// Whether it is time to ask for more, before memory runs out of them.
+    pub(super) fn runs_low(&self) -> bool {
+        self.gate == Gate::Open
+            && self.asked.is_none()
+            && !self.complete
+            && (1..=LOW).contains(&self.held.len())
+    }
+
+    /// Notes that the store is asked, and says for how many.
+    pub(super) fn ask(&mut self) -> usize {
+        self.asked = Some(Asked::default());
+        // What is under way still waits as far as the store knows.
+        HELD_MAX + self.in_flight.len()
+    }
+
+    /// Takes the first delivery out, to be started.
+    pub(super) fn take(&mut self, now: Tick) -> Option<Ready> {
+        let held = match self.gate {
+            Gate::Closed => None,
+            Gate::Probe(Some(_)) => self.probe.take(),
+            Gate::Open | Gate::Probe(None) => {
+                let first = self.held.pop_first().map(|(_, held)| held);
+                self.held_bytes -= first.as_ref().map_or(0, |held| held.ready.body.len());
+                first
+            }
+        }?;
+        if let Gate::Probe(of) = &mut self.gate {
+            *of = Some(held.ready.id);
+        }
+        self.in_flight.insert(held.ready.id, self.lane);
+        self.used = now;
+        Some(held.ready)
+    }
+
+    /// Takes in a delivery that is on disk and waits.
+    pub(super) fn add(&mut self, ready: Ready, now: Moment) {
+        self.used = now.tick;
+        if self.in_flight.contains_key(&ready.id) {
+            return;
+        }
+        if self.gate == Gate::Probe(Some(ready.id)) {
+            self.probe = Some(Held { at: now.tick_at(ready.due), ready });
+            return;
+        }
+        let key = (ready.due, ready.id);
+        // Before the store has answered nobody knows what lies behind the last one held.
+        let in_order = self.held.last_key_value().is_some_and(|(last, _)| key < *last);
+        if self.complete || self.asked.is_some() || in_order {
+            self.hold(ready, now);
+        } else if self.held.is_empty() {
+            self.expected = self.expected.min(now.tick_at(ready.due));
+        }
+        self.let_go();
+    }
+
+    fn hold(&mut self, ready: Ready, now: Moment) {
+        let key = (ready.due, ready.id);
+        self.held_bytes += ready.body.len();
+        let held = Held { at: now.tick_at(ready.due), ready };
+        let before = self.held.insert(key, held);
+        self.held_bytes -= before.map_or(0, |held| held.ready.body.len());
+    }
+
+    /// Lets the last ones go while there are too many: they are in the store.
+    fn let_go(&mut self) {
+        let too_many = |queue: &Self| {
+            let many = queue.held.len();
+            many > HELD_MAX || (many > 1 && queue.held_bytes > HELD_BYTES_MAX)
+        };
+        while too_many(self) {
+            let last = self.held.pop_last();
+            self.held_bytes -= last.map_or(0, |(_, held)| held.ready.body.len());
+            self.complete = false;
+            if let Some(asked) = &mut self.asked {
+                asked.let_go = true;
+            }
+        }
+    }
+
+    /// Takes in what the store answered.
+    pub(super) fn answered(&mut self, fetched: Fetched, now: Moment) {
+        let Some(asked) = self.asked.take() else { return };
+        let last = fetched.ready.last().map(|ready| (ready.due, ready.id));
+        for ready in fetched.ready {
+            if !self.in_flight.contains_key(&ready.id) && !asked.ended.contains(&ready.id) {
+                self.hold(ready, now);
+            }
+        }
+        self.complete = !fetched.more && !asked.let_go;
+        if let Some(last) = last.filter(|_| fetched.more) {
+            // Between the last one told of and what came meanwhile there may be others.
+            let beyond = self.held.split_off(&(last.0, DeliveryId(last.1.0.saturating_add(1))));
+            self.held_bytes -= beyond.values().map(|held| held.ready.body.len()).sum::<usize>();
+        }
+        self.let_go();
+        if self.held.is_empty() && !self.complete {
+            self.expected = now.tick;
+        }
+        self.used = now.tick;
+    }
+
+    /// Takes in the delivery that probes; without it the oldest takes its place.
+    pub(super) fn answered_one(&mut self, ready: Option<Ready>, now: Moment) {
+        self.asked = None;
+        match ready {
+            Some(ready) => self.probe = Some(Held { at: now.tick_at(ready.due), ready }),
+            None => self.gate = Gate::Probe(None),
+        }
+    }
+
+    /// Ends what was under way. Gives the lane that it counted on.
+    pub(super) fn ended(&mut self, id: DeliveryId, now: Tick) -> Option<LaneId> {
+        self.used = now;
+        let lane = self.in_flight.remove(&id)?;
+        if let Some(asked) = &mut self.asked {
+            asked.ended.push(id);
+        }
+        if self.held.is_empty() && !self.complete {
+            self.expected = now;
+        }
+        Some(lane)
+    }
+
+    /// Whether nothing is left in memory that the store does not know.
+    pub(super) fn is_idle(&self) -> bool {
+        self.held.is_empty()
+            && self.complete
+            && self.asked.is_none()
+            && self.in_flight.is_empty()
+            && self.gate == Gate::Open
+    }
+
+    /// When the probe may be tried next.
+    pub(super) fn probe_at(&self) -> Option<Tick> {
+        self.probe.as_ref().map(|probe| probe.at)
+    }
+}

@@ -1,0 +1,381 @@
+//! Random worlds of lanes, held to what `lanes` promises by remembering everything.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use weir_common::rolling::Quota;
+use weir_common::time::{Moment, Tick, UnixTime};
+
+use super::{Answered, Gate, Lanes, Pace, Step};
+use crate::model::{DeliveryId, EventType, LaneId, Ready, WebhookId};
+use crate::store::Fetched;
+
+const START: u64 = 1_000_000_000;
+
+fn pace(requests: u32, window_ms: u64, per_lane: usize, total: usize) -> Pace {
+    Pace { quota: Quota { requests, window: Duration::from_millis(window_ms) }, per_lane, total }
+}
+
+fn at(ms: u64) -> Moment {
+    let micros = START + ms * 1_000;
+    Moment { tick: Tick(micros), unix: UnixTime(micros) }
+}
+
+fn ready(id: i64, due_ms: u64) -> Ready {
+    Ready {
+        id: DeliveryId(id),
+        due: at(due_ms).unix,
+        created_at: at(due_ms).unix,
+        event_id: Arc::from("evt_1"),
+        kind: EventType::UserCreated,
+        body: Bytes::from_static(b"{}"),
+        attempts: 0,
+        step: 0,
+        first_attempt_at: None,
+        since: None,
+        paused_before: Duration::ZERO,
+    }
+}
+
+/// A store in memory, receivers that take a while, and everything that ever started.
+struct World {
+    lanes: Lanes,
+    pace: Pace,
+    now: u64,
+    on: HashMap<WebhookId, LaneId>,
+    stored: BTreeMap<WebhookId, BTreeMap<(UnixTime, DeliveryId), Ready>>,
+    /// What is under way, by when it ends.
+    ends: Vec<(u64, WebhookId, Ready)>,
+    asked: Vec<Step>,
+    starts: Vec<(u64, LaneId, WebhookId, DeliveryId)>,
+    next_id: i64,
+}
+
+impl World {
+    fn new(pace: Pace, webhooks: &[(i64, i64)]) -> Self {
+        let mut lanes = Lanes::new(pace);
+        for (webhook, lane) in webhooks {
+            let now = at(0).tick;
+            lanes.open(WebhookId(*webhook), LaneId(*lane), Gate::Open, None, now);
+        }
+        let on = webhooks.iter().map(|(webhook, lane)| (WebhookId(*webhook), LaneId(*lane)));
+        Self {
+            lanes,
+            pace,
+            now: 0,
+            on: on.collect(),
+            stored: BTreeMap::new(),
+            ends: Vec::new(),
+            asked: Vec::new(),
+            starts: Vec::new(),
+            next_id: 0,
+        }
+    }
+
+    fn arrive(&mut self, webhook: i64, due: u64, told: bool) {
+        self.next_id += 1;
+        let one = ready(self.next_id, due);
+        let webhook = WebhookId(webhook);
+        self.stored.entry(webhook).or_default().insert((one.due, one.id), one.clone());
+        if told {
+            self.lanes.arrived(webhook, one, at(self.now));
+        } else {
+            let lane = self.on[&webhook];
+            self.lanes.open(webhook, lane, Gate::Open, Some(at(due).tick), at(self.now).tick);
+        }
+    }
+
+    /// Does what there is to do now; attempts take `took`.
+    fn run(&mut self, took: u64) {
+        loop {
+            match self.lanes.next(at(self.now)) {
+                Step::Start { webhook, lane, ready, .. } => {
+                    assert!(ready.due <= at(self.now).unix, "started before it was due");
+                    assert!(
+                        !self.ends.iter().any(|(_, _, other)| other.id == ready.id),
+                        "under way twice"
+                    );
+                    self.starts.push((self.now, lane, webhook, ready.id));
+                    self.ends.push((self.now + took, webhook, ready));
+                }
+                Step::Wait(_) => return,
+                asked => self.asked.push(asked),
+            }
+        }
+    }
+
+    /// Lets the store answer everything that it was asked.
+    fn answer(&mut self) {
+        for step in std::mem::take(&mut self.asked) {
+            if let Step::Fetch { webhook, limit, round } = step {
+                let all = self.stored.get(&webhook);
+                let first = all.into_iter().flat_map(|all| all.values()).take(limit);
+                let ready: Vec<Ready> = first.cloned().collect();
+                let more = all.is_some_and(|all| all.len() > ready.len());
+                self.lanes.fetched(webhook, round, Fetched { ready, more }, at(self.now));
+            }
+        }
+    }
+
+    /// Ends what is over by now, for good or until `again` milliseconds later.
+    fn end(&mut self, again: Option<u64>) {
+        let over: Vec<_> = {
+            let now = self.now;
+            let (over, rest) = self.ends.drain(..).partition(|(end, ..)| *end <= now);
+            self.ends = rest;
+            over
+        };
+        for (_, webhook, one) in over {
+            let stored = self.stored.entry(webhook).or_default();
+            stored.remove(&(one.due, one.id));
+            let later = again.map(|after| Ready { due: at(self.now + after).unix, ..one.clone() });
+            if let Some(later) = &later {
+                stored.insert((later.due, later.id), later.clone());
+            }
+            self.lanes.recorded(webhook, one.id, later, Answered::Yes, at(self.now));
+        }
+    }
+
+    fn waits(&self) -> usize {
+        self.stored.values().map(BTreeMap::len).sum()
+    }
+
+    /// Goes on until nothing waits any more.
+    fn drain(&mut self) {
+        for _ in 0..200_000 {
+            if self.waits() == 0 && self.ends.is_empty() {
+                return;
+            }
+            self.run(1);
+            self.answer();
+            self.run(1);
+            self.now += 1;
+            self.end(None);
+        }
+        panic!("{} still wait: somebody starves", self.waits());
+    }
+
+    fn check_pace(&self) {
+        let mut by_lane: HashMap<LaneId, Vec<u64>> = HashMap::new();
+        for (when, lane, ..) in &self.starts {
+            by_lane.entry(*lane).or_default().push(*when);
+        }
+        let window = self.pace.quota.window.as_millis() as u64;
+        for starts in by_lane.values() {
+            for (nth, first) in starts.iter().enumerate() {
+                let within = starts[nth..].iter().take_while(|start| **start < first + window);
+                assert!(within.count() <= self.pace.quota.requests as usize, "too fast");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_backlog_drains_at_exactly_the_pace_and_in_order() {
+    let mut world = World::new(pace(5, 1_000, 100, 100), &[(1, 1)]);
+    for due in 0..23 {
+        world.arrive(1, due, true);
+    }
+    world.now = 100;
+    world.drain();
+    let when: Vec<u64> = world.starts.iter().map(|(when, ..)| *when).collect();
+    let expected: Vec<u64> = (0..23).map(|nth| 100 + nth / 5 * 1_000).collect();
+    assert_eq!(when, expected);
+    assert!(world.starts.is_sorted_by_key(|(.., id)| *id));
+}
+
+#[test]
+fn webhooks_of_one_lane_share_its_pace_and_take_turns() {
+    let mut world = World::new(pace(4, 1_000, 100, 100), &[(1, 1), (2, 1)]);
+    for _ in 0..50 {
+        world.arrive(1, 0, true);
+    }
+    world.run(1);
+    for _ in 0..2 {
+        world.arrive(2, 0, true);
+    }
+    world.drain();
+    world.check_pace();
+    let second: Vec<u64> =
+        world.starts.iter().filter(|(_, _, w, _)| *w == WebhookId(2)).map(|(t, ..)| *t).collect();
+    assert_eq!(second, [1_000, 1_000], "the second webhook waits for a turn, not for the first");
+}
+
+#[test]
+fn a_lane_with_a_backlog_does_not_delay_another() {
+    let mut world = World::new(pace(1_000, 1_000, 1_000, 10), &[(1, 1), (2, 2)]);
+    for _ in 0..500 {
+        world.arrive(1, 0, true);
+    }
+    world.arrive(2, 0, true);
+    world.run(50);
+    let of_second = world.starts.iter().position(|(_, lane, ..)| *lane == LaneId(2));
+    assert!(of_second.is_some_and(|nth| nth <= 2), "{of_second:?}");
+}
+
+#[test]
+fn no_more_are_under_way_than_a_lane_and_all_lanes_have_room_for() {
+    let mut world = World::new(pace(100, 1_000, 3, 5), &[(1, 1), (2, 2)]);
+    for _ in 0..20 {
+        world.arrive(1, 0, true);
+        world.arrive(2, 0, true);
+    }
+    world.run(1_000);
+    assert_eq!(world.ends.len(), 5);
+    let first = world.starts.iter().filter(|(_, lane, ..)| *lane == LaneId(1)).count();
+    assert!((2..=3).contains(&first), "{first}");
+}
+
+#[test]
+fn a_lane_that_times_out_has_room_for_one_until_it_answers() {
+    let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
+    lanes.open(WebhookId(1), LaneId(1), Gate::Open, None, at(0).tick);
+    for id in 0..40 {
+        lanes.arrived(WebhookId(1), ready(id, 0), at(0));
+    }
+    let starts = |lanes: &mut Lanes| {
+        let mut ids = Vec::new();
+        while let Step::Start { ready, .. } = lanes.next(at(0)) {
+            ids.push(ready.id);
+        }
+        ids
+    };
+    let under_way = starts(&mut lanes);
+    assert_eq!(under_way.len(), 8);
+    for id in &under_way {
+        lanes.recorded(WebhookId(1), *id, None, Answered::No, at(0));
+    }
+    let alone = starts(&mut lanes);
+    assert_eq!(alone.len(), 1);
+    lanes.recorded(WebhookId(1), alone[0], None, Answered::Yes, at(0));
+    assert_eq!(starts(&mut lanes).len(), 2);
+}
+
+#[test]
+fn a_paused_webhook_starts_nothing_and_another_on_its_lane_goes_on() {
+    let mut world = World::new(pace(100, 1_000, 100, 100), &[(1, 1), (2, 1)]);
+    world.lanes.set_gate(WebhookId(1), Gate::Closed, at(0).tick);
+    world.arrive(1, 0, true);
+    world.arrive(2, 0, true);
+    world.run(1);
+    assert_eq!(world.starts.len(), 1);
+    assert_eq!(world.starts[0].2, WebhookId(2));
+}
+
+#[test]
+fn a_probe_is_alone_until_it_is_over_and_is_the_one_that_is_tried_again() {
+    let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
+    lanes.open(WebhookId(1), LaneId(1), Gate::Probe(None), None, at(0).tick);
+    for id in 0..10 {
+        lanes.arrived(WebhookId(1), ready(id, 0), at(0));
+    }
+    let Step::Start { ready: probe, .. } = lanes.next(at(0)) else { panic!("no probe") };
+    assert_eq!(probe.id, DeliveryId(0));
+    assert!(matches!(lanes.next(at(0)), Step::Wait(None)), "a second one beside the probe");
+    let again = Ready { due: at(60).unix, ..probe };
+    lanes.recorded(WebhookId(1), again.id, Some(again), Answered::Yes, at(1));
+    assert!(matches!(lanes.next(at(59)), Step::Wait(Some(tick)) if tick == at(60).tick));
+    let Step::Start { ready: probe, .. } = lanes.next(at(60)) else { panic!("no probe") };
+    assert_eq!(probe.id, DeliveryId(0), "another one than before");
+    lanes.recorded(WebhookId(1), probe.id, None, Answered::Yes, at(61));
+    lanes.set_gate(WebhookId(1), Gate::Open, at(61).tick);
+    let Step::Start { ready: next, .. } = lanes.next(at(61)) else { panic!("does not drain") };
+    assert_eq!(next.id, DeliveryId(1));
+}
+
+#[test]
+fn a_probe_that_was_tried_before_a_restart_is_asked_for() {
+    let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
+    let gate = Gate::Probe(Some(DeliveryId(7)));
+    lanes.open(WebhookId(1), LaneId(1), gate, Some(at(0).tick), at(0).tick);
+    let Step::FetchOne { delivery, round, .. } = lanes.next(at(0)) else { panic!("not asked") };
+    assert_eq!(delivery, DeliveryId(7));
+    lanes.fetched_one(WebhookId(1), round, Some(ready(7, 5)), at(0));
+    assert!(matches!(lanes.next(at(4)), Step::Wait(Some(_))));
+    assert!(matches!(lanes.next(at(5)), Step::Start { .. }));
+}
+
+#[test]
+fn what_started_before_counts_in_the_pace() {
+    let mut lanes = Lanes::new(pace(3, 1_000, 8, 100));
+    lanes.seed(LaneId(1), at(0).tick);
+    lanes.seed(LaneId(1), at(100).tick);
+    lanes.open(WebhookId(1), LaneId(1), Gate::Open, None, at(200).tick);
+    for id in 0..3 {
+        lanes.arrived(WebhookId(1), ready(id, 0), at(200));
+    }
+    assert!(matches!(lanes.next(at(200)), Step::Start { .. }));
+    assert!(matches!(lanes.next(at(200)), Step::Wait(Some(tick)) if tick == at(1_000).tick));
+}
+
+#[test]
+fn an_answer_of_the_store_that_is_out_of_date_starts_nothing_twice() {
+    let mut world = World::new(pace(100, 1_000, 100, 100), &[(1, 1)]);
+    for _ in 0..40 {
+        world.arrive(1, 0, false);
+    }
+    world.run(1);
+    let Some(Step::Fetch { webhook, round, .. }) = world.asked.pop() else { panic!("not asked") };
+    let all: Vec<Ready> = world.stored[&webhook].values().cloned().collect();
+    let first = Fetched { ready: all[..32].to_vec(), more: true };
+    world.lanes.fetched(webhook, round, first, at(0));
+    world.run(1);
+    // It ran low and asked again; before the answer comes, all that were under way have ended.
+    let Some(Step::Fetch { round, .. }) = world.asked.pop() else { panic!("not asked again") };
+    world.now = 1;
+    world.end(None);
+    let stale = Fetched { ready: all, more: false };
+    world.lanes.fetched(webhook, round, stale, at(1));
+    world.drain();
+    let mut ids: Vec<DeliveryId> = world.starts.iter().map(|(.., id)| *id).collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), world.starts.len(), "a delivery was started twice");
+    assert_eq!(ids.len(), 40);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_arrives_and_fails_all_of_it_ends_within_the_pace(
+        requests in 1_u32..6,
+        per_lane in 1_usize..5,
+        total in 1_usize..8,
+        story in prop::collection::vec((0_u64..40, 1_i64..5, 0_u64..30, 0_u8..8), 1..150),
+    ) {
+        // Webhooks 1 and 2 share a lane; 3 and 4 have their own.
+        let hooks = [(1, 1), (2, 1), (3, 3), (4, 4)];
+        let mut world = World::new(pace(requests, 50, per_lane, total), &hooks);
+        let mut count = 0;
+        for (pass, webhook, later, what) in story {
+            world.now += pass;
+            match what {
+                0 => world.answer(),
+                1 => world.end(Some(later)),
+                2 => world.end(None),
+                3 => world.run(later),
+                4 => {
+                    world.lanes.forget_idle(at(world.now).tick);
+                }
+                5 => {
+                    count += 1;
+                    world.arrive(webhook, world.now + later, false);
+                }
+                _ => {
+                    count += 1;
+                    world.arrive(webhook, world.now + later, true);
+                }
+            }
+        }
+        world.drain();
+        world.check_pace();
+        let mut ids: Vec<DeliveryId> = world.starts.iter().map(|(.., id)| *id).collect();
+        ids.sort();
+        ids.dedup();
+        prop_assert_eq!(ids.len(), count, "everything was started");
+    }
+}
