@@ -3,12 +3,14 @@
 //! `time` is the one place that reads a clock. `rolling` and `bucket` decide what fits an
 //! allowance, `decision` is what they answer. `ids`, `secret` and `problem` are values with a
 //! fixed shape. `reader` turns a settings file into values and every mistake in it into a line;
-//! `directory` reads who belongs to whom. `logging` writes the program's own log, `lines` the
+//! `directory` reads who belongs to whom, `files`
+//! reads what an operator names. `logging` writes the program's own log, `lines` the
 //! lines that others read.
 
 pub mod bucket;
 pub mod decision;
 pub mod directory;
+pub mod files;
 pub mod ids;
 pub mod lines;
 pub mod logging;

@@ -1,61 +1,455 @@
 //! The loop: claim, send, record.
+//!
+//! One task knows every webhook that has work: it asks `lanes` what starts next, lets it be sent,
+//! and writes down what came of it. What it is told, by the API, by the store and by attempts,
+//! comes in one after another, so that nothing here needs a lock.
+//!
+//! # Invariants
+//!
+//! 1. A place in the pace and on a lane is free again only when the outcome is on disk: a crash
+//!    cannot make two starts out of one place (DESIGN invariant 9).
+//! 2. What cannot be written is kept and written later; its delivery stays under way.
+//! 3. At most one write is on its way: what is known of a webhook never grows older on disk.
+//!
+//! # Not here
+//!
+//! Who is next (`lanes`), how one attempt is made (`deliver`), what follows (`worker::verdict`).
 
-use tokio::sync::{mpsc, oneshot};
-use weir_common::time::UnixTime;
+mod handle;
+mod hooks;
+mod send;
+mod verdict;
 
-use crate::model::{Arrival, DeliveryId, WebhookId};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// What the worker is told.
-#[derive(Debug)]
-pub enum News {
-    /// Deliveries have come to wait.
-    Arrived(Vec<Arrival>),
-    /// A webhook was changed, deleted or reactivated, or deliveries of it were put back.
-    Changed(WebhookId),
-    /// Somebody wants to know why deliveries wait.
-    Asked(Vec<(WebhookId, DeliveryId)>, oneshot::Sender<Vec<Standing>>),
+use log::Level;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use weir_common::logging;
+use weir_common::rolling::Quota;
+use weir_common::time::{Moment, Tick, UnixTime};
+
+pub use self::handle::{Handle, News, Standing};
+use self::hooks::{Hooks, Restored};
+use self::send::{Sent, Tried};
+use self::verdict::{again, sign, verdict};
+use crate::lanes::{Answered, Lanes, Pace, Step};
+use crate::model::{Attempt, DeliveryId, LaneId, Ready, WebhookId};
+use crate::outcome::{Failure, Outcome};
+use crate::parts::Parts;
+use crate::settings::Egress;
+use crate::store::{Ended, Fetched, NewMail, Queue, StoreError};
+
+/// How long after a failure of our own a delivery is tried again.
+const AFTER_FAULT: Duration = Duration::from_secs(1);
+
+/// How long after a failure the store is asked again.
+const STORE_PAUSE: Duration = Duration::from_millis(500);
+
+/// How often idle queues are forgotten and gauges are set.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
+
+/// Deliveries that a reactivation puts into order at a time: a commit of some milliseconds.
+const REORDER_STEP: usize = 1_000;
+
+/// What a task of ours came back with.
+enum Told {
+    Tried(Box<Tried>),
+    Recorded(Vec<Open>, Result<(), StoreError>),
+    Fetched(WebhookId, u64, Result<Fetched, StoreError>),
+    FetchedOne(WebhookId, u64, DeliveryId, Result<Option<Ready>, StoreError>),
+    Loaded(WebhookId, Result<Option<Queue>, StoreError>),
+    Reordered(WebhookId, Result<bool, StoreError>),
 }
 
-/// What the worker knows of a delivery that waits on disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// Whether an attempt is under way.
-    pub in_flight: bool,
-    /// When the pace of its endpoint, or the failures of a probe, allow the next attempt, where
-    /// that is later than now.
-    pub held_until: Option<UnixTime>,
+/// An attempt that is over and not yet on disk, or a change of health without one.
+struct Open {
+    webhook: WebhookId,
+    ended: Option<Ended>,
+    mails: Vec<NewMail>,
+    /// The delivery, where it waits again.
+    again: Option<Ready>,
+    answered: Answered,
 }
 
-/// The way to the worker.
-#[derive(Clone, Debug)]
-pub struct Handle {
-    news: mpsc::UnboundedSender<News>,
+/// The loop and all it knows.
+pub struct Worker {
+    parts: Arc<Parts>,
+    inbox: mpsc::UnboundedReceiver<News>,
+    lanes: Lanes,
+    hooks: Hooks,
+    tasks: JoinSet<Told>,
+    /// Over, and not yet handed to the store.
+    open: Vec<Open>,
+    /// Whether the store is writing.
+    recording: bool,
+    /// When the store may be asked to write again after a failure.
+    store_rests_until: Tick,
+    stopping: watch::Receiver<bool>,
 }
 
-impl Handle {
-    /// The way, and where it leads.
-    #[must_use]
-    pub fn new() -> (Self, mpsc::UnboundedReceiver<News>) {
-        let (news, inbox) = mpsc::unbounded_channel();
-        (Self { news }, inbox)
+/// Whether everything that was under way was finished and written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Everything.
+    Yes,
+    /// Some of it was cut off: it will be sent again.
+    No,
+}
+
+fn pace(egress: &Egress) -> Pace {
+    Pace {
+        quota: Quota { requests: egress.requests, window: egress.window },
+        per_lane: egress.in_flight_per_lane(),
+        total: egress.in_flight_max,
+    }
+}
+
+impl Worker {
+    /// A worker that has read from the store what there is to do.
+    pub async fn prepare(
+        parts: Arc<Parts>,
+        inbox: mpsc::UnboundedReceiver<News>,
+        stopping: watch::Receiver<bool>,
+    ) -> Result<Self, StoreError> {
+        let now = parts.clock.now();
+        let egress = parts.force.load().settings.egress.clone();
+        let mut lanes = Lanes::new(pace(&egress));
+        let since = UnixTime(now.unix.0.saturating_sub(weir_common::time::micros(egress.window)));
+        let mut starts = parts.store.starts_since(since).await?;
+        starts.sort_by_key(|(_, started)| *started);
+        for (lane, started) in starts {
+            lanes.seed(lane, now.tick_of(started));
+        }
+        let mut hooks = Hooks::default();
+        for queue in parts.store.queues().await? {
+            if !parts.store.ended_in_order() && queue.due.is_some_and(|due| due <= now.unix) {
+                // What was under way when the earlier process was cut off left no trace.
+                suspect(&mut lanes, queue.webhook.lane, egress.in_flight_per_lane(), now.tick);
+            }
+            hooks.restore(queue, &mut lanes, now, &parts);
+        }
+        Ok(Self {
+            parts,
+            inbox,
+            lanes,
+            hooks,
+            tasks: JoinSet::new(),
+            open: Vec::new(),
+            recording: false,
+            store_rests_until: Tick(0),
+            stopping,
+        })
     }
 
-    /// Tells of deliveries that are on disk and wait.
-    pub fn arrived(&self, arrivals: Vec<Arrival>) {
-        // A worker that has ended leaves them for the next one, on disk.
-        let _ = self.news.send(News::Arrived(arrivals));
+    /// Works until told to stop, then finishes what is under way.
+    pub async fn run(mut self) -> Drained {
+        let mut tidied = Tick(0);
+        for webhook in self.hooks.to_reorder() {
+            self.reorder(webhook);
+        }
+        loop {
+            let now = self.parts.clock.now();
+            if now.tick.since(tidied) >= TIDY_EVERY || tidied == Tick(0) {
+                tidied = now.tick;
+                self.tidy(now);
+            }
+            self.look(now);
+            let wake = if *self.stopping.borrow() { None } else { self.start(now) };
+            self.record(now);
+            if *self.stopping.borrow() && self.lanes.in_flight() == 0 && !self.recording {
+                return Drained::Yes;
+            }
+            let wait = wake.map_or(TIDY_EVERY, |wake| wake.since(now.tick)).min(TIDY_EVERY);
+            tokio::select! {
+                Some(news) = self.inbox.recv() => self.hear(news),
+                Some(told) = self.tasks.join_next() => self.take(told),
+                () = tokio::time::sleep(wait) => {}
+                Ok(()) = self.stopping.changed() => {}
+            }
+            // What else has come in the meantime is one look at the clock's worth.
+            while let Ok(news) = self.inbox.try_recv() {
+                self.hear(news);
+            }
+            while let Some(told) = self.tasks.try_join_next() {
+                self.take(told);
+            }
+        }
     }
 
-    /// Tells that a webhook, or what waits for it, has changed on disk.
-    pub fn changed(&self, webhook: WebhookId) {
-        let _ = self.news.send(News::Changed(webhook));
+    /// Starts all that may start now; says when to look again.
+    fn start(&mut self, now: Moment) -> Option<Tick> {
+        loop {
+            let store = self.parts.store.clone();
+            match self.lanes.next(now) {
+                Step::Wait(until) => return until,
+                Step::Fetch { webhook, limit, round } => {
+                    self.tasks.spawn(async move {
+                        Told::Fetched(webhook, round, store.fetch(webhook, limit).await)
+                    });
+                }
+                Step::FetchOne { webhook, delivery, round } => {
+                    self.tasks.spawn(async move {
+                        let one = store.fetch_one(delivery).await;
+                        Told::FetchedOne(webhook, round, delivery, one)
+                    });
+                }
+                Step::Start { webhook, lane, ready, lag } => {
+                    let Some(target) = self.hooks.target(webhook) else {
+                        // It was deleted a moment ago.
+                        self.lanes.recorded(webhook, ready.id, None, Answered::Yes, now);
+                        continue;
+                    };
+                    self.parts.metrics.start_lag.observe(lag.as_secs_f64());
+                    let sent = Sent { webhook, lane, ready, started: now, target };
+                    let parts = self.parts.clone();
+                    self.tasks.spawn(async move { Told::Tried(sent.send(&parts).await) });
+                }
+            }
+        }
     }
 
-    /// What the worker knows of these, in their order; nothing where it has ended.
-    pub async fn standings(&self, of: Vec<(WebhookId, DeliveryId)>) -> Vec<Standing> {
-        let count = of.len();
-        let (answer, answered) = oneshot::channel();
-        let _ = self.news.send(News::Asked(of, answer));
-        answered.await.unwrap_or_else(|_| vec![Standing::default(); count])
+    fn hear(&mut self, news: News) {
+        let now = self.parts.clock.now();
+        match news {
+            News::Arrived(arrivals) => {
+                for arrival in arrivals {
+                    if self.lanes.knows(arrival.webhook) {
+                        self.lanes.arrived(arrival.webhook, arrival.ready, now);
+                    } else {
+                        // The webhook is read together with what waits for it.
+                        self.load(arrival.webhook);
+                    }
+                }
+            }
+            News::Changed(webhook) => self.load(webhook),
+            News::Reloaded => {
+                self.lanes.set_pace(pace(&self.parts.force.load().settings.egress), now.tick);
+            }
+            News::Asked(of, answer) => {
+                let standing = |(webhook, delivery): &(WebhookId, DeliveryId)| {
+                    let (in_flight, held) = self.lanes.standing(*webhook, *delivery, now.tick);
+                    Standing { in_flight, held_until: held.map(|held| now.unix_of(held)) }
+                };
+                // Whoever asked may have gone away.
+                let _ = answer.send(of.iter().map(standing).collect());
+            }
+        }
+    }
+
+    fn take(&mut self, told: Result<Told, tokio::task::JoinError>) {
+        let now = self.parts.clock.now();
+        let told = match told {
+            Ok(told) => told,
+            Err(error) => {
+                // A mistake of ours: the delivery stays under way until the next start.
+                let fields = [("error", json!(error.to_string()))];
+                logging::event(Level::Error, "a task of the worker broke", &fields);
+                return;
+            }
+        };
+        match told {
+            Told::Tried(tried) => self.tried(*tried, now),
+            Told::Recorded(open, Ok(())) => {
+                self.recording = false;
+                for open in open {
+                    self.recorded(open, now);
+                }
+            }
+            Told::Recorded(mut open, Err(error)) => {
+                self.recording = false;
+                self.parts.metrics.store_failures.inc();
+                self.store_rests_until = now.tick.plus(STORE_PAUSE);
+                let fields = [("error", json!(error.to_string())), ("count", json!(open.len()))];
+                logging::event(Level::Error, "outcomes cannot be written yet", &fields);
+                open.append(&mut self.open);
+                self.open = open;
+            }
+            Told::Fetched(webhook, round, Ok(fetched)) => {
+                self.lanes.fetched(webhook, round, fetched, now);
+            }
+            Told::FetchedOne(webhook, round, _, Ok(one)) => {
+                self.lanes.fetched_one(webhook, round, one, now);
+            }
+            Told::Loaded(webhook, Ok(queue)) => self.loaded(webhook, queue, now),
+            Told::Reordered(webhook, Ok(true)) => self.load(webhook),
+            Told::Reordered(webhook, Ok(false)) => self.reorder(webhook),
+            Told::Fetched(webhook, .., Err(_))
+            | Told::FetchedOne(webhook, .., Err(_))
+            | Told::Loaded(webhook, Err(_))
+            | Told::Reordered(webhook, Err(_)) => self.load_later(webhook),
+        }
+    }
+
+    /// Decides what follows from an attempt, and keeps it until it is written.
+    fn tried(&mut self, tried: Tried, now: Moment) {
+        let Tried { sent, receipt, ended } = tried;
+        let Sent { webhook, lane, ready, started, .. } = sent;
+        let answered = match receipt.outcome {
+            Outcome::Failed(Failure::Timeout) => Answered::No,
+            _ => Answered::Yes,
+        };
+        let force = self.parts.force.load_full();
+        let hook = self.hooks.webhook(webhook);
+        let schedule = &force.settings.retry;
+        let hint = receipt.retry_after;
+        let verdict = hook.and_then(|hook| {
+            verdict(hook, schedule, &ready, started.unix, &receipt.outcome, hint, ended.unix)
+        });
+        let Some(verdict) = verdict else {
+            let due = now.unix.plus(AFTER_FAULT);
+            let again = Some(Ready { due, ..ready.clone() }).filter(|_| hook.is_some());
+            self.lanes.recorded(webhook, ready.id, again, answered, now);
+            return;
+        };
+        let workspace = hook.map(|hook| hook.workspace.clone()).unwrap_or_default();
+        let told = send::Told {
+            ready: &ready,
+            webhook,
+            workspace: &workspace,
+            receipt: &receipt,
+            verdict: &verdict,
+            started,
+            ended,
+        };
+        told.tell(&self.parts);
+        let mails = sign(ready.kind, &receipt.outcome).map(|sign| {
+            self.hooks.fared(webhook, sign, &receipt.outcome, &mut self.lanes, &self.parts, ended)
+        });
+        self.hooks.probed(webhook, ready.id, verdict.after, &self.lanes);
+        let attempt = Attempt {
+            number: ready.attempts.saturating_add(1),
+            started_at: started.unix,
+            took: ended.tick.since(started.tick),
+            outcome: receipt.outcome,
+        };
+        let record = Ended {
+            delivery: ready.id,
+            webhook,
+            lane,
+            attempt,
+            after: verdict.after,
+            first_attempt_at: Some(verdict.first_attempt_at),
+            since: Some(verdict.since),
+            paused_before: verdict.paused_before,
+        };
+        self.open.push(Open {
+            webhook,
+            ended: Some(record),
+            mails: mails.unwrap_or_default(),
+            again: again(ready, &verdict),
+            answered,
+        });
+    }
+
+    /// Hands what is over to the store, unless that is busy with what was over before.
+    fn record(&mut self, now: Moment) {
+        if self.recording || self.open.is_empty() || now.tick < self.store_rests_until {
+            return;
+        }
+        let open = std::mem::take(&mut self.open);
+        let ended = open.iter().filter_map(|open| open.ended.clone()).collect();
+        let mails = open.iter().flat_map(|open| open.mails.iter().cloned()).collect();
+        let mut webhooks: Vec<WebhookId> = open.iter().map(|open| open.webhook).collect();
+        webhooks.sort();
+        webhooks.dedup();
+        let policy = &self.parts.force.load().settings.health;
+        let fared = webhooks.iter().filter_map(|id| self.hooks.record(*id, policy, now)).collect();
+        let store = self.parts.store.clone();
+        self.recording = true;
+        self.tasks.spawn(async move {
+            let written = store.record(ended, fared, mails).await;
+            Told::Recorded(open, written)
+        });
+    }
+
+    fn recorded(&mut self, open: Open, now: Moment) {
+        let Open { webhook, ended, again, answered, .. } = open;
+        if let Some(ended) = ended {
+            self.lanes.recorded(webhook, ended.delivery, again, answered, now);
+        }
+        self.hooks.settle(webhook, &mut self.lanes, now);
+    }
+
+    /// Looks at the webhooks whose time it is.
+    fn look(&mut self, now: Moment) {
+        for webhook in self.hooks.due(now) {
+            let mails = self.hooks.look(webhook, &mut self.lanes, &self.parts, now);
+            if let Some(mails) = mails {
+                self.open.push(Open {
+                    webhook,
+                    ended: None,
+                    mails,
+                    again: None,
+                    answered: Answered::Yes,
+                });
+            }
+        }
+    }
+
+    fn load(&mut self, webhook: WebhookId) {
+        if self.hooks.ask(webhook) {
+            let store = self.parts.store.clone();
+            self.tasks
+                .spawn(async move { Told::Loaded(webhook, store.load(webhook).await) });
+        }
+    }
+
+    /// Asks the store again after a while: it could not answer.
+    fn load_later(&mut self, webhook: WebhookId) {
+        self.parts.metrics.store_failures.inc();
+        let store = self.parts.store.clone();
+        self.hooks.ask(webhook);
+        self.tasks.spawn(async move {
+            tokio::time::sleep(STORE_PAUSE).await;
+            Told::Loaded(webhook, store.load(webhook).await)
+        });
+    }
+
+    fn loaded(&mut self, webhook: WebhookId, queue: Option<Queue>, now: Moment) {
+        if self.hooks.answered(webhook) {
+            // It has changed since.
+            self.load(webhook);
+            return;
+        }
+        match queue {
+            Some(queue) => {
+                if let Restored::ToReorder = self.hooks.restore(queue, &mut self.lanes, now, &self.parts) {
+                    self.reorder(webhook);
+                }
+            }
+            None => {
+                self.hooks.forget(webhook);
+                self.lanes.close(webhook);
+            }
+        }
+    }
+
+    /// Puts a reactivated webhook's deliveries back into the order of creation, a step at a time.
+    fn reorder(&mut self, webhook: WebhookId) {
+        let store = self.parts.store.clone();
+        self.tasks.spawn(async move {
+            Told::Reordered(webhook, store.reorder(webhook, REORDER_STEP).await)
+        });
+    }
+
+    fn tidy(&mut self, now: Moment) {
+        for webhook in self.lanes.forget_idle(now.tick) {
+            self.hooks.forget_idle(webhook);
+        }
+        let metrics = &self.parts.metrics;
+        metrics.past_due_oldest.set(self.lanes.past_due(now.tick).as_secs_f64());
+        metrics.in_flight.set(i64::try_from(self.lanes.in_flight()).unwrap_or(i64::MAX));
+        metrics.lanes.set(i64::try_from(self.lanes.count()).unwrap_or(i64::MAX));
+        metrics.unrecorded.set(i64::try_from(self.open.len()).unwrap_or(i64::MAX));
+    }
+}
+
+/// Counts on a lane as many starts as may have been under way unseen.
+fn suspect(lanes: &mut Lanes, lane: LaneId, count: usize, now: Tick) {
+    for _ in 0..count {
+        lanes.seed(lane, now);
     }
 }

@@ -8,6 +8,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -21,6 +22,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use weir_common::files;
 use weir_common::logging;
 use weir_common::reader::Mistake;
 use weir_common::secret::Secret;
@@ -200,23 +202,15 @@ fn admin_token(
 ) -> Result<Option<Secret<String>>, RunError> {
     let Some(file) = file else { return Ok(None) };
     let unreadable = |source| RunError::Token { path: file.value.clone(), source };
-    let text = std::fs::read_to_string(&file.value).map_err(unreadable)?;
-    match text.lines().next().map(str::trim) {
-        Some(token) if !token.is_empty() => Ok(Some(Secret::new(token.to_owned()))),
-        _ => Err(unreadable(io::Error::other("its first line is empty"))),
-    }
+    files::first_line(Path::new(&file.value)).map(Some).map_err(unreadable)
 }
 
 /// Asks for as many file descriptors as connections may need, two each and some for ourselves,
 /// and says how many connections there may then be.
 fn room_for(connections_max: u64) -> u64 {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
     const OWN: u64 = 128;
     let wanted = connections_max * 2 + OWN;
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return connections_max };
-    let raised = wanted.min(hard).max(soft);
-    let holds = setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok();
-    let descriptors = if holds { raised } else { soft };
+    let descriptors = files::descriptors(wanted);
     // Without room for ourselves half of what there is goes to clients.
     let fits = (descriptors.saturating_sub(OWN) / 2).max(descriptors / 8);
     if fits < connections_max {

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use weir_common::directory::Directory;
+use weir_common::files::{self, unreadable, whole};
 use weir_common::reader::{At, Document, Mistake, Reading};
 
 use crate::identify::Tenants;
@@ -81,7 +82,7 @@ impl Config {
 
     /// The text of the directory file. Where all is built in, so is this.
     fn directory(&self, path: &At<String>) -> Result<String, String> {
-        match read(Path::new(&path.value)) {
+        match files::read(Path::new(&path.value)) {
             Ok(text) => Ok(text),
             Err(_) if self.path.is_none() => Ok(SHIPPED_DIRECTORY.to_owned()),
             Err(why) => Err(format!(
@@ -95,7 +96,7 @@ impl Config {
     /// Reads both files and checks everything in them; or gives every mistake there is.
     pub fn load(&self, seed: Seed) -> Result<(Rules, Origin), Vec<Mistake>> {
         let text = match &self.path {
-            Some(path) => read(path).map_err(|why| vec![unreadable(&self.name(), &why)])?,
+            Some(path) => files::read(path).map_err(|why| vec![unreadable(&self.name(), &why)])?,
             None => SHIPPED.to_owned(),
         };
         let document = Document::new(&self.name(), &text);
@@ -132,28 +133,6 @@ fn buckets(rules: &Rules) -> Vec<Quota> {
     buckets.sort_by_key(|quota| (quota.limit(), quota.window()));
     buckets.dedup();
     buckets
-}
-
-/// A settings file is no larger: a million workspaces take half of it.
-const FILE_BYTES_MAX: u64 = 256 << 20;
-
-/// Reads a regular file. Anything else could keep us waiting for ever.
-fn read(path: &Path) -> std::io::Result<String> {
-    let file = fs::metadata(path)?;
-    if !file.is_file() || file.len() > FILE_BYTES_MAX {
-        let why = "not a regular file, or larger than 256 MiB";
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, why));
-    }
-    fs::read_to_string(path)
-}
-
-/// Where a file is that was named from the directory we run in.
-fn whole(path: &str) -> String {
-    std::path::absolute(path).map_or_else(|_| path.to_owned(), |path| path.display().to_string())
-}
-
-fn unreadable(file: &str, why: &std::io::Error) -> Mistake {
-    Mistake { file: file.to_owned(), line: 1, column: 1, message: format!("cannot read: {why}") }
 }
 
 impl Force {

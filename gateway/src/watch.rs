@@ -4,8 +4,6 @@
 //! Each is a loop that `app` owns and ends. Not here: what follows from what is found.
 
 use std::collections::HashMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +11,7 @@ use std::time::Duration;
 use log::Level;
 use serde_json::json;
 use tokio::task::JoinSet;
+use weir_common::files::{Stamp, stamp};
 use weir_common::logging;
 use weir_common::time::Tick;
 
@@ -144,16 +143,9 @@ pub async fn reload(parts: &Arc<Parts>) -> Reload {
     done.unwrap_or(Reload::Unchanged)
 }
 
-/// What tells one state of a file from another.
-type Stamp = Option<(u64, u64, i64, i64)>;
-
 fn stamps(parts: &Parts) -> Vec<Stamp> {
     let force = parts.force.load();
     let directory = Path::new(&force.rules.settings.directory.path.value);
-    let stamp = |path: &Path| {
-        let of = |file: fs::Metadata| (file.ino(), file.len(), file.mtime(), file.mtime_nsec());
-        fs::metadata(path).ok().map(of)
-    };
     parts.config.path.as_deref().into_iter().chain([directory]).map(stamp).collect()
 }
 

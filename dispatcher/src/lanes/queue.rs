@@ -269,11 +269,12 @@ impl Queue {
 
     /// Whether nothing is left in memory that the store does not know.
     pub(super) fn is_idle(&self) -> bool {
-        self.held.is_empty()
-            && self.complete
-            && self.asked.is_none()
-            && self.in_flight.is_empty()
-            && self.gate == Gate::Open
+        let rests = match self.gate {
+            Gate::Open => self.held.is_empty() && self.complete && self.asked.is_none(),
+            Gate::Closed => true,
+            Gate::Probe(_) => false,
+        };
+        rests && self.in_flight.is_empty()
     }
 
     /// When the probe may be tried next.

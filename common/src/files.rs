@@ -1,0 +1,73 @@
+//! Reads the files an operator names, and says what is wrong with them.
+//!
+//! Not here: what stands in them (`reader`).
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::reader::Mistake;
+use crate::secret::Secret;
+
+/// A settings file is no larger: a million workspaces take half of it.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Reads a regular file. Anything else could keep us waiting for ever.
+///
+/// # Errors
+///
+/// Where it cannot be read, is no regular file, or is larger than any settings file.
+pub fn read(path: &Path) -> io::Result<String> {
+    let file = fs::metadata(path)?;
+    if !file.is_file() || file.len() > FILE_BYTES_MAX {
+        let why = "not a regular file, or larger than 256 MiB";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    fs::read_to_string(path)
+}
+
+/// The secret that stands in a file's first line.
+///
+/// # Errors
+///
+/// Where it cannot be read, or its first line is empty.
+pub fn first_line(path: &Path) -> io::Result<Secret<String>> {
+    let text = read(path)?;
+    match text.lines().next().map(str::trim) {
+        Some(line) if !line.is_empty() => Ok(Secret::new(line.to_owned())),
+        _ => Err(io::Error::other("its first line is empty")),
+    }
+}
+
+/// Where a file is that was named from the directory we run in.
+#[must_use]
+pub fn whole(path: &str) -> String {
+    std::path::absolute(path).map_or_else(|_| path.to_owned(), |path| path.display().to_string())
+}
+
+/// A settings file that cannot be read, as a mistake in it.
+#[must_use]
+pub fn unreadable(file: &str, why: &io::Error) -> Mistake {
+    Mistake { file: file.to_owned(), line: 1, column: 1, message: format!("cannot read: {why}") }
+}
+
+/// What tells one state of a file from another; `None` where it cannot be looked at.
+pub type Stamp = Option<(u64, u64, i64, i64)>;
+
+/// The state a file is in.
+#[must_use]
+pub fn stamp(path: &Path) -> Stamp {
+    let of = |file: fs::Metadata| (file.ino(), file.len(), file.mtime(), file.mtime_nsec());
+    fs::metadata(path).ok().map(of)
+}
+
+/// Asks for as many file descriptors as `wanted`, and says how many there are.
+#[must_use]
+pub fn descriptors(wanted: u64) -> u64 {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return wanted };
+    let raised = wanted.min(hard).max(soft);
+    let holds = setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok();
+    if holds { raised } else { soft }
+}

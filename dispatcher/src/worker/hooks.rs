@@ -1,0 +1,277 @@
+//! The webhooks that the worker knows: where they lead, how they fare, what is to be written.
+//!
+//! What is known here of a webhook's health is newer than what is on disk; a webhook that is read
+//! anew keeps it, unless its owner has reactivated it in the meantime.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+
+use log::Level;
+use serde_json::json;
+use url::Url;
+use weir_common::logging;
+use weir_common::time::{Moment, UnixTime};
+
+use crate::health::{Notice, Policy, Sign};
+use crate::lanes::{Gate, Lanes};
+use crate::mail;
+use crate::model::{DeliveryId, Probe, Secrets, Webhook, WebhookId};
+use crate::outcome::Outcome;
+use crate::parts::Parts;
+use crate::store::{After, Fared, NewMail, Queue};
+
+/// Where a webhook's deliveries go, and what signs them.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) url: Url,
+    pub(super) secrets: Secrets,
+}
+
+struct Hook {
+    webhook: Webhook,
+    target: Arc<Target>,
+    /// When time alone may bring a notice.
+    look_at: Option<UnixTime>,
+}
+
+/// What is to be done with a webhook that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restored {
+    /// Nothing: it is in its lane.
+    Open,
+    /// Its deliveries are to be put into order first.
+    ToReorder,
+}
+
+/// Every webhook that has work or may soon bring a notice.
+#[derive(Default)]
+pub(super) struct Hooks {
+    hooks: HashMap<WebhookId, Hook>,
+    /// When to look at which; what has changed since is passed over.
+    looks: BinaryHeap<Reverse<(UnixTime, WebhookId)>>,
+    /// Those the store is asked about, and whether they have changed since.
+    asked: HashMap<WebhookId, bool>,
+}
+
+impl Hooks {
+    /// Notes that the store is to be asked about a webhook; says whether it is not already.
+    pub(super) fn ask(&mut self, webhook: WebhookId) -> bool {
+        let again = self.asked.contains_key(&webhook);
+        self.asked.insert(webhook, again);
+        !again
+    }
+
+    /// Notes that the store has answered; says whether it has to be asked again.
+    pub(super) fn answered(&mut self, webhook: WebhookId) -> bool {
+        self.asked.remove(&webhook).unwrap_or_default()
+    }
+
+    /// Takes in a webhook as the store has it, and puts it into its lane.
+    pub(super) fn restore(
+        &mut self,
+        queue: Queue,
+        lanes: &mut Lanes,
+        now: Moment,
+        parts: &Parts,
+    ) -> Restored {
+        let Queue { mut webhook, due } = queue;
+        let id = webhook.id;
+        let known = self.hooks.get(&id).map(|hook| &hook.webhook);
+        if let Some(known) = known.filter(|known| known.paused_total == webhook.paused_total) {
+            webhook.health = known.health.clone();
+            webhook.paused_at = known.paused_at;
+            webhook.probing = known.probing;
+        }
+        let Ok(url) = Url::parse(&webhook.url) else {
+            let fields = [("webhook", json!(parts.store.ids().webhook(id)))];
+            logging::event(Level::Error, "a stored URL cannot be read", &fields);
+            return Restored::Open;
+        };
+        let gate = gate_of(&webhook);
+        let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Open };
+        lanes.open(id, webhook.lane, gate, due.map(|due| now.tick_at(due)), now.tick);
+        let target = Arc::new(Target { url, secrets: webhook.secrets.clone() });
+        self.hooks.insert(id, Hook { webhook, target, look_at: None });
+        self.plan(id, &parts.force.load().settings.health, now.unix);
+        restored
+    }
+
+    /// Those whose deliveries a reactivation has not put into order yet.
+    pub(super) fn to_reorder(&self) -> Vec<WebhookId> {
+        let reordering = self.hooks.values().filter(|hook| hook.webhook.reordering);
+        reordering.map(|hook| hook.webhook.id).collect()
+    }
+
+    /// Lets a webhook go that is deleted.
+    pub(super) fn forget(&mut self, webhook: WebhookId) {
+        self.hooks.remove(&webhook);
+    }
+
+    /// Lets a webhook go that has nothing to do, unless it is to be looked at.
+    pub(super) fn forget_idle(&mut self, webhook: WebhookId) {
+        if self.hooks.get(&webhook).is_some_and(|hook| hook.look_at.is_none()) {
+            self.hooks.remove(&webhook);
+        }
+    }
+
+    pub(super) fn target(&self, webhook: WebhookId) -> Option<Arc<Target>> {
+        self.hooks.get(&webhook).map(|hook| hook.target.clone())
+    }
+
+    pub(super) fn webhook(&self, webhook: WebhookId) -> Option<&Webhook> {
+        self.hooks.get(&webhook).map(|hook| &hook.webhook)
+    }
+
+    /// Takes an attempt's end into account; gives the mails that follow.
+    pub(super) fn fared(
+        &mut self,
+        webhook: WebhookId,
+        sign: Sign,
+        outcome: &Outcome,
+        lanes: &mut Lanes,
+        parts: &Parts,
+        now: Moment,
+    ) -> Vec<NewMail> {
+        let policy = parts.force.load().settings.health.clone();
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return Vec::new() };
+        let (health, notice) = hook.webhook.health.after(&policy, sign, now.unix);
+        hook.webhook.health = health;
+        let mails = hook.notice(notice, Some(outcome), lanes, parts, now);
+        self.plan(webhook, &policy, now.unix);
+        mails
+    }
+
+    /// Takes the passing of time into account; gives the mails that follow, where any do.
+    pub(super) fn look(
+        &mut self,
+        webhook: WebhookId,
+        lanes: &mut Lanes,
+        parts: &Parts,
+        now: Moment,
+    ) -> Option<Vec<NewMail>> {
+        let policy = parts.force.load().settings.health.clone();
+        let hook = self.hooks.get_mut(&webhook)?;
+        hook.look_at = None;
+        let (health, notice) = hook.webhook.health.look(&policy, now.unix);
+        hook.webhook.health = health;
+        let mails = notice.map(|_| hook.notice(notice, None, lanes, parts, now));
+        self.plan(webhook, &policy, now.unix);
+        mails
+    }
+
+    /// Takes note of what has become of a delivery that may have been the probe.
+    pub(super) fn probed(
+        &mut self,
+        webhook: WebhookId,
+        delivery: DeliveryId,
+        after: After,
+        lanes: &Lanes,
+    ) {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        if lanes.gate(webhook) == Some(Gate::Probe(Some(delivery))) {
+            hook.webhook.probing = match after {
+                After::Delivered => None,
+                After::Again { .. } => Some(Probe::This(delivery)),
+                After::FailedPermanent => Some(Probe::Any),
+            };
+        }
+    }
+
+    /// Opens the gate of a webhook whose probe is delivered, and on disk as such.
+    pub(super) fn settle(&self, webhook: WebhookId, lanes: &mut Lanes, now: Moment) {
+        let Some(hook) = self.hooks.get(&webhook) else { return };
+        let probes = matches!(lanes.gate(webhook), Some(Gate::Probe(_)));
+        if probes && gate_of(&hook.webhook) == Gate::Open {
+            lanes.set_gate(webhook, Gate::Open, now.tick);
+        }
+    }
+
+    /// What is to be written of a webhook.
+    pub(super) fn record(
+        &self,
+        webhook: WebhookId,
+        policy: &Policy,
+        now: Moment,
+    ) -> Option<Fared> {
+        let known = &self.hooks.get(&webhook)?.webhook;
+        let look_at = known.paused_at.is_none().then(|| known.health.look_at(policy, now.unix));
+        Some(Fared {
+            webhook,
+            health: known.health.clone(),
+            look_at: look_at.flatten(),
+            paused_at: known.paused_at,
+            probing: known.probing,
+        })
+    }
+
+    /// The webhooks whose time has come to be looked at.
+    pub(super) fn due(&mut self, now: Moment) -> Vec<WebhookId> {
+        let mut due = Vec::new();
+        while let Some(Reverse((at, webhook))) = self.looks.peek().copied() {
+            if at > now.unix {
+                break;
+            }
+            self.looks.pop();
+            if self.hooks.get(&webhook).is_some_and(|hook| hook.look_at == Some(at)) {
+                due.push(webhook);
+            }
+        }
+        due
+    }
+
+    fn plan(&mut self, webhook: WebhookId, policy: &Policy, now: UnixTime) {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        let at = hook.webhook.health.look_at(policy, now);
+        let at = at.filter(|_| hook.webhook.paused_at.is_none());
+        if hook.look_at != at {
+            hook.look_at = at;
+            self.looks.extend(at.map(|at| Reverse((at, webhook))));
+        }
+    }
+}
+
+impl Hook {
+    /// Does what a notice asks for; gives its mails.
+    fn notice(
+        &mut self,
+        notice: Option<Notice>,
+        outcome: Option<&Outcome>,
+        lanes: &mut Lanes,
+        parts: &Parts,
+        now: Moment,
+    ) -> Vec<NewMail> {
+        let webhook = &mut self.webhook;
+        let said = match notice {
+            None => return Vec::new(),
+            Some(Notice::Warn) => "a webhook is failing",
+            Some(Notice::Pause) if webhook.paused_at.is_some() => return Vec::new(),
+            Some(Notice::Pause) => "a webhook is paused",
+        };
+        let fields = [
+            ("webhook", json!(parts.store.ids().webhook(webhook.id))),
+            ("workspace", json!(&*webhook.workspace)),
+            ("outcome", json!(outcome.map(ToString::to_string))),
+        ];
+        logging::event(Level::Warn, said, &fields);
+        if notice == Some(Notice::Pause) {
+            parts.metrics.pauses.inc();
+            webhook.paused_at = Some(now.unix);
+            webhook.probing = None;
+            lanes.open(webhook.id, webhook.lane, Gate::Closed, None, now.tick);
+        } else {
+            parts.metrics.warnings.inc();
+        }
+        mail::notices(parts, webhook, notice, outcome, now.unix)
+    }
+}
+
+/// What may be started for a webhook, as it is on disk.
+fn gate_of(webhook: &Webhook) -> Gate {
+    match webhook.probing {
+        _ if webhook.paused_at.is_some() || webhook.reordering => Gate::Closed,
+        Some(Probe::Any) => Gate::Probe(None),
+        Some(Probe::This(delivery)) => Gate::Probe(Some(delivery)),
+        None => Gate::Open,
+    }
+}

@@ -1,0 +1,114 @@
+//! One attempt, from its signature to its receipt; and the line that tells of it.
+//!
+//! Not here: bodies, secrets, paths and queries of URLs. They are never logged.
+
+use std::sync::Arc;
+
+use weir_common::lines::{Added, Line};
+use weir_common::time::{Moment, UnixTime, micros};
+
+use super::hooks::Target;
+use super::verdict::Verdict;
+use crate::deliver::{Parcel, Receipt};
+use crate::model::{LaneId, Ready, WebhookId};
+use crate::outcome::Outcome;
+use crate::parts::Parts;
+use crate::sign::{self, Signed};
+use crate::store::After;
+
+/// An attempt that has started.
+pub(super) struct Sent {
+    pub(super) webhook: WebhookId,
+    pub(super) lane: LaneId,
+    pub(super) ready: Ready,
+    pub(super) started: Moment,
+    pub(super) target: Arc<Target>,
+}
+
+/// An attempt that is over.
+pub(super) struct Tried {
+    pub(super) sent: Sent,
+    pub(super) receipt: Receipt,
+    pub(super) ended: Moment,
+}
+
+impl Sent {
+    /// Signs and sends. The signature's time is that of this attempt (DESIGN §1, 18).
+    pub(super) async fn send(self, parts: &Parts) -> Box<Tried> {
+        let force = parts.force.load_full();
+        let at = self.started.unix;
+        let signed = Signed {
+            event_id: &self.ready.event_id,
+            body: &self.ready.body,
+            unix_seconds: at.0 / 1_000_000,
+        };
+        let secrets = self.target.secrets.signing(at);
+        let parcel = Parcel {
+            url: self.target.url.clone(),
+            headers: sign::headers(&force.settings.signature, &signed, secrets),
+            body: self.ready.body.clone(),
+        };
+        let receipt = force.courier.deliver(parcel).await;
+        Box::new(Tried { sent: self, receipt, ended: parts.clock.now() })
+    }
+}
+
+/// What is told of an attempt.
+pub(super) struct Told<'a> {
+    pub(super) ready: &'a Ready,
+    pub(super) webhook: WebhookId,
+    pub(super) workspace: &'a str,
+    pub(super) receipt: &'a Receipt,
+    pub(super) verdict: &'a Verdict,
+    pub(super) started: Moment,
+    pub(super) ended: Moment,
+}
+
+impl Told<'_> {
+    /// Counts the attempt and writes its line.
+    pub(super) fn tell(&self, parts: &Parts) {
+        let outcome = &self.receipt.outcome;
+        let took = self.ended.tick.since(self.started.tick);
+        let metrics = &parts.metrics;
+        metrics.attempts.with_label_values(&[class(outcome).as_str()]).inc();
+        metrics.attempt_duration.observe(took.as_secs_f64());
+        let state = match self.verdict.after {
+            After::Delivered => Some("delivered"),
+            After::FailedPermanent => Some("failed_permanent"),
+            After::Again { .. } => None,
+        };
+        if let Some(state) = state {
+            metrics.deliveries_ended.with_label_values(&[state]).inc();
+        }
+        let Some(log) = &parts.attempt_log else { return };
+        let ids = parts.store.ids();
+        let mut line = Line::new();
+        line.text("time", &self.started.unix.rfc3339());
+        line.text("workspace", self.workspace);
+        line.text("webhook", &ids.webhook(self.webhook));
+        line.text("delivery", &ids.delivery(self.ready.id));
+        line.text("event", &self.ready.event_id);
+        line.text("type", self.ready.kind.name());
+        line.number("attempt", u64::from(self.ready.attempts) + 1);
+        line.text("outcome", &outcome.to_string());
+        if let Some(status) = outcome.status() {
+            line.number("status", status.into());
+        }
+        line.thousandths("duration_ms", micros(took));
+        line.text("state", state.unwrap_or("waiting"));
+        if let After::Again { due, .. } = self.verdict.after {
+            line.text("next_attempt_at", &UnixTime(due.0).rfc3339());
+        }
+        if log.add(&line.end()) == Added::Dropped {
+            metrics.log_dropped.inc();
+        }
+    }
+}
+
+/// An outcome as a label: statuses by their hundreds, so that there are few.
+fn class(outcome: &Outcome) -> String {
+    match outcome.status() {
+        Some(status) => format!("status_{}xx", status / 100),
+        None => outcome.to_string(),
+    }
+}
