@@ -1,1 +1,116 @@
-//! admin
+//! What an operator asks: health, metrics, the configuration.
+//!
+//! # Invariants
+//!
+//! 1. With a token, nothing but the two probes is answered without it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Method};
+use serde_json::{Value, json};
+use weir_common::problem::Problem;
+use weir_common::secret::{Secret, same};
+
+use crate::parts::{Parts, Reload};
+use crate::serve::{Call, Handler, Reply};
+use crate::sweep;
+
+/// Nothing here reads a body.
+const BODY_BYTES_MAX: usize = 1 << 10;
+
+/// Answers operators.
+pub struct Admin {
+    /// What is shown.
+    pub parts: Arc<Parts>,
+    /// What they must know, where anything.
+    pub token: Option<Secret<String>>,
+}
+
+#[async_trait]
+impl Handler for Admin {
+    async fn handle(&self, call: Call) -> Reply {
+        let reads = matches!(call.method, Method::GET | Method::HEAD);
+        match call.path.as_str() {
+            "/livez" if reads => return text(200, "alive\n"),
+            "/readyz" if reads && self.parts.ready.load(Ordering::Acquire) => {
+                return text(200, "ready\n");
+            }
+            "/readyz" if reads => return text(503, "not ready\n"),
+            _ => {}
+        }
+        if !self.knows(&call.headers) {
+            let reply = problem(401, "unauthorised", "A token is needed", "Send it as `Authorization: Bearer …`.");
+            return reply.with("www-authenticate", "Bearer");
+        }
+        match (call.method.clone(), call.path.as_str()) {
+            (Method::GET | Method::HEAD, "/metrics") => {
+                let headers =
+                    vec![("content-type", "text/plain; version=0.0.4; charset=utf-8".to_owned())];
+                Reply { status: 200, headers, body: self.parts.metrics.text().into() }
+            }
+            (Method::GET | Method::HEAD, "/config") => {
+                Reply::json(200, &self.parts.force.load().origin.effective)
+            }
+            (Method::POST, "/reload") => self.reload().await,
+            (_, "/livez" | "/readyz" | "/metrics" | "/config") => wrong_method("GET, HEAD"),
+            (_, "/reload") => wrong_method("POST"),
+            _ => problem(
+                404,
+                "not-found",
+                "There is nothing here",
+                "There are /livez, /readyz, /metrics, /config and, to POST to, /reload.",
+            ),
+        }
+    }
+
+    fn body_bytes_max(&self, _: &str) -> usize {
+        BODY_BYTES_MAX
+    }
+}
+
+impl Admin {
+    fn knows(&self, headers: &HeaderMap) -> bool {
+        let Some(token) = &self.token else { return true };
+        let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let given = given.and_then(|value| value.split_once(' '));
+        given.is_some_and(|(scheme, given)| {
+            scheme.eq_ignore_ascii_case("bearer")
+                && same(given.trim().as_bytes(), token.expose().as_bytes())
+        })
+    }
+
+    async fn reload(&self) -> Reply {
+        match sweep::reload(&self.parts).await {
+            Reload::Applied => Reply::json(200, &json!({"outcome": "applied"})),
+            Reload::Unchanged => Reply::json(200, &json!({"outcome": "unchanged"})),
+            Reload::Refused(mistakes) => {
+                let problems: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+                Reply::problem(&Problem {
+                    status: 422,
+                    kind: "configuration",
+                    title: "The configuration has mistakes; the earlier one stays in force",
+                    detail: problems.join("\n"),
+                    members: vec![("problems", Value::from(problems))],
+                })
+            }
+        }
+    }
+}
+
+fn text(status: u16, text: &'static str) -> Reply {
+    let headers = vec![("content-type", "text/plain".to_owned())];
+    Reply { status, headers, body: Bytes::from_static(text.as_bytes()) }
+}
+
+fn wrong_method(allowed: &'static str) -> Reply {
+    problem(405, "method", "Not with this method", "See the field Allow.").with("allow", allowed)
+}
+
+fn problem(status: u16, kind: &'static str, title: &'static str, detail: &str) -> Reply {
+    let detail = detail.to_owned();
+    Reply::problem(&Problem { status, kind, title, detail, members: Vec::new() })
+}

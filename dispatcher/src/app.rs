@@ -1,1 +1,294 @@
-//! app
+//! The only place that builds and connects the parts, and that owns every task and thread.
+//!
+//! # Invariants
+//!
+//! 1. The program says that it is ready only when every listener accepts.
+//! 2. A stop takes no new work, finishes what is under way, and ends when nothing is, or when
+//!    `shutdown_grace` is over; what was cut off is sent again by the next start.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use log::Level;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use weir_common::lines::LineLog;
+use weir_common::reader::Mistake;
+use weir_common::secret::Secret;
+use weir_common::time::Clock;
+use weir_common::{files, logging};
+
+use crate::admin::Admin;
+use crate::api::Api;
+use crate::force::{Config, Force};
+use crate::ingest::Ingest;
+use crate::metrics::Metrics;
+use crate::parts::Parts;
+use crate::serve::{self, Bounds, Handler};
+use crate::store::sqlite::{OpenError, SqliteStore};
+use crate::store::{Store, StoreError};
+use crate::worker::{Drained, Handle, News, Worker};
+use crate::{mail, sweep};
+
+/// How long a stop waits for the last lines of attempts to be taken.
+const LOG_GRACE: Duration = Duration::from_secs(1);
+
+/// How long a stop waits for listeners once nothing is under way any more.
+const LISTENERS_GRACE: Duration = Duration::from_secs(2);
+
+/// File descriptors for ourselves: the database, the log, the runtime.
+const OWN_DESCRIPTORS: u64 = 128;
+
+/// Why the program cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The configuration has mistakes.
+    #[error("{}", lines(.0))]
+    Configuration(Vec<Mistake>),
+    /// An address is taken, or not ours.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// Which.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The token's file cannot be read.
+    #[error("cannot read server.admin_token_file `{path}`: {source}")]
+    Token {
+        /// Which file.
+        path: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The database cannot be used.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The database cannot be read.
+    #[error("cannot begin: {0}")]
+    Store(#[from] StoreError),
+    /// The system does not give us what every program needs.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Every mistake, a line each.
+#[must_use]
+pub fn lines(mistakes: &[Mistake]) -> String {
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Runs the dispatcher until it is told to stop.
+pub fn run(config: Config) -> Result<(), RunError> {
+    let clock = Clock::system();
+    let force = config.load(&clock).map_err(RunError::Configuration)?;
+    logging::install(clock.clone(), force.settings.log.level);
+    let mut runtime = Builder::new_multi_thread();
+    if force.settings.server.threads > 0 {
+        runtime.worker_threads(force.settings.server.threads);
+    }
+    let runtime = runtime.enable_all().build()?;
+    let ended = runtime.block_on(serve_until_told(config, clock, force));
+    runtime.shutdown_background();
+    ended
+}
+
+async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<(), RunError> {
+    let signals = Signals::take()?;
+    let server = force.settings.server.clone();
+    let token = admin_token(&force)?;
+    room_for(&force);
+    let api = bind(server.api).await?;
+    let ingest = bind(server.ingest).await?;
+    let admin = bind(server.admin).await?;
+    let store = &force.settings.store.path;
+    let store = SqliteStore::open(store, &force.settings.secrets.key_file, clock.clone())?;
+    let (parts, inbox) = parts(config, clock, force, Arc::new(store));
+    parts.mark_applied();
+    attempt_log_writer(&parts)?;
+    let (stop, stopping) = watch::channel(false);
+    // The operator can look on while deliveries are seen out.
+    let (stop_admin, stopping_admin) = watch::channel(false);
+    let worker = Worker::prepare(parts.clone(), inbox, stopping.clone()).await?;
+
+    let mut listeners = Listeners::new(&parts);
+    listeners.add("api", api, Arc::new(Api::new(parts.clone())), &stopping)?;
+    listeners.add("ingest", ingest, Arc::new(Ingest::new(parts.clone())), &stopping)?;
+    let mut operator = Listeners::new(&parts);
+    operator.add("admin", admin, Arc::new(Admin { parts: parts.clone(), token }), &stopping_admin)?;
+    let mut tasks = beside_deliveries(&parts, &stopping);
+    let mut work = JoinSet::new();
+    work.spawn(worker.run());
+    parts.ready.store(true, Ordering::Release);
+    logging::event(Level::Info, "ready", &[("config", json!(parts.config.name()))]);
+    signals.told_to_stop(&parts).await;
+
+    parts.ready.store(false, Ordering::Release);
+    logging::event(Level::Info, "stopping", &[]);
+    // An error means that nobody listens any more, which is what a stop is for.
+    let _ = stop.send(true);
+    let grace = parts.force.load().settings.server.shutdown_grace;
+    let drained = tokio::time::timeout(grace, work.join_next()).await;
+    let drained = matches!(drained, Ok(Some(Ok(Drained::Yes))));
+    let _ = tokio::time::timeout(LISTENERS_GRACE, listeners.ended()).await;
+    tasks.shutdown().await;
+    if drained {
+        parts.store.close().await?;
+    }
+    let _ = stop_admin.send(true);
+    let _ = tokio::time::timeout(LISTENERS_GRACE, operator.ended()).await;
+    if let Some(log) = &parts.attempt_log {
+        log.close(LOG_GRACE);
+    }
+    logging::event(Level::Info, "stopped", &[("drained", json!(drained))]);
+    Ok(())
+}
+
+fn parts(
+    config: Config,
+    clock: Clock,
+    force: Force,
+    store: Arc<dyn Store>,
+) -> (Arc<Parts>, mpsc::UnboundedReceiver<News>) {
+    let (worker, inbox) = Handle::new();
+    let attempt_log = force.settings.log.attempts.then(|| Arc::new(LineLog::default()));
+    let metrics = Arc::new(Metrics::new());
+    metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+    let parts = Parts {
+        clock,
+        config,
+        store,
+        force: ArcSwap::from_pointee(force),
+        worker,
+        metrics,
+        attempt_log,
+        jobs: Notify::new(),
+        mails: Notify::new(),
+        ready: AtomicBool::new(false),
+    };
+    (Arc::new(parts), inbox)
+}
+
+/// What goes on beside deliveries until it is shut down.
+fn beside_deliveries(parts: &Arc<Parts>, stopping: &watch::Receiver<bool>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(mail::run(parts.clone(), stopping.clone()));
+    tasks.spawn(sweep::jobs(parts.clone()));
+    tasks.spawn(sweep::retention(parts.clone()));
+    tasks.spawn(sweep::files(parts.clone()));
+    tasks.spawn(sweep::figures(parts.clone()));
+    tasks
+}
+
+/// The listeners' tasks.
+struct Listeners {
+    bounds: Bounds,
+    tasks: JoinSet<()>,
+}
+
+impl Listeners {
+    fn new(parts: &Parts) -> Self {
+        let server = &parts.force.load().settings.server;
+        let bounds = Bounds {
+            head_timeout: server.head_timeout,
+            body_timeout: server.body_timeout,
+            connections: Arc::new(Semaphore::new(server.connections_max)),
+        };
+        Self { bounds, tasks: JoinSet::new() }
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        listener: TcpListener,
+        handler: Arc<dyn Handler>,
+        stopping: &watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        let address = listener.local_addr()?;
+        self.tasks.spawn(serve::serve(listener, handler, self.bounds.clone(), stopping.clone()));
+        let fields = [("listener", json!(name)), ("address", json!(address.to_string()))];
+        logging::event(Level::Info, "listening", &fields);
+        Ok(())
+    }
+
+    async fn ended(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
+    TcpListener::bind(address).await.map_err(|source| RunError::Bind { address, source })
+}
+
+fn admin_token(force: &Force) -> Result<Option<Secret<String>>, RunError> {
+    let Some(file) = &force.settings.server.admin_token_file else { return Ok(None) };
+    let unreadable = |source| RunError::Token { path: file.value.clone(), source };
+    files::first_line(Path::new(&file.value)).map(Some).map_err(unreadable)
+}
+
+/// Asks for as many file descriptors as connections either way may need.
+fn room_for(force: &Force) {
+    let settings = &force.settings;
+    let wanted = settings.server.connections_max + settings.egress.in_flight_max * 2;
+    let wanted = wanted as u64 + OWN_DESCRIPTORS;
+    let descriptors = files::descriptors(wanted);
+    if descriptors < wanted {
+        let fields = [
+            ("file_descriptors", json!(descriptors)),
+            ("wanted", json!(wanted)),
+            ("advice", json!("raise LimitNOFILE or ulimit -n, or lower egress.in_flight_max")),
+        ];
+        logging::event(Level::Warn, "file descriptors may run out", &fields);
+    }
+}
+
+/// The writer is not joined: where nobody reads standard output it waits for ever, and the
+/// program does not.
+fn attempt_log_writer(parts: &Parts) -> io::Result<()> {
+    let Some(log) = parts.attempt_log.clone() else { return Ok(()) };
+    let writer = thread::Builder::new().name("attempt-log".to_owned());
+    writer.spawn(move || log.write_out(io::stdout())).map(drop)
+}
+
+/// The signals that we take, from the start on: by default each of them would kill.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn take() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for a signal to stop; one to reload is carried out beside.
+    async fn told_to_stop(mut self, parts: &Arc<Parts>) {
+        let mut reloads = JoinSet::new();
+        loop {
+            let parts = parts.clone();
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hang_up.recv() => {
+                    reloads.spawn(async move { drop(sweep::reload(&parts).await) });
+                }
+                Some(_) = reloads.join_next() => {}
+            }
+        }
+    }
+}

@@ -1,13 +1,296 @@
-//! The command line.
+//! The command line: what can be asked for, and what is printed.
+//!
+//! Not here: exit codes of the shell's own (`main`), running (`app`).
 
-/// Delivers events to webhooks.
-#[derive(Debug, clap::Parser)]
-pub struct Command {}
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use url::Url;
+use weir_common::directory::Directory;
+use weir_common::reader::Document;
+use weir_common::secret::Secret;
+use weir_common::time::Clock;
+
+use crate::app::{self, RunError};
+use crate::auth::{self, Tokens};
+use crate::force::Config;
+use crate::listen::{self, Listen};
+use crate::model::EventType;
+use crate::outcome::Outcome;
+use crate::settings;
+use crate::sign;
+use crate::store::sqlite;
+
+/// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
+const EXIT_USAGE: u8 = 64;
+
+/// Something outside failed: an address, a file, a receiver.
+const EXIT_FAILURE: u8 = 1;
+
+/// Delivers events to webhooks: signed, paced, retried, never lost.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+pub struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Serve until SIGTERM; SIGHUP reloads
+    Run(From),
+    /// Read the configuration and report every problem; exit code 64 if there is one
+    Check(From),
+    /// Receive deliveries on this machine: verify each and print it
+    Listen(Receive),
+    /// Say whether a signature is good
+    Verify(Verify),
+    /// Send a signed example event to a URL, as the dispatcher would
+    SendTest(SendTest),
+    /// Copy the database while the dispatcher runs
+    Backup {
+        #[command(flatten)]
+        from: From,
+        /// The copy, which must not exist yet
+        #[arg(long)]
+        to: PathBuf,
+    },
+    /// Make a token: prints it, and the lines to add to the file of tokens
+    Token(Token),
+    /// Print the JSON Schema of a file, for editors
+    Schema {
+        /// Which file
+        #[arg(value_parser = ["dispatcher", "tokens", "directory"], default_value = "dispatcher")]
+        file: String,
+    },
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+struct From {
+    /// The configuration; without it config/dispatcher.toml, or else the built-in one
+    #[arg(long, short)]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct WithSecret {
+    /// The webhook's secret, whsec_ and all
+    #[arg(long, required_unless_present = "secret_file")]
+    secret: Option<String>,
+    /// A file whose first line is the secret: it then shows in no list of processes
+    #[arg(long, conflicts_with = "secret")]
+    secret_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct Receive {
+    #[command(flatten)]
+    secret: WithSecret,
+    /// Where to listen
+    #[arg(long, default_value = "127.0.0.1:9010")]
+    address: SocketAddr,
+    /// The header that holds the signature
+    #[arg(long, default_value = "Service-Signature")]
+    header: String,
+    /// Where to pass good deliveries on to; its answer becomes ours
+    #[arg(long)]
+    forward: Option<Url>,
+}
+
+#[derive(Debug, Args)]
+struct Verify {
+    #[command(flatten)]
+    secret: WithSecret,
+    /// The header's value, as t=…,v1=…
+    #[arg(long)]
+    header: String,
+    /// The file of the body, byte for byte
+    #[arg(long)]
+    body_file: PathBuf,
+    /// Seconds that the signature's time may differ from now; 0: any
+    #[arg(long, default_value_t = 300)]
+    tolerance: u64,
+}
+
+#[derive(Debug, Args)]
+struct SendTest {
+    /// The receiver
+    #[arg(long)]
+    url: String,
+    #[command(flatten)]
+    secret: WithSecret,
+    /// The type of the event
+    #[arg(long = "type", default_value = "user.created")]
+    kind: String,
+    #[command(flatten)]
+    config: From,
+}
+
+#[derive(Debug, Args)]
+struct Token {
+    /// What the log calls it
+    #[arg(long)]
+    name: String,
+    /// A workspace it may act for, or *; more than once for several
+    #[arg(long = "workspace", required = true)]
+    workspaces: Vec<String>,
+    /// What it may do: webhooks:read, webhooks:write or events:write; more than once for several
+    #[arg(long = "scope", required = true)]
+    scopes: Vec<String>,
+}
 
 impl Command {
     /// Does what was asked, and gives the exit code.
     #[must_use]
     pub fn execute(self) -> u8 {
-        0
+        match self.action {
+            Action::Run(from) => match app::run(from.config()) {
+                Ok(()) => 0,
+                Err(error @ RunError::Configuration(_)) => fail(EXIT_USAGE, &error.to_string()),
+                Err(error) => fail(EXIT_FAILURE, &format!("weir-dispatcher: {error}")),
+            },
+            Action::Check(from) => match from.config().load(&Clock::system()) {
+                Ok(_) => print(&format!("{}: no problems", from.config().name())),
+                Err(mistakes) => fail(EXIT_USAGE, &app::lines(&mistakes)),
+            },
+            Action::Listen(receive) => result(receive.execute()),
+            Action::Verify(verify) => result(verify.execute()),
+            Action::SendTest(send) => result(send.execute()),
+            Action::Backup { from, to } => result(backup(&from, &to)),
+            Action::Token(token) => result(token.execute()),
+            Action::Schema { file } => {
+                let nothing = Document::new("", "");
+                let schema = match file.as_str() {
+                    "tokens" => Tokens::read_with_schema(&nothing).1,
+                    "directory" => Directory::read_with_schema(&nothing).1,
+                    _ => settings::read::read(&nothing).schema,
+                };
+                print(&format!("{schema:#}"))
+            }
+            Action::Completions { shell } => {
+                let mut script = Vec::new();
+                let mut command = Self::command();
+                clap_complete::generate(shell, &mut command, "weir-dispatcher", &mut script);
+                print(String::from_utf8_lossy(&script).trim_end())
+            }
+        }
     }
+}
+
+impl From {
+    fn config(&self) -> Config {
+        Config::new(self.config.clone())
+    }
+}
+
+impl WithSecret {
+    fn secret(self) -> Result<Secret<String>, String> {
+        match (self.secret, self.secret_file) {
+            (Some(secret), _) => Ok(Secret::new(secret)),
+            (None, Some(file)) => weir_common::files::first_line(&file)
+                .map_err(|why| format!("cannot read {}: {why}", file.display())),
+            (None, None) => Err("a secret is needed: --secret or --secret-file".to_owned()),
+        }
+    }
+}
+
+impl Receive {
+    fn execute(self) -> Result<String, String> {
+        let listen = Listen {
+            address: self.address,
+            secret: self.secret.secret()?,
+            header: self.header,
+            forward: self.forward,
+            clock: Clock::system(),
+        };
+        let ended = runtime()?.block_on(listen.run());
+        ended.map(|()| String::new()).map_err(|why| format!("cannot listen: {why}"))
+    }
+}
+
+impl Verify {
+    fn execute(self) -> Result<String, String> {
+        let body = std::fs::read(&self.body_file)
+            .map_err(|why| format!("cannot read {}: {why}", self.body_file.display()))?;
+        let now = Clock::system().now().unix.0 / 1_000_000;
+        let tolerance = Some(self.tolerance).filter(|seconds| *seconds > 0).unwrap_or(u64::MAX);
+        let secret = self.secret.secret()?;
+        sign::verify(secret.expose(), &self.header, &body, now, tolerance)
+            .map(|()| "the signature is good".to_owned())
+            .map_err(|why| format!("the signature is not good: {why}"))
+    }
+}
+
+impl SendTest {
+    fn execute(self) -> Result<String, String> {
+        let kind = EventType::of_name(&self.kind)
+            .ok_or_else(|| format!("unknown type `{}`; known: {}", self.kind, known_types()))?;
+        let clock = Clock::system();
+        let force = self.config.config().load(&clock);
+        let force = force.map_err(|mistakes| app::lines(&mistakes))?;
+        let url = force.egress.canonical(&self.url)?;
+        let secret = self.secret.secret()?;
+        let courier = Arc::clone(&force.courier);
+        let signature = &force.settings.signature;
+        let sending = listen::send_test(&courier, signature, url, &secret, kind, &clock);
+        let receipt = runtime()?.block_on(sending);
+        match receipt.outcome {
+            Outcome::Delivered { status } => Ok(format!("delivered: {status}")),
+            other => Err(format!("not delivered: {other}")),
+        }
+    }
+}
+
+impl Token {
+    fn execute(self) -> Result<String, String> {
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).map_err(|why| why.to_string())?;
+        let (token, entry) = auth::entry(&self.name, &self.workspaces, &self.scopes, random)?;
+        Ok(format!("{token}\n\n# add to the file of tokens (auth.tokens):\n{entry}"))
+    }
+}
+
+fn backup(from: &From, to: &std::path::Path) -> Result<String, String> {
+    let force = from.config().load(&Clock::system());
+    let force = force.map_err(|mistakes| app::lines(&mistakes))?;
+    let path = &force.settings.store.path;
+    sqlite::backup(path, to).map_err(|why| why.to_string())?;
+    let key = force.settings.secrets.key_file.display();
+    Ok(format!("{} is a copy of {}; keep {key} with it", to.display(), path.display()))
+}
+
+fn known_types() -> String {
+    EventType::ALL.map(EventType::name).join(", ")
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|why| format!("cannot start: {why}"))
+}
+
+fn result(result: Result<String, String>) -> u8 {
+    match result {
+        Ok(text) if text.is_empty() => 0,
+        Ok(text) => print(&text),
+        Err(why) => fail(EXIT_FAILURE, &why),
+    }
+}
+
+fn print(text: &str) -> u8 {
+    // A reader that has gone away has read enough.
+    let _ = writeln!(io::stdout(), "{text}");
+    0
+}
+
+fn fail(code: u8, text: &str) -> u8 {
+    let _ = writeln!(io::stderr(), "{text}");
+    code
 }

@@ -1,13 +1,35 @@
 //! What is in force: the settings, the tokens and the directory, swapped as one by a reload.
+//!
+//! # Invariants
+//!
+//! 1. A reload takes all of a new configuration or nothing of it.
+//! 2. What a reload cannot change is refused, not ignored.
+//!
+//! # Not here
+//!
+//! When a reload is asked for (`app`, `admin`), what a configuration may say (`settings`).
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
 use weir_common::directory::Directory;
+use weir_common::files::{self, Stamp, unreadable, whole};
+use weir_common::reader::{At, Document, Mistake, Reading};
+use weir_common::time::Clock;
 
 use crate::auth::Tokens;
 use crate::deliver::Courier;
 use crate::egress::Rules;
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
+
+/// What a program runs with that finds no file: the ones that ship.
+const SHIPPED: &str = include_str!("../../config/dispatcher.toml");
+const SHIPPED_TOKENS: &str = include_str!("../../config/tokens.toml");
+const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
+
+/// Where a program without `--config` looks before it takes the one within it.
+const USUAL: &str = "config/dispatcher.toml";
 
 /// Everything that a reload changes.
 pub struct Force {
@@ -21,4 +43,133 @@ pub struct Force {
     pub egress: Arc<Rules>,
     /// Who calls them.
     pub courier: Arc<Courier>,
+    /// What it was read from: a reload that finds the same has nothing to do.
+    pub origin: Origin,
+}
+
+/// What a configuration was read from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    texts: [String; 3],
+    extra_ca: Stamp,
+    /// Each key's value in force, as given or by default.
+    pub effective: Value,
+}
+
+/// Where the settings are: a file, or within the program.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file, where one was named.
+    pub path: Option<PathBuf>,
+}
+
+impl Config {
+    /// The file that was named, or else `config/dispatcher.toml` where there is one, or else the
+    /// one within the program.
+    #[must_use]
+    pub fn new(named: Option<PathBuf>) -> Self {
+        let usual = || Some(PathBuf::from(USUAL)).filter(|usual| usual.exists());
+        Self { path: named.or_else(usual) }
+    }
+
+    /// What messages call it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let named = |path: &PathBuf| path.display().to_string();
+        self.path.as_ref().map_or_else(|| "built-in dispatcher.toml".to_owned(), named)
+    }
+
+    /// Reads all files and checks everything in them; or gives every mistake there is.
+    pub fn load(&self, clock: &Clock) -> Result<Force, Vec<Mistake>> {
+        let text = match &self.path {
+            Some(path) => {
+                files::read(path).map_err(|why| vec![unreadable(&self.name(), &why)])?
+            }
+            None => SHIPPED.to_owned(),
+        };
+        let document = Document::new(&self.name(), &text);
+        let Reading { made: settings, effective, .. } = settings::read::read(&document);
+        let tokens_text =
+            self.beside(&document, &settings.auth.tokens, "auth.tokens", SHIPPED_TOKENS);
+        let directory_text =
+            self.beside(&document, &settings.directory.path, "directory.path", SHIPPED_DIRECTORY);
+        if let Some(file) = &settings.server.admin_token_file
+            && let Err(why) = files::first_line(Path::new(&file.value))
+        {
+            document.fault(file.at, format!("cannot read `{}`: {why}", file.value));
+        }
+        let of_tokens = Document::new(&settings.auth.tokens.value, &tokens_text);
+        let tokens = Tokens::read(&of_tokens);
+        let of_directory = Document::new(&settings.directory.path.value, &directory_text);
+        let directory = Directory::read(&of_directory);
+        let egress = Arc::new(Rules::system(settings.egress.clone()));
+        let courier = Courier::new(&settings.egress, egress.clone(), clock.clone());
+        if let (Err(why), Some(file)) = (&courier, &settings.egress.extra_ca) {
+            document.fault(file.at, format!("egress.extra_ca `{}`: {why}", file.value));
+        } else if let Err(why) = &courier {
+            document.fault(0, format!("cannot prepare for TLS: {why}"));
+        }
+        let mistakes = [&document, &of_tokens, &of_directory];
+        let mistakes: Vec<Mistake> = mistakes.into_iter().flat_map(Document::mistakes).collect();
+        let extra_ca = settings.egress.extra_ca.as_ref();
+        let extra_ca = extra_ca.and_then(|file| files::stamp(Path::new(&file.value)));
+        let origin = Origin { texts: [text, tokens_text, directory_text], extra_ca, effective };
+        match courier {
+            Ok(courier) if mistakes.is_empty() => {
+                let courier = Arc::new(courier);
+                Ok(Force { settings, tokens, directory, egress, courier, origin })
+            }
+            _ => Err(mistakes),
+        }
+    }
+
+    /// The text of a file that the settings name. Where all is built in, so is this.
+    fn beside(&self, document: &Document, path: &At<String>, key: &str, built_in: &str) -> String {
+        match files::read(Path::new(&path.value)) {
+            Ok(text) => text,
+            Err(_) if self.path.is_none() => built_in.to_owned(),
+            Err(why) => {
+                let place = whole(&path.value);
+                let text = format!(
+                    "cannot read {place}: {why}; set {key}, which counts from the directory that \
+                     the program runs in"
+                );
+                document.fault(path.at, text);
+                String::new()
+            }
+        }
+    }
+}
+
+impl Force {
+    /// What the new settings change that only a restart can.
+    #[must_use]
+    pub fn needs_restart(&self, new: &Settings) -> Vec<&'static str> {
+        let old = &self.settings;
+        let token_file = |settings: &Settings| {
+            settings.server.admin_token_file.as_ref().map(|file| file.value.clone())
+        };
+        let changes = [
+            ("server.api", old.server.api != new.server.api),
+            ("server.ingest", old.server.ingest != new.server.ingest),
+            ("server.admin", old.server.admin != new.server.admin),
+            ("server.admin_token_file", token_file(old) != token_file(new)),
+            ("server.threads", old.server.threads != new.server.threads),
+            ("server.connections_max", old.server.connections_max != new.server.connections_max),
+            ("server.head_timeout", old.server.head_timeout != new.server.head_timeout),
+            ("server.body_timeout", old.server.body_timeout != new.server.body_timeout),
+            ("store", old.store != new.store),
+            ("secrets.key_file", old.secrets.key_file != new.secrets.key_file),
+            ("ingest.waiting_max", old.ingest.waiting_max != new.ingest.waiting_max),
+            ("log.attempts", old.log.attempts != new.log.attempts),
+        ];
+        changes.into_iter().filter(|(_, changed)| *changed).map(|(what, _)| what).collect()
+    }
+
+    /// The files it was read from, beside the settings.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let extra_ca = self.settings.egress.extra_ca.as_ref();
+        let named = [&self.settings.auth.tokens, &self.settings.directory.path];
+        named.into_iter().chain(extra_ca).map(|file| Path::new(&file.value))
+    }
 }

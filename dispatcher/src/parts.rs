@@ -1,11 +1,18 @@
-//! What everyone shares: the clock, the store, what is in force, the metrics, the way to the worker.
+//! What everyone shares: the clock, the store, what is in force, the way to the worker.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
+use log::Level;
+use serde_json::json;
+use tokio::sync::Notify;
+use weir_common::lines::LineLog;
+use weir_common::logging;
+use weir_common::reader::Mistake;
 use weir_common::time::Clock;
 
-use crate::force::Force;
+use crate::force::{Config, Force};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::worker::Handle;
@@ -14,6 +21,8 @@ use crate::worker::Handle;
 pub struct Parts {
     /// The clock.
     pub clock: Clock,
+    /// Where the settings are.
+    pub config: Config,
     /// Where everything is kept.
     pub store: Arc<dyn Store>,
     /// What is in force.
@@ -22,4 +31,76 @@ pub struct Parts {
     pub worker: Handle,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// A line for each attempt, where that is asked for.
+    pub attempt_log: Option<Arc<LineLog>>,
+    /// Tells that a job was written down.
+    pub jobs: Notify,
+    /// Tells that a mail may have been written down.
+    pub mails: Notify,
+    /// Whether every listener accepts.
+    pub ready: AtomicBool,
+}
+
+/// What came of a reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// The new configuration is in force.
+    Applied,
+    /// It is the one that was in force already.
+    Unchanged,
+    /// It has mistakes; the earlier one stays.
+    Refused(Vec<Mistake>),
+}
+
+impl Parts {
+    /// Reads the configuration again and puts it in force, if it is good.
+    pub fn reload(&self) -> Reload {
+        let reload = self.try_reload();
+        let (outcome, level) = match &reload {
+            Reload::Applied => ("applied", Level::Info),
+            Reload::Unchanged => ("unchanged", Level::Info),
+            Reload::Refused(_) => ("refused", Level::Error),
+        };
+        self.metrics.reloads.with_label_values(&[outcome]).inc();
+        let problems = match &reload {
+            Reload::Refused(mistakes) => mistakes.iter().map(ToString::to_string).collect(),
+            Reload::Applied | Reload::Unchanged => Vec::new(),
+        };
+        self.metrics.config_ok.set(i64::from(!matches!(reload, Reload::Refused(_))));
+        let fields = [("outcome", json!(outcome)), ("problems", json!(problems))];
+        logging::event(level, "reload", &fields);
+        if reload == Reload::Applied {
+            self.mark_applied();
+            self.worker.reloaded();
+        }
+        reload
+    }
+
+    /// Notes when the configuration in force was put there.
+    pub fn mark_applied(&self) {
+        self.metrics.config_ok.set(1);
+        let seconds = self.clock.now().unix.0 / 1_000_000;
+        self.metrics.config_applied.set(seconds as f64);
+        log::set_max_level(self.force.load().settings.log.level);
+    }
+
+    fn try_reload(&self) -> Reload {
+        let new = match self.config.load(&self.clock) {
+            Ok(new) => new,
+            Err(mistakes) => return Reload::Refused(mistakes),
+        };
+        let old = self.force.load();
+        if new.origin == old.origin {
+            return Reload::Unchanged;
+        }
+        let needs_restart = old.needs_restart(&new.settings);
+        if !needs_restart.is_empty() {
+            let message =
+                format!("{} cannot change without a restart", needs_restart.join(", "));
+            let file = self.config.name();
+            return Reload::Refused(vec![Mistake { file, line: 1, column: 1, message }]);
+        }
+        self.force.store(Arc::new(new));
+        Reload::Applied
+    }
 }

@@ -1,1 +1,124 @@
-//! sweep
+//! What goes on beside deliveries: jobs, retention, files that change, figures.
+//!
+//! Each is a loop that `app` owns and ends; each takes steps, so that nobody waits for it long.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::Level;
+use serde_json::json;
+use weir_common::files::{Stamp, stamp};
+use weir_common::logging;
+use weir_common::time::{UnixTime, micros};
+
+use crate::parts::{Parts, Reload};
+
+/// Deliveries that a job puts back at a time: a commit of some milliseconds.
+const JOB_STEP: usize = 500;
+
+/// Between two steps of a job: others write in the meantime.
+const JOB_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a job waits for a store that cannot write.
+const JOB_RETRY: Duration = Duration::from_secs(1);
+
+/// Deliveries that are dropped at a time.
+const SWEEP_STEP: usize = 500;
+
+/// Between two steps of dropping.
+const SWEEP_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often it is looked for what may be dropped.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// How often the files are looked at: a change is noticed well within five seconds.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often figures are taken.
+const FIGURES_EVERY: Duration = Duration::from_secs(5);
+
+/// Takes jobs that redeliver by filter to their end, over and over.
+pub async fn jobs(parts: Arc<Parts>) {
+    loop {
+        match parts.store.step_job(JOB_STEP, parts.clock.now().unix).await {
+            Ok(step) => {
+                for webhook in step.webhooks {
+                    parts.worker.changed(webhook);
+                }
+                if step.more {
+                    tokio::time::sleep(JOB_PAUSE).await;
+                } else {
+                    parts.jobs.notified().await;
+                }
+            }
+            Err(error) => {
+                let fields = [("error", json!(error.to_string()))];
+                logging::event(Level::Error, "a job cannot go on yet", &fields);
+                tokio::time::sleep(JOB_RETRY).await;
+            }
+        }
+    }
+}
+
+/// Drops what has been kept for long enough, over and over.
+pub async fn retention(parts: Arc<Parts>) {
+    loop {
+        let retention = parts.force.load().settings.retention.clone();
+        let now = parts.clock.now().unix;
+        let before = |kept: Duration| UnixTime(now.0.saturating_sub(micros(kept)));
+        let (delivered, failed) = (before(retention.delivered), before(retention.failed));
+        match parts.store.sweep(delivered, failed, SWEEP_STEP).await {
+            Ok(true) => tokio::time::sleep(SWEEP_PAUSE).await,
+            Ok(false) => tokio::time::sleep(SWEEP_EVERY).await,
+            Err(error) => {
+                let fields = [("error", json!(error.to_string()))];
+                logging::event(Level::Warn, "nothing can be dropped yet", &fields);
+                tokio::time::sleep(SWEEP_EVERY).await;
+            }
+        }
+    }
+}
+
+/// Reloads when one of the configuration's files changes.
+pub async fn files(parts: Arc<Parts>) {
+    let mut in_force = stamps(&parts);
+    let mut seen = in_force.clone();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let now = stamps(&parts);
+        // A file that is still being written looks different each time: it is left to settle.
+        if now == seen && now != in_force {
+            reload(&parts).await;
+            in_force = stamps(&parts);
+        }
+        seen = now;
+    }
+}
+
+fn stamps(parts: &Parts) -> Vec<Stamp> {
+    let force = parts.force.load();
+    parts.config.path.as_deref().into_iter().chain(force.files()).map(Path::new).map(stamp).collect()
+}
+
+/// Reloads where nobody waits for it: a large directory takes a moment to read.
+pub async fn reload(parts: &Arc<Parts>) -> Reload {
+    let parts = parts.clone();
+    let done = tokio::task::spawn_blocking(move || parts.reload()).await;
+    // A panic there is ours to mend, and leaves the earlier configuration in force.
+    done.unwrap_or(Reload::Unchanged)
+}
+
+/// Counts what is in the store, over and over.
+pub async fn figures(parts: Arc<Parts>) {
+    let shown = |figure: u64| i64::try_from(figure).unwrap_or(i64::MAX);
+    loop {
+        if let Ok(figures) = parts.store.figures().await {
+            parts.metrics.waiting.set(shown(figures.waiting));
+            parts.metrics.webhooks.set(shown(figures.webhooks));
+            parts.metrics.store_bytes.set(shown(figures.bytes));
+            parts.metrics.store_commits.set(shown(figures.commits));
+        }
+        tokio::time::sleep(FIGURES_EVERY).await;
+    }
+}
