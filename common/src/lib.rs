@@ -3,13 +3,15 @@
 //! `time` is the one place that reads a clock. `rolling` and `bucket` decide what fits an
 //! allowance, `decision` is what they answer. `ids`, `secret` and `problem` are values with a
 //! fixed shape. `reader` turns a settings file into values and every mistake in it into a line;
-//! `directory` reads who belongs to whom. `logging` writes the program's own log.
+//! `directory` reads who belongs to whom. `logging` writes the program's own log, `metrics` what a
+//! program counts.
 
 pub mod bucket;
 pub mod decision;
 pub mod directory;
 pub mod ids;
 pub mod logging;
+pub mod metrics;
 pub mod problem;
 pub mod reader;
 pub mod rolling;
