@@ -4,8 +4,8 @@
 //! allowance, `decision` is what they answer. `ids`, `secret` and `problem` are values with a
 //! fixed shape. `reader` turns a settings file into values and every mistake in it into a line;
 //! `directory` reads who belongs to whom, `files`
-//! reads what an operator names. `logging` writes the program's own log, `lines` the
-//! lines that others read.
+//! what an operator names. `logging` writes the program's own log, `lines` the lines that others
+//! read, `metrics` what a program counts.
 
 pub mod bucket;
 pub mod decision;
@@ -14,6 +14,7 @@ pub mod files;
 pub mod ids;
 pub mod lines;
 pub mod logging;
+pub mod metrics;
 pub mod problem;
 pub mod reader;
 pub mod rolling;

@@ -288,6 +288,54 @@ mod tests {
         assert_eq!(limit["additionalProperties"], false);
     }
 
+    /// Reads what only lists, shares and secrets have.
+    fn read_more(table: &mut Table<'_>) -> (Vec<u64>, Vec<Duration>, f64) {
+        let numbers = table.numbers("ports", 1..=65_535, "Which.");
+        let spans = table.spans("delays", WINDOWS, "When.");
+        let share = table.share_or("share", 0.05, "How much.");
+        table.text("password", "What nobody is shown.");
+        table.hide("password");
+        let numbers = numbers.into_iter().map(|number| number.value).collect();
+        (numbers, spans.into_iter().map(|span| span.value).collect(), share)
+    }
+
+    #[test]
+    fn lists_and_shares_are_read_and_secrets_are_not_shown() {
+        let text = "ports = [443, 0x1F]\ndelays = [\"1s\", \"5ms\"]\nshare = 0.5\npassword = \"p\"";
+        let document = Document::new("f.toml", text);
+        let Reading { made, effective, .. } = document.read(read_more);
+        assert_eq!(document.mistakes(), []);
+        let spans = vec![Duration::from_secs(1), Duration::from_millis(5)];
+        assert_eq!(made, (vec![443, 31], spans, 0.5));
+        let shown = json!({"ports": [443, 31], "delays": ["1s", "5ms"], "share": 0.5,
+            "password": "***"});
+        assert_eq!(effective, shown);
+    }
+
+    #[test]
+    fn each_item_that_is_wrong_is_reported_at_its_place() {
+        let text = "ports = [0, 1, \"a\"]\ndelays = [\"1s\", \"2h\"]\nshare = 1.5";
+        let document = Document::new("f.toml", text);
+        let made = document.read(read_more).made;
+        assert_eq!(made, (vec![1], vec![Duration::from_secs(1)], 0.05));
+        let found: Vec<_> = document.mistakes().iter().map(ToString::to_string).collect();
+        assert_eq!(
+            found,
+            [
+                "f.toml:1:10: ports must be a list of whole numbers from 1 to 65535, not 0",
+                "f.toml:1:16: ports must be a list of whole numbers from 1 to 65535, not \"a\"",
+                "f.toml:2:17: delays must be a list of times such as \"10s\", from 1ms to 1m, \
+                 not \"2h\"",
+                "f.toml:3:9: share must be a share from 0 to 1, such as 0.05, not 1.5",
+            ]
+        );
+        for text in ["share = -0.1", "share = nan", "share = \"5%\"", "ports = 443"] {
+            let document = Document::new("f.toml", text);
+            let _ = document.read(read_more);
+            assert_eq!(document.count(), 1, "{text}");
+        }
+    }
+
     #[test]
     fn times_are_shown_in_the_largest_unit_that_is_whole() {
         for (text, shown_as) in

@@ -2,6 +2,8 @@
 //!
 //! Not here: how a file is read (`settings::read`), what the values are for.
 
+mod read;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::reader::At;
 
+pub use self::read::read;
 use crate::health::Policy;
 use crate::schedule::Schedule;
 

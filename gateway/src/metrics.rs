@@ -6,56 +6,16 @@
 use std::sync::OnceLock;
 
 use prometheus::{
-    Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder,
+    Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
-
-/// From a request that a cache answers to one that a person gives up on, in seconds.
-const DURATION_BUCKETS: [f64; 14] =
-    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+use weir_common::metrics;
 
 /// The statuses that HTTP has room for.
 const STATUSES: usize = 1_000;
 
-macro_rules! metrics {
-    ($($(#[doc = $help:literal])+
-       $field:ident: $type:ident = $name:literal $(, $label:literal)*;)+) => {
-        /// Every metric.
-        pub struct Metrics {
-            registry: Registry,
-            $($(#[doc = $help])+ pub $field: $type,)+
-        }
-
-        impl Metrics {
-            /// All at zero.
-            ///
-            /// # Panics
-            ///
-            /// Where the list above names two metrics alike, which its test would find.
-            #[must_use]
-            pub fn new() -> Self {
-                let registry = Registry::new();
-                $(let $field = <$type as Metric>::made(
-                    concat!("weir_gateway_", $name), concat!($($help),+).trim(), &[$($label),*]);
-                let added = registry.register(Box::new($field.clone()));
-                added.expect("each metric has a name of its own");)+
-                Self { registry, $($field),+ }
-            }
-
-            /// Name, labels and meaning of each, for the documentation.
-            #[must_use]
-            pub fn table() -> Vec<(&'static str, Vec<&'static str>, &'static str)> {
-                vec![$((
-                    concat!("weir_gateway_", $name),
-                    vec![$($label),*],
-                    concat!($($help),+).trim(),
-                )),+]
-            }
-        }
-    };
-}
-
 metrics! {
+    prefix: "weir_gateway_";
+
     /// Requests answered, by plane and status.
     requests: IntCounterVec = "requests_total", "plane", "code";
     /// Time from a request's head to the end of its answer.
@@ -97,15 +57,6 @@ metrics! {
 }
 
 impl Metrics {
-    /// All of them, in Prometheus' text format.
-    #[must_use]
-    pub fn text(&self) -> Vec<u8> {
-        let mut text = Vec::new();
-        // Writing to memory fails only for a metric without a name, and all have one.
-        let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
-        text
-    }
-
     /// The counters of one plane, looked up once.
     #[must_use]
     pub fn plane(&self, name: &str) -> PlaneMeter {
@@ -126,12 +77,6 @@ impl Metrics {
             refuse: counter("refuse"),
             would_refuse: counter("would_refuse"),
         }
-    }
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -163,50 +108,6 @@ pub struct LimitMeter {
     pub refuse: IntCounter,
     /// Requests it would have refused, were it enforced.
     pub would_refuse: IntCounter,
-}
-
-/// How each type of metric is made.
-trait Metric: prometheus::core::Collector + Clone {
-    fn made(name: &str, help: &str, labels: &[&str]) -> Self;
-}
-
-const WELL_NAMED: &str = "the list above has valid names";
-
-impl Metric for IntCounter {
-    fn made(name: &str, help: &str, _labels: &[&str]) -> Self {
-        Self::new(name, help).expect(WELL_NAMED)
-    }
-}
-
-impl Metric for IntGauge {
-    fn made(name: &str, help: &str, _labels: &[&str]) -> Self {
-        Self::new(name, help).expect(WELL_NAMED)
-    }
-}
-
-impl Metric for Gauge {
-    fn made(name: &str, help: &str, _labels: &[&str]) -> Self {
-        Self::new(name, help).expect(WELL_NAMED)
-    }
-}
-
-impl Metric for IntCounterVec {
-    fn made(name: &str, help: &str, labels: &[&str]) -> Self {
-        Self::new(Opts::new(name, help), labels).expect(WELL_NAMED)
-    }
-}
-
-impl Metric for IntGaugeVec {
-    fn made(name: &str, help: &str, labels: &[&str]) -> Self {
-        Self::new(Opts::new(name, help), labels).expect(WELL_NAMED)
-    }
-}
-
-impl Metric for HistogramVec {
-    fn made(name: &str, help: &str, labels: &[&str]) -> Self {
-        let options = HistogramOpts::new(name, help).buckets(DURATION_BUCKETS.to_vec());
-        Self::new(options, labels).expect(WELL_NAMED)
-    }
 }
 
 #[cfg(test)]

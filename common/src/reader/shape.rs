@@ -26,7 +26,9 @@ pub(super) fn json_of(value: &DeValue<'_>) -> Value {
         DeValue::Integer(digits) => {
             i64::from_str_radix(digits.as_str(), digits.radix()).ok().into()
         }
-        DeValue::Float(digits) => digits.as_str().into(),
+        DeValue::Float(digits) => {
+            digits.as_str().parse::<f64>().map_or_else(|_| digits.as_str().into(), Value::from)
+        }
         DeValue::Boolean(flag) => (*flag).into(),
         DeValue::Datetime(date) => date.to_string().into(),
         DeValue::Array(items) => items.iter().map(|item| json_of(item.get_ref())).collect(),

@@ -3,6 +3,8 @@
 //! Each method asks for one kind of value, notes what it asked for in the schema, and leaves a
 //! mistake in the document where something else stands there.
 
+mod lists;
+
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
@@ -88,25 +90,6 @@ impl<'d> Table<'d> {
         }
     }
 
-    /// A list of texts; empty where not given.
-    pub fn texts(&mut self, key: &str, doc: &str) -> Vec<At<String>> {
-        self.ask(key, doc, json!({"type": "array", "items": {"type": "string"}}));
-        let Some((at, value)) = self.value(key) else { return Vec::new() };
-        let DeValue::Array(items) = value else {
-            return self.wrong(key, at, value, "a list of texts").unwrap_or_default();
-        };
-        let mut texts = Vec::new();
-        for item in items {
-            match item.get_ref() {
-                DeValue::String(text) => {
-                    texts.push(At { value: text.to_string(), at: item.span().start })
-                }
-                other => drop(self.wrong::<()>(key, item.span().start, other, "a list of texts")),
-            }
-        }
-        texts
-    }
-
     /// `true` or `false`.
     pub fn flag(&mut self, key: &str, default: bool, doc: &str) -> bool {
         self.ask(key, doc, json!({"type": "boolean"}));
@@ -150,6 +133,21 @@ impl<'d> Table<'d> {
         let number = self.number(key, range, doc);
         self.set_default(key, default.into());
         number.map_or(default, |number| number.value)
+    }
+
+    /// A share from 0 to 1, or `default`.
+    pub fn share_or(&mut self, key: &str, default: f64, doc: &str) -> f64 {
+        self.ask(key, doc, json!({"type": "number", "minimum": 0, "maximum": 1}));
+        self.set_default(key, default.into());
+        let Some((at, value)) = self.value(key) else { return default };
+        let share = match value {
+            DeValue::Float(digits) => digits.as_str().parse().ok(),
+            DeValue::Integer(digits) => digits.as_str().parse().ok(),
+            _ => None,
+        };
+        share.filter(|share| (0.0..=1.0).contains(share)).unwrap_or_else(|| {
+            self.wrong(key, at, value, "a share from 0 to 1, such as 0.05").unwrap_or(default)
+        })
     }
 
     /// A length of time within `range`, written as `"10s"` or `"1m 30s"`, where given.
@@ -286,42 +284,6 @@ impl<'d> Table<'d> {
         made
     }
 
-    /// Every `[[key]]`, in the order of the file.
-    pub fn list<T>(
-        &mut self,
-        key: &str,
-        doc: &str,
-        mut read: impl FnMut(&mut Table<'_>) -> T,
-    ) -> Vec<T> {
-        let (mut made, mut effective) = (Vec::new(), Vec::new());
-        match self.value(key) {
-            Some((_, DeValue::Array(items))) => {
-                for item in items {
-                    let DeValue::Table(given) = item.get_ref() else {
-                        self.wrong::<()>(
-                            key,
-                            item.span().start,
-                            item.get_ref(),
-                            "a list of tables",
-                        );
-                        continue;
-                    };
-                    let start = item.span().start;
-                    let mut table =
-                        Table::new(self.document, Some(given), start, self.name_of(key));
-                    made.push(read(&mut table));
-                    effective.push(table.finish().effective);
-                }
-            }
-            Some((at, value)) => drop(self.wrong::<()>(key, at, value, "a list of tables")),
-            None => {}
-        }
-        let shape = shape_of(|table| drop(read(table)));
-        self.ask(key, doc, json!({"type": "array", "items": shape}));
-        self.effective.insert(key.to_owned(), effective.into());
-        made
-    }
-
     /// Reports what was not asked for and gives the schema of what was.
     pub(super) fn finish(self) -> Shape {
         let known: Vec<&str> = self.asked.keys().map(String::as_str).collect();
@@ -383,6 +345,13 @@ impl<'d> Table<'d> {
         }
         if self.value(key).is_none() {
             self.effective.insert(key.to_owned(), default);
+        }
+    }
+
+    /// Keeps the value of `key` from whoever looks at what is in force.
+    pub fn hide(&mut self, key: &str) {
+        if let Some(value) = self.effective.get_mut(key) {
+            *value = "***".into();
         }
     }
 

@@ -11,7 +11,6 @@ use super::hooks::Target;
 use super::verdict::Verdict;
 use crate::deliver::{Parcel, Receipt};
 use crate::model::{LaneId, Ready, WebhookId};
-use crate::outcome::Outcome;
 use crate::parts::Parts;
 use crate::sign::{self, Signed};
 use crate::store::After;
@@ -70,8 +69,7 @@ impl Told<'_> {
         let outcome = &self.receipt.outcome;
         let took = self.ended.tick.since(self.started.tick);
         let metrics = &parts.metrics;
-        metrics.attempts.with_label_values(&[class(outcome).as_str()]).inc();
-        metrics.attempt_duration.observe(took.as_secs_f64());
+        metrics.attempt(outcome, took);
         let state = match self.verdict.after {
             After::Delivered => Some("delivered"),
             After::FailedPermanent => Some("failed_permanent"),
@@ -102,13 +100,5 @@ impl Told<'_> {
         if log.add(&line.end()) == Added::Dropped {
             metrics.log_dropped.inc();
         }
-    }
-}
-
-/// An outcome as a label: statuses by their hundreds, so that there are few.
-fn class(outcome: &Outcome) -> String {
-    match outcome.status() {
-        Some(status) => format!("status_{}xx", status / 100),
-        None => outcome.to_string(),
     }
 }

@@ -1,0 +1,110 @@
+//! Lists in a settings file: each item is read by itself, and each that is wrong is reported.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toml::de::DeValue;
+
+use super::super::shape::shape_of;
+use super::super::{At, shown, span_of};
+use super::Table;
+
+impl Table<'_> {
+    /// A list of texts; empty where not given.
+    pub fn texts(&mut self, key: &str, doc: &str) -> Vec<At<String>> {
+        self.items(key, doc, json!({"type": "string"}), "a list of texts", |item| match item {
+            DeValue::String(text) => Some(text.to_string()),
+            _ => None,
+        })
+    }
+
+    /// A list of whole numbers within `range`; empty where not given.
+    pub fn numbers(&mut self, key: &str, range: RangeInclusive<u64>, doc: &str) -> Vec<At<u64>> {
+        let (least, most) = (range.start(), range.end());
+        let shape = json!({"type": "integer", "minimum": least, "maximum": most});
+        let wanted = format!("a list of whole numbers from {least} to {most}");
+        self.items(key, doc, shape, &wanted, |item| match item {
+            DeValue::Integer(digits) => u64::from_str_radix(digits.as_str(), digits.radix())
+                .ok()
+                .filter(|number| range.contains(number)),
+            _ => None,
+        })
+    }
+
+    /// A list of lengths of time within `range`; empty where not given.
+    pub fn spans(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<Duration>,
+        doc: &str,
+    ) -> Vec<At<Duration>> {
+        let shape = json!({"type": "string", "examples": ["10s", "1m", "24h"]});
+        let (least, most) = (shown(*range.start()), shown(*range.end()));
+        let wanted = format!("a list of times such as \"10s\", from {least} to {most}");
+        self.items(key, doc, shape, &wanted, |item| match item {
+            DeValue::String(text) => span_of(text).filter(|span| range.contains(span)),
+            _ => None,
+        })
+    }
+
+    /// Every `[[key]]`, in the order of the file.
+    pub fn list<T>(
+        &mut self,
+        key: &str,
+        doc: &str,
+        mut read: impl FnMut(&mut Table<'_>) -> T,
+    ) -> Vec<T> {
+        let (mut made, mut effective) = (Vec::new(), Vec::new());
+        match self.value(key) {
+            Some((_, DeValue::Array(items))) => {
+                for item in items {
+                    let DeValue::Table(given) = item.get_ref() else {
+                        self.wrong::<()>(
+                            key,
+                            item.span().start,
+                            item.get_ref(),
+                            "a list of tables",
+                        );
+                        continue;
+                    };
+                    let start = item.span().start;
+                    let mut table =
+                        Table::new(self.document, Some(given), start, self.name_of(key));
+                    made.push(read(&mut table));
+                    effective.push(table.finish().effective);
+                }
+            }
+            Some((at, value)) => drop(self.wrong::<()>(key, at, value, "a list of tables")),
+            None => {}
+        }
+        let shape = shape_of(|table| drop(read(table)));
+        self.ask(key, doc, json!({"type": "array", "items": shape}));
+        self.effective.insert(key.to_owned(), effective.into());
+        made
+    }
+
+    fn items<T>(
+        &mut self,
+        key: &str,
+        doc: &str,
+        shape: Value,
+        wanted: &str,
+        read: impl Fn(&DeValue<'_>) -> Option<T>,
+    ) -> Vec<At<T>> {
+        self.ask(key, doc, json!({"type": "array", "items": shape}));
+        let Some((at, value)) = self.value(key) else { return Vec::new() };
+        let DeValue::Array(items) = value else {
+            return self.wrong(key, at, value, wanted).unwrap_or_default();
+        };
+        let mut made = Vec::new();
+        for item in items {
+            let at = item.span().start;
+            match read(item.get_ref()) {
+                Some(value) => made.push(At { value, at }),
+                None => drop(self.wrong::<()>(key, at, item.get_ref(), wanted)),
+            }
+        }
+        made
+    }
+}

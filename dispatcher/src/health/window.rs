@@ -1,0 +1,204 @@
+//! Counts attempts in buckets of time: the one of now and the thirty before it.
+//!
+//! Only buckets in use are kept, and few bytes of them: the first one's number, then for each how
+//! many buckets it lies behind the one before, its 2xx and its failures, in one flat list.
+//!
+//! Not here: what the counts mean (`health`).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use weir_common::time::{UnixTime, micros};
+
+/// Buckets before the current one that still count.
+const BUCKETS: u64 = 30;
+
+/// Buckets that say how an endpoint fares of late.
+const LATEST: u64 = 5;
+
+/// Shares are compared in whole billionths, so that 29 of 100 are never more than 0.29.
+const WHOLE: f64 = 1e9;
+
+/// Attempts of late, in the order of time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Kept", into = "Kept")]
+pub(super) struct Window {
+    /// Of a bucket, in microseconds; 0 before there is any.
+    width: u64,
+    buckets: Vec<Bucket>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Bucket {
+    /// Its start, in widths since 1970.
+    number: u64,
+    well: u32,
+    ill: u32,
+}
+
+/// A window as it is stored.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept {
+    /// The width.
+    #[serde(rename = "w")]
+    width: u64,
+    /// The number that the first distance counts from.
+    #[serde(rename = "n")]
+    number: u64,
+    /// Distance, 2xx, failures; distance, 2xx, failures; …
+    #[serde(rename = "c")]
+    counts: Vec<u64>,
+}
+
+/// What some attempts came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) well: u64,
+    pub(super) ill: u64,
+}
+
+impl Counted {
+    /// Whether more than `share` of them failed.
+    pub(super) fn is_over(self, share: f64) -> bool {
+        self.failed() > self.allowed(share)
+    }
+
+    /// Whether at most half of `share` failed, or none at all.
+    pub(super) fn is_calm(self, share: f64) -> bool {
+        self.ill == 0 || self.failed() * 2 <= self.allowed(share)
+    }
+
+    fn failed(self) -> u128 {
+        u128::from(self.ill) * WHOLE as u128
+    }
+
+    fn allowed(self, share: f64) -> u128 {
+        (u128::from(self.well) + u128::from(self.ill)) * (share * WHOLE).round() as u128
+    }
+}
+
+impl Window {
+    /// Whether it holds no attempt.
+    pub(super) fn is_empty(&self) -> bool {
+        self.buckets.is_empty()
+    }
+
+    /// Takes up another length of the window.
+    pub(super) fn fit(&mut self, span: Duration) {
+        // Rounded up, so that what is `span` old is still in the window.
+        let width = micros(span).div_ceil(BUCKETS).max(1);
+        if self.width != width {
+            let old = std::mem::replace(&mut self.width, width);
+            self.renumber(|number| number.saturating_mul(old) / width);
+        }
+    }
+
+    /// Takes what lies in the future for now's, and says whether there was any.
+    pub(super) fn set_back(&mut self, now: UnixTime) -> bool {
+        let current = now.0 / self.width.max(1);
+        // Attempts that end together are told in any order: one bucket ahead is no other clock.
+        let ahead = self.buckets.last().is_some_and(|last| last.number > current + 1);
+        if ahead {
+            self.renumber(|number| number.min(current));
+        }
+        ahead
+    }
+
+    /// Counts an attempt; [`Window::fit`] came before.
+    pub(super) fn count(&mut self, well: bool, now: UnixTime) {
+        let number = now.0 / self.width.max(1);
+        self.add(Bucket { number, well: well.into(), ill: (!well).into() });
+    }
+
+    /// Drops the oldest bucket if it has left the window, and says whether it has.
+    pub(super) fn drop_oldest(&mut self, now: UnixTime) -> bool {
+        let gone = self.drops_at().is_some_and(|at| at <= now);
+        if gone {
+            self.buckets.remove(0);
+        }
+        gone
+    }
+
+    /// When the oldest bucket leaves the window.
+    pub(super) fn drops_at(&self) -> Option<UnixTime> {
+        let end = self.buckets.first()?.number.saturating_add(BUCKETS + 1);
+        Some(UnixTime(end.saturating_mul(self.width)))
+    }
+
+    /// All attempts in it.
+    pub(super) fn all(&self) -> Counted {
+        sum(&self.buckets)
+    }
+
+    /// Those of the last five buckets up to the last one in use.
+    pub(super) fn latest(&self) -> Counted {
+        let last = self.buckets.last().map_or(0, |last| last.number);
+        let from = self.buckets.partition_point(|one| one.number.saturating_add(LATEST) <= last);
+        sum(self.buckets.get(from..).unwrap_or_default())
+    }
+
+    /// When each bucket in use starts, its 2xx and its failures.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (UnixTime, u32, u32)> {
+        let start = |bucket: &Bucket| UnixTime(bucket.number.saturating_mul(self.width));
+        self.buckets.iter().map(move |bucket| (start(bucket), bucket.well, bucket.ill))
+    }
+
+    fn renumber(&mut self, new: impl Fn(u64) -> u64) {
+        for bucket in std::mem::take(&mut self.buckets) {
+            self.add(Bucket { number: new(bucket.number), ..bucket });
+        }
+    }
+
+    /// Adds to the end, or to the last bucket.
+    fn add(&mut self, more: Bucket) {
+        match self.buckets.last_mut() {
+            Some(last) if last.number >= more.number => {
+                last.well = last.well.saturating_add(more.well);
+                last.ill = last.ill.saturating_add(more.ill);
+            }
+            _ => self.buckets.push(more),
+        }
+    }
+}
+
+fn sum(buckets: &[Bucket]) -> Counted {
+    let zero = Counted::default();
+    buckets.iter().fold(zero, |sum, one| Counted {
+        well: sum.well + u64::from(one.well),
+        ill: sum.ill + u64::from(one.ill),
+    })
+}
+
+impl From<Window> for Kept {
+    fn from(window: Window) -> Self {
+        let number = window.buckets.first().map_or(0, |first| first.number);
+        let mut before = number;
+        let counts = window.buckets.iter().flat_map(|bucket| {
+            let distance = bucket.number - std::mem::replace(&mut before, bucket.number);
+            [distance, bucket.well.into(), bucket.ill.into()]
+        });
+        let counts = counts.collect();
+        Self { width: window.width, number, counts }
+    }
+}
+
+impl From<Kept> for Window {
+    /// Takes whatever was stored; nothing is believed that could be more than a window holds.
+    fn from(kept: Kept) -> Self {
+        let mut window = Self { width: kept.width, buckets: Vec::new() };
+        let mut number = kept.number;
+        let most = usize::try_from(BUCKETS + 1).unwrap_or(usize::MAX);
+        for counted in kept.counts.chunks_exact(3).take(most) {
+            let [distance, well, ill] = counted else { continue };
+            number = number.saturating_add(*distance);
+            let (well, ill) = (small(*well), small(*ill));
+            window.add(Bucket { number, well, ill });
+        }
+        window
+    }
+}
+
+fn small(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
