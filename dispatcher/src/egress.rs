@@ -5,7 +5,7 @@
 //! 1. No connection is opened to an address that was not checked, whatever DNS says (DESIGN
 //!    invariant 11): the connection goes to an address that [`Rules::addresses`] gave, and that
 //!    gives none that is forbidden. An address that stands in a URL never meets a resolver, so
-//!    [`Rules::canonical`] and [`Rules::check_literal`] judge it.
+//!    [`Rules::canonical`] judges it, before every attempt anew.
 //! 2. The same rules hold when a URL is registered and when it is called.
 
 pub mod address;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use url::{Host, Url};
+use url::Url;
 
 use self::lookup::{Lookup, System};
 use crate::settings::Egress;
@@ -68,16 +68,6 @@ impl Rules {
         address::forbidden(address, &self.egress.allow_networks)
     }
 
-    /// Refuses a URL whose host is an address that may not be called.
-    pub fn check_literal(&self, url: &Url) -> Result<(), AddressError> {
-        let address: IpAddr = match url.host() {
-            Some(Host::Ipv4(four)) => four.into(),
-            Some(Host::Ipv6(six)) => six.into(),
-            Some(Host::Domain(_)) | None => return Ok(()),
-        };
-        self.forbidden(address).map_or(Ok(()), |_| Err(AddressError::Blocked))
-    }
-
     /// Refuses a canonical URL whose name resolves, now, to nothing that may be called. A name
     /// that does not resolve yet, or not soon, is taken: it is checked again at each connection.
     pub async fn admit(&self, url: &Url) -> Result<(), String> {
@@ -85,20 +75,16 @@ impl Rules {
     }
 
     async fn admit_within(&self, url: &Url, wait: Duration) -> Result<(), String> {
-        let found = async {
-            self.check_literal(url)?;
-            match url.host() {
-                Some(Host::Domain(name)) => self.addresses(name).await.map(drop),
-                Some(Host::Ipv4(_) | Host::Ipv6(_)) | None => Ok(()),
-            }
+        self.canonical(url.as_str())?;
+        let Some(name) = url.domain() else {
+            return Ok(()); // An address, which is part of the canonical form.
         };
-        match tokio::time::timeout(wait, found).await {
+        match tokio::time::timeout(wait, self.addresses(name)).await {
             // Which addresses those are is not told: a stranger could map our network by it.
             Ok(Err(AddressError::Blocked)) => Err(format!(
-                "The host {} resolves to no public address; deliveries go to public ones only.",
-                url.host_str().unwrap_or_default()
+                "The host {name} resolves to no public address; deliveries go to public ones only."
             )),
-            Ok(Ok(()) | Err(AddressError::NoSuchName(_))) | Err(_) => Ok(()),
+            Ok(Ok(_) | Err(AddressError::NoSuchName(_))) | Err(_) => Ok(()),
         }
     }
 

@@ -152,9 +152,8 @@ mod tests {
     #[test]
     fn a_permitted_network_is_permitted_mapped_as_well_and_in_no_other_disguise() {
         let permitted = ["10.1.0.0/16", "fd00::/8"].map(|net| net.parse().expect("a network"));
-        let allowed = |text: &str| {
-            forbidden(text.parse().expect("an address"), &permitted).is_none()
-        };
+        let allowed =
+            |text: &str| forbidden(text.parse().expect("an address"), &permitted).is_none();
         for text in ["10.1.2.3", "::ffff:10.1.2.3", "fd12::1"] {
             assert!(allowed(text), "{text}");
         }

@@ -92,9 +92,9 @@ fn check_length(text: &str) -> Result<(), String> {
 pub(super) fn check_address(address: IpAddr, egress: &Egress) -> Result<(), String> {
     match address::forbidden(address, &egress.allow_networks) {
         None => Ok(()),
-        Some(why) => Err(format!(
-            "The host {address} is {why}; deliveries go to public addresses only."
-        )),
+        Some(why) => {
+            Err(format!("The host {address} is {why}; deliveries go to public addresses only."))
+        }
     }
 }
 
@@ -162,7 +162,10 @@ mod tests {
             ("https://example.com?a=b&a=%20+@", "https://example.com/?a=b&a=%20+@"),
             ("https://example.com/?", "https://example.com/?"),
             ("https://example.com/@user:x", "https://example.com/@user:x"),
-            ("https://example.com/a:b?c=https://[::1]/", "https://example.com/a:b?c=https://[::1]/"),
+            (
+                "https://example.com/a:b?c=https://[::1]/",
+                "https://example.com/a:b?c=https://[::1]/",
+            ),
             ("https://example.com/ä", "https://example.com/%C3%A4"),
             ("https://example.com/{id}", "https://example.com/%7Bid%7D"),
             ("https://bücher.example/", "https://xn--bcher-kva.example/"),
@@ -333,7 +336,8 @@ mod tests {
         check_refused("The URL holds", &["example.com\\@127.0.0.1", "\\\\127.0.0.1", "a\u{a0}b"]);
         check_refused("The URL holds", &["example.com/\u{7f}", "a\u{2028}", "a\u{85}b"]);
         check_refused("fragment", &["example.com#", "example.com/#@x", "127.0.0.1#.example.com"]);
-        let unread = ["[::1", "::1", "[::1]x", "[1.2.3.4]", "256.256.256.256", "1.2.3.4.5", "0x1g.1"];
+        let unread =
+            ["[::1", "::1", "[::1]x", "[1.2.3.4]", "256.256.256.256", "1.2.3.4.5", "0x1g.1"];
         check_refused("cannot be read", &unread[..1]);
         for host in unread {
             let text = format!("https://{host}/");

@@ -6,13 +6,18 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// Lookups at one time. Each is a thread of the runtime until the system's resolver gives up,
 /// and a name whose servers are silent takes it half a minute.
 const LOOKUPS_MAX: usize = 64;
+
+/// How long a lookup waits for a place among them. It is no fault of the name's.
+const PLACE_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Where addresses come from.
 #[async_trait]
@@ -36,12 +41,13 @@ impl Default for System {
 #[async_trait]
 impl Lookup for System {
     async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
-        let free = self.free.clone();
-        let permit = free.acquire_owned().await.map_err(io::Error::other)?;
+        let place = timeout(PLACE_WAIT_MAX, self.free.clone().acquire_owned()).await;
+        // Where all are taken, the machine has run out of something: `WouldBlock`.
+        let place = place.map_err(|_| io::ErrorKind::WouldBlock)?.map_err(io::Error::other)?;
         let name = name.to_owned();
-        // Whoever waits may leave, the thread stays: so it, not the waiting, holds the permit.
+        // Whoever waits may leave, the thread stays: so it, not the waiting, holds the place.
         let looking = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
+            let _place = place;
             let found = (name.as_str(), 0).to_socket_addrs()?;
             Ok(found.map(|socket| socket.ip()).collect())
         });
