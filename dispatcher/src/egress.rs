@@ -20,4 +20,11 @@ impl Rules {
         let _ = (&self.egress, text);
         unimplemented!()
     }
+
+    /// Refuses a URL whose host has an address that may not be called; one that does not resolve
+    /// yet is let in.
+    pub async fn admit(&self, url: &url::Url) -> Result<(), String> {
+        let _ = (&self.egress, url);
+        unimplemented!()
+    }
 }
