@@ -1,15 +1,59 @@
 //! One HTTP attempt, with a deadline and a cap on the answer.
+//!
+//! # Invariants
+//!
+//! 1. From DNS to the last header of the answer, an attempt takes no longer than `egress.deadline`.
+//! 2. What a receiver sends is held to bounds: its header by hyper's, its body by
+//!    [`ANSWER_BYTES_MAX`]; nothing of it is decompressed, kept or written down.
+//! 3. No redirect is followed, no proxy of the environment is asked, nothing is sent twice.
+//! 4. A connection is used for no longer than [`CLIENT_AGE_MAX`] and an attempt, so that a change
+//!    of DNS is followed.
+//!
+//! Not here: what an outcome means (`outcome`), which addresses may be called (`egress`).
 
+pub mod classify;
+pub mod client;
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use reqwest::{Client, Response};
+use rustls::ClientConfig;
+use tokio::time::{Sleep, sleep};
 use url::Url;
+use weir_common::time::{Clock, Tick};
 
-use crate::outcome::Outcome;
+use self::client::ClientError;
+use crate::egress::{Resolver, Rules};
+use crate::outcome::{Failure, Outcome};
+use crate::settings::Egress;
+
+/// So much of an answer's body is read, so that its connection can be used again.
+const ANSWER_BYTES_MAX: usize = 16 * 1024;
+
+/// And for so long: what comes later is not worth the place that the attempt takes.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// After this, new attempts open connections of their own.
+const CLIENT_AGE_MAX: Duration = Duration::from_secs(4 * 60);
 
 /// Makes attempts.
-pub struct Courier {}
+pub struct Courier {
+    deadline: Duration,
+    rules: Arc<Rules>,
+    tls: ClientConfig,
+    clock: Clock,
+    current: Mutex<Current>,
+}
+
+/// The client that has the open connections, and since when.
+struct Current {
+    client: Client,
+    since: Tick,
+}
 
 /// One attempt to make.
 #[derive(Clone, Debug)]
@@ -31,10 +75,424 @@ pub struct Receipt {
     pub retry_after: Option<Duration>,
 }
 
+impl Receipt {
+    fn of(outcome: Outcome) -> Self {
+        Self { outcome, retry_after: None }
+    }
+}
+
 impl Courier {
+    /// As these settings have it, to where these rules allow.
+    pub fn new(egress: &Egress, rules: Arc<Rules>, clock: Clock) -> Result<Self, ClientError> {
+        let tls = client::tls(egress.extra_ca.as_ref().map(|path| path.value.as_str()))?;
+        let client = build(&tls, &rules, egress.deadline)?;
+        let current = Mutex::new(Current { client, since: clock.now().tick });
+        Ok(Self { deadline: egress.deadline, rules, tls, clock, current })
+    }
+
     /// Makes one attempt. Never takes longer than the deadline and a moment.
     pub async fn deliver(&self, parcel: Parcel) -> Receipt {
-        let _ = parcel;
-        unimplemented!()
+        // An address never meets the resolver, and the rules may have changed since the URL was
+        // registered: it is checked again as a whole.
+        if self.rules.canonical(parcel.url.as_str()).is_err() {
+            return Receipt::of(Outcome::Failed(Failure::BlockedAddress));
+        }
+        let mut over = std::pin::pin!(sleep(self.deadline));
+        let tls = parcel.url.scheme() == "https";
+        let request = self.client().post(parcel.url).headers(parcel.headers).body(parcel.body);
+        let answer = tokio::select! {
+            biased;
+            answer = request.send() => answer,
+            () = &mut over => return Receipt::of(Outcome::Failed(Failure::Timeout)),
+        };
+        let response = match answer {
+            Ok(response) => response,
+            Err(error) => return Receipt::of(classify::outcome_of(&error, tls)),
+        };
+        let status = response.status().as_u16();
+        let now = self.clock.now().unix;
+        let retry_after = classify::retry_after(status, response.headers(), now);
+        drain(response, over).await;
+        Receipt { outcome: Outcome::of_status(status), retry_after }
+    }
+
+    /// The client to use now. One that is replaced finishes what it has begun.
+    fn client(&self) -> Client {
+        let now = self.clock.now().tick;
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.since(current.since) >= CLIENT_AGE_MAX {
+            match build(&self.tls, &self.rules, self.deadline) {
+                Ok(client) => *current = Current { client, since: now },
+                // The same settings have made one before; the old one goes on until they do again.
+                Err(error) => log::error!("the HTTP client was not renewed: {error}"),
+            }
+        }
+        current.client.clone()
+    }
+}
+
+fn build(tls: &ClientConfig, rules: &Arc<Rules>, wait: Duration) -> Result<Client, ClientError> {
+    let resolver = Resolver(rules.clone());
+    Ok(client::builder(tls.clone(), wait).dns_resolver(resolver).build()?)
+}
+
+/// Reads what is left of a small answer; closes the connection of one that is long or slow.
+async fn drain(mut response: Response, over: Pin<&mut Sleep>) {
+    let reading = async {
+        let mut left = ANSWER_BYTES_MAX;
+        while let Ok(Some(chunk)) = response.chunk().await {
+            match left.checked_sub(chunk.len()) {
+                Some(less) => left = less,
+                None => break,
+            }
+        }
+    };
+    tokio::select! {
+        () = reading => {}
+        () = over => {}
+        () = sleep(ANSWER_WAIT_MAX) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::JoinSet;
+    use weir_common::time::UnixTime;
+
+    use super::*;
+    use crate::egress::lookup::Scripted;
+    use crate::outcome::Fault;
+
+    /// A receiver on a socket of its own, and how many connections it has taken.
+    struct Receiver {
+        address: SocketAddr,
+        taken: Arc<AtomicUsize>,
+        _task: JoinSet<()>,
+    }
+
+    impl Receiver {
+        async fn on<F>(host: &str, answer: impl Fn(TcpStream) -> F + Send + 'static) -> Self
+        where
+            F: Future<Output = ()> + Send + 'static,
+        {
+            let listener = TcpListener::bind((host, 0)).await.expect("a free port");
+            let address = listener.local_addr().expect("it is bound");
+            let taken = Arc::new(AtomicUsize::new(0));
+            let count = taken.clone();
+            let mut task = JoinSet::new();
+            task.spawn(async move {
+                let mut connections = JoinSet::new();
+                while let Ok((stream, _)) = listener.accept().await {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    connections.spawn(answer(stream));
+                }
+            });
+            Self { address, taken, _task: task }
+        }
+
+        /// Answers every request on a connection with these bytes.
+        async fn saying(answer: impl Into<Vec<u8>>) -> Self {
+            let answer = answer.into();
+            Self::on("127.0.0.1", move |mut stream| {
+                let answer = answer.clone();
+                async move {
+                    while read_request(&mut stream).await.is_some() {
+                        let _ = stream.write_all(&answer).await;
+                    }
+                }
+            })
+            .await
+        }
+
+        fn url(&self, scheme: &str) -> String {
+            format!("{scheme}://{}/hook", self.address)
+        }
+
+        fn taken(&self) -> usize {
+            self.taken.load(Ordering::SeqCst)
+        }
+    }
+
+    /// The head of a request, once its five bytes of body have come as well.
+    async fn read_request(stream: &mut TcpStream) -> Option<String> {
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"\r\n\r\nhello") {
+            let mut more = [0; 1024];
+            let count = stream.read(&mut more).await.ok().filter(|count| *count > 0)?;
+            bytes.extend_from_slice(&more[..count]);
+        }
+        String::from_utf8(bytes).ok()
+    }
+
+    fn courier(names: &[(&str, &str)], deadline: u64) -> (Courier, Clock) {
+        let egress = Egress {
+            deadline: Duration::from_millis(deadline),
+            allow_http: true,
+            ports: vec![],
+            ..crate::egress::tests::egress(&["127.0.0.1/32", "127.0.0.2/32"])
+        };
+        let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
+        let rules = Arc::new(Rules::new(egress.clone(), Scripted::table(names)));
+        (Courier::new(&egress, rules, clock.clone()).expect("it builds"), clock)
+    }
+
+    fn parcel(url: &str) -> Parcel {
+        let url = Url::parse(url).expect("a URL");
+        Parcel { url, headers: HeaderMap::new(), body: Bytes::from_static(b"hello") }
+    }
+
+    /// What an attempt there comes to; ten seconds are for a machine that is busy.
+    async fn outcome(url: &str) -> Outcome {
+        courier(&[], 10_000).0.deliver(parcel(url)).await.outcome
+    }
+
+    const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+    const SILENT: Outcome = Outcome::Failed(Failure::Timeout);
+    const BROKEN: Outcome = Outcome::Failed(Failure::Connection);
+    const BLOCKED: Outcome = Outcome::Failed(Failure::BlockedAddress);
+    const DELIVERED: Outcome = Outcome::Delivered { status: 200 };
+
+    #[tokio::test]
+    async fn any_2xx_is_delivered_and_nothing_else_is() {
+        for (line, expected) in [
+            ("HTTP/1.1 200 OK", DELIVERED),
+            ("HTTP/1.0 200 OK", DELIVERED),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 202 Accepted", Outcome::of_status(202)),
+            ("HTTP/1.1 204 No Content", Outcome::of_status(204)),
+            ("HTTP/1.1 304 Not Modified", Outcome::Failed(Failure::Status(304))),
+            ("HTTP/1.1 410 Gone", Outcome::Failed(Failure::Status(410))),
+            ("HTTP/1.1 500 Oh", Outcome::Failed(Failure::Status(500))),
+        ] {
+            let receiver = Receiver::saying(format!("{line}\r\nContent-Length: 0\r\n\r\n")).await;
+            assert_eq!(outcome(&receiver.url("http")).await, expected, "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_not_followed() {
+        let other = Receiver::saying(OK).await;
+        let location = other.url("http");
+        let answer =
+            format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n");
+        let receiver = Receiver::saying(answer).await;
+        let expected = Outcome::Failed(Failure::Status(302));
+        assert_eq!(outcome(&receiver.url("http")).await, expected);
+        assert_eq!(other.taken(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_request_is_a_plain_post_that_names_us_and_asks_for_no_compression() {
+        let (head, mut heads) = tokio::sync::mpsc::unbounded_channel();
+        let receiver = Receiver::on("127.0.0.1", move |mut stream| {
+            let head = head.clone();
+            async move {
+                let _ = head.send(read_request(&mut stream).await);
+                let _ = stream.write_all(OK.as_bytes()).await;
+            }
+        })
+        .await;
+        assert_eq!(outcome(&receiver.url("http")).await, DELIVERED);
+        let head = heads.recv().await.flatten().expect("it was called").to_lowercase();
+        assert!(head.starts_with("post /hook http/1.1\r\n"), "{head}");
+        assert!(head.contains(&format!("\r\nhost: {}\r\n", receiver.address)), "{head}");
+        assert!(head.contains("\r\nuser-agent: weir/"), "{head}");
+        assert!(head.contains("\r\ncontent-length: 5\r\n"), "{head}");
+        assert!(!head.contains("accept-encoding") && !head.contains("referer"), "{head}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_used_again_until_it_is_four_minutes_old() {
+        let receiver = Receiver::saying(OK).await;
+        let (courier, clock) = courier(&[], 10_000);
+        for (turn, connections) in [(0, 1), (100, 1), (139, 1), (1, 2), (100, 2)] {
+            clock.advance(Duration::from_secs(turn));
+            let receipt = courier.deliver(parcel(&receiver.url("http"))).await;
+            assert_eq!(receipt.outcome, DELIVERED);
+            assert_eq!(receiver.taken(), connections, "after {turn} s more");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_without_end_is_not_waited_for() {
+        for head in ["Content-Length: 1000000000000", "Transfer-Encoding: chunked", "X: y"] {
+            let receiver = Receiver::on("127.0.0.1", move |mut stream| async move {
+                read_request(&mut stream).await;
+                let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n");
+                let _ = stream.write_all(head.as_bytes()).await;
+                // Ends when the courier closes the connection, and with it the test's task.
+                while stream
+                    .write_all(&[b"400\r\n", &[b'x'; 1024][..], b"\r\n"].concat())
+                    .await
+                    .is_ok()
+                {}
+            })
+            .await;
+            assert_eq!(outcome(&receiver.url("http")).await, DELIVERED, "{head}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_never_comes_is_delivered_all_the_same() {
+        let receiver = Receiver::saying("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n").await;
+        let (courier, _) = courier(&[], 300);
+        assert_eq!(courier.deliver(parcel(&receiver.url("http"))).await.outcome, DELIVERED);
+    }
+
+    #[tokio::test]
+    async fn a_compressed_body_is_left_as_it_is() {
+        // No gzip at all: whoever tried to read it so would fail.
+        let head = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n";
+        let receiver = Receiver::saying([head.as_bytes(), b"\x1f\x8bxx"].concat()).await;
+        let (courier, _) = courier(&[], 10_000);
+        for _ in 0..2 {
+            assert_eq!(courier.deliver(parcel(&receiver.url("http"))).await.outcome, DELIVERED);
+        }
+        assert_eq!(receiver.taken(), 1, "the body was read to its end");
+    }
+
+    #[tokio::test]
+    async fn the_deadline_holds_however_slowly_the_header_comes() {
+        let hanging = Receiver::on("127.0.0.1", |stream| async move {
+            let _open = stream;
+            std::future::pending::<()>().await;
+        });
+        let dripping = Receiver::on("127.0.0.1", |mut stream| async move {
+            let mut beat = tokio::time::interval(Duration::from_millis(20));
+            for byte in OK.bytes().take(30).chain(std::iter::repeat(b'x')) {
+                beat.tick().await;
+                if stream.write_all(&[byte]).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let (courier, _) = courier(&[("slow.example", "silence")], 300);
+        let (hanging, dripping) = (hanging.await, dripping.await);
+        for url in [hanging.url("http"), hanging.url("https"), dripping.url("http")] {
+            let attempt = courier.deliver(parcel(&url));
+            let receipt = tokio::time::timeout(Duration::from_secs(5), attempt).await;
+            assert_eq!(receipt.expect("it keeps its deadline").outcome, SILENT, "{url}");
+        }
+        assert_eq!(courier.deliver(parcel("http://slow.example/")).await.outcome, SILENT);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_http_is_a_broken_connection() {
+        let flood = (0..200).map(|n| format!("X-{n}: y\r\n")).collect::<String>();
+        let line = format!("X: {}\r\n", "y".repeat(1024 * 1024));
+        for answer in [
+            "SSH-2.0-OpenSSH_9.6\r\n\r\n".to_owned(),
+            "HTTP/1.1 2x0 OK\r\n\r\n".to_owned(),
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".to_owned(),
+            format!("HTTP/1.1 200 OK\r\n{flood}\r\n"),
+            format!("HTTP/1.1 200 OK\r\n{line}\r\n"),
+        ] {
+            let start: String = answer.chars().take(40).collect();
+            let receiver = Receiver::saying(answer).await;
+            assert_eq!(outcome(&receiver.url("http")).await, BROKEN, "{start}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_is_broken_and_before_a_handshake_ends_it_is_tls() {
+        let resetting = Receiver::on("127.0.0.1", |mut stream| async move {
+            let mut one = [0; 1];
+            let _ = stream.read(&mut one).await;
+            let _ = stream.set_zero_linger();
+        });
+        let closing = Receiver::on("127.0.0.1", |mut stream| async move {
+            read_request(&mut stream).await;
+        });
+        let closing_at_once = Receiver::on("127.0.0.1", |mut stream| async move {
+            let _ = stream.read(&mut [0; 4096]).await;
+        });
+        let (resetting, closing) = (resetting.await, closing.await);
+        assert_eq!(outcome(&resetting.url("http")).await, BROKEN);
+        assert_eq!(outcome(&closing.url("http")).await, BROKEN);
+        let tls = Outcome::Failed(Failure::Tls);
+        assert_eq!(outcome(&resetting.url("https")).await, tls);
+        assert_eq!(outcome(&closing_at_once.await.url("https")).await, tls);
+        let plain = Receiver::on("127.0.0.1", |mut stream| async move {
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+            let _ = stream.read(&mut [0; 4096]).await;
+        });
+        assert_eq!(outcome(&plain.await.url("https")).await, tls);
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_refuses() {
+        let gone = Receiver::saying(OK).await.address;
+        let there = || async { TcpStream::connect(gone).await.is_ok() };
+        while there().await {
+            tokio::task::yield_now().await;
+        }
+        let refused = Outcome::Failed(Failure::Refused);
+        assert_eq!(outcome(&format!("http://{gone}/")).await, refused);
+        assert_eq!(outcome(&format!("https://{gone}/")).await, refused);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_leads_elsewhere_later_leads_to_no_forbidden_address() {
+        let closing = Receiver::on("127.0.0.1", |mut stream| async move {
+            read_request(&mut stream).await;
+            let answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+            let _ = stream.write_all(answer).await;
+        })
+        .await;
+        let port = closing.address.port();
+        // The forbidden one listens on the same port; 127.0.0.3 is not among the permitted.
+        let forbidden = TcpListener::bind(("127.0.0.3", port)).await.expect("a free port");
+        let script = [("rebinding.example", "127.0.0.1 then 127.0.0.3 then 10.0.0.1 127.0.0.3")];
+        let (courier, _) = courier(&script, 10_000);
+        let url = format!("http://rebinding.example:{port}/");
+        let mut outcomes = Vec::new();
+        for _ in 0..3 {
+            outcomes.push(courier.deliver(parcel(&url)).await.outcome);
+        }
+        assert_eq!(outcomes, [DELIVERED, BLOCKED, BLOCKED]);
+        assert_eq!(closing.taken(), 1);
+        let arrival = tokio::time::timeout(Duration::from_millis(1), forbidden.accept()).await;
+        assert!(arrival.is_err(), "nobody came");
+    }
+
+    #[tokio::test]
+    async fn an_address_in_a_url_is_checked_at_each_attempt() {
+        let forbidden = Receiver::on("127.0.0.3", |_| async {}).await;
+        assert_eq!(outcome(&forbidden.url("http")).await, BLOCKED);
+        assert_eq!(outcome("https://[::1]/").await, BLOCKED);
+        assert_eq!(outcome("https://[::ffff:10.0.0.1]/").await, BLOCKED);
+        assert_eq!(outcome("ftp://127.0.0.1/").await, BLOCKED, "no rule allows it any more");
+        assert_eq!(forbidden.taken(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_does_not_resolve_is_the_receivers_failure_and_a_shortage_is_ours() {
+        let names = [("empty.example", ""), ("short.example", "no-files")];
+        let (courier, _) = courier(&names, 10_000);
+        for (host, expected) in [
+            ("empty.example", Outcome::Failed(Failure::Dns)),
+            ("unknown.example", Outcome::Failed(Failure::Dns)),
+            ("short.example", Outcome::Internal(Fault::Resources)),
+        ] {
+            let receipt = courier.deliver(parcel(&format!("https://{host}/"))).await;
+            assert_eq!(receipt.outcome, expected, "{host}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_error_may_ask_us_to_wait_and_a_success_may_not() {
+        for (status, expected) in [(429, Some(7)), (503, Some(7)), (200, None), (301, None)] {
+            let answer =
+                format!("HTTP/1.1 {status} X\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n");
+            let receiver = Receiver::saying(answer).await;
+            let receipt = courier(&[], 10_000).0.deliver(parcel(&receiver.url("http"))).await;
+            assert_eq!(receipt.retry_after, expected.map(Duration::from_secs), "{status}");
+        }
     }
 }

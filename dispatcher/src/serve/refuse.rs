@@ -1,0 +1,202 @@
+//! Every answer that says no, whichever listener gives it.
+//!
+//! A refused body or query names each thing that is wrong with it, at once: a [`Flaw`] each.
+
+use std::time::Duration;
+
+use log::Level;
+use serde_json::{Value, json};
+use weir_common::logging;
+use weir_common::problem::Problem;
+use weir_common::reader::shown;
+
+use super::Reply;
+use crate::store::StoreError;
+
+/// Flaws that are listed; nobody mends more from one answer.
+const FLAWS_MAX: usize = 100;
+
+/// When a store that could not write just now is asked again.
+const AGAIN_SECONDS: &str = "1";
+
+/// One thing wrong with what was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Flaw {
+    place: Place,
+    /// What is wrong, and what would be right.
+    detail: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// A JSON pointer into the body (RFC 6901).
+    Pointer(String),
+    /// A parameter of the query.
+    Parameter(String),
+}
+
+impl Flaw {
+    /// Of a value in the body.
+    pub(crate) fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { place: Place::Pointer(pointer.into()), detail: detail.into() }
+    }
+
+    /// Of a parameter of the query.
+    pub(crate) fn of_parameter(name: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { place: Place::Parameter(name.into()), detail: detail.into() }
+    }
+
+    fn shown(&self) -> Value {
+        match &self.place {
+            Place::Pointer(pointer) => json!({"pointer": pointer, "detail": self.detail}),
+            Place::Parameter(name) => json!({"parameter": name, "detail": self.detail}),
+        }
+    }
+}
+
+impl std::fmt::Display for Flaw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Place::Pointer(place) | Place::Parameter(place)) = &self.place;
+        write!(f, "{place}: {}", self.detail)
+    }
+}
+
+/// A name as one step of a JSON pointer.
+pub(crate) fn step(name: &str) -> String {
+    format!("/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+/// A problem without members of its own.
+pub(crate) fn plain(
+    status: u16,
+    kind: &'static str,
+    title: &'static str,
+    detail: impl Into<String>,
+) -> Problem {
+    Problem { status, kind, title, detail: detail.into(), members: Vec::new() }
+}
+
+/// What is wrong, all of it: `errors` lists the first of very many, `errors_count` counts.
+pub(crate) fn flawed(
+    status: u16,
+    kind: &'static str,
+    title: &'static str,
+    flaws: &[Flaw],
+) -> Problem {
+    let detail = match flaws {
+        [one] => one.to_string(),
+        [one, more @ ..] => format!("{one} (and {} more, see `errors`)", more.len()),
+        [] => title.to_owned(),
+    };
+    let errors = flaws.iter().take(FLAWS_MAX).map(Flaw::shown).collect::<Vec<_>>();
+    let members = vec![("errors", errors.into()), ("errors_count", flaws.len().into())];
+    Problem { status, kind, title, detail, members }
+}
+
+/// A body that is JSON and does not say what it should.
+pub(crate) fn unprocessable(flaws: &[Flaw]) -> Reply {
+    Reply::problem(&flawed(422, "invalid-body", "The body does not fit", flaws))
+}
+
+/// Nothing there, or nothing that this token may see: one answer for both, so that nobody learns
+/// which it is.
+pub(crate) fn not_found() -> Reply {
+    let detail = "Nothing is there, or nothing that this token may see.";
+    Reply::problem(&plain(404, "not-found", "Not found", detail))
+}
+
+/// A path that is there, and a method that it does not know.
+pub(crate) fn method_not_allowed(allow: &str) -> Reply {
+    let detail = format!("This path takes {allow}.");
+    let problem = plain(405, "method-not-allowed", "Method not allowed", detail);
+    Reply::problem(&problem).with("allow", allow)
+}
+
+/// A body of a kind that is not read here.
+pub(crate) fn media_type(wanted: &str) -> Reply {
+    let detail = format!("Send the body with `Content-Type: {wanted}`.");
+    Reply::problem(&plain(415, "unsupported-media-type", "Unsupported media type", detail))
+}
+
+/// A body that is no JSON, and where it stops being so.
+pub(crate) fn malformed(detail: impl Into<String>) -> Reply {
+    Reply::problem(&plain(400, "malformed-body", "The body is not JSON", detail))
+}
+
+/// A request whose body is larger than this path takes.
+pub(crate) fn body_too_large(most: usize) -> Problem {
+    let detail = format!("This path takes bodies of at most {most} bytes.");
+    plain(413, "body-too-large", "The body is too large", detail)
+}
+
+/// A request whose body ended before its end.
+pub(crate) fn body_broken() -> Problem {
+    plain(400, "broken-body", "The body broke off", "The body could not be read to its end.")
+}
+
+/// A request whose body did not arrive in time.
+pub(crate) fn body_too_slow(within: Duration) -> Problem {
+    let detail = format!("A body has to arrive within {}.", shown(within));
+    plain(408, "body-too-slow", "The body took too long", detail)
+}
+
+/// Too much waits already.
+pub(crate) fn busy(detail: &str) -> Reply {
+    let problem = plain(503, "unavailable", "Not available for the moment", detail);
+    Reply::problem(&problem).with("retry-after", AGAIN_SECONDS)
+}
+
+/// Something is wrong on our side.
+pub(crate) fn broken() -> Reply {
+    let detail = "This is a fault of ours; it was written down.";
+    Reply::problem(&plain(500, "internal", "Internal error", detail))
+}
+
+/// What a store that could not do as it was asked means for the client.
+pub(crate) fn store(error: &StoreError) -> Reply {
+    match error {
+        StoreError::Busy => busy("More is waiting to be written than can be, soon."),
+        StoreError::Unavailable(_) => {
+            log("the store cannot write", error);
+            busy("Nothing can be written at the moment.")
+        }
+        StoreError::Damaged(_) => {
+            log("the store is damaged", error);
+            broken()
+        }
+    }
+}
+
+fn log(message: &str, error: &StoreError) {
+    logging::event(Level::Error, message, &[("error", error.to_string().into())]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flaw_is_listed_up_to_a_bound_and_all_are_counted() {
+        let flaws: Vec<Flaw> = (0..250).map(|n| Flaw::at(format!("/{n}"), "is wrong")).collect();
+        let body: Value =
+            serde_json::from_slice(&unprocessable(&flaws).body).expect("a problem is JSON");
+        assert_eq!(body["errors"].as_array().map(Vec::len), Some(FLAWS_MAX));
+        assert_eq!(body["errors"][7], json!({"pointer": "/7", "detail": "is wrong"}));
+        assert_eq!(body["errors_count"], 250);
+        assert_eq!(body["detail"], "/0: is wrong (and 249 more, see `errors`)");
+    }
+
+    #[test]
+    fn a_step_of_a_pointer_is_escaped() {
+        assert_eq!(step("a/b~c"), "/a~1b~0c");
+    }
+
+    #[test]
+    fn a_store_that_is_busy_is_asked_again_and_one_that_is_damaged_is_not() {
+        let busy = store(&StoreError::Busy);
+        assert_eq!(busy.status, 503);
+        assert!(busy.headers.contains(&("retry-after", "1".to_owned())));
+        assert_eq!(store(&StoreError::Unavailable("full".into())).status, 503);
+        assert_eq!(store(&StoreError::Damaged("no".into())).status, 500);
+    }
+}
