@@ -171,7 +171,7 @@ impl Command {
                 let schema = match file.as_str() {
                     "tokens" => Tokens::read_with_schema(&nothing).1,
                     "directory" => Directory::read_with_schema(&nothing).1,
-                    _ => settings::read::read(&nothing).schema,
+                    _ => settings::read(&nothing).schema,
                 };
                 print(&format!("{schema:#}"))
             }

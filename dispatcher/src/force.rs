@@ -88,7 +88,7 @@ impl Config {
             None => SHIPPED.to_owned(),
         };
         let document = Document::new(&self.name(), &text);
-        let Reading { made: settings, effective, .. } = settings::read::read(&document);
+        let Reading { made: settings, effective, .. } = settings::read(&document);
         let tokens_text =
             self.beside(&document, &settings.auth.tokens, "auth.tokens", SHIPPED_TOKENS);
         let directory_text =
