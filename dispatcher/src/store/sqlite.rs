@@ -1,1 +1,310 @@
-//! sqlite
+//! The store in a SQLite file on this machine.
+//!
+//! One thread writes, in batches that are each one commit (`writer`); it also answers the worker,
+//! so that the worker sees what it wrote in the order in which it did. A few connections read for
+//! customers (`readers`). This file says which does what; the SQL is in the files below it, one
+//! for each thing that is kept.
+//!
+//! # Invariants
+//!
+//! 1. A file has one process at a time, knows its key, and is ours (`open`).
+//! 2. What is answered is on disk (`writer`).
+//! 3. No statement goes through all deliveries, events or attempts (`tests` asks SQLite).
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use weir_common::time::{Clock, UnixTime};
+
+use self::readers::Readers;
+use self::writer::Writer;
+use super::{
+    Accepted, Created, Ended, Fared, Fetched, Figures, Filter, Job, JobStep, Mail, NewEvent,
+    NewMail, NewWebhook, Page, Posted, Queue, Store, StoreError, WebhookChange,
+};
+use crate::model::{
+    Arrival, Attempt, Delivery, DeliveryId, JobId, LaneId, MailId, Ready, Webhook, WebhookId,
+};
+use crate::public_id::PublicIds;
+use crate::seal::{NONCE_BYTES, Sealer};
+
+pub mod backup;
+mod deliveries;
+mod events;
+mod fault;
+mod jobs;
+pub mod key_file;
+mod mails;
+pub mod open;
+mod queue;
+mod readers;
+mod record;
+mod rows;
+mod schema;
+mod sweep;
+mod webhooks;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+/// A store in a file.
+pub struct SqliteStore {
+    path: PathBuf,
+    ids: PublicIds,
+    ended_in_order: bool,
+    sealer: Sealer,
+    readers: Readers,
+    writer: Writer,
+}
+
+impl SqliteStore {
+    /// Opens the database at `path`, with the key in `key_file`; makes what is not there.
+    ///
+    /// # Errors
+    ///
+    /// Where it is in use, not ours, or sealed with another key; the error says what to do.
+    pub fn open(path: &Path, key_file: &Path, clock: Clock) -> Result<Self, open::OpenError> {
+        let opened = open::open(path, key_file, clock)?;
+        let sealer = opened.desk.sealer.clone();
+        let writer = Writer::start(opened.desk, opened.lock)
+            .map_err(|source| open::OpenError::Folder { path: path.to_owned(), source })?;
+        Ok(Self {
+            path: path.to_owned(),
+            ids: opened.ids,
+            ended_in_order: opened.ended_in_order,
+            sealer,
+            readers: Readers::new(path.to_owned()),
+            writer,
+        })
+    }
+
+    /// Bytes on disk, the log of changes included.
+    fn bytes(path: &Path) -> u64 {
+        let mut log = path.as_os_str().to_owned();
+        log.push("-wal");
+        let sizes =
+            [path, Path::new(&log)].map(|path| path.metadata().map_or(0, |file| file.len()));
+        sizes.iter().sum()
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+fn nonce() -> Result<[u8; NONCE_BYTES], StoreError> {
+    let mut nonce = [0; NONCE_BYTES];
+    let unlucky = |error: getrandom::Error| StoreError::Unavailable(error.to_string().into());
+    getrandom::fill(&mut nonce).map_err(unlucky)?;
+    Ok(nonce)
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn ids(&self) -> &PublicIds {
+        &self.ids
+    }
+
+    async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError> {
+        let nonce = nonce()?;
+        self.writer.ask(move |desk| webhooks::create(desk, new, nonce, now)).await
+    }
+
+    async fn webhook(&self, workspace: &str, id: WebhookId) -> Result<Option<Webhook>, StoreError> {
+        let (workspace, sealer) = (workspace.to_owned(), self.sealer.clone());
+        let look = move |conn: &_| webhooks::of_workspace(conn, &sealer, &workspace, id);
+        self.readers.read(look).await
+    }
+
+    async fn webhooks(
+        &self,
+        workspace: &str,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> Result<Page<Webhook, WebhookId>, StoreError> {
+        let (workspace, sealer) = (workspace.to_owned(), self.sealer.clone());
+        let look = move |conn: &_| webhooks::page(conn, &sealer, &workspace, after, limit);
+        self.readers.read(look).await
+    }
+
+    async fn change_webhook(
+        &self,
+        workspace: &str,
+        id: WebhookId,
+        change: WebhookChange,
+    ) -> Result<Option<Webhook>, StoreError> {
+        let (workspace, nonce) = (workspace.to_owned(), nonce()?);
+        self.writer.ask(move |desk| webhooks::change(desk, &workspace, id, change, nonce)).await
+    }
+
+    async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer.ask(move |desk| webhooks::delete(desk, &workspace, id)).await
+    }
+
+    async fn reactivate(
+        &self,
+        workspace: &str,
+        id: WebhookId,
+        now: UnixTime,
+    ) -> Result<Option<Webhook>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer.ask(move |desk| webhooks::reactivate(desk, &workspace, id, now)).await
+    }
+
+    async fn deliveries(
+        &self,
+        workspace: &str,
+        filter: &Filter,
+        after: Option<DeliveryId>,
+        limit: usize,
+    ) -> Result<Page<Delivery, DeliveryId>, StoreError> {
+        let (workspace, filter) = (workspace.to_owned(), filter.clone());
+        let look = move |conn: &_| deliveries::page(conn, &workspace, &filter, after, limit);
+        self.readers.read(look).await
+    }
+
+    async fn delivery(
+        &self,
+        workspace: &str,
+        id: DeliveryId,
+    ) -> Result<Option<(Delivery, Vec<Attempt>)>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.readers.read(move |conn| deliveries::with_attempts(conn, &workspace, id)).await
+    }
+
+    async fn ahead_of(
+        &self,
+        webhook: WebhookId,
+        due: UnixTime,
+        id: DeliveryId,
+        most: usize,
+    ) -> Result<usize, StoreError> {
+        self.readers.read(move |conn| deliveries::ahead_of(conn, webhook, due, id, most)).await
+    }
+
+    async fn redeliver(
+        &self,
+        workspace: &str,
+        id: DeliveryId,
+        now: UnixTime,
+    ) -> Result<Option<Delivery>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer.ask(move |desk| deliveries::redeliver(desk, &workspace, id, now)).await
+    }
+
+    async fn create_job(
+        &self,
+        workspace: &str,
+        filter: Filter,
+        now: UnixTime,
+    ) -> Result<Job, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer.ask(move |desk| jobs::create(desk, &workspace, &filter, now)).await
+    }
+
+    async fn job(&self, workspace: &str, id: JobId) -> Result<Option<Job>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.readers.read(move |conn| jobs::one(conn, &workspace, id)).await
+    }
+
+    async fn accept(&self, events: Vec<NewEvent>, now: UnixTime) -> Result<Accepted, StoreError> {
+        self.writer.ask_if_room(move |desk| events::accept(desk, events, now)).await
+    }
+
+    async fn ping(
+        &self,
+        workspace: &str,
+        webhook: WebhookId,
+        event: NewEvent,
+        now: UnixTime,
+    ) -> Result<Option<Arrival>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer.ask(move |desk| events::ping(desk, &workspace, webhook, &event, now)).await
+    }
+
+    async fn load(&self, id: WebhookId) -> Result<Option<Queue>, StoreError> {
+        self.writer.ask(move |desk| queue::load(desk, id)).await
+    }
+
+    async fn queues(&self) -> Result<Vec<Queue>, StoreError> {
+        self.writer.ask(|desk| queue::all(desk)).await
+    }
+
+    async fn fetch(&self, webhook: WebhookId, limit: usize) -> Result<Fetched, StoreError> {
+        self.writer.ask(move |desk| queue::fetch(desk, webhook, limit)).await
+    }
+
+    async fn fetch_one(&self, id: DeliveryId) -> Result<Option<Ready>, StoreError> {
+        self.writer.ask(move |desk| queue::fetch_one(desk, id)).await
+    }
+
+    async fn record(
+        &self,
+        ended: Vec<Ended>,
+        fared: Vec<Fared>,
+        mails: Vec<NewMail>,
+    ) -> Result<(), StoreError> {
+        self.writer.ask(move |desk| record::record(desk, &ended, &fared, &mails)).await
+    }
+
+    async fn starts_since(&self, since: UnixTime) -> Result<Vec<(LaneId, UnixTime)>, StoreError> {
+        self.writer.ask(move |desk| queue::starts_since(desk, since)).await
+    }
+
+    fn ended_in_order(&self) -> bool {
+        self.ended_in_order
+    }
+
+    async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError> {
+        self.writer.ask(move |desk| queue::reorder(desk, webhook, limit)).await
+    }
+
+    async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError> {
+        self.writer.ask(move |desk| jobs::step(desk, limit, now)).await
+    }
+
+    async fn take_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError> {
+        self.writer.ask(move |desk| mails::take(desk, limit, now)).await
+    }
+
+    async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError> {
+        self.writer.ask(move |desk| mails::posted(desk, id, posted)).await
+    }
+
+    async fn mail_due(&self) -> Result<Option<UnixTime>, StoreError> {
+        self.writer.ask(|desk| mails::due(&desk.conn)).await
+    }
+
+    async fn sweep(
+        &self,
+        delivered_before: UnixTime,
+        failed_before: UnixTime,
+        limit: usize,
+    ) -> Result<bool, StoreError> {
+        let work = move |desk: &mut _| sweep::sweep(desk, delivered_before, failed_before, limit);
+        self.writer.ask(work).await
+    }
+
+    async fn figures(&self) -> Result<Figures, StoreError> {
+        let path = self.path.clone();
+        let bytes = self.readers.read(move |_| Ok(Self::bytes(&path))).await?;
+        let shown = self.writer.shown();
+        Ok(Figures {
+            waiting: shown.waiting.load(Ordering::Relaxed),
+            webhooks: shown.webhooks.load(Ordering::Relaxed),
+            bytes,
+            commits: shown.commits.load(Ordering::Relaxed),
+        })
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        self.readers.close();
+        self.writer.end().await
+    }
+}

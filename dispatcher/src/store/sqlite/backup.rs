@@ -1,0 +1,82 @@
+//! Copies a database that may be in use, to a file that opens as one.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::key_file::{folder_of, sync_folder};
+use super::open::{self, OpenError};
+
+/// Why there is no copy.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// The database cannot be read.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// There is something there already.
+    #[error("{} is there already, and was left as it is", path.display())]
+    Taken {
+        /// Where the copy should go.
+        path: PathBuf,
+    },
+    /// The copy cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// Where the copy should go.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// SQLite cannot copy it.
+    #[error("cannot copy to {}: {source}", path.display())]
+    Copy {
+        /// Where the copy should go.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+}
+
+/// Copies the database at `path`, as it is at this moment, to `to`, which must not be there. The
+/// process that has it open goes on. The key file is not part of the copy.
+///
+/// # Errors
+///
+/// Where either cannot be used; then there is nothing at `to`.
+pub fn backup(path: &Path, to: &Path) -> Result<(), BackupError> {
+    if !path.is_file() {
+        return Err(OpenError::Absent { path: path.to_owned() }.into());
+    }
+    if fs::symlink_metadata(to).is_ok() {
+        return Err(BackupError::Taken { path: to.to_owned() });
+    }
+    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags).map_err(sqlite)?;
+    conn.busy_timeout(open::BUSY_TIMEOUT).map_err(sqlite)?;
+    open::check_ours(path, &conn)?;
+    // Under its own name only once it is whole.
+    let mut draft = to.as_os_str().to_owned();
+    draft.push(format!(".{}.draft", std::process::id()));
+    let draft = PathBuf::from(draft);
+    let copied = copy(&conn, &draft, to);
+    if copied.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    copied
+}
+
+fn copy(conn: &Connection, draft: &Path, to: &Path) -> Result<(), BackupError> {
+    let path = to.to_owned();
+    let name = draft.to_string_lossy();
+    if let Err(source) = conn.execute("VACUUM INTO ?1", [name]) {
+        return Err(BackupError::Copy { path, source });
+    }
+    let moved = File::open(draft)
+        .and_then(|file| file.sync_all())
+        .and_then(|()| fs::rename(draft, to))
+        .and_then(|()| sync_folder(folder_of(to)));
+    moved.map_err(|source| BackupError::Write { path, source })
+}

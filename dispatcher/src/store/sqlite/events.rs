@@ -1,0 +1,154 @@
+//! Events come in: each is stored once, with a delivery for every webhook that asked for it.
+//!
+//! Invariant: a batch is decided whole before its first row is written, so that one which is
+//! refused has written nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension};
+use weir_common::time::UnixTime;
+
+use super::fault::Fault;
+use super::rows::{self, at};
+use super::webhooks;
+use super::writer::Desk;
+use crate::model::{Arrival, DeliveryId, EventSet, Ready, WebhookId};
+use crate::store::{Accepted, NewEvent};
+
+pub(super) const DIGEST: &str = "SELECT digest FROM events WHERE name = ?1";
+
+pub(super) const SUBSCRIBED: &str =
+    "SELECT id, events FROM webhooks WHERE workspace = ?1 AND gone_up_to IS NULL ORDER BY id";
+
+/// A workspace's number and its webhooks, as they are for the length of a batch.
+struct Subscribed {
+    workspace: i64,
+    webhooks: Vec<(WebhookId, EventSet)>,
+}
+
+/// Stores events and their deliveries: all or nothing.
+pub(super) fn accept(
+    desk: &mut Desk,
+    events: Vec<NewEvent>,
+    now: UnixTime,
+) -> Result<Accepted, Fault> {
+    let new = match which_are_new(&desk.conn, &events)? {
+        Ok(new) => new,
+        Err(conflicts) => return Ok(Accepted::Conflict(conflicts)),
+    };
+    let mut workspaces: HashMap<Arc<str>, Subscribed> = HashMap::new();
+    let mut arrivals = Vec::new();
+    for (event, _) in events.into_iter().zip(&new).filter(|(_, new)| **new) {
+        if !workspaces.contains_key(&event.workspace) {
+            let found = subscribed(&desk.conn, &event.workspace)?;
+            workspaces.insert(Arc::clone(&event.workspace), found);
+        }
+        let Some(Subscribed { workspace, webhooks }) = workspaces.get(&event.workspace) else {
+            continue;
+        };
+        let told = webhooks.iter().filter(|(_, events)| events.has(event.kind));
+        let told: Vec<WebhookId> = told.map(|(id, _)| *id).collect();
+        store(desk, *workspace, &event, &told, now, &mut arrivals)?;
+    }
+    Ok(Accepted::Stored { new, arrivals })
+}
+
+/// Stores an event for one webhook alone.
+pub(super) fn ping(
+    desk: &mut Desk,
+    workspace: &str,
+    webhook: WebhookId,
+    event: &NewEvent,
+    now: UnixTime,
+) -> Result<Option<Arrival>, Fault> {
+    let Some(number) = rows::workspace_of(&desk.conn, workspace)? else { return Ok(None) };
+    if !webhooks::alive(&desk.conn, number)?.contains(&webhook.0) {
+        return Ok(None);
+    }
+    let mut arrivals = Vec::new();
+    store(desk, number, event, &[webhook], now, &mut arrivals)?;
+    Ok(arrivals.pop())
+}
+
+/// For each event whether it is new; or those that are not what their identifiers stand for.
+fn which_are_new(
+    conn: &Connection,
+    events: &[NewEvent],
+) -> Result<Result<Vec<bool>, Vec<usize>>, Fault> {
+    let mut query = conn.prepare_cached(DIGEST)?;
+    let mut known: HashMap<&str, [u8; 32]> = HashMap::new();
+    let (mut new, mut conflicts) = (Vec::with_capacity(events.len()), Vec::new());
+    for (place, event) in events.iter().enumerate() {
+        let stored = match known.get(&*event.id) {
+            Some(digest) => Some(*digest),
+            None => query.query_row([&*event.id], |row| row.get(0)).optional()?,
+        };
+        if stored.is_some_and(|digest| digest != event.digest) {
+            conflicts.push(place);
+        }
+        new.push(stored.is_none());
+        known.insert(&event.id, stored.unwrap_or(event.digest));
+    }
+    Ok(if conflicts.is_empty() { Ok(new) } else { Err(conflicts) })
+}
+
+fn subscribed(conn: &Connection, name: &str) -> Result<Subscribed, Fault> {
+    let workspace = rows::workspace(conn, name)?;
+    let mut query = conn.prepare_cached(SUBSCRIBED)?;
+    let webhooks = query
+        .query_map([workspace], |row| Ok((WebhookId(row.get(0)?), EventSet(row.get(1)?))))?
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(Subscribed { workspace, webhooks })
+}
+
+/// Writes an event and its deliveries.
+fn store(
+    desk: &mut Desk,
+    workspace: i64,
+    event: &NewEvent,
+    told: &[WebhookId],
+    now: UnixTime,
+    arrivals: &mut Vec<Arrival>,
+) -> Result<(), Fault> {
+    let sql = "INSERT INTO events (name, workspace, kind, digest, created_at, needed_by, body) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    desk.conn.prepare_cached(sql)?.execute((
+        &*event.id,
+        workspace,
+        event.kind.code(),
+        event.digest,
+        at(now),
+        rows::count(told.len()),
+        &*event.body,
+    ))?;
+    let number = desk.conn.last_insert_rowid();
+    let sql = "INSERT INTO deliveries (id, event, webhook, workspace, kind, state, due, attempts, \
+        step, created_at, paused_before) VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0, 0, ?6, 0)";
+    let mut insert = desk.conn.prepare_cached(sql)?;
+    for webhook in told {
+        desk.tally.deliveries_made += 1;
+        desk.tally.waiting += 1;
+        let id = DeliveryId(desk.tally.deliveries_made);
+        insert.execute((id.0, number, webhook.0, workspace, event.kind.code(), at(now)))?;
+        arrivals.push(Arrival { webhook: *webhook, ready: fresh(id, event, now) });
+    }
+    Ok(())
+}
+
+fn fresh(id: DeliveryId, event: &NewEvent, now: UnixTime) -> Ready {
+    Ready {
+        id,
+        due: now,
+        created_at: now,
+        event_id: Arc::clone(&event.id),
+        kind: event.kind,
+        body: event.body.clone(),
+        attempts: 0,
+        step: 0,
+        first_attempt_at: None,
+        since: None,
+        paused_before: Duration::ZERO,
+    }
+}

@@ -1,0 +1,172 @@
+//! The file of the key that secrets are sealed with: made once, read ever after.
+//!
+//! Invariant: a file that is there is never written to. Whoever loses it has lost the secrets.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use weir_common::secret::Secret;
+
+use crate::seal::KEY_BYTES;
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file cannot be read.
+    #[error("cannot read the key file {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file cannot be made.
+    #[error("cannot make the key file {}: {source}", path.display())]
+    Make {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is no key.
+    #[error(
+        "the key file {} has {found} bytes, not {KEY_BYTES}: put back the one that this database \
+         was made with, or move it away if there is no database yet",
+        path.display()
+    )]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// What it has.
+        found: u64,
+    },
+    /// Others may read the file.
+    #[error(
+        "the key file {} is open to other users (mode {mode:03o}): run `chmod 600` on it",
+        path.display()
+    )]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// The database has secrets already, and the file is gone.
+    #[error(
+        "the key file {} is gone, and the secrets in the database open with nothing else: \
+         put it back",
+        path.display()
+    )]
+    Gone {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The key in the file. Where there is none, a new one is made if it `may_make` one.
+pub(super) fn read_or_make(
+    path: &Path,
+    may_make: bool,
+) -> Result<Secret<[u8; KEY_BYTES]>, KeyError> {
+    match File::open(path) {
+        Ok(file) => read(path, file),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(KeyError::Read { path: path.to_owned(), source: error })
+        }
+        Err(_) if may_make => {
+            make(path).map_err(|source| KeyError::Make { path: path.to_owned(), source })
+        }
+        Err(_) => Err(KeyError::Gone { path: path.to_owned() }),
+    }
+}
+
+fn read(path: &Path, mut file: File) -> Result<Secret<[u8; KEY_BYTES]>, KeyError> {
+    let unread = |source| KeyError::Read { path: path.to_owned(), source };
+    let about = file.metadata().map_err(unread)?;
+    let mode = about.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(KeyError::Open { path: path.to_owned(), mode });
+    }
+    if about.len() != KEY_BYTES as u64 {
+        return Err(KeyError::Size { path: path.to_owned(), found: about.len() });
+    }
+    let mut key = [0; KEY_BYTES];
+    file.read_exact(&mut key).map_err(unread)?;
+    Ok(Secret::new(key))
+}
+
+fn make(path: &Path) -> io::Result<Secret<[u8; KEY_BYTES]>> {
+    let mut key = [0; KEY_BYTES];
+    getrandom::fill(&mut key)?;
+    let folder = folder_of(path);
+    fs::create_dir_all(folder)?;
+    // Under its own name only once it is whole: a crash in between leaves no half a key.
+    let draft = path.with_extension("draft");
+    let _ = fs::remove_file(&draft);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    file.write_all(&key)?;
+    file.sync_all()?;
+    // A link, unlike a renaming, never takes the place of a file that has come meanwhile.
+    let linked = fs::hard_link(&draft, path);
+    fs::remove_file(&draft)?;
+    linked?;
+    sync_folder(folder)?;
+    Ok(Secret::new(key))
+}
+
+/// Where a file is.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes sure that the names in a folder outlive a loss of power.
+pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Folder;
+    use super::*;
+
+    #[test]
+    fn the_key_is_made_once_and_is_its_owners_alone() {
+        let folder = Folder::new();
+        let path = folder.path("keys/secrets.key");
+        let made = read_or_make(&path, true).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(read_or_make(&path, true).unwrap(), made);
+        assert_ne!(read_or_make(&folder.path("other.key"), true).unwrap(), made);
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_refused() {
+        let folder = Folder::new();
+        let path = folder.path("secrets.key");
+        read_or_make(&path, true).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        let said = read_or_make(&path, true).unwrap_err().to_string();
+        assert!(said.contains("mode 640") && said.contains("chmod 600"), "{said}");
+    }
+
+    #[test]
+    fn half_a_key_is_refused_and_stays_as_it_is() {
+        let folder = Folder::new();
+        let path = folder.path("secrets.key");
+        fs::write(&path, [1; 16]).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        let said = read_or_make(&path, true).unwrap_err().to_string();
+        assert!(said.contains("16 bytes"), "{said}");
+        assert_eq!(fs::read(&path).unwrap(), [1; 16]);
+    }
+
+    #[test]
+    fn no_key_is_made_where_one_must_have_been() {
+        let folder = Folder::new();
+        let path = folder.path("secrets.key");
+        assert!(matches!(read_or_make(&path, false), Err(KeyError::Gone { .. })));
+        assert!(!path.exists());
+    }
+}

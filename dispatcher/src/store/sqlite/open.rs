@@ -1,0 +1,248 @@
+//! Opens the database: alone, ours, of our version, with our key.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use log::Level;
+use rusqlite::{Connection, ErrorCode};
+use weir_common::logging;
+use weir_common::time::Clock;
+
+use super::key_file::{self, KeyError};
+use super::rows;
+use super::schema::{self, Found};
+use super::writer::{Desk, Tally};
+use crate::model::WebhookId;
+use crate::public_id::PublicIds;
+use crate::seal::{NONCE_BYTES, Sealer};
+
+/// Another process that looks at the database, a backup for one, may hold us up for so long.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Under this name: whether the last process recorded all it knew.
+pub(super) const ENDED_IN_ORDER: &str = "ended_in_order";
+
+/// Under this name: the key of public identifiers.
+const PUBLIC_ID_KEY: &str = "public_id_key";
+
+/// Under this name: a text sealed with the key that this database's secrets are sealed with.
+const KEY_CHECK: &str = "key_check";
+
+/// What is sealed there, for a webhook that never was.
+const CHECKED: (WebhookId, &str) = (WebhookId(0), "weir");
+
+/// Rows are narrow and bodies are not: large enough that most bodies take one page.
+const PAGE_BYTES: i64 = 8 * 1_024;
+
+/// Memory for pages, in KiB: the hot ends of a few indexes.
+const CACHE_KIB: i64 = 64 * 1_024;
+
+/// The log of changes is folded into the database at 32 MiB: seldom, and never for long.
+const CHECKPOINT_PAGES: i64 = 4_096;
+
+/// A log that had to grow past this, because somebody read it, is cut when it is folded.
+const LOG_BYTES_MAX: i64 = 64 * 1_024 * 1_024;
+
+/// Why a store does not open. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The folder or the lock file cannot be made.
+    #[error("cannot use {}: {source}", path.display())]
+    Folder {
+        /// What cannot be used.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process has it.
+    #[error("the database {} is in use by another process", path.display())]
+    InUse {
+        /// The database.
+        path: PathBuf,
+    },
+    /// It is another program's.
+    #[error("{} is not a database of weir-dispatcher; it was left as it is", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is there no more, or never was.
+    #[error("there is no database at {}", path.display())]
+    Absent {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// A later version of this program has had it.
+    #[error(
+        "the database {} is of schema {version}, and this program knows {known} at most: \
+         run the version that wrote it, or a later one",
+        path.display()
+    )]
+    Newer {
+        /// The database.
+        path: PathBuf,
+        /// What it has.
+        version: i64,
+        /// The last that we know.
+        known: i64,
+    },
+    /// There is no key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The key is another one.
+    #[error(
+        "the secrets in the database {} were sealed with another key than the one in {}: \
+         put back the key file that belongs to it",
+        path.display(), key_file.display()
+    )]
+    WrongKey {
+        /// The database.
+        path: PathBuf,
+        /// The key file.
+        key_file: PathBuf,
+    },
+    /// SQLite cannot.
+    #[error("cannot open the database {}: {source}", path.display())]
+    Sqlite {
+        /// The database.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+}
+
+/// What an open store begins with.
+pub(super) struct Opened {
+    pub(super) desk: Desk,
+    pub(super) lock: File,
+    pub(super) ids: PublicIds,
+    pub(super) ended_in_order: bool,
+}
+
+/// Opens the database at `path`, making what is not there.
+pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened, OpenError> {
+    let lock = lock(path)?;
+    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+    let mut conn = Connection::open(path).map_err(sqlite)?;
+    check_ours(path, &conn)?;
+    let check = key_check(&conn).map_err(sqlite)?;
+    let key = key_file::read_or_make(key_path, check.is_none())?;
+    let sealer = Sealer::new(&key);
+    if check.is_some_and(|check| sealer.open(CHECKED.0, &check).is_err()) {
+        return Err(OpenError::WrongKey { path: path.to_owned(), key_file: key_path.to_owned() });
+    }
+    prepare(&mut conn).map_err(sqlite)?;
+    let (ids, ended_in_order) = begin(&conn, &sealer).map_err(sqlite)?;
+    let folder = key_file::folder_of(path);
+    key_file::sync_folder(folder).map_err(|source| unusable(folder, source))?;
+    let tally = read_tally(&conn).map_err(sqlite)?;
+    Ok(Opened { desk: Desk { conn, sealer, clock, tally }, lock, ids, ended_in_order })
+}
+
+/// Refuses what is not ours, before anything is written to it.
+pub(super) fn check_ours(path: &Path, conn: &Connection) -> Result<(), OpenError> {
+    let path = path.to_owned();
+    match schema::look(conn) {
+        Ok(Found::Ours) => Ok(()),
+        Ok(Found::Foreign) => Err(OpenError::Foreign { path }),
+        Ok(Found::Newer { version, known }) => Err(OpenError::Newer { path, version, known }),
+        Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == ErrorCode::NotADatabase => {
+            Err(OpenError::Foreign { path })
+        }
+        Err(source) => Err(OpenError::Sqlite { path, source }),
+    }
+}
+
+fn unusable(path: &Path, source: io::Error) -> OpenError {
+    OpenError::Folder { path: path.to_owned(), source }
+}
+
+/// Takes the lock file beside the database: it is held by whoever has the file open, so that it
+/// goes when the process goes, however that ends.
+fn lock(path: &Path) -> Result<File, OpenError> {
+    let folder = key_file::folder_of(path);
+    fs::create_dir_all(folder).map_err(|source| unusable(folder, source))?;
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let name = PathBuf::from(name);
+    let file = File::options().create(true).truncate(false).write(true).open(&name);
+    let file = file.map_err(|source| unusable(&name, source))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(unusable(&name, source)),
+    }
+}
+
+/// The sealed check value; `None` in a database that has no tables yet.
+fn key_check(conn: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
+    let sql = "SELECT 1 FROM sqlite_schema WHERE name = 'meta'";
+    let made = conn.prepare(sql)?.exists([])?;
+    if made { schema::meta(conn, KEY_CHECK) } else { Ok(None) }
+}
+
+fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
+    conn.busy_timeout(BUSY_TIMEOUT)?;
+    conn.set_prepared_statement_cache_capacity(128);
+    // The page size is settled by the first table, the rest is for this connection.
+    conn.pragma_update(None, "page_size", PAGE_BYTES)?;
+    conn.pragma_update(None, "journal_mode", "WAL")?;
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    conn.pragma_update(None, "foreign_keys", false)?;
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
+    // No mapped memory: a disk's error there is a signal that ends the process.
+    conn.pragma_update(None, "mmap_size", 0)?;
+    conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
+    schema::migrate(conn)
+}
+
+/// Makes what a new database lacks, and notes that a process has it now.
+fn begin(conn: &Connection, sealer: &Sealer) -> rusqlite::Result<(PublicIds, bool)> {
+    let change = conn.unchecked_transaction()?;
+    let key = match schema::meta(&change, PUBLIC_ID_KEY)?.map(<[u8; 32]>::try_from) {
+        Some(Ok(key)) => key,
+        Some(Err(_)) => return Err(rusqlite::Error::InvalidQuery),
+        None => {
+            let key = random()?;
+            schema::set_meta(&change, PUBLIC_ID_KEY, &key)?;
+            key
+        }
+    };
+    if schema::meta(&change, KEY_CHECK)?.is_none() {
+        let nonce: [u8; NONCE_BYTES] = random()?;
+        schema::set_meta(&change, KEY_CHECK, &sealer.seal(CHECKED.0, CHECKED.1, nonce))?;
+    }
+    // Before a new database there was nobody who could have left anything unsaid.
+    let ended = schema::meta(&change, ENDED_IN_ORDER)?.is_none_or(|value| value == [1]);
+    schema::set_meta(&change, ENDED_IN_ORDER, &[0])?;
+    let lost = change.execute("UPDATE mails SET state = 4 WHERE state = 1", [])?;
+    change.commit()?;
+    if lost > 0 {
+        // Whether they went out nobody knows, and none is sent twice.
+        logging::event(Level::Warn, "mails_lost", &[("count", lost.into())]);
+    }
+    Ok((PublicIds::new(key), ended))
+}
+
+fn random<const N: usize>() -> rusqlite::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let unlucky = |error| rusqlite::Error::ToSqlConversionFailure(Box::new(error));
+    getrandom::fill(&mut bytes).map_err(unlucky)?;
+    Ok(bytes)
+}
+
+fn read_tally(conn: &Connection) -> rusqlite::Result<Tally> {
+    let sql = "SELECT waiting, webhooks, deliveries_made, webhooks_made FROM counters";
+    conn.query_row(sql, [], |row| {
+        Ok(Tally {
+            waiting: rows::unsigned(row, 0)?,
+            webhooks: rows::unsigned(row, 1)?,
+            deliveries_made: row.get(2)?,
+            webhooks_made: row.get(3)?,
+        })
+    })
+}

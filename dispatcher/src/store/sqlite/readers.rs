@@ -1,0 +1,80 @@
+//! A few connections that only read, for what customers ask: they never wait for the writer,
+//! nor it for them.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::{Connection, OpenFlags};
+use tokio::sync::Semaphore;
+
+use super::fault::Fault;
+use super::open::BUSY_TIMEOUT;
+use super::writer::gone;
+use crate::store::StoreError;
+
+/// Looks that go on at one time. More threads than cores would only wait for each other.
+const READERS_MAX: usize = 4;
+
+/// Memory for pages, in KiB, of each.
+const CACHE_KIB: i64 = 4 * 1_024;
+
+/// The connections.
+#[derive(Clone, Debug)]
+pub(super) struct Readers(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    permits: Semaphore,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Readers {
+    /// Of the database at `path`, which is there and of our version.
+    pub(super) fn new(path: PathBuf) -> Self {
+        let permits = Semaphore::new(READERS_MAX);
+        Self(Arc::new(Shared { path, permits, idle: Mutex::default() }))
+    }
+
+    /// Has `look` look at the database as it was when it began.
+    pub(super) async fn read<T, L>(&self, look: L) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        L: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+    {
+        let _permit = self.0.permits.acquire().await.map_err(|_| gone())?;
+        let shared = Arc::clone(&self.0);
+        let looked = tokio::task::spawn_blocking(move || shared.look(look)).await;
+        let looked = looked.map_err(|error| StoreError::Damaged(error.to_string().into()))?;
+        looked.map_err(|fault| fault.told())
+    }
+
+    /// Lets nobody in any more, and closes what is idle.
+    pub(super) fn close(&self) {
+        self.0.permits.close();
+        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+impl Shared {
+    fn look<T>(&self, look: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, Fault> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let conn = idle.map_or_else(|| self.open(), Ok)?;
+        // One snapshot for the whole look: a list and what is said of its rows belong together.
+        let seen = conn.unchecked_transaction().map_err(Fault::from).and_then(|_seen| look(&conn));
+        if !self.permits.is_closed() {
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
+        }
+        seen
+    }
+
+    fn open(&self) -> Result<Connection, Fault> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let conn = Connection::open_with_flags(&self.path, flags)?;
+        conn.busy_timeout(BUSY_TIMEOUT)?;
+        conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        conn.pragma_update(None, "temp_store", "MEMORY")?;
+        conn.set_prepared_statement_cache_capacity(64);
+        Ok(conn)
+    }
+}

@@ -1,0 +1,105 @@
+//! Writes down what came of attempts.
+//!
+//! Invariant: a webhook or a delivery that is gone is passed over, and with it all that is said
+//! of it. A delivery that has ended stays ended.
+
+use rusqlite::OptionalExtension;
+
+use super::fault::Fault;
+use super::mails;
+use super::rows::{at, probe_column, span};
+use super::webhooks;
+use super::writer::Desk;
+use crate::model::DeliveryState;
+use crate::store::{After, Ended, Fared, NewMail};
+
+pub(super) const STATE: &str = "SELECT d.state FROM deliveries d JOIN webhooks w \
+    ON w.id = d.webhook WHERE d.id = ?1 AND w.gone_up_to IS NULL";
+
+/// Writes down attempts and what follows from them.
+pub(super) fn record(
+    desk: &mut Desk,
+    ended: &[Ended],
+    fared: &[Fared],
+    mails: &[NewMail],
+) -> Result<(), Fault> {
+    for one in ended {
+        attempt(desk, one)?;
+    }
+    for one in fared {
+        webhook(desk, one)?;
+    }
+    for mail in mails {
+        mails::store(&desk.conn, mail)?;
+    }
+    Ok(())
+}
+
+fn attempt(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
+    let mut query = desk.conn.prepare_cached(STATE)?;
+    let state = query.query_row([ended.delivery.0], |row| row.get::<_, u8>(0)).optional()?;
+    drop(query);
+    let Some(state) = state else { return Ok(()) };
+    let sql = "INSERT INTO attempts (delivery, lane, number, started_at, took, outcome) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    desk.conn.prepare_cached(sql)?.execute((
+        ended.delivery.0,
+        ended.lane.0,
+        ended.attempt.number,
+        at(ended.attempt.started_at),
+        span(ended.attempt.took),
+        ended.attempt.outcome.to_string(),
+    ))?;
+    if state == DeliveryState::Waiting.code() {
+        waited(desk, ended)
+    } else {
+        let sql = "UPDATE deliveries SET attempts = max(attempts, ?2) WHERE id = ?1";
+        desk.conn.prepare_cached(sql)?.execute((ended.delivery.0, ended.attempt.number))?;
+        Ok(())
+    }
+}
+
+/// What becomes of a delivery that waited.
+fn waited(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
+    let began = (
+        ended.delivery.0,
+        ended.attempt.number,
+        ended.first_attempt_at.map(at),
+        ended.since.map(at),
+        span(ended.paused_before),
+    );
+    let state = match ended.after {
+        After::Again { due, step } => {
+            let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), \
+                first_attempt_at = ?3, since = ?4, paused_before = ?5, due = ?6, step = ?7 \
+                WHERE id = ?1";
+            let (id, number, first, since, paused) = began;
+            let row = (id, number, first, since, paused, at(due), step);
+            desk.conn.prepare_cached(sql)?.execute(row)?;
+            return Ok(());
+        }
+        After::Delivered => DeliveryState::Delivered,
+        After::FailedPermanent => DeliveryState::FailedPermanent,
+    };
+    let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), first_attempt_at = ?3, \
+        since = ?4, paused_before = ?5, state = ?6, ended_at = ?7 WHERE id = ?1";
+    let (id, number, first, since, paused) = began;
+    let ended_at = at(ended.attempt.started_at.plus(ended.attempt.took));
+    let row = (id, number, first, since, paused, state.code(), ended_at);
+    desk.conn.prepare_cached(sql)?.execute(row)?;
+    desk.tally.waiting = desk.tally.waiting.saturating_sub(1);
+    Ok(())
+}
+
+fn webhook(desk: &Desk, fared: &Fared) -> Result<(), Fault> {
+    let sql = "UPDATE webhooks SET health = ?2, look_at = ?3, \
+        paused_at = coalesce(paused_at, ?4), probing = ?5 WHERE id = ?1 AND gone_up_to IS NULL";
+    desk.conn.prepare_cached(sql)?.execute((
+        fared.webhook.0,
+        webhooks::json(&fared.health)?,
+        fared.look_at.map(at),
+        fared.paused_at.map(at),
+        probe_column(fared.probing),
+    ))?;
+    Ok(())
+}

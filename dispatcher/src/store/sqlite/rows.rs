@@ -1,0 +1,210 @@
+//! Between rows and nouns.
+//!
+//! Numbers that SQLite cannot hold are cut to those it can: they are times beyond the year
+//! 290,000.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, Row, RowIndex};
+use weir_common::time::{UnixTime, micros};
+
+use super::fault::Fault;
+use crate::health::Health;
+use crate::model::{
+    Attempt, Delivery, DeliveryId, DeliveryState, EventSet, EventType, LaneId, Probe, Ready,
+    Secrets, Webhook, WebhookId,
+};
+use crate::outcome::Outcome;
+use crate::seal::Sealer;
+
+/// A time for a column.
+pub(super) fn at(time: UnixTime) -> i64 {
+    i64::try_from(time.0).unwrap_or(i64::MAX)
+}
+
+/// A span of time for a column.
+pub(super) fn span(duration: Duration) -> i64 {
+    i64::try_from(micros(duration)).unwrap_or(i64::MAX)
+}
+
+/// A count for a `LIMIT`.
+pub(super) fn count(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// A number from a column that holds none below zero.
+pub(super) fn unsigned(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Result<u64> {
+    row.get(column).map(|number: i64| number.max(0).cast_unsigned())
+}
+
+/// A time from a column.
+pub(super) fn time(row: &Row<'_>, column: &str) -> rusqlite::Result<UnixTime> {
+    unsigned(row, column).map(UnixTime)
+}
+
+/// A time from a column that may be empty.
+pub(super) fn time_or(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<UnixTime>> {
+    Ok(row.get::<_, Option<i64>>(column)?.map(|time| UnixTime(time.max(0).cast_unsigned())))
+}
+
+fn duration(row: &Row<'_>, column: &str) -> rusqlite::Result<Duration> {
+    unsigned(row, column).map(Duration::from_micros)
+}
+
+/// A type from its column.
+pub(super) fn kind(row: &Row<'_>) -> Result<EventType, Fault> {
+    let code = row.get("kind")?;
+    EventType::of_code(code).ok_or_else(|| Fault::Damaged(format!("there is no type {code}")))
+}
+
+/// A state from its column.
+pub(super) fn state(row: &Row<'_>) -> Result<DeliveryState, Fault> {
+    let code = row.get("state")?;
+    DeliveryState::of_code(code).ok_or_else(|| Fault::Damaged(format!("there is no state {code}")))
+}
+
+/// What is selected of a webhook.
+macro_rules! select_webhooks {
+    ($rest:literal) => {
+        concat!(
+            "SELECT w.id, s.name AS workspace, l.url, w.lane, w.events, w.created_at, w.secret, \
+             w.secret_before, w.secret_before_until, w.paused_at, w.paused_total, w.probing, \
+             w.reordering, w.health, w.look_at FROM webhooks w \
+             JOIN workspaces s ON s.id = w.workspace JOIN lanes l ON l.id = w.lane ",
+            $rest
+        )
+    };
+}
+pub(super) use select_webhooks;
+
+/// A webhook from its row.
+pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> {
+    let id = WebhookId(row.get("id")?);
+    let current = sealer.open(id, row.get_ref("secret")?.as_blob().unwrap_or_default())?;
+    let before: Option<Vec<u8>> = row.get("secret_before")?;
+    let previous = match before.zip(time_or(row, "secret_before_until")?) {
+        Some((sealed, until)) => Some((sealer.open(id, &sealed)?, until)),
+        None => None,
+    };
+    let health: String = row.get("health")?;
+    let health: Health = serde_json::from_str(&health)
+        .map_err(|error| Fault::Damaged(format!("health of webhook {}: {error}", id.0)))?;
+    Ok(Webhook {
+        id,
+        workspace: row.get("workspace")?,
+        url: row.get("url")?,
+        lane: LaneId(row.get("lane")?),
+        events: EventSet(row.get("events")?),
+        created_at: time(row, "created_at")?,
+        secrets: Secrets { current, previous },
+        paused_at: time_or(row, "paused_at")?,
+        paused_total: duration(row, "paused_total")?,
+        probing: probe(row.get("probing")?),
+        reordering: row.get("reordering")?,
+        health,
+    })
+}
+
+fn probe(column: Option<i64>) -> Option<Probe> {
+    column.map(|number| match number {
+        0 => Probe::Any,
+        number => Probe::This(DeliveryId(number)),
+    })
+}
+
+/// A probe for its column.
+pub(super) fn probe_column(probe: Option<Probe>) -> Option<i64> {
+    probe.map(|probe| match probe {
+        Probe::Any => 0,
+        Probe::This(delivery) => delivery.0,
+    })
+}
+
+/// What is selected of a delivery that waits.
+macro_rules! select_ready {
+    ($rest:literal) => {
+        concat!(
+            "SELECT d.id, d.due, d.created_at, e.name, d.kind, e.body, d.attempts, d.step, \
+             d.first_attempt_at, d.since, d.paused_before \
+             FROM deliveries d CROSS JOIN events e ON e.id = d.event ",
+            $rest
+        )
+    };
+}
+pub(super) use select_ready;
+
+/// A delivery that waits from its row.
+pub(super) fn ready(row: &Row<'_>) -> Result<Ready, Fault> {
+    Ok(Ready {
+        id: DeliveryId(row.get("id")?),
+        due: time(row, "due")?,
+        created_at: time(row, "created_at")?,
+        event_id: row.get("name")?,
+        kind: kind(row)?,
+        body: Bytes::from(row.get::<_, Vec<u8>>("body")?),
+        attempts: row.get("attempts")?,
+        step: row.get("step")?,
+        first_attempt_at: time_or(row, "first_attempt_at")?,
+        since: time_or(row, "since")?,
+        paused_before: duration(row, "paused_before")?,
+    })
+}
+
+/// What is selected of a delivery as its owner sees it.
+macro_rules! select_deliveries {
+    ($rest:literal) => {
+        concat!(
+            "SELECT d.id, d.event, d.webhook, d.kind, d.state, d.attempts, d.created_at, d.due, \
+             d.first_attempt_at, d.paused_before, d.ended_at FROM deliveries d ",
+            $rest
+        )
+    };
+}
+pub(super) use select_deliveries;
+
+/// A delivery from its row, all but its event's identifier.
+pub(super) fn delivery(row: &Row<'_>, event_id: Arc<str>) -> Result<Delivery, Fault> {
+    Ok(Delivery {
+        id: DeliveryId(row.get("id")?),
+        event_id,
+        webhook: WebhookId(row.get("webhook")?),
+        kind: kind(row)?,
+        state: state(row)?,
+        attempts: row.get("attempts")?,
+        created_at: time(row, "created_at")?,
+        due: time(row, "due")?,
+        first_attempt_at: time_or(row, "first_attempt_at")?,
+        paused_before: duration(row, "paused_before")?,
+        ended_at: time_or(row, "ended_at")?,
+    })
+}
+
+/// An attempt from its row.
+pub(super) fn attempt(row: &Row<'_>) -> Result<Attempt, Fault> {
+    let name: String = row.get("outcome")?;
+    let outcome = Outcome::of_name(&name)
+        .ok_or_else(|| Fault::Damaged(format!("there is no outcome {name}")))?;
+    Ok(Attempt {
+        number: row.get("number")?,
+        started_at: time(row, "started_at")?,
+        took: duration(row, "took")?,
+        outcome,
+    })
+}
+
+/// The number of a workspace that has ever had anything.
+pub(super) fn workspace_of(conn: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+    let sql = "SELECT id FROM workspaces WHERE name = ?1";
+    conn.prepare_cached(sql)?.query_row([name], |row| row.get(0)).optional()
+}
+
+/// The number of a workspace, which it is given if it has none.
+pub(super) fn workspace(conn: &Connection, name: &str) -> rusqlite::Result<i64> {
+    if let Some(id) = workspace_of(conn, name)? {
+        return Ok(id);
+    }
+    conn.prepare_cached("INSERT INTO workspaces (name) VALUES (?1)")?.execute([name])?;
+    Ok(conn.last_insert_rowid())
+}

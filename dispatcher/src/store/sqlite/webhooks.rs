@@ -1,0 +1,182 @@
+//! Webhooks: registered, read, changed, deleted, reactivated.
+
+use rusqlite::{Connection, OptionalExtension, named_params};
+use weir_common::time::UnixTime;
+
+use super::fault::Fault;
+use super::rows::{self, at, select_webhooks};
+use super::writer::Desk;
+use crate::health::Health;
+use crate::model::{Webhook, WebhookId};
+use crate::seal::{NONCE_BYTES, Sealer};
+use crate::store::{Created, NewWebhook, Page, WebhookChange};
+
+pub(super) const ONE: &str = select_webhooks!("WHERE w.id = ?1 AND w.gone_up_to IS NULL");
+
+pub(super) const PAGE: &str = select_webhooks!(
+    "WHERE w.workspace = ?1 AND w.id > ?2 AND w.gone_up_to IS NULL ORDER BY w.id LIMIT ?3"
+);
+
+const HOW_MANY: &str = "SELECT count(*) FROM webhooks WHERE workspace = ?1 AND gone_up_to IS NULL";
+
+/// Registers a webhook, unless its workspace has as many as it may have.
+pub(super) fn create(
+    desk: &mut Desk,
+    new: NewWebhook,
+    nonce: [u8; NONCE_BYTES],
+    now: UnixTime,
+) -> Result<Created, Fault> {
+    let workspace = rows::workspace(&desk.conn, &new.workspace)?;
+    let mut query = desk.conn.prepare_cached(HOW_MANY)?;
+    let there = query.query_row([workspace], |row| rows::unsigned(row, 0))?;
+    drop(query);
+    if there >= new.webhooks_max {
+        return Ok(Created::TooMany);
+    }
+    let lane = lane(&desk.conn, &new.url)?;
+    desk.tally.webhooks_made += 1;
+    desk.tally.webhooks += 1;
+    let id = WebhookId(desk.tally.webhooks_made);
+    let health = Health::default();
+    let sql = "INSERT INTO webhooks (id, workspace, lane, events, created_at, secret, health) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    let sealed = desk.sealer.seal(id, new.secret.expose(), nonce);
+    let row = (id.0, workspace, lane, new.events.0, at(now), sealed, json(&health)?);
+    desk.conn.prepare_cached(sql)?.execute(row)?;
+    let made = load(&desk.conn, &desk.sealer, id)?;
+    made.map(Created::Webhook).ok_or_else(|| Fault::Damaged("a new webhook is not there".into()))
+}
+
+/// The number of the lane towards a URL, which it is given if it has none.
+fn lane(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
+    let known = conn
+        .prepare_cached("SELECT id FROM lanes WHERE url = ?1")?
+        .query_row([url], |row| row.get(0))
+        .optional()?;
+    if let Some(id) = known {
+        return Ok(id);
+    }
+    conn.prepare_cached("INSERT INTO lanes (url) VALUES (?1)")?.execute([url])?;
+    Ok(conn.last_insert_rowid())
+}
+
+/// What is kept of a webhook's health.
+pub(super) fn json(health: &Health) -> Result<String, Fault> {
+    serde_json::to_string(health).map_err(|error| Fault::Damaged(error.to_string()))
+}
+
+/// A webhook, whoever's it is.
+pub(super) fn load(
+    conn: &Connection,
+    sealer: &Sealer,
+    id: WebhookId,
+) -> Result<Option<Webhook>, Fault> {
+    let mut query = conn.prepare_cached(ONE)?;
+    let mut found = query.query([id.0])?;
+    found.next()?.map(|row| rows::webhook(row, sealer)).transpose()
+}
+
+/// A webhook of a workspace.
+pub(super) fn of_workspace(
+    conn: &Connection,
+    sealer: &Sealer,
+    workspace: &str,
+    id: WebhookId,
+) -> Result<Option<Webhook>, Fault> {
+    Ok(load(conn, sealer, id)?.filter(|webhook| *webhook.workspace == *workspace))
+}
+
+/// A page of a workspace's webhooks, oldest first.
+pub(super) fn page(
+    conn: &Connection,
+    sealer: &Sealer,
+    workspace: &str,
+    after: Option<WebhookId>,
+    limit: usize,
+) -> Result<Page<Webhook, WebhookId>, Fault> {
+    let mut items = Vec::new();
+    let after = after.map_or(0, |id| id.0);
+    if let Some(workspace) = rows::workspace_of(conn, workspace)? {
+        let mut query = conn.prepare_cached(PAGE)?;
+        let one_more = rows::count(limit.saturating_add(1));
+        let mut found = query.query((workspace, after, one_more))?;
+        while let Some(row) = found.next()? {
+            items.push(rows::webhook(row, sealer)?);
+        }
+    }
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let next = items.last().map(|last: &Webhook| last.id).filter(|_| more);
+    Ok(Page { items, next })
+}
+
+/// Changes a webhook, and gives it as it is then.
+pub(super) fn change(
+    desk: &mut Desk,
+    workspace: &str,
+    id: WebhookId,
+    change: WebhookChange,
+    nonce: [u8; NONCE_BYTES],
+) -> Result<Option<Webhook>, Fault> {
+    let conn = &desk.conn;
+    if of_workspace(conn, &desk.sealer, workspace, id)?.is_none() {
+        return Ok(None);
+    }
+    if let Some(url) = change.url {
+        let lane = lane(conn, &url)?;
+        conn.prepare_cached("UPDATE webhooks SET lane = ?2 WHERE id = ?1")?
+            .execute((id.0, lane))?;
+    }
+    if let Some(events) = change.events {
+        let sql = "UPDATE webhooks SET events = ?2 WHERE id = ?1";
+        conn.prepare_cached(sql)?.execute((id.0, events.0))?;
+    }
+    if let Some((secret, until)) = change.secret {
+        let sealed = desk.sealer.seal(id, secret.expose(), nonce);
+        let sql = "UPDATE webhooks SET secret_before = secret, secret_before_until = ?2, \
+            secret = ?3 WHERE id = ?1";
+        conn.prepare_cached(sql)?.execute((id.0, at(until), sealed))?;
+    }
+    load(conn, &desk.sealer, id)
+}
+
+/// Deletes a webhook. What it had is dropped in steps, by a sweep.
+pub(super) fn delete(desk: &mut Desk, workspace: &str, id: WebhookId) -> Result<bool, Fault> {
+    let Some(workspace) = rows::workspace_of(&desk.conn, workspace)? else { return Ok(false) };
+    // What the sweep needs is the row; what it must never show again goes at once.
+    let sql = "UPDATE webhooks SET gone_up_to = ?3, secret = x'', secret_before = NULL \
+        WHERE id = ?1 AND workspace = ?2 AND gone_up_to IS NULL";
+    let newest = desk.tally.deliveries_made;
+    let gone = desk.conn.prepare_cached(sql)?.execute((id.0, workspace, newest))? > 0;
+    if gone {
+        desk.tally.webhooks = desk.tally.webhooks.saturating_sub(1);
+    }
+    Ok(gone)
+}
+
+/// Ends a webhook's pause.
+pub(super) fn reactivate(
+    desk: &mut Desk,
+    workspace: &str,
+    id: WebhookId,
+    now: UnixTime,
+) -> Result<Option<Webhook>, Fault> {
+    let Some(webhook) = of_workspace(&desk.conn, &desk.sealer, workspace, id)? else {
+        return Ok(None);
+    };
+    let Some(paused_at) = webhook.paused_at else { return Ok(Some(webhook)) };
+    let sql = "UPDATE webhooks SET paused_at = NULL, paused_total = :total, health = :health, \
+        look_at = NULL, probing = 0, reordering = 1 WHERE id = :id";
+    desk.conn.prepare_cached(sql)?.execute(named_params! {
+        ":total": rows::span(webhook.paused_total + now.since(paused_at)),
+        ":health": json(&Health::default())?,
+        ":id": id.0,
+    })?;
+    load(&desk.conn, &desk.sealer, id)
+}
+
+/// Those of a workspace that are not deleted.
+pub(super) fn alive(conn: &Connection, workspace: i64) -> rusqlite::Result<Vec<i64>> {
+    let sql = "SELECT id FROM webhooks WHERE workspace = ?1 AND gone_up_to IS NULL ORDER BY id";
+    conn.prepare_cached(sql)?.query_map([workspace], |row| row.get(0))?.collect()
+}

@@ -1,0 +1,376 @@
+//! The one thread that writes: takes what is asked in batches, and commits each batch once.
+//!
+//! # Invariants
+//!
+//! 1. Nobody is answered before what they asked for is on disk, or is certain not to be.
+//! 2. One that is refused, or goes wrong for a reason of its own, leaves nothing behind and does
+//!    no harm to those it shares a batch with. Where the disk fails, the whole batch did nothing.
+//! 3. A failure ends with its batch: the next is tried anew.
+//!
+//! Not here: what is asked (the files beside this one).
+
+use std::fmt;
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use log::Level;
+use rusqlite::Connection;
+use tokio::sync::{Semaphore, oneshot};
+use weir_common::logging;
+use weir_common::time::Clock;
+
+use super::fault::Fault;
+use super::schema;
+use crate::seal::Sealer;
+use crate::store::StoreError;
+
+/// What may wait for the writer; a second's work, at the least.
+const WAITING_MAX: usize = 4_096;
+
+/// A batch is committed after so many, whatever else waits.
+const BATCH_MAX: usize = 1_024;
+
+/// Nobody's answer is held back longer than this for the sake of those behind.
+const BATCH_TIME_MAX: Duration = Duration::from_millis(3);
+
+/// After so long without work the log of changes is folded into the database.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+
+/// How much there is: kept here so that nobody counts, and on disk with what it counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Deliveries that wait.
+    pub(super) waiting: u64,
+    /// Webhooks that are not deleted.
+    pub(super) webhooks: u64,
+    /// The number of the newest delivery.
+    pub(super) deliveries_made: i64,
+    /// The number of the newest webhook.
+    pub(super) webhooks_made: i64,
+}
+
+/// What the writer shows to others after each commit.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    pub(super) waiting: AtomicU64,
+    pub(super) webhooks: AtomicU64,
+    pub(super) commits: AtomicU64,
+}
+
+/// What is at hand for work on the writer's thread.
+pub(super) struct Desk {
+    pub(super) conn: Connection,
+    pub(super) sealer: Sealer,
+    pub(super) clock: Clock,
+    pub(super) tally: Tally,
+}
+
+/// Work, and who waits for it.
+trait Task: Send {
+    /// Does it, within the batch's transaction.
+    fn work(&mut self, desk: &mut Desk) -> Result<(), Fault>;
+
+    /// Tells what came of it.
+    fn answer(self: Box<Self>, kept: Result<(), StoreError>);
+}
+
+struct Asked<T, W> {
+    work: Option<W>,
+    came: Option<T>,
+    answer: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T, W> Task for Asked<T, W>
+where
+    T: Send,
+    W: FnOnce(&mut Desk) -> Result<T, Fault> + Send,
+{
+    fn work(&mut self, desk: &mut Desk) -> Result<(), Fault> {
+        if let Some(work) = self.work.take() {
+            self.came = Some(work(desk)?);
+        }
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, kept: Result<(), StoreError>) {
+        let Self { came, answer, .. } = *self;
+        // Whoever asked may have gone; what was done stays done.
+        let _ = answer.send(kept.and_then(|()| came.ok_or_else(gone)));
+    }
+}
+
+enum Call {
+    Task(Box<dyn Task>),
+    End(oneshot::Sender<Result<(), StoreError>>),
+}
+
+/// The way to the writer.
+pub(super) struct Writer {
+    calls: Option<mpsc::Sender<Call>>,
+    room: Arc<Semaphore>,
+    shown: Arc<Shown>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Starts the thread. It keeps the lock until the connection is closed.
+    pub(super) fn start(desk: Desk, lock: File) -> std::io::Result<Self> {
+        let (calls, inbox) = mpsc::channel();
+        let room = Arc::new(Semaphore::new(WAITING_MAX));
+        let shown = Arc::new(Shown::default());
+        shown.waiting.store(desk.tally.waiting, Ordering::Relaxed);
+        shown.webhooks.store(desk.tally.webhooks, Ordering::Relaxed);
+        let thread = Thread {
+            written: desk.tally,
+            desk,
+            inbox,
+            room: Arc::clone(&room),
+            shown: Arc::clone(&shown),
+            ending: None,
+            failing: false,
+            folded: true,
+        };
+        let thread =
+            std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
+                thread.run();
+                // Another process may come in only now that the connection is closed.
+                drop(lock);
+            })?;
+        Ok(Self { calls: Some(calls), room, shown, thread: Some(thread) })
+    }
+
+    /// What was there after the last commit.
+    pub(super) fn shown(&self) -> &Shown {
+        &self.shown
+    }
+
+    /// Has work done, waiting for room if there is none.
+    pub(super) async fn ask<T, W>(&self, work: W) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        W: FnOnce(&mut Desk) -> Result<T, Fault> + Send + 'static,
+    {
+        let room = self.room.acquire().await.map_err(|_| gone())?;
+        // The writer gives it back once it has taken the call.
+        room.forget();
+        self.hand_over(work).await
+    }
+
+    /// Has work done, or says that there is no room for it.
+    pub(super) async fn ask_if_room<T, W>(&self, work: W) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        W: FnOnce(&mut Desk) -> Result<T, Fault> + Send + 'static,
+    {
+        match self.room.try_acquire() {
+            Ok(room) => room.forget(),
+            Err(tokio::sync::TryAcquireError::NoPermits) => return Err(StoreError::Busy),
+            Err(tokio::sync::TryAcquireError::Closed) => return Err(gone()),
+        }
+        self.hand_over(work).await
+    }
+
+    async fn hand_over<T, W>(&self, work: W) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        W: FnOnce(&mut Desk) -> Result<T, Fault> + Send + 'static,
+    {
+        let (answer, answered) = oneshot::channel();
+        let task = Asked { work: Some(work), came: None, answer };
+        self.send(Call::Task(Box::new(task)))?;
+        answered.await.map_err(|_| gone())?
+    }
+
+    fn send(&self, call: Call) -> Result<(), StoreError> {
+        let calls = self.calls.as_ref().ok_or_else(gone)?;
+        calls.send(call).map_err(|_| gone())
+    }
+
+    /// Takes nothing more, finishes what was asked, and notes that we ended in order.
+    pub(super) async fn end(&self) -> Result<(), StoreError> {
+        self.room.close();
+        let (answer, answered) = oneshot::channel();
+        self.send(Call::End(answer))?;
+        answered.await.map_err(|_| gone())?
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Without a way to it the thread ends after the batch that it is in.
+        self.calls = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("shown", &self.shown).finish_non_exhaustive()
+    }
+}
+
+/// What those are told who come after the end.
+pub(super) fn gone() -> StoreError {
+    StoreError::Unavailable("it was closed".into())
+}
+
+struct Thread {
+    desk: Desk,
+    inbox: Receiver<Call>,
+    room: Arc<Semaphore>,
+    shown: Arc<Shown>,
+    /// The tally as it is on disk.
+    written: Tally,
+    /// Who waits for the end, once somebody does.
+    ending: Option<oneshot::Sender<Result<(), StoreError>>>,
+    /// Whether the last change failed.
+    failing: bool,
+    /// Whether the log of changes has been folded into the database since the last of them.
+    folded: bool,
+}
+
+impl Thread {
+    fn run(mut self) {
+        loop {
+            match self.inbox.recv_timeout(IDLE_AFTER) {
+                Ok(Call::Task(task)) => self.batch(task),
+                Ok(Call::End(answer)) => self.ending = Some(answer),
+                Err(RecvTimeoutError::Timeout) => self.fold(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if let Some(answer) = self.ending.take() {
+                // What was handed over before the end was announced is still done.
+                while let Some(task) = self.next() {
+                    self.batch(task);
+                }
+                self.folded = false;
+                let ended = schema::set_meta(&self.desk.conn, super::open::ENDED_IN_ORDER, &[1]);
+                self.fold();
+                drop(self);
+                let _ = answer.send(ended.map_err(|error| Fault::from(error).told()));
+                return;
+            }
+        }
+    }
+
+    fn batch(&mut self, first: Box<dyn Task>) {
+        let began = self.desk.clock.now().tick;
+        let changes = self.desk.conn.total_changes();
+        let mut answers: Vec<(Box<dyn Task>, Result<(), StoreError>)> = Vec::new();
+        let mut next = Some(first);
+        let mut went = self.desk.conn.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from);
+        while let Some(mut task) = next.take() {
+            self.room.add_permits(1);
+            let came = if went.is_ok() { self.work(task.as_mut()) } else { Ok(Ok(())) };
+            let own = came.unwrap_or_else(|fault| {
+                went = Err(fault);
+                Ok(())
+            });
+            answers.push((task, own));
+            let late = self.desk.clock.now().tick.since(began) >= BATCH_TIME_MAX;
+            if went.is_ok() && !late && answers.len() < BATCH_MAX {
+                next = self.next();
+            }
+        }
+        let went = went.and_then(|()| self.commit(changes)).map_err(|fault| self.undo(&fault));
+        for (task, own) in answers {
+            task.answer(went.clone().and(own));
+        }
+    }
+
+    fn next(&mut self) -> Option<Box<dyn Task>> {
+        match self.inbox.try_recv() {
+            Ok(Call::Task(task)) => Some(task),
+            Ok(Call::End(answer)) => {
+                self.ending = Some(answer);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Does one task. What goes wrong for a reason of its own is its own answer; an error of the
+    /// disk is everybody's.
+    fn work(&mut self, task: &mut dyn Task) -> Result<Result<(), StoreError>, Fault> {
+        let tally = self.desk.tally;
+        self.say("SAVEPOINT task")?;
+        match task.work(&mut self.desk) {
+            Ok(()) => self.say("RELEASE task").map(Ok),
+            Err(fault) if fault.is_the_disks() => Err(fault),
+            Err(fault) => {
+                self.desk.tally = tally;
+                self.say("ROLLBACK TO task")?;
+                self.say("RELEASE task")?;
+                let cause = fault.to_string();
+                logging::event(Level::Error, "store_task_failed", &[("cause", cause.into())]);
+                Ok(Err(fault.told()))
+            }
+        }
+    }
+
+    fn commit(&mut self, changes: u64) -> Result<(), Fault> {
+        let changed = self.desk.conn.total_changes() != changes;
+        if self.desk.tally != self.written {
+            let Tally { waiting, webhooks, deliveries_made, webhooks_made } = self.desk.tally;
+            let sql = "UPDATE counters SET waiting = ?1, webhooks = ?2, deliveries_made = ?3, \
+                webhooks_made = ?4";
+            self.desk.conn.prepare_cached(sql)?.execute((
+                waiting.cast_signed(),
+                webhooks.cast_signed(),
+                deliveries_made,
+                webhooks_made,
+            ))?;
+        }
+        self.say("COMMIT")?;
+        self.written = self.desk.tally;
+        if changed {
+            self.folded = false;
+            self.shown.waiting.store(self.written.waiting, Ordering::Relaxed);
+            self.shown.webhooks.store(self.written.webhooks, Ordering::Relaxed);
+            self.shown.commits.fetch_add(1, Ordering::Relaxed);
+            if std::mem::take(&mut self.failing) {
+                logging::event(Level::Info, "store_recovered", &[]);
+            }
+        }
+        Ok(())
+    }
+
+    fn undo(&mut self, fault: &Fault) -> StoreError {
+        self.desk.tally = self.written;
+        // Some errors have undone everything already.
+        if !self.desk.conn.is_autocommit() {
+            let _ = self.desk.conn.execute_batch("ROLLBACK");
+        }
+        if !std::mem::replace(&mut self.failing, true) {
+            let cause = fault.to_string();
+            logging::event(Level::Error, "store_cannot_write", &[("cause", cause.into())]);
+        }
+        fault.told()
+    }
+
+    fn say(&self, sql: &str) -> Result<(), Fault> {
+        self.desk.conn.prepare_cached(sql)?.execute([])?;
+        Ok(())
+    }
+
+    /// Folds the log of changes into the database and empties it, unless somebody reads it.
+    fn fold(&mut self) {
+        if !std::mem::replace(&mut self.folded, true) {
+            let conn = &self.desk.conn;
+            // Work may come at any time: better leave the log long than wait for a reader.
+            let _ = conn.busy_timeout(Duration::ZERO);
+            let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
+            if let Err(error) = conn.query_row(sql, [], |_| Ok(())) {
+                let cause = error.to_string();
+                logging::event(Level::Warn, "store_checkpoint_failed", &[("cause", cause.into())]);
+            }
+            let _ = conn.busy_timeout(super::open::BUSY_TIMEOUT);
+        }
+    }
+}
