@@ -4,7 +4,12 @@ def values:
     elif .type == "integer" then
         if .maximum > 1e12 then "from \(.minimum)" else "\(.minimum) to \(.maximum)" end
     elif .type == "boolean" then "`true`, `false`"
-    elif .type == "array" then "list of texts"
+    elif .type == "number" then "\(.minimum) to \(.maximum)"
+    elif .type == "array" then
+        if .items.type == "integer" then "list of \(.items.minimum) to \(.items.maximum)"
+        elif .items | has("enum") then "list of " + (.items.enum | map("`\(.)`") | join(", "))
+        elif .items | has("examples") then "list as `[\"\(.items.examples[0])\"]`"
+        else "list of texts" end
     elif has("examples") then "as `\(.examples[0])`"
     else "text" end;
 
