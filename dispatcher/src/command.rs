@@ -15,14 +15,14 @@ use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
 use crate::app::{self, RunError};
-use crate::auth::{self, Tokens};
+use crate::auth::{self, Scope, Tokens};
 use crate::force::Config;
 use crate::listen::{self, Listen};
 use crate::model::EventType;
 use crate::outcome::Outcome;
 use crate::settings;
 use crate::sign;
-use crate::store::sqlite;
+use crate::store::sqlite::backup;
 
 /// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
 const EXIT_USAGE: u8 = 64;
@@ -142,9 +142,9 @@ struct Token {
     /// A workspace it may act for, or *; more than once for several
     #[arg(long = "workspace", required = true)]
     workspaces: Vec<String>,
-    /// What it may do: webhooks:read, webhooks:write or events:write; more than once for several
-    #[arg(long = "scope", required = true)]
-    scopes: Vec<String>,
+    /// What it may do; more than once for several
+    #[arg(long = "scope", required = true, value_parser = scope)]
+    scopes: Vec<Scope>,
 }
 
 impl Command {
@@ -164,7 +164,7 @@ impl Command {
             Action::Listen(receive) => result(receive.execute()),
             Action::Verify(verify) => result(verify.execute()),
             Action::SendTest(send) => result(send.execute()),
-            Action::Backup { from, to } => result(backup(&from, &to)),
+            Action::Backup { from, to } => result(copy(&from, &to)),
             Action::Token(token) => result(token.execute()),
             Action::Schema { file } => {
                 let nothing = Document::new("", "");
@@ -240,7 +240,7 @@ impl SendTest {
         let secret = self.secret.secret()?;
         let courier = Arc::clone(&force.courier);
         let signature = &force.settings.signature;
-        let sending = listen::send_test(&courier, signature, url, &secret, kind, &clock);
+        let sending = listen::send_test(&courier, url, &secret, signature, kind, &clock);
         let receipt = runtime()?.block_on(sending);
         match receipt.outcome {
             Outcome::Delivered { status } => Ok(format!("delivered: {status}")),
@@ -253,18 +253,23 @@ impl Token {
     fn execute(self) -> Result<String, String> {
         let mut random = [0; 32];
         getrandom::fill(&mut random).map_err(|why| why.to_string())?;
-        let (token, entry) = auth::entry(&self.name, &self.workspaces, &self.scopes, random)?;
+        let (token, entry) = auth::entry(&self.name, &self.workspaces, &self.scopes, random);
         Ok(format!("{token}\n\n# add to the file of tokens (auth.tokens):\n{entry}"))
     }
 }
 
-fn backup(from: &From, to: &std::path::Path) -> Result<String, String> {
+fn copy(from: &From, to: &std::path::Path) -> Result<String, String> {
     let force = from.config().load(&Clock::system());
     let force = force.map_err(|mistakes| app::lines(&mistakes))?;
     let path = &force.settings.store.path;
-    sqlite::backup(path, to).map_err(|why| why.to_string())?;
+    backup::backup(path, to).map_err(|why| why.to_string())?;
     let key = force.settings.secrets.key_file.display();
     Ok(format!("{} is a copy of {}; keep {key} with it", to.display(), path.display()))
+}
+
+fn scope(text: &str) -> Result<Scope, String> {
+    let found = Scope::ALL.into_iter().find(|scope| scope.name() == text);
+    found.ok_or_else(|| format!("known: {}", Scope::ALL.map(Scope::name).join(", ")))
 }
 
 fn known_types() -> String {

@@ -171,6 +171,9 @@ pub struct Ended {
 pub struct Fared {
     /// Which.
     pub webhook: WebhookId,
+    /// [`Webhook::paused_total`] as it was known: after a reactivation in the meantime all of
+    /// this is out of date, and is passed over.
+    pub paused_total: Duration,
     /// What its attempts have come to.
     pub health: Health,
     /// When it has to be looked at next, though nothing ends.

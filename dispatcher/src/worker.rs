@@ -17,6 +17,7 @@
 
 mod handle;
 mod hooks;
+mod notices;
 mod send;
 mod verdict;
 

@@ -13,9 +13,9 @@ use url::Url;
 use weir_common::logging;
 use weir_common::time::{Moment, UnixTime};
 
+use super::notices;
 use crate::health::{Notice, Policy, Sign};
 use crate::lanes::{Gate, Lanes};
-use crate::mail;
 use crate::model::{DeliveryId, Probe, Secrets, Webhook, WebhookId};
 use crate::outcome::Outcome;
 use crate::parts::Parts;
@@ -33,6 +33,8 @@ struct Hook {
     target: Arc<Target>,
     /// When time alone may bring a notice.
     look_at: Option<UnixTime>,
+    /// What the last attempt came to, where this process saw one.
+    last: Option<Outcome>,
 }
 
 /// What is to be done with a webhook that was read.
@@ -77,7 +79,9 @@ impl Hooks {
     ) -> Restored {
         let Queue { mut webhook, due } = queue;
         let id = webhook.id;
-        let known = self.hooks.get(&id).map(|hook| &hook.webhook);
+        let known = self.hooks.get(&id);
+        let last = known.and_then(|hook| hook.last.clone());
+        let known = known.map(|hook| &hook.webhook);
         if let Some(known) = known.filter(|known| known.paused_total == webhook.paused_total) {
             webhook.health = known.health.clone();
             webhook.paused_at = known.paused_at;
@@ -92,7 +96,7 @@ impl Hooks {
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Open };
         lanes.open(id, webhook.lane, gate, due.map(|due| now.tick_at(due)), now.tick);
         let target = Arc::new(Target { url, secrets: webhook.secrets.clone() });
-        self.hooks.insert(id, Hook { webhook, target, look_at: None });
+        self.hooks.insert(id, Hook { webhook, target, look_at: None, last });
         self.plan(id, &parts.force.load().settings.health, now.unix);
         restored
     }
@@ -137,7 +141,8 @@ impl Hooks {
         let Some(hook) = self.hooks.get_mut(&webhook) else { return Vec::new() };
         let (health, notice) = hook.webhook.health.after(&policy, sign, now.unix);
         hook.webhook.health = health;
-        let mails = hook.notice(notice, Some(outcome), lanes, parts, now);
+        hook.last = Some(outcome.clone());
+        let mails = hook.notice(notice, lanes, parts, now);
         self.plan(webhook, &policy, now.unix);
         mails
     }
@@ -155,7 +160,7 @@ impl Hooks {
         hook.look_at = None;
         let (health, notice) = hook.webhook.health.look(&policy, now.unix);
         hook.webhook.health = health;
-        let mails = notice.map(|_| hook.notice(notice, None, lanes, parts, now));
+        let mails = notice.map(|_| hook.notice(notice, lanes, parts, now));
         self.plan(webhook, &policy, now.unix);
         mails
     }
@@ -198,6 +203,7 @@ impl Hooks {
         let look_at = known.paused_at.is_none().then(|| known.health.look_at(policy, now.unix));
         Some(Fared {
             webhook,
+            paused_total: known.paused_total,
             health: known.health.clone(),
             look_at: look_at.flatten(),
             paused_at: known.paused_at,
@@ -236,25 +242,26 @@ impl Hook {
     fn notice(
         &mut self,
         notice: Option<Notice>,
-        outcome: Option<&Outcome>,
         lanes: &mut Lanes,
         parts: &Parts,
         now: Moment,
     ) -> Vec<NewMail> {
+        let Some(notice) = notice else { return Vec::new() };
         let webhook = &mut self.webhook;
+        if webhook.paused_at.is_some() {
+            return Vec::new();
+        }
         let said = match notice {
-            None => return Vec::new(),
-            Some(Notice::Warn) => "a webhook is failing",
-            Some(Notice::Pause) if webhook.paused_at.is_some() => return Vec::new(),
-            Some(Notice::Pause) => "a webhook is paused",
+            Notice::Warn => "a webhook is failing",
+            Notice::Pause => "a webhook is paused",
         };
         let fields = [
             ("webhook", json!(parts.store.ids().webhook(webhook.id))),
             ("workspace", json!(&*webhook.workspace)),
-            ("outcome", json!(outcome.map(ToString::to_string))),
+            ("outcome", json!(self.last.as_ref().map(ToString::to_string))),
         ];
         logging::event(Level::Warn, said, &fields);
-        if notice == Some(Notice::Pause) {
+        if notice == Notice::Pause {
             parts.metrics.pauses.inc();
             webhook.paused_at = Some(now.unix);
             webhook.probing = None;
@@ -262,7 +269,7 @@ impl Hook {
         } else {
             parts.metrics.warnings.inc();
         }
-        mail::notices(parts, webhook, notice, outcome, now.unix)
+        notices::mails(parts, webhook, notice, self.last.as_ref(), now.unix)
     }
 }
 

@@ -41,6 +41,10 @@ pub(super) const STARTS: &str = "SELECT id, lane, started_at, took FROM attempts
 /// look back goes on for so long after the first that ended too early.
 const DISORDER: u64 = 60_000_000;
 
+/// Bodies beyond so many bytes are left for the next time: thousands of webhooks may have a
+/// backlog of large ones.
+const FETCH_BYTES: usize = 256 << 10;
+
 /// A webhook and when its first delivery is due.
 pub(super) fn load(desk: &Desk, id: WebhookId) -> Result<Option<Queue>, Fault> {
     let Some(webhook) = webhooks::load(&desk.conn, &desk.sealer, id)? else { return Ok(None) };
@@ -85,12 +89,14 @@ fn first_due(conn: &Connection, webhook: WebhookId) -> rusqlite::Result<Option<U
 pub(super) fn fetch(desk: &Desk, webhook: WebhookId, limit: usize) -> Result<Fetched, Fault> {
     let mut query = desk.conn.prepare_cached(FIRST)?;
     let mut found = query.query((webhook.0, rows::count(limit.saturating_add(1))))?;
-    let mut ready = Vec::new();
+    let (mut ready, mut bytes) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
-        if ready.len() == limit {
+        if ready.len() == limit || bytes > FETCH_BYTES {
             return Ok(Fetched { ready, more: true });
         }
-        ready.push(rows::ready(row)?);
+        let one = rows::ready(row)?;
+        bytes += one.body.len();
+        ready.push(one);
     }
     Ok(Fetched { ready, more: false })
 }

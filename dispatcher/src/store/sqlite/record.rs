@@ -93,13 +93,15 @@ fn waited(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
 
 fn webhook(desk: &Desk, fared: &Fared) -> Result<(), Fault> {
     let sql = "UPDATE webhooks SET health = ?2, look_at = ?3, \
-        paused_at = coalesce(paused_at, ?4), probing = ?5 WHERE id = ?1 AND gone_up_to IS NULL";
+        paused_at = coalesce(paused_at, ?4), probing = ?5 \
+        WHERE id = ?1 AND gone_up_to IS NULL AND paused_total = ?6";
     desk.conn.prepare_cached(sql)?.execute((
         fared.webhook.0,
         webhooks::json(&fared.health)?,
         fared.look_at.map(at),
         fared.paused_at.map(at),
         probe_column(fared.probing),
+        span(fared.paused_total),
     ))?;
     Ok(())
 }
