@@ -1,1 +1,194 @@
-//! api
+//! What customers call: one table of operations, from which come both the routing and the
+//! document that describes it.
+//!
+//! # Invariants
+//!
+//! 1. What is described is what is served: path, parameters, bodies and answers stand in
+//!    `operations`, and bodies are checked by the very schemas that the document shows.
+//! 2. An object of a workspace that the token may not see is answered as if nothing were there.
+//! 3. A body's faults are all named at once.
+//! 4. A secret leaves twice at most: when its webhook is registered, and when it is rotated.
+//!
+//! Not here: events coming in (`ingest`), limits (the gateway).
+
+mod deliveries;
+
+// core
+mod fit;
+
+// core
+mod openapi;
+
+// core
+mod operations;
+
+// core
+mod query;
+
+mod redeliveries;
+
+// core
+mod shapes;
+
+// core
+mod waiting;
+
+mod webhooks;
+
+use std::sync::Arc;
+
+use http::header::CONTENT_TYPE;
+use log::Level;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use weir_common::logging;
+use weir_common::time::UnixTime;
+
+use self::operations::{Act, Found, Operation};
+use self::query::Query;
+use crate::force::Force;
+use crate::parts::Parts;
+use crate::serve::refuse::{self, Flaw, Flaws};
+use crate::serve::{Call, Handler, Reply};
+use crate::store::Store;
+
+/// The largest body: a URL, and the types of events.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// The listener of customers.
+pub struct Api {
+    /// What everyone shares.
+    pub parts: Arc<Parts>,
+}
+
+#[async_trait::async_trait]
+impl Handler for Api {
+    async fn handle(&self, call: Call) -> Reply {
+        self.answer(&call).await.unwrap_or_else(|reply| reply)
+    }
+
+    fn body_bytes_max(&self, _path: &str) -> usize {
+        BODY_BYTES_MAX
+    }
+}
+
+impl Api {
+    async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
+        let (operation, place) = match operations::find(&call.method, &call.path) {
+            Found::Operation(operation, place) => (operation, place),
+            Found::Methods(allow) => return Err(refuse::method_not_allowed(&allow)),
+            Found::Nothing => return Err(refuse::not_found()),
+        };
+        let force = self.parts.force.load_full();
+        if let Some(scope) = operation.scope {
+            let workspace = Some(place.workspace);
+            let authorised = force.tokens.authorise(&call.headers, scope, workspace);
+            authorised.map_err(|denial| denial.reply())?;
+        }
+        let query = Query::read(call.query.as_deref(), operation.query).map_err(bad_query)?;
+        let asked = Asked {
+            parts: &self.parts,
+            force: &force,
+            operation,
+            workspace: place.workspace,
+            id: place.id,
+            query,
+            call,
+            now: self.parts.clock.now().unix,
+        };
+        match operation.act {
+            Act::CreateWebhook => webhooks::create(&asked).await,
+            Act::ListWebhooks => webhooks::list(&asked).await,
+            Act::ReadWebhook => webhooks::read(&asked).await,
+            Act::ChangeWebhook => webhooks::change(&asked).await,
+            Act::DeleteWebhook => webhooks::delete(&asked).await,
+            Act::ReactivateWebhook => webhooks::reactivate(&asked).await,
+            Act::RotateSecret => webhooks::rotate_secret(&asked).await,
+            Act::PingWebhook => webhooks::ping(&asked).await,
+            Act::ListDeliveries => deliveries::list(&asked).await,
+            Act::ReadDelivery => deliveries::read(&asked).await,
+            Act::Redeliver => deliveries::redeliver(&asked).await,
+            Act::RedeliverMany => redeliveries::create(&asked).await,
+            Act::ReadRedelivery => redeliveries::read(&asked).await,
+            Act::Describe => Ok(json(200, openapi::document())),
+        }
+    }
+}
+
+/// One request that may be answered.
+struct Asked<'a> {
+    parts: &'a Parts,
+    force: &'a Force,
+    operation: &'static Operation,
+    workspace: &'a str,
+    id: &'a str,
+    query: Query,
+    call: &'a Call,
+    now: UnixTime,
+}
+
+impl Asked<'_> {
+    fn store(&self) -> &dyn Store {
+        self.parts.store.as_ref()
+    }
+
+    /// What was sent, once it fits the schema; `more` says what no schema can.
+    fn body<T: DeserializeOwned>(&self, more: impl FnOnce(&Value, &mut Flaws)) -> Result<T, Reply> {
+        let value = self.value()?;
+        let mut flaws = Flaws::default();
+        if let Some(schema) = operations::request_schema(self.operation) {
+            fit::check(schema, &value, "", &mut flaws);
+        }
+        more(&value, &mut flaws);
+        if !flaws.is_empty() {
+            return Err(refuse::unprocessable(&flaws));
+        }
+        serde_json::from_value(value)
+            .map_err(|error| refuse::unprocessable(&Flaw::at("", error.to_string()).into()))
+    }
+
+    fn value(&self) -> Result<Value, Reply> {
+        let Call { headers, body, .. } = self.call;
+        let optional = self.operation.request.as_ref().is_some_and(|request| request.optional);
+        if body.is_empty() && optional {
+            return Ok(Value::Object(serde_json::Map::new()));
+        }
+        let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default();
+        if !kind.trim().eq_ignore_ascii_case("application/json") {
+            return Err(refuse::media_type("application/json"));
+        }
+        serde_json::from_slice(body).map_err(|error| refuse::malformed(error.to_string()))
+    }
+}
+
+fn bad_query(flaws: Flaws) -> Reply {
+    refuse::flawed(400, "invalid-query", "The query does not fit", &flaws)
+}
+
+fn json(status: u16, value: &impl Serialize) -> Reply {
+    match serde_json::to_vec(value) {
+        Ok(body) => Reply {
+            status,
+            headers: vec![("content-type", "application/json".to_owned())],
+            body: body.into(),
+        },
+        Err(error) => {
+            let fields = [("error", error.to_string().into())];
+            logging::event(Level::Error, "an answer could not be written", &fields);
+            refuse::broken()
+        }
+    }
+}
+
+/// So many random bytes; without them nothing secret can be made.
+fn random<const COUNT: usize>() -> Result<[u8; COUNT], Reply> {
+    let mut bytes = [0; COUNT];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        let fields = [("error", error.to_string().into())];
+        logging::event(Level::Error, "the system has no random bytes", &fields);
+        refuse::broken()
+    })?;
+    Ok(bytes)
+}

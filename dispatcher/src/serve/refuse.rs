@@ -61,6 +61,65 @@ impl std::fmt::Display for Flaw {
     }
 }
 
+/// Everything that is wrong with one request: the first of it listed, all of it counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flaws {
+    listed: Vec<Flaw>,
+    count: usize,
+}
+
+impl Flaws {
+    /// One more; made only where it is still listed.
+    pub(crate) fn add(&mut self, make: impl FnOnce() -> Flaw) {
+        self.count += 1;
+        if self.listed.len() < FLAWS_MAX {
+            self.listed.push(make());
+        }
+    }
+
+    /// One more, of a value in the body.
+    pub(crate) fn at(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
+        self.add(|| Flaw::at(pointer, detail));
+    }
+
+    /// Where each of those listed is.
+    #[cfg(test)]
+    pub(crate) fn pointers(&self) -> Vec<String> {
+        let place = |flaw: &Flaw| match &flaw.place {
+            Place::Pointer(place) | Place::Parameter(place) => place.clone(),
+        };
+        self.listed.iter().map(place).collect()
+    }
+
+    /// Whether nothing is wrong.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How much is wrong.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+}
+
+impl From<Flaw> for Flaws {
+    fn from(flaw: Flaw) -> Self {
+        Self { listed: vec![flaw], count: 1 }
+    }
+}
+
+impl std::fmt::Display for Flaws {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(first) = self.listed.first() {
+            write!(f, "{first}")?;
+        }
+        if self.count > 1 {
+            write!(f, " (and {} more, see `errors`)", self.count - 1)?;
+        }
+        Ok(())
+    }
+}
+
 /// A name as one step of a JSON pointer.
 pub(crate) fn step(name: &str) -> String {
     format!("/{}", name.replace('~', "~0").replace('/', "~1"))
@@ -81,21 +140,16 @@ pub(crate) fn flawed(
     status: u16,
     kind: &'static str,
     title: &'static str,
-    flaws: &[Flaw],
-) -> Problem {
-    let detail = match flaws {
-        [one] => one.to_string(),
-        [one, more @ ..] => format!("{one} (and {} more, see `errors`)", more.len()),
-        [] => title.to_owned(),
-    };
-    let errors = flaws.iter().take(FLAWS_MAX).map(Flaw::shown).collect::<Vec<_>>();
-    let members = vec![("errors", errors.into()), ("errors_count", flaws.len().into())];
-    Problem { status, kind, title, detail, members }
+    flaws: &Flaws,
+) -> Reply {
+    let errors = flaws.listed.iter().map(Flaw::shown).collect::<Vec<_>>();
+    let members = vec![("errors", errors.into()), ("errors_count", flaws.count.into())];
+    Reply::problem(&Problem { status, kind, title, detail: flaws.to_string(), members })
 }
 
 /// A body that is JSON and does not say what it should.
-pub(crate) fn unprocessable(flaws: &[Flaw]) -> Reply {
-    Reply::problem(&flawed(422, "invalid-body", "The body does not fit", flaws))
+pub(crate) fn unprocessable(flaws: &Flaws) -> Reply {
+    flawed(422, "invalid-body", "The body does not fit", flaws)
 }
 
 /// Nothing there, or nothing that this token may see: one answer for both, so that nobody learns
@@ -177,7 +231,10 @@ mod tests {
 
     #[test]
     fn every_flaw_is_listed_up_to_a_bound_and_all_are_counted() {
-        let flaws: Vec<Flaw> = (0..250).map(|n| Flaw::at(format!("/{n}"), "is wrong")).collect();
+        let mut flaws = Flaws::default();
+        for n in 0..250 {
+            flaws.at(format!("/{n}"), "is wrong");
+        }
         let body: Value =
             serde_json::from_slice(&unprocessable(&flaws).body).expect("a problem is JSON");
         assert_eq!(body["errors"].as_array().map(Vec::len), Some(FLAWS_MAX));

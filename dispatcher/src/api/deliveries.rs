@@ -1,0 +1,162 @@
+//! Deliveries: list, show with all attempts and the reason for waiting, send one again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::shapes::{
+    AttemptView, DeliveryDetail, DeliveryPage, DeliveryView, Kind, Nothing, ShownState, Time,
+};
+use super::waiting::{self, Facts, Pace};
+use super::{Asked, bad_query, json};
+use crate::model::{Delivery, DeliveryId, DeliveryState, Webhook, WebhookId};
+use crate::serve::Reply;
+use crate::serve::refuse;
+use crate::worker::Standing;
+
+/// How far a queue is counted: a place beyond it is a matter of hours.
+const AHEAD_MAX: usize = 10_000;
+
+/// The worker answers between two steps of its own; where it does not, less is shown.
+const WORKER_DEADLINE: Duration = Duration::from_secs(1);
+
+pub(super) async fn list(asked: &Asked<'_>) -> Result<Reply, Reply> {
+    let ids = asked.store().ids();
+    let (filter, after, limit) = asked.query.deliveries(ids).map_err(bad_query)?;
+    let page = asked.store().deliveries(asked.workspace, &filter, after, limit).await;
+    let page = page.map_err(|error| refuse::store(&error))?;
+    let webhooks = webhooks_of(asked, &page.items).await?;
+    let standings = standings_of(asked, &page.items).await;
+    let shown = page.items.iter().map(|delivery| {
+        let webhook = webhooks.get(&delivery.webhook);
+        let standing = standings.get(&delivery.id).copied().unwrap_or_default();
+        view(asked, &facts(asked, delivery, webhook, standing, None))
+    });
+    let data = shown.collect();
+    Ok(json(200, &DeliveryPage { data, next_cursor: page.next.map(|id| ids.delivery(id)) }))
+}
+
+pub(super) async fn read(asked: &Asked<'_>) -> Result<Reply, Reply> {
+    let found = asked.store().delivery(asked.workspace, id_of(asked)?).await;
+    let found = found.map_err(|error| refuse::store(&error))?;
+    let (delivery, attempts) = found.ok_or_else(refuse::not_found)?;
+    let delivery = shown(asked, &delivery).await?;
+    let attempt_log = attempts.iter().map(AttemptView::of).collect();
+    Ok(json(200, &DeliveryDetail { delivery, attempt_log }))
+}
+
+pub(super) async fn redeliver(asked: &Asked<'_>) -> Result<Reply, Reply> {
+    let id = id_of(asked)?;
+    let Nothing {} = asked.body(|_, _| {})?;
+    let again = asked.store().redeliver(asked.workspace, id, asked.now).await;
+    let again = again.map_err(|error| refuse::store(&error))?;
+    let delivery = again.ok_or_else(refuse::not_found)?;
+    asked.parts.worker.changed(delivery.webhook);
+    Ok(json(202, &shown(asked, &delivery).await?))
+}
+
+/// A delivery that has just come to wait.
+pub(super) fn view_of_new(
+    asked: &Asked<'_>,
+    delivery: &Delivery,
+    webhook: &Webhook,
+) -> DeliveryView {
+    view(asked, &facts(asked, delivery, Some(webhook), Standing::default(), None))
+}
+
+/// The delivery that the path names.
+fn id_of(asked: &Asked<'_>) -> Result<DeliveryId, Reply> {
+    asked.store().ids().delivery_of(asked.id).ok_or_else(refuse::not_found)
+}
+
+/// One delivery, with its place in the queue.
+async fn shown(asked: &Asked<'_>, delivery: &Delivery) -> Result<DeliveryView, Reply> {
+    let one = std::slice::from_ref(delivery);
+    let webhooks = webhooks_of(asked, one).await?;
+    let standings = standings_of(asked, one).await;
+    let ahead = if delivery.state == DeliveryState::Waiting && delivery.due <= asked.now {
+        let (webhook, due) = (delivery.webhook, delivery.due);
+        let counted = asked.store().ahead_of(webhook, due, delivery.id, AHEAD_MAX).await;
+        Some(counted.map_err(|error| refuse::store(&error))?)
+    } else {
+        None
+    };
+    let webhook = webhooks.get(&delivery.webhook);
+    let standing = standings.get(&delivery.id).copied().unwrap_or_default();
+    Ok(view(asked, &facts(asked, delivery, webhook, standing, ahead)))
+}
+
+/// The webhooks of a page, each looked up once.
+async fn webhooks_of(
+    asked: &Asked<'_>,
+    deliveries: &[Delivery],
+) -> Result<HashMap<WebhookId, Webhook>, Reply> {
+    let mut webhooks = HashMap::new();
+    let mut gone = Vec::new();
+    for id in deliveries.iter().map(|delivery| delivery.webhook) {
+        if webhooks.contains_key(&id) || gone.contains(&id) {
+            continue;
+        }
+        let found = asked.store().webhook(asked.workspace, id).await;
+        match found.map_err(|error| refuse::store(&error))? {
+            Some(webhook) => drop(webhooks.insert(id, webhook)),
+            None => gone.push(id),
+        }
+    }
+    Ok(webhooks)
+}
+
+/// What the worker knows of those that wait.
+async fn standings_of(
+    asked: &Asked<'_>,
+    deliveries: &[Delivery],
+) -> HashMap<DeliveryId, Standing> {
+    let waiting = deliveries.iter().filter(|one| one.state == DeliveryState::Waiting);
+    let of: Vec<_> = waiting.map(|one| (one.webhook, one.id)).collect();
+    if of.is_empty() {
+        return HashMap::new();
+    }
+    let asking = asked.parts.worker.standings(of.clone());
+    let answered = tokio::time::timeout(WORKER_DEADLINE, asking).await.unwrap_or_default();
+    of.into_iter().map(|(_, id)| id).zip(answered).collect()
+}
+
+fn facts<'a>(
+    asked: &Asked<'_>,
+    delivery: &'a Delivery,
+    webhook: Option<&'a Webhook>,
+    standing: Standing,
+    ahead: Option<usize>,
+) -> Facts<'a> {
+    let egress = &asked.force.settings.egress;
+    let pace = Pace { requests: egress.requests, window: egress.window };
+    Facts { delivery, webhook, standing, ahead, pace, now: asked.now }
+}
+
+fn view(asked: &Asked<'_>, facts: &Facts<'_>) -> DeliveryView {
+    let (ids, delivery) = (asked.store().ids(), facts.delivery);
+    let waits = delivery.state == DeliveryState::Waiting;
+    let deadline_at = || {
+        let give_up_after = asked.force.settings.retry.give_up_after;
+        let first = delivery.first_attempt_at?;
+        Some(facts.webhook?.deadline(first, delivery.paused_before, give_up_after, facts.now))
+    };
+    DeliveryView {
+        id: ids.delivery(delivery.id),
+        event_id: delivery.event_id.to_string(),
+        webhook_id: ids.webhook(delivery.webhook),
+        kind: Kind(delivery.kind),
+        state: match delivery.state {
+            DeliveryState::Waiting if facts.standing.in_flight => ShownState::InFlight,
+            DeliveryState::Waiting => ShownState::Waiting,
+            DeliveryState::Delivered => ShownState::Delivered,
+            DeliveryState::FailedPermanent => ShownState::FailedPermanent,
+        },
+        attempts: delivery.attempts,
+        created_at: Time(delivery.created_at),
+        first_attempt_at: delivery.first_attempt_at.map(Time),
+        next_attempt_at: waiting::next_attempt_at(facts).map(Time),
+        deadline_at: if waits { deadline_at().map(Time) } else { None },
+        ended_at: delivery.ended_at.map(Time),
+        waiting_for: waiting::waiting_for(facts),
+    }
+}

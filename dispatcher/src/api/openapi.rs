@@ -1,0 +1,216 @@
+//! The document that describes the interface, made from the table of operations.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use super::operations::{OPERATIONS, Operation};
+
+/// The OpenAPI document.
+pub(super) fn document() -> &'static Value {
+    static DOCUMENT: LazyLock<Value> = LazyLock::new(make);
+    &DOCUMENT
+}
+
+fn make() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut generator = settings.into_generator();
+    let mut paths = Map::new();
+    for operation in &OPERATIONS {
+        let path = paths.entry(operation.path).or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(path) = path {
+            let method = operation.method.as_str().to_ascii_lowercase();
+            path.insert(method, described(operation, &mut generator));
+        }
+    }
+    let mut schemas = generator.take_definitions(true);
+    schemas.insert("Problem".to_owned(), problem());
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Weir: webhooks",
+            "version": "1",
+            "description": "Webhooks of a workspace, and what was delivered to them.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    })
+}
+
+fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
+    let mut described = json!({
+        "operationId": operation.id,
+        "summary": operation.summary,
+        "parameters": parameters(operation),
+    });
+    let mut put = |name: &str, value: Value| {
+        if let Value::Object(members) = &mut described {
+            members.insert(name.to_owned(), value);
+        }
+    };
+    if let Some(request) = &operation.request {
+        let schema = (request.schema)(generator).to_value();
+        let content = json!({"application/json": {"schema": schema}});
+        put("requestBody", json!({"required": !request.optional, "content": content}));
+    }
+    let mut success = json!({"description": operation.summary});
+    if let (Some(schema), Value::Object(success)) = (operation.response, &mut success) {
+        let schema = schema(generator).to_value();
+        success.insert("content".to_owned(), json!({"application/json": {"schema": schema}}));
+    }
+    put(
+        "responses",
+        json!({
+            operation.status.to_string(): success,
+            "default": {
+                "description": "Why it was not done.",
+                "content": {"application/problem+json": {
+                    "schema": {"$ref": "#/components/schemas/Problem"},
+                }},
+            },
+        }),
+    );
+    match operation.scope {
+        Some(scope) => {
+            put("security", json!([{"token": []}]));
+            put("description", format!("Needs the scope `{}`.", scope.name()).into());
+        }
+        None => put("security", json!([])),
+    }
+    described
+}
+
+fn parameters(operation: &Operation) -> Vec<Value> {
+    let names: BTreeSet<&str> = operation
+        .path
+        .split('{')
+        .skip(1)
+        .filter_map(|rest| rest.split_once('}').map(|(name, _)| name))
+        .collect();
+    let in_path = names.into_iter().map(|name| {
+        let schema = json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"});
+        json!({"name": name, "in": "path", "required": true, "schema": schema})
+    });
+    let in_query = operation.query.iter().map(|parameter| {
+        json!({
+            "name": parameter.name,
+            "in": "query",
+            "description": parameter.description,
+            "schema": {"type": parameter.kind},
+        })
+    });
+    in_path.chain(in_query).collect()
+}
+
+/// RFC 9457, with what we add to it.
+fn problem() -> Value {
+    let error = json!({
+        "type": "object",
+        "required": ["detail"],
+        "properties": {
+            "pointer": {"type": "string", "description": "Where in the body (RFC 6901)."},
+            "parameter": {"type": "string", "description": "Which parameter of the query."},
+            "detail": {"type": "string"},
+        },
+    });
+    json!({
+        "type": "object",
+        "required": ["type", "title", "status", "detail"],
+        "properties": {
+            "type": {"type": "string", "format": "uri", "description": "What programs compare."},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "detail": {"type": "string"},
+            "errors": {"type": "array", "items": error, "description": "Each thing, or the first."},
+            "errors_count": {"type": "integer", "description": "How many things in all."},
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_is_described_at_its_path() {
+        let document = document();
+        assert_eq!(document["openapi"], "3.1.0");
+        let paths = document["paths"].as_object().expect("paths");
+        let count: usize =
+            paths.values().filter_map(Value::as_object).map(|methods| methods.len()).sum();
+        assert_eq!(count, OPERATIONS.len());
+        let ids: BTreeSet<&str> = OPERATIONS.iter().map(|one| one.id).collect();
+        assert_eq!(ids.len(), OPERATIONS.len());
+        for operation in &OPERATIONS {
+            let described =
+                &paths[operation.path][operation.method.as_str().to_ascii_lowercase()];
+            assert_eq!(described["operationId"], operation.id);
+            let success = &described["responses"][operation.status.to_string()];
+            assert_eq!(success.get("content").is_some(), operation.response.is_some());
+            assert_eq!(described.get("requestBody").is_some(), operation.request.is_some());
+            assert_eq!(described["security"] == json!([]), operation.scope.is_none());
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        fn references(value: &Value, found: &mut Vec<String>) {
+            match value {
+                Value::Object(members) => {
+                    found.extend(members.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                    members.values().for_each(|value| references(value, found));
+                }
+                Value::Array(items) => items.iter().for_each(|value| references(value, found)),
+                _ => {}
+            }
+        }
+        let mut found = Vec::new();
+        references(document(), &mut found);
+        assert!(found.len() >= OPERATIONS.len(), "{found:?}");
+        for reference in found {
+            let pointer = reference.strip_prefix('#').expect("a reference into the document");
+            assert!(document().pointer(pointer).is_some(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn a_path_names_its_parameters_once_and_they_are_described() {
+        for operation in &OPERATIONS {
+            let names: Vec<String> = parameters(operation)
+                .iter()
+                .map(|one| one["name"].as_str().expect("a name").to_owned())
+                .collect();
+            let distinct: BTreeSet<&String> = names.iter().collect();
+            assert_eq!(distinct.len(), names.len(), "{}", operation.id);
+            for name in ["workspace", "id"] {
+                let in_path = operation.path.contains(&format!("{{{name}}}"));
+                assert_eq!(names.iter().any(|one| one == name), in_path, "{}", operation.id);
+            }
+        }
+    }
+
+    #[test]
+    fn the_schema_of_a_webhook_has_the_fields_of_the_contract_and_no_secret() {
+        let schemas = &document()["components"]["schemas"];
+        let fields = |name: &str| -> Vec<String> {
+            let properties = schemas[name]["properties"].as_object().expect("properties");
+            properties.keys().cloned().collect()
+        };
+        assert_eq!(fields("Webhook"), ["id", "url", "events", "created_at", "state"]);
+        assert_eq!(
+            fields("CreatedWebhook"),
+            ["id", "url", "secret", "events", "created_at", "state"]
+        );
+        assert_eq!(schemas["EventType"]["enum"].as_array().map(Vec::len), Some(11));
+    }
+}

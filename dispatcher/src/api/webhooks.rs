@@ -1,0 +1,197 @@
+//! Webhooks: register, list, show, change, delete, reactivate, rotate the secret, test.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use weir_common::secret::Secret;
+
+use super::deliveries;
+use super::shapes::{
+    self, CreatedWebhook, NewWebhook, Nothing, RotatedSecret, Subscribed, Time, WebhookPage,
+    WebhookPatch, WebhookView,
+};
+use super::{Asked, bad_query, json, random};
+use crate::ingest::event;
+use crate::model::{Delivery, DeliveryState, Webhook, WebhookId};
+use crate::serve::Reply;
+use crate::serve::refuse::{self, Flaw, Flaws};
+use crate::store::{self, Created, StoreError, WebhookChange};
+
+/// Bytes of a secret: as many as SHA-256 gives back.
+const SECRET_BYTES: usize = 32;
+
+/// What stands before a secret (CONTRACT §2.1).
+const SECRET_PREFIX: &str = "whsec_";
+
+pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
+    let body: NewWebhook = asked.body(|value, flaws| check_url(asked, value, flaws))?;
+    let url = admitted(asked, &body.url).await?;
+    let secret = new_secret()?;
+    let new = store::NewWebhook {
+        workspace: asked.workspace.into(),
+        url,
+        events: shapes::set_of(&body.events),
+        secret: Secret::new(secret.clone()),
+        webhooks_max: asked.force.settings.webhooks.per_workspace_max,
+    };
+    let created = asked.store().create_webhook(new, asked.now).await;
+    let webhook = match created.map_err(|error| refuse::store(&error))? {
+        Created::Webhook(webhook) => webhook,
+        Created::TooMany => return Err(too_many(asked)),
+    };
+    let id = asked.store().ids().webhook(webhook.id);
+    let location = format!("/v1/workspaces/{}/webhooks/{id}", asked.workspace);
+    let shown = CreatedWebhook {
+        id,
+        url: webhook.url.to_string(),
+        secret,
+        events: webhook.events.types().map(Subscribed).collect(),
+        created_at: Time(webhook.created_at),
+        state: webhook.state(),
+    };
+    Ok(json(201, &shown).with("location", location))
+}
+
+pub(super) async fn list(asked: &Asked<'_>) -> Result<Reply, Reply> {
+    let ids = asked.store().ids();
+    let (after, limit) = asked.query.webhooks(ids).map_err(bad_query)?;
+    let page = asked.store().webhooks(asked.workspace, after, limit).await;
+    let page = page.map_err(|error| refuse::store(&error))?;
+    let data = page.items.iter().map(|webhook| WebhookView::of(ids, webhook)).collect();
+    Ok(json(200, &WebhookPage { data, next_cursor: page.next.map(|id| ids.webhook(id)) }))
+}
+
+pub(super) async fn read(asked: &Asked<'_>) -> Result<Reply, Reply> {
+    shown(asked, asked.store().webhook(asked.workspace, id_of(asked)?).await)
+}
+
+pub(super) async fn change(asked: &Asked<'_>) -> Result<Reply, Reply> {
+    let id = id_of(asked)?;
+    let body: WebhookPatch = asked.body(|value, flaws| {
+        check_url(asked, value, flaws);
+        if flaws.is_empty() && ["url", "events"].iter().all(|name| value[name].is_null()) {
+            flaws.at("", "must have `url`, `events` or both");
+        }
+    })?;
+    let url = match &body.url {
+        Some(url) => Some(admitted(asked, url).await?),
+        None => None,
+    };
+    let events = body.events.as_deref().map(shapes::set_of);
+    let change = WebhookChange { url, events, secret: None };
+    let changed = asked.store().change_webhook(asked.workspace, id, change).await;
+    asked.parts.worker.changed(id);
+    shown(asked, changed)
+}
+
+pub(super) async fn delete(asked: &Asked<'_>) -> Result<Reply, Reply> {
+    let id = id_of(asked)?;
+    let deleted = asked.store().delete_webhook(asked.workspace, id).await;
+    if !deleted.map_err(|error| refuse::store(&error))? {
+        return Err(refuse::not_found());
+    }
+    asked.parts.worker.changed(id);
+    Ok(Reply { status: 204, headers: Vec::new(), body: bytes::Bytes::new() })
+}
+
+pub(super) async fn reactivate(asked: &Asked<'_>) -> Result<Reply, Reply> {
+    let id = id_of(asked)?;
+    let Nothing {} = asked.body(|_, _| {})?;
+    let reactivated = asked.store().reactivate(asked.workspace, id, asked.now).await;
+    asked.parts.worker.changed(id);
+    shown(asked, reactivated)
+}
+
+pub(super) async fn rotate_secret(asked: &Asked<'_>) -> Result<Reply, Reply> {
+    let id = id_of(asked)?;
+    let Nothing {} = asked.body(|_, _| {})?;
+    let secret = new_secret()?;
+    let until = asked.now.plus(asked.force.settings.secrets.rotation_overlap);
+    let change = WebhookChange {
+        secret: Some((Secret::new(secret.clone()), until)),
+        ..WebhookChange::default()
+    };
+    let changed = asked.store().change_webhook(asked.workspace, id, change).await;
+    found(changed)?;
+    asked.parts.worker.changed(id);
+    let id = asked.store().ids().webhook(id);
+    Ok(json(200, &RotatedSecret { id, secret, previous_valid_until: Time(until) }))
+}
+
+pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
+    let id = id_of(asked)?;
+    let Nothing {} = asked.body(|_, _| {})?;
+    let webhook = found(asked.store().webhook(asked.workspace, id).await)?;
+    if webhook.paused_at.is_some() {
+        let detail = "A paused webhook is sent nothing, a test neither: reactivate it first.";
+        let title = "The webhook is paused";
+        return Err(Reply::problem(&refuse::plain(409, "webhook-paused", title, detail)));
+    }
+    let event = event::ping(asked.workspace, &random::<{ event::ID_RANDOM_BYTES }>()?, asked.now);
+    let sent = asked.store().ping(asked.workspace, id, event, asked.now).await;
+    let arrival = found(sent)?;
+    let ready = &arrival.ready;
+    let delivery = Delivery {
+        id: ready.id,
+        event_id: Arc::clone(&ready.event_id),
+        webhook: id,
+        kind: ready.kind,
+        state: DeliveryState::Waiting,
+        attempts: 0,
+        created_at: ready.created_at,
+        due: ready.due,
+        first_attempt_at: None,
+        paused_before: ready.paused_before,
+        ended_at: None,
+    };
+    asked.parts.worker.arrived(vec![arrival]);
+    Ok(json(202, &deliveries::view_of_new(asked, &delivery, &webhook)))
+}
+
+/// The webhook that the path names.
+fn id_of(asked: &Asked<'_>) -> Result<WebhookId, Reply> {
+    asked.store().ids().webhook_of(asked.id).ok_or_else(refuse::not_found)
+}
+
+fn found<T>(answer: Result<Option<T>, StoreError>) -> Result<T, Reply> {
+    answer.map_err(|error| refuse::store(&error))?.ok_or_else(refuse::not_found)
+}
+
+fn shown(asked: &Asked<'_>, answer: Result<Option<Webhook>, StoreError>) -> Result<Reply, Reply> {
+    Ok(json(200, &WebhookView::of(asked.store().ids(), &found(answer)?)))
+}
+
+/// What is wrong with the URL of a body, beside what its schema says.
+fn check_url(asked: &Asked<'_>, body: &Value, flaws: &mut Flaws) {
+    if let Some(text) = body.get("url").and_then(Value::as_str)
+        && let Err(why) = asked.force.egress.canonical(text)
+    {
+        flaws.at("/url", why);
+    }
+}
+
+/// The canonical form of a URL that may be called, as far as that can be told today.
+async fn admitted(asked: &Asked<'_>, text: &str) -> Result<Arc<str>, Reply> {
+    let flaw = |why: String| refuse::unprocessable(&Flaw::at("/url", why).into());
+    let egress = &asked.force.egress;
+    let url = egress.canonical(text).map_err(flaw)?;
+    // A name server that is slow today decides nothing: every attempt looks again.
+    let deadline = asked.force.settings.egress.deadline;
+    match tokio::time::timeout(deadline, egress.admit(&url)).await {
+        Ok(admitted) => admitted.map_err(flaw)?,
+        Err(_) => {}
+    }
+    Ok(url.as_str().into())
+}
+
+fn new_secret() -> Result<String, Reply> {
+    Ok(format!("{SECRET_PREFIX}{}", STANDARD.encode(random::<SECRET_BYTES>()?)))
+}
+
+fn too_many(asked: &Asked<'_>) -> Reply {
+    let most = asked.force.settings.webhooks.per_workspace_max;
+    let detail = format!("A workspace has at most {most} webhooks; delete one first.");
+    Reply::problem(&refuse::plain(409, "too-many-webhooks", "Too many webhooks", detail))
+}

@@ -1,0 +1,272 @@
+//! Refuses data that names what must never be sent (CONTRACT §6.4), however deep it hides.
+//!
+//! # The rule
+//!
+//! A key is compared by its letters and digits alone, in lower case: `client-secret`,
+//! `Client_Secret` and `clientSecret` are one. Endings that only say how a value is written
+//! (`value`, `raw`, `text`, `base64`, a digit …) are taken off. What remains is refused where it
+//! ends in `token`, `password`, `passwd`, `pwd`, `passphrase`, `secret`, `credential`, `jwt`,
+//! `privatekey`, `apikey` or a plural of these; where it speaks of a password and of its hash,
+//! digest or salt; and where it is nothing but `hash`, `pass`, `bearer` or `authorization`.
+//! Keys that merely begin so, as `token_count` or `password_changed_at`, pass.
+//!
+//! # Invariants
+//!
+//! 1. Every key of every object is looked at, those that escapes spell among them.
+//! 2. A key that stands twice in one object is refused: of two readers each might see the other.
+//! 3. Nesting has a bound, and values are never converted: what is sent is what was sent.
+//!
+//! Not here: whether the text is JSON, which its reader has made sure of.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use crate::serve::refuse::{Flaw, Flaws, step};
+
+/// Objects and arrays within each other, as most readers of JSON allow.
+const DEPTH_MAX: usize = 128;
+
+/// What nobody is sent, at the end of a key.
+const ENDINGS: [&str; 11] = [
+    "token", "password", "passwd", "pwd", "passphrase", "secret", "credential", "jwt",
+    "privatekey", "apikey", "passcode",
+];
+
+/// What names a secret when it is all of a key.
+const WHOLE: [&str; 6] = ["hash", "hashes", "pass", "pw", "bearer", "authorization"];
+
+/// Words for passwords, for keys that speak of their hashes.
+const PASSWORDS: [&str; 4] = ["pass", "pwd", "pw", "secret"];
+
+/// What a password is turned into.
+const HASHES: [&str; 5] = ["hash", "hashes", "digest", "salt", "hashed"];
+
+/// Says how a value is written, and nothing about what it is.
+const FORMS: [&str; 11] = [
+    "value", "raw", "plain", "text", "string", "encrypted", "encoded", "base64", "b64", "hex",
+    "hashed",
+];
+
+/// Whether a key may not be sent.
+fn is_forbidden(key: &str) -> bool {
+    let name: String =
+        key.chars().flat_map(char::to_lowercase).filter(char::is_ascii_alphanumeric).collect();
+    let bare = without_form(&name);
+    let singular = bare.strip_suffix('s').unwrap_or(bare);
+    let ends = |ending: &&str| bare.ends_with(*ending) || singular.ends_with(*ending);
+    ENDINGS.iter().any(|ending| ends(&ending))
+        || WHOLE.contains(&bare)
+        || HASHES.iter().any(|hash| name.ends_with(hash) || bare.ends_with(hash))
+            && PASSWORDS.iter().any(|word| name.contains(word))
+}
+
+fn without_form(name: &str) -> &str {
+    let mut rest = name;
+    loop {
+        let bare = rest.trim_end_matches(|digit: char| digit.is_ascii_digit());
+        let bare = FORMS.iter().find_map(|form| rest.strip_suffix(form)).unwrap_or(bare);
+        if bare == rest || bare.is_empty() {
+            return rest;
+        }
+        rest = bare;
+    }
+}
+
+/// Looks at every key of `text`, which is JSON, and reports those that may not be sent below
+/// `pointer`.
+pub(super) fn check(text: &str, pointer: &str, flaws: &mut Flaws) {
+    let mut walk = Walk { pointer, open: Vec::new(), seen: HashSet::new(), objects: 0, flaws };
+    walk.run(text);
+}
+
+/// Where a walk through JSON is.
+struct Walk<'a, 'f> {
+    pointer: &'f str,
+    open: Vec<Open<'a>>,
+    /// Every key with the number of its object.
+    seen: HashSet<(usize, Cow<'a, str>)>,
+    objects: usize,
+    flaws: &'f mut Flaws,
+}
+
+/// An object or an array that has not ended.
+enum Open<'a> {
+    Object { number: usize, key: Option<Cow<'a, str>> },
+    Array { place: usize },
+}
+
+impl<'a> Walk<'a, '_> {
+    fn run(&mut self, text: &'a str) {
+        let mut rest = text;
+        while let Some(at) = rest.find(['"', '{', '}', '[', ']', ',']) {
+            let (_, from) = rest.split_at(at);
+            let mut after = from.get(1..).unwrap_or_default();
+            match from.as_bytes().first() {
+                Some(b'"') => {
+                    let (string, behind) = string(from);
+                    self.string(string);
+                    after = behind;
+                }
+                Some(b'{') => {
+                    self.objects += 1;
+                    self.open.push(Open::Object { number: self.objects, key: None });
+                }
+                Some(b'[') => self.open.push(Open::Array { place: 0 }),
+                Some(b',') => match self.open.last_mut() {
+                    Some(Open::Object { key, .. }) => *key = None,
+                    Some(Open::Array { place }) => *place += 1,
+                    None => {}
+                },
+                _ => drop(self.open.pop()),
+            }
+            if self.open.len() > DEPTH_MAX {
+                let (pointer, most) = (self.pointer, DEPTH_MAX);
+                self.flaws.at(pointer, format!("is nested more than {most} deep"));
+                return;
+            }
+            rest = after;
+        }
+    }
+
+    /// A string, with its quotes: a key where an object waits for one.
+    fn string(&mut self, quoted: &'a str) {
+        let Some(Open::Object { number, key: key @ None }) = self.open.last_mut() else { return };
+        let plain = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
+        let name = if plain.contains('\\') {
+            match serde_json::from_str::<String>(quoted) {
+                Ok(name) => Cow::Owned(name),
+                Err(_) => {
+                    *key = Some(Cow::Borrowed(plain));
+                    return self.report("is no text that every reader reads");
+                }
+            }
+        } else {
+            Cow::Borrowed(plain)
+        };
+        *key = Some(name.clone());
+        let forbidden = is_forbidden(&name);
+        let again = !self.seen.insert((*number, name));
+        if forbidden {
+            self.report("tokens, passwords and hashes of them are never sent");
+        }
+        if again {
+            self.report("stands here twice");
+        }
+    }
+
+    fn report(&mut self, detail: &str) {
+        let (pointer, open) = (self.pointer, &self.open);
+        self.flaws.add(|| {
+            let steps = open.iter().map(|open| match open {
+                Open::Object { key, .. } => step(key.as_deref().unwrap_or_default()),
+                Open::Array { place } => format!("/{place}"),
+            });
+            Flaw::at(pointer.to_owned() + &steps.collect::<String>(), detail)
+        });
+    }
+}
+
+/// The string that `text` begins with, quotes and all, and what comes after it.
+fn string(text: &str) -> (&str, &str) {
+    let bytes = text.as_bytes();
+    let mut end = 1;
+    while let Some(byte) = bytes.get(end) {
+        end += match byte {
+            b'\\' => 2,
+            b'"' => return text.split_at(end + 1),
+            _ => 1,
+        };
+    }
+    (text, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Vec<String> {
+        let mut flaws = Flaws::default();
+        check(text, "/data", &mut flaws);
+        flaws.pointers()
+    }
+
+    #[test]
+    fn keys_that_name_tokens_passwords_or_hashes_are_refused() {
+        for key in [
+            "access_token", "accessToken", "ACCESS-TOKEN", "id_token", "idToken", "refresh_token",
+            "refreshTokens", "token", "Token", "tokens", "session.token", "csrf token",
+            "password", "Password", "passWord", "pass_word", "password_hash", "passwordHash",
+            "hashed_password", "new_password", "password2", "password_confirmation_text",
+            "passwd", "pwd", "user_pwd", "pw_hash", "pwhash", "password_digest", "passwordSalt",
+            "passphrase", "secret", "client-secret", "client_secret", "clientSecrets",
+            "credential", "credentials", "private_key", "privateKey", "private-keys", "api_key",
+            "jwt", "id_jwt", "hash", "pass", "bearer", "Authorization", "token_value",
+            "access_token_raw", "password_base64", "password_hashed", "secret_1",
+            "\u{212a}", "to\u{200b}ken",
+        ] {
+            // The kelvin sign is a k in lower case, and alone it names nothing.
+            let expected = key != "\u{212a}" && key != "password_confirmation_text";
+            assert_eq!(is_forbidden(key), expected, "{key}");
+        }
+        assert!(is_forbidden("to\u{212a}en"));
+    }
+
+    #[test]
+    fn keys_that_only_sound_so_pass() {
+        for key in [
+            "user_id", "email", "name", "via_idp", "token_count", "tokens_used", "tokenized",
+            "token_type", "password_changed_at", "passwordless", "passport", "passenger",
+            "compass", "secretary", "hashtag", "avatar_hash", "commit_hash", "monkey", "keypad",
+            "public_key", "jwt_issuer", "credential_type", "bypass", "hashes_per_second", "",
+            "\u{e4}\u{f6}", "2", "value", "text", "address", "plan", "past_due_hash_count",
+        ] {
+            assert!(!is_forbidden(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_forbidden_key_is_found_however_deep_and_named_by_its_pointer() {
+        let cases = [
+            (r#"{"a":1}"#, vec![]),
+            (r#"{"user":{"access_token":"x"}}"#, vec!["/data/user/access_token"]),
+            (r#"{"a":[1,[{"b":[]},{"jwt":{}}],2]}"#, vec!["/data/a/1/1/jwt"]),
+            (r#"{"a/b":{"~":{"secret":1}}}"#, vec!["/data/a~1b/~0/secret"]),
+            (r#"{"token":{"password":1},"x":"token"}"#, vec!["/data/token", "/data/token/password"]),
+            ("{ \"a\" : \"{\\\"token\\\":1}\" , \"pwd\" :\n null }", vec!["/data/pwd"]),
+            (r#"{"t\u006fken":1}"#, vec!["/data/token"]),
+            (r#"{"a":"\\","b":"\\\"","token":1}"#, vec!["/data/token"]),
+            (r#"{"a":["password","x,{\"y\":"],"b":{"c":"token"}}"#, vec![]),
+        ];
+        for (text, pointers) in cases {
+            assert_eq!(found(text), pointers, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_stands_once_in_its_object() {
+        assert_eq!(found(r#"{"a":{"b":1,"b":2},"b":1,"a":0}"#), ["/data/a/b", "/data/a"]);
+        assert_eq!(found(r#"{"a":1,"\u0061":2}"#), ["/data/a"]);
+        assert_eq!(found(r#"[{"a":1},{"a":2},{"A":1,"a":2}]"#), [""; 0]);
+    }
+
+    #[test]
+    fn a_key_that_is_no_text_is_refused() {
+        assert_eq!(found(r#"{"\ud800":1}"#), [r"/data/\ud800"]);
+    }
+
+    #[test]
+    fn nesting_has_a_bound_and_no_depth_is_too_much_to_refuse() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert_eq!(found(&nested(128)), [""; 0]);
+        assert_eq!(found(&nested(129)), ["/data"]);
+        assert_eq!(found(&nested(100_000)), ["/data"]);
+        let objects = "{\"a\":".repeat(129) + "1" + &"}".repeat(129);
+        assert_eq!(found(&objects), ["/data"]);
+    }
+
+    #[test]
+    fn many_keys_in_one_object_take_no_time_that_grows_with_their_square() {
+        let keys: Vec<String> = (0..100_000).map(|n| format!("\"k{n}\":{n}")).collect();
+        assert_eq!(found(&format!("{{{}}}", keys.join(","))), [""; 0]);
+    }
+}
