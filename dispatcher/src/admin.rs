@@ -43,7 +43,12 @@ impl Handler for Admin {
             _ => {}
         }
         if !self.knows(&call.headers) {
-            let reply = problem(401, "unauthorised", "A token is needed", "Send it as `Authorization: Bearer …`.");
+            let reply = problem(
+                401,
+                "unauthorised",
+                "A token is needed",
+                "Send it as `Authorization: Bearer …`.",
+            );
             return reply.with("www-authenticate", "Bearer");
         }
         match (call.method.clone(), call.path.as_str()) {

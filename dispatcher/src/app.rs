@@ -123,10 +123,15 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     let worker = Worker::prepare(parts.clone(), inbox, stopping.clone()).await?;
 
     let mut listeners = Listeners::new(&parts);
-    listeners.add("api", api, Arc::new(Api::new(parts.clone())), &stopping)?;
+    listeners.add("api", api, Arc::new(Api { parts: parts.clone() }), &stopping)?;
     listeners.add("ingest", ingest, Arc::new(Ingest::new(parts.clone())), &stopping)?;
     let mut operator = Listeners::new(&parts);
-    operator.add("admin", admin, Arc::new(Admin { parts: parts.clone(), token }), &stopping_admin)?;
+    operator.add(
+        "admin",
+        admin,
+        Arc::new(Admin { parts: parts.clone(), token }),
+        &stopping_admin,
+    )?;
     let mut tasks = beside_deliveries(&parts, &stopping);
     let mut work = JoinSet::new();
     work.spawn(worker.run());

@@ -82,9 +82,7 @@ impl Config {
     /// Reads all files and checks everything in them; or gives every mistake there is.
     pub fn load(&self, clock: &Clock) -> Result<Force, Vec<Mistake>> {
         let text = match &self.path {
-            Some(path) => {
-                files::read(path).map_err(|why| vec![unreadable(&self.name(), &why)])?
-            }
+            Some(path) => files::read(path).map_err(|why| vec![unreadable(&self.name(), &why)])?,
             None => SHIPPED.to_owned(),
         };
         let document = Document::new(&self.name(), &text);

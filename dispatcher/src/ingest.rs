@@ -74,11 +74,23 @@ impl Ingest {
         drop(place);
         match accepted.map_err(|error| refuse::store(&error))? {
             Accepted::Stored { new, arrivals } => {
+                self.counted(&new, arrivals.len());
                 self.parts.worker.arrived(arrivals);
                 Ok(stored(&ids, &new))
             }
             Accepted::Conflict(places) => Err(conflict(&places, &pointers)),
         }
+    }
+
+    fn counted(&self, new: &[bool], deliveries: usize) {
+        let metrics = &self.parts.metrics;
+        let accepted = new.iter().filter(|new| **new).count();
+        let count = |outcome: &str, count: usize| {
+            metrics.events.with_label_values(&[outcome]).inc_by(count as u64);
+        };
+        count("accepted", accepted);
+        count("repeated", new.len() - accepted);
+        metrics.deliveries_created.inc_by(deliveries as u64);
     }
 
     fn place(&self, most: usize) -> Result<Place<'_>, Reply> {
@@ -102,7 +114,15 @@ impl Drop for Place<'_> {
 #[async_trait::async_trait]
 impl Handler for Ingest {
     async fn handle(&self, call: Call) -> Reply {
-        self.answer(&call).await.unwrap_or_else(|reply| reply)
+        self.answer(&call).await.unwrap_or_else(|reply| {
+            let outcome = match reply.status {
+                409 => "conflict",
+                503 => "busy",
+                _ => "refused",
+            };
+            self.parts.metrics.events.with_label_values(&[outcome]).inc();
+            reply
+        })
     }
 
     fn body_bytes_max(&self, path: &str) -> usize {
@@ -124,16 +144,17 @@ fn checked<'a>(
     let form = Form::of(&call.headers)
         .ok_or_else(|| refuse::media_type("application/json or application/x-ndjson"))?;
     let allowed = &force.settings.ingest;
-    let batch = Batch::read(&call.body, form, allowed.events_max).map_err(|unreadable| {
-        match unreadable {
-            Unreadable::Malformed(detail) => refuse::malformed(detail),
-            Unreadable::Empty => refuse::unprocessable(&Flaw::at("", "holds no event").into()),
-            Unreadable::TooMany => {
-                let text = format!("holds more than {} events", allowed.events_max);
-                too_large(&Flaw::at("", text).into())
-            }
-        }
-    })?;
+    let batch =
+        Batch::read(&call.body, form, allowed.events_max).map_err(
+            |unreadable| match unreadable {
+                Unreadable::Malformed(detail) => refuse::malformed(detail),
+                Unreadable::Empty => refuse::unprocessable(&Flaw::at("", "holds no event").into()),
+                Unreadable::TooMany => {
+                    let text = format!("holds more than {} events", allowed.events_max);
+                    too_large(&Flaw::at("", text).into())
+                }
+            },
+        )?;
     let mut large = Flaws::default();
     for item in batch.items.iter().filter(|item| item.text.len() > allowed.event_bytes_max) {
         let (found, most) = (item.text.len(), allowed.event_bytes_max);

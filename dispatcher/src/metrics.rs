@@ -34,7 +34,8 @@ metrics! {
     webhooks: IntGauge = "webhooks";
     /// Receiving endpoints with deliveries that wait.
     lanes: IntGauge = "lanes_active";
-    /// Events that were sent to us: accepted, repeated, refused, conflict or busy.
+    /// Events that were accepted or repeated; calls with events that were refused, in conflict or
+    /// busy.
     events: IntCounterVec = "events_total", "outcome";
     /// Deliveries made of the events that were accepted, one for each webhook.
     deliveries_created: IntCounter = "deliveries_created_total";

@@ -14,8 +14,8 @@ pub(crate) mod refuse;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,7 +30,7 @@ use log::Level;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 use weir_common::logging;
 use weir_common::problem::Problem;
@@ -104,6 +104,34 @@ pub trait Handler: Send + Sync + 'static {
     fn body_bytes_max(&self, path: &str) -> usize;
 }
 
+/// Those who are answering: they finish what they began, though its client has gone.
+#[derive(Default)]
+struct Hands(Mutex<JoinSet<()>>);
+
+impl Hands {
+    /// Has a request answered; nothing comes where that ended in a panic.
+    fn take(&self, handler: Arc<dyn Handler>, call: Call) -> oneshot::Receiver<Reply> {
+        let (answer, answered) = oneshot::channel();
+        let mut at_work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(ended) = at_work.try_join_next() {
+            report(ended);
+        }
+        at_work.spawn(async move {
+            // Its client may have gone in the meantime.
+            let _ = answer.send(handler.handle(call).await);
+        });
+        answered
+    }
+
+    async fn ended(&self) {
+        let mut at_work =
+            std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        while let Some(ended) = at_work.join_next().await {
+            report(ended);
+        }
+    }
+}
+
 /// What a listener allows.
 #[derive(Clone, Debug)]
 pub struct Bounds {
@@ -123,6 +151,7 @@ pub async fn serve(
     mut stopping: watch::Receiver<bool>,
 ) {
     let mut open = JoinSet::new();
+    let hands = Arc::new(Hands::default());
     loop {
         tokio::select! {
             biased;
@@ -134,6 +163,7 @@ pub async fn serve(
                     if let Ok(permit) = Arc::clone(&bounds.connections).try_acquire_owned() {
                         let of = Connection {
                             handler: Arc::clone(&handler),
+                            hands: Arc::clone(&hands),
                             bounds: bounds.clone(),
                             stopping: stopping.clone(),
                             permit,
@@ -153,6 +183,7 @@ pub async fn serve(
     while let Some(ended) = open.join_next().await {
         report(ended);
     }
+    hands.ended().await;
 }
 
 /// Returns once we are to stop, or whoever could say so is gone.
@@ -163,12 +194,13 @@ async fn told_to_stop(stopping: &mut watch::Receiver<bool>) {
 fn report(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
         let fields = [("error", error.to_string().into())];
-        logging::event(Level::Error, "a connection ended in a panic", &fields);
+        logging::event(Level::Error, "a task ended in a panic", &fields);
     }
 }
 
 struct Connection {
     handler: Arc<dyn Handler>,
+    hands: Arc<Hands>,
     bounds: Bounds,
     stopping: watch::Receiver<bool>,
     permit: OwnedSemaphorePermit,
@@ -176,19 +208,18 @@ struct Connection {
 
 impl Connection {
     async fn run(self, stream: TcpStream) {
-        let Self { handler, bounds, mut stopping, permit } = self;
+        let Self { handler, hands, bounds, mut stopping, permit } = self;
         // Answers are small and waited for. A socket that refuses is slower, not wrong.
         let _ = stream.set_nodelay(true);
         let refused = Arc::new(AtomicBool::new(false));
         let service = service_fn(|request| -> Answering {
-            let (handler, refused) = (Arc::clone(&handler), Arc::clone(&refused));
-            Box::pin(answer(handler, bounds.body_timeout, refused, request))
+            let (handler, hands) = (Arc::clone(&handler), Arc::clone(&hands));
+            Box::pin(answer(handler, hands, bounds.body_timeout, Arc::clone(&refused), request))
         });
         let mut connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(bounds.head_timeout)
             .max_buf_size(HEAD_BYTES_MAX)
-            // Without this the handler is dropped in mid-work when its client hangs up.
             .half_close(true)
             .serve_connection(TokioIo::new(stream), service);
         let ended = tokio::select! {
@@ -222,6 +253,7 @@ type Answering = Pin<Box<dyn Future<Output = Result<Response<Full<Bytes>>, Infal
 
 async fn answer(
     handler: Arc<dyn Handler>,
+    hands: Arc<Hands>,
     body_timeout: Duration,
     refused: Arc<AtomicBool>,
     request: Request<Incoming>,
@@ -238,7 +270,8 @@ async fn answer(
                 headers: head.headers,
                 body,
             };
-            handler.handle(call).await
+            let answered = hands.take(handler, call).await;
+            answered.unwrap_or_else(|_| refuse::broken())
         }
         Err(problem) => {
             refused.store(true, Ordering::Relaxed);

@@ -98,7 +98,15 @@ pub async fn files(parts: Arc<Parts>) {
 
 fn stamps(parts: &Parts) -> Vec<Stamp> {
     let force = parts.force.load();
-    parts.config.path.as_deref().into_iter().chain(force.files()).map(Path::new).map(stamp).collect()
+    parts
+        .config
+        .path
+        .as_deref()
+        .into_iter()
+        .chain(force.files())
+        .map(Path::new)
+        .map(stamp)
+        .collect()
 }
 
 /// Reloads where nobody waits for it: a large directory takes a moment to read.

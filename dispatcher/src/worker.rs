@@ -60,7 +60,7 @@ enum Told {
     Tried(Box<Tried>),
     Recorded(Vec<Open>, Result<(), StoreError>),
     Fetched(WebhookId, u64, Result<Fetched, StoreError>),
-    FetchedOne(WebhookId, u64, DeliveryId, Result<Option<Ready>, StoreError>),
+    FetchedOne(WebhookId, u64, Result<Option<Ready>, StoreError>),
     Loaded(WebhookId, Result<Option<Queue>, StoreError>),
     Reordered(WebhookId, Result<bool, StoreError>),
 }
@@ -194,7 +194,7 @@ impl Worker {
                 Step::FetchOne { webhook, delivery, round } => {
                     self.tasks.spawn(async move {
                         let one = store.fetch_one(delivery).await;
-                        Told::FetchedOne(webhook, round, delivery, one)
+                        Told::FetchedOne(webhook, round, one)
                     });
                 }
                 Step::Start { webhook, lane, ready, lag } => {
@@ -271,7 +271,7 @@ impl Worker {
             Told::Fetched(webhook, round, Ok(fetched)) => {
                 self.lanes.fetched(webhook, round, fetched, now);
             }
-            Told::FetchedOne(webhook, round, _, Ok(one)) => {
+            Told::FetchedOne(webhook, round, Ok(one)) => {
                 self.lanes.fetched_one(webhook, round, one, now);
             }
             Told::Loaded(webhook, Ok(queue)) => self.loaded(webhook, queue, now),
@@ -393,8 +393,7 @@ impl Worker {
     fn load(&mut self, webhook: WebhookId) {
         if self.hooks.ask(webhook) {
             let store = self.parts.store.clone();
-            self.tasks
-                .spawn(async move { Told::Loaded(webhook, store.load(webhook).await) });
+            self.tasks.spawn(async move { Told::Loaded(webhook, store.load(webhook).await) });
         }
     }
 
@@ -417,7 +416,9 @@ impl Worker {
         }
         match queue {
             Some(queue) => {
-                if let Restored::ToReorder = self.hooks.restore(queue, &mut self.lanes, now, &self.parts) {
+                if let Restored::ToReorder =
+                    self.hooks.restore(queue, &mut self.lanes, now, &self.parts)
+                {
                     self.reorder(webhook);
                 }
             }

@@ -88,7 +88,7 @@ fn object(
         match known.and_then(|known| known.get(name)) {
             Some(schema) => check(schema, value, &pointer, flaws),
             None => {
-                let names: Vec<&str> = 
+                let names: Vec<&str> =
                     known.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
                 flaws.at(pointer, format!("is unknown; {}", hint(name, &names)));
             }
@@ -171,7 +171,10 @@ mod tests {
                 json!({"url": null, "events": ["user.created", 7, "user.crated", "user.created"]}),
                 vec!["/url", "/events/1", "/events/2", "/events/3"],
             ),
-            (json!({"url": "x".repeat(2_049), "events": ["webhook.ping"]}), vec!["/url", "/events/0"]),
+            (
+                json!({"url": "x".repeat(2_049), "events": ["webhook.ping"]}),
+                vec!["/url", "/events/0"],
+            ),
         ];
         for (value, pointers) in cases {
             assert_eq!(check(&value), pointers, "{value}");
@@ -181,18 +184,34 @@ mod tests {
     #[test]
     fn our_schemas_use_no_more_than_is_checked_here() {
         let known = [
-            "$schema", "title", "description", "type", "properties", "required", "items", "enum",
-            "additionalProperties", "anyOf", "minItems", "uniqueItems", "maxLength", "format",
-            "default", "examples",
+            "$schema",
+            "title",
+            "description",
+            "type",
+            "properties",
+            "required",
+            "items",
+            "enum",
+            "additionalProperties",
+            "anyOf",
+            "minItems",
+            "uniqueItems",
+            "maxLength",
+            "format",
+            "default",
+            "examples",
         ];
         fn keywords(schema: &Value, found: &mut Vec<String>) {
             let Some(members) = schema.as_object() else { return };
             found.extend(members.keys().cloned());
             let below = members.get("properties").and_then(Value::as_object);
             below.into_iter().flatten().for_each(|(_, one)| keywords(one, found));
-            members.get("anyOf").and_then(Value::as_array).into_iter().flatten().for_each(
-                |one| keywords(one, found),
-            );
+            members
+                .get("anyOf")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .for_each(|one| keywords(one, found));
             members.get("items").into_iter().for_each(|one| keywords(one, found));
         }
         for schema in OPERATIONS.iter().filter_map(request_schema) {

@@ -37,6 +37,7 @@ pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let filter = Filter { state, webhook, kind: body.kind.map(|kind| kind.0), since, until };
     let job = asked.store().create_job(asked.workspace, filter, asked.now).await;
     let job = JobView::of(ids, &job.map_err(|error| refuse::store(&error))?);
+    asked.parts.jobs.notify_one();
     let location = format!("/v1/workspaces/{}/redeliveries/{}", asked.workspace, job.id);
     Ok(json(202, &job).with("location", location))
 }

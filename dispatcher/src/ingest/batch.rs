@@ -185,7 +185,8 @@ mod tests {
     #[test]
     fn lines_may_end_as_they_like_and_may_be_empty() {
         let expected = Ok(vec!["/0@1 {}".to_owned(), "/1@4 [1]".to_owned()]);
-        for body in ["{}\n\n \t\n[1]\n", "{}\r\n\r\n\r\n[1]\r\n", "{}\n\n\n[1]", "{} \n\n\n [1]\n\n"]
+        for body in
+            ["{}\n\n \t\n[1]\n", "{}\r\n\r\n\r\n[1]\r\n", "{}\n\n\n[1]", "{} \n\n\n [1]\n\n"]
         {
             assert_eq!(texts(body, Form::Lines), expected, "{body:?}");
         }

@@ -315,7 +315,8 @@ fn digest(kind: EventType, workspace: &str, tenant: &str, data: &str) -> [u8; 32
 
 /// `evt_` and 26 digits: 48 bits of milliseconds, 80 of luck; sorted by time.
 fn new_id(now: UnixTime, random: &[u8]) -> String {
-    let luck = random.iter().take(ID_RANDOM_BYTES).fold(0_u128, |all, one| all << 8 | u128::from(*one));
+    let luck =
+        random.iter().take(ID_RANDOM_BYTES).fold(0_u128, |all, one| all << 8 | u128::from(*one));
     let whole = u128::from(now.0 / 1_000) << 80 | luck;
     let digit = |nth: u32| {
         let value = whole.checked_shr(125 - 5 * nth).unwrap_or(0) & 31;

@@ -193,12 +193,7 @@ impl Hooks {
     }
 
     /// What is to be written of a webhook.
-    pub(super) fn record(
-        &self,
-        webhook: WebhookId,
-        policy: &Policy,
-        now: Moment,
-    ) -> Option<Fared> {
+    pub(super) fn record(&self, webhook: WebhookId, policy: &Policy, now: Moment) -> Option<Fared> {
         let known = &self.hooks.get(&webhook)?.webhook;
         let look_at = known.paused_at.is_none().then(|| known.health.look_at(policy, now.unix));
         Some(Fared {

@@ -18,20 +18,20 @@ use crate::store::After;
 
 /// What follows for a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub(super) struct Verdict {
     /// What becomes of it.
-    pub after: After,
+    pub(super) after: After,
     /// When its first attempt started.
-    pub first_attempt_at: UnixTime,
+    pub(super) first_attempt_at: UnixTime,
     /// When the first attempt of its schedule started.
-    pub since: UnixTime,
+    pub(super) since: UnixTime,
     /// How long its webhook had stood paused at its first attempt.
-    pub paused_before: Duration,
+    pub(super) paused_before: Duration,
 }
 
 /// What follows for a delivery from an attempt that ended `now`; nothing where it was our fault.
 #[must_use]
-pub fn verdict(
+pub(super) fn verdict(
     webhook: &Webhook,
     schedule: &Schedule,
     ready: &Ready,
@@ -64,7 +64,7 @@ pub fn verdict(
 
 /// What an attempt says of its webhook.
 #[must_use]
-pub fn sign(kind: EventType, outcome: &Outcome) -> Option<Sign> {
+pub(super) fn sign(kind: EventType, outcome: &Outcome) -> Option<Sign> {
     match (outcome, kind) {
         (Outcome::Delivered { .. }, EventType::Ping) => Some(Sign::PingWell),
         (Outcome::Delivered { .. }, _) => Some(Sign::Well),
@@ -75,7 +75,7 @@ pub fn sign(kind: EventType, outcome: &Outcome) -> Option<Sign> {
 
 /// The delivery as it waits again.
 #[must_use]
-pub fn again(ready: Ready, verdict: &Verdict) -> Option<Ready> {
+pub(super) fn again(ready: Ready, verdict: &Verdict) -> Option<Ready> {
     let After::Again { due, step } = verdict.after else { return None };
     Some(Ready {
         due,
