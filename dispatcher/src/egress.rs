@@ -169,11 +169,4 @@ pub(crate) mod tests {
         let found: Vec<String> = found.map(|socket| socket.ip().to_string()).collect();
         assert_eq!(found, ["8.8.8.8", "2606:4700::1111"]);
     }
-
-    /// Refuses a URL whose host has an address that may not be called; one that does not resolve
-    /// yet is let in.
-    pub async fn admit(&self, url: &url::Url) -> Result<(), String> {
-        let _ = (&self.egress, url);
-        unimplemented!()
-    }
 }

@@ -64,7 +64,7 @@ pub struct NewWebhook {
 #[derive(Clone, Debug)]
 pub enum Created {
     /// It is on disk.
-    Webhook(Webhook),
+    Webhook(Box<Webhook>),
     /// The workspace has as many as it may have.
     TooMany,
 }

@@ -179,9 +179,8 @@ async fn admitted(asked: &Asked<'_>, text: &str) -> Result<Arc<str>, Reply> {
     let url = egress.canonical(text).map_err(flaw)?;
     // A name server that is slow today decides nothing: every attempt looks again.
     let deadline = asked.force.settings.egress.deadline;
-    match tokio::time::timeout(deadline, egress.admit(&url)).await {
-        Ok(admitted) => admitted.map_err(flaw)?,
-        Err(_) => {}
+    if let Ok(admitted) = tokio::time::timeout(deadline, egress.admit(&url)).await {
+        admitted.map_err(flaw)?;
     }
     Ok(url.as_str().into())
 }
