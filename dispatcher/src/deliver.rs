@@ -28,7 +28,7 @@ use weir_common::time::{Clock, Tick};
 
 use self::client::ClientError;
 use crate::egress::{Resolver, Rules};
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::{Failure, Fault, Outcome};
 use crate::settings::Egress;
 
 /// So much of an answer's body is read, so that its connection can be used again.
@@ -39,6 +39,9 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// After this, new attempts open connections of their own.
 const CLIENT_AGE_MAX: Duration = Duration::from_secs(4 * 60);
+
+/// Out of descriptors, we close all connections that rest, no more often than this.
+const CLIENT_AGE_MIN: Duration = Duration::from_secs(1);
 
 /// Makes attempts.
 pub struct Courier {
@@ -107,7 +110,7 @@ impl Courier {
         };
         let response = match answer {
             Ok(response) => response,
-            Err(error) => return Receipt::of(classify::outcome_of(&error, tls)),
+            Err(error) => return Receipt::of(self.explained(&error, tls)),
         };
         let status = response.status().as_u16();
         let now = self.clock.now().unix;
@@ -116,11 +119,24 @@ impl Courier {
         Receipt { outcome: Outcome::of_status(status), retry_after }
     }
 
-    /// The client to use now. One that is replaced finishes what it has begun.
+    fn explained(&self, error: &reqwest::Error, tls: bool) -> Outcome {
+        let outcome = classify::outcome_of(error, tls);
+        if outcome == Outcome::Internal(Fault::Resources) {
+            drop(self.client_younger_than(CLIENT_AGE_MIN));
+        }
+        outcome
+    }
+
     fn client(&self) -> Client {
+        self.client_younger_than(CLIENT_AGE_MAX)
+    }
+
+    /// The client to use now. One that is replaced finishes what it has begun, and lets go of the
+    /// connections that rest.
+    fn client_younger_than(&self, age: Duration) -> Client {
         let now = self.clock.now().tick;
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.since(current.since) >= CLIENT_AGE_MAX {
+        if now.since(current.since) >= age {
             match build(&self.tls, &self.rules, self.deadline) {
                 Ok(client) => *current = Current { client, since: now },
                 // The same settings have made one before; the old one goes on until they do again.
@@ -167,7 +183,6 @@ mod tests {
 
     use super::*;
     use crate::egress::lookup::Scripted;
-    use crate::outcome::Fault;
 
     /// A receiver on a socket of its own, and how many connections it has taken.
     struct Receiver {
@@ -316,6 +331,19 @@ mod tests {
             let receipt = courier.deliver(parcel(&receiver.url("http"))).await;
             assert_eq!(receipt.outcome, DELIVERED);
             assert_eq!(receiver.taken(), connections, "after {turn} s more");
+        }
+    }
+
+    #[tokio::test]
+    async fn out_of_descriptors_we_close_what_rests() {
+        let receiver = Receiver::saying(OK).await;
+        let (courier, clock) = courier(&[("short.example", "no-files")], 10_000);
+        for (turn, connections) in [(0, 1), (0, 1), (1, 2), (0, 2)] {
+            clock.advance(Duration::from_secs(turn));
+            let short = courier.deliver(parcel("http://short.example/")).await;
+            assert_eq!(short.outcome, Outcome::Internal(Fault::Resources));
+            let receipt = courier.deliver(parcel(&receiver.url("http"))).await;
+            assert_eq!((receipt.outcome, receiver.taken()), (DELIVERED, connections));
         }
     }
 
