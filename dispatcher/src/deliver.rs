@@ -4,9 +4,9 @@
 //!
 //! 1. From DNS to the last header of the answer, an attempt takes no longer than `egress.deadline`.
 //! 2. What a receiver sends is held to bounds: its header by hyper's, its body by
-//!    [`ANSWER_BYTES_MAX`]; nothing of it is decompressed, kept or written down.
+//!    `ANSWER_BYTES_MAX`; nothing of it is decompressed, kept or written down.
 //! 3. No redirect is followed, no proxy of the environment is asked, nothing is sent twice.
-//! 4. A connection is used for no longer than [`CLIENT_AGE_MAX`] and an attempt, so that a change
+//! 4. A connection is used for no longer than `CLIENT_AGE_MAX` and an attempt, so that a change
 //!    of DNS is followed.
 //!
 //! Not here: what an outcome means (`outcome`), which addresses may be called (`egress`).
@@ -348,29 +348,40 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_without_end_is_not_waited_for() {
+    async fn a_body_without_end_is_not_read_to_it() {
         for head in ["Content-Length: 1000000000000", "Transfer-Encoding: chunked", "X: y"] {
-            let receiver = Receiver::on("127.0.0.1", move |mut stream| async move {
-                read_request(&mut stream).await;
-                let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n");
-                let _ = stream.write_all(head.as_bytes()).await;
-                // Ends when the courier closes the connection, and with it the test's task.
-                while stream
-                    .write_all(&[b"400\r\n", &[b'x'; 1024][..], b"\r\n"].concat())
-                    .await
-                    .is_ok()
-                {}
+            let (sent, mut closed) = tokio::sync::mpsc::unbounded_channel();
+            let receiver = Receiver::on("127.0.0.1", move |mut stream| {
+                let sent = sent.clone();
+                async move {
+                    read_request(&mut stream).await;
+                    let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n");
+                    let _ = stream.write_all(head.as_bytes()).await;
+                    let chunk = [b"10000\r\n", &[b'x'; 0x10000][..], b"\r\n"].concat();
+                    let mut chunks = 0;
+                    while stream.write_all(&chunk).await.is_ok() {
+                        chunks += 1;
+                    }
+                    let _ = sent.send(chunks);
+                }
             })
             .await;
             assert_eq!(outcome(&receiver.url("http")).await, DELIVERED, "{head}");
+            let chunks = closed.recv().await.expect("the connection was closed");
+            // The buffers of two sockets on the way hold some MiB.
+            assert!(chunks < 256, "{head}: {chunks} chunks of 64 KiB");
         }
     }
 
     #[tokio::test]
-    async fn a_body_that_never_comes_is_delivered_all_the_same() {
+    async fn a_body_that_never_comes_is_delivered_all_the_same_and_not_waited_for() {
         let receiver = Receiver::saying("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n").await;
-        let (courier, _) = courier(&[], 300);
-        assert_eq!(courier.deliver(parcel(&receiver.url("http"))).await.outcome, DELIVERED);
+        let url = receiver.url("http");
+        assert_eq!(courier(&[], 300).0.deliver(parcel(&url)).await.outcome, DELIVERED);
+        let (patient, _) = courier(&[], 60_000);
+        let attempt = patient.deliver(parcel(&url));
+        let receipt = tokio::time::timeout(Duration::from_secs(20), attempt).await;
+        assert_eq!(receipt.expect("it does not wait a minute").outcome, DELIVERED);
     }
 
     #[tokio::test]
