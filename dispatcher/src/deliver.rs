@@ -4,9 +4,9 @@
 //!
 //! 1. From DNS to the last header of the answer, an attempt takes no longer than `egress.deadline`.
 //! 2. What a receiver sends is held to bounds: its header by hyper's, its body by
-//!    [`ANSWER_BYTES_MAX`]; nothing of it is decompressed, kept or written down.
+//!    `ANSWER_BYTES_MAX`; nothing of it is decompressed, kept or written down.
 //! 3. No redirect is followed, no proxy of the environment is asked, nothing is sent twice.
-//! 4. A connection is used for no longer than [`CLIENT_AGE_MAX`] and an attempt, so that a change
+//! 4. A connection is used for no longer than `CLIENT_AGE_MAX` and an attempt, so that a change
 //!    of DNS is followed.
 //!
 //! Not here: what an outcome means (`outcome`), which addresses may be called (`egress`).
@@ -28,7 +28,7 @@ use weir_common::time::{Clock, Tick};
 
 use self::client::ClientError;
 use crate::egress::{Resolver, Rules};
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::{Failure, Fault, Outcome};
 use crate::settings::Egress;
 
 /// So much of an answer's body is read, so that its connection can be used again.
@@ -39,6 +39,9 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// After this, new attempts open connections of their own.
 const CLIENT_AGE_MAX: Duration = Duration::from_secs(4 * 60);
+
+/// Out of descriptors, we close all connections that rest, no more often than this.
+const CLIENT_AGE_MIN: Duration = Duration::from_secs(1);
 
 /// Makes attempts.
 pub struct Courier {
@@ -107,7 +110,7 @@ impl Courier {
         };
         let response = match answer {
             Ok(response) => response,
-            Err(error) => return Receipt::of(classify::outcome_of(&error, tls)),
+            Err(error) => return Receipt::of(self.explained(&error, tls)),
         };
         let status = response.status().as_u16();
         let now = self.clock.now().unix;
@@ -116,11 +119,24 @@ impl Courier {
         Receipt { outcome: Outcome::of_status(status), retry_after }
     }
 
-    /// The client to use now. One that is replaced finishes what it has begun.
+    fn explained(&self, error: &reqwest::Error, tls: bool) -> Outcome {
+        let outcome = classify::outcome_of(error, tls);
+        if outcome == Outcome::Internal(Fault::Resources) {
+            drop(self.client_younger_than(CLIENT_AGE_MIN));
+        }
+        outcome
+    }
+
     fn client(&self) -> Client {
+        self.client_younger_than(CLIENT_AGE_MAX)
+    }
+
+    /// The client to use now. One that is replaced finishes what it has begun, and lets go of the
+    /// connections that rest.
+    fn client_younger_than(&self, age: Duration) -> Client {
         let now = self.clock.now().tick;
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.since(current.since) >= CLIENT_AGE_MAX {
+        if now.since(current.since) >= age {
             match build(&self.tls, &self.rules, self.deadline) {
                 Ok(client) => *current = Current { client, since: now },
                 // The same settings have made one before; the old one goes on until they do again.
@@ -167,7 +183,6 @@ mod tests {
 
     use super::*;
     use crate::egress::lookup::Scripted;
-    use crate::outcome::Fault;
 
     /// A receiver on a socket of its own, and how many connections it has taken.
     struct Receiver {
@@ -320,29 +335,53 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_without_end_is_not_waited_for() {
-        for head in ["Content-Length: 1000000000000", "Transfer-Encoding: chunked", "X: y"] {
-            let receiver = Receiver::on("127.0.0.1", move |mut stream| async move {
-                read_request(&mut stream).await;
-                let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n");
-                let _ = stream.write_all(head.as_bytes()).await;
-                // Ends when the courier closes the connection, and with it the test's task.
-                while stream
-                    .write_all(&[b"400\r\n", &[b'x'; 1024][..], b"\r\n"].concat())
-                    .await
-                    .is_ok()
-                {}
-            })
-            .await;
-            assert_eq!(outcome(&receiver.url("http")).await, DELIVERED, "{head}");
+    async fn out_of_descriptors_we_close_what_rests() {
+        let receiver = Receiver::saying(OK).await;
+        let (courier, clock) = courier(&[("short.example", "no-files")], 10_000);
+        for (turn, connections) in [(0, 1), (0, 1), (1, 2), (0, 2)] {
+            clock.advance(Duration::from_secs(turn));
+            let short = courier.deliver(parcel("http://short.example/")).await;
+            assert_eq!(short.outcome, Outcome::Internal(Fault::Resources));
+            let receipt = courier.deliver(parcel(&receiver.url("http"))).await;
+            assert_eq!((receipt.outcome, receiver.taken()), (DELIVERED, connections));
         }
     }
 
     #[tokio::test]
-    async fn a_body_that_never_comes_is_delivered_all_the_same() {
+    async fn a_body_without_end_is_not_read_to_it() {
+        for head in ["Content-Length: 1000000000000", "Transfer-Encoding: chunked", "X: y"] {
+            let (sent, mut closed) = tokio::sync::mpsc::unbounded_channel();
+            let receiver = Receiver::on("127.0.0.1", move |mut stream| {
+                let sent = sent.clone();
+                async move {
+                    read_request(&mut stream).await;
+                    let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n");
+                    let _ = stream.write_all(head.as_bytes()).await;
+                    let chunk = [b"10000\r\n", &[b'x'; 0x10000][..], b"\r\n"].concat();
+                    let mut chunks = 0;
+                    while stream.write_all(&chunk).await.is_ok() {
+                        chunks += 1;
+                    }
+                    let _ = sent.send(chunks);
+                }
+            })
+            .await;
+            assert_eq!(outcome(&receiver.url("http")).await, DELIVERED, "{head}");
+            let chunks = closed.recv().await.expect("the connection was closed");
+            // The buffers of two sockets on the way hold some MiB.
+            assert!(chunks < 256, "{head}: {chunks} chunks of 64 KiB");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_never_comes_is_delivered_all_the_same_and_not_waited_for() {
         let receiver = Receiver::saying("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n").await;
-        let (courier, _) = courier(&[], 300);
-        assert_eq!(courier.deliver(parcel(&receiver.url("http"))).await.outcome, DELIVERED);
+        let url = receiver.url("http");
+        assert_eq!(courier(&[], 300).0.deliver(parcel(&url)).await.outcome, DELIVERED);
+        let (patient, _) = courier(&[], 60_000);
+        let attempt = patient.deliver(parcel(&url));
+        let receipt = tokio::time::timeout(Duration::from_secs(20), attempt).await;
+        assert_eq!(receipt.expect("it does not wait a minute").outcome, DELIVERED);
     }
 
     #[tokio::test]

@@ -15,8 +15,9 @@ use rustls_platform_verifier::Verifier;
 /// A connection that rests longer than this is closed; few receivers keep theirs longer.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// Resting connections to one host: an endpoint is called 100 times a minute, one after another.
-const IDLE_PER_HOST_MAX: usize = 2;
+/// Resting connections to one host. One endpoint needs a few; a host of thousands of endpoints
+/// needs as many as are called at a time, or its ports run out behind connections just closed.
+const IDLE_PER_HOST_MAX: usize = 128;
 
 /// What receivers read of us.
 const USER_AGENT: &str = concat!("Weir/", env!("CARGO_PKG_VERSION"));

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. No header field of a mail holds a line break, whatever its parts hold.
+//! 1. No header field of a mail holds a line break, whatever its parts hold: lettre encodes it.
 //! 2. User, password and addresses are in no error's text.
 //!
 //! Not here: what a mail says (`letter`), when it is tried again (`mail`).
@@ -116,7 +116,6 @@ impl Postman {
 
     fn message(&self, mail: &NewMail) -> Result<Message, String> {
         let to: Address = mail.to.parse().map_err(|_| "the owner's address is none".to_owned())?;
-        let subject = mail.subject.replace(|c: char| c.is_control(), " ");
         let id = hex::encode(Sha256::digest(&mail.key));
         // RFC 3834: nobody's holiday is to answer this.
         let automatic = HeaderValue::new(
@@ -126,7 +125,7 @@ impl Postman {
         Message::builder()
             .from(self.from.clone())
             .to(Mailbox::new(None, to))
-            .subject(subject)
+            .subject(mail.subject.clone())
             .message_id(Some(format!("<{id}@{}>", self.from.email.domain())))
             .raw_header(automatic)
             .header(ContentType::TEXT_PLAIN)
