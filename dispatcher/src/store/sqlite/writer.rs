@@ -181,6 +181,11 @@ impl Writer {
     }
 
     #[cfg(test)]
+    pub(super) fn room_left(&self) -> usize {
+        self.room.available_permits()
+    }
+
+    #[cfg(test)]
     pub(super) fn give_back_room(&self, room: usize) {
         self.room.add_permits(room);
     }
