@@ -1,1 +1,225 @@
-//! conformance
+//! What every store has to keep to: one function for each promise of [`Store`]'s documentation.
+//!
+//! A store is handed in new and empty, one for each promise. Not here: what only one kind of
+//! store promises (files, locks, disks that are full).
+
+mod attempts;
+mod deliveries;
+mod events;
+mod upkeep;
+mod webhooks;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_common::secret::Secret;
+use weir_common::time::UnixTime;
+
+use super::{Accepted, After, Created, Ended, Fared, Filter, NewEvent, NewMail, NewWebhook, Store};
+use crate::health::Health;
+use crate::model::{
+    Arrival, Attempt, Delivery, DeliveryId, DeliveryState, EventSet, EventType, Webhook, WebhookId,
+};
+use crate::outcome::{Failure, Outcome};
+
+/// A promise, kept or broken.
+type Promise = for<'a> fn(&'a dyn Store) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+macro_rules! promises {
+    ($($group:ident :: $name:ident),+ $(,)?) => {
+        /// All of them.
+        const PROMISES: &[(&str, Promise)] =
+            &[$((stringify!($name), |store| Box::pin($group::$name(store)))),+];
+    };
+}
+
+promises! {
+    webhooks::a_webhook_is_read_back_as_it_was_registered,
+    webhooks::a_workspace_has_no_more_webhooks_than_it_may,
+    webhooks::a_workspace_sees_no_other_ones_webhooks,
+    webhooks::webhooks_are_listed_oldest_first_page_by_page,
+    webhooks::webhooks_of_one_url_share_a_lane,
+    webhooks::what_is_not_changed_stays,
+    webhooks::after_a_rotation_the_last_secret_is_still_known,
+    webhooks::a_deleted_webhook_is_gone_with_all_that_waited,
+    webhooks::a_reactivation_ends_the_pause_and_counts_it,
+    webhooks::a_webhook_that_is_not_paused_is_not_reactivated,
+    events::an_event_waits_for_every_webhook_that_asked_for_it,
+    events::an_event_that_was_there_is_not_new_and_not_delivered_again,
+    events::another_event_of_the_same_identifier_stops_its_whole_batch,
+    events::an_event_may_stand_in_a_batch_twice_and_is_stored_once,
+    events::an_event_that_nobody_asked_for_is_known_all_the_same,
+    events::a_ping_is_for_one_webhook_alone,
+    attempts::deliveries_are_fetched_in_the_order_in_which_they_are_due,
+    attempts::what_waits_is_found_by_its_number_until_it_has_ended,
+    attempts::a_failure_waits_and_remembers_its_schedule,
+    attempts::what_has_ended_is_shown_with_its_attempts,
+    attempts::what_is_gone_is_passed_over,
+    attempts::a_record_pauses_and_never_ends_a_pause,
+    attempts::a_webhook_with_work_has_a_queue,
+    attempts::starts_are_counted_by_lane_from_their_moment_on,
+    attempts::a_reactivated_webhook_is_put_back_into_order_in_steps,
+    deliveries::deliveries_are_listed_newest_first_page_by_page,
+    deliveries::a_list_shows_what_was_asked_for_and_nothing_else,
+    deliveries::a_workspace_sees_no_other_ones_deliveries,
+    deliveries::those_ahead_are_counted_and_no_further_than_asked,
+    deliveries::a_redelivered_one_begins_anew_and_keeps_its_attempts,
+    deliveries::a_waiting_one_is_due_at_once_when_it_is_redelivered,
+    deliveries::a_job_redelivers_what_was_given_up_step_by_step,
+    deliveries::a_job_redelivers_what_its_filter_says,
+    deliveries::a_job_leaves_alone_what_came_after_it,
+    upkeep::a_mail_is_taken_once_and_stored_once,
+    upkeep::a_mail_that_was_not_sent_comes_again_when_it_is_due,
+    upkeep::what_ended_long_ago_is_dropped_with_its_event,
+    upkeep::what_still_waits_is_never_dropped,
+    upkeep::an_event_stays_until_its_last_delivery_goes,
+    upkeep::a_sweep_drops_no_more_than_it_may_at_one_time,
+    upkeep::what_a_deleted_webhook_had_is_dropped,
+    upkeep::figures_say_how_much_there_is,
+    upkeep::a_closed_store_does_nothing_more,
+}
+
+/// Holds a store to all promises; `make` makes a new and empty one, and what keeps it alive.
+pub(crate) async fn all<K>(make: impl Fn() -> (K, Arc<dyn Store>)) {
+    for (name, promise) in PROMISES {
+        // Shown where the test fails: the promise that was broken.
+        println!("{name}");
+        let (_kept, store) = make();
+        promise(&*store).await;
+    }
+}
+
+const WS: &str = "ws_acme";
+const OTHER_WS: &str = "ws_other";
+const URL: &str = "https://hooks.example.com/in";
+
+/// Some time in 2026, and so many seconds.
+fn t(seconds: u64) -> UnixTime {
+    UnixTime((1_790_000_000 + seconds) * 1_000_000)
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn new_webhook(workspace: &str, url: &str, types: &[EventType]) -> NewWebhook {
+    NewWebhook {
+        workspace: workspace.into(),
+        url: url.into(),
+        events: EventSet::of(types.iter().copied()),
+        secret: Secret::new("whsec_first".to_owned()),
+        webhooks_max: 20,
+    }
+}
+
+/// A webhook of [`WS`] that asks for new users, with a URL of its own.
+async fn webhook(store: &dyn Store, name: &str) -> Webhook {
+    webhook_of(store, WS, &format!("https://{name}.example.com/")).await
+}
+
+async fn webhook_of(store: &dyn Store, workspace: &str, url: &str) -> Webhook {
+    let new = new_webhook(workspace, url, &[EventType::UserCreated]);
+    match store.create_webhook(new, t(0)).await.unwrap() {
+        Created::Webhook(webhook) => webhook,
+        Created::TooMany => panic!("there was room for {url}"),
+    }
+}
+
+/// A new user of [`WS`].
+fn event(id: &str) -> NewEvent {
+    NewEvent {
+        id: id.into(),
+        workspace: WS.into(),
+        kind: EventType::UserCreated,
+        body: format!("{{\"id\":\"{id}\"}}").into_bytes().into(),
+        digest: [7; 32],
+    }
+}
+
+/// What came of accepting: which are new, and what waits.
+async fn accept(
+    store: &dyn Store,
+    events: Vec<NewEvent>,
+    now: UnixTime,
+) -> (Vec<bool>, Vec<Arrival>) {
+    match store.accept(events, now).await.unwrap() {
+        Accepted::Stored { new, arrivals } => (new, arrivals),
+        Accepted::Conflict(places) => panic!("conflicts at {places:?}"),
+    }
+}
+
+/// One event for one webhook.
+async fn arrival(store: &dyn Store, id: &str, now: UnixTime) -> Arrival {
+    let (_, mut arrivals) = accept(store, vec![event(id)], now).await;
+    assert_eq!(arrivals.len(), 1, "{id}");
+    arrivals.remove(0)
+}
+
+/// An attempt that started then and took a second.
+fn ended(webhook: &Webhook, delivery: DeliveryId, started_at: UnixTime, after: After) -> Ended {
+    let outcome = match after {
+        After::Delivered => Outcome::Delivered { status: 204 },
+        After::Again { .. } => Outcome::Failed(Failure::Timeout),
+        After::FailedPermanent => Outcome::Failed(Failure::Status(500)),
+    };
+    Ended {
+        delivery,
+        webhook: webhook.id,
+        lane: webhook.lane,
+        attempt: Attempt { number: 1, started_at, took: secs(1), outcome },
+        after,
+        first_attempt_at: Some(started_at),
+        since: Some(started_at),
+        paused_before: Duration::ZERO,
+    }
+}
+
+async fn record(store: &dyn Store, ended: Vec<Ended>) {
+    store.record(ended, Vec::new(), Vec::new()).await.unwrap();
+}
+
+/// An event that has ended so, at `now`, for the one webhook that asked for it.
+async fn over(
+    store: &dyn Store,
+    webhook: &Webhook,
+    id: &str,
+    now: UnixTime,
+    after: After,
+) -> DeliveryId {
+    let arrival = arrival(store, id, now).await;
+    record(store, vec![ended(webhook, arrival.ready.id, now, after)]).await;
+    arrival.ready.id
+}
+
+fn fared(webhook: WebhookId) -> Fared {
+    Fared { webhook, health: Health::default(), look_at: None, paused_at: None, probing: None }
+}
+
+async fn pause(store: &dyn Store, webhook: &Webhook, at: UnixTime) {
+    let paused = Fared { paused_at: Some(at), ..fared(webhook.id) };
+    store.record(Vec::new(), vec![paused], Vec::new()).await.unwrap();
+}
+
+fn mail(key: &str) -> NewMail {
+    NewMail {
+        to: "owner@example.com".to_owned(),
+        subject: "Webhook paused".to_owned(),
+        text: "It is.".to_owned(),
+        key: key.to_owned(),
+    }
+}
+
+async fn delivery(store: &dyn Store, id: DeliveryId) -> Delivery {
+    store.delivery(WS, id).await.unwrap().expect("it was stored").0
+}
+
+/// The identifiers of the events on the first page that a filter gives.
+async fn listed(store: &dyn Store, filter: Filter) -> Vec<String> {
+    let page = store.deliveries(WS, &filter, None, 100).await.unwrap();
+    page.items.iter().map(|one| one.event_id.to_string()).collect()
+}
+
+fn in_state(state: DeliveryState) -> Filter {
+    Filter { state: Some(state), ..Filter::default() }
+}

@@ -1,8 +1,24 @@
 //! What only a store in a file promises; the rest is in `conformance`.
 
+mod opening;
+
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::task::JoinSet;
+use weir_common::secret::Secret;
+use weir_common::time::{Clock, UnixTime};
+
+use super::open::OpenError;
+use super::{SqliteStore, deliveries, events, jobs, mails, queue, record, schema, sweep, webhooks};
+use crate::model::{EventSet, EventType, WebhookId};
+use crate::store::{
+    Accepted, Created, Filter, NewEvent, NewMail, NewWebhook, Page, Store, StoreError, conformance,
+};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
@@ -29,5 +45,273 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const WS: &str = "ws_acme";
+
+const NOW: UnixTime = UnixTime(1_790_000_000_000_000);
+
+/// Opens the database of a folder, which a test may do once at a time.
+fn open(folder: &Folder) -> Result<SqliteStore, OpenError> {
+    let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
+    SqliteStore::open(&path, &key, Clock::manual(NOW))
+}
+
+fn fresh() -> (Folder, SqliteStore) {
+    let folder = Folder::new();
+    let store = open(&folder).unwrap();
+    (folder, store)
+}
+
+fn refusal(folder: &Folder) -> String {
+    open(folder).map(|_| ()).unwrap_err().to_string()
+}
+
+fn event(id: &str) -> NewEvent {
+    NewEvent {
+        id: id.into(),
+        workspace: WS.into(),
+        kind: EventType::UserCreated,
+        body: vec![b'x'; 512].into(),
+        digest: [7; 32],
+    }
+}
+
+async fn webhook(store: &SqliteStore) -> WebhookId {
+    let new = NewWebhook {
+        workspace: WS.into(),
+        url: "https://hooks.example.com/in".into(),
+        events: EventSet::of(EventType::ALL),
+        secret: Secret::new("whsec_secret".to_owned()),
+        webhooks_max: 20,
+    };
+    match store.create_webhook(new, NOW).await.unwrap() {
+        Created::Webhook(webhook) => webhook.id,
+        Created::TooMany => panic!("there was room"),
+    }
+}
+
+async fn accept(store: &SqliteStore, id: &str) -> Result<bool, StoreError> {
+    match store.accept(vec![event(id)], NOW).await? {
+        Accepted::Stored { new, .. } => Ok(new == [true]),
+        Accepted::Conflict(places) => panic!("conflicts at {places:?}"),
+    }
+}
+
+async fn waiting(store: &SqliteStore, webhook: WebhookId) -> usize {
+    store.fetch(webhook, 100_000).await.unwrap().ready.len()
+}
+
+/// Says a pragma on the writer's connection.
+async fn pragma(store: &SqliteStore, name: &'static str, value: i64) {
+    let say = move |desk: &mut super::writer::Desk| {
+        desk.conn.pragma_update_and_check(None, name, value, |_| Ok(()))?;
+        Ok(())
+    };
+    store.writer.ask(say).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_in_a_file_keeps_every_promise() {
+    conformance::all(|| {
+        let (folder, store) = fresh();
+        (folder, Arc::new(store) as Arc<dyn Store>)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_mail_that_was_taken_when_the_process_ended_is_never_sent_again() {
+    let (folder, store) = fresh();
+    let mail = |key: &str| NewMail {
+        to: "owner@example.com".to_owned(),
+        subject: String::new(),
+        text: String::new(),
+        key: key.to_owned(),
+    };
+    store.record(vec![], vec![], vec![mail("a"), mail("b")]).await.unwrap();
+    assert_eq!(store.take_mails(1, NOW).await.unwrap().len(), 1);
+    drop(store);
+    let store = open(&folder).unwrap();
+    store.record(vec![], vec![], vec![mail("a")]).await.unwrap();
+    let left = store.take_mails(9, NOW).await.unwrap();
+    assert_eq!(left.iter().map(|one| &*one.mail.key).collect::<Vec<_>>(), ["b"]);
+}
+
+#[tokio::test]
+async fn a_job_goes_on_where_it_stood_when_the_process_ended() {
+    let (folder, store) = fresh();
+    let webhook = webhook(&store).await;
+    for number in 0..4 {
+        accept(&store, &format!("evt_{number}")).await.unwrap();
+    }
+    let all = || "UPDATE deliveries SET state = 2, ended_at = 1";
+    store.writer.ask(move |desk| Ok(desk.conn.execute(all(), [])?)).await.unwrap();
+    let job = store.create_job(WS, Filter::default(), NOW).await.unwrap();
+    assert!(store.step_job(3, NOW).await.unwrap().more);
+    drop(store);
+    let store = open(&folder).unwrap();
+    assert_eq!(waiting(&store, webhook).await, 3);
+    assert!(!store.step_job(3, NOW).await.unwrap().more);
+    assert_eq!(store.job(WS, job.id).await.unwrap().unwrap().redelivered, 4);
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_what_is_new_keeps_what_is_there_and_recovers() {
+    let (_folder, store) = fresh();
+    let webhook = webhook(&store).await;
+    accept(&store, "evt_before").await.unwrap();
+    pragma(&store, "max_page_count", 1).await;
+    let mut stored = 1;
+    let refused = loop {
+        match accept(&store, &format!("evt_{stored}")).await {
+            Ok(true) => stored += 1,
+            Ok(false) => panic!("nothing was sent twice"),
+            Err(error) => break error,
+        }
+        assert!(stored < 10_000, "the disk is never full");
+    };
+    assert!(matches!(refused, StoreError::Unavailable(_)), "{refused:?}");
+    let figures = store.figures().await.unwrap();
+    assert_eq!((figures.waiting, waiting(&store, webhook).await), (stored as u64, stored));
+    let listed = store.deliveries(WS, &Filter::default(), None, 1).await.unwrap();
+    assert_eq!(listed.items.len(), 1);
+    assert!(accept(&store, "evt_still").await.is_err());
+    pragma(&store, "max_page_count", 1_000_000).await;
+    assert!(accept(&store, "evt_still").await.unwrap(), "what was refused was not stored");
+    assert_eq!(waiting(&store, webhook).await, stored + 1);
+    assert_eq!(store.figures().await.unwrap().waiting, stored as u64 + 1);
+}
+
+#[tokio::test]
+async fn what_comes_together_is_one_commit() {
+    let (_folder, store) = fresh();
+    let (store, before) = (Arc::new(store), 400);
+    let room = store.writer.room_left();
+    let webhook = webhook(&store).await;
+    let commits = store.figures().await.unwrap().commits;
+    // While the writer is held, all others line up behind it.
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    let mut calls = JoinSet::new();
+    let holding = Arc::clone(&store);
+    calls.spawn(async move {
+        let wait = move |_: &mut super::writer::Desk| {
+            held.recv_timeout(Duration::from_secs(30)).expect("the test lets go");
+            Ok(())
+        };
+        holding.writer.ask(wait).await.unwrap();
+    });
+    for number in 0..before {
+        let store = Arc::clone(&store);
+        calls
+            .spawn(async move { assert!(accept(&store, &format!("evt_{number}")).await.unwrap()) });
+    }
+    while store.writer.room_left() > room - before {
+        tokio::task::yield_now().await;
+    }
+    hold.send(()).unwrap();
+    while let Some(ended) = calls.join_next().await {
+        ended.unwrap();
+    }
+    assert_eq!(waiting(&store, webhook).await, before);
+    let commits = store.figures().await.unwrap().commits - commits;
+    assert_eq!(commits, 1);
+}
+
+#[tokio::test]
+async fn one_that_goes_wrong_does_no_harm_to_its_batch() {
+    let (_folder, store) = fresh();
+    let webhook = webhook(&store).await;
+    let wrong = store.writer.ask(|desk| {
+        desk.tally.waiting += 5;
+        let sql = "INSERT INTO events (name, workspace, kind, digest, created_at, needed_by, body) \
+            VALUES ('evt_1', 1, 0, x'', 0, 0, x'')";
+        desk.conn.execute(sql, [])?;
+        desk.conn.execute(sql, [])?;
+        Ok(())
+    });
+    let (wrong, right, other) =
+        tokio::join!(wrong, accept(&store, "evt_2"), accept(&store, "evt_1"));
+    assert!(matches!(wrong, Err(StoreError::Damaged(_))), "{wrong:?}");
+    assert!(right.unwrap());
+    assert!(other.unwrap(), "what went wrong left nothing behind");
+    assert_eq!(waiting(&store, webhook).await, 2);
+    assert_eq!(store.figures().await.unwrap().waiting, 2);
+}
+
+#[tokio::test]
+async fn events_are_turned_away_while_too_much_waits_to_be_written() {
+    let (_folder, store) = fresh();
+    webhook(&store).await;
+    let all = store.writer.take_all_room();
+    let refused = accept(&store, "evt_1").await;
+    assert!(matches!(refused, Err(StoreError::Busy)), "{refused:?}");
+    store.writer.give_back_room(all);
+    assert!(accept(&store, "evt_1").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_page_looks_at_so_many_rows_and_says_where_to_go_on() {
+    let (_folder, store) = fresh();
+    webhook(&store).await;
+    for call in 0..6 {
+        let events = (0..1_000).map(|number| event(&format!("evt_{call}_{number}"))).collect();
+        store.accept(events, NOW).await.unwrap();
+    }
+    let rare = Filter { kind: Some(EventType::PlanChanged), ..Filter::default() };
+    let first = store.deliveries(WS, &rare, None, 10).await.unwrap();
+    assert_eq!(first.items, []);
+    let next = first.next.expect("there are rows it has not looked at");
+    assert_eq!(next.0, 1_001);
+    let last = store.deliveries(WS, &rare, Some(next), 10).await.unwrap();
+    assert_eq!(last, Page { items: vec![], next: None });
+}
+
+#[test]
+fn no_statement_goes_through_all_there_is() {
+    let mut conn = Connection::open_in_memory().unwrap();
+    schema::migrate(&mut conn).unwrap();
+    let statements = [
+        deliveries::NEWEST,
+        deliveries::NEWEST_FAILED,
+        deliveries::THIS,
+        deliveries::EVENT_NAME,
+        deliveries::ATTEMPTS,
+        deliveries::AHEAD,
+        events::DIGEST,
+        events::SUBSCRIBED,
+        jobs::NEXT,
+        jobs::NEXT_FAILED,
+        jobs::OLDEST_OPEN,
+        mails::DUE,
+        mails::NEXT,
+        queue::FIRST_DUE,
+        queue::FIRST,
+        queue::THIS,
+        queue::TRIED,
+        queue::STARTS,
+        record::STATE,
+        sweep::ENDED,
+        sweep::UNNEEDED,
+        sweep::GONE,
+        sweep::OF_WORKSPACE,
+        webhooks::ONE,
+        webhooks::PAGE,
+        "DELETE FROM attempts WHERE delivery = ?1",
+    ];
+    for sql in statements {
+        let mut query = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let mut rows = query.raw_query();
+        while let Some(row) = rows.next().unwrap() {
+            let step: String = row.get("detail").unwrap();
+            // A partial index that holds nothing but what is asked for may be gone through.
+            let narrow = step.contains("mails_due")
+                || step.contains("jobs_open")
+                || step.contains("webhooks_gone")
+                || step.contains("SCAN (subquery");
+            assert!(!step.contains("SCAN") || narrow, "{sql}\n{step}");
+            assert!(!step.contains("TEMP B-TREE"), "{sql}\n{step}");
+        }
     }
 }

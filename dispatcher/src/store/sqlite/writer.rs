@@ -174,6 +174,22 @@ impl Writer {
         self.hand_over(work).await
     }
 
+    /// Leaves no room, as if so much waited; gives how much there was.
+    #[cfg(test)]
+    pub(super) fn take_all_room(&self) -> usize {
+        self.room.forget_permits(WAITING_MAX)
+    }
+
+    #[cfg(test)]
+    pub(super) fn room_left(&self) -> usize {
+        self.room.available_permits()
+    }
+
+    #[cfg(test)]
+    pub(super) fn give_back_room(&self, room: usize) {
+        self.room.add_permits(room);
+    }
+
     async fn hand_over<T, W>(&self, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,

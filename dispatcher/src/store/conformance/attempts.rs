@@ -1,0 +1,166 @@
+//! What is promised to the worker.
+
+use super::*;
+use crate::model::{LaneId, Probe};
+use crate::store::Queue;
+
+pub(super) async fn deliveries_are_fetched_in_the_order_in_which_they_are_due(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let mut ids = Vec::new();
+    for (name, at) in [("evt_1", 1), ("evt_2", 2), ("evt_3", 2)] {
+        ids.push(arrival(store, name, t(at)).await.ready.id);
+    }
+    let again = After::Again { due: t(60), step: 1 };
+    record(store, vec![ended(&made, ids[0], t(3), again)]).await;
+    let order = |fetched: super::super::Fetched| -> (Vec<DeliveryId>, bool) {
+        (fetched.ready.iter().map(|ready| ready.id).collect(), fetched.more)
+    };
+    let fetch = |limit| store.fetch(made.id, limit);
+    assert_eq!(order(fetch(3).await.unwrap()), (vec![ids[1], ids[2], ids[0]], false));
+    assert_eq!(order(fetch(2).await.unwrap()), (vec![ids[1], ids[2]], true));
+}
+
+pub(super) async fn what_waits_is_found_by_its_number_until_it_has_ended(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let ready = arrival(store, "evt_1", t(1)).await.ready;
+    assert_eq!(store.fetch_one(ready.id).await.unwrap().as_ref(), Some(&ready));
+    record(store, vec![ended(&made, ready.id, t(2), After::Delivered)]).await;
+    assert_eq!(store.fetch_one(ready.id).await.unwrap(), None);
+    assert_eq!(store.fetch_one(DeliveryId(4_711)).await.unwrap(), None);
+    assert!(store.fetch(made.id, 10).await.unwrap().ready.is_empty());
+}
+
+pub(super) async fn a_failure_waits_and_remembers_its_schedule(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let before = arrival(store, "evt_1", t(1)).await.ready;
+    let again = Ended {
+        since: Some(t(4)),
+        first_attempt_at: Some(t(3)),
+        paused_before: secs(9),
+        ..ended(&made, before.id, t(2), After::Again { due: t(62), step: 2 })
+    };
+    record(store, vec![again]).await;
+    let after = store.fetch_one(before.id).await.unwrap().unwrap();
+    assert_eq!((after.due, after.step, after.attempts), (t(62), 2, 1));
+    assert_eq!((after.first_attempt_at, after.since), (Some(t(3)), Some(t(4))));
+    assert_eq!((after.paused_before, after.created_at), (secs(9), t(1)));
+    assert_eq!(after.body, before.body);
+}
+
+pub(super) async fn what_has_ended_is_shown_with_its_attempts(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let first = ended(&made, id, t(2), After::Again { due: t(62), step: 1 });
+    let mut second = ended(&made, id, t(62), After::FailedPermanent);
+    second.attempt.number = 2;
+    let attempts = vec![first.attempt.clone(), second.attempt.clone()];
+    record(store, vec![first]).await;
+    record(store, vec![second]).await;
+    let (delivery, shown) = store.delivery(WS, id).await.unwrap().unwrap();
+    assert_eq!(shown, attempts);
+    assert_eq!((delivery.state, delivery.attempts), (DeliveryState::FailedPermanent, 2));
+    assert_eq!(delivery.ended_at, Some(t(63)));
+    let over = over(store, &made, "evt_2", t(70), After::Delivered).await;
+    assert_eq!(super::delivery(store, over).await.state, DeliveryState::Delivered);
+}
+
+pub(super) async fn what_is_gone_is_passed_over(store: &dyn Store) {
+    let gone = webhook(store, "gone").await;
+    let lost = arrival(store, "evt_1", t(1)).await.ready.id;
+    store.delete_webhook(WS, gone.id).await.unwrap();
+    let kept = webhook(store, "kept").await;
+    let id = arrival(store, "evt_2", t(2)).await.ready.id;
+    let batch = vec![
+        ended(&gone, lost, t(3), After::Delivered),
+        ended(&kept, DeliveryId(4_711), t(3), After::Delivered),
+        ended(&kept, id, t(3), After::Delivered),
+    ];
+    let fares = vec![fared(gone.id), Fared { look_at: Some(t(9)), ..fared(kept.id) }];
+    store.record(batch, fares, vec![]).await.unwrap();
+    assert_eq!(delivery(store, id).await.state, DeliveryState::Delivered);
+    assert_eq!(store.starts_since(t(0)).await.unwrap(), [(kept.lane, t(3))]);
+    assert!(store.load(gone.id).await.unwrap().is_none());
+}
+
+pub(super) async fn a_record_pauses_and_never_ends_a_pause(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    pause(store, &made, t(10)).await;
+    pause(store, &made, t(20)).await;
+    let probe = Some(Probe::This(DeliveryId(3)));
+    let later = Fared { probing: probe, ..fared(made.id) };
+    store.record(vec![], vec![later], vec![]).await.unwrap();
+    let after = store.load(made.id).await.unwrap().unwrap().webhook;
+    assert_eq!((after.paused_at, after.probing), (Some(t(10)), probe));
+}
+
+pub(super) async fn a_webhook_with_work_has_a_queue(store: &dyn Store) {
+    let idle = webhook(store, "idle").await;
+    let looked_at = webhook(store, "looked-at").await;
+    let reordered = webhook(store, "reordered").await;
+    assert!(store.queues().await.unwrap().is_empty());
+    let look = Fared { look_at: Some(t(50)), ..fared(looked_at.id) };
+    store.record(vec![], vec![look], vec![]).await.unwrap();
+    pause(store, &reordered, t(1)).await;
+    store.reactivate(WS, reordered.id, t(2)).await.unwrap();
+    let queues = |queues: Vec<Queue>| -> Vec<(WebhookId, Option<UnixTime>)> {
+        queues.into_iter().map(|queue| (queue.webhook.id, queue.due)).collect()
+    };
+    let found = queues(store.queues().await.unwrap());
+    assert_eq!(found, [(looked_at.id, None), (reordered.id, None)]);
+    let (_, arrivals) = accept(store, vec![event("evt_1"), event("evt_2")], t(5)).await;
+    let mine = arrivals.iter().find(|one| one.webhook == idle.id).unwrap().ready.id;
+    let again = After::Again { due: t(65), step: 1 };
+    record(store, vec![ended(&idle, mine, t(6), again)]).await;
+    let found = queues(store.queues().await.unwrap());
+    let due = Some(t(5));
+    assert_eq!(found, [(idle.id, due), (looked_at.id, due), (reordered.id, due)]);
+    assert_eq!(store.load(idle.id).await.unwrap().unwrap().due, due);
+}
+
+pub(super) async fn starts_are_counted_by_lane_from_their_moment_on(store: &dyn Store) {
+    let one = webhook(store, "one").await;
+    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let again = After::Again { due: t(500), step: 1 };
+    let other_lane = LaneId(one.lane.0 + 1);
+    // Attempts are recorded as they end: a slow one comes after those that began later.
+    let slow = {
+        let mut slow = ended(&one, id, t(105), again);
+        slow.attempt.took = secs(10);
+        Ended { lane: other_lane, ..slow }
+    };
+    let mut all: Vec<Ended> = (0..2_000).map(|_| ended(&one, id, t(10), again)).collect();
+    all.extend([t(99), t(100), t(110)].map(|start| ended(&one, id, start, again)));
+    all.push(slow);
+    record(store, all).await;
+    let mut starts = store.starts_since(t(100)).await.unwrap();
+    starts.sort();
+    assert_eq!(starts, [(one.lane, t(100)), (one.lane, t(110)), (other_lane, t(105))]);
+    assert_eq!(store.starts_since(t(0)).await.unwrap().len(), 2_004);
+    assert_eq!(store.starts_since(t(111)).await.unwrap(), []);
+}
+
+pub(super) async fn a_reactivated_webhook_is_put_back_into_order_in_steps(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let mut ids = Vec::new();
+    for (name, at) in [("evt_1", 1), ("evt_2", 2), ("evt_3", 3), ("evt_4", 4)] {
+        ids.push(arrival(store, name, t(at)).await.ready.id);
+    }
+    let due = |step| After::Again { due: t(900 - u64::from(step)), step };
+    let failures = (1..=3).zip(&ids).map(|(step, id)| ended(&made, *id, t(10), due(step)));
+    record(store, failures.collect()).await;
+    pause(store, &made, t(20)).await;
+    store.reactivate(WS, made.id, t(30)).await.unwrap();
+    assert!(!store.reorder(made.id, 2).await.unwrap());
+    assert!(store.load(made.id).await.unwrap().unwrap().webhook.reordering);
+    assert!(store.reorder(made.id, 2).await.unwrap());
+    assert!(!store.load(made.id).await.unwrap().unwrap().webhook.reordering);
+    let ready = store.fetch(made.id, 10).await.unwrap().ready;
+    assert_eq!(ready.iter().map(|ready| ready.id).collect::<Vec<_>>(), ids);
+    for one in &ready {
+        assert_eq!((one.due, one.step, one.since), (one.created_at, 0, None));
+    }
+    // The time that a delivery is given goes on from its first attempt.
+    assert_eq!(ready[0].first_attempt_at, Some(t(10)));
+    assert_eq!(ready[0].attempts, 1);
+    assert!(store.reorder(WebhookId(4_711), 2).await.unwrap());
+}

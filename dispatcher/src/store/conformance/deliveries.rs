@@ -1,0 +1,181 @@
+//! What is promised to those who look at deliveries, and redeliver them.
+
+use super::*;
+use crate::store::{Job, JobStep};
+
+const FAILED: DeliveryState = DeliveryState::FailedPermanent;
+
+pub(super) async fn deliveries_are_listed_newest_first_page_by_page(store: &dyn Store) {
+    webhook(store, "one").await;
+    webhook_of(store, OTHER_WS, URL).await;
+    let mut made = Vec::new();
+    for number in 0..7 {
+        let theirs = NewEvent { workspace: OTHER_WS.into(), ..event(&format!("evt_x{number}")) };
+        accept(store, vec![theirs], t(number)).await;
+        made.insert(0, arrival(store, &format!("evt_{number}"), t(number)).await.ready.id);
+    }
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.deliveries(WS, &Filter::default(), after, 3).await.unwrap();
+        assert!(page.items.len() <= 3);
+        seen.extend(page.items.iter().map(|one| one.id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, made);
+}
+
+pub(super) async fn a_list_shows_what_was_asked_for_and_nothing_else(store: &dyn Store) {
+    let users = webhook(store, "users").await;
+    let plans = new_webhook(WS, URL, &[EventType::PlanChanged]);
+    let Created::Webhook(plans) = store.create_webhook(plans, t(0)).await.unwrap() else {
+        panic!("there was room");
+    };
+    over(store, &users, "evt_delivered", t(10), After::Delivered).await;
+    over(store, &users, "evt_failed", t(20), After::FailedPermanent).await;
+    arrival(store, "evt_waiting", t(30)).await;
+    let plan = NewEvent { kind: EventType::PlanChanged, ..event("evt_plan") };
+    let (_, arrivals) = accept(store, vec![plan], t(40)).await;
+    let fails = ended(&plans, arrivals[0].ready.id, t(41), After::FailedPermanent);
+    record(store, vec![fails]).await;
+    let any = Filter::default;
+    for (filter, expected) in [
+        (any(), "evt_plan evt_waiting evt_failed evt_delivered"),
+        (in_state(DeliveryState::Waiting), "evt_waiting"),
+        (in_state(DeliveryState::Delivered), "evt_delivered"),
+        (in_state(FAILED), "evt_plan evt_failed"),
+        (Filter { webhook: Some(plans.id), ..any() }, "evt_plan"),
+        (Filter { webhook: Some(users.id), ..in_state(FAILED) }, "evt_failed"),
+        (Filter { kind: Some(EventType::PlanChanged), ..in_state(FAILED) }, "evt_plan"),
+        (Filter { kind: Some(EventType::Ping), ..any() }, ""),
+        (Filter { since: Some(t(20)), until: Some(t(40)), ..any() }, "evt_waiting evt_failed"),
+        (Filter { webhook: Some(WebhookId(4_711)), ..any() }, ""),
+    ] {
+        assert_eq!(listed(store, filter.clone()).await.join(" "), expected, "{filter:?}");
+    }
+    store.delete_webhook(WS, plans.id).await.unwrap();
+    assert_eq!(listed(store, in_state(FAILED)).await, ["evt_failed"]);
+}
+
+pub(super) async fn a_workspace_sees_no_other_ones_deliveries(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    webhook_of(store, OTHER_WS, URL).await;
+    let id = over(store, &made, "evt_1", t(1), After::FailedPermanent).await;
+    assert_eq!(store.delivery(OTHER_WS, id).await.unwrap(), None);
+    assert_eq!(store.redeliver(OTHER_WS, id, t(2)).await.unwrap(), None);
+    let page = store.deliveries(OTHER_WS, &Filter::default(), None, 10).await.unwrap();
+    assert_eq!(page.items, []);
+    let job = store.create_job(OTHER_WS, Filter::default(), t(3)).await.unwrap();
+    while store.step_job(10, t(4)).await.unwrap().more {}
+    assert_eq!(store.job(OTHER_WS, job.id).await.unwrap().unwrap().redelivered, 0);
+    assert_eq!(store.job(WS, job.id).await.unwrap(), None);
+    assert_eq!(delivery(store, id).await.state, FAILED);
+}
+
+pub(super) async fn those_ahead_are_counted_and_no_further_than_asked(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let mut last = arrival(store, "evt_0", t(1)).await.ready;
+    for number in 1..6 {
+        last = arrival(store, &format!("evt_{number}"), t(1)).await.ready;
+    }
+    let ahead = |most| store.ahead_of(made.id, last.due, last.id, most);
+    assert_eq!(ahead(100).await.unwrap(), 5);
+    assert_eq!(ahead(3).await.unwrap(), 3);
+    assert_eq!(store.ahead_of(made.id, t(0), last.id, 100).await.unwrap(), 0);
+    assert_eq!(store.ahead_of(made.id, t(2), DeliveryId(0), 100).await.unwrap(), 6);
+}
+
+pub(super) async fn a_redelivered_one_begins_anew_and_keeps_its_attempts(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    for (name, after) in [("evt_1", After::FailedPermanent), ("evt_2", After::Delivered)] {
+        let id = over(store, &made, name, t(1), after).await;
+        let again = store.redeliver(WS, id, t(50)).await.unwrap().unwrap();
+        assert_eq!((again.state, again.due), (DeliveryState::Waiting, t(50)));
+        assert_eq!((again.first_attempt_at, again.ended_at, again.attempts), (None, None, 1));
+        assert_eq!(delivery(store, id).await, again);
+        let ready = store.fetch_one(id).await.unwrap().unwrap();
+        assert_eq!((ready.step, ready.since, ready.first_attempt_at), (0, None, None));
+        assert_eq!(store.delivery(WS, id).await.unwrap().unwrap().1.len(), 1);
+    }
+    assert_eq!(store.figures().await.unwrap().waiting, 2);
+    assert_eq!(store.redeliver(WS, DeliveryId(4_711), t(50)).await.unwrap(), None);
+}
+
+pub(super) async fn a_waiting_one_is_due_at_once_when_it_is_redelivered(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let id = over(store, &made, "evt_1", t(1), After::Again { due: t(900), step: 4 }).await;
+    let again = store.redeliver(WS, id, t(50)).await.unwrap().unwrap();
+    assert_eq!((again.state, again.due), (DeliveryState::Waiting, t(50)));
+    assert_eq!(store.fetch_one(id).await.unwrap().unwrap().step, 0);
+    assert_eq!(store.figures().await.unwrap().waiting, 1);
+}
+
+/// Takes all jobs to their ends in steps of `limit`, and gives what was said on the way.
+async fn run_jobs(store: &dyn Store, limit: usize, now: UnixTime) -> Vec<JobStep> {
+    let mut steps = Vec::new();
+    loop {
+        steps.push(store.step_job(limit, now).await.unwrap());
+        if steps.last().is_some_and(|step| !step.more) {
+            return steps;
+        }
+        assert!(steps.len() < 100, "a job has no end");
+    }
+}
+
+pub(super) async fn a_job_redelivers_what_was_given_up_step_by_step(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let mut failed = Vec::new();
+    for number in 0..5 {
+        let name = format!("evt_{number}");
+        failed.push(over(store, &made, &name, t(number), After::FailedPermanent).await);
+    }
+    let well = over(store, &made, "evt_well", t(9), After::Delivered).await;
+    let job = store.create_job(WS, Filter::default(), t(10)).await.unwrap();
+    assert_eq!((job.created_at, job.ended_at, job.redelivered), (t(10), None, 0));
+    assert_eq!(store.job(WS, job.id).await.unwrap(), Some(job.clone()));
+    let first = store.step_job(2, t(11)).await.unwrap();
+    assert_eq!(first, JobStep { webhooks: vec![made.id], more: true });
+    assert_eq!(store.job(WS, job.id).await.unwrap().unwrap().redelivered, 2);
+    run_jobs(store, 2, t(12)).await;
+    let done = store.job(WS, job.id).await.unwrap();
+    assert_eq!(done, Some(Job { ended_at: Some(t(12)), redelivered: 5, ..job }));
+    for id in failed {
+        assert_eq!(delivery(store, id).await.state, DeliveryState::Waiting);
+    }
+    assert_eq!(delivery(store, well).await.state, DeliveryState::Delivered);
+    assert_eq!(store.figures().await.unwrap().waiting, 5);
+    assert_eq!(store.step_job(2, t(13)).await.unwrap(), JobStep::default());
+}
+
+pub(super) async fn a_job_redelivers_what_its_filter_says(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let early = over(store, &made, "evt_1", t(10), After::Delivered).await;
+    let late = over(store, &made, "evt_2", t(20), After::Delivered).await;
+    let given_up = over(store, &made, "evt_3", t(21), After::FailedPermanent).await;
+    let filter = Filter {
+        state: Some(DeliveryState::Delivered),
+        webhook: Some(made.id),
+        kind: Some(EventType::UserCreated),
+        since: Some(t(20)),
+        until: Some(t(30)),
+    };
+    let job = store.create_job(WS, filter.clone(), t(40)).await.unwrap();
+    assert_eq!(store.job(WS, job.id).await.unwrap().unwrap().filter, filter);
+    run_jobs(store, 100, t(41)).await;
+    assert_eq!(delivery(store, early).await.state, DeliveryState::Delivered);
+    assert_eq!(delivery(store, late).await.state, DeliveryState::Waiting);
+    assert_eq!(delivery(store, given_up).await.state, FAILED);
+}
+
+pub(super) async fn a_job_leaves_alone_what_came_after_it(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let before = over(store, &made, "evt_1", t(1), After::FailedPermanent).await;
+    store.create_job(WS, Filter::default(), t(2)).await.unwrap();
+    store.create_job(WS, Filter::default(), t(2)).await.unwrap();
+    let after = over(store, &made, "evt_2", t(3), After::FailedPermanent).await;
+    run_jobs(store, 1, t(4)).await;
+    assert_eq!(delivery(store, before).await.state, DeliveryState::Waiting);
+    assert_eq!(delivery(store, after).await.state, FAILED);
+}

@@ -1,0 +1,81 @@
+//! What is promised of events that come in.
+
+use super::*;
+
+pub(super) async fn an_event_waits_for_every_webhook_that_asked_for_it(store: &dyn Store) {
+    let one = webhook(store, "one").await;
+    let two = webhook(store, "two").await;
+    let deaf = new_webhook(WS, URL, &[EventType::PlanChanged]);
+    store.create_webhook(deaf, t(0)).await.unwrap();
+    webhook_of(store, OTHER_WS, URL).await;
+    let (new, arrivals) = accept(store, vec![event("evt_1")], t(5)).await;
+    assert_eq!(new, [true]);
+    let told: Vec<WebhookId> = arrivals.iter().map(|one| one.webhook).collect();
+    assert_eq!(told, [one.id, two.id]);
+    for arrival in arrivals {
+        let ready = &arrival.ready;
+        assert_eq!((ready.due, ready.created_at), (t(5), t(5)));
+        assert_eq!((ready.attempts, ready.step, ready.first_attempt_at), (0, 0, None));
+        assert_eq!((&*ready.event_id, ready.kind), ("evt_1", EventType::UserCreated));
+        assert_eq!(ready.body, event("evt_1").body);
+        let fetched = store.fetch(arrival.webhook, 10).await.unwrap();
+        assert_eq!(fetched.ready, [arrival.ready]);
+    }
+}
+
+pub(super) async fn an_event_that_was_there_is_not_new_and_not_delivered_again(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let first = arrival(store, "evt_1", t(1)).await;
+    let batch = vec![event("evt_2"), event("evt_1")];
+    let (new, arrivals) = accept(store, batch, t(2)).await;
+    assert_eq!(new, [true, false]);
+    assert_eq!(arrivals.len(), 1);
+    assert_eq!(&*arrivals[0].ready.event_id, "evt_2");
+    let waiting = store.fetch(made.id, 10).await.unwrap().ready;
+    assert_eq!(waiting, [first.ready, arrivals[0].ready.clone()]);
+}
+
+pub(super) async fn another_event_of_the_same_identifier_stops_its_whole_batch(store: &dyn Store) {
+    webhook(store, "one").await;
+    arrival(store, "evt_1", t(1)).await;
+    let other = |id| NewEvent { digest: [8; 32], ..event(id) };
+    let batch =
+        vec![event("evt_2"), other("evt_1"), event("evt_3"), other("evt_3"), event("evt_1")];
+    match store.accept(batch, t(2)).await.unwrap() {
+        Accepted::Conflict(places) => assert_eq!(places, [1, 3]),
+        Accepted::Stored { new, .. } => panic!("stored {new:?}"),
+    }
+    assert_eq!(listed(store, Filter::default()).await, ["evt_1"]);
+    assert_eq!(accept(store, vec![other("evt_2"), other("evt_3")], t(3)).await.0, [true, true]);
+}
+
+pub(super) async fn an_event_may_stand_in_a_batch_twice_and_is_stored_once(store: &dyn Store) {
+    webhook(store, "one").await;
+    let (new, arrivals) = accept(store, vec![event("evt_1"), event("evt_1")], t(1)).await;
+    assert_eq!(new, [true, false]);
+    assert_eq!(arrivals.len(), 1);
+    assert_eq!(listed(store, Filter::default()).await, ["evt_1"]);
+}
+
+pub(super) async fn an_event_that_nobody_asked_for_is_known_all_the_same(store: &dyn Store) {
+    assert_eq!(accept(store, vec![event("evt_1")], t(1)).await, (vec![true], vec![]));
+    // A webhook that comes later is not told of what was before it.
+    webhook(store, "late").await;
+    assert_eq!(accept(store, vec![event("evt_1")], t(2)).await, (vec![false], vec![]));
+    // It is known for as long as a delivered one would be.
+    while store.sweep(t(1), t(1), 10).await.unwrap() {}
+    assert_eq!(accept(store, vec![event("evt_1")], t(3)).await.0, [false]);
+    while store.sweep(t(2), t(1), 10).await.unwrap() {}
+    assert_eq!(accept(store, vec![event("evt_1")], t(4)).await.0, [true]);
+}
+
+pub(super) async fn a_ping_is_for_one_webhook_alone(store: &dyn Store) {
+    let one = webhook(store, "one").await;
+    let two = webhook(store, "two").await;
+    let ping = NewEvent { kind: EventType::Ping, ..event("evt_1") };
+    let arrival = store.ping(WS, one.id, ping, t(1)).await.unwrap().unwrap();
+    assert_eq!((arrival.webhook, arrival.ready.kind), (one.id, EventType::Ping));
+    assert_eq!(store.fetch(one.id, 10).await.unwrap().ready, [arrival.ready]);
+    assert!(store.fetch(two.id, 10).await.unwrap().ready.is_empty());
+    assert_eq!(store.ping(WS, WebhookId(4_711), event("evt_2"), t(2)).await.unwrap(), None);
+}

@@ -1,0 +1,144 @@
+//! What is promised of mails, of what is swept away, and of the end.
+
+use super::*;
+use crate::store::{Posted, StoreError};
+
+pub(super) async fn a_mail_is_taken_once_and_stored_once(store: &dyn Store) {
+    assert_eq!(store.mail_due().await.unwrap(), None);
+    let mails = vec![mail("one"), mail("two"), mail("one"), mail("three")];
+    store.record(vec![], vec![], mails).await.unwrap();
+    store.record(vec![], vec![], vec![mail("two")]).await.unwrap();
+    assert!(store.mail_due().await.unwrap().is_some_and(|due| due <= t(1)));
+    let first = store.take_mails(2, t(1)).await.unwrap();
+    assert_eq!(first[0].mail, mail("one"));
+    assert_eq!((&*first[1].mail.key, first[1].failures), ("two", 0));
+    let rest = store.take_mails(9, t(1)).await.unwrap();
+    assert_eq!(rest.iter().map(|one| &*one.mail.key).collect::<Vec<_>>(), ["three"]);
+    store.posted(first[0].id, Posted::Sent).await.unwrap();
+    store.posted(first[1].id, Posted::GivenUp).await.unwrap();
+    // A key is known for ever, whatever became of its mail.
+    store.record(vec![], vec![], vec![mail("one"), mail("two"), mail("three")]).await.unwrap();
+    assert_eq!(store.take_mails(9, t(9)).await.unwrap(), []);
+    assert_eq!(store.mail_due().await.unwrap(), None);
+}
+
+pub(super) async fn a_mail_that_was_not_sent_comes_again_when_it_is_due(store: &dyn Store) {
+    store.record(vec![], vec![], vec![mail("one")]).await.unwrap();
+    let taken = store.take_mails(9, t(1)).await.unwrap();
+    store.posted(taken[0].id, Posted::Again(t(60))).await.unwrap();
+    assert_eq!(store.mail_due().await.unwrap(), Some(t(60)));
+    assert_eq!(store.take_mails(9, t(59)).await.unwrap(), []);
+    let again = store.take_mails(9, t(60)).await.unwrap();
+    assert_eq!((again[0].id, again[0].failures), (taken[0].id, 1));
+    assert_eq!(again[0].mail, mail("one"));
+}
+
+/// Sweeps until there is no more.
+async fn sweep(store: &dyn Store, delivered_before: UnixTime, failed_before: UnixTime) {
+    for _ in 0..100 {
+        if !store.sweep(delivered_before, failed_before, 2).await.unwrap() {
+            return;
+        }
+    }
+    panic!("a sweep has no end");
+}
+
+pub(super) async fn what_ended_long_ago_is_dropped_with_its_event(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    over(store, &made, "evt_old", t(10), After::Delivered).await;
+    over(store, &made, "evt_new", t(20), After::Delivered).await;
+    over(store, &made, "evt_bad_old", t(10), After::FailedPermanent).await;
+    over(store, &made, "evt_bad_new", t(20), After::FailedPermanent).await;
+    // They ended a second after they were begun.
+    sweep(store, t(11), t(11)).await;
+    assert_eq!(listed(store, Filter::default()).await.len(), 4);
+    sweep(store, t(12), t(11)).await;
+    let left = listed(store, Filter::default()).await;
+    assert_eq!(left, ["evt_bad_new", "evt_bad_old", "evt_new"]);
+    sweep(store, t(12), t(12)).await;
+    assert_eq!(listed(store, Filter::default()).await, ["evt_bad_new", "evt_new"]);
+    assert_eq!(store.starts_since(t(0)).await.unwrap().len(), 2);
+    let again = ["evt_old", "evt_bad_old", "evt_new"].map(event).to_vec();
+    assert_eq!(accept(store, again, t(30)).await.0, [true, true, false]);
+}
+
+pub(super) async fn what_still_waits_is_never_dropped(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    arrival(store, "evt_1", t(1)).await;
+    over(store, &made, "evt_2", t(1), After::Again { due: t(60), step: 1 }).await;
+    let id = over(store, &made, "evt_3", t(1), After::Delivered).await;
+    store.redeliver(WS, id, t(2)).await.unwrap();
+    sweep(store, t(9_000), t(9_000)).await;
+    assert_eq!(store.fetch(made.id, 10).await.unwrap().ready.len(), 3);
+}
+
+pub(super) async fn an_event_stays_until_its_last_delivery_goes(store: &dyn Store) {
+    let one = webhook(store, "one").await;
+    let two = webhook(store, "two").await;
+    let (_, arrivals) = accept(store, vec![event("evt_1")], t(1)).await;
+    record(store, vec![ended(&one, arrivals[0].ready.id, t(2), After::Delivered)]).await;
+    sweep(store, t(100), t(100)).await;
+    assert_eq!(store.fetch(two.id, 10).await.unwrap().ready[0].body, event("evt_1").body);
+    assert_eq!(accept(store, vec![event("evt_1")], t(3)).await.0, [false]);
+    record(store, vec![ended(&two, arrivals[1].ready.id, t(4), After::Delivered)]).await;
+    sweep(store, t(100), t(100)).await;
+    assert_eq!(accept(store, vec![event("evt_1")], t(5)).await.0, [true]);
+}
+
+pub(super) async fn a_sweep_drops_no_more_than_it_may_at_one_time(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    for number in 0..5 {
+        over(store, &made, &format!("evt_{number}"), t(1), After::Delivered).await;
+    }
+    assert!(store.sweep(t(100), t(100), 3).await.unwrap());
+    assert_eq!(listed(store, Filter::default()).await.len(), 2);
+    assert!(!store.sweep(t(100), t(100), 3).await.unwrap());
+    assert_eq!(listed(store, Filter::default()).await.len(), 0);
+}
+
+pub(super) async fn what_a_deleted_webhook_had_is_dropped(store: &dyn Store) {
+    let gone = webhook(store, "gone").await;
+    for number in 0..5 {
+        arrival(store, &format!("evt_{number}"), t(1)).await;
+    }
+    over(store, &gone, "evt_over", t(1), After::Delivered).await;
+    store.delete_webhook(WS, gone.id).await.unwrap();
+    let kept = webhook(store, "kept").await;
+    arrival(store, "evt_kept", t(2)).await;
+    // Nothing of it ended long ago enough.
+    sweep(store, t(0), t(0)).await;
+    assert_eq!(store.figures().await.unwrap().waiting, 1);
+    assert_eq!(store.fetch(kept.id, 10).await.unwrap().ready.len(), 1);
+    let again = ["evt_0", "evt_over", "evt_kept"].map(event).to_vec();
+    assert_eq!(accept(store, again, t(3)).await.0, [true, true, false]);
+}
+
+pub(super) async fn figures_say_how_much_there_is(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let gone = webhook(store, "two").await;
+    store.delete_webhook(WS, gone.id).await.unwrap();
+    let before = store.figures().await.unwrap();
+    assert_eq!((before.webhooks, before.waiting), (1, 0));
+    assert!(before.bytes > 0);
+    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    arrival(store, "evt_2", t(1)).await;
+    assert_eq!(store.figures().await.unwrap().waiting, 2);
+    record(store, vec![ended(&made, id, t(2), After::Delivered)]).await;
+    // What has ended ends once.
+    record(store, vec![ended(&made, id, t(3), After::Delivered)]).await;
+    let after = store.figures().await.unwrap();
+    assert_eq!(after.waiting, 1);
+    assert_eq!(after.commits, before.commits + 4);
+    store.load(made.id).await.unwrap();
+    assert_eq!(store.figures().await.unwrap().commits, after.commits);
+}
+
+pub(super) async fn a_closed_store_does_nothing_more(store: &dyn Store) {
+    webhook(store, "one").await;
+    store.close().await.unwrap();
+    let refused = store.accept(vec![event("evt_1")], t(1)).await;
+    assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    assert!(store.webhooks(WS, None, 9).await.is_err());
+    assert!(store.queues().await.is_err());
+    assert!(store.close().await.is_err());
+}

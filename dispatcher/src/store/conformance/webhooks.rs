@@ -1,0 +1,148 @@
+//! What is promised of webhooks.
+
+use weir_common::secret::Secret;
+
+use super::*;
+use crate::model::{Probe, WebhookState};
+use crate::store::WebhookChange;
+
+pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Store) {
+    let made = webhook_of(store, WS, URL).await;
+    assert_eq!(*made.url, *URL);
+    assert_eq!(*made.workspace, *WS);
+    assert_eq!(made.created_at, t(0));
+    assert_eq!(made.events, EventSet::of([EventType::UserCreated]));
+    assert_eq!(made.secrets.current.expose(), "whsec_first");
+    assert_eq!(made.secrets.previous, None);
+    assert_eq!(made.state(), WebhookState::Delivering);
+    assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(made.clone()));
+    let loaded = store.load(made.id).await.unwrap().unwrap();
+    assert_eq!((loaded.webhook, loaded.due), (made, None));
+}
+
+pub(super) async fn a_workspace_has_no_more_webhooks_than_it_may(store: &dyn Store) {
+    let new = || NewWebhook { webhooks_max: 2, ..new_webhook(WS, URL, &[]) };
+    let first = webhook_of(store, WS, URL).await;
+    assert!(matches!(store.create_webhook(new(), t(1)).await.unwrap(), Created::Webhook(_)));
+    assert!(matches!(store.create_webhook(new(), t(2)).await.unwrap(), Created::TooMany));
+    let other = NewWebhook { workspace: OTHER_WS.into(), ..new() };
+    assert!(matches!(store.create_webhook(other, t(3)).await.unwrap(), Created::Webhook(_)));
+    assert!(store.delete_webhook(WS, first.id).await.unwrap());
+    assert!(matches!(store.create_webhook(new(), t(4)).await.unwrap(), Created::Webhook(_)));
+}
+
+pub(super) async fn a_workspace_sees_no_other_ones_webhooks(store: &dyn Store) {
+    let theirs = webhook_of(store, OTHER_WS, URL).await;
+    assert_eq!(store.webhook(WS, theirs.id).await.unwrap(), None);
+    assert_eq!(store.webhooks(WS, None, 10).await.unwrap().items, []);
+    let change = WebhookChange { url: Some("https://evil.example/".into()), ..Default::default() };
+    assert_eq!(store.change_webhook(WS, theirs.id, change).await.unwrap(), None);
+    assert!(!store.delete_webhook(WS, theirs.id).await.unwrap());
+    pause(store, &theirs, t(1)).await;
+    assert_eq!(store.reactivate(WS, theirs.id, t(2)).await.unwrap(), None);
+    assert_eq!(store.ping(WS, theirs.id, event("evt_1"), t(3)).await.unwrap(), None);
+    let still = store.webhook(OTHER_WS, theirs.id).await.unwrap().unwrap();
+    assert_eq!((still.paused_at, &*still.url), (Some(t(1)), URL));
+}
+
+pub(super) async fn webhooks_are_listed_oldest_first_page_by_page(store: &dyn Store) {
+    let mut made = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        made.push(webhook(store, name).await.id);
+        webhook_of(store, OTHER_WS, URL).await;
+    }
+    assert!(store.delete_webhook(WS, made.remove(1)).await.unwrap());
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.webhooks(WS, after, 2).await.unwrap();
+        assert!(page.items.len() <= 2);
+        seen.extend(page.items.iter().map(|webhook| webhook.id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, made);
+}
+
+pub(super) async fn webhooks_of_one_url_share_a_lane(store: &dyn Store) {
+    let one = webhook_of(store, WS, URL).await;
+    let other = webhook_of(store, OTHER_WS, URL).await;
+    let elsewhere = webhook(store, "elsewhere").await;
+    assert_eq!(one.lane, other.lane);
+    assert_ne!(one.lane, elsewhere.lane);
+    // The pace of an endpoint outlives those who registered it.
+    store.delete_webhook(WS, one.id).await.unwrap();
+    store.delete_webhook(OTHER_WS, other.id).await.unwrap();
+    while store.sweep(t(9_000_000), t(9_000_000), 100).await.unwrap() {}
+    assert_eq!(webhook_of(store, WS, URL).await.lane, one.lane);
+}
+
+pub(super) async fn what_is_not_changed_stays(store: &dyn Store) {
+    let made = webhook(store, "a").await;
+    let change = |change| store.change_webhook(WS, made.id, change);
+    let same = change(WebhookChange::default()).await.unwrap().unwrap();
+    assert_eq!(same, made);
+    let url = Some(URL.into());
+    let moved = change(WebhookChange { url, ..Default::default() }).await.unwrap().unwrap();
+    assert_eq!((&*moved.url, moved.events), (URL, made.events));
+    assert_ne!(moved.lane, made.lane);
+    let events = EventSet::of([EventType::PlanChanged]);
+    let told = WebhookChange { events: Some(events), ..Default::default() };
+    let told = change(told).await.unwrap().unwrap();
+    assert_eq!(told, Webhook { events, ..moved });
+    assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(told));
+}
+
+pub(super) async fn after_a_rotation_the_last_secret_is_still_known(store: &dyn Store) {
+    let made = webhook(store, "a").await;
+    for (secret, until, before) in
+        [("whsec_second", t(10), "whsec_first"), ("whsec_third", t(20), "whsec_second")]
+    {
+        let change = Some((Secret::new(secret.to_owned()), until));
+        let change = WebhookChange { secret: change, ..Default::default() };
+        let secrets = store.change_webhook(WS, made.id, change).await.unwrap().unwrap().secrets;
+        assert_eq!(secrets.current.expose(), secret);
+        let (previous, previous_until) = secrets.previous.unwrap();
+        assert_eq!((previous.expose().as_str(), previous_until), (before, until));
+    }
+}
+
+pub(super) async fn a_deleted_webhook_is_gone_with_all_that_waited(store: &dyn Store) {
+    let made = webhook(store, "a").await;
+    let waiting = arrival(store, "evt_1", t(1)).await.ready.id;
+    assert!(store.delete_webhook(WS, made.id).await.unwrap());
+    assert!(!store.delete_webhook(WS, made.id).await.unwrap());
+    assert_eq!(store.webhook(WS, made.id).await.unwrap(), None);
+    assert!(store.load(made.id).await.unwrap().is_none());
+    assert!(store.queues().await.unwrap().is_empty());
+    assert!(store.fetch(made.id, 10).await.unwrap().ready.is_empty());
+    assert_eq!(store.fetch_one(waiting).await.unwrap(), None);
+    assert_eq!(store.delivery(WS, waiting).await.unwrap(), None);
+    assert_eq!(store.redeliver(WS, waiting, t(2)).await.unwrap(), None);
+    assert_eq!(listed(store, Filter::default()).await, Vec::<String>::new());
+    assert_eq!(accept(store, vec![event("evt_2")], t(3)).await.1, []);
+    assert_eq!(store.ping(WS, made.id, event("evt_3"), t(4)).await.unwrap(), None);
+}
+
+pub(super) async fn a_reactivation_ends_the_pause_and_counts_it(store: &dyn Store) {
+    let made = webhook(store, "a").await;
+    for (paused, reactivated, total) in [(t(10), t(40), 30), (t(100), t(107), 37)] {
+        pause(store, &made, paused).await;
+        let before = store.webhook(WS, made.id).await.unwrap().unwrap();
+        assert_eq!(before.state(), WebhookState::Paused);
+        let after = store.reactivate(WS, made.id, reactivated).await.unwrap().unwrap();
+        assert_eq!(after.paused_at, None);
+        assert_eq!(after.paused_total, secs(total));
+        assert_eq!(after.probing, Some(Probe::Any));
+        assert_eq!(after.health, Health::default());
+        assert!(after.reordering);
+        assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(after));
+    }
+}
+
+pub(super) async fn a_webhook_that_is_not_paused_is_not_reactivated(store: &dyn Store) {
+    let made = webhook(store, "a").await;
+    assert_eq!(store.reactivate(WS, made.id, t(9)).await.unwrap(), Some(made.clone()));
+    assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(made));
+}

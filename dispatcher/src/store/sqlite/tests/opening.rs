@@ -1,0 +1,131 @@
+//! What becomes of the files: opened once, by their own program, with their own key; and copied.
+
+use rusqlite::Connection;
+
+use super::*;
+use crate::store::sqlite::backup::{BackupError, backup};
+
+#[tokio::test]
+async fn what_was_stored_is_there_when_the_file_is_opened_again() {
+    let (folder, store) = fresh();
+    assert!(store.ended_in_order(), "nobody was before the first");
+    let webhook = webhook(&store).await;
+    accept(&store, "evt_1").await.unwrap();
+    let made = store.webhook(WS, webhook).await.unwrap().unwrap();
+    let shown = store.ids().webhook(webhook);
+    let ready = store.fetch(webhook, 10).await.unwrap().ready;
+    store.close().await.unwrap();
+    drop(store);
+    let store = open(&folder).unwrap();
+    assert!(store.ended_in_order());
+    assert_eq!(store.webhook(WS, webhook).await.unwrap(), Some(made));
+    assert_eq!(store.ids().webhook(webhook), shown);
+    assert_eq!(store.fetch(webhook, 10).await.unwrap().ready, ready);
+    let figures = store.figures().await.unwrap();
+    assert_eq!((figures.waiting, figures.webhooks), (1, 1));
+    assert!(!accept(&store, "evt_1").await.unwrap());
+    assert!(accept(&store, "evt_2").await.unwrap());
+    let later = store.fetch(webhook, 10).await.unwrap().ready;
+    assert!(later[1].id > ready[0].id);
+}
+
+#[tokio::test]
+async fn a_process_that_did_not_close_did_not_end_in_order() {
+    let (folder, store) = fresh();
+    let webhook = webhook(&store).await;
+    accept(&store, "evt_1").await.unwrap();
+    drop(store);
+    let store = open(&folder).unwrap();
+    assert!(!store.ended_in_order());
+    assert_eq!(waiting(&store, webhook).await, 1);
+    store.close().await.unwrap();
+    drop(store);
+    assert!(open(&folder).unwrap().ended_in_order());
+}
+
+#[tokio::test]
+async fn a_file_that_is_open_is_not_opened_again() {
+    let (folder, store) = fresh();
+    let said = refusal(&folder);
+    assert!(said.contains("in use by another process"), "{said}");
+    accept(&store, "evt_1").await.unwrap();
+    drop(store);
+    assert!(open(&folder).is_ok());
+}
+
+#[tokio::test]
+async fn a_file_of_another_program_is_left_as_it_is() {
+    let folder = Folder::new();
+    let path = folder.path("data/dispatcher.db");
+    fs::create_dir_all(folder.path("data")).unwrap();
+    fs::write(&path, "these are my notes, and no database at all").unwrap();
+    assert!(refusal(&folder).contains("not a database of weir-dispatcher"));
+    assert!(fs::read_to_string(&path).unwrap().starts_with("these are my notes"));
+    fs::remove_file(&path).unwrap();
+    let theirs = Connection::open(&path).unwrap();
+    theirs.execute_batch("CREATE TABLE songs (title TEXT)").unwrap();
+    drop(theirs);
+    let before = fs::read(&path).unwrap();
+    assert!(refusal(&folder).contains("not a database of weir-dispatcher"));
+    assert_eq!(fs::read(&path).unwrap(), before);
+    assert!(!folder.path("data/secrets.key").exists());
+}
+
+#[tokio::test]
+async fn a_file_of_a_later_version_is_refused() {
+    let (folder, store) = fresh();
+    drop(store);
+    let conn = Connection::open(folder.path("data/dispatcher.db")).unwrap();
+    conn.pragma_update(None, "user_version", 4_711).unwrap();
+    drop(conn);
+    let said = refusal(&folder);
+    assert!(said.contains("schema 4711") && said.contains("run the version"), "{said}");
+}
+
+#[tokio::test]
+async fn a_file_with_secrets_opens_with_its_own_key_alone() {
+    let (folder, store) = fresh();
+    let webhook = webhook(&store).await;
+    drop(store);
+    let (key, aside) = (folder.path("data/secrets.key"), folder.path("aside.key"));
+    fs::rename(&key, &aside).unwrap();
+    let said = refusal(&folder);
+    assert!(said.contains("is gone") && said.contains("put it back"), "{said}");
+    assert!(!key.exists(), "no second key is made");
+    let other = Folder::new();
+    open(&other).unwrap();
+    fs::copy(other.path("data/secrets.key"), &key).unwrap();
+    assert!(refusal(&folder).contains("sealed with another key"));
+    fs::rename(&aside, &key).unwrap();
+    let secrets = open(&folder).unwrap().webhook(WS, webhook).await.unwrap().unwrap().secrets;
+    assert_eq!(secrets.current.expose(), "whsec_secret");
+}
+
+#[tokio::test]
+async fn no_secret_is_on_disk_in_the_open() {
+    let (folder, store) = fresh();
+    webhook(&store).await;
+    store.close().await.unwrap();
+    let bytes = fs::read(folder.path("data/dispatcher.db")).unwrap();
+    assert!(bytes.windows(12).any(|part| part == b"hooks.exampl"), "there is a webhook");
+    assert!(!bytes.windows(12).any(|part| part == b"whsec_secret"));
+}
+
+#[tokio::test]
+async fn a_copy_is_made_while_the_store_is_open_and_opens_itself() {
+    let (folder, store) = fresh();
+    let webhook = webhook(&store).await;
+    accept(&store, "evt_1").await.unwrap();
+    let (from, to) = (folder.path("data/dispatcher.db"), folder.path("copy.db"));
+    backup(&from, &to).unwrap();
+    assert!(accept(&store, "evt_2").await.unwrap());
+    assert!(matches!(backup(&from, &to), Err(BackupError::Taken { .. })));
+    let absent = backup(&folder.path("nowhere.db"), &folder.path("other.db"));
+    assert!(absent.unwrap_err().to_string().contains("there is no database"));
+    assert!(!folder.path("other.db").exists());
+    let copy =
+        SqliteStore::open(&to, &folder.path("data/secrets.key"), Clock::manual(NOW)).unwrap();
+    assert!(!copy.ended_in_order());
+    assert_eq!(waiting(&copy, webhook).await, 1);
+    assert_eq!(copy.ids().webhook(webhook), store.ids().webhook(webhook));
+}
