@@ -16,7 +16,7 @@ pub(crate) mod batch;
 pub(crate) mod event;
 
 // core
-mod forbidden;
+pub(crate) mod forbidden;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -124,16 +124,17 @@ fn checked<'a>(
     let form = Form::of(&call.headers)
         .ok_or_else(|| refuse::media_type("application/json or application/x-ndjson"))?;
     let allowed = &force.settings.ingest;
-    let batch = Batch::read(&call.body, form, allowed.events_max).map_err(|unreadable| {
-        match unreadable {
-            Unreadable::Malformed(detail) => refuse::malformed(detail),
-            Unreadable::Empty => refuse::unprocessable(&Flaw::at("", "holds no event").into()),
-            Unreadable::TooMany => {
-                let text = format!("holds more than {} events", allowed.events_max);
-                too_large(&Flaw::at("", text).into())
-            }
-        }
-    })?;
+    let batch =
+        Batch::read(&call.body, form, allowed.events_max).map_err(
+            |unreadable| match unreadable {
+                Unreadable::Malformed(detail) => refuse::malformed(detail),
+                Unreadable::Empty => refuse::unprocessable(&Flaw::at("", "holds no event").into()),
+                Unreadable::TooMany => {
+                    let text = format!("holds more than {} events", allowed.events_max);
+                    too_large(&Flaw::at("", text).into())
+                }
+            },
+        )?;
     let mut large = Flaws::default();
     for item in batch.items.iter().filter(|item| item.text.len() > allowed.event_bytes_max) {
         let (found, most) = (item.text.len(), allowed.event_bytes_max);

@@ -211,7 +211,7 @@ impl Connection {
 async fn part(mut stream: TcpStream, refused: bool) {
     let closed = stream.shutdown().await;
     if refused && closed.is_ok() {
-        let mut ignored = [0; 4096];
+        let mut ignored = vec![0; 64 * 1024];
         let reading = async { while let Ok(1..) = stream.read(&mut ignored).await {} };
         // Whoever still sends after that has had its answer or never reads it.
         let _ = tokio::time::timeout(LINGER, reading).await;

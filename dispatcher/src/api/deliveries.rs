@@ -106,10 +106,7 @@ async fn webhooks_of(
 }
 
 /// What the worker knows of those that wait.
-async fn standings_of(
-    asked: &Asked<'_>,
-    deliveries: &[Delivery],
-) -> HashMap<DeliveryId, Standing> {
+async fn standings_of(asked: &Asked<'_>, deliveries: &[Delivery]) -> HashMap<DeliveryId, Standing> {
     let waiting = deliveries.iter().filter(|one| one.state == DeliveryState::Waiting);
     let of: Vec<_> = waiting.map(|one| (one.webhook, one.id)).collect();
     if of.is_empty() {

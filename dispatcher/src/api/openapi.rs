@@ -152,8 +152,7 @@ mod tests {
         let ids: BTreeSet<&str> = OPERATIONS.iter().map(|one| one.id).collect();
         assert_eq!(ids.len(), OPERATIONS.len());
         for operation in &OPERATIONS {
-            let described =
-                &paths[operation.path][operation.method.as_str().to_ascii_lowercase()];
+            let described = &paths[operation.path][operation.method.as_str().to_ascii_lowercase()];
             assert_eq!(described["operationId"], operation.id);
             let success = &described["responses"][operation.status.to_string()];
             assert_eq!(success.get("content").is_some(), operation.response.is_some());

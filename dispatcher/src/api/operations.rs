@@ -358,12 +358,21 @@ mod tests {
     #[test]
     fn other_spellings_lead_nowhere() {
         for path in [
-            "", "/", "/v1", "/v1/workspaces//webhooks", "/v1/workspaces/w/webhooks/",
-            "/v1/workspaces/w/webhooks/x:pong", "/v1/workspaces/w/webhooks/:ping",
-            "/v1/workspaces/w/webhooks/x%3Aping", "/v1/workspaces/w/webhooks/x/y",
-            "/V1/workspaces/w/webhooks", "/v1/workspaces/w.x/webhooks",
-            "/v1/workspaces/w/webhooks/x:ping:ping", "//v1/workspaces/w/webhooks",
-            "/v1/workspaces/w/deliveries:redeliver/", "*",
+            "",
+            "/",
+            "/v1",
+            "/v1/workspaces//webhooks",
+            "/v1/workspaces/w/webhooks/",
+            "/v1/workspaces/w/webhooks/x:pong",
+            "/v1/workspaces/w/webhooks/:ping",
+            "/v1/workspaces/w/webhooks/x%3Aping",
+            "/v1/workspaces/w/webhooks/x/y",
+            "/V1/workspaces/w/webhooks",
+            "/v1/workspaces/w.x/webhooks",
+            "/v1/workspaces/w/webhooks/x:ping:ping",
+            "//v1/workspaces/w/webhooks",
+            "/v1/workspaces/w/deliveries:redeliver/",
+            "*",
         ] {
             assert_eq!(found("POST", path), "nothing", "{path}");
         }

@@ -186,7 +186,8 @@ mod tests {
         ] {
             assert_eq!(flaws(text), names, "{text}");
         }
-        for limit in ["0", "101", "-1", "+5", "1.0", "5x", "99999999999999999999", " 5", "\u{664}"] {
+        for limit in ["0", "101", "-1", "+5", "1.0", "5x", "99999999999999999999", " 5", "\u{664}"]
+        {
             assert_eq!(flaws(&format!("limit={limit}")), "limit", "{limit}");
         }
     }

@@ -8,6 +8,9 @@ use serde::Deserializer;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+/// The names under which lines of JSON go about.
+const LINES: [&str; 3] = ["application/x-ndjson", "application/ndjson", "application/jsonl"];
+
 /// What a body is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -25,7 +28,7 @@ impl Form {
         let is = |wanted: &str| kind.eq_ignore_ascii_case(wanted);
         if is("application/json") {
             Some(Self::Json)
-        } else if is("application/x-ndjson") || is("application/jsonl") {
+        } else if LINES.iter().any(|name| is(name)) {
             Some(Self::Lines)
         } else {
             None
@@ -185,7 +188,8 @@ mod tests {
     #[test]
     fn lines_may_end_as_they_like_and_may_be_empty() {
         let expected = Ok(vec!["/0@1 {}".to_owned(), "/1@4 [1]".to_owned()]);
-        for body in ["{}\n\n \t\n[1]\n", "{}\r\n\r\n\r\n[1]\r\n", "{}\n\n\n[1]", "{} \n\n\n [1]\n\n"]
+        for body in
+            ["{}\n\n \t\n[1]\n", "{}\r\n\r\n\r\n[1]\r\n", "{}\n\n\n[1]", "{} \n\n\n [1]\n\n"]
         {
             assert_eq!(texts(body, Form::Lines), expected, "{body:?}");
         }
@@ -212,6 +216,14 @@ mod tests {
     }
 
     #[test]
+    fn no_depth_is_too_much_to_read() {
+        let deep = "[".repeat(100_000) + &"]".repeat(100_000);
+        assert_eq!(texts(&deep, Form::Json).map(|all| all.len()), Ok(1));
+        assert_eq!(texts(&format!("{{\"a\":{deep}}}"), Form::Json).map(|all| all.len()), Ok(1));
+        assert!(!malformed_at(&"[".repeat(100_000), Form::Json).is_empty());
+    }
+
+    #[test]
     fn none_are_too_few_and_four_of_three_too_many() {
         for (body, form) in [("[]", Form::Json), ("\n\r\n", Form::Lines), ("", Form::Lines)] {
             assert_eq!(texts(body, form), Err(Unreadable::Empty), "{body:?}");
@@ -230,6 +242,7 @@ mod tests {
         };
         assert_eq!(form("Application/JSON; charset=utf-8"), Some(Form::Json));
         assert_eq!(form("application/x-ndjson"), Some(Form::Lines));
+        assert_eq!(form("application/ndjson"), Some(Form::Lines));
         assert_eq!(form("application/jsonl"), Some(Form::Lines));
         assert_eq!(form("text/plain"), None);
         assert_eq!(Form::of(&HeaderMap::new()), None);

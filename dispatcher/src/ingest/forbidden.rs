@@ -28,8 +28,17 @@ const DEPTH_MAX: usize = 128;
 
 /// What nobody is sent, at the end of a key.
 const ENDINGS: [&str; 11] = [
-    "token", "password", "passwd", "pwd", "passphrase", "secret", "credential", "jwt",
-    "privatekey", "apikey", "passcode",
+    "token",
+    "password",
+    "passwd",
+    "pwd",
+    "passphrase",
+    "secret",
+    "credential",
+    "jwt",
+    "privatekey",
+    "apikey",
+    "passcode",
 ];
 
 /// What names a secret when it is all of a key.
@@ -43,7 +52,16 @@ const HASHES: [&str; 5] = ["hash", "hashes", "digest", "salt", "hashed"];
 
 /// Says how a value is written, and nothing about what it is.
 const FORMS: [&str; 11] = [
-    "value", "raw", "plain", "text", "string", "encrypted", "encoded", "base64", "b64", "hex",
+    "value",
+    "raw",
+    "plain",
+    "text",
+    "string",
+    "encrypted",
+    "encoded",
+    "base64",
+    "b64",
+    "hex",
     "hashed",
 ];
 
@@ -75,8 +93,12 @@ fn without_form(name: &str) -> &str {
 /// Looks at every key of `text`, which is JSON, and reports those that may not be sent below
 /// `pointer`.
 pub(super) fn check(text: &str, pointer: &str, flaws: &mut Flaws) {
-    let mut walk = Walk { pointer, open: Vec::new(), seen: HashSet::new(), objects: 0, flaws };
-    walk.run(text);
+    Walk::new(pointer, is_forbidden, flaws).run(text);
+}
+
+/// Looks at every key of `text`, which is JSON, and reports those that stand twice in an object.
+pub(crate) fn check_twice(text: &str, flaws: &mut Flaws) {
+    Walk::new("", |_| false, flaws).run(text);
 }
 
 /// Where a walk through JSON is.
@@ -86,6 +108,7 @@ struct Walk<'a, 'f> {
     /// Every key with the number of its object.
     seen: HashSet<(usize, Cow<'a, str>)>,
     objects: usize,
+    refuses: fn(&str) -> bool,
     flaws: &'f mut Flaws,
 }
 
@@ -95,7 +118,11 @@ enum Open<'a> {
     Array { place: usize },
 }
 
-impl<'a> Walk<'a, '_> {
+impl<'a, 'f> Walk<'a, 'f> {
+    fn new(pointer: &'f str, refuses: fn(&str) -> bool, flaws: &'f mut Flaws) -> Self {
+        Self { pointer, open: Vec::new(), seen: HashSet::new(), objects: 0, refuses, flaws }
+    }
+
     fn run(&mut self, text: &'a str) {
         let mut rest = text;
         while let Some(at) = rest.find(['"', '{', '}', '[', ']', ',']) {
@@ -144,7 +171,7 @@ impl<'a> Walk<'a, '_> {
             Cow::Borrowed(plain)
         };
         *key = Some(name.clone());
-        let forbidden = is_forbidden(&name);
+        let forbidden = (self.refuses)(&name);
         let again = !self.seen.insert((*number, name));
         if forbidden {
             self.report("tokens, passwords and hashes of them are never sent");
@@ -193,16 +220,59 @@ mod tests {
     #[test]
     fn keys_that_name_tokens_passwords_or_hashes_are_refused() {
         for key in [
-            "access_token", "accessToken", "ACCESS-TOKEN", "id_token", "idToken", "refresh_token",
-            "refreshTokens", "token", "Token", "tokens", "session.token", "csrf token",
-            "password", "Password", "passWord", "pass_word", "password_hash", "passwordHash",
-            "hashed_password", "new_password", "password2", "password_confirmation_text",
-            "passwd", "pwd", "user_pwd", "pw_hash", "pwhash", "password_digest", "passwordSalt",
-            "passphrase", "secret", "client-secret", "client_secret", "clientSecrets",
-            "credential", "credentials", "private_key", "privateKey", "private-keys", "api_key",
-            "jwt", "id_jwt", "hash", "pass", "bearer", "Authorization", "token_value",
-            "access_token_raw", "password_base64", "password_hashed", "secret_1",
-            "\u{212a}", "to\u{200b}ken",
+            "access_token",
+            "accessToken",
+            "ACCESS-TOKEN",
+            "id_token",
+            "idToken",
+            "refresh_token",
+            "refreshTokens",
+            "token",
+            "Token",
+            "tokens",
+            "session.token",
+            "csrf token",
+            "password",
+            "Password",
+            "passWord",
+            "pass_word",
+            "password_hash",
+            "passwordHash",
+            "hashed_password",
+            "new_password",
+            "password2",
+            "password_confirmation_text",
+            "passwd",
+            "pwd",
+            "user_pwd",
+            "pw_hash",
+            "pwhash",
+            "password_digest",
+            "passwordSalt",
+            "passphrase",
+            "secret",
+            "client-secret",
+            "client_secret",
+            "clientSecrets",
+            "credential",
+            "credentials",
+            "private_key",
+            "privateKey",
+            "private-keys",
+            "api_key",
+            "jwt",
+            "id_jwt",
+            "hash",
+            "pass",
+            "bearer",
+            "Authorization",
+            "token_value",
+            "access_token_raw",
+            "password_base64",
+            "password_hashed",
+            "secret_1",
+            "\u{212a}",
+            "to\u{200b}ken",
         ] {
             // The kelvin sign is a k in lower case, and alone it names nothing.
             let expected = key != "\u{212a}" && key != "password_confirmation_text";
@@ -214,11 +284,38 @@ mod tests {
     #[test]
     fn keys_that_only_sound_so_pass() {
         for key in [
-            "user_id", "email", "name", "via_idp", "token_count", "tokens_used", "tokenized",
-            "token_type", "password_changed_at", "passwordless", "passport", "passenger",
-            "compass", "secretary", "hashtag", "avatar_hash", "commit_hash", "monkey", "keypad",
-            "public_key", "jwt_issuer", "credential_type", "bypass", "hashes_per_second", "",
-            "\u{e4}\u{f6}", "2", "value", "text", "address", "plan", "past_due_hash_count",
+            "user_id",
+            "email",
+            "name",
+            "via_idp",
+            "token_count",
+            "tokens_used",
+            "tokenized",
+            "token_type",
+            "password_changed_at",
+            "passwordless",
+            "passport",
+            "passenger",
+            "compass",
+            "secretary",
+            "hashtag",
+            "avatar_hash",
+            "commit_hash",
+            "monkey",
+            "keypad",
+            "public_key",
+            "jwt_issuer",
+            "credential_type",
+            "bypass",
+            "hashes_per_second",
+            "",
+            "\u{e4}\u{f6}",
+            "2",
+            "value",
+            "text",
+            "address",
+            "plan",
+            "past_due_hash_count",
         ] {
             assert!(!is_forbidden(key), "{key}");
         }
@@ -231,7 +328,10 @@ mod tests {
             (r#"{"user":{"access_token":"x"}}"#, vec!["/data/user/access_token"]),
             (r#"{"a":[1,[{"b":[]},{"jwt":{}}],2]}"#, vec!["/data/a/1/1/jwt"]),
             (r#"{"a/b":{"~":{"secret":1}}}"#, vec!["/data/a~1b/~0/secret"]),
-            (r#"{"token":{"password":1},"x":"token"}"#, vec!["/data/token", "/data/token/password"]),
+            (
+                r#"{"token":{"password":1},"x":"token"}"#,
+                vec!["/data/token", "/data/token/password"],
+            ),
             ("{ \"a\" : \"{\\\"token\\\":1}\" , \"pwd\" :\n null }", vec!["/data/pwd"]),
             (r#"{"t\u006fken":1}"#, vec!["/data/token"]),
             (r#"{"a":"\\","b":"\\\"","token":1}"#, vec!["/data/token"]),

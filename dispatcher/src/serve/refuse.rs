@@ -136,12 +136,7 @@ pub(crate) fn plain(
 }
 
 /// What is wrong, all of it: `errors` lists the first of very many, `errors_count` counts.
-pub(crate) fn flawed(
-    status: u16,
-    kind: &'static str,
-    title: &'static str,
-    flaws: &Flaws,
-) -> Reply {
+pub(crate) fn flawed(status: u16, kind: &'static str, title: &'static str, flaws: &Flaws) -> Reply {
     let errors = flaws.listed.iter().map(Flaw::shown).collect::<Vec<_>>();
     let members = vec![("errors", errors.into()), ("errors_count", flaws.count.into())];
     Reply::problem(&Problem { status, kind, title, detail: flaws.to_string(), members })
