@@ -137,6 +137,7 @@ fn checked<'a>(
         )?;
     let mut large = Flaws::default();
     for item in batch.items.iter().filter(|item| item.text.len() > allowed.event_bytes_max) {
+        large.go_to(item.index);
         let (found, most) = (item.text.len(), allowed.event_bytes_max);
         large.at(&item.pointer, item.said(&format!("has {found} bytes; at most {most} may be")));
     }
@@ -148,6 +149,7 @@ fn checked<'a>(
         let reading = event::read(item, &mut flaws);
         if let Some(workspace) = reading.workspace.filter(|name| !token.sees(name)) {
             let text = format!("this token may not send for `{workspace}`");
+            foreign.go_to(item.index);
             foreign.at(format!("{}/workspace_id", item.pointer), item.said(&text));
         }
         events.extend(reading.event);
@@ -189,7 +191,9 @@ fn stored(ids: &[Arc<str>], new: &[bool]) -> Reply {
 
 fn conflict(places: &[usize], pointers: &[String]) -> Reply {
     let mut flaws = Flaws::default();
-    for pointer in places.iter().filter_map(|place| pointers.get(*place)) {
+    for (index, pointer) in places.iter().filter_map(|place| Some((*place, pointers.get(*place)?)))
+    {
+        flaws.go_to((!pointer.is_empty()).then_some(index));
         flaws.at(format!("{pointer}/id"), "another event is stored, or sent, under this id");
     }
     refuse::flawed(409, "id-taken", "The id is taken", &flaws)

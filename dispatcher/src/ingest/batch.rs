@@ -41,6 +41,8 @@ impl Form {
 pub(crate) struct Item<'a> {
     /// The JSON pointer to it: empty for a body that is one event.
     pub(crate) pointer: String,
+    /// Which of several it is.
+    pub(crate) index: Option<usize>,
     /// On which line, from 1, where lines count.
     pub(crate) line: Option<usize>,
     /// JSON.
@@ -82,7 +84,9 @@ impl<'a> Batch<'a> {
         let items = match form {
             Form::Lines => lines(body, most)?,
             Form::Json if first_byte(body) == Some(b'[') => array(body, most)?,
-            Form::Json => vec![Item { pointer: String::new(), line: None, text: one(body)? }],
+            Form::Json => {
+                vec![Item { pointer: String::new(), index: None, line: None, text: one(body)? }]
+            }
         };
         if items.is_empty() { Err(Unreadable::Empty) } else { Ok(Self { items }) }
     }
@@ -113,7 +117,9 @@ fn lines(body: &[u8], most: usize) -> Result<Vec<Item<'_>>, Unreadable> {
             }
             other => other,
         })?;
-        items.push(Item { pointer: format!("/{}", items.len()), line: Some(number), text });
+        let index = items.len();
+        let pointer = format!("/{index}");
+        items.push(Item { pointer, index: Some(index), line: Some(number), text });
     }
     Ok(items)
 }
@@ -127,7 +133,10 @@ fn array(body: &[u8], most: usize) -> Result<Vec<Item<'_>>, Unreadable> {
     }
     let elements = elements.map_err(malformed)?;
     parser.end().map_err(malformed)?;
-    let item = |(place, text)| Item { pointer: format!("/{place}"), line: None, text };
+    let item = |(index, text)| {
+        let pointer = format!("/{index}");
+        Item { pointer, index: Some(index), line: None, text }
+    };
     Ok(elements.into_iter().enumerate().map(item).collect())
 }
 

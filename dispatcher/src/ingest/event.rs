@@ -63,6 +63,7 @@ pub(crate) struct Reading<'a> {
 /// Reads one event; `flaws` then names all that is wrong with it.
 pub(crate) fn read<'a>(item: &Item<'a>, flaws: &mut Flaws) -> Reading<'a> {
     let before = flaws.count();
+    flaws.go_to(item.index);
     let mut look = Look { item, flaws };
     let given = match serde_json::from_str::<Given<'a>>(item.text) {
         Ok(given) => given,
@@ -333,7 +334,7 @@ mod tests {
         r#"{"type":"plan.changed","workspace_id":"ws_a","tenant_id":"tn_1","data":{}}"#;
 
     fn item(text: &str) -> Item<'_> {
-        Item { pointer: "/3".to_owned(), line: None, text }
+        Item { pointer: "/3".to_owned(), index: Some(3), line: None, text }
     }
 
     fn wrong(text: &str) -> Vec<String> {
