@@ -48,6 +48,7 @@ use weir_common::time::UnixTime;
 use self::operations::{Act, Found, Operation};
 use self::query::Query;
 use crate::force::Force;
+use crate::ingest::forbidden;
 use crate::parts::Parts;
 use crate::serve::refuse::{self, Flaw, Flaws};
 use crate::serve::{Call, Handler, Reply};
@@ -137,6 +138,9 @@ impl Asked<'_> {
     fn body<T: DeserializeOwned>(&self, more: impl FnOnce(&Value, &mut Flaws)) -> Result<T, Reply> {
         let value = self.value()?;
         let mut flaws = Flaws::default();
+        if let Ok(text) = std::str::from_utf8(&self.call.body) {
+            forbidden::check_twice(text, &mut flaws);
+        }
         if let Some(schema) = operations::request_schema(self.operation) {
             fit::check(schema, &value, "", &mut flaws);
         }

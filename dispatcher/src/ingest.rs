@@ -16,7 +16,7 @@ pub(crate) mod batch;
 pub(crate) mod event;
 
 // core
-mod forbidden;
+pub(crate) mod forbidden;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,10 +29,10 @@ use weir_common::logging;
 use self::batch::{Batch, Form, Unreadable};
 use self::event::Checked;
 use crate::auth::{Scope, Token};
-use crate::force::Force;
 use crate::parts::Parts;
 use crate::serve::refuse::{self, Flaw, Flaws};
 use crate::serve::{Call, Handler, Reply};
+use crate::settings;
 use crate::store::{Accepted, NewEvent};
 
 /// The one path.
@@ -66,7 +66,7 @@ impl Ingest {
         let token = authorised.map_err(|denial| denial.reply())?;
         // Counted before the body is looked at: reading it is work as well.
         let place = self.place(force.settings.ingest.waiting_max)?;
-        let (checked, pointers) = checked(call, &force, token)?;
+        let (checked, pointers) = checked(call, &force.settings.ingest, token)?;
         let now = self.parts.clock.now().unix;
         let events = named(checked, now).map_err(|()| refuse::broken())?;
         let ids: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(&event.id)).collect();
@@ -138,12 +138,11 @@ impl Handler for Ingest {
 /// says what is wrong with them.
 fn checked<'a>(
     call: &'a Call,
-    force: &Force,
+    allowed: &settings::Ingest,
     token: &Token,
 ) -> Result<(Vec<Checked<'a>>, Vec<String>), Reply> {
     let form = Form::of(&call.headers)
         .ok_or_else(|| refuse::media_type("application/json or application/x-ndjson"))?;
-    let allowed = &force.settings.ingest;
     let batch =
         Batch::read(&call.body, form, allowed.events_max).map_err(
             |unreadable| match unreadable {
@@ -157,6 +156,7 @@ fn checked<'a>(
         )?;
     let mut large = Flaws::default();
     for item in batch.items.iter().filter(|item| item.text.len() > allowed.event_bytes_max) {
+        large.go_to(item.index);
         let (found, most) = (item.text.len(), allowed.event_bytes_max);
         large.at(&item.pointer, item.said(&format!("has {found} bytes; at most {most} may be")));
     }
@@ -168,6 +168,7 @@ fn checked<'a>(
         let reading = event::read(item, &mut flaws);
         if let Some(workspace) = reading.workspace.filter(|name| !token.sees(name)) {
             let text = format!("this token may not send for `{workspace}`");
+            foreign.go_to(item.index);
             foreign.at(format!("{}/workspace_id", item.pointer), item.said(&text));
         }
         events.extend(reading.event);
@@ -209,8 +210,139 @@ fn stored(ids: &[Arc<str>], new: &[bool]) -> Reply {
 
 fn conflict(places: &[usize], pointers: &[String]) -> Reply {
     let mut flaws = Flaws::default();
-    for pointer in places.iter().filter_map(|place| pointers.get(*place)) {
+    for (index, pointer) in places.iter().filter_map(|place| Some((*place, pointers.get(*place)?)))
+    {
+        flaws.go_to((!pointer.is_empty()).then_some(index));
         flaws.at(format!("{pointer}/id"), "another event is stored, or sent, under this id");
     }
     refuse::flawed(409, "id-taken", "The id is taken", &flaws)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use weir_common::reader::Document;
+    use weir_common::time::UnixTime;
+
+    use super::*;
+    use crate::auth::{Tokens, entry};
+
+    const GOOD: &str =
+        r#"{"type":"plan.changed","workspace_id":"ws_a","tenant_id":"tn_1","data":{}}"#;
+    const RANDOM: [u8; 32] = [1; 32];
+
+    fn call(kind: &str, body: &str) -> Call {
+        let mut headers = HeaderMap::new();
+        let (text, _) = entry("", &[], &[], RANDOM);
+        headers.insert("authorization", format!("Bearer {text}").parse().expect("a value"));
+        headers.insert("content-type", kind.parse().expect("a value"));
+        let body = body.to_owned().into();
+        Call { method: Method::POST, path: PATH.to_owned(), query: None, headers, body }
+    }
+
+    fn with<T>(
+        call: &Call,
+        then: impl FnOnce(Result<(Vec<Checked<'_>>, Vec<String>), Reply>) -> T,
+    ) -> T {
+        let (_, file) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
+        let tokens = Tokens::read(&Document::new("t.toml", &file));
+        let token = tokens.authorise(&call.headers, Scope::EventsWrite, None).expect("a token");
+        let allowed = settings::Ingest {
+            events_max: 3,
+            event_bytes_max: 100,
+            body_bytes_max: 1_000,
+            waiting_max: 1,
+        };
+        then(checked(call, &allowed, token))
+    }
+
+    /// The status of a refusal and where its errors are, or how many events are good.
+    fn check(kind: &str, body: &str) -> String {
+        with(&call(kind, body), |checked| match checked {
+            Ok((events, pointers)) => format!("{} good at {pointers:?}", events.len()),
+            Err(reply) => {
+                let body: Value = serde_json::from_slice(&reply.body).expect("a problem is JSON");
+                let errors = body["errors"].as_array().cloned().unwrap_or_default();
+                let shown = errors.iter().map(|error| {
+                    let index = error["index"].as_u64();
+                    let index = index.map(|index| format!("{index}:")).unwrap_or_default();
+                    format!(" {index}{}", error["pointer"].as_str().unwrap_or_default())
+                });
+                format!("{}{}", reply.status, shown.collect::<String>())
+            }
+        })
+    }
+
+    const JSON: &str = "application/json";
+    const LINES: &str = "application/x-ndjson";
+
+    #[test]
+    fn one_event_or_several_are_taken_as_they_stand() {
+        assert_eq!(check(JSON, GOOD), "1 good at [\"\"]");
+        let two = "2 good at [\"/0\", \"/1\"]";
+        assert_eq!(check(JSON, &format!("[{GOOD},{GOOD}]")), two);
+        assert_eq!(check(LINES, &format!("{GOOD}\r\n\r\n{GOOD}")), two);
+    }
+
+    #[test]
+    fn a_bad_batch_is_refused_with_every_reason() {
+        let bad = GOOD.replace("{}", "{\"a\":[{\"pwd\":1}]}").replace("tn_1", "x");
+        let batch = format!("[{GOOD},{bad},7]");
+        assert_eq!(check(JSON, &batch), "422 1:/1/tenant_id 1:/1/data/a/0/pwd 2:/2");
+        assert_eq!(check(JSON, &bad), "422 /tenant_id /data/a/0/pwd");
+        assert_eq!(check(LINES, &format!("\n\n{bad}")), "422 0:/0/tenant_id 0:/0/data/a/0/pwd");
+        assert_eq!(check(JSON, "[]"), "422 ");
+    }
+
+    #[test]
+    fn what_a_token_may_not_send_for_is_403_whatever_else_is_wrong() {
+        let foreign = GOOD.replace("ws_a", "ws_b");
+        assert_eq!(check(JSON, &foreign), "403 /workspace_id");
+        assert_eq!(check(JSON, &format!("[{GOOD},7,{foreign}]")), "403 2:/2/workspace_id");
+    }
+
+    #[test]
+    fn what_is_too_much_or_no_json_is_refused() {
+        assert_eq!(check("text/plain", GOOD), "415");
+        assert_eq!(check(JSON, "{"), "400");
+        assert_eq!(check(LINES, &format!("{GOOD}\n{{")), "400");
+        assert_eq!(check(JSON, &format!("[{GOOD},{GOOD},{GOOD},{GOOD}]")), "413 ");
+        let large = GOOD.replace("{}", &format!("{{\"a\":\"{}\"}}", "x".repeat(100)));
+        assert_eq!(check(JSON, &large), "413 ");
+        assert_eq!(check(LINES, &format!("{GOOD}\n{large}")), "413 1:/1");
+    }
+
+    #[test]
+    fn every_event_has_a_name_of_its_own_and_given_names_stay() {
+        let named_one = GOOD.replace("{\"type", "{\"id\":\"evt_mine\",\"type");
+        let call = call(JSON, &format!("[{GOOD},{named_one},{GOOD}]"));
+        let events = with(&call, |checked| {
+            named(checked.map_err(|_| ()).expect("they are good").0, UnixTime(1))
+        });
+        let events = events.expect("there is luck");
+        assert_eq!(events[1].id.as_ref(), "evt_mine");
+        assert_ne!(events[0].id, events[2].id);
+        assert_eq!(events[0].digest, events[1].digest);
+    }
+
+    #[test]
+    fn an_answer_names_each_event_and_says_whether_it_is_new() {
+        let reply = stored(&["evt_1".into(), "evt_2".into()], &[true, false]);
+        assert_eq!(reply.status, 202);
+        let expected = r#"{"events":[{"id":"evt_1","new":true},{"id":"evt_2","new":false}]}"#;
+        assert_eq!(reply.body, expected);
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_pointed_at() {
+        let errors = |reply: Reply| -> Value {
+            serde_json::from_slice(&reply.body)
+                .map(|body: Value| body["errors"].clone())
+                .expect("a problem is JSON")
+        };
+        let several = errors(conflict(&[1], &["/0".to_owned(), "/1".to_owned()]));
+        assert_eq!((&several[0]["index"], &several[0]["pointer"]), (&json!(1), &json!("/1/id")));
+        let single = errors(conflict(&[0], &[String::new()]));
+        assert_eq!((&single[0]["index"], &single[0]["pointer"]), (&Value::Null, &json!("/id")));
+    }
 }

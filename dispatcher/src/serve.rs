@@ -242,7 +242,7 @@ impl Connection {
 async fn part(mut stream: TcpStream, refused: bool) {
     let closed = stream.shutdown().await;
     if refused && closed.is_ok() {
-        let mut ignored = [0; 4096];
+        let mut ignored = vec![0; 64 * 1024];
         let reading = async { while let Ok(1..) = stream.read(&mut ignored).await {} };
         // Whoever still sends after that has had its answer or never reads it.
         let _ = tokio::time::timeout(LINGER, reading).await;
@@ -313,4 +313,216 @@ fn written(reply: Reply, is_head: bool) -> Response<Full<Bytes>> {
         *response.body_mut() = Full::new(reply.body);
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// Far longer than anything here takes, far shorter than anybody waits.
+    const SOON: Duration = Duration::from_secs(20);
+
+    #[derive(Default)]
+    struct Echo {
+        begun: Notify,
+        go_on: Notify,
+        ended: Notify,
+    }
+
+    #[async_trait::async_trait]
+    impl Handler for Echo {
+        async fn handle(&self, call: Call) -> Reply {
+            match call.path.as_str() {
+                "/panic" => panic!("as it was asked to"),
+                "/wait" => {
+                    self.begun.notify_one();
+                    self.go_on.notified().await;
+                    self.ended.notify_one();
+                }
+                _ => {}
+            }
+            let said = format!("{} {} {}", call.method, call.path, call.body.len());
+            let headers = vec![("content-type", "text/plain".to_owned())];
+            Reply { status: 200, headers, body: said.into() }
+        }
+
+        fn body_bytes_max(&self, _path: &str) -> usize {
+            10
+        }
+    }
+
+    struct Server {
+        address: SocketAddr,
+        echo: Arc<Echo>,
+        stop: watch::Sender<bool>,
+        serving: JoinSet<()>,
+    }
+
+    async fn server(connections: usize) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (stop, stopping) = watch::channel(false);
+        let echo = Arc::new(Echo::default());
+        let bounds = Bounds {
+            head_timeout: Duration::from_millis(200),
+            body_timeout: Duration::from_millis(200),
+            connections: Arc::new(Semaphore::new(connections)),
+        };
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(listener, Arc::clone(&echo) as Arc<dyn Handler>, bounds, stopping));
+        Server { address, echo, stop, serving }
+    }
+
+    impl Server {
+        async fn connect(&self) -> TcpStream {
+            TcpStream::connect(self.address).await.expect("it listens")
+        }
+
+        /// What comes back until the connection closes.
+        async fn told(&self, request: &str) -> String {
+            let mut stream = self.connect().await;
+            stream.write_all(request.as_bytes()).await.expect("it reads");
+            rest_of(stream).await
+        }
+    }
+
+    async fn rest_of(mut stream: TcpStream) -> String {
+        let mut text = Vec::new();
+        let reading = stream.read_to_end(&mut text);
+        let read = tokio::time::timeout(SOON, reading).await.expect("it closes");
+        read.expect("it closes in order");
+        String::from_utf8(text).expect("it is text").to_ascii_lowercase()
+    }
+
+    async fn first_of(stream: &mut TcpStream) -> String {
+        let mut text = vec![0; 4096];
+        let reading = stream.read(&mut text);
+        let count =
+            tokio::time::timeout(SOON, reading).await.expect("it answers").expect("it reads");
+        String::from_utf8_lossy(&text[..count]).to_ascii_lowercase()
+    }
+
+    const CLOSE: &str = "host: x\r\nconnection: close\r\n\r\n";
+
+    #[tokio::test]
+    async fn an_answer_says_that_nobody_is_to_keep_it() {
+        let server = server(9).await;
+        let told = server.told(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(told.starts_with("http/1.1 200 ok\r\n"), "{told}");
+        for line in ["cache-control: no-store", "x-content-type-options: nosniff"] {
+            assert!(told.contains(&format!("\r\n{line}\r\n")), "{told}");
+        }
+        assert!(told.ends_with("\r\n\r\nget /a 0"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_head_is_a_get_without_its_body() {
+        let server = server(9).await;
+        let told = server.told(&format!("HEAD /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(told.contains("\r\ncontent-length: 8\r\n"), "{told}");
+        assert!(told.ends_with("\r\n\r\n"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_body_that_says_it_is_too_large_is_refused_unread() {
+        let server = server(9).await;
+        let head = "POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 11\r\n\r\n";
+        let mut stream = server.connect().await;
+        stream.write_all(head.as_bytes()).await.expect("it reads");
+        let told = first_of(&mut stream).await;
+        assert!(told.starts_with("http/1.1 413 "), "{told}");
+        assert!(told.contains("\r\nconnection: close\r\n"), "{told}");
+        assert!(told.contains("application/problem+json"), "{told}");
+        let told = server
+            .told(
+                &head
+                    .replace("11", "10")
+                    .replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n0123456789"),
+            )
+            .await;
+        assert!(told.ends_with("post /a 10"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn whoever_sends_too_much_still_hears_why() {
+        let server = server(9).await;
+        let chunk = format!("10000\r\n{}\r\n", "x".repeat(65_536));
+        let request = format!(
+            "POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{}0\r\n\r\n",
+            chunk.repeat(64)
+        );
+        let told = server.told(&request).await;
+        assert!(told.starts_with("http/1.1 413 "), "{}", told.len());
+    }
+
+    #[tokio::test]
+    async fn slow_heads_and_slow_bodies_end() {
+        let server = server(9).await;
+        assert_eq!(server.told("GET /a HT").await, "");
+        let told = server.told("POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nab").await;
+        assert!(told.starts_with("http/1.1 408 "), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_head_has_a_bound() {
+        let server = server(9).await;
+        let told = server.told(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(HEAD_BYTES_MAX))).await;
+        assert!(told.starts_with("http/1.1 431 ") || told.starts_with("http/1.1 414 "), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_panic_costs_its_own_connection_and_nothing_else() {
+        let server = server(9).await;
+        assert_eq!(server.told(&format!("GET /panic HTTP/1.1\r\n{CLOSE}")).await, "");
+        let told = server.told(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(told.starts_with("http/1.1 200 "), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_was_begun_is_carried_to_its_end_though_its_client_is_gone() {
+        let server = server(9).await;
+        let mut stream = server.connect().await;
+        stream.write_all(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+        server.echo.begun.notified().await;
+        stream.set_zero_linger().expect("a socket");
+        drop(stream);
+        // Another connection's answer: ours has been told of its end by then.
+        let _ = server.told(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        server.echo.go_on.notify_one();
+        let ended = tokio::time::timeout(SOON, server.echo.ended.notified()).await;
+        assert!(ended.is_ok(), "it was dropped half way");
+    }
+
+    #[tokio::test]
+    async fn a_stop_finishes_what_was_begun_and_closes_the_rest() {
+        let mut server = server(9).await;
+        let mut begun = server.connect().await;
+        begun.write_all(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+        server.echo.begun.notified().await;
+        let mut idle = server.connect().await;
+        idle.write_all(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+        assert!(first_of(&mut idle).await.starts_with("http/1.1 200 "));
+        server.stop.send(true).expect("somebody serves");
+        assert_eq!(rest_of(idle).await, "");
+        server.echo.go_on.notify_one();
+        assert!(rest_of(begun).await.ends_with("get /wait 0"));
+        let returned = tokio::time::timeout(SOON, server.serving.join_next()).await;
+        assert!(matches!(returned, Ok(Some(Ok(())))), "{returned:?}");
+        assert!(TcpStream::connect(server.address).await.is_err(), "nobody listens any more");
+    }
+
+    #[tokio::test]
+    async fn over_the_bound_a_connection_is_closed_at_once() {
+        let server = server(1).await;
+        let mut first = server.connect().await;
+        first.write_all(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+        server.echo.begun.notified().await;
+        assert_eq!(rest_of(server.connect().await).await, "");
+        server.echo.go_on.notify_one();
+        assert!(first_of(&mut first).await.starts_with("http/1.1 200 "));
+    }
 }

@@ -13,8 +13,8 @@ const MEANT_MAX: usize = 64;
 
 /// Names in `flaws` what of `value`, which stands at `pointer`, does not fit `schema`.
 pub(super) fn check(schema: &Value, value: &Value, pointer: &str, flaws: &mut Flaws) {
-    if let Some(Value::Array(choices)) = schema.get("anyOf") {
-        return any_of(choices, value, pointer, flaws);
+    if let Some(choices) = choices(schema) {
+        return any_of(schema, choices, value, pointer, flaws);
     }
     if let Some(kinds) = schema.get("type").filter(|kinds| !is_any(kinds, value)) {
         return flaws.at(pointer, format!("must be {}", named(kinds)));
@@ -27,18 +27,32 @@ pub(super) fn check(schema: &Value, value: &Value, pointer: &str, flaws: &mut Fl
     }
 }
 
-fn any_of(choices: &[Value], value: &Value, pointer: &str, flaws: &mut Flaws) {
-    let tried = choices.iter().map(|choice| {
+/// Schemas of which one has to fit. Ours never overlap, so that both words mean one thing.
+fn choices(schema: &Value) -> Option<&Vec<Value>> {
+    ["anyOf", "oneOf"].iter().find_map(|word| schema.get(word)).and_then(Value::as_array)
+}
+
+fn any_of(schema: &Value, of: &[Value], value: &Value, pointer: &str, flaws: &mut Flaws) {
+    let fits = |choice: &Value| {
         let mut tried = Flaws::default();
         check(choice, value, pointer, &mut tried);
-        tried
-    });
-    let tried: Vec<Flaws> = tried.collect();
-    if !tried.iter().any(Flaws::is_empty)
-        && let Some(first) = choices.first()
-    {
-        check(first, value, pointer, flaws);
+        tried.is_empty()
+    };
+    if !of.iter().any(fits) {
+        let words = words(schema);
+        flaws.at(pointer, unknown(value.as_str().unwrap_or_default(), &words));
     }
+}
+
+/// The texts that a schema lets through by name.
+fn words(schema: &Value) -> Vec<&str> {
+    let below = choices(schema).into_iter().flatten().flat_map(words);
+    let constant = schema.get("const").and_then(Value::as_str);
+    strings(schema.get("enum")).chain(constant).chain(below).collect()
+}
+
+fn unknown(text: &str, known: &[&str]) -> String {
+    format!("is not one of those known; {}", hint(text, known))
 }
 
 fn is_any(kinds: &Value, value: &Value) -> bool {
@@ -115,11 +129,9 @@ fn array(schema: &Value, items: &[Value], pointer: &str, flaws: &mut Flaws) {
 }
 
 fn string(schema: &Value, text: &str, pointer: &str, flaws: &mut Flaws) {
-    if let Some(words) = schema.get("enum") {
-        let words: Vec<&str> = strings(Some(words)).collect();
-        if !words.contains(&text) {
-            flaws.at(pointer, format!("is not one of those known; {}", hint(text, &words)));
-        }
+    let words = words(schema);
+    if !words.is_empty() && !words.contains(&text) {
+        flaws.at(pointer, unknown(text, &words));
     }
     let most = schema.get("maxLength").and_then(Value::as_u64).unwrap_or(u64::MAX);
     if text.chars().count() as u64 > most {
@@ -147,7 +159,11 @@ mod tests {
     use super::*;
 
     fn check(value: &Value) -> Vec<String> {
-        let operation = OPERATIONS.iter().find(|one| one.id == "createWebhook");
+        check_for("createWebhook", value)
+    }
+
+    fn check_for(id: &str, value: &Value) -> Vec<String> {
+        let operation = OPERATIONS.iter().find(|one| one.id == id);
         let schema = operation.and_then(request_schema).expect("it takes a body");
         let mut flaws = Flaws::default();
         super::check(schema, value, "", &mut flaws);
@@ -182,6 +198,15 @@ mod tests {
     }
 
     #[test]
+    fn what_may_be_left_out_may_be_null_and_has_to_fit_otherwise() {
+        let check = |value| check_for("redeliverMany", &value);
+        assert_eq!(check(json!({"state": "delivered", "type": null, "webhook": "x"})), [""; 0]);
+        let wrong = json!({"state": "in_flight", "type": "x", "webhook": 1, "since": []});
+        assert_eq!(check(wrong), ["/state", "/type", "/webhook", "/since"]);
+        assert_eq!(check(json!({"state": 7, "stat": 1})), ["/state", "/stat"]);
+    }
+
+    #[test]
     fn our_schemas_use_no_more_than_is_checked_here() {
         let known = [
             "$schema",
@@ -194,6 +219,8 @@ mod tests {
             "enum",
             "additionalProperties",
             "anyOf",
+            "oneOf",
+            "const",
             "minItems",
             "uniqueItems",
             "maxLength",
@@ -206,12 +233,7 @@ mod tests {
             found.extend(members.keys().cloned());
             let below = members.get("properties").and_then(Value::as_object);
             below.into_iter().flatten().for_each(|(_, one)| keywords(one, found));
-            members
-                .get("anyOf")
-                .and_then(Value::as_array)
-                .into_iter()
-                .flatten()
-                .for_each(|one| keywords(one, found));
+            choices(schema).into_iter().flatten().for_each(|one| keywords(one, found));
             members.get("items").into_iter().for_each(|one| keywords(one, found));
         }
         for schema in OPERATIONS.iter().filter_map(request_schema) {

@@ -118,6 +118,7 @@ fn problem() -> Value {
         "type": "object",
         "required": ["detail"],
         "properties": {
+            "index": {"type": "integer", "description": "Which of several it is of."},
             "pointer": {"type": "string", "description": "Where in the body (RFC 6901)."},
             "parameter": {"type": "string", "description": "Which parameter of the query."},
             "detail": {"type": "string"},

@@ -145,3 +145,194 @@ fn paced(facts: &Facts<'_>) -> Option<WaitingFor> {
         ..plain(Reason::Paced, text)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use weir_common::secret::Secret;
+
+    use super::*;
+    use crate::health::Health;
+    use crate::model::{DeliveryId, EventSet, EventType, LaneId, Secrets, WebhookId};
+
+    const NOW: UnixTime = UnixTime(1_700_000_000_000_000);
+
+    fn at(seconds: u64) -> UnixTime {
+        NOW.plus(Duration::from_secs(seconds))
+    }
+
+    fn delivery(due: UnixTime, attempts: u32) -> Delivery {
+        Delivery {
+            id: DeliveryId(7),
+            event_id: "evt_1".into(),
+            webhook: WebhookId(1),
+            kind: EventType::UserCreated,
+            state: DeliveryState::Waiting,
+            attempts,
+            created_at: UnixTime(0),
+            due,
+            first_attempt_at: None,
+            paused_before: Duration::ZERO,
+            ended_at: None,
+        }
+    }
+
+    fn webhook(paused_at: Option<UnixTime>, probing: Option<Probe>) -> Webhook {
+        Webhook {
+            id: WebhookId(1),
+            workspace: "ws_a".into(),
+            url: Arc::from("https://example.com/"),
+            lane: LaneId(1),
+            events: EventSet::default(),
+            created_at: UnixTime(0),
+            secrets: Secrets { current: Secret::new(String::new()), previous: None },
+            paused_at,
+            paused_total: Duration::ZERO,
+            probing,
+            reordering: false,
+            health: Health::default(),
+        }
+    }
+
+    struct Case {
+        delivery: Delivery,
+        webhook: Option<Webhook>,
+        standing: Standing,
+        ahead: Option<usize>,
+    }
+
+    fn case(due: u64, attempts: u32) -> Case {
+        let webhook = Some(webhook(None, None));
+        let standing = Standing::default();
+        Case { delivery: delivery(at(due), attempts), webhook, standing, ahead: None }
+    }
+
+    /// The reason, until when, the position, the seconds; and when the next attempt is.
+    fn check(case: &Case) -> (Option<WaitingFor>, String) {
+        let facts = Facts {
+            delivery: &case.delivery,
+            webhook: case.webhook.as_ref(),
+            standing: case.standing,
+            ahead: case.ahead,
+            pace: Pace { requests: 100, window: Duration::from_secs(60) },
+            now: NOW,
+        };
+        let seconds = |time: UnixTime| time.since(NOW).as_secs();
+        let next = next_attempt_at(&facts).map(seconds);
+        let waiting = waiting_for(&facts);
+        let shown = waiting.as_ref().map_or("nothing".to_owned(), |waiting| {
+            let until = waiting.until.map(|time| seconds(time.0));
+            format!("{:?} {until:?} {:?} {:?}", waiting.reason, waiting.position, waiting.seconds)
+        });
+        (waiting, format!("{shown}, next {next:?}").replace("Some(", "").replace(')', ""))
+    }
+
+    fn shown(case: Case) -> String {
+        check(&case).1
+    }
+
+    #[test]
+    fn what_has_ended_waits_for_nothing() {
+        for state in [DeliveryState::Delivered, DeliveryState::FailedPermanent] {
+            let mut ended = case(9, 3);
+            ended.delivery.state = state;
+            ended.standing.in_flight = true;
+            assert_eq!(shown(ended), "nothing, next None");
+        }
+    }
+
+    #[test]
+    fn an_attempt_under_way_comes_before_every_other_reason() {
+        let mut flying = case(0, 1);
+        flying.standing.in_flight = true;
+        flying.webhook = Some(webhook(Some(NOW), Some(Probe::Any)));
+        let (waiting, shown) = check(&flying);
+        assert_eq!(shown, "InFlight None None None, next None");
+        assert_eq!(waiting.map(|one| one.text).as_deref(), Some("Attempt 2 is under way."));
+    }
+
+    #[test]
+    fn a_pause_says_since_when_and_has_no_next_attempt() {
+        let mut paused = case(9, 3);
+        paused.webhook = Some(webhook(Some(UnixTime(0)), None));
+        let (waiting, shown) = check(&paused);
+        assert_eq!(shown, "Paused None None None, next None");
+        let waiting = waiting.expect("it waits");
+        assert_eq!(waiting.since, Some(Time(UnixTime(0))));
+        assert_eq!(
+            waiting.text,
+            "Its webhook is paused since 1970-01-01T00:00:00.000Z, until it is reactivated."
+        );
+    }
+
+    #[test]
+    fn a_deleted_webhook_is_sent_nothing() {
+        let mut gone = case(9, 3);
+        gone.webhook = None;
+        assert_eq!(shown(gone), "Deleted None None None, next None");
+    }
+
+    #[test]
+    fn behind_a_probe_all_but_one_wait_for_a_2xx() {
+        let probing = |probe, due, held_until| {
+            let mut case = case(due, 1);
+            case.webhook = Some(webhook(None, Some(probe)));
+            case.standing.held_until = held_until;
+            shown(case)
+        };
+        let (this, other) = (Probe::This(DeliveryId(7)), Probe::This(DeliveryId(8)));
+        assert_eq!(probing(other, 0, None), "Probe None None None, next None");
+        assert_eq!(probing(Probe::Any, 0, None), "Probe None None None, next 0");
+        assert_eq!(probing(this, 0, None), "Probe None None None, next 0");
+        assert_eq!(probing(this, 0, Some(at(5))), "Probe 5 None None, next 5");
+        assert_eq!(probing(this, 60, Some(at(5))), "Retry 60 None 60, next 60");
+    }
+
+    #[test]
+    fn a_failure_waits_for_its_next_attempt() {
+        let (waiting, shown) = check(&case(61, 2));
+        assert_eq!(shown, "Retry 61 None 61, next 61");
+        assert_eq!(
+            waiting.map(|one| one.text).as_deref(),
+            Some("Attempt 2 failed; the next one is at 2023-11-14T22:14:21.000Z.")
+        );
+        let mut held = case(1, 2);
+        held.standing.held_until = Some(at(30));
+        assert_eq!(shown_of(&held), "Retry 30 None 30, next 30");
+    }
+
+    fn shown_of(case: &Case) -> String {
+        check(case).1
+    }
+
+    #[test]
+    fn the_pace_says_which_place_and_about_how_long() {
+        let paced = |ahead, held_until| {
+            let mut case = case(0, 0);
+            case.ahead = ahead;
+            case.standing.held_until = held_until;
+            shown(case)
+        };
+        assert_eq!(paced(Some(312), None), "Paced None 313 188, next 0");
+        assert_eq!(paced(Some(1), Some(at(20))), "Paced 20 2 20, next 20");
+        assert_eq!(paced(Some(0), Some(at(20))), "Paced 20 1 20, next 20");
+        assert_eq!(paced(None, Some(at(20))), "Paced 20 None 20, next 20");
+        assert_eq!(paced(Some(0), None), "Ready None None None, next 0");
+        assert_eq!(paced(None, Some(NOW)), "Ready None None None, next 0");
+    }
+
+    #[test]
+    fn the_text_of_a_queue_has_its_numbers() {
+        let mut queued = case(0, 0);
+        queued.ahead = Some(9);
+        let text = check(&queued).0.map(|one| one.text);
+        assert_eq!(
+            text.as_deref(),
+            Some(
+                "It is number 10 of its webhook's queue, about 6 s away: the endpoint is called \
+                 100 times in 1m at most."
+            )
+        );
+    }
+}

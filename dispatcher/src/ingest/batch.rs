@@ -8,6 +8,9 @@ use serde::Deserializer;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+/// The names under which lines of JSON go about.
+const LINES: [&str; 3] = ["application/x-ndjson", "application/ndjson", "application/jsonl"];
+
 /// What a body is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -25,7 +28,7 @@ impl Form {
         let is = |wanted: &str| kind.eq_ignore_ascii_case(wanted);
         if is("application/json") {
             Some(Self::Json)
-        } else if is("application/x-ndjson") || is("application/jsonl") {
+        } else if LINES.iter().any(|name| is(name)) {
             Some(Self::Lines)
         } else {
             None
@@ -38,6 +41,8 @@ impl Form {
 pub(crate) struct Item<'a> {
     /// The JSON pointer to it: empty for a body that is one event.
     pub(crate) pointer: String,
+    /// Which of several it is.
+    pub(crate) index: Option<usize>,
     /// On which line, from 1, where lines count.
     pub(crate) line: Option<usize>,
     /// JSON.
@@ -79,7 +84,9 @@ impl<'a> Batch<'a> {
         let items = match form {
             Form::Lines => lines(body, most)?,
             Form::Json if first_byte(body) == Some(b'[') => array(body, most)?,
-            Form::Json => vec![Item { pointer: String::new(), line: None, text: one(body)? }],
+            Form::Json => {
+                vec![Item { pointer: String::new(), index: None, line: None, text: one(body)? }]
+            }
         };
         if items.is_empty() { Err(Unreadable::Empty) } else { Ok(Self { items }) }
     }
@@ -110,7 +117,9 @@ fn lines(body: &[u8], most: usize) -> Result<Vec<Item<'_>>, Unreadable> {
             }
             other => other,
         })?;
-        items.push(Item { pointer: format!("/{}", items.len()), line: Some(number), text });
+        let index = items.len();
+        let pointer = format!("/{index}");
+        items.push(Item { pointer, index: Some(index), line: Some(number), text });
     }
     Ok(items)
 }
@@ -124,7 +133,10 @@ fn array(body: &[u8], most: usize) -> Result<Vec<Item<'_>>, Unreadable> {
     }
     let elements = elements.map_err(malformed)?;
     parser.end().map_err(malformed)?;
-    let item = |(place, text)| Item { pointer: format!("/{place}"), line: None, text };
+    let item = |(index, text)| {
+        let pointer = format!("/{index}");
+        Item { pointer, index: Some(index), line: None, text }
+    };
     Ok(elements.into_iter().enumerate().map(item).collect())
 }
 
@@ -213,6 +225,14 @@ mod tests {
     }
 
     #[test]
+    fn no_depth_is_too_much_to_read() {
+        let deep = "[".repeat(100_000) + &"]".repeat(100_000);
+        assert_eq!(texts(&deep, Form::Json).map(|all| all.len()), Ok(1));
+        assert_eq!(texts(&format!("{{\"a\":{deep}}}"), Form::Json).map(|all| all.len()), Ok(1));
+        assert!(!malformed_at(&"[".repeat(100_000), Form::Json).is_empty());
+    }
+
+    #[test]
     fn none_are_too_few_and_four_of_three_too_many() {
         for (body, form) in [("[]", Form::Json), ("\n\r\n", Form::Lines), ("", Form::Lines)] {
             assert_eq!(texts(body, form), Err(Unreadable::Empty), "{body:?}");
@@ -231,6 +251,7 @@ mod tests {
         };
         assert_eq!(form("Application/JSON; charset=utf-8"), Some(Form::Json));
         assert_eq!(form("application/x-ndjson"), Some(Form::Lines));
+        assert_eq!(form("application/ndjson"), Some(Form::Lines));
         assert_eq!(form("application/jsonl"), Some(Form::Lines));
         assert_eq!(form("text/plain"), None);
         assert_eq!(Form::of(&HeaderMap::new()), None);

@@ -63,6 +63,7 @@ pub(crate) struct Reading<'a> {
 /// Reads one event; `flaws` then names all that is wrong with it.
 pub(crate) fn read<'a>(item: &Item<'a>, flaws: &mut Flaws) -> Reading<'a> {
     let before = flaws.count();
+    flaws.go_to(item.index);
     let mut look = Look { item, flaws };
     let given = match serde_json::from_str::<Given<'a>>(item.text) {
         Ok(given) => given,
@@ -323,4 +324,161 @@ fn new_id(now: UnixTime, random: &[u8]) -> String {
         DIGITS.get(value as usize).copied().map_or('0', char::from)
     };
     "evt_".chars().chain((0..26).map(digit)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str =
+        r#"{"type":"plan.changed","workspace_id":"ws_a","tenant_id":"tn_1","data":{}}"#;
+
+    fn item(text: &str) -> Item<'_> {
+        Item { pointer: "/3".to_owned(), index: Some(3), line: None, text }
+    }
+
+    fn wrong(text: &str) -> Vec<String> {
+        let mut flaws = Flaws::default();
+        let reading = read(&item(text), &mut flaws);
+        assert_eq!(reading.event.is_none(), !flaws.is_empty(), "{text}");
+        flaws.pointers()
+    }
+
+    fn good(text: &str) -> Checked<'_> {
+        let mut flaws = Flaws::default();
+        let event = read(&item(text), &mut flaws).event;
+        event.unwrap_or_else(|| panic!("{flaws}"))
+    }
+
+    #[test]
+    fn an_event_is_read_as_it_was_sent() {
+        let event = good(GOOD);
+        let expected = Checked {
+            id: None,
+            kind: EventType::PlanChanged,
+            workspace: "ws_a".to_owned(),
+            tenant: "tn_1".to_owned(),
+            data: "{}",
+        };
+        assert_eq!(event, expected);
+        let named = GOOD.replace("{\"type", "{\"id\":\"evt_A-z_0\",\"type");
+        assert_eq!(good(&named).id.as_deref(), Some("evt_A-z_0"));
+    }
+
+    #[test]
+    fn everything_that_is_wrong_with_an_event_is_named() {
+        let with = |from: &str, to: &str| GOOD.replace(from, to);
+        let long = format!("\"data\":{{}},\"id\":\"evt_{}\"", "x".repeat(61));
+        let cases = [
+            ("{}".to_owned(), vec!["/3/type", "/3/workspace_id", "/3/tenant_id", "/3/data"]),
+            ("[]".to_owned(), vec!["/3"]),
+            ("7".to_owned(), vec!["/3"]),
+            ("{\"\\ud800\":1}".to_owned(), vec!["/3"]),
+            (with("plan.changed", "webhook.ping"), vec!["/3/type"]),
+            (with("plan.changed", "member.role_changed"), vec!["/3/type"]),
+            (with("\"plan.changed\"", "null"), vec!["/3/type"]),
+            (with("ws_a", "acme"), vec!["/3/workspace_id"]),
+            (with("ws_a", "ws_"), vec!["/3/workspace_id"]),
+            (with("tn_1", "tn_../x"), vec!["/3/tenant_id"]),
+            (with("\"tn_1\"", "7"), vec!["/3/tenant_id"]),
+            (with("{}", "[]"), vec!["/3/data"]),
+            (with("{}", "null"), vec!["/3/data"]),
+            (with("{}", "{},\"id\":\"evt_\""), vec!["/3/id"]),
+            (with("{}", "{},\"id\":\"evt_a.b\""), vec!["/3/id"]),
+            (with("{}", "{},\"id\":null"), vec!["/3/id"]),
+            (with("\"data\":{}", &long), vec!["/3/id"]),
+            (with("{}", "{},\"da/ta\":1"), vec!["/3/da~1ta"]),
+            (with("{}", "{},\"data\":{}"), vec!["/3/data"]),
+            (
+                with("{}", "{\"user\":{\"access_token\":1},\"jwt\":2}"),
+                vec!["/3/data/user/access_token", "/3/data/jwt"],
+            ),
+        ];
+        for (text, pointers) in cases {
+            assert_eq!(wrong(&text), pointers, "{text}");
+        }
+    }
+
+    #[test]
+    fn whose_an_event_is_is_known_though_the_event_is_bad() {
+        let text = GOOD.replace("plan.changed", "x");
+        let reading = read(&item(&text), &mut Flaws::default());
+        assert_eq!(reading.workspace.as_deref(), Some("ws_a"));
+    }
+
+    #[test]
+    fn a_user_created_has_the_fields_of_the_contract() {
+        let event = |data: &str| GOOD.replace("plan.changed", "user.created").replace("{}", data);
+        let ada =
+            r#"{"user_id":"u","email":"ada@example.com","name":"Ada","via_idp":"x","more":1}"#;
+        assert_eq!(wrong(&event(ada)), [""; 0]);
+        assert_eq!(
+            wrong(&event(r#"{"name":1,"via_idp":null}"#)),
+            ["/3/data/user_id", "/3/data/email", "/3/data/name", "/3/data/via_idp"]
+        );
+        for address in ["ada", "@", "a@", "@b", ""] {
+            let text = event(&ada.replace("ada@example.com", address));
+            assert_eq!(wrong(&text), ["/3/data/email"], "{address}");
+        }
+    }
+
+    #[test]
+    fn data_is_sent_byte_for_byte() {
+        let data = "{ \"n\" : 1e999, \"m\":123456789012345678901234567890.10, \"u\":\"\\u00e9\\ud800\", \
+                    \"e\": \"\u{e9}\",\n\"z\":-0.0 }";
+        let text = GOOD.replace("{}", data);
+        let now = UnixTime(1_700_000_000_123_456);
+        let event = good(&text).stored(&[7; ID_RANDOM_BYTES], now, &now.rfc3339());
+        let expected = format!(
+            "{{\"id\":\"{}\",\"type\":\"plan.changed\",\"workspace_id\":\"ws_a\",\
+             \"tenant_id\":\"tn_1\",\"created_at\":\"2023-11-14T22:13:20.123Z\",\"data\":{data}}}",
+            event.id
+        );
+        assert_eq!(event.body, expected.as_bytes());
+        assert_eq!(event.workspace.as_ref(), "ws_a");
+    }
+
+    #[test]
+    fn a_digest_depends_on_what_the_sender_said_and_on_nothing_else() {
+        let digest = |text: &str, random: u8, now: u64| {
+            let now = UnixTime(now);
+            good(text).stored(&[random; ID_RANDOM_BYTES], now, &now.rfc3339()).digest
+        };
+        let one = digest(GOOD, 1, 1);
+        assert_eq!(digest(GOOD, 2, 2), one);
+        assert_eq!(digest(&GOOD.replace(",", " , "), 1, 1), one);
+        for (from, to) in
+            [("plan.changed", "user.deleted"), ("ws_a", "ws_b"), ("tn_1", "tn_2"), ("{}", "{ }")]
+        {
+            assert_ne!(digest(&GOOD.replace(from, to), 1, 1), one, "{to}");
+        }
+        let moved = GOOD.replace("ws_a", "ws_at").replace("tn_1", "n_1");
+        assert_eq!(wrong(&moved), ["/3/tenant_id"]);
+    }
+
+    #[test]
+    fn names_that_we_make_sort_by_time_and_fit_what_we_take() {
+        let name = |now: u64, random: u8| new_id(UnixTime(now * 1_000), &[random; ID_RANDOM_BYTES]);
+        let times = [0, 1, 31, 32, 1_700_000_000_000, (1 << 48) - 1];
+        let names: Vec<String> = times.iter().map(|now| name(*now, 255)).collect();
+        assert!(names.is_sorted(), "{names:?}");
+        assert!(name(5, 0) < name(5, 1));
+        for one in &names {
+            let text = GOOD.replace("{\"type", &format!("{{\"id\":\"{one}\",\"type"));
+            assert_eq!(good(&text).id.as_deref(), Some(one.as_str()));
+            assert_eq!(one.len(), 30);
+        }
+        assert_eq!(names[0], "evt_0000000000zzzzzzzzzzzzzzzz");
+    }
+
+    #[test]
+    fn a_ping_is_an_event_of_nobody() {
+        let event = ping("ws_a", &[0; ID_RANDOM_BYTES], UnixTime(0));
+        let body: serde_json::Value = serde_json::from_slice(&event.body).expect("it is JSON");
+        let expected = serde_json::json!({
+            "id": event.id.as_ref(), "type": "webhook.ping", "workspace_id": "ws_a",
+            "tenant_id": null, "created_at": "1970-01-01T00:00:00.000Z", "data": {},
+        });
+        assert_eq!(body, expected);
+    }
 }

@@ -72,7 +72,7 @@ fn is_forbidden(key: &str) -> bool {
     let bare = without_form(&name);
     let singular = bare.strip_suffix('s').unwrap_or(bare);
     let ends = |ending: &&str| bare.ends_with(*ending) || singular.ends_with(*ending);
-    ENDINGS.iter().any(|ending| ends(&ending))
+    ENDINGS.iter().any(|ending| ends(ending))
         || WHOLE.contains(&bare)
         || HASHES.iter().any(|hash| name.ends_with(hash) || bare.ends_with(hash))
             && PASSWORDS.iter().any(|word| name.contains(word))
@@ -93,8 +93,12 @@ fn without_form(name: &str) -> &str {
 /// Looks at every key of `text`, which is JSON, and reports those that may not be sent below
 /// `pointer`.
 pub(super) fn check(text: &str, pointer: &str, flaws: &mut Flaws) {
-    let mut walk = Walk { pointer, open: Vec::new(), seen: HashSet::new(), objects: 0, flaws };
-    walk.run(text);
+    Walk::new(pointer, is_forbidden, flaws).run(text);
+}
+
+/// Looks at every key of `text`, which is JSON, and reports those that stand twice in an object.
+pub(crate) fn check_twice(text: &str, flaws: &mut Flaws) {
+    Walk::new("", |_| false, flaws).run(text);
 }
 
 /// Where a walk through JSON is.
@@ -104,6 +108,7 @@ struct Walk<'a, 'f> {
     /// Every key with the number of its object.
     seen: HashSet<(usize, Cow<'a, str>)>,
     objects: usize,
+    refuses: fn(&str) -> bool,
     flaws: &'f mut Flaws,
 }
 
@@ -113,7 +118,11 @@ enum Open<'a> {
     Array { place: usize },
 }
 
-impl<'a> Walk<'a, '_> {
+impl<'a, 'f> Walk<'a, 'f> {
+    fn new(pointer: &'f str, refuses: fn(&str) -> bool, flaws: &'f mut Flaws) -> Self {
+        Self { pointer, open: Vec::new(), seen: HashSet::new(), objects: 0, refuses, flaws }
+    }
+
     fn run(&mut self, text: &'a str) {
         let mut rest = text;
         while let Some(at) = rest.find(['"', '{', '}', '[', ']', ',']) {
@@ -162,7 +171,7 @@ impl<'a> Walk<'a, '_> {
             Cow::Borrowed(plain)
         };
         *key = Some(name.clone());
-        let forbidden = is_forbidden(&name);
+        let forbidden = (self.refuses)(&name);
         let again = !self.seen.insert((*number, name));
         if forbidden {
             self.report("tokens, passwords and hashes of them are never sent");

@@ -25,6 +25,8 @@ pub(crate) struct Flaw {
     place: Place,
     /// What is wrong, and what would be right.
     detail: String,
+    /// Which event of several it is of.
+    index: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,18 +40,21 @@ enum Place {
 impl Flaw {
     /// Of a value in the body.
     pub(crate) fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { place: Place::Pointer(pointer.into()), detail: detail.into() }
+        Self { place: Place::Pointer(pointer.into()), detail: detail.into(), index: None }
     }
 
     /// Of a parameter of the query.
     pub(crate) fn of_parameter(name: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { place: Place::Parameter(name.into()), detail: detail.into() }
+        Self { place: Place::Parameter(name.into()), detail: detail.into(), index: None }
     }
 
     fn shown(&self) -> Value {
-        match &self.place {
-            Place::Pointer(pointer) => json!({"pointer": pointer, "detail": self.detail}),
-            Place::Parameter(name) => json!({"parameter": name, "detail": self.detail}),
+        match (&self.place, self.index) {
+            (Place::Pointer(pointer), None) => json!({"pointer": pointer, "detail": self.detail}),
+            (Place::Pointer(pointer), Some(index)) => {
+                json!({"index": index, "pointer": pointer, "detail": self.detail})
+            }
+            (Place::Parameter(name), _) => json!({"parameter": name, "detail": self.detail}),
         }
     }
 }
@@ -66,6 +71,7 @@ impl std::fmt::Display for Flaw {
 pub(crate) struct Flaws {
     listed: Vec<Flaw>,
     count: usize,
+    index: Option<usize>,
 }
 
 impl Flaws {
@@ -73,8 +79,13 @@ impl Flaws {
     pub(crate) fn add(&mut self, make: impl FnOnce() -> Flaw) {
         self.count += 1;
         if self.listed.len() < FLAWS_MAX {
-            self.listed.push(make());
+            self.listed.push(Flaw { index: self.index, ..make() });
         }
+    }
+
+    /// What is added from here on is of this event of several.
+    pub(crate) fn go_to(&mut self, index: Option<usize>) {
+        self.index = index;
     }
 
     /// One more, of a value in the body.
@@ -104,7 +115,7 @@ impl Flaws {
 
 impl From<Flaw> for Flaws {
     fn from(flaw: Flaw) -> Self {
-        Self { listed: vec![flaw], count: 1 }
+        Self { listed: vec![flaw], count: 1, index: None }
     }
 }
 
@@ -228,12 +239,15 @@ mod tests {
     fn every_flaw_is_listed_up_to_a_bound_and_all_are_counted() {
         let mut flaws = Flaws::default();
         for n in 0..250 {
+            flaws.go_to((n >= 50).then_some(n));
             flaws.at(format!("/{n}"), "is wrong");
         }
         let body: Value =
             serde_json::from_slice(&unprocessable(&flaws).body).expect("a problem is JSON");
         assert_eq!(body["errors"].as_array().map(Vec::len), Some(FLAWS_MAX));
         assert_eq!(body["errors"][7], json!({"pointer": "/7", "detail": "is wrong"}));
+        let later = json!({"index": 50, "pointer": "/50", "detail": "is wrong"});
+        assert_eq!(body["errors"][50], later);
         assert_eq!(body["errors_count"], 250);
         assert_eq!(body["detail"], "/0: is wrong (and 249 more, see `errors`)");
     }

@@ -57,6 +57,7 @@ promises! {
     attempts::what_has_ended_is_shown_with_its_attempts,
     attempts::what_is_gone_is_passed_over,
     attempts::a_record_pauses_and_never_ends_a_pause,
+    attempts::what_was_known_before_a_reactivation_is_passed_over,
     attempts::a_webhook_with_work_has_a_queue,
     attempts::starts_are_counted_by_lane_from_their_moment_on,
     attempts::a_reactivated_webhook_is_put_back_into_order_in_steps,
@@ -121,7 +122,7 @@ async fn webhook(store: &dyn Store, name: &str) -> Webhook {
 async fn webhook_of(store: &dyn Store, workspace: &str, url: &str) -> Webhook {
     let new = new_webhook(workspace, url, &[EventType::UserCreated]);
     match store.create_webhook(new, t(0)).await.unwrap() {
-        Created::Webhook(webhook) => webhook,
+        Created::Webhook(webhook) => *webhook,
         Created::TooMany => panic!("there was room for {url}"),
     }
 }
@@ -192,12 +193,19 @@ async fn over(
     arrival.ready.id
 }
 
-fn fared(webhook: WebhookId) -> Fared {
-    Fared { webhook, health: Health::default(), look_at: None, paused_at: None, probing: None }
+fn fared(webhook: &Webhook) -> Fared {
+    Fared {
+        webhook: webhook.id,
+        paused_total: webhook.paused_total,
+        health: Health::default(),
+        look_at: None,
+        paused_at: None,
+        probing: None,
+    }
 }
 
 async fn pause(store: &dyn Store, webhook: &Webhook, at: UnixTime) {
-    let paused = Fared { paused_at: Some(at), ..fared(webhook.id) };
+    let paused = Fared { paused_at: Some(at), ..fared(webhook) };
     store.record(Vec::new(), vec![paused], Vec::new()).await.unwrap();
 }
 

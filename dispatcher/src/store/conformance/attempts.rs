@@ -75,7 +75,7 @@ pub(super) async fn what_is_gone_is_passed_over(store: &dyn Store) {
         ended(&kept, DeliveryId(4_711), t(3), After::Delivered),
         ended(&kept, id, t(3), After::Delivered),
     ];
-    let fares = vec![fared(gone.id), Fared { look_at: Some(t(9)), ..fared(kept.id) }];
+    let fares = vec![fared(&gone), Fared { look_at: Some(t(9)), ..fared(&kept) }];
     store.record(batch, fares, vec![]).await.unwrap();
     assert_eq!(delivery(store, id).await.state, DeliveryState::Delivered);
     assert_eq!(store.starts_since(t(0)).await.unwrap(), [(kept.lane, t(3))]);
@@ -87,10 +87,20 @@ pub(super) async fn a_record_pauses_and_never_ends_a_pause(store: &dyn Store) {
     pause(store, &made, t(10)).await;
     pause(store, &made, t(20)).await;
     let probe = Some(Probe::This(DeliveryId(3)));
-    let later = Fared { probing: probe, ..fared(made.id) };
+    let later = Fared { probing: probe, ..fared(&made) };
     store.record(vec![], vec![later], vec![]).await.unwrap();
     let after = store.load(made.id).await.unwrap().unwrap().webhook;
     assert_eq!((after.paused_at, after.probing), (Some(t(10)), probe));
+}
+
+pub(super) async fn what_was_known_before_a_reactivation_is_passed_over(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    pause(store, &made, t(10)).await;
+    store.reactivate(WS, made.id, t(40)).await.unwrap();
+    // An attempt that was under way all the while ends now, and knows of the pause alone.
+    pause(store, &made, t(10)).await;
+    let after = store.load(made.id).await.unwrap().unwrap().webhook;
+    assert_eq!((after.paused_at, after.probing), (None, Some(Probe::Any)));
 }
 
 pub(super) async fn a_webhook_with_work_has_a_queue(store: &dyn Store) {
@@ -98,7 +108,7 @@ pub(super) async fn a_webhook_with_work_has_a_queue(store: &dyn Store) {
     let looked_at = webhook(store, "looked-at").await;
     let reordered = webhook(store, "reordered").await;
     assert!(store.queues().await.unwrap().is_empty());
-    let look = Fared { look_at: Some(t(50)), ..fared(looked_at.id) };
+    let look = Fared { look_at: Some(t(50)), ..fared(&looked_at) };
     store.record(vec![], vec![look], vec![]).await.unwrap();
     pause(store, &reordered, t(1)).await;
     store.reactivate(WS, reordered.id, t(2)).await.unwrap();

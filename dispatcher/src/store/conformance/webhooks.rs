@@ -128,6 +128,7 @@ pub(super) async fn a_deleted_webhook_is_gone_with_all_that_waited(store: &dyn S
 pub(super) async fn a_reactivation_ends_the_pause_and_counts_it(store: &dyn Store) {
     let made = webhook(store, "a").await;
     for (paused, reactivated, total) in [(t(10), t(40), 30), (t(100), t(107), 37)] {
+        let made = store.webhook(WS, made.id).await.unwrap().unwrap();
         pause(store, &made, paused).await;
         let before = store.webhook(WS, made.id).await.unwrap().unwrap();
         assert_eq!(before.state(), WebhookState::Paused);

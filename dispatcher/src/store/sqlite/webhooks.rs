@@ -44,7 +44,8 @@ pub(super) fn create(
     let row = (id.0, workspace, lane, new.events.0, at(now), sealed, json(&health)?);
     desk.conn.prepare_cached(sql)?.execute(row)?;
     let made = load(&desk.conn, &desk.sealer, id)?;
-    made.map(|made| Created::Webhook(Box::new(made))).ok_or_else(|| Fault::Damaged("a new webhook is not there".into()))
+    made.map(|made| Created::Webhook(Box::new(made)))
+        .ok_or_else(|| Fault::Damaged("a new webhook is not there".into()))
 }
 
 /// The number of the lane towards a URL, which it is given if it has none.
