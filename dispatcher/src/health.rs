@@ -591,11 +591,10 @@ mod tests {
             let latest = real.map_or(0, |(at, _)| at.0 / width(self.policy) - 4).max(oldest);
             let long = self.episode.is_some_and(|at| now.since(at) >= self.policy.warn_for);
             let over = |share: f64| share > self.policy.warn_share;
-            if long && failures >= 3 && over(share) && over(self.share(latest).1) {
-                if !self.warned && !self.paused {
-                    self.warned = true;
-                    self.told.push((now.since(START), Notice::Warn));
-                }
+            let over = failures >= 3 && over(share) && over(self.share(latest).1);
+            if long && over && !self.warned && !self.paused {
+                self.warned = true;
+                self.told.push((now.since(START), Notice::Warn));
             }
         }
     }
