@@ -132,6 +132,7 @@ fn durations(name: &str, help: &str) -> HistogramOpts {
 }
 
 #[cfg(test)]
+#[expect(unreachable_pub, reason = "a list of metrics is its program's to show")]
 mod tests {
     use prometheus::{Histogram, IntCounterVec};
 

@@ -221,10 +221,6 @@ impl Health {
                 down.paused = true;
                 return (self, Some(Notice::Pause));
             }
-            // What its owners were told last says all there is to say.
-            if down.paused {
-                return (self, None);
-            }
         }
         if self.warns_at(policy, now) != Some(now) {
             return (self, None);
@@ -237,26 +233,24 @@ impl Health {
 
     /// When a warning is due if nothing else happens: at `earliest`, later, or never.
     fn warns_at(&self, policy: &Policy, earliest: UnixTime) -> Option<UnixTime> {
+        // What owners of a paused webhook were told last says all there is to say.
         let paused = self.down.is_some_and(|down| down.paused);
         let episode = self.episode.filter(|episode| !episode.warned && !paused)?;
         let mut window = self.window.clone();
         let mut at = UnixTime(episode.since).plus(policy.warn_for).max(earliest);
-        while window.drop_oldest(at) {
-            if window.all().is_calm(policy.warn_share) {
-                return None;
-            }
-        }
         loop {
-            let counted = window.all();
-            if counted.ill < FAILURES_MIN || counted.is_calm(policy.warn_share) {
+            let all = window.all();
+            if all.ill < FAILURES_MIN || all.is_calm(policy.warn_share) {
                 return None;
             }
-            if counted.is_over(policy.warn_share) && window.latest().is_over(policy.warn_share) {
+            if window.drop_oldest(at) {
+                continue;
+            }
+            if all.is_over(policy.warn_share) && window.latest().is_over(policy.warn_share) {
                 return Some(at);
             }
             // Only what leaves the window can change this.
             at = window.drops_at()?;
-            window.drop_oldest(at);
         }
     }
 }
@@ -374,10 +368,10 @@ mod tests {
 
     #[test]
     fn exactly_the_share_is_not_more_than_it() {
-        for percent in 1..=100_u64 {
-            let counted = window::Counted { well: 100 - percent, ill: percent };
-            assert!(!counted.is_over(percent as f64 / 100.0), "{percent} %");
-            assert!(counted.is_over((percent as f64 - 0.001) / 100.0), "{percent} %");
+        for failed in 1..=10_000_u64 {
+            let counted = window::Counted { well: 10_000 - failed, ill: failed };
+            assert!(!counted.is_over(failed as f64 / 10_000.0), "{failed} of 10,000");
+            assert!(counted.is_over((failed as f64 - 0.001) / 10_000.0), "{failed} of 10,000");
         }
     }
 
@@ -495,6 +489,87 @@ mod tests {
     }
 
     #[test]
+    fn it_is_failing_until_half_the_share_is_reached() {
+        let failing = after_all(&failing_at(&[0, 1, 6])).look(&policy(), START.plus(30 * MINUTE)).0;
+        let wells = vec![(START.plus(30 * MINUTE), Sign::Well); 117];
+        let step =
+            |health: Health, (at, sign): &(UnixTime, Sign)| health.after(&policy(), *sign, *at).0;
+        assert!(wells[..116].iter().fold(failing.clone(), step).is_failing());
+        assert!(!wells.iter().fold(failing, step).is_failing());
+    }
+
+    #[test]
+    fn an_episode_ends_even_if_nobody_looks_while_failures_are_few() {
+        let mut story = failing_at(&[0; 6]);
+        story.extend(vec![(START.plus(MINUTE), Sign::Well); 210]);
+        // Of 215 in the window from minute 31 to minute 32, 5 failed; afterwards, 5 of 5.
+        story.extend(failing_at(&[10, 10, 10, 10, 10, 33]));
+        check(story, &[]);
+    }
+
+    #[test]
+    fn a_pause_that_is_overdue_is_due_at_once() {
+        let health = after_all(&failing_at(&[0, 600, 720]));
+        let now = START.plus(25 * HOUR);
+        assert_eq!(health.look_at(&policy(), now), Some(UnixTime(now.0 + 1)));
+    }
+
+    #[test]
+    fn an_episode_without_attempts_has_ended() {
+        let health: Health = serde_json::from_str(r#"{"e":{"s":5,"x":true}}"#).unwrap();
+        assert!(!health.look(&policy(), START).0.is_failing());
+    }
+
+    #[test]
+    fn attempts_that_end_together_are_told_in_any_order() {
+        let minute = UnixTime(START.0 - START.0 % 60_000_000 + 120_000_000);
+        let before = UnixTime(minute.0 - 1_000);
+        let story = vec![(START, Sign::Ill), (minute, Sign::Ill), (before, Sign::Ill)];
+        let due = after_all(&story).look_at(&policy(), before);
+        assert_eq!(due, Some(START.plus(30 * MINUTE)));
+    }
+
+    #[test]
+    fn what_is_as_old_as_the_window_is_in_it_whatever_its_length() {
+        let policy = Policy { warn_for: Duration::from_millis(1), ..policy() };
+        for offset in 0..100 {
+            let at = UnixTime(START.0 + offset);
+            let ill = |health: Health| health.after(&policy, Sign::Ill, at).0;
+            let due = ill(ill(ill(Health::default()))).look_at(&policy, at);
+            assert_eq!(due, Some(at.plus(policy.warn_for)), "{offset}");
+        }
+    }
+
+    const DAYS: Duration = Duration::from_secs(10 * 86_400);
+
+    #[test]
+    fn a_clock_set_back_by_days_makes_neither_evidence_nor_a_longer_wait() {
+        let back = UnixTime(START.0 - u64::try_from(DAYS.as_micros()).unwrap());
+        let health = after_all(&failing_at(&[0, 1, 2]));
+        let health = health.look(&policy(), back).0;
+        let warned_at = back.plus(30 * MINUTE);
+        assert_eq!(health.look_at(&policy(), back), Some(warned_at));
+        let health = health.look(&policy(), warned_at).0;
+        assert_eq!(health.look_at(&policy(), warned_at), None, "three failures are no day of them");
+        let later = back.plus(13 * HOUR);
+        let health = health.after(&policy(), Sign::Ill, later).0;
+        assert_eq!(health.look_at(&policy(), later), Some(back.plus(24 * HOUR)));
+    }
+
+    #[test]
+    fn a_clock_set_back_does_not_make_old_failures_the_latest() {
+        let mut story = failing_at(&[0, 0, 0]);
+        story.extend(failing_at(&[9; 30]));
+        story.extend(vec![(START.plus(9 * MINUTE), Sign::Well); 1_000]);
+        story.extend(failing_at(&[31; 5]));
+        let wells = (36..43).map(|minute| (START.plus(in_minutes(minute)), Sign::Well));
+        story.extend(wells.flat_map(|well| [well, well]));
+        let health = after_all(&story);
+        assert_eq!(health.look(&policy(), START.plus(42 * MINUTE)).1, None);
+        assert_eq!(health.look(&policy(), START.plus(30 * MINUTE)).1, None);
+    }
+
+    #[test]
     fn it_is_stored_in_few_bytes() {
         let well = after_all(&traffic(Duration::ZERO, 3 * HOUR, 18_000, 0));
         let text = serde_json::to_string(&well).unwrap();
@@ -591,11 +666,10 @@ mod tests {
             let latest = real.map_or(0, |(at, _)| at.0 / width(self.policy) - 4).max(oldest);
             let long = self.episode.is_some_and(|at| now.since(at) >= self.policy.warn_for);
             let over = |share: f64| share > self.policy.warn_share;
-            if long && failures >= 3 && over(share) && over(self.share(latest).1) {
-                if !self.warned && !self.paused {
-                    self.warned = true;
-                    self.told.push((now.since(START), Notice::Warn));
-                }
+            let over = failures >= 3 && over(share) && over(self.share(latest).1);
+            if long && over && !self.warned && !self.paused {
+                self.warned = true;
+                self.told.push((now.since(START), Notice::Warn));
             }
         }
     }

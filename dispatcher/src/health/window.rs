@@ -64,9 +64,9 @@ impl Counted {
         self.failed() > self.allowed(share)
     }
 
-    /// Whether at most half of `share` failed, or none at all.
+    /// Whether at most half of `share` failed; of no attempts, none did.
     pub(super) fn is_calm(self, share: f64) -> bool {
-        self.ill == 0 || self.failed() * 2 <= self.allowed(share)
+        self.failed() * 2 <= self.allowed(share)
     }
 
     fn failed(self) -> u128 {
@@ -184,12 +184,11 @@ impl From<Window> for Kept {
 }
 
 impl From<Kept> for Window {
-    /// Takes whatever was stored; nothing is believed that could be more than a window holds.
+    /// Takes whatever was stored: what could not be counted, is as much as can.
     fn from(kept: Kept) -> Self {
         let mut window = Self { width: kept.width, buckets: Vec::new() };
         let mut number = kept.number;
-        let most = usize::try_from(BUCKETS + 1).unwrap_or(usize::MAX);
-        for counted in kept.counts.chunks_exact(3).take(most) {
+        for counted in kept.counts.chunks_exact(3) {
             let [distance, well, ill] = counted else { continue };
             number = number.saturating_add(*distance);
             let (well, ill) = (small(*well), small(*ill));
