@@ -62,7 +62,6 @@ pub struct NewWebhook {
 
 /// What came of registering a webhook.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "one is made for each new webhook, and taken apart")]
 pub enum Created {
     /// It is on disk.
     Webhook(Box<Webhook>),
