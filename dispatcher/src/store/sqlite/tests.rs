@@ -241,6 +241,33 @@ async fn one_that_goes_wrong_does_no_harm_to_its_batch() {
 }
 
 #[tokio::test]
+async fn where_the_disk_fails_the_whole_batch_has_done_nothing() {
+    let (_folder, store) = fresh();
+    let webhook = webhook(&store).await;
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let hold = store.writer.ask(move |_| {
+        wait.recv_timeout(Duration::from_secs(30)).expect("the test lets go");
+        Ok(())
+    });
+    let fails = store.writer.ask::<(), _>(|desk| {
+        desk.tally.waiting += 5;
+        let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+        Err(rusqlite::Error::SqliteFailure(full, None).into())
+    });
+    // The writer is held until the others have lined up behind it, in this order.
+    let (held, accepted, failed, ()) = tokio::join!(hold, accept(&store, "evt_1"), fails, async {
+        go.send(()).unwrap();
+    });
+    for refused in [held, accepted.map(|_| ()), failed] {
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    }
+    assert_eq!(waiting(&store, webhook).await, 0);
+    assert!(accept(&store, "evt_2").await.unwrap());
+    let figures = store.figures().await.unwrap();
+    assert_eq!((figures.waiting, waiting(&store, webhook).await), (1, 1));
+}
+
+#[tokio::test]
 async fn events_are_turned_away_while_too_much_waits_to_be_written() {
     let (_folder, store) = fresh();
     webhook(&store).await;
@@ -296,6 +323,7 @@ fn no_statement_goes_through_all_there_is() {
         sweep::UNNEEDED,
         sweep::GONE,
         sweep::OF_WORKSPACE,
+        webhooks::HOW_MANY,
         webhooks::ONE,
         webhooks::PAGE,
         "DELETE FROM attempts WHERE delivery = ?1",

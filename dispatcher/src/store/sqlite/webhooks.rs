@@ -17,7 +17,8 @@ pub(super) const PAGE: &str = select_webhooks!(
     "WHERE w.workspace = ?1 AND w.id > ?2 AND w.gone_up_to IS NULL ORDER BY w.id LIMIT ?3"
 );
 
-const HOW_MANY: &str = "SELECT count(*) FROM webhooks WHERE workspace = ?1 AND gone_up_to IS NULL";
+pub(super) const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
+    WHERE workspace = (SELECT id FROM workspaces WHERE name = ?1) AND gone_up_to IS NULL";
 
 /// Registers a webhook, unless its workspace has as many as it may have.
 pub(super) fn create(
@@ -26,13 +27,13 @@ pub(super) fn create(
     nonce: [u8; NONCE_BYTES],
     now: UnixTime,
 ) -> Result<Created, Fault> {
-    let workspace = rows::workspace(&desk.conn, &new.workspace)?;
     let mut query = desk.conn.prepare_cached(HOW_MANY)?;
-    let there = query.query_row([workspace], |row| rows::unsigned(row, 0))?;
+    let there = query.query_row([&*new.workspace], |row| rows::unsigned(row, 0))?;
     drop(query);
     if there >= new.webhooks_max {
         return Ok(Created::TooMany);
     }
+    let workspace = rows::workspace(&desk.conn, &new.workspace)?;
     let lane = lane(&desk.conn, &new.url)?;
     desk.tally.webhooks_made += 1;
     desk.tally.webhooks += 1;

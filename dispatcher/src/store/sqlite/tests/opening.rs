@@ -129,3 +129,16 @@ async fn a_copy_is_made_while_the_store_is_open_and_opens_itself() {
     assert_eq!(waiting(&copy, webhook).await, 1);
     assert_eq!(copy.ids().webhook(webhook), store.ids().webhook(webhook));
 }
+
+#[tokio::test]
+async fn a_file_is_set_up_so_that_what_was_answered_outlives_a_loss_of_power() {
+    let (_folder, store) = fresh();
+    let look = |desk: &mut crate::store::sqlite::writer::Desk| {
+        let ask = |name| desk.conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
+        let mode = desk.conn.pragma_query_value(None, "journal_mode", mode)?;
+        Ok((mode, ask("synchronous")?, ask("page_size")?))
+    };
+    // 2 is FULL: the log is on the disk before a commit says so.
+    assert_eq!(store.writer.ask(look).await.unwrap(), ("wal".to_owned(), 2, 8_192));
+}
