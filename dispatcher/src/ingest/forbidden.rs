@@ -72,7 +72,7 @@ fn is_forbidden(key: &str) -> bool {
     let bare = without_form(&name);
     let singular = bare.strip_suffix('s').unwrap_or(bare);
     let ends = |ending: &&str| bare.ends_with(*ending) || singular.ends_with(*ending);
-    ENDINGS.iter().any(|ending| ends(&ending))
+    ENDINGS.iter().any(ends)
         || WHOLE.contains(&bare)
         || HASHES.iter().any(|hash| name.ends_with(hash) || bare.ends_with(hash))
             && PASSWORDS.iter().any(|word| name.contains(word))
