@@ -286,6 +286,8 @@ mod tests {
         let foreign = GOOD.replace("ws_a", "ws_b");
         assert_eq!(check(JSON, &foreign), "403 /workspace_id");
         assert_eq!(check(JSON, &format!("[{GOOD},7,{foreign}]")), "403 2:/2/workspace_id");
+        // What names no workspace is nobody's.
+        assert_eq!(check(JSON, &GOOD.replace("ws_a", "b")), "422 /workspace_id");
     }
 
     #[test]

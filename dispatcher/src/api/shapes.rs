@@ -1,5 +1,7 @@
 //! What goes over the wire, in both directions: these types are serialised, and their schemas are
 //! what the document shows and what bodies are checked by.
+//!
+//! Those that hold a secret cannot be printed.
 
 use std::borrow::Cow;
 
@@ -90,7 +92,7 @@ impl WebhookView {
 }
 
 /// A subscription just registered, with its secret: the only time that it is shown.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct CreatedWebhook {
     /// Its identifier.
     pub(super) id: String,
@@ -107,7 +109,7 @@ pub(super) struct CreatedWebhook {
 }
 
 /// A new secret: the only time that it is shown.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct RotatedSecret {
     /// The webhook's identifier.
     pub(super) id: String,
