@@ -31,6 +31,9 @@ mod redeliveries;
 mod shapes;
 
 // core
+mod times;
+
+// core
 mod waiting;
 
 mod webhooks;

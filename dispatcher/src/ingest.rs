@@ -44,14 +44,14 @@ const STRAY_BYTES_MAX: usize = 64 * 1024;
 /// The listener of backends.
 pub struct Ingest {
     parts: Arc<Parts>,
-    waiting: AtomicUsize,
+    waiting: Waiting,
 }
 
 impl Ingest {
     /// With these parts.
     #[must_use]
     pub fn new(parts: Arc<Parts>) -> Self {
-        Self { parts, waiting: AtomicUsize::new(0) }
+        Self { parts, waiting: Waiting::default() }
     }
 
     async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
@@ -65,7 +65,10 @@ impl Ingest {
         let authorised = force.tokens.authorise(&call.headers, Scope::EventsWrite, None);
         let token = authorised.map_err(|denial| denial.reply())?;
         // Counted before the body is looked at: reading it is work as well.
-        let place = self.place(force.settings.ingest.waiting_max)?;
+        let place = self
+            .waiting
+            .enter(force.settings.ingest.waiting_max)
+            .ok_or_else(|| refuse::busy("More calls wait to be written than may."))?;
         let (checked, pointers) = checked(call, &force.settings.ingest, token)?;
         let now = self.parts.clock.now().unix;
         let events = named(checked, now).map_err(|()| refuse::broken())?;
@@ -92,13 +95,17 @@ impl Ingest {
         count("repeated", new.len() - accepted);
         metrics.deliveries_created.inc_by(deliveries as u64);
     }
+}
 
-    fn place(&self, most: usize) -> Result<Place<'_>, Reply> {
-        let place = Place(&self.waiting);
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= most {
-            return Err(refuse::busy("More calls wait to be written than may."));
-        }
-        Ok(place)
+/// How many calls wait.
+#[derive(Debug, Default)]
+struct Waiting(AtomicUsize);
+
+impl Waiting {
+    /// One more, unless there are `most` already.
+    fn enter(&self, most: usize) -> Option<Place<'_>> {
+        let place = Place(&self.0);
+        (self.0.fetch_add(1, Ordering::Relaxed) < most).then_some(place)
     }
 }
 
@@ -299,6 +306,8 @@ mod tests {
         let foreign = GOOD.replace("ws_a", "ws_b");
         assert_eq!(check(JSON, &foreign), "403 /workspace_id");
         assert_eq!(check(JSON, &format!("[{GOOD},7,{foreign}]")), "403 2:/2/workspace_id");
+        // What names no workspace is nobody's.
+        assert_eq!(check(JSON, &GOOD.replace("ws_a", "b")), "422 /workspace_id");
     }
 
     #[test]
@@ -331,6 +340,18 @@ mod tests {
         assert_eq!(reply.status, 202);
         let expected = r#"{"events":[{"id":"evt_1","new":true},{"id":"evt_2","new":false}]}"#;
         assert_eq!(reply.body, expected);
+    }
+
+    #[test]
+    fn no_more_calls_wait_than_may() {
+        let waiting = Waiting::default();
+        let (first, second) = (waiting.enter(2), waiting.enter(2));
+        assert!(first.is_some() && second.is_some());
+        assert!(waiting.enter(2).is_none());
+        drop(first);
+        assert!(waiting.enter(2).is_some(), "whoever was refused takes no place");
+        drop(second);
+        assert_eq!(waiting.0.into_inner(), 0);
     }
 
     #[test]

@@ -302,9 +302,9 @@ fn written(reply: Reply, is_head: bool) -> Response<Full<Bytes>> {
     headers.insert("cache-control", HeaderValue::from_static("no-store"));
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     for (name, value) in reply.headers {
-        // A value that no header can hold is left out rather than sent as something else.
-        if let Ok(value) = HeaderValue::from_str(&value) {
-            headers.insert(HeaderName::from_static(name), value);
+        // What no header can hold is left out rather than sent as something else.
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            headers.insert(name, value);
         }
     }
     if is_head {

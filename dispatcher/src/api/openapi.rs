@@ -15,21 +15,37 @@ pub(super) fn document() -> &'static Value {
     &DOCUMENT
 }
 
+/// What is taken and what is answered differ in what may be left out of them.
+struct Generators {
+    taken: SchemaGenerator,
+    answered: SchemaGenerator,
+}
+
+impl Generators {
+    fn new() -> Self {
+        let settings = || {
+            SchemaSettings::draft2020_12().with(|settings| {
+                settings.definitions_path = "/components/schemas".into();
+                settings.meta_schema = None;
+            })
+        };
+        let taken = settings().for_deserialize().into_generator();
+        Self { taken, answered: settings().for_serialize().into_generator() }
+    }
+}
+
 fn make() -> Value {
-    let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
-        settings.definitions_path = "/components/schemas".into();
-        settings.meta_schema = None;
-    });
-    let mut generator = settings.into_generator();
+    let mut generators = Generators::new();
     let mut paths = Map::new();
     for operation in &OPERATIONS {
         let path = paths.entry(operation.path).or_insert_with(|| Value::Object(Map::new()));
         if let Value::Object(path) = path {
             let method = operation.method.as_str().to_ascii_lowercase();
-            path.insert(method, described(operation, &mut generator));
+            path.insert(method, described(operation, &mut generators));
         }
     }
-    let mut schemas = generator.take_definitions(true);
+    let mut schemas = generators.answered.take_definitions(true);
+    schemas.extend(generators.taken.take_definitions(true));
     schemas.insert("Problem".to_owned(), problem());
     json!({
         "openapi": "3.1.0",
@@ -47,7 +63,7 @@ fn make() -> Value {
     })
 }
 
-fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
+fn described(operation: &Operation, generators: &mut Generators) -> Value {
     let mut described = json!({
         "operationId": operation.id,
         "summary": operation.summary,
@@ -59,13 +75,13 @@ fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
         }
     };
     if let Some(request) = &operation.request {
-        let schema = (request.schema)(generator).to_value();
+        let schema = (request.schema)(&mut generators.taken).to_value();
         let content = json!({"application/json": {"schema": schema}});
         put("requestBody", json!({"required": !request.optional, "content": content}));
     }
     let mut success = json!({"description": operation.summary});
     if let (Some(schema), Value::Object(success)) = (operation.response, &mut success) {
-        let schema = schema(generator).to_value();
+        let schema = schema(&mut generators.answered).to_value();
         success.insert("content".to_owned(), json!({"application/json": {"schema": schema}}));
     }
     put(
@@ -140,6 +156,7 @@ fn problem() -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::operations::request_schema;
     use super::*;
 
     #[test]
@@ -180,6 +197,20 @@ mod tests {
         for reference in found {
             let pointer = reference.strip_prefix('#').expect("a reference into the document");
             assert!(document().pointer(pointer).is_some(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn what_a_body_may_leave_out_is_described_as_it_is_checked() {
+        for operation in &OPERATIONS {
+            let Some(checked) = request_schema(operation) else { continue };
+            let described = &document()["paths"][operation.path]
+                [operation.method.as_str().to_ascii_lowercase()];
+            let schema = &described["requestBody"]["content"]["application/json"]["schema"];
+            let reference = schema["$ref"].as_str().and_then(|text| text.strip_prefix('#'));
+            let schema = document().pointer(reference.expect("a reference")).expect("a schema");
+            assert_eq!(schema.get("required"), checked.get("required"), "{}", operation.id);
+            assert_eq!(schema["additionalProperties"], checked["additionalProperties"]);
         }
     }
 

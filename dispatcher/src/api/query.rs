@@ -5,7 +5,7 @@ use weir_common::reader::suggestion;
 use weir_common::time::UnixTime;
 
 use super::operations::Parameter;
-use super::shapes::time_of;
+use super::times::time_of;
 use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
 use crate::public_id::PublicIds;
 use crate::serve::refuse::{Flaw, Flaws};

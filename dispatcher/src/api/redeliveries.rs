@@ -3,7 +3,8 @@
 //! Not here: who does them, step by step, and tells the worker.
 
 use super::query::TIME;
-use super::shapes::{JobView, RedeliveryFilter, time_of};
+use super::shapes::{JobView, RedeliveryFilter};
+use super::times::time_of;
 use super::{Asked, json};
 use crate::model::DeliveryState;
 use crate::serve::Reply;
