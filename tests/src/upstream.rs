@@ -28,6 +28,8 @@ pub struct Received {
     pub body: Vec<u8>,
     /// Whether the body has ended.
     pub complete: bool,
+    /// When its head was complete, in milliseconds since 1970.
+    pub at_ms: u64,
 }
 
 impl Received {
@@ -233,7 +235,8 @@ impl Shared {
         stream.set_write_timeout(Some(PATIENCE * 6))?;
         let mut reader = Reader::new(Tap { shared: self, connection, stream });
         while let Some(head) = reader.head()? {
-            let received = Received { connection, head, ..Received::default() };
+            let at_ms = wait::unix_millis();
+            let received = Received { connection, head, at_ms, ..Received::default() };
             let script = Arc::clone(&self.script.lock().unwrap());
             let method = received.method().to_owned();
             let framing = received.head.framing(Framing::Empty);
