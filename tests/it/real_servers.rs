@@ -199,6 +199,7 @@ fn decoded(path: &[u8]) -> Vec<u8> {
 #[track_caller]
 fn reading_nginx() -> Nginx {
     Nginx::start(|address, root| {
+        let root = root.display();
         format!(
             "server {{\n\
                listen {address}; merge_slashes on;\n\

@@ -1,7 +1,10 @@
-//! The real dispatcher in an operator's hands, and the calls that owners and backends make to it.
+//! The real dispatcher in an operator's hands, and the calls that backends make to it.
+//!
+//! Not here: the calls of owners (`api`).
 
 use serde_json::{Value, json};
 
+use crate::api::{Api, Webhook};
 use crate::client::Client;
 use crate::config::Config;
 use crate::folder::Folder;
@@ -10,7 +13,6 @@ use crate::process::{self, Finished, Process};
 use crate::receiver::sha256;
 use crate::request::Request;
 use crate::response::Response;
-use crate::wait;
 
 /// The program.
 pub const PROGRAM: &str = "weir-dispatcher";
@@ -56,10 +58,7 @@ const SECTIONS: &[(&str, &str)] = &[
         ports = []
         "#,
     ),
-    (
-        "[retry]",
-        "delays = [\"100ms\", \"200ms\", \"400ms\", \"800ms\"]\ngive_up_after = \"2s\"",
-    ),
+    ("[retry]", "delays = [\"100ms\", \"200ms\", \"400ms\", \"800ms\"]\ngive_up_after = \"2s\""),
     ("[health]", "warn_share = 0.05\nwarn_for = \"30m\"\npause_after = \"24h\""),
     ("[directory]", "source = \"file\"\npath = \"directory.toml\""),
     ("[retention]", "delivered = \"7d\"\nfailed = \"30d\""),
@@ -99,23 +98,17 @@ pub fn entry(name: &str, token: &str, workspace: &str, scopes: &str) -> String {
 pub struct Dispatcher {
     process: Process,
     folder: Folder,
+    environment: Environment,
     addresses: Addresses,
 }
+
+type Environment = Vec<(&'static str, String)>;
 
 #[derive(Debug)]
 struct Addresses {
     api: String,
     ingest: String,
     admin: String,
-}
-
-/// A webhook, and the secret that is shown once.
-#[derive(Clone, Debug)]
-pub struct Webhook {
-    /// Its public id.
-    pub id: String,
-    /// Its secret.
-    pub secret: String,
 }
 
 impl Dispatcher {
@@ -125,21 +118,36 @@ impl Dispatcher {
         Self::start_in(Folder::new(), config, directory)
     }
 
+    /// Starts a dispatcher with variables of its environment.
+    #[track_caller]
+    pub fn start_with(
+        environment: &[(&'static str, String)],
+        config: &Config,
+        directory: &str,
+    ) -> Self {
+        Self::launch(environment.to_vec(), Folder::new(), config, directory)
+    }
+
     /// Starts a dispatcher in a folder that may hold what an earlier one left.
     #[track_caller]
     pub fn start_in(folder: Folder, config: &Config, directory: &str) -> Self {
+        Self::launch(Vec::new(), folder, config, directory)
+    }
+
+    #[track_caller]
+    fn launch(environment: Environment, folder: Folder, config: &Config, directory: &str) -> Self {
         folder.write(CONFIG, &config.to_string());
         folder.write(DIRECTORY, directory);
         folder.write(TOKENS, &tokens());
-        let (process, addresses) = launch(&folder);
-        Self { process, folder, addresses }
+        let (process, addresses) = launch(&environment, &folder);
+        Self { process, folder, environment, addresses }
     }
 
     /// Starts it again on the same files, once the process before has ended.
     #[track_caller]
     pub fn start_again(&mut self) {
         self.process.wait_for_exit();
-        (self.process, self.addresses) = launch(&self.folder);
+        (self.process, self.addresses) = launch(&self.environment, &self.folder);
     }
 
     /// Asks it to stop, and checks that it ends well.
@@ -177,7 +185,7 @@ impl Dispatcher {
 
     /// Whoever holds this token, calling for that workspace.
     pub fn api<'a>(&'a self, token: &'a str, workspace: &'a str) -> Api<'a> {
-        Api { address: &self.addresses.api, token, workspace }
+        Api::new(&self.addresses.api, token, workspace)
     }
 
     /// Registers a webhook of `ws_acme`.
@@ -280,8 +288,9 @@ impl Dispatcher {
 }
 
 #[track_caller]
-fn launch(folder: &Folder) -> (Process, Addresses) {
-    let process = Process::start(PROGRAM, folder, &["run", "--config", CONFIG]);
+fn launch(environment: &Environment, folder: &Folder) -> (Process, Addresses) {
+    let run = ["run", "--config", CONFIG];
+    let process = Process::start_with(environment, PROGRAM, folder, &run);
     let [api, ingest, admin] = ["api", "ingest", "admin"].map(|name| process.listening(name));
     process.stderr().wait("that it is ready", |line| line["message"] == "ready");
     (process, Addresses { api, ingest, admin })
@@ -309,136 +318,4 @@ pub fn event(workspace: &str, kind: &str) -> Value {
         "tenant_id": "tn_1",
         "data": { "user_id": "usr_1", "email": "ada@example.com", "name": "Ada", "via_idp": "x" },
     })
-}
-
-/// Somebody with a token, calling for a workspace.
-#[derive(Clone, Copy, Debug)]
-pub struct Api<'a> {
-    address: &'a str,
-    token: &'a str,
-    workspace: &'a str,
-}
-
-impl<'a> Api<'a> {
-    /// The same, through another listener: the gateway's.
-    pub fn through(self, address: &'a str) -> Self {
-        Self { address, ..self }
-    }
-
-    /// One call below `/v1/workspaces/{workspace}`.
-    #[track_caller]
-    pub fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Response {
-        let target = format!("/v1/workspaces/{}{path}", self.workspace);
-        let request = match body {
-            Some(body) => Request::new(method, &target)
-                .field("Content-Type", "application/json")
-                .body(body.to_string()),
-            None => Request::new(method, &target),
-        };
-        let request = request.field("Authorization", &format!("Bearer {}", self.token));
-        Client::connect(self.address).call(&request)
-    }
-
-    /// GETs.
-    #[track_caller]
-    pub fn get(&self, path: &str) -> Response {
-        self.call("GET", path, None)
-    }
-
-    /// POSTs a body.
-    #[track_caller]
-    pub fn post(&self, path: &str, body: &Value) -> Response {
-        self.call("POST", path, Some(body))
-    }
-
-    /// POSTs without a body: an action.
-    #[track_caller]
-    pub fn act(&self, path: &str) -> Response {
-        self.call("POST", path, None)
-    }
-
-    /// Registers a webhook.
-    #[track_caller]
-    pub fn create_webhook(&self, url: &str, events: &[&str]) -> Webhook {
-        let answer = self.post("/webhooks", &json!({ "url": url, "events": events }));
-        let webhook = answer.expect(201).json();
-        let [id, secret] = ["id", "secret"]
-            .map(|name| webhook[name].as_str().unwrap_or_else(|| panic!("{webhook}")).to_owned());
-        Webhook { id, secret }
-    }
-
-    /// A webhook as it reads.
-    #[track_caller]
-    pub fn webhook(&self, id: &str) -> Value {
-        self.get(&format!("/webhooks/{id}")).expect(200).json()
-    }
-
-    /// Waits until a webhook is in this state.
-    #[track_caller]
-    pub fn wait_for_state(&self, id: &str, state: &str) -> Value {
-        let found = wait::within(wait::PATIENCE, || {
-            Some(self.webhook(id)).filter(|webhook| webhook["state"] == state)
-        });
-        found.unwrap_or_else(|| panic!("does not become {state}: {}", self.webhook(id)))
-    }
-
-    /// All entries of a list, page by page; `query` begins after the `?`.
-    #[track_caller]
-    pub fn list(&self, path: &str, query: &str) -> Vec<Value> {
-        let (mut all, mut cursor) = (Vec::new(), None::<String>);
-        loop {
-            let place = cursor.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
-            let page = self.get(&format!("{path}?{query}{place}")).expect(200).json();
-            all.extend(page["data"].as_array().unwrap_or_else(|| panic!("{page}")).clone());
-            cursor = page["next_cursor"].as_str().map(str::to_owned);
-            if cursor.is_none() {
-                return all;
-            }
-            assert!(all.len() < 1_000_000, "the list does not end");
-        }
-    }
-
-    /// The deliveries that a filter such as `state=waiting` lets through.
-    #[track_caller]
-    pub fn deliveries(&self, filter: &str) -> Vec<Value> {
-        self.list("/deliveries", filter)
-    }
-
-    /// A delivery with its attempts.
-    #[track_caller]
-    pub fn delivery(&self, id: &str) -> Value {
-        self.get(&format!("/deliveries/{id}")).expect(200).json()
-    }
-
-    /// Waits until the delivery of an event is as `is_it` says, and gives it with its attempts.
-    #[track_caller]
-    pub fn wait_for_delivery(&self, event: &str, is_it: impl Fn(&Value) -> bool) -> Value {
-        let look = || {
-            let listed = self.deliveries("").into_iter().find(|one| one["event_id"] == event)?;
-            Some(self.delivery(listed["id"].as_str().unwrap())).filter(|one| is_it(one))
-        };
-        wait::within(wait::PATIENCE, look).unwrap_or_else(|| {
-            panic!("the delivery of {event} does not come to it: {:#?}", self.deliveries(""))
-        })
-    }
-
-    /// Waits until so many deliveries are in this state.
-    #[track_caller]
-    pub fn wait_for_count(&self, state: &str, count: usize) -> Vec<Value> {
-        let filter = format!("state={state}");
-        wait::within(wait::PATIENCE, || {
-            Some(self.deliveries(&filter)).filter(|found| found.len() >= count)
-        })
-        .unwrap_or_else(|| panic!("{count} {state}: {:#?}", self.deliveries("")))
-    }
-
-    /// Waits until a job that redelivers is done.
-    #[track_caller]
-    pub fn wait_for_job(&self, id: &str) -> Value {
-        let path = format!("/redeliveries/{id}");
-        wait::within(wait::PATIENCE, || {
-            Some(self.get(&path).expect(200).json()).filter(|job| job["state"] == "done")
-        })
-        .unwrap_or_else(|| panic!("the job {id} is never done"))
-    }
 }

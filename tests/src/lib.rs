@@ -14,6 +14,7 @@
 )]
 
 pub mod answer;
+pub mod api;
 pub mod client;
 pub mod config;
 pub mod dispatcher;

@@ -21,7 +21,19 @@ impl Process {
     /// Starts one of our programs in `folder`.
     #[track_caller]
     pub fn start(name: &str, folder: &Folder, arguments: &[&str]) -> Self {
+        Self::start_with(&[], name, folder, arguments)
+    }
+
+    /// Starts one of our programs in `folder`, with variables of its environment.
+    #[track_caller]
+    pub fn start_with(
+        environment: &[(&'static str, String)],
+        name: &str,
+        folder: &Folder,
+        arguments: &[&str],
+    ) -> Self {
         let mut command = Command::new(program(name));
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         Self::spawn(name, command.args(arguments).current_dir(folder.root()))
     }
 
@@ -69,6 +81,12 @@ impl Process {
         let exit =
             exit.unwrap_or_else(|| panic!("{} does not end:\n{}", self.name, self.stderr.text()));
         exit.code()
+    }
+
+    /// The code it has ended with, if it has ended; -1 where a signal ended it.
+    pub fn try_wait(&mut self) -> Option<i32> {
+        let exit = self.child.try_wait().unwrap();
+        exit.map(|exit| exit.code().unwrap_or(-1))
     }
 
     /// The lines of its standard output.

@@ -64,7 +64,9 @@ impl Delivered {
     #[track_caller]
     pub fn field(&self, name: &str) -> String {
         let values = self.head.all(name);
-        let [value] = values.as_slice() else { panic!("{name} is not there once: {:?}", self.head) };
+        let [value] = values.as_slice() else {
+            panic!("{name} is not there once: {:?}", self.head)
+        };
         (*value).to_owned()
     }
 
@@ -180,26 +182,29 @@ impl Receiver {
         self.deliveries().into_iter().filter(|delivery| delivery.path() == path).collect()
     }
 
+    /// How many deliveries have arrived whole.
+    pub fn count(&self) -> usize {
+        self.upstream.look(|seen| seen.requests.iter().filter(|request| request.complete).count())
+    }
+
     /// Waits until so many deliveries have arrived whole.
     #[track_caller]
     pub fn wait(&self, count: usize) -> Vec<Delivered> {
-        let found = wait::within(wait::PATIENCE, || {
-            Some(self.deliveries()).filter(|deliveries| deliveries.len() >= count)
-        });
-        found.unwrap_or_else(|| {
-            panic!("waited in vain for {count} deliveries; saw {}", self.deliveries().len())
+        let enough = || (self.count() >= count).then(|| self.deliveries());
+        wait::within(wait::PATIENCE, enough).unwrap_or_else(|| {
+            panic!("waited in vain for {count} deliveries; saw {}", self.count())
         })
     }
 
     /// Checks that nothing arrives for so long.
     #[track_caller]
     pub fn assert_quiet(&self, time: std::time::Duration) {
-        let before = self.upstream.requests().len();
+        let seen = || self.upstream.look(|seen| seen.requests.len());
+        let before = seen();
         let deadline = Deadline::after(time);
         while let Some(left) = deadline.left() {
             wait::pass(left.min(std::time::Duration::from_millis(20)));
-            let now = self.upstream.requests();
-            assert_eq!(now.len(), before, "something was sent: {:?}", now.last());
+            assert_eq!(seen(), before, "something was sent: {:?}", self.upstream.last());
         }
     }
 }

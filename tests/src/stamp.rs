@@ -25,8 +25,9 @@ fn three(text: &str, mark: char) -> Option<[u64; 3]> {
 
 /// Days since 1970, counted the slow way that needs no thought.
 fn days(year: u64, month: u64, day: u64) -> Option<u64> {
-    let leap =
-        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
     let before: u64 = (1970..year).map(|year| if leap(year) { 366 } else { 365 }).sum();
     let february = if leap(year) { 29 } else { 28 };
     let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];

@@ -139,6 +139,11 @@ impl Upstream {
         self.shared.seen.lock().unwrap().clone()
     }
 
+    /// Looks at everything seen up to now, without a copy.
+    pub fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
+        look(&self.shared.seen.lock().unwrap())
+    }
+
     /// A copy of the requests seen up to now.
     pub fn requests(&self) -> Vec<Received> {
         self.seen().requests

@@ -1,0 +1,119 @@
+//! Owners are told by mail, once for each reason, through a real SMTP server (aiosmtpd).
+
+use serde_json::Value;
+use weir_tests::config::{Config, DIRECTORY};
+use weir_tests::dispatcher::Dispatcher;
+use weir_tests::mailbox::Mailbox;
+use weir_tests::receiver::Receiver;
+use weir_tests::wait;
+
+use super::Stage;
+use super::health::{pause, reactivate, scaled};
+use super::tls::certificates;
+
+fn mailed(config: Config, smtp: &str) -> Config {
+    scaled(config).with(
+        "[mail]",
+        &format!(
+            "smtp = \"{smtp}\"\nfrom = \"weir@example.com\"\nlink = \"https://weir.example.com\""
+        ),
+    )
+}
+
+#[test]
+fn owners_are_warned_once_and_told_of_the_pause_once() {
+    let mailbox = Mailbox::start();
+    let smtp = format!("smtp://{}", mailbox.address());
+    let mut stage = Stage::with(|config| mailed(config, &smtp));
+    stage.receiver.status(500);
+    let url = stage.receiver.url("/hidden-path?hidden=query");
+    let webhook = stage.dispatcher.create_webhook(&url, &["user.created"]);
+    stage.dispatcher.post_events("user.created", 3);
+    let acme = stage.dispatcher.acme();
+    acme.wait_for_state(&webhook.id, "paused");
+    let mails = mailbox.wait(2);
+    for mail in &mails {
+        assert_eq!(mail["to"], serde_json::json!(["owner@acme.example"]), "{mail}");
+        assert_eq!(mail["from"], "weir@example.com");
+        let said = said(mail);
+        let address = stage.receiver.upstream().address();
+        for word in [address.as_str(), "500", "https://weir.example.com", &webhook.id] {
+            assert!(said.contains(word), "{word} is not in\n{said}");
+        }
+        for word in ["hidden", &webhook.secret, "ada@example.com"] {
+            assert!(!said.contains(word), "{word} is in\n{said}");
+        }
+    }
+    assert!(said(&mails[1]).to_lowercase().contains("paused"), "{}", mails[1]);
+    assert_ne!(mails[0]["headers"]["Subject"], mails[1]["headers"]["Subject"]);
+
+    stage.dispatcher.kill();
+    stage.dispatcher.start_again();
+    wait::pass(std::time::Duration::from_secs(2));
+    assert_eq!(mailbox.mails().len(), 2, "{:#?}", mailbox.mails());
+}
+
+#[test]
+fn another_pause_is_another_mail() {
+    let mailbox = Mailbox::start();
+    let smtp = format!("smtp://{}", mailbox.address());
+    let stage = Stage::with(|config| mailed(config, &smtp));
+    let webhook = pause(&stage);
+    let told = |mails: &[Value]| {
+        let paused = |mail: &&Value| {
+            let subject = mail["headers"]["Subject"].as_str().unwrap_or_default();
+            subject.to_lowercase().contains("paused")
+        };
+        mails.iter().filter(paused).count()
+    };
+    assert_eq!(told(&mailbox.wait(2)), 1);
+    reactivate(&stage, &webhook);
+    stage.dispatcher.acme().wait_for_state(&webhook.id, "paused");
+    wait::until("the second mail of a pause", || (told(&mailbox.mails()) == 2).then_some(()));
+}
+
+#[test]
+fn a_server_that_puts_mails_off_gets_them_later() {
+    let mailbox = Mailbox::start_with(&["--refuse", "2"]);
+    let smtp = format!("smtp://{}", mailbox.address());
+    let stage = Stage::with(|config| mailed(config, &smtp));
+    pause(&stage);
+    wait::until("a mail that was put off", || (mailbox.refused() == 2).then_some(()));
+}
+
+#[test]
+fn a_mail_that_could_not_be_sent_is_sent_after_a_restart() {
+    let nobody = weir_tests::upstream::Upstream::refusing();
+    let smtp = format!("smtp://{}", nobody.address());
+    let mut stage = Stage::with(|config| mailed(config, &smtp));
+    pause(&stage);
+    stage.dispatcher.stop();
+    let mailbox = Mailbox::start();
+    let config = mailed(weir_tests::dispatcher::config(), &format!("smtp://{}", mailbox.address()));
+    stage.dispatcher.folder().write(weir_tests::dispatcher::CONFIG, &config.to_string());
+    stage.dispatcher.start_again();
+    mailbox.wait(2);
+}
+
+#[test]
+fn mails_go_encrypted_and_signed_in_where_the_server_wants_it() {
+    let folder = certificates();
+    let path = |name: &str| folder.path(name).display().to_string();
+    let (certificate, key) = (path("server.crt"), path("server.key"));
+    let mailbox = Mailbox::start_with(&["--auth", "weir:pass%word", "--tls", &certificate, &key]);
+    let smtp = format!("smtp://weir:pass%25word@{}", mailbox.address());
+    let config = mailed(weir_tests::dispatcher::config(), &smtp);
+    let trust = [("SSL_CERT_FILE", path("ca.crt"))];
+    let dispatcher = Dispatcher::start_with(&trust, &config, DIRECTORY);
+    let stage = Stage { receiver: Receiver::start(), dispatcher };
+    pause(&stage);
+    for mail in mailbox.wait(2) {
+        assert_eq!((&mail["tls"], &mail["user"]), (&true.into(), &"weir".into()), "{mail}");
+    }
+    assert!(!stage.dispatcher.log().text().contains("pass%"), "{}", stage.dispatcher.log().text());
+}
+
+/// All that a mail says.
+fn said(mail: &Value) -> String {
+    format!("{}\n{}", mail["headers"], mail["text"].as_str().unwrap())
+}
