@@ -1,4 +1,4 @@
-//! Receivers behind TLS: a certificate that holds is called, one that does not is never told a word.
+//! Receivers behind TLS: a certificate that holds is called, one that does not is told nothing.
 
 use std::process::Command;
 

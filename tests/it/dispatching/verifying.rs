@@ -1,4 +1,4 @@
-//! What customers are given to verify deliveries with holds against a delivery, and against forgery.
+//! What customers are given to verify with holds against a delivery, and against forgery.
 //!
 //! The same deliveries go to the snippets of `docs/verify/` and to the packages that verify
 //! Stripe's webhooks and those of Standard Webhooks.
