@@ -88,8 +88,11 @@ impl<'a> Api<'a> {
     pub fn list(&self, path: &str, query: &str) -> Vec<Value> {
         let (mut all, mut cursor) = (Vec::new(), None::<String>);
         loop {
-            let place = cursor.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
-            let page = self.get(&format!("{path}?{query}{place}")).expect(200).json();
+            let place = cursor.map(|cursor| format!("cursor={cursor}")).unwrap_or_default();
+            let parts = [query, &place].into_iter().filter(|part| !part.is_empty());
+            let mark = if query.is_empty() && place.is_empty() { "" } else { "?" };
+            let target = format!("{path}{mark}{}", parts.collect::<Vec<_>>().join("&"));
+            let page = self.get(&target).expect(200).json();
             all.extend(page["data"].as_array().unwrap_or_else(|| panic!("{page}")).clone());
             cursor = page["next_cursor"].as_str().map(str::to_owned);
             if cursor.is_none() {

@@ -24,7 +24,6 @@ fn one_that_stays_down_is_paused_at_its_time_and_nothing_is_sent() {
     let webhook = stage.webhook("/hook", &["user.created"]);
     let id = stage.dispatcher.post_event("user.created");
     let acme = stage.dispatcher.acme();
-    acme.wait_for_state(&webhook.id, "failing");
     acme.wait_for_state(&webhook.id, "paused");
     let paused_by = wait::unix_millis();
     let delivery = acme.wait_for_delivery(&id, |one| one["waiting_for"]["reason"] == "paused");
@@ -40,6 +39,25 @@ fn one_that_stays_down_is_paused_at_its_time_and_nothing_is_sent() {
     let waiting = acme.deliveries("state=waiting");
     assert_eq!(waiting.len(), 1 + more.len(), "{waiting:#?}");
     assert!(acme.deliveries("state=failed_permanent").is_empty());
+}
+
+#[test]
+fn one_that_fails_too_much_for_too_long_is_called_failing_until_it_recovers() {
+    let stage = Stage::with(|config| scaled(config).with("[health]", "pause_after = \"24h\""));
+    stage.receiver.status(500);
+    let webhook = stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_event("user.created");
+    let acme = stage.dispatcher.acme();
+    acme.wait_for_state(&webhook.id, "failing");
+    stage.receiver.status(200);
+    acme.wait_for_count("delivered", 1);
+    // The failures leave the window, and with them the share of failures.
+    wait::within(wait::PATIENCE, || {
+        stage.dispatcher.post_event("user.created");
+        wait::pass(Duration::from_millis(50));
+        (acme.webhook(&webhook.id)["state"] == "delivering").then_some(())
+    })
+    .unwrap_or_else(|| panic!("still failing: {}", acme.webhook(&webhook.id)));
 }
 
 #[test]
@@ -62,7 +80,8 @@ fn a_pause_outlives_a_restart_and_a_kill() {
 
 #[test]
 fn reactivated_it_is_probed_with_one_and_then_drained_in_order() {
-    let stage = Stage::with(scaled);
+    // The probe is held for as long as the test looks at the others.
+    let stage = Stage::with(|config| scaled(config).with("[egress]", "deadline = \"15s\""));
     let webhook = pause(&stage);
     let ids = stage.dispatcher.post_events("user.created", 10);
     let before = stage.receiver.count();

@@ -40,8 +40,7 @@ fn webhooks_are_listed_by_pages_too() {
 fn a_cursor_that_nobody_gave_out_is_refused() {
     let stage = Stage::new();
     let acme = stage.dispatcher.acme();
-    for query in ["cursor=nonsense", "limit=0", "limit=x", "limit=100000", "state=lost", "colour=x"]
-    {
+    for query in ["cursor=nonsense", "limit=0", "limit=x", "state=lost", "colour=x"] {
         let answer = acme.get(&format!("/deliveries?{query}"));
         let status = answer.status;
         assert!([400, 422].contains(&status), "{query}: {status}");
