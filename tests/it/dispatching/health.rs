@@ -142,7 +142,8 @@ fn a_pause_stops_the_clock_of_what_waits() {
     reactivate(&stage, &webhook);
     let done =
         acme.wait_for_delivery(text(&waiting, "event_id"), |one| one["state"] == "delivered");
-    assert!(time(&done, "deadline_at") > time(&done, "first_attempt_at") + 6_000, "{done}");
+    let lived = time(&done, "ended_at") - time(&done, "first_attempt_at");
+    assert!(lived > 3_000, "it lived on for {lived} ms: {done}");
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn of_a_batch_all_is_taken_or_nothing_and_every_fault_is_named() {
     let errors = problem["errors"].as_array().unwrap_or_else(|| panic!("{problem}"));
     let found: Vec<(u64, &str)> =
         errors.iter().map(|one| (one["index"].as_u64().unwrap(), text(one, "pointer"))).collect();
-    let expected = [(1, "/data/user/access_token"), (3, "/type"), (4, "/workspace_id")];
+    let expected = [(1, "/1/data/user/access_token"), (3, "/3/type"), (4, "/4/workspace_id")];
     assert_eq!(found, expected, "{problem}");
     assert!(!problem.to_string().contains("hidden"), "{problem}");
     stage.receiver.assert_quiet(std::time::Duration::from_millis(300));
