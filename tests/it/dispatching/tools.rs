@@ -50,7 +50,11 @@ fn listen_verifies_prints_and_forwards_what_send_test_sends() {
     let forward = receiver.url("/local");
     let arguments = ["--secret", SECRET, "--address", "127.0.0.1:0", "--forward", &forward];
     let listener = Process::start(PROGRAM, &folder, &[&["listen"], &arguments[..]].concat());
-    let url = format!("http://{}/", listener.listening("listen"));
+    let url = wait::until("where it listens", || {
+        let said = listener.stdout().text();
+        let (_, after) = said.split_once("listening on ")?;
+        Some(format!("{}/", after.lines().next()?.trim_end_matches('/')))
+    });
     run(&folder, &["send-test", "--secret", SECRET, "--url", &url]).expect(0);
     let forwarded = receiver.wait(1).remove(0);
     assert_eq!(forwarded.path(), "/local");
