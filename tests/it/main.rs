@@ -9,6 +9,7 @@
 
 mod batch;
 mod deadlines;
+mod dispatching;
 mod harness;
 mod hostile;
 mod interleavings;

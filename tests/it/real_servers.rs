@@ -3,24 +3,23 @@
 //! They are installed with the tools of development; where one is missing, its tests fail and say
 //! which package has it.
 
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use weir_tests::client::Client;
 use weir_tests::folder::Folder;
+use weir_tests::nginx::Nginx;
 use weir_tests::request::Request;
-use weir_tests::upstream::Upstream;
-use weir_tests::wait;
 use weir_tests::world::World;
 
 use crate::targets::{CONTROL_TARGETS, DATA_TARGETS};
 
 #[test]
 fn nginx_behind_the_gateway_answers_what_it_answers_alone() {
-    let nginx = Nginx::start();
-    let world = nginx.world();
+    let nginx = reading_nginx();
+    let world = world_before(&nginx);
     let file = "x".repeat(200_000);
-    nginx.folder.write("files/large.txt", &file);
-    let mut direct = Client::connect(&nginx.address);
+    nginx.folder().write("files/large.txt", &file);
+    let mut direct = Client::connect(nginx.address());
     let mut through = world.client();
     for target in ["/assets/large.txt", "/assets/missing.txt", "/v1/me", "/healthz"] {
         let direct = direct.get(target);
@@ -36,8 +35,8 @@ fn nginx_behind_the_gateway_answers_what_it_answers_alone() {
 
 #[test]
 fn nginx_reads_every_target_that_is_let_through_as_it_stands() {
-    let nginx = Nginx::start();
-    let world = nginx.world();
+    let nginx = reading_nginx();
+    let world = world_before(&nginx);
     let tables = [
         (CONTROL_TARGETS.concat(), "api.localhost"),
         (DATA_TARGETS.concat(), "in_acme.auth.localhost"),
@@ -62,8 +61,8 @@ fn nginx_reads_every_target_that_is_let_through_as_it_stands() {
 
 #[test]
 fn nginx_takes_uploads_of_every_kind() {
-    let nginx = Nginx::start();
-    let world = nginx.world();
+    let nginx = reading_nginx();
+    let world = world_before(&nginx);
     let body = vec![b'u'; 300_000];
     for request in [
         Request::post("/v1/me", body.clone()),
@@ -197,76 +196,33 @@ fn decoded(path: &[u8]) -> Vec<u8> {
 }
 
 /// An nginx of our own, which says how it read each request.
-struct Nginx {
-    child: Child,
-    address: String,
-    folder: Folder,
-}
-
-impl Nginx {
-    #[track_caller]
-    fn start() -> Self {
-        // nginx cannot choose a port; should somebody take this one first, the next will do.
-        wait::until("an nginx that serves", || {
-            let address = Upstream::refusing().address();
-            Self::start_at(address)
-        })
-    }
-
-    fn start_at(address: String) -> Option<Self> {
-        let folder = Folder::new();
-        let root = folder.root().display();
-        let config = format!(
-            "pid {root}/nginx.pid; error_log {root}/error.log; daemon off; user root;\n\
-             events {{}}\n\
-             http {{\n\
-               access_log off; client_body_temp_path {root}/bodies; proxy_temp_path {root}/p;\n\
-               fastcgi_temp_path {root}/f; uwsgi_temp_path {root}/u; scgi_temp_path {root}/s;\n\
-               types {{ text/plain txt; }} client_max_body_size 8m;\n\
-               server {{\n\
-                 listen {address}; merge_slashes on;\n\
-                 add_header X-Uri \"[$uri]\" always; add_header X-Method $request_method always;\n\
-                 location /assets/ {{ alias {root}/files/; }}\n\
-                 location / {{ return 200 \"nginx\\n\"; }}\n\
-               }}\n\
+#[track_caller]
+fn reading_nginx() -> Nginx {
+    Nginx::start(|address, root| {
+        let root = root.display();
+        format!(
+            "server {{\n\
+               listen {address}; merge_slashes on;\n\
+               add_header X-Uri \"[$uri]\" always; add_header X-Method $request_method always;\n\
+               location /assets/ {{ alias {root}/files/; }}\n\
+               location / {{ return 200 \"nginx\\n\"; }}\n\
              }}\n"
-        );
-        let file = folder.write("nginx.conf", &config);
-        let mut child = Command::new("nginx")
-            .arg("-c")
-            .arg(&file)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("nginx does not run ({error}): install it with apt"));
-        wait::until("nginx to listen or give up", || {
-            let gave_up = child.try_wait().unwrap().is_some();
-            (gave_up || Client::try_connect(&address).is_ok()).then_some(())
-        });
-        let serves = child.try_wait().unwrap().is_none();
-        serves.then_some(Self { child, address, folder })
-    }
-
-    /// A world with this nginx behind everything.
-    fn world(&self) -> World {
-        let servers = format!("servers = [\"{}\"]", self.address);
-        World::with(|config| {
-            config
-                .with("[upstreams.control]", &servers)
-                .with("[upstreams.data]", &servers)
-                .with("[upstreams.dispatcher]", &servers)
-                .with("[limits.workspace]", "requests = 4000")
-                .with("[limits.organisation]", "requests = 4000")
-                .with("[limits.address]", "requests = 4000")
-                .with("[limits.instance]", "rate = 1000\nburst = 4000")
-        })
-    }
+        )
+    })
 }
 
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        // The master asks its workers to leave; a killed one would leave them behind.
-        let id = self.child.id().to_string();
-        let _ = Command::new("kill").args(["-s", "TERM", &id]).status();
-        let _ = self.child.wait();
-    }
+/// A world with this nginx behind everything.
+#[track_caller]
+fn world_before(nginx: &Nginx) -> World {
+    let servers = format!("servers = [\"{}\"]", nginx.address());
+    World::with(|config| {
+        config
+            .with("[upstreams.control]", &servers)
+            .with("[upstreams.data]", &servers)
+            .with("[upstreams.dispatcher]", &servers)
+            .with("[limits.workspace]", "requests = 4000")
+            .with("[limits.organisation]", "requests = 4000")
+            .with("[limits.address]", "requests = 4000")
+            .with("[limits.instance]", "rate = 1000\nburst = 4000")
+    })
 }

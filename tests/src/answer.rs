@@ -4,8 +4,9 @@
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
-use crate::wait::{Deadline, PATIENCE};
+use crate::wait::{self, Deadline, PATIENCE};
 
 /// One piece of a flood; large enough that the sender is never what limits it.
 const FLOOD_PIECE_BYTES: usize = 64 * 1024;
@@ -35,6 +36,7 @@ enum Step {
     Bytes(Vec<u8>),
     Wait(Gate),
     Flood(u64),
+    Drip { piece: Vec<u8>, times: u64, every: Duration },
     End(After),
 }
 
@@ -98,6 +100,16 @@ impl Answer {
         self.then(Step::Flood(bytes))
     }
 
+    /// Then sends these bytes so many times, and lets so much time pass before each.
+    pub fn drip(self, piece: impl Into<Vec<u8>>, times: u64, every: Duration) -> Self {
+        self.then(Step::Drip { piece: piece.into(), times, every })
+    }
+
+    /// Then lets time pass, where slowness is what the test is about.
+    pub fn rest(self, time: Duration) -> Self {
+        self.drip("", 1, time)
+    }
+
     /// Then closes the connection in order.
     pub fn close(self) -> Self {
         self.then(Step::End(After::Close))
@@ -123,6 +135,12 @@ impl Answer {
                 Step::Bytes(bytes) => stream.write_all(bytes)?,
                 Step::Wait(gate) => gate.wait()?,
                 Step::Flood(bytes) => flood(&mut stream, *bytes)?,
+                Step::Drip { piece, times, every } => {
+                    for _ in 0..*times {
+                        wait::pass(*every);
+                        stream.write_all(piece)?;
+                    }
+                }
                 Step::End(after) => return Ok(*after),
             }
         }

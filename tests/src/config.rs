@@ -1,4 +1,4 @@
-//! The configuration a test's gateway starts with, and what the test changes in it.
+//! The configuration a test's program starts with, and what the test changes in it.
 //!
 //! Kept as text, so that a test can also say what is wrong on purpose.
 
@@ -191,6 +191,12 @@ struct Section {
 }
 
 impl Config {
+    /// These sections, each a header and its lines.
+    pub fn of(sections: &[(&str, &str)]) -> Self {
+        let section = |(header, lines): &(&str, &str)| Section::new(header, lines);
+        Self { sections: sections.iter().map(section).collect() }
+    }
+
     /// Sets lines of a section, each `key = value`; a section that is not there is added, and a
     /// `[[section]]` is always a new one.
     pub fn with(mut self, header: &str, lines: &str) -> Self {
@@ -226,8 +232,7 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let section = |(header, lines): &(&str, &str)| Section::new(header, lines);
-        Self { sections: SECTIONS.iter().map(section).collect() }
+        Self::of(SECTIONS)
     }
 }
 

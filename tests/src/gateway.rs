@@ -1,18 +1,17 @@
-//! Runs the real program as an operator does: files, flags, signals, exit codes, and its output.
-
-use std::env;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+//! A gateway that serves, in an operator's hands: its files, its listeners, its signals.
 
 use serde_json::Value;
 
 use crate::client::Client;
 use crate::folder::Folder;
 use crate::lines::Lines;
+use crate::process::{self, Finished, Process};
 use crate::request::Request;
 use crate::response::Response;
 use crate::wait;
 
+/// The program.
+const PROGRAM: &str = "weir-gateway";
 /// The configuration's name in the folder of a gateway.
 pub const CONFIG: &str = "gateway.toml";
 /// The directory's name in the folder of a gateway.
@@ -39,7 +38,7 @@ impl Gateway {
     pub fn start_in(folder: Folder, config: &str, directory: &str) -> Self {
         folder.write(CONFIG, config);
         folder.write(DIRECTORY, directory);
-        let process = Process::start(&folder, &["run", "--config", CONFIG]);
+        let process = Process::start(PROGRAM, &folder, &["run", "--config", CONFIG]);
         let [http, admin] = ["http", "admin"].map(|listener| process.listening(listener));
         let gateway = Self { process, folder, http, admin };
         wait::until("the gateway to be ready", || {
@@ -122,12 +121,12 @@ impl Gateway {
 
     /// The lines of the access log.
     pub fn access_log(&self) -> &Lines {
-        &self.process.stdout
+        self.process.stdout()
     }
 
     /// The lines of the log.
     pub fn log(&self) -> &Lines {
-        &self.process.stderr
+        self.process.stderr()
     }
 
     /// The folder of its files.
@@ -137,7 +136,7 @@ impl Gateway {
 
     /// The process's id.
     pub fn id(&self) -> u32 {
-        self.process.child.id()
+        self.process.id()
     }
 
     /// Lets go of the process, which must have ended, and hands on its files.
@@ -148,107 +147,8 @@ impl Gateway {
     }
 }
 
-/// What a command that ended has left behind.
-#[derive(Debug)]
-pub struct Finished {
-    /// Its exit code; `None` when a signal ended it.
-    pub code: Option<i32>,
-    /// All it said on standard output.
-    pub stdout: String,
-    /// All it said on standard error.
-    pub stderr: String,
-}
-
-impl Finished {
-    /// Checks the exit code.
-    #[track_caller]
-    pub fn expect(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
-        self
-    }
-
-    /// All it said.
-    pub fn said(&self) -> String {
-        format!("{}\n{}", self.stdout, self.stderr)
-    }
-}
-
 /// Runs `weir-gateway` with `arguments` in `folder` to its end.
 #[track_caller]
 pub fn run(folder: &Folder, arguments: &[&str]) -> Finished {
-    let mut process = Process::start(folder, arguments);
-    let code = process.wait_for_exit();
-    Finished { code, stdout: process.stdout.to_end(), stderr: process.stderr.to_end() }
-}
-
-/// Where the program under test is.
-#[track_caller]
-pub fn program() -> PathBuf {
-    if let Some(path) = env::var_os("WEIR_GATEWAY_BIN") {
-        return path.into();
-    }
-    let test = env::current_exe().unwrap();
-    let beside = test.parent().and_then(Path::parent).unwrap().join("weir-gateway");
-    assert!(
-        beside.exists(),
-        "{} is missing: run `cargo build -p weir-gateway` or set WEIR_GATEWAY_BIN",
-        beside.display()
-    );
-    beside
-}
-
-#[derive(Debug)]
-struct Process {
-    child: Child,
-    stdout: Lines,
-    stderr: Lines,
-}
-
-impl Process {
-    #[track_caller]
-    fn start(folder: &Folder, arguments: &[&str]) -> Self {
-        let mut child = Command::new(program())
-            .args(arguments)
-            .current_dir(folder.root())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdout = Lines::of(child.stdout.take().unwrap());
-        let stderr = Lines::of(child.stderr.take().unwrap());
-        Self { child, stdout, stderr }
-    }
-
-    #[track_caller]
-    fn listening(&self, listener: &str) -> String {
-        let what = format!("where {listener} listens");
-        let line = self
-            .stderr
-            .wait(&what, |line| line["message"] == "listening" && line["listener"] == listener);
-        line["address"].as_str().unwrap().to_owned()
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        let kill = Command::new("kill").args(["-s", name, &id]).status().unwrap();
-        assert!(kill.success(), "kill -s {name} {id}: {kill}");
-    }
-
-    #[track_caller]
-    fn wait_for_exit(&mut self) -> Option<i32> {
-        let exit = wait::within(wait::PATIENCE, || self.child.try_wait().unwrap());
-        let exit = exit.unwrap_or_else(|| panic!("does not end:\n{}", self.stderr.text()));
-        exit.code()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("--- what the gateway said:\n{}", self.stderr.text());
-        }
-    }
+    process::run(PROGRAM, folder, arguments)
 }

@@ -1,4 +1,5 @@
-//! The world the end-to-end tests run in: the real gateway, raw clients, recording upstreams.
+//! The world the end-to-end tests run in: the real programs, raw clients, recording
+//! upstreams and receivers.
 //!
 //! A test states what goes in as bytes and what must come out as bytes, so nothing here corrects,
 //! normalises or retries anything. Every wait has a deadline and says what it waited for.
@@ -13,15 +14,23 @@
 )]
 
 pub mod answer;
+pub mod api;
 pub mod client;
 pub mod config;
+pub mod dispatcher;
 pub mod folder;
 pub mod gateway;
 pub mod lines;
+pub mod mailbox;
 #[cfg(all(feature = "model", not(test)))]
 pub mod modelled;
+pub mod nginx;
+pub mod process;
+pub mod real;
+pub mod receiver;
 pub mod request;
 pub mod response;
+pub mod stamp;
 pub mod upstream;
 pub mod wait;
 pub mod wire;

@@ -28,6 +28,8 @@ pub struct Received {
     pub body: Vec<u8>,
     /// Whether the body has ended.
     pub complete: bool,
+    /// When its head was complete, in milliseconds since 1970.
+    pub at_ms: u64,
 }
 
 impl Received {
@@ -137,6 +139,11 @@ impl Upstream {
         self.shared.seen.lock().unwrap().clone()
     }
 
+    /// Looks at everything seen up to now, without a copy.
+    pub fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
+        look(&self.shared.seen.lock().unwrap())
+    }
+
     /// A copy of the requests seen up to now.
     pub fn requests(&self) -> Vec<Received> {
         self.seen().requests
@@ -233,7 +240,8 @@ impl Shared {
         stream.set_write_timeout(Some(PATIENCE * 6))?;
         let mut reader = Reader::new(Tap { shared: self, connection, stream });
         while let Some(head) = reader.head()? {
-            let received = Received { connection, head, ..Received::default() };
+            let at_ms = wait::unix_millis();
+            let received = Received { connection, head, at_ms, ..Received::default() };
             let script = Arc::clone(&self.script.lock().unwrap());
             let method = received.method().to_owned();
             let framing = received.head.framing(Framing::Empty);

@@ -61,7 +61,13 @@ pub fn now() -> Instant {
 }
 
 /// The wall clock in whole seconds since 1970, as `X-RateLimit-Reset` counts them.
-#[allow(clippy::disallowed_methods, reason = "the harness lives in real time")]
 pub fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+    unix_millis() / 1_000
+}
+
+/// The wall clock in milliseconds since 1970.
+#[allow(clippy::disallowed_methods, reason = "the harness lives in real time")]
+pub fn unix_millis() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(since.as_millis()).unwrap()
 }

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 use weir_tests::folder::Folder;
-use weir_tests::gateway::{CONFIG, Finished, run};
+use weir_tests::gateway::{CONFIG, run};
+use weir_tests::process::Finished;
 use weir_tests::world::World;
 
 use super::folder;

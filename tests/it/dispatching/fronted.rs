@@ -1,0 +1,56 @@
+//! The gateway and the dispatcher together: an owner's calls go through the one to the other.
+
+use serde_json::json;
+use weir_tests::world::World;
+
+use super::{Stage, text};
+
+#[test]
+fn a_webhook_is_created_through_the_gateway_and_counted_there() {
+    let stage = Stage::new();
+    let world = front(&stage);
+    let acme = stage.dispatcher.acme().through(world.gateway.http());
+    let body = json!({ "url": stage.receiver.url("/hook"), "events": ["user.created"] });
+    let created = acme.post("/webhooks", &body).expect(201);
+    let allowance = created.allowance();
+    assert_eq!((allowance.resource.as_str(), allowance.limit), ("workspace", 60));
+    assert_eq!(allowance.remaining, 59);
+    let webhook = created.json();
+    let read = acme.get(&format!("/webhooks/{}", text(&webhook, "id"))).expect(200);
+    assert_eq!(read.allowance().remaining, 58);
+    let pinged = acme.act(&format!("/webhooks/{}:ping", text(&webhook, "id"))).expect(202);
+    assert_eq!(pinged.allowance().remaining, 57);
+    stage.receiver.wait(1)[0].verify(text(&webhook, "secret"));
+    world.dispatcher.assert_untouched();
+}
+
+#[test]
+fn the_sixty_first_call_reaches_no_dispatcher() {
+    let stage = Stage::new();
+    let world = front(&stage);
+    let acme = stage.dispatcher.acme().through(world.gateway.http());
+    for _ in 0..60 {
+        acme.get("/webhooks").expect(200);
+    }
+    let body = json!({ "url": stage.receiver.url("/hook"), "events": ["user.created"] });
+    acme.post("/webhooks", &body).expect_problem(429);
+    assert!(stage.dispatcher.acme().list("/webhooks", "").is_empty());
+}
+
+#[test]
+fn a_dispatcher_that_is_down_is_a_502_and_that_is_all() {
+    let mut stage = Stage::new();
+    let world = front(&stage);
+    stage.dispatcher.stop();
+    let acme = stage.dispatcher.acme().through(world.gateway.http());
+    let answer = acme.get("/webhooks");
+    assert!((502..=504).contains(&answer.status), "{}", answer.status);
+    assert_eq!(answer.allowance().remaining, 59);
+}
+
+/// A gateway in front of the stage's dispatcher.
+#[track_caller]
+fn front(stage: &Stage) -> World {
+    let servers = format!("servers = [\"{}\"]", stage.dispatcher.api_address());
+    World::with(|config| config.with("[upstreams.dispatcher]", &servers))
+}

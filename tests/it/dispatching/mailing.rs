@@ -1,0 +1,118 @@
+//! Owners are told by mail, once for each reason, through a real SMTP server (aiosmtpd).
+
+use std::time::Duration;
+
+use serde_json::Value;
+use weir_tests::config::{Config, DIRECTORY};
+use weir_tests::dispatcher::Dispatcher;
+use weir_tests::mailbox::Mailbox;
+use weir_tests::receiver::Receiver;
+use weir_tests::wait;
+
+use super::Stage;
+use super::health::{pause, reactivate, scaled};
+use super::tls::certificates;
+
+fn mailed(config: Config, smtp: &str) -> Config {
+    scaled(config).with(
+        "[mail]",
+        &format!(
+            "smtp = \"{smtp}\"\nfrom = \"weir@example.com\"\nlink = \"https://weir.example.com\""
+        ),
+    )
+}
+
+#[test]
+fn owners_are_warned_once_and_told_of_the_pause_once() {
+    let mailbox = Mailbox::start();
+    let smtp = format!("smtp://{}", mailbox.address());
+    let mut stage = Stage::with(|config| mailed(config, &smtp));
+    stage.receiver.status(500);
+    let url = stage.receiver.url("/hidden-path?hidden=query");
+    let webhook = stage.dispatcher.create_webhook(&url, &["user.created"]);
+    stage.dispatcher.post_events("user.created", 3);
+    let acme = stage.dispatcher.acme();
+    acme.wait_for_state(&webhook.id, "paused");
+    let mails = mailbox.wait(2);
+    for mail in &mails {
+        assert_eq!(mail["to"], serde_json::json!(["owner@acme.example"]), "{mail}");
+        assert_eq!(mail["from"], "weir@example.com");
+        let said = said(mail);
+        let address = stage.receiver.upstream().address();
+        for word in [address.as_str(), "500", "https://weir.example.com", &webhook.id] {
+            assert!(said.contains(word), "{word} is not in\n{said}");
+        }
+        for word in ["hidden", &webhook.secret, "ada@example.com"] {
+            assert!(!said.contains(word), "{word} is in\n{said}");
+        }
+    }
+    assert!(said(&mails[1]).to_lowercase().contains("paused"), "{}", mails[1]);
+    assert_ne!(mails[0]["headers"]["Subject"], mails[1]["headers"]["Subject"]);
+
+    stage.dispatcher.kill();
+    stage.dispatcher.start_again();
+    wait::pass(Duration::from_secs(2));
+    assert_eq!(mailbox.mails().len(), 2, "{:#?}", mailbox.mails());
+}
+
+#[test]
+fn another_pause_is_another_mail() {
+    let mailbox = Mailbox::start();
+    let smtp = format!("smtp://{}", mailbox.address());
+    let stage = Stage::with(|config| mailed(config, &smtp));
+    let webhook = pause(&stage);
+    let told = |mails: &[Value]| {
+        let paused = |mail: &&Value| {
+            let subject = mail["headers"]["Subject"].as_str().unwrap_or_default();
+            subject.to_lowercase().contains("paused")
+        };
+        mails.iter().filter(paused).count()
+    };
+    assert_eq!(told(&mailbox.wait(2)), 1);
+    reactivate(&stage, &webhook);
+    stage.dispatcher.acme().wait_for_state(&webhook.id, "paused");
+    wait::until("the second mail of a pause", || (told(&mailbox.mails()) == 2).then_some(()));
+}
+
+#[test]
+fn a_mail_that_was_put_off_comes_later_and_once_even_after_a_kill() {
+    let mailbox = Mailbox::start_with(&["--refuse", "1"]);
+    let smtp = format!("smtp://{}", mailbox.address());
+    let mut stage = Stage::with(|config| mailed(config, &smtp));
+    pause(&stage);
+    wait::until("a mail that is put off", || (mailbox.refused() == 1).then_some(()));
+    mailbox.wait(1);
+    stage.dispatcher.kill();
+    stage.dispatcher.start_again();
+    // A server that puts a mail off is given a minute.
+    let both = Duration::from_secs(90);
+    wait::within(both, || (mailbox.mails().len() >= 2).then_some(()));
+    let mut subjects: Vec<String> =
+        mailbox.mails().iter().map(|mail| mail["headers"]["Subject"].to_string()).collect();
+    subjects.sort();
+    subjects.dedup();
+    assert_eq!((subjects.len(), mailbox.mails().len()), (2, 2), "{subjects:?}");
+}
+
+#[test]
+fn mails_go_encrypted_and_signed_in_where_the_server_wants_it() {
+    let folder = certificates();
+    let path = |name: &str| folder.path(name).display().to_string();
+    let (certificate, key) = (path("server.crt"), path("server.key"));
+    let mailbox = Mailbox::start_with(&["--auth", "weir:pass%word", "--tls", &certificate, &key]);
+    let smtp = format!("smtp://weir:pass%25word@{}", mailbox.address());
+    let config = mailed(weir_tests::dispatcher::config(), &smtp);
+    let trust = [("SSL_CERT_FILE", path("ca.crt"))];
+    let dispatcher = Dispatcher::start_with(&trust, &config, DIRECTORY);
+    let stage = Stage { receiver: Receiver::start(), dispatcher };
+    pause(&stage);
+    for mail in mailbox.wait(2) {
+        assert_eq!((&mail["tls"], &mail["user"]), (&true.into(), &"weir".into()), "{mail}");
+    }
+    assert!(!stage.dispatcher.log().text().contains("pass%"), "{}", stage.dispatcher.log().text());
+}
+
+/// All that a mail says.
+fn said(mail: &Value) -> String {
+    format!("{}\n{}", mail["headers"], mail["text"].as_str().unwrap())
+}

@@ -1,0 +1,172 @@
+//! The dispatcher in an operator's hands: files, flags, signals, the admin listener.
+
+use std::time::Duration;
+
+use weir_tests::config::DIRECTORY as DIRECTORY_TEXT;
+use weir_tests::dispatcher::{BACKEND, CONFIG, DIRECTORY, TOKENS, config, entry, run, tokens};
+use weir_tests::folder::Folder;
+use weir_tests::request::Request;
+use weir_tests::wait;
+
+use super::Stage;
+
+#[test]
+fn a_good_file_is_found_good() {
+    run(&folder(&config().to_string()), &["check", "--config", CONFIG]).expect(0);
+}
+
+#[test]
+fn every_mistake_is_reported_at_once_where_it_stands() {
+    let bad = config()
+        .with("[egress]", "deadline = \"0s\"\nallow_networks = [\"10.0.0.0/99\"]\ndeadlin = 1")
+        .with("[retry]", "delays = []\ngive_up_after = \"soon\"")
+        .with("[health]", "warn_share = 7")
+        .with("[auth]", "tokens = \"nowhere.toml\"")
+        .with("[colour]", "red = 1");
+    let folder = folder(&bad.to_string());
+    for command in ["check", "run"] {
+        let finished = run(&folder, &[command, "--config", CONFIG]).expect(64);
+        let said = finished.said();
+        for word in [
+            "deadline",
+            "allow_networks",
+            "deadlin",
+            "delays",
+            "give_up_after",
+            "warn_share",
+            "nowhere.toml",
+            "colour",
+        ] {
+            assert!(said.contains(word), "{word} is not in\n{said}");
+        }
+        let placed = said.lines().filter(|line| line.contains("dispatcher.toml:")).count();
+        assert!(placed >= 7, "each with its line:\n{said}");
+    }
+}
+
+#[test]
+fn a_bad_file_of_tokens_is_a_mistake_too() {
+    for bad in [
+        "[[tokens]]\nname = \"x\"\n",
+        "[[tokens]]\nname = \"x\"\nsha256 = \"short\"\nworkspaces = [\"*\"]\nscopes = []\n",
+        &entry("x", "x", "ws_acme", "[\"webhooks:fly\"]"),
+        "nonsense",
+    ] {
+        let folder = folder(&config().to_string());
+        folder.write(TOKENS, bad);
+        let finished = run(&folder, &["check", "--config", CONFIG]).expect(64);
+        assert!(finished.said().contains(TOKENS), "{bad}: {}", finished.said());
+    }
+}
+
+#[test]
+fn help_names_every_command_and_version_a_number() {
+    let help = run(&Folder::new(), &["--help"]).expect(0).stdout;
+    for command in ["run", "check", "backup", "listen", "verify", "send-test", "completions"] {
+        assert!(help.contains(command), "{command} is not in\n{help}");
+    }
+    let version = run(&Folder::new(), &["--version"]).expect(0).stdout;
+    assert!(version.starts_with("weir-dispatcher "), "{version}");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&Folder::new(), &["completions", shell]).expect(0).stdout;
+        assert!(script.contains("weir-dispatcher") && script.contains("send-test"), "{shell}");
+    }
+}
+
+#[test]
+fn a_reload_changes_the_schedule_the_tokens_and_whom_we_call() {
+    let stage = Stage::with(|config| config.with("[retry]", "delays = [\"60s\"]"));
+    stage.receiver.status(500);
+    stage.webhook("/hook", &["user.created"]);
+    let folder = stage.dispatcher.folder();
+    folder.write(CONFIG, &config().with("[retry]", "give_up_after = \"300ms\"").to_string());
+    let fresh = entry("fresh", "hidden-fresh", "ws_acme", "[\"webhooks:read\"]");
+    folder.write(TOKENS, &format!("{}{fresh}", tokens()));
+    let newcomer = stage.dispatcher.api("hidden-fresh", "ws_acme");
+    newcomer.get("/webhooks").expect_problem(401);
+    stage.dispatcher.signal("HUP");
+    wait::until("the new token to count", || {
+        (newcomer.get("/webhooks").status == 200).then_some(())
+    });
+    stage.dispatcher.post_event("user.created");
+    stage.dispatcher.acme().wait_for_count("failed_permanent", 1);
+
+    folder.write(CONFIG, &config().with("[egress]", "allow_networks = []").to_string());
+    stage.dispatcher.reload().expect(200);
+    let before = stage.receiver.count();
+    let id = stage.dispatcher.post_event("user.created");
+    let acme = stage.dispatcher.acme();
+    let failed = acme.wait_for_delivery(&id, |one| one["attempts"].as_u64() >= Some(1));
+    assert_eq!(super::attempts(&failed)[0].1, "blocked_address", "{failed}");
+    assert_eq!(stage.receiver.count(), before);
+}
+
+#[test]
+fn a_bad_file_is_refused_with_every_reason_and_the_old_one_stays() {
+    let stage = Stage::new();
+    let folder = stage.dispatcher.folder();
+    folder.write(CONFIG, &config().with("[retry]", "delays = []\ncolour = 1").to_string());
+    let refused = stage.dispatcher.reload().expect(422).json();
+    assert!(refused["problems"].as_array().is_some_and(|all| all.len() >= 2), "{refused}");
+    folder.write(CONFIG, &config().to_string());
+    folder.write(TOKENS, "nonsense");
+    stage.dispatcher.reload().expect(422);
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_event("user.created");
+    stage.receiver.wait(1);
+}
+
+#[test]
+fn the_metrics_tell_what_an_operator_must_know() {
+    let stage = Stage::new();
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_events("user.created", 3);
+    stage.dispatcher.acme().wait_for_count("delivered", 3);
+    let page = stage.dispatcher.ask(&Request::get("/metrics")).expect(200);
+    assert!(page.field("content-type").is_some_and(|kind| kind.starts_with("text/plain")));
+    let page = page.text();
+    let unlabelled = |word: &str| !page.contains(word);
+    assert!(unlabelled("ws_acme") && unlabelled("wh_"), "no label names a tenant\n{page}");
+    for line in page.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+        let ours = line.starts_with("weir_dispatcher_") || line.starts_with("process_");
+        assert!(ours, "{line}");
+    }
+    assert!(stage.dispatcher.metric("weir_dispatcher_past_due_oldest_seconds") < 60.0);
+    assert_eq!(stage.dispatcher.metric("weir_dispatcher_attempts_in_flight"), 0.0);
+}
+
+#[test]
+fn ready_means_that_every_listener_accepts() {
+    let stage = Stage::new();
+    stage.dispatcher.ask(&Request::get("/readyz")).expect(200);
+    stage.dispatcher.ask(&Request::get("/livez")).expect(200);
+}
+
+#[test]
+fn a_stop_with_nothing_to_do_is_over_at_once() {
+    for signal in ["TERM", "INT"] {
+        let mut stage = Stage::with(|config| config.with("[server]", "shutdown_grace = \"30s\""));
+        let before = wait::now();
+        stage.dispatcher.signal(signal);
+        assert_eq!(stage.dispatcher.wait_for_exit(), Some(0), "{signal}");
+        assert!(before.elapsed() < Duration::from_secs(10), "{:?}", before.elapsed());
+    }
+}
+
+#[test]
+fn an_admin_listener_that_others_can_reach_wants_a_token() {
+    let open = config().with("[server]", "admin = \"0.0.0.0:0\"");
+    let folder = folder(&open.to_string());
+    let finished = run(&folder, &["check", "--config", CONFIG]).expect(64);
+    assert!(finished.said().contains("admin"), "{}", finished.said());
+    assert!(!finished.said().contains(BACKEND));
+}
+
+/// A folder with these files, for commands that need no running dispatcher.
+fn folder(config: &str) -> Folder {
+    let folder = Folder::new();
+    folder.write(CONFIG, config);
+    folder.write(DIRECTORY, DIRECTORY_TEXT);
+    folder.write(TOKENS, &tokens());
+    folder
+}

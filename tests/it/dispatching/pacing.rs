@@ -1,0 +1,163 @@
+//! Never more attempts at one receiving endpoint than the pace allows, whoever registered it.
+//!
+//! Starts are read from the dispatcher to the millisecond, which must hold exactly; arrivals are
+//! measured by the receiver, where a busy machine may push them closer together.
+
+use weir_tests::answer::Answer;
+use weir_tests::config::Config;
+use weir_tests::dispatcher::{Dispatcher, QUIET, event};
+use weir_tests::wait;
+
+use super::{Stage, attempts, most_within, text};
+
+const WINDOW_MS: u64 = 2_000;
+/// Starts are told in whole milliseconds, so two that are a window apart may look one less.
+const EXACTLY_MS: u64 = WINDOW_MS - 1;
+/// Arrivals are measured at the other end of a busy machine.
+const ROUGHLY_MS: u64 = WINDOW_MS - 500;
+
+fn paced(config: Config) -> Config {
+    config
+        .with("[egress]", "requests = 5\nwindow = \"2s\"")
+        .with("[retry]", "give_up_after = \"60s\"")
+}
+
+#[test]
+fn no_window_holds_more_starts_than_are_allowed() {
+    let stage = Stage::with(paced);
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_events("user.created", 17);
+    stage.receiver.wait(17);
+    stage.dispatcher.acme().wait_for_count("delivered", 17);
+    let starts = starts(&stage.dispatcher);
+    assert_eq!(starts.len(), 17);
+    assert_eq!(most_within(&starts, EXACTLY_MS), 5, "{starts:?}");
+    assert!(most_within(&arrivals(&stage), ROUGHLY_MS) <= 5);
+    let whole = starts.iter().max().unwrap() - starts.iter().min().unwrap();
+    assert!(whole < 3 * WINDOW_MS + 3_000, "17 take three windows, not {whole} ms");
+}
+
+#[test]
+fn retries_and_pings_are_paced_with_the_rest() {
+    let stage = Stage::with(paced);
+    stage.receiver.status(500);
+    let webhook = stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_events("user.created", 3);
+    let ping = format!("/webhooks/{}:ping", webhook.id);
+    stage.dispatcher.acme().act(&ping).expect(202);
+    stage.receiver.wait(12);
+    assert!(most_within(&starts(&stage.dispatcher), EXACTLY_MS) <= 5);
+    assert!(most_within(&arrivals(&stage), ROUGHLY_MS) <= 5);
+}
+
+#[test]
+fn webhooks_of_one_url_share_the_pace_and_take_turns() {
+    let stage = Stage::with(paced);
+    stage.webhook("/hook", &["user.created"]);
+    let quiet = stage.dispatcher.api(QUIET, "ws_quiet");
+    // Another spelling of the same URL.
+    let spelling = stage.receiver.url("/x/../hook").replacen("http", "HTTP", 1);
+    quiet.create_webhook(&spelling, &["user.created"]);
+    stage.dispatcher.post_events("user.created", 20);
+    for _ in 0..5 {
+        stage.dispatcher.post(&event("ws_quiet", "user.created"));
+    }
+    let deliveries = stage.receiver.wait(15);
+    let late = &deliveries[5..15];
+    let of_quiet = late.iter().filter(|one| one.envelope()["workspace_id"] == "ws_quiet").count();
+    assert!((4..=5).contains(&of_quiet), "{of_quiet} of ten turns, with five waiting");
+    assert!(most_within(&arrivals(&stage), ROUGHLY_MS) <= 5);
+}
+
+#[test]
+fn endpoints_do_not_pace_each_other() {
+    let stage = Stage::with(paced);
+    stage.webhook("/slow", &["user.created"]);
+    stage.webhook("/other", &["plan.changed"]);
+    stage.dispatcher.post_events("user.created", 30);
+    stage.receiver.wait(5);
+    let id = stage.dispatcher.post_event("plan.changed");
+    let delivery =
+        stage.dispatcher.acme().wait_for_delivery(&id, |one| one["state"] == "delivered");
+    let (start, _) = attempts(&delivery).remove(0);
+    let waited = start - super::time(&delivery, "created_at");
+    assert!(waited < WINDOW_MS, "waited {waited} ms behind another endpoint");
+}
+
+#[test]
+fn waiting_for_the_pace_costs_no_attempt_and_says_how_long_it_takes() {
+    let stage = Stage::with(|config| {
+        config
+            .with("[egress]", "requests = 2\nwindow = \"3s\"")
+            .with("[retry]", "give_up_after = \"2s\"")
+    });
+    stage.webhook("/hook", &["user.created"]);
+    let ids = stage.dispatcher.post_events("user.created", 7);
+    stage.receiver.wait(2);
+    let acme = stage.dispatcher.acme();
+    let last = acme.wait_for_delivery(&ids[6], |one| one["waiting_for"]["reason"] == "paced");
+    let waiting = &last["waiting_for"];
+    assert_eq!(last["attempts"], 0);
+    assert!(waiting["position"].as_u64().is_some_and(|at| (3..=5).contains(&at)), "{waiting}");
+    assert!(waiting["seconds"].as_u64().is_some_and(|left| left <= 10), "{waiting}");
+    assert!(waiting["until"].is_string() && waiting["text"].is_string(), "{waiting}");
+    // Seven at two in 3 s take 9 s, far beyond the 2 s in which one that fails is given up.
+    for delivery in acme.wait_for_count("delivered", 7) {
+        assert_eq!(delivery["attempts"], 1, "{delivery}");
+    }
+}
+
+#[test]
+fn the_pace_holds_across_a_restart_and_a_kill() {
+    let mut stage = Stage::with(paced);
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_events("user.created", 25);
+    for (count, kill) in [(4, false), (8, true), (12, true), (16, false)] {
+        stage.receiver.wait(count);
+        if kill {
+            stage.dispatcher.kill();
+        } else {
+            stage.dispatcher.stop();
+        }
+        stage.dispatcher.start_again();
+    }
+    stage.dispatcher.acme().wait_for_count("delivered", 25);
+    let arrivals = arrivals(&stage);
+    assert!(most_within(&arrivals, ROUGHLY_MS) <= 5, "{arrivals:?}");
+}
+
+#[test]
+fn a_black_hole_is_given_few_sockets() {
+    let stage = Stage::with(|config| {
+        config
+            .with("[egress]", "requests = 10\nwindow = \"2s\"\ndeadline = \"1s\"")
+            .with("[retry]", "give_up_after = \"60s\"")
+    });
+    let never = weir_tests::answer::Gate::new();
+    let script = Answer::script().wait(&never);
+    stage.receiver.upstream().always(script);
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_events("user.created", 100);
+    stage.receiver.wait(5);
+    // Ten in 2 s, each for 1 s: never more than five at one time, and then one at a time.
+    for _ in 0..100 {
+        let in_flight = stage.dispatcher.metric("weir_dispatcher_attempts_in_flight");
+        assert!(in_flight <= 5.0, "{in_flight} in flight");
+        wait::pass(std::time::Duration::from_millis(20));
+    }
+    never.open();
+}
+
+/// When every attempt so far started, as the dispatcher tells it.
+#[track_caller]
+fn starts(dispatcher: &Dispatcher) -> Vec<u64> {
+    let acme = dispatcher.acme();
+    let deliveries = acme.deliveries("");
+    let each = deliveries.iter().map(|one| acme.delivery(text(one, "id")));
+    each.flat_map(|one| attempts(&one)).map(|(start, _)| start).collect()
+}
+
+/// When every delivery so far arrived, as the receiver saw it.
+fn arrivals(stage: &Stage) -> Vec<u64> {
+    stage.receiver.deliveries().iter().map(|one| one.at_ms).collect()
+}

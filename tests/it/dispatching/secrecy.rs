@@ -1,0 +1,63 @@
+//! What is never told: secrets, tokens, bodies, and the paths of URLs.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::json;
+use weir_tests::answer::Answer;
+use weir_tests::dispatcher::event;
+use weir_tests::request::Request;
+
+use super::{Stage, text};
+
+#[test]
+fn no_secret_token_body_or_path_is_ever_written_down() {
+    let mut stage = Stage::with(|config| config.with("[log]", "level = \"debug\""));
+    stage.receiver.answer(|request| match request.target().starts_with(b"/hidden-good") {
+        true => Answer::ok("hidden-answer"),
+        false => Answer::status(500).body("hidden-answer"),
+    });
+    let good = stage.webhook("/hidden-good?token=hidden-query", &["user.created"]);
+    let bad = stage.webhook("/hidden-bad", &["user.created"]);
+    let acme = stage.dispatcher.acme();
+    let rotated = acme.act(&format!("/webhooks/{}:rotate-secret", good.id)).expect(200).json();
+    let mut sent = event("ws_acme", "user.created");
+    sent["data"]["name"] = "hidden-name".into();
+    stage.dispatcher.post(&sent);
+    sent["data"]["password"] = "hidden-password".into();
+    let refused = stage.dispatcher.ingest(&sent).text();
+    assert!(!refused.contains("hidden-"), "{refused}");
+    let wrong = acme.post("/webhooks", &json!({ "url": "http://hidden-user:x@x", "events": 1 }));
+    assert!(wrong.status == 422);
+    acme.wait_for_count("delivered", 1);
+    acme.wait_for_count("failed_permanent", 1);
+    let metrics = stage.dispatcher.ask(&Request::get("/metrics")).expect(200).text();
+    stage.dispatcher.stop();
+
+    let said = [stage.dispatcher.attempt_log().to_end(), stage.dispatcher.log().to_end(), metrics];
+    for secret in [&good.secret, &bad.secret, text(&rotated, "secret")] {
+        for said in &said {
+            assert!(!said.contains(secret.trim_start_matches("whsec_")), "{said}");
+        }
+    }
+    for said in &said {
+        assert!(!said.contains("hidden-"), "{said}");
+        assert!(!said.contains("ada@example.com"), "{said}");
+    }
+}
+
+#[test]
+fn secrets_lie_sealed_on_disk() {
+    let mut stage = Stage::new();
+    let webhook = stage.webhook("/hook", &["user.created"]);
+    let secret = webhook.secret.trim_start_matches("whsec_").as_bytes().to_vec();
+    let folder = stage.dispatcher.folder();
+    let mode = std::fs::metadata(folder.path("secrets.key")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    stage.dispatcher.stop();
+    for entry in std::fs::read_dir(stage.dispatcher.folder().root()).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        let found = bytes.windows(secret.len()).any(|part| part == secret);
+        assert!(!found, "the secret stands in {}", path.display());
+    }
+}

@@ -1,0 +1,193 @@
+//! What was acknowledged arrives, however the process ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use weir_tests::answer::{Answer, Gate};
+use weir_tests::client::Client;
+use weir_tests::config::DIRECTORY;
+use weir_tests::dispatcher::{CONFIG, Dispatcher, event, ingest_request, run};
+use weir_tests::wait;
+
+use super::Stage;
+
+/// How often it is killed.
+const ROUNDS: u64 = 100;
+
+#[test]
+fn a_hundred_kills_under_load_lose_no_event_that_was_acknowledged() {
+    let mut stage = Stage::with(|config| {
+        config.with("[egress]", "requests = 4000").with("[retry]", "give_up_after = \"10m\"")
+    });
+    let webhook = stage.webhook("/hook", &["user.created"]);
+    let acknowledged = Mutex::new(BTreeSet::new());
+    for round in 0..ROUNDS {
+        let over = AtomicBool::new(false);
+        let address = stage.dispatcher.ingest_address().to_owned();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| load(&address, &over, &acknowledged));
+            }
+            // A length of its own for each round, so that no moment is spared.
+            wait::pass(Duration::from_millis(10 + round * 37 % 120));
+            stage.dispatcher.kill();
+            over.store(true, Ordering::SeqCst);
+        });
+        stage.dispatcher.start_again();
+    }
+    let acknowledged = acknowledged.into_inner().unwrap();
+    assert!(acknowledged.len() > 500, "only {} were acknowledged", acknowledged.len());
+    let arrived = || {
+        stage.receiver.upstream().look(|seen| seen.requests.len()) >= acknowledged.len()
+            && missing(&stage, &acknowledged).is_empty()
+    };
+    wait::within(wait::PATIENCE, || arrived().then_some(()));
+    assert_eq!(missing(&stage, &acknowledged), BTreeSet::new());
+    let mut bodies = BTreeMap::new();
+    for delivered in stage.receiver.deliveries() {
+        delivered.verify(&webhook.secret);
+        let body = bodies.entry(delivered.id()).or_insert_with(|| delivered.body.clone());
+        assert_eq!(*body, delivered.body, "the same bytes each time");
+    }
+}
+
+/// Posts events until the dispatcher is gone, and keeps the ids of those it acknowledged.
+fn load(address: &str, over: &AtomicBool, acknowledged: &Mutex<BTreeSet<String>>) {
+    let request = ingest_request("application/json", &event("ws_acme", "user.created").to_string());
+    let bytes = [request.head_bytes(), request.body_bytes()].concat();
+    let Ok(mut client) = Client::try_connect(address) else { return };
+    while !over.load(Ordering::SeqCst) {
+        let Ok(answer) = client.try_exchange(&bytes) else { return };
+        let Some(id) = (answer.status == 202)
+            .then(|| answer.json()["events"][0]["id"].as_str().map(str::to_owned))
+            .flatten()
+        else {
+            return;
+        };
+        acknowledged.lock().unwrap().insert(id);
+    }
+}
+
+fn missing(stage: &Stage, acknowledged: &BTreeSet<String>) -> BTreeSet<String> {
+    let arrived: BTreeSet<String> =
+        stage.receiver.deliveries().iter().map(|one| one.id()).collect();
+    acknowledged.difference(&arrived).cloned().collect()
+}
+
+#[test]
+fn a_stop_finishes_what_is_in_flight_and_begins_nothing() {
+    let mut stage = Stage::with(|config| {
+        config
+            .with("[egress]", "deadline = \"10s\"\nrequests = 2\nwindow = \"1s\"")
+            .with("[server]", "shutdown_grace = \"15s\"")
+    });
+    let gate = Gate::new();
+    stage.receiver.upstream().always(Answer::script().wait(&gate).and(Answer::status(200)));
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_events("user.created", 10);
+    stage.receiver.wait(2);
+    stage.dispatcher.signal("TERM");
+    let ingest = stage.dispatcher.ingest_address().to_owned();
+    wait::until("the listener to close", || Client::try_connect(&ingest).err());
+    let begun = stage.receiver.count();
+    gate.open();
+    assert_eq!(stage.dispatcher.wait_for_exit(), Some(0));
+    assert_eq!(stage.receiver.count(), begun, "nothing new began");
+    stage.dispatcher.start_again();
+    let acme = stage.dispatcher.acme();
+    acme.wait_for_count("delivered", 10);
+    assert_eq!(stage.receiver.count(), 10, "what was finished is not sent again");
+}
+
+#[test]
+fn the_grace_is_the_longest_a_stop_waits_and_what_was_cut_off_is_no_attempt() {
+    let mut stage = Stage::with(|config| {
+        config.with("[egress]", "deadline = \"30s\"").with("[server]", "shutdown_grace = \"500ms\"")
+    });
+    let never = Gate::new();
+    stage.receiver.upstream().always(Answer::script().wait(&never));
+    stage.webhook("/hook", &["user.created"]);
+    let id = stage.dispatcher.post_event("user.created");
+    stage.receiver.wait(1);
+    let before = wait::now();
+    stage.dispatcher.stop();
+    let waited = before.elapsed();
+    assert!(waited >= Duration::from_millis(500), "{waited:?}");
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
+    never.open();
+    stage.receiver.status(200);
+    stage.dispatcher.start_again();
+    let acme = stage.dispatcher.acme();
+    let delivery = acme.wait_for_delivery(&id, |one| one["state"] == "delivered");
+    assert_eq!(delivery["attempts"], 1, "{delivery}");
+}
+
+#[test]
+fn a_restart_goes_on_where_the_schedule_was() {
+    let mut stage =
+        Stage::with(|config| config.with("[retry]", "delays = [\"2s\"]\ngive_up_after = \"60s\""));
+    stage.receiver.status(500);
+    stage.webhook("/hook", &["user.created"]);
+    let id = stage.dispatcher.post_event("user.created");
+    stage.dispatcher.acme().wait_for_delivery(&id, |one| one["attempts"] == 1);
+    stage.receiver.status(200);
+    stage.dispatcher.stop();
+    stage.dispatcher.start_again();
+    let acme = stage.dispatcher.acme();
+    let delivery = acme.wait_for_delivery(&id, |one| one["state"] == "delivered");
+    let log = super::attempts(&delivery);
+    assert_eq!(log.len(), 2, "{delivery}");
+    assert!(log[1].0 - log[0].0 >= 1_999, "{log:?}");
+}
+
+#[test]
+fn a_second_process_on_the_same_database_is_refused() {
+    let stage = Stage::new();
+    let second = run(stage.dispatcher.folder(), &["run", "--config", CONFIG]);
+    assert!(second.code.is_some_and(|code| code != 0), "{}", second.said());
+    assert!(second.stderr.contains("dispatcher.db"), "{}", second.stderr);
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_event("user.created");
+    stage.receiver.wait(1);
+}
+
+#[test]
+fn a_backup_taken_while_it_works_opens_as_a_store() {
+    let stage = Stage::new();
+    stage.webhook("/hook", &["user.created"]);
+    let ids = stage.dispatcher.post_events("user.created", 20);
+    stage.dispatcher.acme().wait_for_count("delivered", 20);
+    let folder = stage.dispatcher.folder();
+    run(folder, &["backup", "--config", CONFIG, "backup.db"]).expect(0);
+    stage.dispatcher.post_event("user.created");
+
+    let copy = weir_tests::folder::Folder::new();
+    for (from, to) in [("backup.db", "dispatcher.db"), ("secrets.key", "secrets.key")] {
+        std::fs::copy(folder.path(from), copy.path(to)).unwrap();
+    }
+    let other = Dispatcher::start_in(copy, &weir_tests::dispatcher::config(), DIRECTORY);
+    let events: BTreeSet<String> = other
+        .acme()
+        .deliveries("state=delivered")
+        .iter()
+        .map(|one| super::text(one, "event_id").to_owned())
+        .collect();
+    assert_eq!(events, ids.into_iter().collect());
+    other.post_event("user.created");
+    other.acme().wait_for_count("delivered", 21);
+}
+
+#[test]
+fn without_the_key_of_its_secrets_it_does_not_start() {
+    let mut stage = Stage::new();
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.stop();
+    let folder = stage.dispatcher.folder();
+    std::fs::remove_file(folder.path("secrets.key")).unwrap();
+    let refused = run(folder, &["run", "--config", CONFIG]);
+    assert!(refused.code.is_some_and(|code| code != 0), "{}", refused.said());
+    assert!(refused.stderr.contains("secrets.key"), "{}", refused.stderr);
+    assert!(!folder.path("secrets.key").exists(), "no other key is made in its place");
+}

@@ -1,0 +1,116 @@
+//! Receivers behind TLS: a certificate that holds is called, one that does not is told nothing.
+
+use std::process::Command;
+
+use weir_tests::folder::Folder;
+use weir_tests::nginx::Nginx;
+use weir_tests::real;
+use weir_tests::receiver::Receiver;
+
+use super::{Stage, attempts};
+
+#[test]
+fn curl_agrees_which_certificates_hold() {
+    let (folder, receiver) = (certificates(), Receiver::start());
+    // 60: the certificate cannot be verified.
+    for (name, code) in [("server", 0), ("elsewhere", 60), ("lapsed", 60)] {
+        let nginx = before(&receiver, &folder, name);
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--cacert"]).arg(folder.path("ca.crt"));
+        let url = format!("https://{}/{name}", nginx.address());
+        let finished = real::run(curl.args(["--data", "{}", &url]));
+        assert_eq!(finished.code, Some(code), "{name}: {}", finished.said());
+    }
+    assert_eq!(receiver.wait(1)[0].path(), "/server");
+    assert_eq!(receiver.count(), 1);
+}
+
+#[test]
+fn a_certificate_of_an_authority_that_is_trusted_holds() {
+    let (folder, receiver) = (certificates(), Receiver::start());
+    let nginx = before(&receiver, &folder, "server");
+    let extra_ca = format!("extra_ca = \"{}\"", folder.path("ca.crt").display());
+    let stage =
+        Stage::with(|config| config.with("[egress]", &format!("allow_http = false\n{extra_ca}")));
+    let url = format!("https://{}/hook", nginx.address());
+    let webhook = stage.dispatcher.create_webhook(&url, &["user.created"]);
+    stage.dispatcher.post_event("user.created");
+    let delivered = receiver.wait(1).remove(0);
+    delivered.verify(&webhook.secret);
+    stage.dispatcher.acme().wait_for_count("delivered", 1);
+}
+
+#[test]
+fn one_that_does_not_hold_is_told_nothing() {
+    for (name, trusted) in [("server", false), ("elsewhere", true), ("lapsed", true)] {
+        let (folder, receiver) = (certificates(), Receiver::start());
+        let nginx = before(&receiver, &folder, name);
+        let extra_ca = format!("extra_ca = \"{}\"", folder.path("ca.crt").display());
+        let stage = Stage::with(|config| match trusted {
+            true => config.with("[egress]", &extra_ca),
+            false => config,
+        });
+        let url = format!("https://{}/hook", nginx.address());
+        stage.dispatcher.create_webhook(&url, &["user.created"]);
+        let id = stage.dispatcher.post_event("user.created");
+        let acme = stage.dispatcher.acme();
+        let failed = acme.wait_for_delivery(&id, |one| one["attempts"].as_u64() >= Some(1));
+        assert_eq!(attempts(&failed)[0].1, "tls", "{name}: {failed}");
+        receiver.upstream().assert_untouched();
+    }
+}
+
+#[test]
+fn what_speaks_no_tls_on_an_https_port_is_a_failure_of_tls() {
+    let stage = Stage::new();
+    let url = stage.receiver.url("/hook").replacen("http", "https", 1);
+    stage.dispatcher.create_webhook(&url, &["user.created"]);
+    let id = stage.dispatcher.post_event("user.created");
+    let acme = stage.dispatcher.acme();
+    let failed = acme.wait_for_delivery(&id, |one| one["attempts"].as_u64() >= Some(1));
+    assert_eq!(attempts(&failed)[0].1, "tls", "{failed}");
+    assert_eq!(stage.receiver.count(), 0);
+}
+
+/// An nginx that ends TLS with this certificate in front of a receiver.
+#[track_caller]
+fn before(receiver: &Receiver, folder: &Folder, name: &str) -> Nginx {
+    let upstream = receiver.upstream().address();
+    let path = |end: &str| folder.path(&format!("{name}.{end}")).display().to_string();
+    let (certificate, key) = (path("crt"), path("key"));
+    Nginx::start(|address, _| {
+        format!(
+            "server {{ listen {address} ssl; ssl_certificate {certificate};\n\
+             ssl_certificate_key {key}; location / {{ proxy_pass http://{upstream}; }} }}\n"
+        )
+    })
+}
+
+/// An authority, `ca`, and what it signed: `server` for 127.0.0.1, `elsewhere` for another name,
+/// and `lapsed`, whose time is over.
+#[track_caller]
+pub(super) fn certificates() -> Folder {
+    let folder = Folder::new();
+    let openssl = |arguments: &str| {
+        let mut command = Command::new("openssl");
+        real::run(command.args(arguments.split(' ')).current_dir(folder.root())).expect(0);
+    };
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    openssl(&format!(
+        "req -x509 {key} -keyout ca.key -out ca.crt -days 2 -subj /CN=weir-test-ca \
+         -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign"
+    ));
+    for (name, subject, days) in [
+        ("server", "IP:127.0.0.1", 2),
+        ("elsewhere", "DNS:example.com", 2),
+        ("lapsed", "IP:127.0.0.1", -1),
+    ] {
+        openssl(&format!("req -new {key} -keyout {name}.key -out {name}.csr -subj /CN={name}"));
+        folder.write(&format!("{name}.ext"), &format!("subjectAltName={subject}\n"));
+        openssl(&format!(
+            "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out {name}.crt \
+             -days {days} -extfile {name}.ext"
+        ));
+    }
+    folder
+}

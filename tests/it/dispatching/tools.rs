@@ -1,0 +1,81 @@
+//! The tools for customers: `listen`, `verify` and `send-test`, held against each other.
+
+use weir_tests::dispatcher::{PROGRAM, run};
+use weir_tests::folder::Folder;
+use weir_tests::process::{Finished, Process};
+use weir_tests::receiver::{Receiver, sign};
+use weir_tests::wait;
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo=";
+const BODY: &str = "{\"id\":\"evt_1\",\"type\":\"user.created\"}";
+
+#[test]
+fn verify_tells_the_true_from_the_forged_and_the_stale() {
+    let now = wait::unix_seconds();
+    let header = |t: u64, secret: &str| format!("t={t},v1={}", sign(secret, t, BODY.as_bytes()));
+    verify(&header(now, SECRET), BODY).expect(0);
+    let both = format!("{},v1={}", header(now, "whsec_b2xk"), sign(SECRET, now, BODY.as_bytes()));
+    verify(&both, BODY).expect(0);
+    for (header, body) in [
+        (header(now, "whsec_b2xk"), BODY),
+        (header(now, SECRET), "{}"),
+        (header(now - 400, SECRET), BODY),
+        (header(now + 400, SECRET), BODY),
+        ("nonsense".to_owned(), BODY),
+    ] {
+        let finished = verify(&header, body);
+        assert_eq!(finished.code, Some(1), "{header}: {}", finished.said());
+        assert!(!finished.said().contains(SECRET), "{}", finished.said());
+    }
+}
+
+#[test]
+fn send_test_sends_what_a_receiver_must_verify() {
+    let (folder, receiver) = (Folder::new(), Receiver::start());
+    let url = receiver.url("/hook");
+    run(&folder, &["send-test", "--secret", SECRET, "--url", &url]).expect(0);
+    let delivered = receiver.wait(1).remove(0);
+    delivered.verify(SECRET);
+    delivered.verify_standard(SECRET);
+    assert!(delivered.envelope()["type"].is_string());
+    receiver.status(500);
+    let failed = run(&folder, &["send-test", "--secret", SECRET, "--url", &url]);
+    assert_eq!(failed.code, Some(1), "{}", failed.said());
+    assert!(failed.said().contains("500"), "{}", failed.said());
+}
+
+#[test]
+fn listen_verifies_prints_and_forwards_what_send_test_sends() {
+    let (folder, receiver) = (Folder::new(), Receiver::start());
+    let forward = receiver.url("/local");
+    let arguments = ["--secret", SECRET, "--address", "127.0.0.1:0", "--forward", &forward];
+    let listener = Process::start(PROGRAM, &folder, &[&["listen"], &arguments[..]].concat());
+    let url = wait::until("where it listens", || {
+        let said = listener.stdout().text();
+        let (_, after) = said.split_once("listening on ")?;
+        Some(format!("{}/", after.lines().next()?.trim_end_matches('/')))
+    });
+    run(&folder, &["send-test", "--secret", SECRET, "--url", &url]).expect(0);
+    let forwarded = receiver.wait(1).remove(0);
+    assert_eq!(forwarded.path(), "/local");
+    forwarded.verify(SECRET);
+    let id = forwarded.id();
+    wait::until("the event on standard output", || {
+        listener.stdout().text().contains(&id).then_some(())
+    });
+
+    let forged = run(&folder, &["send-test", "--secret", "whsec_b2xk", "--url", &url]);
+    assert_eq!(forged.code, Some(1), "{}", forged.said());
+    assert_eq!(receiver.count(), 1, "what does not verify is not forwarded");
+    receiver.status(503);
+    let failed = run(&folder, &["send-test", "--secret", SECRET, "--url", &url]);
+    assert!(failed.said().contains("503"), "its answer is passed back: {}", failed.said());
+}
+
+#[track_caller]
+fn verify(header: &str, body: &str) -> Finished {
+    let folder = Folder::new();
+    folder.write("body", body);
+    let arguments = ["verify", "--secret", SECRET, "--header", header, "--body-file", "body"];
+    run(&folder, &arguments)
+}

@@ -1,0 +1,171 @@
+//! What customers are given to verify with holds against a delivery, and against forgery.
+//!
+//! The same deliveries go to the snippets of `docs/verify/` and to the packages that verify
+//! Stripe's webhooks and those of Standard Webhooks.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use weir_tests::folder::Folder;
+use weir_tests::process::Finished;
+use weir_tests::real;
+use weir_tests::receiver::{Delivered, sign, sign_standard};
+use weir_tests::wait;
+
+use super::Stage;
+
+#[allow(unreachable_pub, reason = "it is written for others")]
+#[path = "../../../docs/verify/verify.rs"]
+mod snippet;
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo=";
+const BODY: &str = "{\"id\":\"evt_1\",\"type\":\"user.created\",\"data\":{\"name\":\"Zoë\"}}";
+
+/// A delivery on disk, as a receiver's program meets it.
+struct Case {
+    folder: Folder,
+    secret: String,
+    headers: Value,
+}
+
+impl Case {
+    fn new(secret: &str, headers: Value, body: &[u8]) -> Self {
+        let folder = Folder::new();
+        folder.write("headers.json", &headers.to_string());
+        std::fs::write(folder.path("body"), body).unwrap();
+        Self { folder, secret: secret.to_owned(), headers }
+    }
+
+    /// Signed by the test, so many seconds ago.
+    fn signed(ago: u64, body: &str) -> Self {
+        let t = wait::unix_seconds() - ago;
+        let [old, new] = ["whsec_b2xk", SECRET].map(|secret| sign(secret, t, BODY.as_bytes()));
+        let headers = json!({
+            "service-signature": format!("t={t},v1={old},v1={new}"),
+            "webhook-id": "evt_1",
+            "webhook-timestamp": t.to_string(),
+            "webhook-signature": sign_standard(SECRET, "evt_1", t, BODY.as_bytes()),
+        });
+        Self::new(SECRET, headers, body.as_bytes())
+    }
+
+    /// As the program sent it.
+    fn captured(delivered: &Delivered, secret: &str) -> Self {
+        let fields = delivered.head.fields.iter();
+        let headers = fields.map(|(name, value)| (name.to_lowercase(), Value::from(&**value)));
+        Self::new(secret, Value::Object(headers.collect()), &delivered.body)
+    }
+
+    fn signature(&self) -> &str {
+        self.headers["service-signature"].as_str().unwrap()
+    }
+
+    /// Gives it to a package of others.
+    fn package(&self, mut command: Command, package: &str) -> Finished {
+        command.args([package, &self.secret]);
+        real::run(command.args(["headers.json", "body"].map(|name| self.folder.path(name))))
+    }
+
+    /// Gives it to every package of others.
+    fn packages(&self) -> Vec<(String, Finished)> {
+        let mut all = Vec::new();
+        for package in ["stripe", "standardwebhooks"] {
+            let python = real::python("tests/real/verify.py");
+            all.push((format!("{package} of PyPI"), self.package(python, package)));
+            let node = real::node("tests/real/verify.mjs");
+            all.push((format!("{package} of npm"), self.package(node, package)));
+        }
+        all
+    }
+
+    /// What every snippet that can run here says of it.
+    fn snippets(&self) -> Vec<(&'static str, bool)> {
+        let body = std::fs::read(self.folder.path("body")).unwrap();
+        let rust = snippet::verify(&self.secret, self.signature(), &body, wait::unix_seconds());
+        let mut all = vec![("verify.rs", rust)];
+        for (name, mut command) in [
+            ("verify.py", real::python("tests/real/snippet.py")),
+            ("verify.mjs", real::node("tests/real/snippet.mjs")),
+        ] {
+            command.arg(real::root().join("docs/verify").join(name));
+            all.push((name, self.says(&mut command)));
+        }
+        all.extend(self.go().map(|said| ("verify.go", said)));
+        all
+    }
+
+    fn says(&self, command: &mut Command) -> bool {
+        command.args([&self.secret, self.signature()]).arg(self.folder.path("body"));
+        real::run(command).expect(0).stdout.trim().parse().unwrap()
+    }
+
+    fn go(&self) -> Option<bool> {
+        if Command::new("go").arg("version").output().is_err() {
+            eprintln!("docs/verify/verify.go was not run: there is no go on this machine");
+            return None;
+        }
+        let read = |path: &str| std::fs::read_to_string(real::root().join(path)).unwrap();
+        self.folder.write("go.mod", "module snippet\n\ngo 1.19\n");
+        self.folder.write("main.go", &read("tests/real/snippet.go"));
+        self.folder.write("verify/verify.go", &read("docs/verify/verify.go"));
+        let program = self.folder.path("snippet");
+        let mut build = Command::new("go");
+        build.args(["build", "-o"]).arg(&program).current_dir(self.folder.root());
+        real::run(&mut build).expect(0);
+        Some(self.says(&mut Command::new(program)))
+    }
+}
+
+#[test]
+fn the_packages_of_others_accept_what_is_signed_as_the_contract_says() {
+    for (name, finished) in Case::signed(0, BODY).packages() {
+        assert_eq!(finished.code, Some(0), "{name}: {}", finished.said());
+    }
+}
+
+#[test]
+fn the_packages_of_others_refuse_what_is_forged_or_stale() {
+    for case in [Case::signed(0, &BODY.replace("Zoë", "Zoe")), Case::signed(400, BODY)] {
+        for (name, finished) in case.packages() {
+            assert_ne!(finished.code, Some(0), "{name}");
+            let said = finished.said().to_lowercase();
+            assert!(
+                ["signature", "timestamp", "tolerance"].iter().any(|word| said.contains(word)),
+                "{name} broke rather than refuse: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_snippets_of_the_documents_tell_the_true_from_the_forged() {
+    for (case, good) in [
+        (Case::signed(0, BODY), true),
+        (Case::signed(290, BODY), true),
+        (Case::signed(310, BODY), false),
+        (Case::signed(0, &format!("{BODY} ")), false),
+        (Case::new(SECRET, json!({ "service-signature": "" }), b"{}"), false),
+        (Case::new(SECRET, json!({ "service-signature": "t=x,v1=é,=" }), b"{}"), false),
+    ] {
+        for (name, said) in case.snippets() {
+            assert_eq!(said, good, "{name} of {}", case.headers);
+        }
+    }
+}
+
+#[test]
+fn a_real_delivery_verifies_with_every_package_and_every_snippet() {
+    let stage = Stage::new();
+    let webhook = stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_event("user.created");
+    let delivered = stage.receiver.wait(1).remove(0);
+    delivered.verify(&webhook.secret);
+    delivered.verify_standard(&webhook.secret);
+    let case = Case::captured(&delivered, &webhook.secret);
+    for (name, finished) in case.packages() {
+        assert_eq!(finished.code, Some(0), "{name}: {}", finished.said());
+    }
+    for (name, said) in case.snippets() {
+        assert!(said, "{name}");
+    }
+}

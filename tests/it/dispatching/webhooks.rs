@@ -1,0 +1,253 @@
+//! A webhook's life: registered, read, changed, pinged, its secret rotated, deleted.
+
+use std::time::Duration;
+
+use serde_json::json;
+use weir_tests::answer::Answer;
+use weir_tests::receiver::Delivered;
+use weir_tests::wait;
+
+use super::{Stage, text, time};
+
+const EVENTS: [&str; 11] = [
+    "user.created",
+    "user.updated",
+    "user.deleted",
+    "session.started",
+    "session.ended",
+    "tenant.created",
+    "tenant.deleted",
+    "plan.changed",
+    "subscription.past_due",
+    "mau.threshold_warning",
+    "signups_blocked",
+];
+
+#[test]
+fn the_secret_is_shown_once_and_never_again() {
+    let stage = Stage::new();
+    let acme = stage.dispatcher.acme();
+    let url = stage.receiver.url("/hook");
+    let created = acme.post("/webhooks", &json!({ "url": url, "events": EVENTS })).expect(201);
+    let created = created.json();
+    assert!(text(&created, "id").starts_with("wh_"), "{created}");
+    let secret = text(&created, "secret").to_owned();
+    assert!(secret.starts_with("whsec_") && secret.len() >= 38, "{secret}");
+    assert_eq!(created["url"], url);
+    assert_eq!(created["events"], json!(EVENTS));
+    assert!(time(&created, "created_at").abs_diff(wait::unix_millis()) < 60_000, "{created}");
+
+    let id = text(&created, "id");
+    let read = acme.get(&format!("/webhooks/{id}")).expect(200);
+    assert!(!read.text().contains("secret"), "{}", read.text());
+    let read = read.json();
+    for field in ["id", "url", "events", "created_at"] {
+        assert_eq!(read[field], created[field], "{field}");
+    }
+    assert_eq!(read["state"], "delivering");
+    let listed = acme.get("/webhooks").expect(200);
+    assert!(!listed.text().contains("secret"), "{}", listed.text());
+    assert_eq!(listed.json()["data"], json!([read]));
+}
+
+#[test]
+fn two_webhooks_never_have_the_same_secret() {
+    let stage = Stage::new();
+    let [one, two] = ["/a", "/a"].map(|path| stage.webhook(path, &["user.created"]));
+    assert_ne!(one.secret, two.secret);
+    assert_ne!(one.id, two.id);
+}
+
+#[test]
+fn a_webhook_is_told_of_what_it_asked_for_and_of_nothing_else() {
+    let stage = Stage::new();
+    stage.webhook("/users", &["user.created", "user.deleted"]);
+    stage.webhook("/all", &EVENTS);
+    let ids: Vec<String> = EVENTS.map(|kind| stage.dispatcher.post_event(kind)).into();
+    stage.receiver.wait(13);
+    let ids_at = |path: &str| -> Vec<String> {
+        let mut ids: Vec<_> =
+            stage.receiver.deliveries_at(path).iter().map(Delivered::id).collect();
+        ids.sort();
+        ids
+    };
+    let mut all = ids.clone();
+    all.sort();
+    assert_eq!(ids_at("/all"), all);
+    let mut users = vec![ids[0].clone(), ids[2].clone()];
+    users.sort();
+    assert_eq!(ids_at("/users"), users);
+}
+
+#[test]
+fn what_is_no_url_to_call_is_refused_with_its_reason() {
+    let stage = Stage::with(|config| {
+        config.with("[egress]", "allow_http = false\nallow_networks = []\nports = [443, 8443]")
+    });
+    let long = format!("https://example.com/{}", "x".repeat(2_048));
+    for url in [
+        "http://example.com/",
+        "https://user:password@example.com/",
+        "https://example.com/#fragment",
+        "https://example.com:22/",
+        "https://127.0.0.1/",
+        "https://[::1]/",
+        "https://[::ffff:10.0.0.1]/",
+        "https://[64:ff9b::a00:1]/",
+        "https://[2002:0a00:0001::]/",
+        "https://169.254.169.254/latest/meta-data",
+        "https://0x7f.1/",
+        "https://2130706433/",
+        "https://10.1.2.3/",
+        "ftp://example.com/",
+        "/relative",
+        "",
+        &long,
+    ] {
+        let body = json!({ "url": url, "events": ["user.created"] });
+        let problem = stage.dispatcher.acme().post("/webhooks", &body).expect_problem(422);
+        assert!(problem.to_string().contains("/url"), "{url}: {problem}");
+    }
+    assert!(stage.dispatcher.acme().list("/webhooks", "").is_empty());
+}
+
+#[test]
+fn what_is_no_webhook_is_refused_field_by_field() {
+    let stage = Stage::new();
+    let url = stage.receiver.url("/");
+    let acme = stage.dispatcher.acme();
+    for (body, pointer) in [
+        (json!({ "url": url, "events": [] }), "/events"),
+        (json!({ "url": url, "events": ["user.created", "user.exploded"] }), "/events/1"),
+        (json!({ "url": url, "events": ["webhook.ping"] }), "/events/0"),
+        (json!({ "url": url, "events": "user.created" }), "/events"),
+        (json!({ "url": url }), "/events"),
+        (json!({ "events": ["user.created"] }), "/url"),
+        (json!({ "url": 7, "events": ["user.created"] }), "/url"),
+        (json!({ "url": url, "events": ["user.created"], "colour": "red" }), "/colour"),
+    ] {
+        let problem = acme.post("/webhooks", &body).expect_problem(422);
+        assert!(problem.to_string().contains(pointer), "{body}: {problem}");
+    }
+    for path in ["/webhooks/wh_nonsense", "/webhooks/42", "/deliveries/dlv_nonsense"] {
+        acme.get(path).expect_problem(404);
+    }
+    let other_way = acme.call("PUT", "/webhooks", Some(&json!({}))).expect(405);
+    assert!(other_way.field("allow").is_some_and(|allow| allow.contains("POST")));
+}
+
+#[test]
+fn a_changed_webhook_goes_by_what_it_was_changed_to() {
+    let stage = Stage::new();
+    let webhook = stage.webhook("/old", &["user.created"]);
+    let acme = stage.dispatcher.acme();
+    let path = format!("/webhooks/{}", webhook.id);
+    let change = json!({ "url": stage.receiver.url("/new") });
+    let changed = acme.call("PATCH", &path, Some(&change)).expect(200).json();
+    assert_eq!(changed["url"], change["url"]);
+    assert_eq!(changed["events"], json!(["user.created"]), "what was not named stays");
+    stage.dispatcher.post_event("user.created");
+    let delivered = stage.receiver.wait(1).remove(0);
+    assert_eq!(delivered.path(), "/new");
+    delivered.verify(&webhook.secret);
+
+    let change = json!({ "events": ["plan.changed"] });
+    acme.call("PATCH", &path, Some(&change)).expect(200);
+    stage.dispatcher.post_event("user.created");
+    let id = stage.dispatcher.post_event("plan.changed");
+    assert_eq!(stage.receiver.wait(2)[1].id(), id);
+    let wrong = json!({ "url": "nonsense" });
+    acme.call("PATCH", &path, Some(&wrong)).expect_problem(422);
+}
+
+#[test]
+fn what_waits_goes_to_the_new_url() {
+    let stage = Stage::new();
+    stage.receiver.answer(|request| match request.target().as_slice() {
+        b"/old" => Answer::status(500),
+        _ => Answer::status(200),
+    });
+    let webhook = stage.webhook("/old", &["user.created"]);
+    let id = stage.dispatcher.post_event("user.created");
+    stage.receiver.wait(1);
+    let change = json!({ "url": stage.receiver.url("/new") });
+    let path = format!("/webhooks/{}", webhook.id);
+    stage.dispatcher.acme().call("PATCH", &path, Some(&change)).expect(200);
+    let delivery =
+        stage.dispatcher.acme().wait_for_delivery(&id, |one| one["ended_at"].is_string());
+    assert_eq!(delivery["state"], "delivered", "{delivery}");
+    assert_eq!(stage.receiver.deliveries_at("/new").len(), 1);
+}
+
+#[test]
+fn a_deleted_webhook_is_gone_and_nothing_more_is_sent() {
+    let stage = Stage::new();
+    stage.receiver.status(500);
+    let webhook = stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_event("user.created");
+    stage.receiver.wait(1);
+    let path = format!("/webhooks/{}", webhook.id);
+    let acme = stage.dispatcher.acme();
+    acme.call("DELETE", &path, None).expect(204);
+    acme.get(&path).expect_problem(404);
+    acme.call("DELETE", &path, None).expect_problem(404);
+    assert!(acme.list("/webhooks", "").is_empty());
+    // One that had begun when it was deleted may still arrive.
+    wait::pass(Duration::from_millis(300));
+    stage.dispatcher.post_event("user.created");
+    stage.receiver.assert_quiet(Duration::from_secs(1));
+}
+
+#[test]
+fn a_ping_is_a_signed_delivery_at_once_that_nobody_subscribed_to() {
+    let stage = Stage::new();
+    let webhook = stage.webhook("/hook", &["plan.changed"]);
+    let path = format!("/webhooks/{}:ping", webhook.id);
+    stage.dispatcher.acme().act(&path).expect(202);
+    let delivered = stage.receiver.wait(1).remove(0);
+    delivered.verify(&webhook.secret);
+    delivered.verify_standard(&webhook.secret);
+    let envelope = delivered.envelope();
+    assert_eq!(envelope["type"], "webhook.ping");
+    assert_eq!(envelope["workspace_id"], "ws_acme");
+}
+
+#[test]
+fn both_secrets_sign_while_one_takes_the_place_of_the_other() {
+    let stage = Stage::with(|config| config.with("[secrets]", "rotation_overlap = \"2s\""));
+    let webhook = stage.webhook("/hook", &["user.created"]);
+    let path = format!("/webhooks/{}:rotate-secret", webhook.id);
+    let rotated = stage.dispatcher.acme().act(&path).expect(200).json();
+    let fresh = text(&rotated, "secret").to_owned();
+    assert_eq!(rotated["id"], webhook.id.as_str());
+    assert_ne!(fresh, webhook.secret);
+    let until = time(&rotated, "previous_valid_until");
+    assert!(until.abs_diff(wait::unix_millis() + 2_000) < 2_000, "{rotated}");
+
+    stage.dispatcher.post_event("user.created");
+    let both = stage.receiver.wait(1).remove(0);
+    assert_eq!(both.signed().v1.len(), 2);
+    for secret in [&fresh, &webhook.secret] {
+        both.verify(secret);
+        both.verify_standard(secret);
+    }
+    wait::until("the end of the overlap", || (wait::unix_millis() > until + 50).then_some(()));
+    stage.dispatcher.post_event("user.created");
+    let one = stage.receiver.wait(2).remove(1);
+    assert_eq!(one.signed().v1.len(), 1);
+    one.verify(&fresh);
+}
+
+#[test]
+fn a_workspace_has_no_more_webhooks_than_it_may() {
+    let stage = Stage::with(|config| config.with("[webhooks]", "per_workspace_max = 2"));
+    let acme = stage.dispatcher.acme();
+    let [first, _] = ["/a", "/b"].map(|path| stage.webhook(path, &["user.created"]));
+    let third = json!({ "url": stage.receiver.url("/c"), "events": ["user.created"] });
+    let refused = acme.post("/webhooks", &third);
+    let status = refused.status;
+    assert!([403, 409, 422].contains(&status), "{status}");
+    refused.expect_problem(status);
+    acme.call("DELETE", &format!("/webhooks/{}", first.id), None).expect(204);
+    acme.post("/webhooks", &third).expect(201);
+}

@@ -1,0 +1,78 @@
+//! An nginx of a test's own, on a port of its own.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::client::Client;
+use crate::folder::Folder;
+use crate::upstream::Upstream;
+use crate::wait;
+
+/// An nginx that serves.
+#[derive(Debug)]
+pub struct Nginx {
+    child: Child,
+    address: String,
+    folder: Folder,
+}
+
+impl Nginx {
+    /// Starts one that serves the `server` blocks which `servers` writes, given the address to
+    /// listen at and a folder for files.
+    #[track_caller]
+    pub fn start(servers: impl Fn(&str, &Path) -> String) -> Self {
+        // nginx cannot choose a port; should somebody take this one first, the next will do.
+        wait::until("an nginx that serves", || {
+            let address = Upstream::refusing().address();
+            Self::start_at(address, &servers)
+        })
+    }
+
+    fn start_at(address: String, servers: impl Fn(&str, &Path) -> String) -> Option<Self> {
+        let folder = Folder::new();
+        let root = folder.root().display();
+        let servers = servers(&address, folder.root());
+        let config = format!(
+            "pid {root}/nginx.pid; error_log {root}/error.log; daemon off; user root;\n\
+             events {{}}\n\
+             http {{\n\
+               access_log off; client_body_temp_path {root}/bodies; proxy_temp_path {root}/p;\n\
+               fastcgi_temp_path {root}/f; uwsgi_temp_path {root}/u; scgi_temp_path {root}/s;\n\
+               types {{ text/plain txt; }} client_max_body_size 8m;\n\
+               {servers}\n\
+             }}\n"
+        );
+        let file = folder.write("nginx.conf", &config);
+        let mut child = Command::new("nginx")
+            .arg("-c")
+            .arg(&file)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("nginx does not run ({error}): install it with apt"));
+        wait::until("nginx to listen or give up", || {
+            let gave_up = child.try_wait().unwrap().is_some();
+            (gave_up || Client::try_connect(&address).is_ok()).then_some(())
+        });
+        let serves = child.try_wait().unwrap().is_none();
+        serves.then_some(Self { child, address, folder })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The folder of its files.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // The master asks its workers to leave; a killed one would leave them behind.
+        let id = self.child.id().to_string();
+        let _ = Command::new("kill").args(["-s", "TERM", &id]).status();
+        let _ = self.child.wait();
+    }
+}

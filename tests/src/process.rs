@@ -1,0 +1,179 @@
+//! Runs a real program as an operator does: files, flags, signals, exit codes, and its output.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::folder::Folder;
+use crate::lines::Lines;
+use crate::wait;
+
+/// One of our programs while it runs; killed on drop.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    stdout: Lines,
+    stderr: Lines,
+}
+
+impl Process {
+    /// Starts one of our programs in `folder`.
+    #[track_caller]
+    pub fn start(name: &str, folder: &Folder, arguments: &[&str]) -> Self {
+        Self::start_with(&[], name, folder, arguments)
+    }
+
+    /// Starts one of our programs in `folder`, with variables of its environment.
+    #[track_caller]
+    pub fn start_with(
+        environment: &[(&'static str, String)],
+        name: &str,
+        folder: &Folder,
+        arguments: &[&str],
+    ) -> Self {
+        let mut command = Command::new(program(name));
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        Self::spawn(name, command.args(arguments).current_dir(folder.root()))
+    }
+
+    /// Starts any program, with nothing to read.
+    #[track_caller]
+    pub fn spawn(name: &str, command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+        let stdout = Lines::of(child.stdout.take().unwrap());
+        let stderr = Lines::of(child.stderr.take().unwrap());
+        Self { name: name.to_owned(), child, stdout, stderr }
+    }
+
+    /// Where a listener of this name is, as the program says it.
+    #[track_caller]
+    pub fn listening(&self, listener: &str) -> String {
+        let what = format!("where {listener} listens");
+        let line = self
+            .stderr
+            .wait(&what, |line| line["message"] == "listening" && line["listener"] == listener);
+        line["address"].as_str().unwrap().to_owned()
+    }
+
+    /// Sends a signal by its name, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let kill = Command::new("kill").args(["-s", name, &id]).status().unwrap();
+        assert!(kill.success(), "kill -s {name} {id}: {kill}");
+    }
+
+    /// Kills it, and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until the process is gone; `None` when a signal ended it.
+    #[track_caller]
+    pub fn wait_for_exit(&mut self) -> Option<i32> {
+        let exit = wait::within(wait::PATIENCE, || self.child.try_wait().unwrap());
+        let exit =
+            exit.unwrap_or_else(|| panic!("{} does not end:\n{}", self.name, self.stderr.text()));
+        exit.code()
+    }
+
+    /// The code it has ended with, if it has ended; -1 where a signal ended it.
+    pub fn try_wait(&mut self) -> Option<i32> {
+        let exit = self.child.try_wait().unwrap();
+        exit.map(|exit| exit.code().unwrap_or(-1))
+    }
+
+    /// The lines of its standard output.
+    pub fn stdout(&self) -> &Lines {
+        &self.stdout
+    }
+
+    /// The lines of its standard error.
+    pub fn stderr(&self) -> &Lines {
+        &self.stderr
+    }
+
+    /// Its id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The memory it really uses, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().unwrap();
+        kib * 1024
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- what {} said:\n{}", self.name, self.stderr.text());
+        }
+    }
+}
+
+/// What a command that ended has left behind.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// All it said on standard output.
+    pub stdout: String,
+    /// All it said on standard error.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Checks the exit code.
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// All it said.
+    pub fn said(&self) -> String {
+        format!("{}\n{}", self.stdout, self.stderr)
+    }
+}
+
+/// Runs one of our programs with `arguments` in `folder` to its end.
+#[track_caller]
+pub fn run(name: &str, folder: &Folder, arguments: &[&str]) -> Finished {
+    finish(Process::start(name, folder, arguments))
+}
+
+/// Waits for the end of a process, and gives what it has left.
+#[track_caller]
+pub fn finish(mut process: Process) -> Finished {
+    let code = process.wait_for_exit();
+    Finished { code, stdout: process.stdout.to_end(), stderr: process.stderr.to_end() }
+}
+
+/// Where a program under test is: beside the tests, or where `WEIR_GATEWAY_BIN` and the like say.
+#[track_caller]
+pub fn program(name: &str) -> PathBuf {
+    let variable = format!("{}_BIN", name.to_uppercase().replace('-', "_"));
+    if let Some(path) = env::var_os(&variable) {
+        return path.into();
+    }
+    let test = env::current_exe().unwrap();
+    let beside = test.parent().and_then(Path::parent).unwrap().join(name);
+    assert!(
+        beside.exists(),
+        "{} is missing: run `cargo build -p {name}` or set {variable}",
+        beside.display()
+    );
+    beside
+}
