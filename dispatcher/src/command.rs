@@ -55,7 +55,6 @@ enum Action {
         #[command(flatten)]
         from: From,
         /// The copy, which must not exist yet
-        #[arg(long)]
         to: PathBuf,
     },
     /// Make a token: prints it, and the lines to add to the file of tokens
