@@ -163,6 +163,8 @@ impl Worker {
             if *self.stopping.borrow() && self.lanes.in_flight() == 0 && !self.recording {
                 return Drained::Yes;
             }
+            let look = self.hooks.next_look().map(|at| now.tick_at(at));
+            let wake = wake.into_iter().chain(look).min();
             let wait = wake.map_or(TIDY_EVERY, |wake| wake.since(now.tick)).min(TIDY_EVERY);
             tokio::select! {
                 Some(news) = self.inbox.recv() => self.hear(news),
@@ -376,8 +378,8 @@ impl Worker {
 
     /// Looks at the webhooks whose time it is.
     fn look(&mut self, now: Moment) {
-        for webhook in self.hooks.due(now) {
-            let mails = self.hooks.look(webhook, &mut self.lanes, &self.parts, now);
+        for (at, webhook) in self.hooks.due(now) {
+            let mails = self.hooks.look(webhook, at, &mut self.lanes, &self.parts, now);
             if let Some(mails) = mails {
                 self.open.push(Open {
                     webhook,

@@ -147,10 +147,12 @@ impl Hooks {
         mails
     }
 
-    /// Takes the passing of time into account; gives the mails that follow, where any do.
+    /// Takes into account that it is `at`, or was a moment ago; gives the mails that follow,
+    /// where any do.
     pub(super) fn look(
         &mut self,
         webhook: WebhookId,
+        at: UnixTime,
         lanes: &mut Lanes,
         parts: &Parts,
         now: Moment,
@@ -158,7 +160,7 @@ impl Hooks {
         let policy = parts.force.load().settings.health.clone();
         let hook = self.hooks.get_mut(&webhook)?;
         hook.look_at = None;
-        let (health, notice) = hook.webhook.health.look(&policy, now.unix);
+        let (health, notice) = hook.webhook.health.look(&policy, at);
         hook.webhook.health = health;
         let mails = notice.map(|_| hook.notice(notice, lanes, parts, now));
         self.plan(webhook, &policy, now.unix);
@@ -206,8 +208,13 @@ impl Hooks {
         })
     }
 
-    /// The webhooks whose time has come to be looked at.
-    pub(super) fn due(&mut self, now: Moment) -> Vec<WebhookId> {
+    /// When the next webhook is to be looked at, or one that has changed since.
+    pub(super) fn next_look(&self) -> Option<UnixTime> {
+        self.looks.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// The webhooks whose time has come to be looked at, and when it came.
+    pub(super) fn due(&mut self, now: Moment) -> Vec<(UnixTime, WebhookId)> {
         let mut due = Vec::new();
         while let Some(Reverse((at, webhook))) = self.looks.peek().copied() {
             if at > now.unix {
@@ -215,7 +222,7 @@ impl Hooks {
             }
             self.looks.pop();
             if self.hooks.get(&webhook).is_some_and(|hook| hook.look_at == Some(at)) {
-                due.push(webhook);
+                due.push((at, webhook));
             }
         }
         due

@@ -29,7 +29,7 @@ fn every_mistake_is_reported_at_once_where_it_stands() {
         let said = finished.said();
         for word in [
             "deadline",
-            "allow_networks",
+            "10.0.0.0/99",
             "deadlin",
             "delays",
             "give_up_after",
