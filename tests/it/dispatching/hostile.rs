@@ -91,7 +91,8 @@ fn endless_answers_leave_memory_flat() {
     stage.dispatcher.post_events("user.created", 200);
     stage.receiver.wait(400);
     let grown = stage.dispatcher.resident_bytes().saturating_sub(early);
-    assert!(grown < 48 << 20, "grew by {} MiB over 400 endless answers", grown >> 20);
+    // A head may take 400 KiB before it is too large, and a lane has room for 500 attempts.
+    assert!(grown < 96 << 20, "grew by {} MiB over 400 endless answers", grown >> 20);
 }
 
 #[test]

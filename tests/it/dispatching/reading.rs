@@ -1,5 +1,7 @@
 //! The OpenAPI document is true: schemathesis calls what it describes, and finds it as described.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use weir_tests::client::Client;
@@ -45,6 +47,20 @@ fn strangers_inputs_find_no_server_error_and_no_answer_that_is_not_described() {
     let url = format!("http://{}", stage.dispatcher.api_address());
     let pinned = "[parameters]\n\"path.workspace\" = \"ws_acme\"\n";
     let config = stage.dispatcher.folder().write("schemathesis.toml", pinned);
+    let mut finished = (false, String::new());
+    // Its Python now and then loses count of its own recursion, and nothing of ours is tried.
+    for _ in 0..3 {
+        finished = run_bounded(&mut schemathesis(&url, &config, &stage));
+        if !finished.1.contains("AST constructor recursion depth mismatch") {
+            break;
+        }
+    }
+    assert!(finished.0, "{}", finished.1);
+    let alive = Request::get("/readyz");
+    stage.dispatcher.ask(&alive).expect(200);
+}
+
+fn schemathesis(url: &str, config: &Path, stage: &Stage) -> Command {
     let mut schemathesis = real::python_tool("schemathesis");
     schemathesis
         .arg("--config-file")
@@ -56,14 +72,11 @@ fn strangers_inputs_find_no_server_error_and_no_answer_that_is_not_described() {
         .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "30"])
         .args(["--seed", "7", "--workers", "2", "--no-color", "--request-timeout", "10"])
         .current_dir(stage.dispatcher.folder().root());
-    let finished = run_bounded(&mut schemathesis);
-    assert!(finished.0, "{}", finished.1);
-    let alive = Request::get("/readyz");
-    stage.dispatcher.ask(&alive).expect(200);
+    schemathesis
 }
 
 /// Runs a command that takes longer than other waits, but not for ever.
-fn run_bounded(command: &mut std::process::Command) -> (bool, String) {
+fn run_bounded(command: &mut Command) -> (bool, String) {
     let mut process = weir_tests::process::Process::spawn("schemathesis", command);
     let code = wait::within(Duration::from_secs(90), || process.try_wait());
     (code == Some(0), format!("{}\n{}", process.stdout().text(), process.stderr().text()))
