@@ -3,6 +3,8 @@
 //! A block of the README has a line `$ curl -i …` that calls port 8080, and below it the lines of
 //! the answer. Its status and what it says of the allowance must come so, but for the time.
 
+mod dispatcher;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +28,7 @@ fn the_shipped_files_are_found_good() {
 #[test]
 fn the_shipped_files_serve_every_documented_call() {
     let [control, data, dispatcher] = [(); 3].map(|()| Upstream::start());
-    let gateway = shipped_gateway(&control, &data, &dispatcher);
+    let gateway = shipped_gateway(&[&control, &data, &dispatcher].map(Upstream::address));
     let mut client = gateway.client();
     let workspace = client.get("/v1/workspaces/ws_acme").expect(200).allowance();
     assert_eq!((workspace.resource.as_str(), workspace.limit), ("workspace", 60));
@@ -51,10 +53,10 @@ fn the_shipped_files_serve_every_documented_call() {
 #[test]
 fn the_requests_in_the_readme_are_answered_as_it_says() {
     let [control, data, dispatcher] = [(); 3].map(|()| Upstream::start());
-    let gateway = shipped_gateway(&control, &data, &dispatcher);
-    let readme = shipped("README.md");
+    let gateway = shipped_gateway(&[&control, &data, &dispatcher].map(Upstream::address));
+    let limited = section("A limited request");
     let blocks: Vec<&str> =
-        readme.split("```").filter(|block| block.contains("$ curl -i")).collect();
+        limited.split("```").filter(|block| block.contains("$ curl -i")).collect();
     assert_eq!(blocks.len(), 2, "the README shows a first request and the sixty-first");
     let mut client = gateway.client();
     check_block(&gateway, blocks[0]);
@@ -90,16 +92,16 @@ fn check_block(gateway: &Gateway, block: &str) {
     assert!(promised >= 4, "the README shows no status and allowance below its curl");
 }
 
-/// A gateway on the shipped files; only ports differ.
+/// A gateway on the shipped files, before these three; only ports differ.
 #[track_caller]
-fn shipped_gateway(control: &Upstream, data: &Upstream, dispatcher: &Upstream) -> Gateway {
+fn shipped_gateway([control, data, dispatcher]: &[String; 3]) -> Gateway {
     let mut text = shipped(CONFIG);
     for (port, address) in [
         ("127.0.0.1:8080", "127.0.0.1:0"),
         ("127.0.0.1:8081", "127.0.0.1:0"),
-        ("127.0.0.1:9001", &control.address()),
-        ("127.0.0.1:9002", &data.address()),
-        ("127.0.0.1:9003", &dispatcher.address()),
+        ("127.0.0.1:9001", control),
+        ("127.0.0.1:9002", data),
+        ("127.0.0.1:9003", dispatcher),
         (DIRECTORY, "directory.toml"),
     ] {
         assert!(text.contains(port), "{CONFIG} has no {port}");
@@ -113,4 +115,13 @@ fn shipped_gateway(control: &Upstream, data: &Upstream, dispatcher: &Upstream) -
 fn shipped(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The section of the README that has this title.
+#[track_caller]
+fn section(title: &str) -> String {
+    let readme = shipped("README.md");
+    let from = readme.split_once(&format!("\n## {title}\n"));
+    let (_, rest) = from.unwrap_or_else(|| panic!("the README has no section {title}"));
+    rest.split("\n## ").next().unwrap_or_default().to_owned()
 }
