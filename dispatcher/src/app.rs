@@ -132,7 +132,9 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
         Arc::new(Admin { parts: parts.clone(), token }),
         &stopping_admin,
     )?;
-    let mut tasks = beside_deliveries(&parts, &stopping);
+    let mut tasks = beside_deliveries(&parts);
+    let mut post = JoinSet::new();
+    post.spawn(mail::run(parts.clone(), stopping.clone()));
     let mut work = JoinSet::new();
     work.spawn(worker.run());
     parts.ready.store(true, Ordering::Release);
@@ -148,7 +150,8 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     // An error means that nobody listens any more, which is what a stop is for.
     let _ = stop.send(true);
     let grace = parts.force.load().settings.server.shutdown_grace;
-    let drained = tokio::time::timeout(grace, work.join_next()).await;
+    let finished = async { tokio::join!(work.join_next(), post.join_next()).0 };
+    let drained = tokio::time::timeout(grace, finished).await;
     let drained = matches!(drained, Ok(Some(Ok(Drained::Yes))));
     let _ = tokio::time::timeout(LISTENERS_GRACE, listeners.ended()).await;
     tasks.shutdown().await;
@@ -190,9 +193,8 @@ fn parts(
 }
 
 /// What goes on beside deliveries until it is shut down.
-fn beside_deliveries(parts: &Arc<Parts>, stopping: &watch::Receiver<bool>) -> JoinSet<()> {
+fn beside_deliveries(parts: &Arc<Parts>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    tasks.spawn(mail::run(parts.clone(), stopping.clone()));
     tasks.spawn(sweep::jobs(parts.clone()));
     tasks.spawn(sweep::retention(parts.clone()));
     tasks.spawn(sweep::files(parts.clone()));
