@@ -5,13 +5,24 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::reader::Mistake;
 use crate::secret::Secret;
 
 /// A settings file is no larger: a million workspaces take half of it.
 const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// How often files are looked at: a change is noticed well within five seconds.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The settings file that was named, or else the one at the usual place where there is one; else
+/// what is built into the program will do.
+#[must_use]
+pub fn named_or_usual(named: Option<PathBuf>, usual: &str) -> Option<PathBuf> {
+    named.or_else(|| Some(PathBuf::from(usual)).filter(|usual| usual.exists()))
+}
 
 /// Reads a regular file. Anything else could keep us waiting for ever.
 ///
@@ -60,6 +71,27 @@ pub type Stamp = Option<(u64, u64, i64, i64)>;
 pub fn stamp(path: &Path) -> Stamp {
     let of = |file: fs::Metadata| (file.ino(), file.len(), file.mtime(), file.mtime_nsec());
     fs::metadata(path).ok().map(of)
+}
+
+/// Runs `changed` whenever files are found in another state than `stamps` found them in before,
+/// over and over.
+pub async fn watch<F: Future<Output = ()>>(
+    stamps: impl Fn() -> Vec<Stamp>,
+    changed: impl Fn() -> F,
+) {
+    let mut in_force = stamps();
+    let mut seen = in_force.clone();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let now = stamps();
+        // A file that is still being written looks different each time: it is left to settle.
+        if now == seen && now != in_force {
+            changed().await;
+            // The files may be others now.
+            in_force = stamps();
+        }
+        seen = now;
+    }
 }
 
 /// Asks for as many file descriptors as `wanted`, and says how many there are.

@@ -5,7 +5,7 @@
 //! fixed shape. `reader` turns a settings file into values and every mistake in it into a line;
 //! `directory` reads who belongs to whom, `files`
 //! what an operator names. `logging` writes the program's own log, `lines` the lines that others
-//! read, `metrics` what a program counts.
+//! read, `metrics` what a program counts. `signals` are what an operator sends.
 
 pub mod bucket;
 pub mod decision;
@@ -19,4 +19,5 @@ pub mod problem;
 pub mod reader;
 pub mod rolling;
 pub mod secret;
+pub mod signals;
 pub mod time;

@@ -19,12 +19,12 @@ use log::Level;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use weir_common::lines::LineLog;
 use weir_common::reader::Mistake;
 use weir_common::secret::Secret;
+use weir_common::signals::Signals;
 use weir_common::time::Clock;
 use weir_common::{files, logging};
 
@@ -132,19 +132,26 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
         Arc::new(Admin { parts: parts.clone(), token }),
         &stopping_admin,
     )?;
-    let mut tasks = beside_deliveries(&parts, &stopping);
+    let mut tasks = beside_deliveries(&parts);
+    let mut post = JoinSet::new();
+    post.spawn(mail::run(parts.clone(), stopping.clone()));
     let mut work = JoinSet::new();
     work.spawn(worker.run());
     parts.ready.store(true, Ordering::Release);
     logging::event(Level::Info, "ready", &[("config", json!(parts.config.name()))]);
-    signals.told_to_stop(&parts).await;
+    let told = signals.told_to_stop(|| {
+        let parts = parts.clone();
+        async move { drop(sweep::reload(&parts).await) }
+    });
+    told.await;
 
     parts.ready.store(false, Ordering::Release);
     logging::event(Level::Info, "stopping", &[]);
     // An error means that nobody listens any more, which is what a stop is for.
     let _ = stop.send(true);
     let grace = parts.force.load().settings.server.shutdown_grace;
-    let drained = tokio::time::timeout(grace, work.join_next()).await;
+    let finished = async { tokio::join!(work.join_next(), post.join_next()).0 };
+    let drained = tokio::time::timeout(grace, finished).await;
     let drained = matches!(drained, Ok(Some(Ok(Drained::Yes))));
     let _ = tokio::time::timeout(LISTENERS_GRACE, listeners.ended()).await;
     tasks.shutdown().await;
@@ -186,9 +193,8 @@ fn parts(
 }
 
 /// What goes on beside deliveries until it is shut down.
-fn beside_deliveries(parts: &Arc<Parts>, stopping: &watch::Receiver<bool>) -> JoinSet<()> {
+fn beside_deliveries(parts: &Arc<Parts>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    tasks.spawn(mail::run(parts.clone(), stopping.clone()));
     tasks.spawn(sweep::jobs(parts.clone()));
     tasks.spawn(sweep::retention(parts.clone()));
     tasks.spawn(sweep::files(parts.clone()));
@@ -264,37 +270,4 @@ fn attempt_log_writer(parts: &Parts) -> io::Result<()> {
     let Some(log) = parts.attempt_log.clone() else { return Ok(()) };
     let writer = thread::Builder::new().name("attempt-log".to_owned());
     writer.spawn(move || log.write_out(io::stdout())).map(drop)
-}
-
-/// The signals that we take, from the start on: by default each of them would kill.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-}
-
-impl Signals {
-    fn take() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// Waits for a signal to stop; one to reload is carried out beside.
-    async fn told_to_stop(mut self, parts: &Arc<Parts>) {
-        let mut reloads = JoinSet::new();
-        loop {
-            let parts = parts.clone();
-            tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-                _ = self.hang_up.recv() => {
-                    reloads.spawn(async move { drop(sweep::reload(&parts).await) });
-                }
-                Some(_) = reloads.join_next() => {}
-            }
-        }
-    }
 }

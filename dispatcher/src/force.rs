@@ -68,8 +68,7 @@ impl Config {
     /// one within the program.
     #[must_use]
     pub fn new(named: Option<PathBuf>) -> Self {
-        let usual = || Some(PathBuf::from(USUAL)).filter(|usual| usual.exists());
-        Self { path: named.or_else(usual) }
+        Self { path: files::named_or_usual(named, USUAL) }
     }
 
     /// What messages call it.

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::sleep;
-use weir_common::time::{Clock, UnixTime};
+use weir_common::time::UnixTime;
 
 use self::postman::{Posting, Postman};
 use crate::parts::Parts;
 use crate::settings;
-use crate::store::{Mail, Posted, Store, StoreError};
+use crate::store::{Mail, Posted, StoreError};
 
 /// Mails taken at one time: as many as a stop puts back.
 const TAKE_MAX: usize = 10;
@@ -30,9 +30,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A store that fails, or settings that cannot send, are asked again so soon.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
-
-/// The wait after the first failure; each further one doubles it.
-const WAIT_FIRST: Duration = Duration::from_secs(60);
 
 /// The longest wait between two tries.
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
@@ -47,7 +44,7 @@ pub async fn run(parts: Arc<Parts>, mut stopping: watch::Receiver<bool>) {
         let mail = parts.force.load().settings.mail.clone();
         let wait = match mail {
             None => LOOK_EVERY,
-            Some(mail) => office.round(&mail, &*parts.store, &parts.clock, &stopping).await,
+            Some(mail) => office.round(&mail, &parts, &stopping).await,
         };
         tokio::select! {
             // Whoever told us to stop may be gone: that is a stop as well.
@@ -67,8 +64,7 @@ impl Office {
     async fn round(
         &mut self,
         mail: &settings::Mail,
-        store: &dyn Store,
-        clock: &Clock,
+        parts: &Parts,
         stopping: &watch::Receiver<bool>,
     ) -> Duration {
         if self.open.as_ref().is_none_or(|(settings, _)| settings != mail) {
@@ -83,7 +79,7 @@ impl Office {
         let Some((_, postman)) = &self.open else {
             return LOOK_AGAIN;
         };
-        match send_due(postman, store, clock, stopping).await {
+        match send_due(postman, mail.retry_after, parts, stopping).await {
             Ok(()) => LOOK_EVERY,
             Err(error) => {
                 log::error!("the outbox cannot be read: {error}");
@@ -95,10 +91,11 @@ impl Office {
 
 async fn send_due(
     postman: &Postman,
-    store: &dyn Store,
-    clock: &Clock,
+    retry_after: Duration,
+    parts: &Parts,
     stopping: &watch::Receiver<bool>,
 ) -> Result<(), StoreError> {
+    let Parts { store, clock, metrics, .. } = parts;
     while !*stopping.borrow() {
         let now = clock.now().unix;
         if store.mail_due().await?.is_none_or(|due| due > now) {
@@ -113,7 +110,9 @@ async fn send_due(
                 Posted::Again(now)
             } else {
                 let posting = postman.post(&mail.mail).await;
-                told(&mail, after(posting, mail.failures, clock.now().unix))
+                let (posted, why) = after(posting, mail.failures, retry_after, clock.now().unix);
+                metrics.mails.with_label_values(&[outcome(posted)]).inc();
+                told(&mail, posted, why)
             };
             if let Err(error) = store.posted(mail.id, posted).await {
                 // It counts as sent, which for one that was not is a mail lost.
@@ -125,7 +124,7 @@ async fn send_due(
 }
 
 /// Logs what came of a mail, without its address.
-fn told(mail: &Mail, (posted, why): (Posted, Option<String>)) -> Posted {
+fn told(mail: &Mail, posted: Posted, why: Option<String>) -> Posted {
     let (id, why) = (mail.id.0, why.unwrap_or_default());
     match posted {
         Posted::Sent => log::info!("mail {id} was sent"),
@@ -135,8 +134,22 @@ fn told(mail: &Mail, (posted, why): (Posted, Option<String>)) -> Posted {
     posted
 }
 
+/// What a try came to, as a label.
+fn outcome(posted: Posted) -> &'static str {
+    match posted {
+        Posted::Sent => "sent",
+        Posted::GivenUp => "dropped",
+        Posted::Again(_) => "failed",
+    }
+}
+
 /// What becomes of a mail that had failed so often before, and why.
-fn after(posting: Posting, failures: u32, now: UnixTime) -> (Posted, Option<String>) {
+fn after(
+    posting: Posting,
+    failures: u32,
+    retry_after: Duration,
+    now: UnixTime,
+) -> (Posted, Option<String>) {
     match posting {
         Posting::Sent => (Posted::Sent, None),
         Posting::GivenUp(why) => (Posted::GivenUp, Some(why)),
@@ -144,7 +157,7 @@ fn after(posting: Posting, failures: u32, now: UnixTime) -> (Posted, Option<Stri
             (Posted::GivenUp, Some(why))
         }
         Posting::Failed(why) => {
-            let wait = WAIT_FIRST.saturating_mul(2_u32.saturating_pow(failures)).min(WAIT_MAX);
+            let wait = retry_after.saturating_mul(2_u32.saturating_pow(failures)).min(WAIT_MAX);
             (Posted::Again(now.plus(wait)), Some(why))
         }
     }
@@ -154,13 +167,14 @@ fn after(posting: Posting, failures: u32, now: UnixTime) -> (Posted, Option<Stri
 mod tests {
     use super::*;
 
+    const MINUTE: Duration = Duration::from_secs(60);
     const NOW: UnixTime = UnixTime(1_700_000_000_000_000);
 
     fn check(failures: u32, expected: Option<u64>) {
         let expected = expected.map_or(Posted::GivenUp, |minutes| {
             Posted::Again(NOW.plus(Duration::from_secs(minutes * 60)))
         });
-        let (posted, why) = after(Posting::Failed("no".to_owned()), failures, NOW);
+        let (posted, why) = after(Posting::Failed("no".to_owned()), failures, MINUTE, NOW);
         assert_eq!((posted, why.as_deref()), (expected, Some("no")), "{failures}");
     }
 
@@ -175,8 +189,8 @@ mod tests {
 
     #[test]
     fn what_is_sent_or_refused_for_good_is_not_tried_again() {
-        assert_eq!(after(Posting::Sent, 3, NOW), (Posted::Sent, None));
-        let refused = after(Posting::GivenUp("no".to_owned()), 0, NOW);
+        assert_eq!(after(Posting::Sent, 3, MINUTE, NOW), (Posted::Sent, None));
+        let refused = after(Posting::GivenUp("no".to_owned()), 0, MINUTE, NOW);
         assert_eq!(refused, (Posted::GivenUp, Some("no".to_owned())));
     }
 }

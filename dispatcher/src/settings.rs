@@ -166,6 +166,8 @@ pub struct Mail {
     pub from: String,
     /// Where the dashboard is: the beginning of the link in a mail.
     pub link: Option<String>,
+    /// How long after a failure a mail is tried again; twice as long after each further one.
+    pub retry_after: Duration,
 }
 
 /// Who the owners are.

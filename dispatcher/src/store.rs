@@ -357,7 +357,8 @@ pub trait Store: Send + Sync + 'static {
         now: UnixTime,
     ) -> Result<Option<Delivery>, StoreError>;
 
-    /// Writes down that all deliveries that match, up to the newest there is, are to begin anew.
+    /// Writes down that all deliveries that match, up to the newest there is, are to begin anew;
+    /// pings only where their type is asked for.
     async fn create_job(
         &self,
         workspace: &str,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use log::Level;
 use serde_json::json;
-use weir_common::files::{Stamp, stamp};
+use weir_common::files::{self, Stamp, stamp};
 use weir_common::logging;
 use weir_common::time::{UnixTime, micros};
 
@@ -31,9 +31,6 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often it is looked for what may be dropped.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
-
-/// How often the files are looked at: a change is noticed well within five seconds.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How often figures are taken.
 const FIGURES_EVERY: Duration = Duration::from_secs(5);
@@ -82,18 +79,7 @@ pub async fn retention(parts: Arc<Parts>) {
 
 /// Reloads when one of the configuration's files changes.
 pub async fn files(parts: Arc<Parts>) {
-    let mut in_force = stamps(&parts);
-    let mut seen = in_force.clone();
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        let now = stamps(&parts);
-        // A file that is still being written looks different each time: it is left to settle.
-        if now == seen && now != in_force {
-            reload(&parts).await;
-            in_force = stamps(&parts);
-        }
-        seen = now;
-    }
+    files::watch(|| stamps(&parts), || async { drop(reload(&parts).await) }).await;
 }
 
 fn stamps(parts: &Parts) -> Vec<Stamp> {

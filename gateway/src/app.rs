@@ -19,13 +19,13 @@ use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::http_proxy;
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use weir_common::files;
 use weir_common::logging;
 use weir_common::reader::Mistake;
 use weir_common::secret::Secret;
+use weir_common::signals::Signals;
 use weir_common::time::Clock;
 
 use crate::admin::Admin;
@@ -102,7 +102,11 @@ pub fn run(config: Config) -> Result<(), RunError> {
         accept_clients(clients, &workers, &parts, &stopping, &mut tasks)?;
         parts.ready.store(true, Ordering::Release);
         logging::event(Level::Info, "ready", &[("config", json!(parts.config.name()))]);
-        signals.told_to_stop(&parts).await;
+        let told = signals.told_to_stop(|| {
+            let parts = parts.clone();
+            async move { drop(beside::reload(&parts).await) }
+        });
+        told.await;
         parts.ready.store(false, Ordering::Release);
         logging::event(Level::Info, "stopping", &[]);
         // An error means that nobody listens any more, which is what a stop is for.
@@ -299,38 +303,4 @@ async fn work(
         ServerConf { threads: 1, upstream_keepalive_pool_size: POOL_MAX, ..ServerConf::default() };
     let proxy = http_proxy(&Arc::new(conf), Proxy { parts: parts.clone() });
     listen::serve(Arc::new(proxy), from, parts, stopping).await;
-}
-
-/// The signals that we take, from the start on: by default each of them would kill.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-}
-
-impl Signals {
-    fn take() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// Waits for a signal to stop; one to reload is carried out in the meantime.
-    async fn told_to_stop(mut self, parts: &Arc<Parts>) {
-        let mut reloads = JoinSet::new();
-        loop {
-            let parts = parts.clone();
-            tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-                // Beside, for a file may be slow to read and a stop must not wait for it.
-                _ = self.hang_up.recv() => {
-                    reloads.spawn(async move { drop(beside::reload(&parts).await) });
-                }
-                Some(_) = reloads.join_next() => {}
-            }
-        }
-    }
 }

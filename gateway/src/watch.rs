@@ -11,7 +11,7 @@ use std::time::Duration;
 use log::Level;
 use serde_json::json;
 use tokio::task::JoinSet;
-use weir_common::files::{Stamp, stamp};
+use weir_common::files::{self, Stamp, stamp};
 use weir_common::logging;
 use weir_common::time::Tick;
 
@@ -22,9 +22,6 @@ use crate::upstream::{Server, Upstream};
 
 /// How often names are resolved anew. Resolvers keep answers for as long as those hold.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
-
-/// How often the files are looked at: a change is noticed well within five seconds.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How often one shard is swept: all of them in about ten seconds.
 const SWEEP_EVERY: Duration = Duration::from_millis(40);
@@ -120,19 +117,7 @@ async fn ask(parts: Arc<Parts>, upstream: Arc<Upstream>, server: Arc<Server>) {
 
 /// Reloads when one of the configuration's files changes.
 pub async fn files(parts: Arc<Parts>) {
-    let mut in_force = stamps(&parts);
-    let mut seen = in_force.clone();
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        let now = stamps(&parts);
-        // A file that is still being written looks different each time: it is left to settle.
-        if now == seen && now != in_force {
-            reload(&parts).await;
-            // The directory may be another file now.
-            in_force = stamps(&parts);
-        }
-        seen = now;
-    }
+    files::watch(|| stamps(&parts), || async { drop(reload(&parts).await) }).await;
 }
 
 /// Reloads where nobody waits for it: a large directory takes a moment to read.

@@ -218,7 +218,12 @@ mod tests {
 
     fn settings(smtp: &str) -> settings::Mail {
         let smtp = Secret::new(smtp.to_owned());
-        settings::Mail { smtp, from: "Weir <weir@example.com>".to_owned(), link: None }
+        settings::Mail {
+            smtp,
+            from: "Weir <weir@example.com>".to_owned(),
+            link: None,
+            retry_after: DEADLINE,
+        }
     }
 
     fn mail() -> NewMail {

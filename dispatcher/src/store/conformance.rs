@@ -69,6 +69,7 @@ promises! {
     deliveries::a_waiting_one_is_due_at_once_when_it_is_redelivered,
     deliveries::a_job_redelivers_what_was_given_up_step_by_step,
     deliveries::a_job_redelivers_what_its_filter_says,
+    deliveries::a_job_sends_no_ping_again_unless_it_is_asked_to,
     deliveries::a_job_leaves_alone_what_came_after_it,
     upkeep::a_mail_is_taken_once_and_stored_once,
     upkeep::a_mail_that_was_not_sent_comes_again_when_it_is_due,

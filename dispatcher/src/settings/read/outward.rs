@@ -178,6 +178,12 @@ pub(super) fn mail(table: &mut Table<'_>) -> Option<Mail> {
     table.hide("smtp");
     let from = table.text("from", "Who mails are from.");
     let link = table.text("link", "Where the dashboard is: what links in mails begin with.");
+    let retry_after = wait(
+        table,
+        "retry_after",
+        "1m",
+        "How long after a failure a mail is tried again; doubled by each further one, to 1h.",
+    );
     if let Some(link) = &link {
         let scheme = Url::parse(&link.value).ok().filter(Url::has_host);
         if scheme.is_none_or(|url| !["http", "https"].contains(&url.scheme())) {
@@ -197,6 +203,7 @@ pub(super) fn mail(table: &mut Table<'_>) -> Option<Mail> {
             smtp: Secret::new(smtp.value),
             from: from.value,
             link: link.map(|link| link.value),
+            retry_after,
         }),
         (smtp, from) => {
             if smtp.is_some() || from.is_some() || link.is_some() {

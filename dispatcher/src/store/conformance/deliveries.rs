@@ -169,6 +169,19 @@ pub(super) async fn a_job_redelivers_what_its_filter_says(store: &dyn Store) {
     assert_eq!(delivery(store, given_up).await.state, FAILED);
 }
 
+pub(super) async fn a_job_sends_no_ping_again_unless_it_is_asked_to(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let ping = NewEvent { kind: EventType::Ping, ..event("evt_ping") };
+    let ping = store.ping(WS, made.id, ping, t(1)).await.unwrap().unwrap().ready.id;
+    let given_up = ended(&made, ping, t(1), After::FailedPermanent);
+    store.record(vec![given_up], vec![], vec![]).await.unwrap();
+    for (kind, state) in [(None, FAILED), (Some(EventType::Ping), DeliveryState::Waiting)] {
+        store.create_job(WS, Filter { kind, ..Filter::default() }, t(2)).await.unwrap();
+        run_jobs(store, 100, t(3)).await;
+        assert_eq!(delivery(store, ping).await.state, state, "{kind:?}");
+    }
+}
+
 pub(super) async fn a_job_leaves_alone_what_came_after_it(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let before = over(store, &made, "evt_1", t(1), After::FailedPermanent).await;

@@ -146,7 +146,10 @@ fn look(desk: &Desk, standing: &Standing, limit: usize) -> Result<(Vec<i64>, Mat
         let id = row.get("id")?;
         looked.push(id);
         let webhook: i64 = row.get("webhook")?;
-        if deliveries::matches(&filter, row)? && alive.binary_search(&webhook).is_ok() {
+        // A test that failed has told its owner what it was to tell.
+        let meant = filter.kind.is_some() || rows::kind(row)? != EventType::Ping;
+        let meant = meant && alive.binary_search(&webhook).is_ok();
+        if meant && deliveries::matches(&filter, row)? {
             matching.push((DeliveryId(id), state, WebhookId(webhook)));
         }
     }
