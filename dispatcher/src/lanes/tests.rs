@@ -406,7 +406,7 @@ fn an_answer_of_the_store_that_is_out_of_date_starts_nothing_twice() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn whatever_arrives_and_fails_all_of_it_ends_within_the_pace(
