@@ -57,6 +57,9 @@ struct Held {
 /// A question to the store that is not answered yet.
 #[derive(Debug, Default)]
 struct Asked {
+    /// The last delivery held when it was asked: what is due later waits for the answer, which
+    /// may tell of others before it.
+    known_to: Option<(UnixTime, DeliveryId)>,
     /// Deliveries whose attempt ended since: the answer may show them as they were before.
     ended: Vec<DeliveryId>,
     /// Whether deliveries were let go since for want of room.
@@ -135,7 +138,9 @@ impl Queue {
     }
 
     fn first(&self, now: Tick) -> Turn {
+        let unsure = |key| self.asked.as_ref().is_some_and(|asked| Some(key) > asked.known_to);
         match self.held.first_key_value() {
+            Some((key, _)) if unsure(*key) => Turn::Rest,
             Some((_, first)) if first.at <= now => Turn::Start,
             Some((_, first)) => Turn::At(first.at),
             None if self.complete || self.asked.is_some() => Turn::Rest,
@@ -154,7 +159,8 @@ impl Queue {
 
     /// Notes that the store is asked, and says for how many.
     pub(super) fn ask(&mut self) -> usize {
-        self.asked = Some(Asked::default());
+        let known_to = self.held.last_key_value().map(|(key, _)| *key);
+        self.asked = Some(Asked { known_to, ..Asked::default() });
         // What is under way still waits as far as the store knows.
         HELD_MAX + self.in_flight.len()
     }
@@ -260,9 +266,6 @@ impl Queue {
         let lane = self.in_flight.remove(&id)?;
         if let Some(asked) = &mut self.asked {
             asked.ended.push(id);
-        }
-        if self.held.is_empty() && !self.complete {
-            self.expected = now;
         }
         Some(lane)
     }
