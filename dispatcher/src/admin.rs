@@ -45,7 +45,7 @@ impl Handler for Admin {
         if !self.knows(&call.headers) {
             let reply = problem(
                 401,
-                "unauthorised",
+                "unauthorized",
                 "A token is needed",
                 "Send it as `Authorization: Bearer …`.",
             );
@@ -112,7 +112,8 @@ fn text(status: u16, text: &'static str) -> Reply {
 }
 
 fn wrong_method(allowed: &'static str) -> Reply {
-    problem(405, "method", "Not with this method", "See the field Allow.").with("allow", allowed)
+    problem(405, "method-not-allowed", "Not with this method", "See the field Allow.")
+        .with("allow", allowed)
 }
 
 fn problem(status: u16, kind: &'static str, title: &'static str, detail: &str) -> Reply {

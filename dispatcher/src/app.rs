@@ -122,10 +122,12 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     let (stop_admin, stopping_admin) = watch::channel(false);
     let worker = Worker::prepare(parts.clone(), inbox, stopping.clone()).await?;
 
-    let mut listeners = Listeners::new(&parts);
+    let mut listeners = Listeners::new(&parts, parts.connections.clone());
     listeners.add("api", api, Arc::new(Api { parts: parts.clone() }), &stopping)?;
     listeners.add("ingest", ingest, Arc::new(Ingest::new(parts.clone())), &stopping)?;
-    let mut operator = Listeners::new(&parts);
+    // Customers who take up all connections leave these to the operator.
+    let own = Arc::new(Semaphore::new(server.connections_max));
+    let mut operator = Listeners::new(&parts, own);
     operator.add(
         "admin",
         admin,
@@ -175,6 +177,7 @@ fn parts(
 ) -> (Arc<Parts>, mpsc::UnboundedReceiver<News>) {
     let (worker, inbox) = Handle::new();
     let attempt_log = force.settings.log.attempts.then(|| Arc::new(LineLog::default()));
+    let connections = Arc::new(Semaphore::new(force.settings.server.connections_max));
     let metrics = Arc::new(Metrics::new());
     metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     let parts = Parts {
@@ -185,6 +188,7 @@ fn parts(
         worker,
         metrics,
         attempt_log,
+        connections,
         jobs: Notify::new(),
         mails: Notify::new(),
         ready: AtomicBool::new(false),
@@ -209,12 +213,12 @@ struct Listeners {
 }
 
 impl Listeners {
-    fn new(parts: &Parts) -> Self {
+    fn new(parts: &Parts, connections: Arc<Semaphore>) -> Self {
         let server = &parts.force.load().settings.server;
         let bounds = Bounds {
             head_timeout: server.head_timeout,
             body_timeout: server.body_timeout,
-            connections: Arc::new(Semaphore::new(server.connections_max)),
+            connections,
         };
         Self { bounds, tasks: JoinSet::new() }
     }

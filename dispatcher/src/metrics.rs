@@ -53,11 +53,9 @@ metrics! {
     store_failures: IntCounter = "store_failures_total";
     /// Outcomes of attempts that are not yet on disk: a crash would send those again.
     unrecorded: IntGauge = "outcomes_unrecorded";
-    /// Deliveries removed because they had been kept for long enough.
-    swept: IntCounter = "swept_total";
     /// Lines of attempts dropped because nobody read them.
     log_dropped: IntCounter = "attempt_log_dropped_total";
-    /// Connections of clients.
+    /// Connections to the API's listener and to that of events.
     connections: IntGauge = "connections";
     /// Reloads of the configuration: applied, unchanged or refused.
     reloads: IntCounterVec = "config_reloads_total", "outcome";
@@ -106,7 +104,7 @@ mod tests {
         for line in [
             "weir_dispatcher_past_due_oldest_seconds 1.5",
             "weir_dispatcher_deliveries_ended_total{state=\"delivered\"} 1",
-            "# HELP weir_dispatcher_connections Connections of clients.",
+            "# HELP weir_dispatcher_pauses_total Webhooks paused because nothing arrived for too long.",
         ] {
             assert!(text.lines().any(|one| one == line), "{line} in\n{text}");
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use arc_swap::ArcSwap;
 use log::Level;
 use serde_json::json;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use weir_common::lines::LineLog;
 use weir_common::logging;
 use weir_common::reader::Mistake;
@@ -33,6 +33,8 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// A line for each attempt, where that is asked for.
     pub attempt_log: Option<Arc<LineLog>>,
+    /// Connections that may still be opened to the API's listener and to that of events.
+    pub connections: Arc<Semaphore>,
     /// Tells that a job was written down.
     pub jobs: Notify,
     /// Tells that a mail may have been written down.

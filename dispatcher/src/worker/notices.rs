@@ -10,7 +10,7 @@ use crate::parts::Parts;
 use crate::store::NewMail;
 use weir_common::time::UnixTime;
 
-/// The mails that a notice at `now` asks for. A webhook without owners has none.
+/// The mails that a notice at `now` asks for: none without `[mail]`, or without owners.
 pub(super) fn mails(
     parts: &Parts,
     webhook: &Webhook,
@@ -19,6 +19,8 @@ pub(super) fn mails(
     now: UnixTime,
 ) -> Vec<NewMail> {
     let force = parts.force.load();
+    // Who sends no mail does not want to find a heap of it on the day when they do.
+    let Some(settings) = &force.settings.mail else { return Vec::new() };
     let since = match notice {
         Notice::Warn => webhook.health.failing_since(),
         Notice::Pause => webhook.health.down_since(),
@@ -30,7 +32,7 @@ pub(super) fn mails(
         url: &webhook.url,
         since: since.unwrap_or(now),
         last,
-        link: force.settings.mail.as_ref().and_then(|mail| mail.link.as_deref()),
+        link: settings.link.as_deref(),
     };
     let owners = force.directory.workspaces.get(&*webhook.workspace);
     let owners = owners.into_iter().flat_map(|workspace| &workspace.owners);

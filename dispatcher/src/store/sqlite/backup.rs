@@ -71,6 +71,10 @@ pub fn backup(path: &Path, to: &Path) -> Result<(), BackupError> {
 fn copy(conn: &Connection, draft: &Path, to: &Path) -> Result<(), BackupError> {
     let path = to.to_owned();
     let name = draft.to_string_lossy();
+    // An empty file is filled, and keeps its mode.
+    if let Err(source) = open::private(draft) {
+        return Err(BackupError::Write { path, source });
+    }
     if let Err(source) = conn.execute("VACUUM INTO ?1", [name]) {
         return Err(BackupError::Copy { path, source });
     }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -121,10 +122,19 @@ pub(super) struct Opened {
     pub(super) ended_in_order: bool,
 }
 
+/// Makes an empty file that only we may read, where there is none: bodies of events lie in it. The
+/// files that SQLite puts beside it are as private.
+pub(super) fn private(path: &Path) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.create(true).append(true).mode(0o600);
+    options.open(path).map(drop)
+}
+
 /// Opens the database at `path`, making what is not there.
 pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened, OpenError> {
     let lock = lock(path)?;
     let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+    private(path).map_err(|source| unusable(path, source))?;
     let mut conn = Connection::open(path).map_err(sqlite)?;
     check_ours(path, &conn)?;
     let check = key_check(&conn).map_err(sqlite)?;

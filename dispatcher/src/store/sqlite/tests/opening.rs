@@ -1,5 +1,7 @@
 //! What becomes of the files: opened once, by their own program, with their own key; and copied.
 
+use std::os::unix::fs::PermissionsExt;
+
 use rusqlite::Connection;
 
 use super::*;
@@ -41,6 +43,22 @@ async fn a_process_that_did_not_close_did_not_end_in_order() {
     store.close().await.unwrap();
     drop(store);
     assert!(open(&folder).unwrap().ended_in_order());
+}
+
+#[tokio::test]
+async fn nobody_else_can_read_the_database_or_a_copy_of_it() {
+    let (folder, store) = fresh();
+    accept(&store, "evt_1").await.unwrap();
+    let copy = folder.path("copy.db");
+    backup(&folder.path("data/dispatcher.db"), &copy).unwrap();
+    for entry in fs::read_dir(folder.path("data")).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name().to_string_lossy().starts_with("dispatcher.db") {
+            let mode = entry.metadata().unwrap().permissions().mode();
+            assert!(entry.path().extension() == Some("lock".as_ref()) || mode & 0o077 == 0);
+        }
+    }
+    assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o077, 0);
 }
 
 #[tokio::test]
