@@ -145,10 +145,10 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     let _ = stop.send(true);
     let grace = parts.force.load().settings.server.shutdown_grace;
     let drained = tokio::time::timeout(grace, work.join_next()).await;
-    let drained = matches!(drained, Ok(Some(Ok(Drained::Yes))));
+    let drained = drained.ok().flatten().and_then(Result::ok).unwrap_or(Drained::No);
     let _ = tokio::time::timeout(LISTENERS_GRACE, listeners.ended()).await;
     tasks.shutdown().await;
-    if drained {
+    if drained == Drained::Yes {
         parts.store.close().await?;
     }
     let _ = stop_admin.send(true);
@@ -156,7 +156,7 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     if let Some(log) = &parts.attempt_log {
         log.close(LOG_GRACE);
     }
-    logging::event(Level::Info, "stopped", &[("drained", json!(drained))]);
+    logging::event(Level::Info, "stopped", &[("drained", json!(drained != Drained::No))]);
     Ok(())
 }
 

@@ -39,7 +39,7 @@ use self::hooks::{Hooks, Restored};
 use self::record::Open;
 use self::send::{Sent, Tried};
 use crate::lanes::{Answered, Lanes, Pace, Step};
-use crate::model::{DeliveryId, LaneId, Ready, WebhookId};
+use crate::model::{DeliveryId, Ready, WebhookId};
 use crate::parts::Parts;
 use crate::settings::Egress;
 use crate::store::{Fetched, Queue, StoreError};
@@ -84,6 +84,9 @@ pub struct Worker {
 pub enum Drained {
     /// Everything.
     Yes,
+    /// Everything; but it is not long since a process was cut off, and what that had started may
+    /// still count in the pace. Whoever comes next has to reckon with it as well.
+    InDoubt,
     /// Some of it was cut off: it will be sent again.
     No,
 }
@@ -112,12 +115,12 @@ impl Worker {
         for (lane, started) in starts {
             lanes.seed(lane, now.tick_of(started));
         }
+        if !parts.store.ended_in_order() {
+            // What was under way when the earlier process was cut off left no trace.
+            lanes.suspect(egress.in_flight_per_lane(), now.tick);
+        }
         let mut hooks = Hooks::default();
         for queue in parts.store.queues().await? {
-            if !parts.store.ended_in_order() && queue.due.is_some_and(|due| due <= now.unix) {
-                // What was under way when the earlier process was cut off left no trace.
-                suspect(&mut lanes, queue.webhook.lane, egress.in_flight_per_lane(), now.tick);
-            }
             hooks.restore(queue, &mut lanes, now, &parts);
         }
         Ok(Self {
@@ -149,7 +152,11 @@ impl Worker {
             let wake = if *self.stopping.borrow() { None } else { self.start(now) };
             self.record(now);
             if *self.stopping.borrow() && self.lanes.in_flight() == 0 && !self.recording {
-                return Drained::Yes;
+                return if self.lanes.is_in_doubt(now.tick) {
+                    Drained::InDoubt
+                } else {
+                    Drained::Yes
+                };
             }
             let look = self.hooks.next_look().map(|at| now.tick_at(at));
             let wake = wake.into_iter().chain(look).min();
@@ -176,9 +183,9 @@ impl Worker {
             let store = self.parts.store.clone();
             match self.lanes.next(now) {
                 Step::Wait(until) => return until,
-                Step::Fetch { webhook, limit, round } => {
+                Step::Fetch { webhook, limit, but, round } => {
                     self.tasks.spawn(async move {
-                        Told::Fetched(webhook, round, store.fetch(webhook, limit).await)
+                        Told::Fetched(webhook, round, store.fetch(webhook, &but, limit).await)
                     });
                 }
                 Step::FetchOne { webhook, delivery, round } => {
@@ -193,6 +200,7 @@ impl Worker {
                         self.lanes.recorded(webhook, ready.id, None, Answered::Yes, now);
                         continue;
                     };
+                    self.hooks.started(webhook, ready.id, &self.lanes);
                     self.parts.metrics.start_lag.observe(lag.as_secs_f64());
                     let sent = Sent { webhook, lane, ready, started: now, target };
                     let parts = self.parts.clone();
@@ -267,9 +275,12 @@ impl Worker {
             Told::Loaded(webhook, Ok(queue)) => self.loaded(webhook, queue, now),
             Told::Reordered(webhook, Ok(true)) => self.load(webhook),
             Told::Reordered(webhook, Ok(false)) => self.reorder(webhook),
+            Told::Loaded(webhook, Err(_)) => {
+                self.hooks.answered(webhook);
+                self.load_later(webhook);
+            }
             Told::Fetched(webhook, .., Err(_))
             | Told::FetchedOne(webhook, .., Err(_))
-            | Told::Loaded(webhook, Err(_))
             | Told::Reordered(webhook, Err(_)) => self.load_later(webhook),
         }
     }
@@ -279,13 +290,8 @@ impl Worker {
         for (at, webhook) in self.hooks.due(now) {
             let mails = self.hooks.look(webhook, at, &mut self.lanes, &self.parts, now);
             if let Some(mails) = mails {
-                self.open.push(Open {
-                    webhook,
-                    ended: None,
-                    mails,
-                    again: None,
-                    answered: Answered::Yes,
-                });
+                let (again, answered) = (None, Answered::Yes);
+                self.keep(Open { webhook, ended: None, mails, again, answered });
             }
         }
     }
@@ -300,20 +306,18 @@ impl Worker {
     /// Asks the store again after a while: it could not answer.
     fn load_later(&mut self, webhook: WebhookId) {
         self.parts.metrics.store_failures.inc();
-        let store = self.parts.store.clone();
-        self.hooks.ask(webhook);
-        self.tasks.spawn(async move {
-            tokio::time::sleep(STORE_PAUSE).await;
-            Told::Loaded(webhook, store.load(webhook).await)
-        });
+        // One answer at a time: of two, the older one could come last.
+        if self.hooks.ask(webhook) {
+            let store = self.parts.store.clone();
+            self.tasks.spawn(async move {
+                tokio::time::sleep(STORE_PAUSE).await;
+                Told::Loaded(webhook, store.load(webhook).await)
+            });
+        }
     }
 
     fn loaded(&mut self, webhook: WebhookId, queue: Option<Queue>, now: Moment) {
-        if self.hooks.answered(webhook) {
-            // It has changed since.
-            self.load(webhook);
-            return;
-        }
+        let changed_since = self.hooks.answered(webhook);
         match queue {
             Some(queue) => {
                 if let Restored::ToReorder =
@@ -324,8 +328,12 @@ impl Worker {
             }
             None => {
                 self.hooks.forget(webhook);
-                self.lanes.close(webhook);
+                self.lanes.close(webhook, now.tick);
             }
+        }
+        // What was read is taken in all the same: it may go on changing for as long as it likes.
+        if changed_since {
+            self.load(webhook);
         }
     }
 
@@ -338,20 +346,12 @@ impl Worker {
     }
 
     fn tidy(&mut self, now: Moment) {
-        for webhook in self.lanes.forget_idle(now.tick) {
-            self.hooks.forget_idle(webhook);
-        }
+        self.lanes.forget_idle(now.tick);
+        self.hooks.forget_idle(&self.lanes);
         let metrics = &self.parts.metrics;
         metrics.past_due_oldest.set(self.lanes.past_due(now.tick).as_secs_f64());
         metrics.in_flight.set(i64::try_from(self.lanes.in_flight()).unwrap_or(i64::MAX));
         metrics.lanes.set(i64::try_from(self.lanes.count()).unwrap_or(i64::MAX));
         metrics.unrecorded.set(i64::try_from(self.open.len()).unwrap_or(i64::MAX));
-    }
-}
-
-/// Counts on a lane as many starts as may have been under way unseen.
-fn suspect(lanes: &mut Lanes, lane: LaneId, count: usize, now: Tick) {
-    for _ in 0..count {
-        lanes.seed(lane, now);
     }
 }

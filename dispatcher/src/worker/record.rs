@@ -46,6 +46,7 @@ impl Worker {
         let Some(verdict) = verdict else {
             let due = now.unix.plus(AFTER_FAULT);
             let again = Some(Ready { due, ..ready.clone() }).filter(|_| hook.is_some());
+            self.parts.metrics.attempt(&receipt.outcome, ended.tick.since(started.tick));
             self.lanes.recorded(webhook, ready.id, again, answered, now);
             return;
         };
@@ -80,13 +81,19 @@ impl Worker {
             since: Some(verdict.since),
             paused_before: verdict.paused_before,
         };
-        self.open.push(Open {
+        self.keep(Open {
             webhook,
             ended: Some(record),
             mails: mails.unwrap_or_default(),
             again: again(ready, &verdict),
             answered,
         });
+    }
+
+    /// Keeps what is over until it is written.
+    pub(super) fn keep(&mut self, open: Open) {
+        self.hooks.keep(open.webhook);
+        self.open.push(open);
     }
 
     /// Hands what is over to the store, unless that is busy with what was over before.

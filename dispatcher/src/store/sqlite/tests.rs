@@ -100,7 +100,7 @@ async fn accept(store: &SqliteStore, id: &str) -> Result<bool, StoreError> {
 }
 
 async fn waiting(store: &SqliteStore, webhook: WebhookId) -> usize {
-    store.fetch(webhook, 100_000).await.unwrap().ready.len()
+    store.fetch(webhook, &[], 100_000).await.unwrap().ready.len()
 }
 
 /// Says a pragma on the writer's connection.
@@ -236,6 +236,21 @@ async fn one_that_goes_wrong_does_no_harm_to_its_batch() {
     assert!(matches!(wrong, Err(StoreError::Damaged(_))), "{wrong:?}");
     assert!(right.unwrap());
     assert!(other.unwrap(), "what went wrong left nothing behind");
+    assert_eq!(waiting(&store, webhook).await, 2);
+    assert_eq!(store.figures().await.unwrap().waiting, 2);
+}
+
+#[tokio::test]
+async fn one_that_panics_does_no_harm_to_its_batch_nor_to_the_writer() {
+    let (_folder, store) = fresh();
+    let webhook = webhook(&store).await;
+    let wrong = store.writer.ask::<(), _>(|desk| {
+        desk.tally.waiting += 5;
+        panic!("on purpose")
+    });
+    let (wrong, right) = tokio::join!(wrong, accept(&store, "evt_1"));
+    assert!(matches!(wrong, Err(StoreError::Damaged(_))), "{wrong:?}");
+    assert!(right.unwrap() && accept(&store, "evt_2").await.unwrap());
     assert_eq!(waiting(&store, webhook).await, 2);
     assert_eq!(store.figures().await.unwrap().waiting, 2);
 }
