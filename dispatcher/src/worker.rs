@@ -21,6 +21,8 @@ mod hooks;
 mod notices;
 mod record;
 mod send;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
 use std::sync::Arc;

@@ -58,6 +58,8 @@ struct Held {
 /// A question to the store that is not answered yet.
 #[derive(Debug, Default)]
 struct Asked {
+    /// Whether nothing was held by then: what comes meanwhile is younger than the answer.
+    blind: bool,
     /// Deliveries whose attempt ended since: the answer may show them as they were before.
     ended: Vec<DeliveryId>,
     /// Whether deliveries were let go since for want of room.
@@ -140,6 +142,9 @@ impl Queue {
     }
 
     fn first(&self, now: Tick) -> Turn {
+        if self.asked.as_ref().is_some_and(|asked| asked.blind) {
+            return Turn::Rest;
+        }
         if self.first_due(now).is_some() {
             return Turn::Start;
         }
@@ -168,7 +173,7 @@ impl Queue {
     /// Notes that the store is asked, and gives what is under way: as far as the store knows, that
     /// still waits.
     pub(super) fn ask(&mut self) -> Vec<DeliveryId> {
-        self.asked = Some(Asked::default());
+        self.asked = Some(Asked { blind: self.held.is_empty(), ..Asked::default() });
         self.in_flight.keys().copied().collect()
     }
 

@@ -372,6 +372,17 @@ fn what_came_while_a_webhook_was_read_anew_is_not_forgotten() {
 }
 
 #[test]
+fn what_comes_while_the_store_is_asked_waits_for_what_is_older() {
+    let mut lanes = unread();
+    let Step::Fetch { round, .. } = lanes.next(at(0)) else { panic!("not asked") };
+    lanes.arrived(WebhookId(1), ready(2, 0), at(0));
+    assert_eq!(started(&mut lanes, 0), Vec::<i64>::new());
+    let fetched = Fetched { ready: vec![ready(1, 0), ready(2, 0)], more: false };
+    lanes.fetched(WebhookId(1), round, fetched, at(0));
+    assert_eq!(started(&mut lanes, 0), [1, 2]);
+}
+
+#[test]
 fn what_is_under_way_is_not_asked_for_again() {
     let mut lanes = unread();
     answer(&mut lanes, 0, &[ready(1, 0)], true);

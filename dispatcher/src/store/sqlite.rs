@@ -48,7 +48,7 @@ mod webhooks;
 mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// A store in a file.
 pub struct SqliteStore {

@@ -24,10 +24,10 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// A temporary directory that is removed on drop.
 #[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("weir-store-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -37,7 +37,7 @@ impl Folder {
         Self(path)
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }
@@ -110,6 +110,15 @@ async fn pragma(store: &SqliteStore, name: &'static str, value: i64) {
         Ok(())
     };
     store.writer.ask(say).await.unwrap();
+}
+
+/// Lets everything fail that the writer is asked for, until what this gives is dropped.
+pub(crate) async fn hold_up(store: &SqliteStore) -> Connection {
+    pragma(store, "busy_timeout", 1).await;
+    let other = Connection::open(&store.path).unwrap();
+    other.busy_timeout(Duration::from_secs(20)).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    other
 }
 
 #[tokio::test]
