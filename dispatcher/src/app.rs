@@ -153,11 +153,11 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     let _ = stop.send(true);
     let grace = parts.force.load().settings.server.shutdown_grace;
     let finished = async { tokio::join!(work.join_next(), post.join_next()).0 };
-    let drained = tokio::time::timeout(grace, finished).await;
-    let drained = matches!(drained, Ok(Some(Ok(Drained::Yes))));
+    let drained = tokio::time::timeout(grace, finished).await.ok().flatten();
+    let drained = drained.and_then(Result::ok).unwrap_or(Drained::No);
     let _ = tokio::time::timeout(LISTENERS_GRACE, listeners.ended()).await;
     tasks.shutdown().await;
-    if drained {
+    if drained == Drained::Yes {
         parts.store.close().await?;
     }
     let _ = stop_admin.send(true);
@@ -165,7 +165,7 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     if let Some(log) = &parts.attempt_log {
         log.close(LOG_GRACE);
     }
-    logging::event(Level::Info, "stopped", &[("drained", json!(drained))]);
+    logging::event(Level::Info, "stopped", &[("drained", json!(drained != Drained::No))]);
     Ok(())
 }
 

@@ -30,7 +30,7 @@ use weir_common::rolling::{Log, Quota};
 use weir_common::time::{Moment, Tick};
 
 pub use self::queue::Gate;
-use self::queue::{Queue, Turn};
+use self::queue::{HELD_MAX, Queue, Turn};
 use crate::model::{DeliveryId, LaneId, Ready, WebhookId};
 use crate::store::Fetched;
 
@@ -68,6 +68,8 @@ pub enum Step {
         webhook: WebhookId,
         /// For so many.
         limit: usize,
+        /// Not for these, which are under way.
+        but: Vec<DeliveryId>,
         /// To be handed back with the answer.
         round: u64,
     },
@@ -116,6 +118,8 @@ pub struct Lanes {
     came: u64,
     low: Vec<WebhookId>,
     in_flight: usize,
+    /// So many starts on every lane may have left no trace, at the latest then.
+    unseen: Option<(usize, Tick)>,
 }
 
 impl Lanes {
@@ -130,6 +134,7 @@ impl Lanes {
             came: 0,
             low: Vec::new(),
             in_flight: 0,
+            unseen: None,
         }
     }
 
@@ -152,13 +157,29 @@ impl Lanes {
         let _ = self.lane(lane).starts.charge(quota, 1, started);
     }
 
+    /// Counts, on every lane, attempts that may have started before this process did and left no
+    /// trace: which webhooks led where by then is not known any more. To be told last.
+    pub fn suspect(&mut self, count: usize, now: Tick) {
+        self.unseen = Some((count, now));
+        for lane in self.lanes.values_mut() {
+            lane.starts = suspicious(std::mem::take(&mut lane.starts), self.pace.quota, count, now);
+        }
+    }
+
+    /// Whether there may have been starts within the window that left no trace.
+    #[must_use]
+    pub fn is_in_doubt(&self, now: Tick) -> bool {
+        self.unseen.is_some_and(|(_, at)| now.since(at) < self.pace.quota.window)
+    }
+
     /// Whether the webhook's queue is known here.
     #[must_use]
     pub fn knows(&self, webhook: WebhookId) -> bool {
         self.queues.contains_key(&webhook)
     }
 
-    /// Takes a webhook's queue in, or begins it anew; the first that waits for it is due then.
+    /// Takes a webhook's queue in; the first that waits for it was due then when it was read. One
+    /// that is known begins anew, and the store is asked again: what has come since is in neither.
     pub fn open(
         &mut self,
         webhook: WebhookId,
@@ -170,7 +191,7 @@ impl Lanes {
         match self.queues.get_mut(&webhook) {
             Some(queue) => {
                 let before = queue.lane;
-                queue.forget(lane, gate, due);
+                queue.forget(lane, gate, now);
                 if before != lane {
                     self.lane(before).turns.retain(|one| *one != webhook);
                 }
@@ -185,10 +206,10 @@ impl Lanes {
     }
 
     /// Lets a webhook's queue go. What is under way still counts on its lane until it ends.
-    pub fn close(&mut self, webhook: WebhookId) {
+    pub fn close(&mut self, webhook: WebhookId, now: Tick) {
         let Some(queue) = self.queues.get_mut(&webhook) else { return };
         let lane = queue.lane;
-        queue.forget(lane, Gate::Closed, None);
+        queue.forget(lane, Gate::Closed, now);
         queue.gone = true;
         self.drop_gone(webhook);
     }
@@ -219,7 +240,7 @@ impl Lanes {
     /// Takes in a delivery that is on disk and waits, for a webhook that is known.
     pub fn arrived(&mut self, webhook: WebhookId, ready: Ready, now: Moment) {
         let Some(queue) = self.queues.get_mut(&webhook) else { return };
-        queue.add(ready, now);
+        queue.arrived(ready, now);
         let lane = queue.lane;
         self.put(lane, now.tick);
     }
@@ -286,7 +307,8 @@ impl Lanes {
     pub fn next(&mut self, now: Moment) -> Step {
         while let Some(webhook) = self.low.pop() {
             if let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| queue.runs_low()) {
-                return Step::Fetch { webhook, limit: queue.ask(), round: queue.round };
+                let but = queue.ask();
+                return Step::Fetch { webhook, limit: HELD_MAX, but, round: queue.round };
             }
         }
         while let Some(&Reverse((due, _, id))) = self.heap.peek() {
@@ -341,9 +363,9 @@ impl Lanes {
                     return Some(Step::Start { webhook, lane: id, ready, lag });
                 }
                 Turn::Fetch => {
-                    let (limit, round) = (queue.ask(), queue.round);
+                    let (but, round) = (queue.ask(), queue.round);
                     self.put(id, now);
-                    return Some(Step::Fetch { webhook, limit, round });
+                    return Some(Step::Fetch { webhook, limit: HELD_MAX, but, round });
                 }
                 Turn::FetchOne(delivery) => {
                     let (_, round) = (queue.ask(), queue.round);
@@ -398,8 +420,8 @@ impl Lanes {
         self.lanes.len()
     }
 
-    /// Forgets queues and lanes that have had nothing to do for a while; gives the webhooks.
-    pub fn forget_idle(&mut self, now: Tick) -> Vec<WebhookId> {
+    /// Forgets queues and lanes that have had nothing to do for a while.
+    pub fn forget_idle(&mut self, now: Tick) {
         let idle = |queue: &Queue| queue.is_idle() && now.since(queue.used) >= IDLE;
         let gone: Vec<(WebhookId, LaneId)> = self
             .queues
@@ -411,16 +433,21 @@ impl Lanes {
             self.queues.remove(webhook);
             self.lane(*lane).turns.retain(|one| one != webhook);
         }
+        if !self.is_in_doubt(now) {
+            self.unseen = None;
+        }
         let quota = self.pace.quota;
         self.lanes.retain(|_, lane| {
             !lane.turns.is_empty() || lane.in_flight > 0 || lane.starts.full_at(quota) > now
         });
-        gone.into_iter().map(|(webhook, _)| webhook).collect()
     }
 
     fn lane(&mut self, id: LaneId) -> &mut Lane {
-        let room = self.pace.per_lane;
-        self.lanes.entry(id).or_insert_with(|| Lane { room, ..Lane::default() })
+        let (room, quota, unseen) = (self.pace.per_lane, self.pace.quota, self.unseen);
+        self.lanes.entry(id).or_insert_with(|| {
+            let starts = unseen.map(|(count, at)| suspicious(Log::default(), quota, count, at));
+            Lane { room, starts: starts.unwrap_or_default(), ..Lane::default() }
+        })
     }
 
     /// Puts a lane into the heap, unless it has a place further up.
@@ -433,6 +460,14 @@ impl Lanes {
             self.heap.push(Reverse((at, came, id)));
         }
     }
+}
+
+/// The log with so many more starts, as far as they change anything.
+fn suspicious(mut starts: Log, quota: Quota, count: usize, at: Tick) -> Log {
+    for _ in 0..count {
+        let _ = starts.charge(quota, 1, at);
+    }
+    starts
 }
 
 fn sooner(one: Option<Tick>, other: Tick) -> Option<Tick> {

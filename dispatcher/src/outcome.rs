@@ -46,6 +46,8 @@ pub enum Fault {
     Stopping,
     /// A secret that cannot be opened, a URL that cannot be read.
     Store,
+    /// A mistake in this program.
+    Broken,
 }
 
 /// The names of the classes, for an error in the outcome's place of a store or a filter.
@@ -58,6 +60,7 @@ impl fmt::Display for Outcome {
                 Fault::Resources => "internal_resources",
                 Fault::Stopping => "internal_stopping",
                 Fault::Store => "internal_store",
+                Fault::Broken => "internal_broken",
             }),
         }
     }
@@ -94,6 +97,7 @@ impl Outcome {
             ("internal_resources", _) => Self::Internal(Fault::Resources),
             ("internal_stopping", _) => Self::Internal(Fault::Stopping),
             ("internal_store", _) => Self::Internal(Fault::Store),
+            ("internal_broken", _) => Self::Internal(Fault::Broken),
             _ => return None,
         })
     }
@@ -134,7 +138,7 @@ mod tests {
             Failure::Timeout,
             Failure::BlockedAddress,
         ];
-        let faults = [Fault::Resources, Fault::Stopping, Fault::Store];
+        let faults = [Fault::Resources, Fault::Stopping, Fault::Store, Fault::Broken];
         let all = failures.map(Outcome::Failed).into_iter();
         let all = all.chain(faults.map(Outcome::Internal)).chain([Outcome::of_status(204)]);
         for outcome in all {

@@ -392,8 +392,13 @@ pub trait Store: Send + Sync + 'static {
     /// Every webhook that has deliveries waiting, is to be looked at, or is being put in order.
     async fn queues(&self) -> Result<Vec<Queue>, StoreError>;
 
-    /// The first deliveries that wait for a webhook.
-    async fn fetch(&self, webhook: WebhookId, limit: usize) -> Result<Fetched, StoreError>;
+    /// The first deliveries that wait for a webhook, but for these, which are few.
+    async fn fetch(
+        &self,
+        webhook: WebhookId,
+        but: &[DeliveryId],
+        limit: usize,
+    ) -> Result<Fetched, StoreError>;
 
     /// This delivery, where it waits.
     async fn fetch_one(&self, id: DeliveryId) -> Result<Option<Ready>, StoreError>;

@@ -13,12 +13,16 @@
 //!
 //! # Not here
 //!
-//! Who is next (`lanes`), how one attempt is made (`deliver`), what follows (`worker::verdict`).
+//! Who is next (`lanes`), how one attempt is made (`deliver`), what follows
+//! (`worker::verdict`) and how it is written down (`worker::record`).
 
 mod handle;
 mod hooks;
 mod notices;
+mod record;
 mod send;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
 use std::sync::Arc;
@@ -34,17 +38,13 @@ use weir_common::time::{Moment, Tick, UnixTime};
 
 pub use self::handle::{Handle, News, Standing};
 use self::hooks::{Hooks, Restored};
+use self::record::Open;
 use self::send::{Sent, Tried};
-use self::verdict::{again, sign, verdict};
 use crate::lanes::{Answered, Lanes, Pace, Step};
-use crate::model::{Attempt, DeliveryId, LaneId, Ready, WebhookId};
-use crate::outcome::{Failure, Outcome};
+use crate::model::{DeliveryId, Ready, WebhookId};
 use crate::parts::Parts;
 use crate::settings::Egress;
-use crate::store::{Ended, Fetched, NewMail, Queue, StoreError};
-
-/// How long after a failure of our own a delivery is tried again.
-const AFTER_FAULT: Duration = Duration::from_secs(1);
+use crate::store::{Fetched, Queue, StoreError};
 
 /// How long after a failure the store is asked again.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
@@ -63,16 +63,6 @@ enum Told {
     FetchedOne(WebhookId, u64, Result<Option<Ready>, StoreError>),
     Loaded(WebhookId, Result<Option<Queue>, StoreError>),
     Reordered(WebhookId, Result<bool, StoreError>),
-}
-
-/// An attempt that is over and not yet on disk, or a change of health without one.
-struct Open {
-    webhook: WebhookId,
-    ended: Option<Ended>,
-    mails: Vec<NewMail>,
-    /// The delivery, where it waits again.
-    again: Option<Ready>,
-    answered: Answered,
 }
 
 /// The loop and all it knows.
@@ -96,6 +86,9 @@ pub struct Worker {
 pub enum Drained {
     /// Everything.
     Yes,
+    /// Everything; but it is not long since a process was cut off, and what that had started may
+    /// still count in the pace. Whoever comes next has to reckon with it as well.
+    InDoubt,
     /// Some of it was cut off: it will be sent again.
     No,
 }
@@ -124,12 +117,12 @@ impl Worker {
         for (lane, started) in starts {
             lanes.seed(lane, now.tick_of(started));
         }
+        if !parts.store.ended_in_order() {
+            // What was under way when the earlier process was cut off left no trace.
+            lanes.suspect(egress.in_flight_per_lane(), now.tick);
+        }
         let mut hooks = Hooks::default();
         for queue in parts.store.queues().await? {
-            if !parts.store.ended_in_order() && queue.due.is_some_and(|due| due <= now.unix) {
-                // What was under way when the earlier process was cut off left no trace.
-                suspect(&mut lanes, queue.webhook.lane, egress.in_flight_per_lane(), now.tick);
-            }
             hooks.restore(queue, &mut lanes, now, &parts);
         }
         Ok(Self {
@@ -161,7 +154,11 @@ impl Worker {
             let wake = if *self.stopping.borrow() { None } else { self.start(now) };
             self.record(now);
             if *self.stopping.borrow() && self.lanes.in_flight() == 0 && !self.recording {
-                return Drained::Yes;
+                return if self.lanes.is_in_doubt(now.tick) {
+                    Drained::InDoubt
+                } else {
+                    Drained::Yes
+                };
             }
             let look = self.hooks.next_look().map(|at| now.tick_at(at));
             let wake = wake.into_iter().chain(look).min();
@@ -188,9 +185,9 @@ impl Worker {
             let store = self.parts.store.clone();
             match self.lanes.next(now) {
                 Step::Wait(until) => return until,
-                Step::Fetch { webhook, limit, round } => {
+                Step::Fetch { webhook, limit, but, round } => {
                     self.tasks.spawn(async move {
-                        Told::Fetched(webhook, round, store.fetch(webhook, limit).await)
+                        Told::Fetched(webhook, round, store.fetch(webhook, &but, limit).await)
                     });
                 }
                 Step::FetchOne { webhook, delivery, round } => {
@@ -205,6 +202,7 @@ impl Worker {
                         self.lanes.recorded(webhook, ready.id, None, Answered::Yes, now);
                         continue;
                     };
+                    self.hooks.started(webhook, ready.id, &self.lanes);
                     self.parts.metrics.start_lag.observe(lag.as_secs_f64());
                     let sent = Sent { webhook, lane, ready, started: now, target };
                     let parts = self.parts.clone();
@@ -279,101 +277,14 @@ impl Worker {
             Told::Loaded(webhook, Ok(queue)) => self.loaded(webhook, queue, now),
             Told::Reordered(webhook, Ok(true)) => self.load(webhook),
             Told::Reordered(webhook, Ok(false)) => self.reorder(webhook),
+            Told::Loaded(webhook, Err(_)) => {
+                self.hooks.answered(webhook);
+                self.load_later(webhook);
+            }
             Told::Fetched(webhook, .., Err(_))
             | Told::FetchedOne(webhook, .., Err(_))
-            | Told::Loaded(webhook, Err(_))
             | Told::Reordered(webhook, Err(_)) => self.load_later(webhook),
         }
-    }
-
-    /// Decides what follows from an attempt, and keeps it until it is written.
-    fn tried(&mut self, tried: Tried, now: Moment) {
-        let Tried { sent, receipt, ended } = tried;
-        let Sent { webhook, lane, ready, started, .. } = sent;
-        let answered = match receipt.outcome {
-            Outcome::Failed(Failure::Timeout) => Answered::No,
-            _ => Answered::Yes,
-        };
-        let force = self.parts.force.load_full();
-        let hook = self.hooks.webhook(webhook);
-        let schedule = &force.settings.retry;
-        let hint = receipt.retry_after;
-        let verdict = hook.and_then(|hook| {
-            verdict(hook, schedule, &ready, started.unix, &receipt.outcome, hint, ended.unix)
-        });
-        let Some(verdict) = verdict else {
-            let due = now.unix.plus(AFTER_FAULT);
-            let again = Some(Ready { due, ..ready.clone() }).filter(|_| hook.is_some());
-            self.lanes.recorded(webhook, ready.id, again, answered, now);
-            return;
-        };
-        let workspace = hook.map(|hook| hook.workspace.clone()).unwrap_or_default();
-        let told = send::Told {
-            ready: &ready,
-            webhook,
-            workspace: &workspace,
-            receipt: &receipt,
-            verdict: &verdict,
-            started,
-            ended,
-        };
-        told.tell(&self.parts);
-        let mails = sign(ready.kind, &receipt.outcome).map(|sign| {
-            self.hooks.fared(webhook, sign, &receipt.outcome, &mut self.lanes, &self.parts, ended)
-        });
-        self.hooks.probed(webhook, ready.id, verdict.after, &self.lanes);
-        let attempt = Attempt {
-            number: ready.attempts.saturating_add(1),
-            started_at: started.unix,
-            took: ended.tick.since(started.tick),
-            outcome: receipt.outcome,
-        };
-        let record = Ended {
-            delivery: ready.id,
-            webhook,
-            lane,
-            attempt,
-            after: verdict.after,
-            first_attempt_at: Some(verdict.first_attempt_at),
-            since: Some(verdict.since),
-            paused_before: verdict.paused_before,
-        };
-        self.open.push(Open {
-            webhook,
-            ended: Some(record),
-            mails: mails.unwrap_or_default(),
-            again: again(ready, &verdict),
-            answered,
-        });
-    }
-
-    /// Hands what is over to the store, unless that is busy with what was over before.
-    fn record(&mut self, now: Moment) {
-        if self.recording || self.open.is_empty() || now.tick < self.store_rests_until {
-            return;
-        }
-        let open = std::mem::take(&mut self.open);
-        let ended = open.iter().filter_map(|open| open.ended.clone()).collect();
-        let mails = open.iter().flat_map(|open| open.mails.iter().cloned()).collect();
-        let mut webhooks: Vec<WebhookId> = open.iter().map(|open| open.webhook).collect();
-        webhooks.sort();
-        webhooks.dedup();
-        let policy = &self.parts.force.load().settings.health;
-        let fared = webhooks.iter().filter_map(|id| self.hooks.record(*id, policy, now)).collect();
-        let store = self.parts.store.clone();
-        self.recording = true;
-        self.tasks.spawn(async move {
-            let written = store.record(ended, fared, mails).await;
-            Told::Recorded(open, written)
-        });
-    }
-
-    fn recorded(&mut self, open: Open, now: Moment) {
-        let Open { webhook, ended, again, answered, .. } = open;
-        if let Some(ended) = ended {
-            self.lanes.recorded(webhook, ended.delivery, again, answered, now);
-        }
-        self.hooks.settle(webhook, &mut self.lanes, now);
     }
 
     /// Looks at the webhooks whose time it is.
@@ -381,13 +292,8 @@ impl Worker {
         for (at, webhook) in self.hooks.due(now) {
             let mails = self.hooks.look(webhook, at, &mut self.lanes, &self.parts, now);
             if let Some(mails) = mails {
-                self.open.push(Open {
-                    webhook,
-                    ended: None,
-                    mails,
-                    again: None,
-                    answered: Answered::Yes,
-                });
+                let (again, answered) = (None, Answered::Yes);
+                self.keep(Open { webhook, ended: None, mails, again, answered });
             }
         }
     }
@@ -402,20 +308,18 @@ impl Worker {
     /// Asks the store again after a while: it could not answer.
     fn load_later(&mut self, webhook: WebhookId) {
         self.parts.metrics.store_failures.inc();
-        let store = self.parts.store.clone();
-        self.hooks.ask(webhook);
-        self.tasks.spawn(async move {
-            tokio::time::sleep(STORE_PAUSE).await;
-            Told::Loaded(webhook, store.load(webhook).await)
-        });
+        // One answer at a time: of two, the older one could come last.
+        if self.hooks.ask(webhook) {
+            let store = self.parts.store.clone();
+            self.tasks.spawn(async move {
+                tokio::time::sleep(STORE_PAUSE).await;
+                Told::Loaded(webhook, store.load(webhook).await)
+            });
+        }
     }
 
     fn loaded(&mut self, webhook: WebhookId, queue: Option<Queue>, now: Moment) {
-        if self.hooks.answered(webhook) {
-            // It has changed since.
-            self.load(webhook);
-            return;
-        }
+        let changed_since = self.hooks.answered(webhook);
         match queue {
             Some(queue) => {
                 if let Restored::ToReorder =
@@ -426,8 +330,12 @@ impl Worker {
             }
             None => {
                 self.hooks.forget(webhook);
-                self.lanes.close(webhook);
+                self.lanes.close(webhook, now.tick);
             }
+        }
+        // What was read is taken in all the same: it may go on changing for as long as it likes.
+        if changed_since {
+            self.load(webhook);
         }
     }
 
@@ -440,20 +348,12 @@ impl Worker {
     }
 
     fn tidy(&mut self, now: Moment) {
-        for webhook in self.lanes.forget_idle(now.tick) {
-            self.hooks.forget_idle(webhook);
-        }
+        self.lanes.forget_idle(now.tick);
+        self.hooks.forget_idle(&self.lanes);
         let metrics = &self.parts.metrics;
         metrics.past_due_oldest.set(self.lanes.past_due(now.tick).as_secs_f64());
         metrics.in_flight.set(i64::try_from(self.lanes.in_flight()).unwrap_or(i64::MAX));
         metrics.lanes.set(i64::try_from(self.lanes.count()).unwrap_or(i64::MAX));
         metrics.unrecorded.set(i64::try_from(self.open.len()).unwrap_or(i64::MAX));
-    }
-}
-
-/// Counts on a lane as many starts as may have been under way unseen.
-fn suspect(lanes: &mut Lanes, lane: LaneId, count: usize, now: Tick) {
-    for _ in 0..count {
-        lanes.seed(lane, now);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. No delivery is handed out twice, whatever order the store's answers come in.
+//! 1. No delivery is handed out twice, whatever order the store's answers come in, and however
+//!    late it is told of that a delivery has come.
 //! 2. However many wait, at most [`HELD_MAX`] are in memory, and not more of them than a bounded
 //!    number of bytes.
 
@@ -80,6 +81,8 @@ pub(super) struct Queue {
     /// When the first that waits is due, where none is held and not all are.
     expected: Tick,
     asked: Option<Asked>,
+    /// The newest delivery that the store has shown. It showed, or has, all older ones as well.
+    seen: Option<DeliveryId>,
     /// Tells an answer of the store to a question that was since withdrawn.
     pub(super) round: u64,
     /// What is under way, and on which lane it counts.
@@ -101,6 +104,7 @@ impl Queue {
             complete: expected.is_none(),
             expected: expected.unwrap_or_default(),
             asked: None,
+            seen: None,
             round: 0,
             in_flight: HashMap::new(),
             probe: None,
@@ -108,15 +112,16 @@ impl Queue {
         }
     }
 
-    /// Forgets what is in memory but for what is under way: the store knows better.
-    pub(super) fn forget(&mut self, lane: LaneId, gate: Gate, expected: Option<Tick>) {
+    /// Forgets what is in memory but for what is under way: the store knows better. It is asked
+    /// whatever it said before: more may have come since.
+    pub(super) fn forget(&mut self, lane: LaneId, gate: Gate, now: Tick) {
         self.lane = lane;
         self.gate = gate;
         self.gone = false;
         self.held.clear();
         self.held_bytes = 0;
-        self.complete = expected.is_none();
-        self.expected = expected.unwrap_or_default();
+        self.complete = false;
+        self.expected = now;
         self.asked = None;
         self.probe = None;
         self.round += 1;
@@ -138,15 +143,27 @@ impl Queue {
     }
 
     fn first(&self, now: Tick) -> Turn {
-        let unsure = |key| self.asked.as_ref().is_some_and(|asked| Some(key) > asked.known_to);
-        match self.held.first_key_value() {
-            Some((key, _)) if unsure(*key) => Turn::Rest,
-            Some((_, first)) if first.at <= now => Turn::Start,
-            Some((_, first)) => Turn::At(first.at),
+        if self.first_due(now).is_some() {
+            return Turn::Start;
+        }
+        match self.known().map(|(_, held)| held.at).min() {
+            Some(soonest) => Turn::At(soonest),
             None if self.complete || self.asked.is_some() => Turn::Rest,
             None if self.expected <= now => Turn::Fetch,
             None => Turn::At(self.expected),
         }
+    }
+
+    /// The first that may start. Where the wall clock was set since, it need not be the first that
+    /// is held.
+    fn first_due(&self, now: Tick) -> Option<(UnixTime, DeliveryId)> {
+        self.known().find(|(_, held)| held.at <= now).map(|(key, _)| *key)
+    }
+
+    /// Those held of which it is known that no other is due before them.
+    fn known(&self) -> impl Iterator<Item = (&(UnixTime, DeliveryId), &Held)> {
+        let unsure = |key| self.asked.as_ref().is_some_and(|asked| Some(key) > asked.known_to);
+        self.held.iter().take_while(move |(key, _)| !unsure(**key))
     }
 
     /// Whether it is time to ask for more, before memory runs out of them.
@@ -157,12 +174,12 @@ impl Queue {
             && (1..=LOW).contains(&self.held.len())
     }
 
-    /// Notes that the store is asked, and says for how many.
-    pub(super) fn ask(&mut self) -> usize {
+    /// Notes that the store is asked, and gives what is under way: as far as the store knows, that
+    /// still waits.
+    pub(super) fn ask(&mut self) -> Vec<DeliveryId> {
         let known_to = self.held.last_key_value().map(|(key, _)| *key);
         self.asked = Some(Asked { known_to, ..Asked::default() });
-        // What is under way still waits as far as the store knows.
-        HELD_MAX + self.in_flight.len()
+        self.in_flight.keys().copied().collect()
     }
 
     /// Takes the first delivery out, to be started.
@@ -171,7 +188,7 @@ impl Queue {
             Gate::Closed => None,
             Gate::Probe(Some(_)) => self.probe.take(),
             Gate::Open | Gate::Probe(None) => {
-                let first = self.held.pop_first().map(|(_, held)| held);
+                let first = self.first_due(now).and_then(|key| self.held.remove(&key));
                 self.held_bytes -= first.as_ref().map_or(0, |held| held.ready.body.len());
                 first
             }
@@ -182,6 +199,14 @@ impl Queue {
         self.in_flight.insert(held.ready.id, self.lane);
         self.used = now;
         Some(held.ready)
+    }
+
+    /// Takes in a delivery that has come, unless the store has shown it in the meantime: it may
+    /// have been sent since.
+    pub(super) fn arrived(&mut self, ready: Ready, now: Moment) {
+        if Some(ready.id) > self.seen {
+            self.add(ready, now);
+        }
     }
 
     /// Takes in a delivery that is on disk and waits.
@@ -234,7 +259,11 @@ impl Queue {
         let Some(asked) = self.asked.take() else { return };
         let last = fetched.ready.last().map(|ready| (ready.due, ready.id));
         for ready in fetched.ready {
-            if !self.in_flight.contains_key(&ready.id) && !asked.ended.contains(&ready.id) {
+            self.seen = self.seen.max(Some(ready.id));
+            // One that could not be tried for a fault of ours waits for longer than is on disk.
+            let held = self.held.keys().any(|(_, id)| *id == ready.id);
+            let busy = self.in_flight.contains_key(&ready.id) || asked.ended.contains(&ready.id);
+            if !held && !busy {
                 self.hold(ready, now);
             }
         }

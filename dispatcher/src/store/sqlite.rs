@@ -48,7 +48,7 @@ mod webhooks;
 mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// A store in a file.
 pub struct SqliteStore {
@@ -236,8 +236,14 @@ impl Store for SqliteStore {
         self.writer.ask(|desk| queue::all(desk)).await
     }
 
-    async fn fetch(&self, webhook: WebhookId, limit: usize) -> Result<Fetched, StoreError> {
-        self.writer.ask(move |desk| queue::fetch(desk, webhook, limit)).await
+    async fn fetch(
+        &self,
+        webhook: WebhookId,
+        but: &[DeliveryId],
+        limit: usize,
+    ) -> Result<Fetched, StoreError> {
+        let but = but.to_vec();
+        self.writer.ask(move |desk| queue::fetch(desk, webhook, &but, limit)).await
     }
 
     async fn fetch_one(&self, id: DeliveryId) -> Result<Option<Ready>, StoreError> {

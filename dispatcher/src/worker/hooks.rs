@@ -35,6 +35,8 @@ struct Hook {
     look_at: Option<UnixTime>,
     /// What the last attempt came to, where this process saw one.
     last: Option<Outcome>,
+    /// What was decided by it and is not on disk yet.
+    unwritten: usize,
 }
 
 /// What is to be done with a webhook that was read.
@@ -81,6 +83,7 @@ impl Hooks {
         let id = webhook.id;
         let known = self.hooks.get(&id);
         let last = known.and_then(|hook| hook.last.clone());
+        let unwritten = known.map_or(0, |hook| hook.unwritten);
         let known = known.map(|hook| &hook.webhook);
         if let Some(known) = known.filter(|known| known.paused_total == webhook.paused_total) {
             webhook.health = known.health.clone();
@@ -96,7 +99,7 @@ impl Hooks {
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Open };
         lanes.open(id, webhook.lane, gate, due.map(|due| now.tick_at(due)), now.tick);
         let target = Arc::new(Target { url, secrets: webhook.secrets.clone() });
-        self.hooks.insert(id, Hook { webhook, target, look_at: None, last });
+        self.hooks.insert(id, Hook { webhook, target, look_at: None, last, unwritten });
         self.plan(id, &parts.force.load().settings.health, now.unix);
         restored
     }
@@ -112,10 +115,17 @@ impl Hooks {
         self.hooks.remove(&webhook);
     }
 
-    /// Lets a webhook go that has nothing to do, unless it is to be looked at.
-    pub(super) fn forget_idle(&mut self, webhook: WebhookId) {
-        if self.hooks.get(&webhook).is_some_and(|hook| hook.look_at.is_none()) {
-            self.hooks.remove(&webhook);
+    /// Lets those go that have nothing to do, unless they are to be looked at or to be written.
+    pub(super) fn forget_idle(&mut self, lanes: &Lanes) {
+        self.hooks.retain(|webhook, hook| {
+            hook.look_at.is_some() || hook.unwritten > 0 || lanes.knows(*webhook)
+        });
+    }
+
+    /// Notes that something follows for a webhook which is to be written.
+    pub(super) fn keep(&mut self, webhook: WebhookId) {
+        if let Some(hook) = self.hooks.get_mut(&webhook) {
+            hook.unwritten += 1;
         }
     }
 
@@ -167,6 +177,16 @@ impl Hooks {
         mails
     }
 
+    /// Takes note of a delivery that is under way: it may be the one that probes.
+    pub(super) fn started(&mut self, webhook: WebhookId, delivery: DeliveryId, lanes: &Lanes) {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        if hook.webhook.probing.is_some()
+            && lanes.gate(webhook) == Some(Gate::Probe(Some(delivery)))
+        {
+            hook.webhook.probing = Some(Probe::This(delivery));
+        }
+    }
+
     /// Takes note of what has become of a delivery that may have been the probe.
     pub(super) fn probed(
         &mut self,
@@ -185,9 +205,10 @@ impl Hooks {
         }
     }
 
-    /// Opens the gate of a webhook whose probe is delivered, and on disk as such.
-    pub(super) fn settle(&self, webhook: WebhookId, lanes: &mut Lanes, now: Moment) {
-        let Some(hook) = self.hooks.get(&webhook) else { return };
+    /// Notes that what was kept is on disk. Opens the gate where its probe is delivered.
+    pub(super) fn settle(&mut self, webhook: WebhookId, lanes: &mut Lanes, now: Moment) {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        hook.unwritten = hook.unwritten.saturating_sub(1);
         let probes = matches!(lanes.gate(webhook), Some(Gate::Probe(_)));
         if probes && gate_of(&hook.webhook) == Gate::Open {
             lanes.set_gate(webhook, Gate::Open, now.tick);

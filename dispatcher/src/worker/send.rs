@@ -2,7 +2,11 @@
 //!
 //! Not here: bodies, secrets, paths and queries of URLs. They are never logged.
 
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use weir_common::lines::{Added, Line};
 use weir_common::time::{Moment, UnixTime, micros};
@@ -11,6 +15,7 @@ use super::hooks::Target;
 use super::verdict::Verdict;
 use crate::deliver::{Parcel, Receipt};
 use crate::model::{LaneId, Ready, WebhookId};
+use crate::outcome::{Fault, Outcome};
 use crate::parts::Parts;
 use crate::sign::{self, Signed};
 use crate::store::After;
@@ -47,9 +52,23 @@ impl Sent {
             headers: sign::headers(&force.settings.signature, &signed, secrets),
             body: self.ready.body.clone(),
         };
-        let receipt = force.courier.deliver(parcel).await;
+        let receipt = caught(force.courier.deliver(parcel)).await;
         Box::new(Tried { sent: self, receipt, ended: parts.clock.now() })
     }
+}
+
+/// Makes an attempt; a panic in it is a fault of ours, and no reason to leave it under way.
+async fn caught(attempt: impl Future<Output = Receipt>) -> Receipt {
+    let mut attempt = pin!(attempt);
+    let polled = poll_fn(|cx| {
+        let poll = catch_unwind(AssertUnwindSafe(|| attempt.as_mut().poll(cx)));
+        // It is not polled again.
+        poll.unwrap_or_else(|_| {
+            let outcome = Outcome::Internal(Fault::Broken);
+            Poll::Ready(Receipt { outcome, retry_after: None })
+        })
+    });
+    polled.await
 }
 
 /// What is told of an attempt.
@@ -100,5 +119,16 @@ impl Told<'_> {
         if log.add(&line.end()) == Added::Dropped {
             metrics.log_dropped.inc();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_attempt_that_panics_is_over_and_a_fault_of_ours() {
+        let receipt = caught(async { panic!("on purpose") }).await;
+        assert_eq!(receipt.outcome, Outcome::Internal(Fault::Broken));
     }
 }

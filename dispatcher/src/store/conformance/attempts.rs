@@ -15,7 +15,7 @@ pub(super) async fn deliveries_are_fetched_in_the_order_in_which_they_are_due(st
     let order = |fetched: super::super::Fetched| -> (Vec<DeliveryId>, bool) {
         (fetched.ready.iter().map(|ready| ready.id).collect(), fetched.more)
     };
-    let fetch = |limit| store.fetch(made.id, limit);
+    let fetch = |limit| store.fetch(made.id, &[], limit);
     assert_eq!(order(fetch(3).await.unwrap()), (vec![ids[1], ids[2], ids[0]], false));
     assert_eq!(order(fetch(2).await.unwrap()), (vec![ids[1], ids[2]], true));
 }
@@ -27,7 +27,7 @@ pub(super) async fn what_waits_is_found_by_its_number_until_it_has_ended(store: 
     record(store, vec![ended(&made, ready.id, t(2), After::Delivered)]).await;
     assert_eq!(store.fetch_one(ready.id).await.unwrap(), None);
     assert_eq!(store.fetch_one(DeliveryId(4_711)).await.unwrap(), None);
-    assert!(store.fetch(made.id, 10).await.unwrap().ready.is_empty());
+    assert!(store.fetch(made.id, &[], 10).await.unwrap().ready.is_empty());
 }
 
 pub(super) async fn a_failure_waits_and_remembers_its_schedule(store: &dyn Store) {
@@ -164,7 +164,7 @@ pub(super) async fn a_reactivated_webhook_is_put_back_into_order_in_steps(store:
     assert!(store.load(made.id).await.unwrap().unwrap().webhook.reordering);
     assert!(store.reorder(made.id, 2).await.unwrap());
     assert!(!store.load(made.id).await.unwrap().unwrap().webhook.reordering);
-    let ready = store.fetch(made.id, 10).await.unwrap().ready;
+    let ready = store.fetch(made.id, &[], 10).await.unwrap().ready;
     assert_eq!(ready.iter().map(|ready| ready.id).collect::<Vec<_>>(), ids);
     for one in &ready {
         assert_eq!((one.due, one.step, one.since), (one.created_at, 0, None));
@@ -173,4 +173,22 @@ pub(super) async fn a_reactivated_webhook_is_put_back_into_order_in_steps(store:
     assert_eq!(ready[0].first_attempt_at, Some(t(10)));
     assert_eq!(ready[0].attempts, 1);
     assert!(store.reorder(WebhookId(4_711), 2).await.unwrap());
+    // Once more than was asked for sets nothing back that has failed since.
+    record(store, vec![ended(&made, ids[0], t(40), due(1))]).await;
+    assert!(store.reorder(made.id, 2).await.unwrap());
+    assert_eq!(store.fetch_one(ids[0]).await.unwrap().unwrap().due, t(899));
+}
+
+pub(super) async fn what_is_not_asked_for_takes_nobodys_place(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let mut ids = Vec::new();
+    for name in ["evt_1", "evt_2", "evt_3", "evt_4"] {
+        let large = NewEvent { body: vec![b'x'; 300 << 10].into(), ..event(name) };
+        ids.push(accept(store, vec![large], t(1)).await.1[0].ready.id);
+    }
+    let found = store.fetch(made.id, &ids[..2], 2).await.unwrap();
+    assert_eq!(found.ready[0].id, ids[2]);
+    let found = store.fetch(made.id, &ids[..3], 2).await.unwrap();
+    assert_eq!((found.ready.len(), found.ready[0].id, found.more), (1, ids[3], false));
+    assert!(store.fetch(made.id, &ids, 2).await.unwrap().ready.is_empty());
 }

@@ -18,7 +18,7 @@ pub(super) async fn an_event_waits_for_every_webhook_that_asked_for_it(store: &d
         assert_eq!((ready.attempts, ready.step, ready.first_attempt_at), (0, 0, None));
         assert_eq!((&*ready.event_id, ready.kind), ("evt_1", EventType::UserCreated));
         assert_eq!(ready.body, event("evt_1").body);
-        let fetched = store.fetch(arrival.webhook, 10).await.unwrap();
+        let fetched = store.fetch(arrival.webhook, &[], 10).await.unwrap();
         assert_eq!(fetched.ready, [arrival.ready]);
     }
 }
@@ -31,7 +31,7 @@ pub(super) async fn an_event_that_was_there_is_not_new_and_not_delivered_again(s
     assert_eq!(new, [true, false]);
     assert_eq!(arrivals.len(), 1);
     assert_eq!(&*arrivals[0].ready.event_id, "evt_2");
-    let waiting = store.fetch(made.id, 10).await.unwrap().ready;
+    let waiting = store.fetch(made.id, &[], 10).await.unwrap().ready;
     assert_eq!(waiting, [first.ready, arrivals[0].ready.clone()]);
 }
 
@@ -75,7 +75,7 @@ pub(super) async fn a_ping_is_for_one_webhook_alone(store: &dyn Store) {
     let ping = NewEvent { kind: EventType::Ping, ..event("evt_1") };
     let arrival = store.ping(WS, one.id, ping, t(1)).await.unwrap().unwrap();
     assert_eq!((arrival.webhook, arrival.ready.kind), (one.id, EventType::Ping));
-    assert_eq!(store.fetch(one.id, 10).await.unwrap().ready, [arrival.ready]);
-    assert!(store.fetch(two.id, 10).await.unwrap().ready.is_empty());
+    assert_eq!(store.fetch(one.id, &[], 10).await.unwrap().ready, [arrival.ready]);
+    assert!(store.fetch(two.id, &[], 10).await.unwrap().ready.is_empty());
     assert_eq!(store.ping(WS, WebhookId(4_711), event("evt_2"), t(2)).await.unwrap(), None);
 }

@@ -69,7 +69,7 @@ pub(super) async fn what_still_waits_is_never_dropped(store: &dyn Store) {
     let id = over(store, &made, "evt_3", t(1), After::Delivered).await;
     store.redeliver(WS, id, t(2)).await.unwrap();
     sweep(store, t(9_000), t(9_000)).await;
-    assert_eq!(store.fetch(made.id, 10).await.unwrap().ready.len(), 3);
+    assert_eq!(store.fetch(made.id, &[], 10).await.unwrap().ready.len(), 3);
 }
 
 pub(super) async fn an_event_stays_until_its_last_delivery_goes(store: &dyn Store) {
@@ -78,7 +78,7 @@ pub(super) async fn an_event_stays_until_its_last_delivery_goes(store: &dyn Stor
     let (_, arrivals) = accept(store, vec![event("evt_1")], t(1)).await;
     record(store, vec![ended(&one, arrivals[0].ready.id, t(2), After::Delivered)]).await;
     sweep(store, t(100), t(100)).await;
-    assert_eq!(store.fetch(two.id, 10).await.unwrap().ready[0].body, event("evt_1").body);
+    assert_eq!(store.fetch(two.id, &[], 10).await.unwrap().ready[0].body, event("evt_1").body);
     assert_eq!(accept(store, vec![event("evt_1")], t(3)).await.0, [false]);
     record(store, vec![ended(&two, arrivals[1].ready.id, t(4), After::Delivered)]).await;
     sweep(store, t(100), t(100)).await;
@@ -108,7 +108,7 @@ pub(super) async fn what_a_deleted_webhook_had_is_dropped(store: &dyn Store) {
     // Nothing of it ended long ago enough.
     sweep(store, t(0), t(0)).await;
     assert_eq!(store.figures().await.unwrap().waiting, 1);
-    assert_eq!(store.fetch(kept.id, 10).await.unwrap().ready.len(), 1);
+    assert_eq!(store.fetch(kept.id, &[], 10).await.unwrap().ready.len(), 1);
     let again = ["evt_0", "evt_over", "evt_kept"].map(event).to_vec();
     assert_eq!(accept(store, again, t(3)).await.0, [true, true, false]);
 }

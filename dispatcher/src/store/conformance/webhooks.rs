@@ -116,7 +116,7 @@ pub(super) async fn a_deleted_webhook_is_gone_with_all_that_waited(store: &dyn S
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), None);
     assert!(store.load(made.id).await.unwrap().is_none());
     assert!(store.queues().await.unwrap().is_empty());
-    assert!(store.fetch(made.id, 10).await.unwrap().ready.is_empty());
+    assert!(store.fetch(made.id, &[], 10).await.unwrap().ready.is_empty());
     assert_eq!(store.fetch_one(waiting).await.unwrap(), None);
     assert_eq!(store.delivery(WS, waiting).await.unwrap(), None);
     assert_eq!(store.redeliver(WS, waiting, t(2)).await.unwrap(), None);
@@ -140,6 +140,18 @@ pub(super) async fn a_reactivation_ends_the_pause_and_counts_it(store: &dyn Stor
         assert!(after.reordering);
         assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(after));
     }
+}
+
+pub(super) async fn a_reactivation_counts_for_something_however_the_clock_was_set(
+    store: &dyn Store,
+) {
+    let made = webhook(store, "a").await;
+    pause(store, &made, t(100)).await;
+    let after = store.reactivate(WS, made.id, t(10)).await.unwrap().unwrap();
+    assert_ne!(after.paused_total, made.paused_total);
+    // What was known before it, and is written after it, pauses nothing.
+    pause(store, &made, t(100)).await;
+    assert_eq!(store.webhook(WS, made.id).await.unwrap().unwrap().paused_at, None);
 }
 
 pub(super) async fn a_webhook_that_is_not_paused_is_not_reactivated(store: &dyn Store) {

@@ -85,12 +85,20 @@ fn first_due(conn: &Connection, webhook: WebhookId) -> rusqlite::Result<Option<U
     query.query_row([webhook.0], |row| rows::time(row, "due")).optional()
 }
 
-/// The first deliveries that wait for a webhook.
-pub(super) fn fetch(desk: &Desk, webhook: WebhookId, limit: usize) -> Result<Fetched, Fault> {
+/// The first deliveries that wait for a webhook, but for these.
+pub(super) fn fetch(
+    desk: &Desk,
+    webhook: WebhookId,
+    but: &[DeliveryId],
+    limit: usize,
+) -> Result<Fetched, Fault> {
     let mut query = desk.conn.prepare_cached(FIRST)?;
-    let mut found = query.query((webhook.0, rows::count(limit.saturating_add(1))))?;
+    let mut found = query.query((webhook.0, rows::count(limit.saturating_add(but.len() + 1))))?;
     let (mut ready, mut bytes) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
+        if but.contains(&DeliveryId(row.get("id")?)) {
+            continue;
+        }
         if ready.len() == limit || bytes > FETCH_BYTES {
             return Ok(Fetched { ready, more: true });
         }
@@ -111,6 +119,11 @@ pub(super) fn fetch_one(desk: &Desk, id: DeliveryId) -> Result<Option<Ready>, Fa
 /// Puts up to `limit` deliveries that were tried back to the beginning of their schedule. Says
 /// whether that was all.
 pub(super) fn reorder(desk: &mut Desk, webhook: WebhookId, limit: usize) -> Result<bool, Fault> {
+    let asked = "SELECT 1 FROM webhooks WHERE id = ?1 AND reordering = 1";
+    // Whoever asks once too often must not set back what has failed since.
+    if !desk.conn.prepare_cached(asked)?.exists([webhook.0])? {
+        return Ok(true);
+    }
     let mut tried = desk.conn.prepare_cached(TRIED)?;
     let ids = tried.query_map((webhook.0, rows::count(limit)), |row| row.get(0))?;
     let ids = ids.collect::<rusqlite::Result<Vec<i64>>>()?;

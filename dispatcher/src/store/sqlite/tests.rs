@@ -24,10 +24,10 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// A temporary directory that is removed on drop.
 #[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("weir-store-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -37,7 +37,7 @@ impl Folder {
         Self(path)
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }
@@ -100,7 +100,7 @@ async fn accept(store: &SqliteStore, id: &str) -> Result<bool, StoreError> {
 }
 
 async fn waiting(store: &SqliteStore, webhook: WebhookId) -> usize {
-    store.fetch(webhook, 100_000).await.unwrap().ready.len()
+    store.fetch(webhook, &[], 100_000).await.unwrap().ready.len()
 }
 
 /// Says a pragma on the writer's connection.
@@ -110,6 +110,15 @@ async fn pragma(store: &SqliteStore, name: &'static str, value: i64) {
         Ok(())
     };
     store.writer.ask(say).await.unwrap();
+}
+
+/// Lets everything fail that the writer is asked for, until what this gives is dropped.
+pub(crate) async fn hold_up(store: &SqliteStore) -> Connection {
+    pragma(store, "busy_timeout", 1).await;
+    let other = Connection::open(&store.path).unwrap();
+    other.busy_timeout(Duration::from_secs(20)).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    other
 }
 
 #[tokio::test]
@@ -236,6 +245,21 @@ async fn one_that_goes_wrong_does_no_harm_to_its_batch() {
     assert!(matches!(wrong, Err(StoreError::Damaged(_))), "{wrong:?}");
     assert!(right.unwrap());
     assert!(other.unwrap(), "what went wrong left nothing behind");
+    assert_eq!(waiting(&store, webhook).await, 2);
+    assert_eq!(store.figures().await.unwrap().waiting, 2);
+}
+
+#[tokio::test]
+async fn one_that_panics_does_no_harm_to_its_batch_nor_to_the_writer() {
+    let (_folder, store) = fresh();
+    let webhook = webhook(&store).await;
+    let wrong = store.writer.ask::<(), _>(|desk| {
+        desk.tally.waiting += 5;
+        panic!("on purpose")
+    });
+    let (wrong, right) = tokio::join!(wrong, accept(&store, "evt_1"));
+    assert!(matches!(wrong, Err(StoreError::Damaged(_))), "{wrong:?}");
+    assert!(right.unwrap() && accept(&store, "evt_2").await.unwrap());
     assert_eq!(waiting(&store, webhook).await, 2);
     assert_eq!(store.figures().await.unwrap().waiting, 2);
 }

@@ -1,5 +1,7 @@
 //! Webhooks: registered, read, changed, deleted, reactivated.
 
+use std::time::Duration;
+
 use rusqlite::{Connection, OptionalExtension, named_params};
 use weir_common::time::UnixTime;
 
@@ -167,10 +169,12 @@ pub(super) fn reactivate(
         return Ok(None);
     };
     let Some(paused_at) = webhook.paused_at else { return Ok(Some(webhook)) };
+    // However the clock was set: by `paused_total` the worker knows that this pause is over.
+    let paused = now.since(paused_at).max(Duration::from_micros(1));
     let sql = "UPDATE webhooks SET paused_at = NULL, paused_total = :total, health = :health, \
         look_at = NULL, probing = 0, reordering = 1 WHERE id = :id";
     desk.conn.prepare_cached(sql)?.execute(named_params! {
-        ":total": rows::span(webhook.paused_total + now.since(paused_at)),
+        ":total": rows::span(webhook.paused_total + paused),
         ":health": json(&Health::default())?,
         ":id": id.0,
     })?;

@@ -11,6 +11,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, mpsc};
@@ -231,6 +232,13 @@ impl fmt::Debug for Writer {
     }
 }
 
+/// Has work done; a panic, which is a mistake of ours, is a fault of that work alone.
+fn caught(work: impl FnOnce() -> Result<(), Fault>) -> Result<(), Fault> {
+    // What it leaves half done within the transaction is undone by whoever asks.
+    let done = catch_unwind(AssertUnwindSafe(work));
+    done.unwrap_or_else(|_| Err(Fault::Damaged("a task of the store broke".into())))
+}
+
 /// What those are told who come after the end.
 pub(super) fn gone() -> StoreError {
     StoreError::Unavailable("it was closed".into())
@@ -316,7 +324,7 @@ impl Thread {
     fn work(&mut self, task: &mut dyn Task) -> Result<Result<(), StoreError>, Fault> {
         let tally = self.desk.tally;
         self.say("SAVEPOINT task")?;
-        match task.work(&mut self.desk) {
+        match caught(|| task.work(&mut self.desk)) {
             Ok(()) => self.say("RELEASE task").map(Ok),
             Err(fault) if fault.is_the_disks() => Err(fault),
             Err(fault) => {

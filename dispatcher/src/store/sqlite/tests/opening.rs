@@ -15,19 +15,19 @@ async fn what_was_stored_is_there_when_the_file_is_opened_again() {
     accept(&store, "evt_1").await.unwrap();
     let made = store.webhook(WS, webhook).await.unwrap().unwrap();
     let shown = store.ids().webhook(webhook);
-    let ready = store.fetch(webhook, 10).await.unwrap().ready;
+    let ready = store.fetch(webhook, &[], 10).await.unwrap().ready;
     store.close().await.unwrap();
     drop(store);
     let store = open(&folder).unwrap();
     assert!(store.ended_in_order());
     assert_eq!(store.webhook(WS, webhook).await.unwrap(), Some(made));
     assert_eq!(store.ids().webhook(webhook), shown);
-    assert_eq!(store.fetch(webhook, 10).await.unwrap().ready, ready);
+    assert_eq!(store.fetch(webhook, &[], 10).await.unwrap().ready, ready);
     let figures = store.figures().await.unwrap();
     assert_eq!((figures.waiting, figures.webhooks), (1, 1));
     assert!(!accept(&store, "evt_1").await.unwrap());
     assert!(accept(&store, "evt_2").await.unwrap());
-    let later = store.fetch(webhook, 10).await.unwrap().ready;
+    let later = store.fetch(webhook, &[], 10).await.unwrap().ready;
     assert!(later[1].id > ready[0].id);
 }
 

@@ -1,0 +1,127 @@
+//! What an attempt came to: decided, kept, and handed to the store until that has written it.
+//!
+//! Not here: what follows (`verdict`), what it says of the webhook (`hooks`).
+
+use std::time::Duration;
+
+use weir_common::time::Moment;
+
+use super::send::{self, Sent, Tried};
+use super::verdict::{again, sign, verdict};
+use super::{Told, Worker};
+use crate::lanes::Answered;
+use crate::model::{Attempt, Ready, WebhookId};
+use crate::outcome::{Failure, Outcome};
+use crate::store::{Ended, NewMail};
+
+/// How long after a failure of our own a delivery is tried again.
+const AFTER_FAULT: Duration = Duration::from_secs(1);
+
+/// An attempt that is over and not yet on disk, or a change of health without one.
+pub(super) struct Open {
+    pub(super) webhook: WebhookId,
+    pub(super) ended: Option<Ended>,
+    pub(super) mails: Vec<NewMail>,
+    /// The delivery, where it waits again.
+    pub(super) again: Option<Ready>,
+    pub(super) answered: Answered,
+}
+
+impl Worker {
+    /// Decides what follows from an attempt, and keeps it until it is written.
+    pub(super) fn tried(&mut self, tried: Tried, now: Moment) {
+        let Tried { sent, receipt, ended } = tried;
+        let Sent { webhook, lane, ready, started, .. } = sent;
+        let answered = match receipt.outcome {
+            Outcome::Failed(Failure::Timeout) => Answered::No,
+            _ => Answered::Yes,
+        };
+        let force = self.parts.force.load_full();
+        let hook = self.hooks.webhook(webhook);
+        let schedule = &force.settings.retry;
+        let hint = receipt.retry_after;
+        let verdict = hook.and_then(|hook| {
+            verdict(hook, schedule, &ready, started.unix, &receipt.outcome, hint, ended.unix)
+        });
+        let Some(verdict) = verdict else {
+            let due = now.unix.plus(AFTER_FAULT);
+            let again = Some(Ready { due, ..ready.clone() }).filter(|_| hook.is_some());
+            self.parts.metrics.attempt(&receipt.outcome, ended.tick.since(started.tick));
+            self.lanes.recorded(webhook, ready.id, again, answered, now);
+            return;
+        };
+        let workspace = hook.map(|hook| hook.workspace.clone()).unwrap_or_default();
+        let told = send::Told {
+            ready: &ready,
+            webhook,
+            workspace: &workspace,
+            receipt: &receipt,
+            verdict: &verdict,
+            started,
+            ended,
+        };
+        told.tell(&self.parts);
+        let mails = sign(ready.kind, &receipt.outcome).map(|sign| {
+            self.hooks.fared(webhook, sign, &receipt.outcome, &mut self.lanes, &self.parts, ended)
+        });
+        self.hooks.probed(webhook, ready.id, verdict.after, &self.lanes);
+        let attempt = Attempt {
+            number: ready.attempts.saturating_add(1),
+            started_at: started.unix,
+            took: ended.tick.since(started.tick),
+            outcome: receipt.outcome,
+        };
+        let record = Ended {
+            delivery: ready.id,
+            webhook,
+            lane,
+            attempt,
+            after: verdict.after,
+            first_attempt_at: Some(verdict.first_attempt_at),
+            since: Some(verdict.since),
+            paused_before: verdict.paused_before,
+        };
+        self.keep(Open {
+            webhook,
+            ended: Some(record),
+            mails: mails.unwrap_or_default(),
+            again: again(ready, &verdict),
+            answered,
+        });
+    }
+
+    /// Keeps what is over until it is written.
+    pub(super) fn keep(&mut self, open: Open) {
+        self.hooks.keep(open.webhook);
+        self.open.push(open);
+    }
+
+    /// Hands what is over to the store, unless that is busy with what was over before.
+    pub(super) fn record(&mut self, now: Moment) {
+        if self.recording || self.open.is_empty() || now.tick < self.store_rests_until {
+            return;
+        }
+        let open = std::mem::take(&mut self.open);
+        let ended = open.iter().filter_map(|open| open.ended.clone()).collect();
+        let mails = open.iter().flat_map(|open| open.mails.iter().cloned()).collect();
+        let mut webhooks: Vec<WebhookId> = open.iter().map(|open| open.webhook).collect();
+        webhooks.sort();
+        webhooks.dedup();
+        let policy = &self.parts.force.load().settings.health;
+        let fared = webhooks.iter().filter_map(|id| self.hooks.record(*id, policy, now)).collect();
+        let store = self.parts.store.clone();
+        self.recording = true;
+        self.tasks.spawn(async move {
+            let written = store.record(ended, fared, mails).await;
+            Told::Recorded(open, written)
+        });
+    }
+
+    pub(super) fn recorded(&mut self, open: Open, now: Moment) {
+        let Open { webhook, ended, again, answered, .. } = open;
+        if let Some(ended) = ended {
+            self.lanes.recorded(webhook, ended.delivery, again, answered, now);
+        }
+        self.hooks.settle(webhook, &mut self.lanes, now);
+    }
+}
