@@ -104,7 +104,7 @@ mod tests {
         for line in [
             "weir_dispatcher_past_due_oldest_seconds 1.5",
             "weir_dispatcher_deliveries_ended_total{state=\"delivered\"} 1",
-            "# HELP weir_dispatcher_pauses_total Webhooks paused because nothing arrived for too long.",
+            "# HELP weir_dispatcher_warnings_total Webhooks whose owners were warned.",
         ] {
             assert!(text.lines().any(|one| one == line), "{line} in\n{text}");
         }
