@@ -169,11 +169,13 @@ impl Worker {
                 () = tokio::time::sleep(wait) => {}
                 Ok(()) = self.stopping.changed() => {}
             }
-            // What else has come in the meantime is one look at the clock's worth.
-            while let Ok(news) = self.inbox.try_recv() {
-                self.hear(news);
+            // What else has come by now is one look at the clock's worth. What comes meanwhile is
+            // not: others may talk without end.
+            for _ in 0..self.inbox.len() {
+                self.inbox.try_recv().into_iter().for_each(|news| self.hear(news));
             }
-            while let Some(told) = self.tasks.try_join_next() {
+            for _ in 0..self.tasks.len() {
+                let Some(told) = self.tasks.try_join_next() else { break };
                 self.take(told);
             }
         }
