@@ -243,7 +243,7 @@ impl Stage {
     /// Accepts an event, and tells the worker where one runs.
     async fn event(&mut self) -> DeliveryId {
         self.accepted += 1;
-        let arrivals = accept(&*self.store, self.accepted, self.clock.now().unix).await;
+        let arrivals = accept(&self.store, self.accepted, self.clock.now().unix).await;
         let id = arrivals[0].ready.id;
         self.parts.worker.arrived(arrivals);
         id
