@@ -129,6 +129,12 @@ pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
         let title = "The webhook is paused";
         return Err(Reply::problem(&refuse::plain(409, "webhook-paused", title, detail)));
     }
+    if webhook.probing.is_some() {
+        let detail = "One delivery is on its way to see whether the endpoint is back; a test would \
+            wait for it. See the deliveries that wait.";
+        let title = "The webhook was reactivated, and has not answered yet";
+        return Err(Reply::problem(&refuse::plain(409, "webhook-probing", title, detail)));
+    }
     let event = event::ping(asked.workspace, &random::<{ event::ID_RANDOM_BYTES }>()?, asked.now);
     let sent = asked.store().ping(asked.workspace, id, event, asked.now).await;
     let arrival = found(sent)?;

@@ -1,5 +1,6 @@
 //! Random worlds of lanes, held to what `lanes` promises by remembering everything.
 
+mod answers;
 mod world;
 
 use proptest::prelude::*;
@@ -234,121 +235,6 @@ fn an_answer_of_the_store_that_is_out_of_date_starts_nothing_twice() {
     ids.dedup();
     assert_eq!(ids.len(), world.starts.len(), "a delivery was started twice");
     assert_eq!(ids.len(), 40);
-}
-
-/// Lanes with one webhook, of which nothing is known yet but that something waits.
-fn unread() -> Lanes {
-    let mut lanes = Lanes::new(pace(100, 1_000, 100, 100));
-    lanes.open(WebhookId(1), LaneId(1), Gate::Open, Some(at(0).tick), at(0).tick);
-    lanes
-}
-
-/// Has the question answered that must be asked now; gives what was not to be in the answer.
-fn answer(lanes: &mut Lanes, now: u64, ready: &[Ready], more: bool) -> Vec<DeliveryId> {
-    let Step::Fetch { webhook, but, round, .. } = lanes.next(at(now)) else { panic!("not asked") };
-    lanes.fetched(webhook, round, Fetched { ready: ready.to_vec(), more }, at(now));
-    but
-}
-
-/// All that may start now.
-fn started(lanes: &mut Lanes, now: u64) -> Vec<i64> {
-    let mut ids = Vec::new();
-    while let Step::Start { ready, .. } = lanes.next(at(now)) {
-        ids.push(ready.id.0);
-    }
-    ids
-}
-
-#[test]
-fn what_came_while_a_webhook_was_read_anew_is_not_forgotten() {
-    let mut lanes = unread();
-    answer(&mut lanes, 0, &[], false);
-    lanes.arrived(WebhookId(1), ready(1, 0), at(0));
-    // The store was asked before it came, and answers after it was told of.
-    lanes.open(WebhookId(1), LaneId(1), Gate::Open, None, at(0).tick);
-    answer(&mut lanes, 0, &[ready(1, 0)], false);
-    assert_eq!(started(&mut lanes, 0), [1]);
-}
-
-#[test]
-fn what_comes_while_the_store_is_asked_waits_for_what_is_older() {
-    let mut lanes = unread();
-    let Step::Fetch { round, .. } = lanes.next(at(0)) else { panic!("not asked") };
-    lanes.arrived(WebhookId(1), ready(2, 0), at(0));
-    assert_eq!(started(&mut lanes, 0), Vec::<i64>::new());
-    let fetched = Fetched { ready: vec![ready(1, 0), ready(2, 0)], more: false };
-    lanes.fetched(WebhookId(1), round, fetched, at(0));
-    assert_eq!(started(&mut lanes, 0), [1, 2]);
-}
-
-#[test]
-fn what_is_under_way_is_not_asked_for_again() {
-    let mut lanes = unread();
-    answer(&mut lanes, 0, &[ready(1, 0)], true);
-    let Step::Start { .. } = lanes.next(at(0)) else { panic!("does not start") };
-    let but = answer(&mut lanes, 0, &[ready(2, 0)], false);
-    assert_eq!(but, [DeliveryId(1)]);
-    assert_eq!(started(&mut lanes, 0), [2]);
-}
-
-#[test]
-fn one_that_was_sent_before_the_worker_was_told_that_it_came_is_sent_once() {
-    let mut lanes = unread();
-    answer(&mut lanes, 0, &[ready(1, 0)], false);
-    assert_eq!(started(&mut lanes, 0), [1]);
-    lanes.recorded(WebhookId(1), DeliveryId(1), None, Answered::Yes, at(1));
-    lanes.arrived(WebhookId(1), ready(1, 0), at(2));
-    lanes.arrived(WebhookId(1), ready(2, 0), at(2));
-    assert_eq!(started(&mut lanes, 2), [2]);
-}
-
-#[test]
-fn one_that_is_put_off_in_memory_alone_is_not_taken_in_again() {
-    let mut lanes = unread();
-    let nine: Vec<Ready> = (1..=9).map(|id| ready(id, 0)).collect();
-    answer(&mut lanes, 0, &nine, true);
-    let Step::Start { webhook, ready: mut first, .. } = lanes.next(at(0)) else { panic!("none") };
-    let Step::Fetch { round, .. } = lanes.next(at(0)) else { panic!("it runs low") };
-    lanes.fetched(webhook, round, Fetched { ready: nine.clone(), more: true }, at(0));
-    // A fault of our own: on disk it is as it was.
-    first.due = at(5).unix;
-    lanes.recorded(webhook, first.id, Some(first), Answered::Yes, at(0));
-    let Step::Start { ready: second, .. } = lanes.next(at(0)) else { panic!("none") };
-    assert_eq!(second.id, DeliveryId(2));
-    answer(&mut lanes, 0, &nine, false);
-    let mut all = started(&mut lanes, 5);
-    all.sort_unstable();
-    assert_eq!(all, [1, 3, 4, 5, 6, 7, 8, 9]);
-}
-
-#[test]
-fn a_wall_clock_that_is_set_forward_leaves_nobody_behind_a_retry() {
-    let mut lanes = unread();
-    answer(&mut lanes, 0, &[ready(1, 3_600_000)], false);
-    assert!(matches!(lanes.next(at(0)), Step::Wait(Some(_))));
-    let day = 86_400_000_000;
-    let later = Moment { tick: at(1).tick, unix: UnixTime(at(1).unix.0 + day) };
-    let fresh = Ready { due: later.unix, created_at: later.unix, ..ready(2, 0) };
-    lanes.arrived(WebhookId(1), fresh, later);
-    let Step::Start { ready, .. } = lanes.next(later) else { panic!("it waits for another") };
-    assert_eq!(ready.id, DeliveryId(2));
-}
-
-#[test]
-fn starts_that_left_no_trace_count_on_every_lane_there_may_be() {
-    let mut lanes = Lanes::new(pace(3, 1_000, 2, 100));
-    lanes.seed(LaneId(1), at(0).tick);
-    lanes.suspect(2, at(100).tick);
-    for id in [1, 2] {
-        lanes.open(WebhookId(id), LaneId(id), Gate::Open, None, at(100).tick);
-        lanes.arrived(WebhookId(id), ready(id, 0), at(100));
-    }
-    lanes.arrived(WebhookId(2), ready(3, 0), at(100));
-    assert_eq!(started(&mut lanes, 999), [2], "each lane has two that nobody saw");
-    assert!(lanes.is_in_doubt(at(1_099).tick));
-    assert_eq!(started(&mut lanes, 1_000), [1]);
-    assert_eq!(started(&mut lanes, 1_100), [3]);
-    assert!(!lanes.is_in_doubt(at(1_100).tick));
 }
 
 proptest! {

@@ -1,0 +1,252 @@
+//! What is held to: nothing lost, nothing twice, the pace kept, whatever fails in between.
+
+use super::*;
+
+/// Six a minute, one at a time.
+const SLOW: &str = r#"
+[egress]
+requests = 6
+allow_http = true
+allow_networks = ["127.0.0.0/8"]
+ports = []
+"#;
+
+/// As many as come.
+const FAST: &str = r#"
+[egress]
+requests = 4_000
+allow_http = true
+allow_networks = ["127.0.0.0/8"]
+ports = []
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outcomes_that_cannot_be_written_are_kept_and_nothing_is_sent_twice() {
+    let mut stage = Stage::new(SLOW).await;
+    let webhook = stage.webhook().await;
+    stage.start().await;
+    stage.receiver.hold();
+    let ids = stage.events(3).await;
+    stage.received(1).await;
+    let failing = hold_up(&stage.store).await;
+    stage.receiver.let_go();
+    until("writing fails", async || stage.failures() > 0).await;
+    for _ in 0..5 {
+        let before = stage.failures();
+        // Neither time nor a new look at the webhook frees what is not on disk.
+        stage.parts.worker.changed(webhook.id);
+        stage.turn(MINUTE).await;
+        until("it is tried again", async || {
+            stage.turn(STORE_PAUSE).await;
+            stage.failures() > before
+        })
+        .await;
+        assert!(stage.standing(&webhook, ids[0]).await.in_flight);
+        assert_eq!(stage.receiver.count(), 1, "its place is free only when it is on disk");
+    }
+    drop(failing);
+    until("all are delivered", async || {
+        stage.turn(STORE_PAUSE).await;
+        stage.state(ids[2]).await == (DeliveryState::Delivered, 1)
+    })
+    .await;
+    assert_eq!(stage.receiver.events(), ["evt_1", "evt_2", "evt_3"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pace_holds_through_a_kill_and_the_stop_that_follows() {
+    let mut stage = Stage::new(SLOW).await;
+    let webhook = stage.webhook().await;
+    stage.start().await;
+    stage.events(2).await;
+    stage.received(2).await;
+    stage.receiver.hold();
+    let waiting = stage.events(20).await;
+    stage.received(3).await;
+    // Two are on disk, one was under way and leaves no trace.
+    until("two are written", async || stage.store.starts_since(START).await.unwrap().len() == 2)
+        .await;
+    stage.kill().await;
+    stage.receiver.let_go();
+    stage.start().await;
+    stage.held_back(&webhook, &waiting).await;
+    assert_eq!(stage.receiver.count(), 6);
+    // This one ends in order, but what it has not seen still counts.
+    assert_eq!(stage.stop().await, Drained::InDoubt);
+    stage.start().await;
+    stage.held_back(&webhook, &waiting).await;
+    assert_eq!(stage.receiver.count(), 6, "seven have started within a minute");
+    stage.turn(MINUTE).await;
+    stage.received(12).await;
+    stage.held_back(&webhook, &waiting).await;
+    assert_eq!(stage.stop().await, Drained::Yes);
+    stage.start().await;
+    stage.held_back(&webhook, &waiting).await;
+    assert_eq!(stage.receiver.count(), 12);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_come_while_their_webhook_is_changed_are_delivered() {
+    let mut stage = Stage::new(FAST).await;
+    let webhook = stage.webhook().await;
+    stage.start().await;
+    const ROUNDS: u32 = 100;
+    for round in 0..ROUNDS {
+        // They are one commit or two, in this order or the other; and told of in any.
+        let (store, worker) = (stage.store.clone(), stage.parts.worker.clone());
+        let (now, id) = (stage.clock.now().unix, webhook.id);
+        let mut both = JoinSet::new();
+        both.spawn(async move { worker.arrived(accept(&store, round, now).await) });
+        let (store, worker) = (stage.store.clone(), stage.parts.worker.clone());
+        both.spawn(async move {
+            let change = WebhookChange { events: None, ..WebhookChange::default() };
+            store.change_webhook(WS, id, change).await.unwrap();
+            worker.changed(id);
+        });
+        while let Some(ended) = both.join_next().await {
+            ended.unwrap();
+        }
+    }
+    stage.received(ROUNDS as usize).await;
+    let different: BTreeSet<String> = stage.receiver.events().into_iter().collect();
+    assert_eq!(different.len(), ROUNDS as usize);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_that_cannot_be_written_at_first_is_written_later() {
+    let health = "[health]\nwarn_for = \"30m\"\npause_after = \"1h\"\n\
+        [retry]\ndelays = [\"20m\", \"20m\", \"5h\"]\n\
+        [mail]\nsmtp = \"smtp://127.0.0.1\"\nfrom = \"weir@example.com\"\n";
+    let mut stage = Stage::new(&format!("{FAST}{health}")).await;
+    let webhook = stage.webhook().await;
+    stage.start().await;
+    stage.receiver.answer_with(500);
+    let id = stage.event().await;
+    for attempt in 1..=3 {
+        until("it fails", async || {
+            stage.nudge().await;
+            stage.state(id).await.1 == attempt
+        })
+        .await;
+        if attempt < 3 {
+            stage.turn(20 * MINUTE).await;
+        }
+    }
+    let failing = hold_up(&stage.store).await;
+    stage.turn(20 * MINUTE).await;
+    until("the pause is not written", async || {
+        stage.turn(STORE_PAUSE).await;
+        stage.failures() > 0
+    })
+    .await;
+    // Its queue is forgotten: it has nothing to do.
+    for _ in 0..5 {
+        stage.turn(MINUTE).await;
+    }
+    drop(failing);
+    until("the pause is written", async || {
+        stage.turn(STORE_PAUSE).await;
+        stage.store.webhook(WS, webhook.id).await.unwrap().unwrap().paused_at.is_some()
+    })
+    .await;
+    let mails = stage.store.take_mails(10, stage.clock.now().unix).await.unwrap();
+    let paused = mails.iter().filter(|mail| mail.mail.subject.contains("paused")).count();
+    assert_eq!(paused, 1, "{mails:?}");
+    let stored = stage.store.webhook(WS, webhook.id).await.unwrap().unwrap();
+    let late = stored.paused_at.unwrap().since(START.plus(60 * MINUTE));
+    assert!(late < MINUTE, "it was paused an hour after the first failure");
+}
+
+/// A webhook that was reactivated a moment ago, with so many deliveries waiting.
+async fn reactivated(stage: &mut Stage, waiting: usize) -> (Webhook, Vec<DeliveryId>) {
+    let made = stage.webhook().await;
+    let ids = stage.events(waiting).await;
+    let paused = Fared {
+        webhook: made.id,
+        paused_total: made.paused_total,
+        health: Health::default(),
+        look_at: None,
+        paused_at: Some(START),
+        probing: None,
+    };
+    stage.store.record(vec![], vec![paused], vec![]).await.unwrap();
+    stage.clock.advance(MINUTE);
+    let webhook = stage.store.reactivate(WS, made.id, stage.clock.now().unix).await.unwrap();
+    (webhook.unwrap(), ids)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_probe_stays_the_probe_when_its_webhook_is_read_anew() {
+    let mut stage = Stage::new(FAST).await;
+    let (webhook, ids) = reactivated(&mut stage, 3).await;
+    let now = stage.clock.now();
+    let mut hooks = Hooks::default();
+    let mut lanes = Lanes::new(pace(&stage.parts.force.load().settings.egress));
+    let read =
+        || Queue { webhook: Webhook { reordering: false, ..webhook.clone() }, due: Some(START) };
+    hooks.restore(read(), &mut lanes, now, &stage.parts);
+    let Step::Fetch { but, limit, round, .. } = lanes.next(now) else { panic!("not asked") };
+    let fetched = stage.store.fetch(webhook.id, &but, limit).await.unwrap();
+    lanes.fetched(webhook.id, round, fetched, now);
+    let Step::Start { ready, .. } = lanes.next(now) else { panic!("does not probe") };
+    assert_eq!(ready.id, ids[0]);
+    hooks.started(webhook.id, ready.id, &lanes);
+    hooks.restore(read(), &mut lanes, now, &stage.parts);
+    assert!(matches!(lanes.next(now), Step::Wait(None)));
+    let due = now.unix.plus(MINUTE);
+    lanes.recorded(webhook.id, ids[0], Some(Ready { due, ..ready }), Answered::Yes, now);
+    let expected = now.tick.plus(MINUTE);
+    assert!(matches!(lanes.next(now), Step::Wait(Some(tick)) if tick == expected));
+    let policy = &stage.parts.force.load().settings.health;
+    let record = hooks.record(webhook.id, policy, now).unwrap();
+    assert_eq!(record.probing, Some(Probe::This(ids[0])));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_probe_is_sent_again_until_it_is_taken_and_then_all_go_in_order() {
+    let mut stage = Stage::new(FAST).await;
+    let (_, ids) = reactivated(&mut stage, 4).await;
+    stage.receiver.answer_with(503);
+    stage.start().await;
+    stage.received(1).await;
+    until("it fails", async || stage.state(ids[0]).await.1 == 1).await;
+    // What comes in the meantime waits as well; and a restart changes nothing.
+    stage.event().await;
+    stage.kill().await;
+    stage.start().await;
+    stage.turn(MINUTE).await;
+    stage.received(2).await;
+    until("it fails", async || stage.state(ids[0]).await.1 == 2).await;
+    stage.receiver.answer_with(200);
+    stage.turn(5 * MINUTE).await;
+    stage.received(7).await;
+    let events = stage.receiver.events();
+    assert_eq!(events[..3], ["evt_1", "evt_1", "evt_1"]);
+    let rest: BTreeSet<&str> = events[3..].iter().map(String::as_str).collect();
+    assert_eq!(rest, BTreeSet::from(["evt_2", "evt_3", "evt_4", "evt_5"]));
+    let all = stage.store.deliveries(WS, &Filter::default(), None, 10).await.unwrap();
+    assert_eq!(all.items.len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_that_is_deleted_while_an_attempt_is_under_way_leaves_nothing_behind() {
+    let mut stage = Stage::new(SLOW).await;
+    let webhook = stage.webhook().await;
+    stage.start().await;
+    stage.receiver.hold();
+    stage.events(3).await;
+    stage.received(1).await;
+    assert!(stage.store.delete_webhook(WS, webhook.id).await.unwrap());
+    stage.parts.worker.changed(webhook.id);
+    let other = stage.webhook().await;
+    let id = stage.event().await;
+    stage.receiver.let_go();
+    until("the other one's is delivered", async || {
+        stage.nudge().await;
+        stage.state(id).await == (DeliveryState::Delivered, 1)
+    })
+    .await;
+    assert_ne!(other.id, webhook.id);
+    assert_eq!(stage.receiver.events().last().map(String::as_str), Some("evt_4"));
+    assert_eq!(stage.stop().await, Drained::Yes);
+}
