@@ -93,6 +93,8 @@ fn reactivated_it_is_probed_with_one_and_then_drained_in_order() {
     let held = acme.wait_for_delivery(&ids[9], |one| one["waiting_for"].is_object());
     assert_eq!(held["waiting_for"]["reason"], "probe", "{held}");
     assert_eq!(stage.receiver.count(), before + 1, "one probe, and nobody else");
+    let ping = acme.act(&format!("/webhooks/{}:ping", webhook.id)).expect(409);
+    assert!(ping.text().contains("webhook-probing"), "{}", ping.text());
     gate.open();
     acme.wait_for_count("delivered", 11);
     let order: Vec<String> =
