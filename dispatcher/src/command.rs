@@ -10,6 +10,7 @@ use std::sync::Arc;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use url::Url;
 use weir_common::directory::Directory;
+use weir_common::ids::is_identifier;
 use weir_common::reader::Document;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
@@ -82,13 +83,14 @@ struct From {
 }
 
 #[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
 struct WithSecret {
-    /// The webhook's secret, whsec_ and all
-    #[arg(long, required_unless_present = "secret_file")]
-    secret: Option<String>,
-    /// A file whose first line is the secret: it then shows in no list of processes
-    #[arg(long, conflicts_with = "secret")]
+    /// A file whose first line is the webhook's secret
+    #[arg(long)]
     secret_file: Option<PathBuf>,
+    /// The secret itself, whsec_ and all, where all who see the list of processes may see it
+    #[arg(long)]
+    secret: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -142,7 +144,7 @@ struct Token {
     #[arg(long)]
     name: String,
     /// A workspace it may act for, or *; more than once for several
-    #[arg(long = "workspace", required = true)]
+    #[arg(long = "workspace", required = true, value_parser = workspace)]
     workspaces: Vec<String>,
     /// What it may do; more than once for several
     #[arg(long = "scope", required = true, value_parser = scope)]
@@ -195,12 +197,16 @@ impl From {
 
 impl WithSecret {
     fn secret(self) -> Result<Secret<String>, String> {
-        match (self.secret, self.secret_file) {
-            (Some(secret), _) => Ok(Secret::new(secret)),
+        let secret = match (self.secret, self.secret_file) {
+            (Some(secret), _) => Secret::new(secret),
             (None, Some(file)) => weir_common::files::first_line(&file)
-                .map_err(|why| format!("cannot read {}: {why}", file.display())),
-            (None, None) => Err("a secret is needed: --secret or --secret-file".to_owned()),
+                .map_err(|why| format!("cannot read {}: {why}", file.display()))?,
+            (None, None) => return Err("a secret is needed: --secret-file or --secret".to_owned()),
+        };
+        if !secret.expose().starts_with("whsec_") {
+            return Err("a webhook's secret begins with whsec_; this one does not".to_owned());
         }
+        Ok(secret)
     }
 }
 
@@ -214,7 +220,9 @@ impl Receive {
             clock: Clock::system(),
         };
         let ended = runtime()?.block_on(listen.run());
-        ended.map(|()| String::new()).map_err(|why| format!("cannot listen: {why}"))
+        ended
+            .map(|()| String::new())
+            .map_err(|why| format!("cannot listen on {}: {why}", self.address))
     }
 }
 
@@ -225,7 +233,9 @@ impl Verify {
         let now = Clock::system().now().unix.0 / 1_000_000;
         let tolerance = Some(self.tolerance).filter(|seconds| *seconds > 0).unwrap_or(u64::MAX);
         let secret = self.secret.secret()?;
-        sign::verify(secret.expose(), &self.header, &body, now, tolerance)
+        // Copied with its name, as a log shows it.
+        let value = self.header.split_once(": ").map_or(self.header.as_str(), |(_, value)| value);
+        sign::verify(secret.expose(), value, &body, now, tolerance)
             .map(|()| "the signature is good".to_owned())
             .map_err(|why| format!("the signature is not good: {why}"))
     }
@@ -273,6 +283,14 @@ fn copy(from: &From, to: &std::path::Path) -> Result<String, String> {
     backup::backup(path, to).map_err(|why| why.to_string())?;
     let key = force.settings.secrets.key_file.display();
     Ok(format!("{} is a copy of {}; keep {key} with it", to.display(), path.display()))
+}
+
+fn workspace(text: &str) -> Result<String, String> {
+    if text == "*" || is_identifier(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("a workspace is * or 1 to 64 of A-Z a-z 0-9 _ -".to_owned())
+    }
 }
 
 fn scope(text: &str) -> Result<Scope, String> {
