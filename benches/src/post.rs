@@ -55,7 +55,8 @@ pub fn flood(aim: &Aim, load: Load, clock: &Clock) -> Duration {
                     if from >= load.events {
                         return;
                     }
-                    line.post(aim, from, load.per_call, clock.now().tick);
+                    let count = load.per_call.min(load.events - from);
+                    line.post(aim, from, count, clock.now().tick);
                 }
             });
         }

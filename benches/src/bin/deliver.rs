@@ -6,6 +6,7 @@
 //! run ends with nothing waiting. Load, receivers and dispatcher share the machine; the tables say
 //! what share of the processors' time went to the first two.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,9 @@ const REST: Duration = Duration::from_millis(5);
 /// One endpoint in so many is a black hole.
 const HOLES: usize = 10;
 
+/// Black holes are hosts of their own.
+const DARK_PORTS: usize = 4;
+
 /// What a machine may have open: a connection for each attempt at either end.
 const DESCRIPTORS: u64 = 16_384;
 
@@ -59,7 +63,7 @@ fn main() {
         eprintln!("only {descriptors} files may be open; black holes need more");
     }
     let clock = Clock::system();
-    let arrivals = Arrivals::receive(plan.ports, &clock);
+    let arrivals = Arrivals::receive(plan.ports + DARK_PORTS, &clock);
     let lab = Lab { plan, clock, arrivals };
     if lab.plan.wants("speed") {
         lab.speed();
@@ -169,15 +173,11 @@ impl Lab {
     fn warm(&self, folder: &Folder, deadline: &str, holes: usize) -> Dispatcher {
         let plan = &self.plan;
         let mut dispatcher = Dispatcher::start(folder, &plan.dispatcher, deadline, plan.log);
-        let ports = self.arrivals.addresses.iter().cycle();
-        let urls: Vec<String> = (0..plan.endpoints)
-            .zip(ports)
-            .map(|(nth, at)| format!("http://{at}/r/{nth}"))
-            .collect();
-        let (dark, bright) = urls.split_at(if holes > 0 { urls.len() / holes } else { 0 });
-        dispatcher.register("h", bright);
-        let dark: Vec<String> = dark.iter().map(|url| url.replace("/r/", "/h/")).collect();
-        dispatcher.register("b", &dark);
+        let (bright, dark) = self.arrivals.addresses.split_at(plan.ports);
+        let dark_count = plan.endpoints.checked_div(holes).unwrap_or_default();
+        let bright = urls(bright, "r", plan.endpoints - dark_count);
+        dispatcher.register("h", &bright);
+        dispatcher.register("b", &urls(dark, "h", dark_count));
         let before = self.arrivals.count();
         let aim = dispatcher.all_of_each("h");
         let _ = flood(&aim, self.load(aim.kinds.len() as u64, 1), &self.clock);
@@ -293,6 +293,12 @@ fn mixed(bright: &Aim, dark: &Aim) -> Aim {
     let runs = bright.kinds.chunks(HOLES - 1).zip(dark);
     let kinds = runs.flat_map(|(run, dark)| run.iter().chain([dark]).cloned()).collect();
     Aim { kinds, ..bright.clone() }
+}
+
+/// A URL for each endpoint, on these ports in turn.
+fn urls(ports: &[SocketAddr], folder: &str, count: usize) -> Vec<String> {
+    let ports = (0..count).zip(ports.iter().cycle());
+    ports.map(|(nth, at)| format!("http://{at}/{folder}/{nth}")).collect()
 }
 
 fn record(series: &mut [Series; 3], latencies: &[u64]) {
