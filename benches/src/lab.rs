@@ -171,18 +171,16 @@ impl Process {
     /// The processor time used until now, by all its threads.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let path = format!("/proc/{}/stat", self.child.id());
-        let stat = fs::read_to_string(&path).unwrap_or_else(|_| fail(&self.gone()));
-        // The name, second of the fields, may hold spaces; what follows its bracket may not.
-        let fields: Vec<&str> =
-            stat.rsplit_once(')').map_or(vec![], |(_, rest)| rest.split_whitespace().collect());
-        let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok());
-        match (ticks(11), ticks(12)) {
-            (Some(user), Some(system)) => {
-                Usage { user: user * TICK_MICROS, system: system * TICK_MICROS }
-            }
-            _ => fail(&self.gone()),
-        }
+        usage_of(&self.child.id().to_string()).unwrap_or_else(|| fail(&self.gone()))
+    }
+
+    /// The bytes that it has caused to be written to disks until now.
+    #[must_use]
+    pub fn written(&self) -> f64 {
+        let path = format!("/proc/{}/io", self.child.id());
+        let text = fs::read_to_string(path).unwrap_or_else(|_| fail(&self.gone()));
+        let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+        line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0.0)
     }
 
     /// Resident memory in MiB.
@@ -203,6 +201,20 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The processor time that this process has used until now.
+#[must_use]
+pub fn own_usage() -> Usage {
+    usage_of("self").unwrap_or_else(|| fail("/proc/self/stat cannot be read"))
+}
+
+fn usage_of(process: &str) -> Option<Usage> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name, second of the fields, may hold spaces; what follows its bracket may not.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok());
+    Some(Usage { user: ticks(11)? * TICK_MICROS, system: ticks(12)? * TICK_MICROS })
 }
 
 /// Resident memory in KiB of the process `pid`, or of `self`.

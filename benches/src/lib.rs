@@ -2,11 +2,14 @@
 //!
 //! A person reads `bin/compare.rs` first; the order here is the order in which it needs the rest.
 
+pub mod arrivals;
 pub mod bare;
 pub mod counted;
+pub mod dispatched;
 pub mod flags;
 pub mod lab;
 pub mod load;
+pub mod post;
 pub mod report;
 pub mod steady;
 pub mod targets;

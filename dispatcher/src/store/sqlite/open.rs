@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use log::Level;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
 use weir_common::logging;
 use weir_common::time::Clock;
@@ -34,14 +35,14 @@ const KEY_CHECK: &str = "key_check";
 /// What is sealed there, for a webhook that never was.
 const CHECKED: (WebhookId, &str) = (WebhookId(0), "weir");
 
-/// Rows are narrow and bodies are not: large enough that most bodies take one page.
-const PAGE_BYTES: i64 = 8 * 1_024;
+/// A commit writes every page that it touches: rows are narrow, and indexes touch many.
+const PAGE_BYTES: i64 = 4 * 1_024;
 
 /// Memory for pages, in KiB: the hot ends of a few indexes.
 const CACHE_KIB: i64 = 64 * 1_024;
 
 /// The log of changes is folded into the database at 32 MiB: seldom, and never for long.
-const CHECKPOINT_PAGES: i64 = 4_096;
+const CHECKPOINT_PAGES: i64 = 8_192;
 
 /// A log that had to grow past this, because somebody read it, is cut when it is folded.
 const LOG_BYTES_MAX: i64 = 64 * 1_024 * 1_024;
@@ -193,9 +194,12 @@ fn key_check(conn: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
     if made { schema::meta(conn, KEY_CHECK) } else { Ok(None) }
 }
 
-fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
+/// Readies a connection for the writer, and brings the tables to the version that we know.
+pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
     conn.busy_timeout(BUSY_TIMEOUT)?;
     conn.set_prepared_statement_cache_capacity(128);
+    // Otherwise statements on tables with partial indexes are planned anew for each new value.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     // The page size is settled by the first table, the rest is for this connection.
     conn.pragma_update(None, "page_size", PAGE_BYTES)?;
     conn.pragma_update(None, "journal_mode", "WAL")?;

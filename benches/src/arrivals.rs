@@ -1,0 +1,195 @@
+//! Receivers of deliveries: thousands of endpoints on a few ports, and what arrived there when.
+//!
+//! They do no more than they must, so that what a machine can do is measured of the dispatcher: a
+//! request is found by its length, its body looked at for the time that it carries, and answered
+//! 204. A request to `/h/…` is never answered: whoever sent it has met a black hole.
+//!
+//! Not here: whether a signature holds (the end-to-end tests check that).
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use weir_common::time::{Clock, Tick};
+
+use crate::flags::fail;
+
+const ANSWER: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
+
+/// Before the time at which a delivery's event was due.
+pub const AT: &str = "\"at\":\"";
+
+/// How often it is looked whether all have arrived.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+
+/// What has arrived at all endpoints together.
+pub struct Arrivals {
+    clock: Clock,
+    /// The ports.
+    pub addresses: Vec<SocketAddr>,
+    count: AtomicU64,
+    swallowed: AtomicU64,
+    /// When the last came.
+    last: AtomicU64,
+    /// From when its event was due to its arrival, of each, in microseconds.
+    latencies: Mutex<Vec<u64>>,
+}
+
+impl Arrivals {
+    /// Receives on so many ports, for as long as the process lives.
+    #[must_use]
+    pub fn receive(ports: usize, clock: &Clock) -> Arc<Self> {
+        let bind = |_| -> std::io::Result<_> {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+            listener.set_nonblocking(true)?;
+            Ok((listener.local_addr()?, listener))
+        };
+        let bound: std::io::Result<Vec<_>> = (0..ports).map(bind).collect();
+        let bound = bound.unwrap_or_else(|error| fail(&format!("no port: {error}")));
+        let (addresses, listeners): (Vec<_>, Vec<_>) = bound.into_iter().unzip();
+        let arrivals = Arc::new(Self {
+            clock: clock.clone(),
+            addresses,
+            count: AtomicU64::new(0),
+            swallowed: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            latencies: Mutex::default(),
+        });
+        let receiving = arrivals.clone();
+        let thread = std::thread::Builder::new().name("receivers".to_owned());
+        let started = thread.spawn(move || serve(listeners, &receiving));
+        drop(started.unwrap_or_else(|error| fail(&format!("no thread: {error}"))));
+        arrivals
+    }
+
+    /// Deliveries that arrived and were answered.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Deliveries that fell into a black hole.
+    #[must_use]
+    pub fn swallowed(&self) -> u64 {
+        self.swallowed.load(Ordering::Acquire)
+    }
+
+    /// When the last one arrived.
+    #[must_use]
+    pub fn last(&self) -> Tick {
+        Tick(self.last.load(Ordering::Acquire))
+    }
+
+    /// Waits until so many have arrived; ends the process when nothing comes for `patience`.
+    pub fn wait_for(&self, count: u64, patience: Duration) {
+        let (mut seen, mut moved) = (self.count(), self.clock.now().tick);
+        while seen < count {
+            std::thread::sleep(LOOK_EVERY);
+            let now = self.clock.now().tick;
+            if self.count() > seen {
+                (seen, moved) = (self.count(), now);
+            } else if now.since(moved) > patience {
+                fail(&format!("{seen} of {count} deliveries arrived, then none for {patience:?}"));
+            }
+        }
+    }
+
+    /// The latencies since the last call, sorted.
+    #[must_use]
+    pub fn take_latencies(&self) -> Vec<u64> {
+        let mut latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = std::mem::take(&mut *latencies);
+        taken.sort_unstable();
+        taken
+    }
+
+    fn arrived(&self, body: &[u8]) {
+        let now = self.clock.now().tick;
+        if let Some(at) = number_after(body, AT.as_bytes()) {
+            let mut latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
+            latencies.push(now.0.saturating_sub(at));
+        }
+        self.last.store(now.0, Ordering::Release);
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+fn serve(listeners: Vec<std::net::TcpListener>, arrivals: &Arc<Arrivals>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let runtime = runtime.unwrap_or_else(|error| fail(&format!("no runtime: {error}")));
+    runtime.block_on(async {
+        let mut accepting = JoinSet::new();
+        for listener in listeners {
+            let listener = TcpListener::from_std(listener);
+            let listener = listener.unwrap_or_else(|error| fail(&format!("no port: {error}")));
+            let arrivals = arrivals.clone();
+            accepting.spawn(async move {
+                let mut connections = JoinSet::new();
+                loop {
+                    match listener.accept().await {
+                        Ok((stream, _)) => connections.spawn(answer(stream, arrivals.clone())),
+                        Err(error) => fail(&format!("a receiver cannot accept: {error}")),
+                    };
+                    while connections.try_join_next().is_some() {}
+                }
+            });
+        }
+        while accepting.join_next().await.is_some() {}
+    });
+}
+
+async fn answer(mut stream: TcpStream, arrivals: Arc<Arrivals>) {
+    let _ = stream.set_nodelay(true);
+    let mut seen = Vec::with_capacity(4096);
+    loop {
+        match stream.read_buf(&mut seen).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let Some((head, whole)) = whole_message(&seen) else { continue };
+        if seen.starts_with(b"POST /h/") {
+            arrivals.swallowed.fetch_add(1, Ordering::AcqRel);
+        } else {
+            arrivals.arrived(seen.get(head..whole).unwrap_or_default());
+            if stream.write_all(ANSWER).await.is_err() {
+                return;
+            }
+        }
+        seen.drain(..whole);
+    }
+}
+
+/// Where the head of the message that `seen` begins with ends, and where the message does, once
+/// it is all there.
+#[must_use]
+pub fn whole_message(seen: &[u8]) -> Option<(usize, usize)> {
+    let head = position(seen, b"\r\n\r\n")? + 4;
+    let fields = seen.get(..head)?;
+    let length = number_after(fields, b"\r\ncontent-length: ");
+    let length = length.or_else(|| number_after(fields, b"\r\nContent-Length: ")).unwrap_or(0);
+    let whole = head + usize::try_from(length).ok()?;
+    (seen.len() >= whole).then_some((head, whole))
+}
+
+fn number_after(text: &[u8], label: &[u8]) -> Option<u64> {
+    let start = position(text, label)? + label.len();
+    let digits = text.get(start..)?.iter().take_while(|byte| byte.is_ascii_digit());
+    Some(digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
+}
+
+fn position(text: &[u8], part: &[u8]) -> Option<usize> {
+    let first = *part.first()?;
+    let mut from = 0;
+    loop {
+        let rest = text.get(from..)?;
+        let at = from + rest.iter().position(|byte| *byte == first)?;
+        if text.get(at..)?.starts_with(part) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+}

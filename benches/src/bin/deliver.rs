@@ -1,0 +1,338 @@
+//! Measures weir-dispatcher from the post of an event to the record of its delivery: how many a
+//! second, how long one takes, what it costs, and what black holes do to the others.
+//!
+//! Every endpoint has a URL, and so a lane, of its own, and each is called no faster than the
+//! shipped pace allows. The database is on the disk of the folder for temporary files, and every
+//! run ends with nothing waiting. Load, receivers and dispatcher share the machine; the tables say
+//! what share of the processors' time went to the first two.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_benches::arrivals::Arrivals;
+use weir_benches::dispatched::{Dispatcher, PER_WORKSPACE};
+use weir_benches::flags::{Flags, fail, sibling};
+use weir_benches::lab::{Folder, Usage, own_usage};
+use weir_benches::post::{Aim, Line, Load, flood, seconds, steadily};
+use weir_benches::report::{Series, quantile, table};
+use weir_common::time::Clock;
+
+const USAGE: &str = "usage: deliver [--dispatcher PATH] [--rounds 3] [--endpoints 6000] \
+    [--ports 16] [--events 60000] [--connections 64] [--rate 5000] [--seconds 10] [--idle 400] \
+    [--only speed|holes] [--deadlines 2s,10s] [--no-log]";
+
+/// What a delivery may take while others arrive.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The dispatcher takes its figures every five seconds: after this they are of now.
+const FIGURES: Duration = Duration::from_millis(5_500);
+
+/// An idle dispatcher has written down the last outcome by then.
+const REST: Duration = Duration::from_millis(5);
+
+/// One endpoint in so many is a black hole.
+const HOLES: usize = 10;
+
+/// Black holes are hosts of their own.
+const DARK_PORTS: usize = 4;
+
+/// What a machine may have open: a connection for each attempt at either end.
+const DESCRIPTORS: u64 = 16_384;
+
+struct Plan {
+    dispatcher: PathBuf,
+    rounds: usize,
+    endpoints: usize,
+    ports: usize,
+    events: u64,
+    connections: u64,
+    rate: u64,
+    seconds: u64,
+    idle: usize,
+    only: String,
+    deadlines: String,
+    log: bool,
+}
+
+fn main() {
+    let plan = plan();
+    let descriptors = weir_common::files::descriptors(DESCRIPTORS);
+    if descriptors < DESCRIPTORS {
+        eprintln!("only {descriptors} files may be open; black holes need more");
+    }
+    let clock = Clock::system();
+    let arrivals = Arrivals::receive(plan.ports + DARK_PORTS, &clock);
+    let lab = Lab { plan, clock, arrivals };
+    if lab.plan.wants("speed") {
+        lab.speed();
+    }
+    if lab.plan.wants("holes") {
+        lab.holes();
+    }
+}
+
+fn plan() -> Plan {
+    let mut flags = Flags::from_env(USAGE);
+    let plan = Plan {
+        dispatcher: flags.value("--dispatcher", sibling("weir-dispatcher")),
+        rounds: flags.value("--rounds", 3),
+        endpoints: flags.value("--endpoints", 6_000),
+        ports: flags.value("--ports", 16),
+        events: flags.value("--events", 60_000),
+        connections: flags.value("--connections", 64),
+        rate: flags.value("--rate", 5_000),
+        seconds: flags.value("--seconds", 10),
+        idle: flags.value("--idle", 400),
+        only: flags.value("--only", String::new()),
+        deadlines: flags.value("--deadlines", "2s,10s".to_owned()),
+        log: !flags.has("--no-log"),
+    };
+    let [] = flags.rest();
+    plan
+}
+
+impl Plan {
+    fn wants(&self, part: &str) -> bool {
+        self.only.is_empty() || self.only == part
+    }
+}
+
+/// A way of loading the dispatcher, and what it showed, round after round.
+struct Row {
+    name: &'static str,
+    per_call: u64,
+    /// Endpoints of an event.
+    fan: u64,
+    accepted: Series,
+    delivered: Series,
+    commits: Series,
+    user: Series,
+    system: Series,
+    written: Series,
+    bench: Series,
+}
+
+fn row(name: &'static str, per_call: u64, fan: usize) -> Row {
+    let [accepted, delivered, commits, user, system, written, bench] =
+        std::array::from_fn(|_| Series::default());
+    let fan = fan as u64;
+    Row { name, per_call, fan, accepted, delivered, commits, user, system, written, bench }
+}
+
+struct Lab {
+    plan: Plan,
+    clock: Clock,
+    arrivals: Arc<Arrivals>,
+}
+
+impl Lab {
+    fn speed(&self) {
+        let mut rows = [
+            row("one endpoint, one event a call", 1, 1),
+            row("one endpoint, fifty events a call", 50, 1),
+            row("five endpoints, one event a call", 1, PER_WORKSPACE),
+            row("five endpoints, fifty events a call", 50, PER_WORKSPACE),
+        ];
+        let [mut idle, mut half] = [const { [const { Series(Vec::new()) }; 3] }; 2];
+        let mut resident = Series::default();
+        for round in 0..self.plan.rounds {
+            let folder = Folder::new("deliver");
+            let dispatcher = self.warm(&folder, "10s", 0);
+            record(&mut idle, &self.idle(&dispatcher));
+            for row in &mut rows {
+                self.flood(&dispatcher, row);
+            }
+            let load = self.load(self.plan.rate * self.plan.seconds, 1);
+            self.steadily(&dispatcher.one_each("h"), load, self.plan.rate);
+            record(&mut half, &self.arrivals.take_latencies());
+            self.settle(&dispatcher);
+            resident.0.push(dispatcher.process.resident_mib());
+            eprintln!("speed: round {} of {}", round + 1, self.plan.rounds);
+        }
+        let cells: Vec<_> = rows.iter().map(cells).collect();
+        let head = [
+            "",
+            "events accepted/s",
+            "deliveries/s",
+            "commits/s",
+            "CPU ms/delivery (user/sys)",
+            "KiB written/delivery",
+            "bench's share of the CPU used",
+        ];
+        println!("{}", table("As fast as it goes", &head, &cells));
+        let steady = format!("{} a second", self.plan.rate);
+        let latencies = [latency("idle, one at a time", &idle), latency(&steady, &half)];
+        println!(
+            "{}",
+            table("From post to arrival", &["", "p50 ms", "p99 ms", "max ms"], &latencies)
+        );
+        println!("Resident at the end: {} MiB", resident.range(0));
+    }
+
+    /// A dispatcher that has called each of its endpoints once; one of `holes`, where there are
+    /// any, is a black hole, and was not called.
+    fn warm(&self, folder: &Folder, deadline: &str, holes: usize) -> Dispatcher {
+        let plan = &self.plan;
+        let mut dispatcher = Dispatcher::start(folder, &plan.dispatcher, deadline, plan.log);
+        let (bright, dark) = self.arrivals.addresses.split_at(plan.ports);
+        let dark_count = plan.endpoints.checked_div(holes).unwrap_or_default();
+        let bright = urls(bright, "r", plan.endpoints - dark_count);
+        dispatcher.register("h", &bright);
+        dispatcher.register("b", &urls(dark, "h", dark_count));
+        let before = self.arrivals.count();
+        let aim = dispatcher.all_of_each("h");
+        let _ = flood(&aim, self.load(aim.kinds.len() as u64, 1), &self.clock);
+        self.arrivals.wait_for(before + bright.len() as u64, PATIENCE);
+        self.settle(&dispatcher);
+        let _ = self.arrivals.take_latencies();
+        dispatcher
+    }
+
+    fn load(&self, events: u64, per_call: u64) -> Load {
+        Load { events, per_call, connections: self.plan.connections }
+    }
+
+    /// Posts one event after another has arrived.
+    fn idle(&self, dispatcher: &Dispatcher) -> Vec<u64> {
+        let aim = dispatcher.one_each("h");
+        let mut line = Line::connect(&aim);
+        for nth in 0..self.plan.idle {
+            let before = self.arrivals.count();
+            line.post(&aim, nth as u64, 1, self.clock.now().tick);
+            self.arrivals.wait_for(before + 1, PATIENCE);
+            std::thread::sleep(REST);
+        }
+        self.arrivals.take_latencies()
+    }
+
+    fn flood(&self, dispatcher: &Dispatcher, row: &mut Row) {
+        let aim = if row.fan == 1 { dispatcher.one_each("h") } else { dispatcher.all_of_each("h") };
+        let events = self.plan.events / row.fan;
+        let deliveries = events * row.fan;
+        let (commits, before) = (dispatcher.metric("store_commits"), self.arrivals.count());
+        let (theirs, ours) = (dispatcher.process.usage(), own_usage());
+        let written = dispatcher.process.written();
+        let began = self.clock.now().tick;
+        let accepting = flood(&aim, self.load(events, row.per_call), &self.clock);
+        self.arrivals.wait_for(before + deliveries, PATIENCE);
+        let took = seconds(self.arrivals.last().since(began));
+        let ours = spent(ours, own_usage());
+        self.settle(dispatcher);
+        let used = spent(theirs, dispatcher.process.usage());
+        let each = |micros: f64| micros / 1_000.0 / deliveries as f64;
+        row.accepted.0.push(events as f64 / seconds(accepting));
+        row.delivered.0.push(deliveries as f64 / took);
+        row.commits.0.push((dispatcher.metric("store_commits") - commits) / took);
+        let written = dispatcher.process.written() - written;
+        row.written.0.push(written / 1_024.0 / deliveries as f64);
+        row.user.0.push(each(used.user));
+        row.system.0.push(each(used.system));
+        let (ours, theirs) = (ours.user + ours.system, used.user + used.system);
+        row.bench.0.push(100.0 * ours / (ours + theirs));
+        if self.arrivals.count() > before + deliveries {
+            fail("more was delivered than was asked for");
+        }
+        let _ = self.arrivals.take_latencies();
+    }
+
+    /// Posts at a rate, and waits until nothing is on its way to those that answer.
+    fn steadily(&self, aim: &Aim, load: Load, rate: u64) {
+        let before = self.arrivals.count() + self.arrivals.swallowed();
+        steadily(aim, load, rate, &self.clock);
+        let came = || self.arrivals.count() + self.arrivals.swallowed();
+        let began = self.clock.now().tick;
+        while came() < before + load.events && self.clock.now().tick.since(began) < PATIENCE {
+            std::thread::sleep(REST);
+        }
+    }
+
+    /// Waits until the dispatcher says that nothing waits: every outcome is on disk.
+    fn settle(&self, dispatcher: &Dispatcher) {
+        let began = self.clock.now().tick;
+        std::thread::sleep(FIGURES);
+        while dispatcher.metric("deliveries_waiting") > 0.0 {
+            if self.clock.now().tick.since(began) > PATIENCE {
+                fail("deliveries still wait that arrived");
+            }
+            std::thread::sleep(FIGURES / 10);
+        }
+    }
+
+    /// The healthy endpoints alone, then with black holes beside them, round after round.
+    fn holes(&self) {
+        let plan = &self.plan;
+        let mut cells = Vec::new();
+        for deadline in plan.deadlines.split(',') {
+            let [mut without, mut with] = [const { [const { Series(Vec::new()) }; 3] }; 2];
+            for round in 0..plan.rounds {
+                let folder = Folder::new("holes");
+                let dispatcher = self.warm(&folder, deadline, HOLES);
+                let healthy = dispatcher.one_each("h");
+                let mixed = mixed(&healthy, &dispatcher.one_each("b"));
+                let load = self.load(plan.rate * plan.seconds, 1);
+                self.steadily(&healthy, load, plan.rate);
+                record(&mut without, &self.arrivals.take_latencies());
+                let factor = HOLES as u64;
+                let rate = plan.rate * factor / (factor - 1);
+                self.steadily(&mixed, self.load(rate * plan.seconds, 1), rate);
+                record(&mut with, &self.arrivals.take_latencies());
+                eprintln!("holes, {deadline}: round {} of {}", round + 1, plan.rounds);
+            }
+            let name = |what: &str| format!("deadline {deadline}, {what}");
+            cells.push(latency(&name("without"), &without));
+            let mut row = latency(&name("a tenth black holes"), &with);
+            let ([_, with, _], [_, without, _]) = (&with, &without);
+            row.push(format!("{:.2}", with.ratio_to(without)));
+            cells.push(row);
+        }
+        let title = format!("The healthy beside black holes, at {} a second", plan.rate);
+        let head = ["", "p50 ms", "p99 ms", "max ms", "p99 × without"];
+        println!("{}", table(&title, &head, &cells));
+    }
+}
+
+/// One of the dark after every nine of the bright.
+fn mixed(bright: &Aim, dark: &Aim) -> Aim {
+    let dark = dark.kinds.iter().cycle();
+    let runs = bright.kinds.chunks(HOLES - 1).zip(dark);
+    let kinds = runs.flat_map(|(run, dark)| run.iter().chain([dark]).cloned()).collect();
+    Aim { kinds, ..bright.clone() }
+}
+
+/// A URL for each endpoint, on these ports in turn.
+fn urls(ports: &[SocketAddr], folder: &str, count: usize) -> Vec<String> {
+    let ports = (0..count).zip(ports.iter().cycle());
+    ports.map(|(nth, at)| format!("http://{at}/{folder}/{nth}")).collect()
+}
+
+fn record(series: &mut [Series; 3], latencies: &[u64]) {
+    for (series, share) in series.iter_mut().zip([0.5, 0.99, 1.0]) {
+        series.0.push(quantile(latencies, share) as f64 / 1_000.0);
+    }
+}
+
+fn latency(name: &str, series: &[Series; 3]) -> Vec<String> {
+    let ranges = series.iter().map(|series| series.range(2));
+    std::iter::once(name.to_owned()).chain(ranges).collect()
+}
+
+fn spent(from: Usage, to: Usage) -> Usage {
+    Usage { user: to.user - from.user, system: to.system - from.system }
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let total = row.user.0.iter().zip(&row.system.0).map(|(user, system)| user + system);
+    let total = Series(total.collect()).range(3);
+    let (user, system) = (row.user.median(), row.system.median());
+    vec![
+        row.name.to_owned(),
+        row.accepted.range(0),
+        row.delivered.range(0),
+        row.commits.range(0),
+        format!("{total} ({user:.3}/{system:.3})"),
+        row.written.range(1),
+        format!("{} %", row.bench.range(0)),
+    ]
+}

@@ -1,0 +1,160 @@
+//! A weir-dispatcher under measurement, as it ships but for loopback, and its webhooks.
+//!
+//! Its database lies in the folder for temporary files: that should be on a disk, for nothing is
+//! accepted or recorded before it is on it.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::flags::fail;
+use crate::lab::{Folder, Process, ask, free_address};
+use crate::post::{Aim, connect, exchange};
+
+const SHIPPED: &str = include_str!("../../config/dispatcher.toml");
+const DIRECTORY: &str = include_str!("../../config/directory.toml");
+
+/// Webhooks of one workspace.
+pub const PER_WORKSPACE: usize = 5;
+
+/// What the webhooks of a workspace are told of, one each.
+const OF_ONE: [&str; PER_WORKSPACE] =
+    ["session.started", "session.ended", "user.updated", "user.deleted", "tenant.created"];
+
+/// What all of them are told of.
+const OF_ALL: &str = "plan.changed";
+
+/// Connections that webhooks are registered on.
+const REGISTRARS: usize = 16;
+
+/// A running dispatcher.
+pub struct Dispatcher {
+    /// The process.
+    pub process: Process,
+    /// Where events go; which ones, is to be said.
+    pub aim: Aim,
+    api: std::net::SocketAddr,
+    admin: std::net::SocketAddr,
+    workspaces: Vec<String>,
+}
+
+impl Dispatcher {
+    /// Starts one with this deadline for attempts.
+    #[must_use]
+    pub fn start(folder: &Folder, program: &Path, deadline: &str, log: bool) -> Self {
+        let token = token(folder, program);
+        let [api, ingest, admin] = [free_address(), free_address(), free_address()];
+        let path = |name: &str| format!("\"{}\"", folder.path(name).display());
+        let changes = [
+            ("\"127.0.0.1:9003\"", format!("\"{api}\"")),
+            ("\"127.0.0.1:9004\"", format!("\"{ingest}\"")),
+            ("\"127.0.0.1:9005\"", format!("\"{admin}\"")),
+            ("\"data/dispatcher.db\"", path("dispatcher.db")),
+            ("\"data/secrets.key\"", path("secrets.key")),
+            ("\"config/tokens.toml\"", path("tokens.toml")),
+            ("\"config/directory.toml\"", path("directory.toml")),
+            ("allow_http = false", "allow_http = true".to_owned()),
+            ("allow_networks = []", "allow_networks = [\"127.0.0.0/8\"]".to_owned()),
+            ("ports = [443, 8443]", "ports = []".to_owned()),
+            ("deadline = \"10s\"", format!("deadline = \"{deadline}\"")),
+            (
+                "attempts = \"stdout\"",
+                format!("attempts = \"{}\"", if log { "stdout" } else { "off" }),
+            ),
+        ];
+        drop(folder.write("directory.toml", DIRECTORY));
+        let mut text = SHIPPED.to_owned();
+        for (shipped, ours) in changes {
+            if !text.contains(shipped) {
+                fail(&format!("config/dispatcher.toml no longer says {shipped}"));
+            }
+            text = text.replace(shipped, &ours);
+        }
+        let config = folder.write("dispatcher.toml", &text).display().to_string();
+        let mut process =
+            Process::start(folder, "dispatcher", program, &["run", "--config", &config]);
+        process.wait_for(ingest);
+        let aim = Aim { address: ingest, token, kinds: Vec::new() };
+        Self { process, aim, api, admin, workspaces: Vec::new() }
+    }
+
+    /// Registers a webhook for each of these URLs, [`PER_WORKSPACE`] to a workspace. `prefix`
+    /// tells these workspaces from others.
+    pub fn register(&mut self, prefix: &str, urls: &[String]) {
+        let count = urls.len().div_ceil(PER_WORKSPACE);
+        let names: Vec<String> = (0..count).map(|nth| format!("ws_{prefix}{nth}")).collect();
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..REGISTRARS {
+                scope.spawn(|| {
+                    let mut stream = connect(self.api);
+                    while let Some((nth, url)) = {
+                        let nth = next.fetch_add(1, Ordering::Relaxed);
+                        urls.get(nth).map(|url| (nth, url))
+                    } {
+                        let name = names.get(nth / PER_WORKSPACE).map_or("", String::as_str);
+                        let own = OF_ONE.get(nth % PER_WORKSPACE).copied().unwrap_or(OF_ALL);
+                        let body =
+                            format!("{{\"url\":\"{url}\",\"events\":[\"{own}\",\"{OF_ALL}\"]}}");
+                        let request = format!(
+                            "POST /v1/workspaces/{name}/webhooks HTTP/1.1\r\nHost: weir\r\n\
+                             Authorization: Bearer {}\r\nContent-Type: application/json\r\n\
+                             Content-Length: {}\r\n\r\n{body}",
+                            self.aim.token,
+                            body.len()
+                        );
+                        let answer = exchange(&mut stream, request.as_bytes(), &mut Vec::new());
+                        if !answer.starts_with("HTTP/1.1 201 ") {
+                            fail(&format!("a webhook was not registered:\n{answer}"));
+                        }
+                    }
+                });
+            }
+        });
+        self.workspaces.extend(names);
+    }
+
+    /// Aims at every webhook of the workspaces with `prefix` in turn, one to an event.
+    #[must_use]
+    pub fn one_each(&self, prefix: &str) -> Aim {
+        // By kind first: neighbours in time are strangers, as they are in life.
+        let kinds = OF_ONE
+            .iter()
+            .flat_map(|kind| self.of(prefix).map(move |workspace| (workspace.clone(), *kind)));
+        Aim { kinds: kinds.collect(), ..self.aim.clone() }
+    }
+
+    /// Aims at all webhooks of each workspace with `prefix` in turn.
+    #[must_use]
+    pub fn all_of_each(&self, prefix: &str) -> Aim {
+        let kinds = self.of(prefix).map(|workspace| (workspace.clone(), OF_ALL));
+        Aim { kinds: kinds.collect(), ..self.aim.clone() }
+    }
+
+    fn of(&self, prefix: &str) -> impl Iterator<Item = &String> + use<'_> {
+        let prefix = format!("ws_{prefix}");
+        self.workspaces.iter().filter(move |name| name.starts_with(&prefix))
+    }
+
+    /// What a metric without labels says; 0 where it is not there.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> f64 {
+        let text = ask(self.admin, "weir", "/metrics");
+        let name = format!("weir_dispatcher_{name} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&name));
+        value.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
+    }
+}
+
+/// Makes a token that may do everything, and its file.
+fn token(folder: &Folder, program: &Path) -> String {
+    let made = Command::new(program)
+        .args(["token", "--name", "bench", "--workspace", "*"])
+        .args(["--scope", "webhooks:write", "--scope", "webhooks:read", "--scope", "events:write"])
+        .output()
+        .unwrap_or_else(|error| fail(&format!("cannot start {program:?}: {error}")));
+    let made = String::from_utf8_lossy(&made.stdout).into_owned();
+    let Some((token, file)) = made.split_once('\n') else { fail("no token was made") };
+    drop(folder.write("tokens.toml", file));
+    token.to_owned()
+}

@@ -1,0 +1,166 @@
+//! Posts events: as fast as they are taken, or at a fixed rate that waits for nobody.
+//!
+//! Every event carries the instant at which it was due, so that its latency shows where it
+//! arrives (`arrivals`). A thread holds a connection and waits for each answer, which must be 202.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use weir_common::time::{Clock, Tick, micros};
+
+use crate::arrivals::{AT, whole_message};
+use crate::flags::fail;
+
+/// How long an answer may take.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// An event, as it is posted.
+const EVENT_BYTES: usize = 200;
+
+/// Where events go, and which they are.
+#[derive(Clone)]
+pub struct Aim {
+    /// The listener of backends.
+    pub address: SocketAddr,
+    /// What authorises.
+    pub token: String,
+    /// Workspaces and types that events are for, in turn.
+    pub kinds: Vec<(String, &'static str)>,
+}
+
+/// How many events are posted, and how.
+#[derive(Clone, Copy)]
+pub struct Load {
+    /// In all.
+    pub events: u64,
+    /// In one call.
+    pub per_call: u64,
+    /// At one time.
+    pub connections: u64,
+}
+
+/// Posts as fast as events are taken; gives how long that took.
+#[must_use]
+pub fn flood(aim: &Aim, load: Load, clock: &Clock) -> Duration {
+    let began = clock.now().tick;
+    let next = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..load.connections {
+            scope.spawn(|| {
+                let mut line = Line::connect(aim);
+                loop {
+                    let from = next.fetch_add(load.per_call, Ordering::Relaxed);
+                    if from >= load.events {
+                        return;
+                    }
+                    let count = load.per_call.min(load.events - from);
+                    line.post(aim, from, count, clock.now().tick);
+                }
+            });
+        }
+    });
+    clock.now().tick.since(began)
+}
+
+/// Posts one event a call at `rate` a second, whether or not the answers keep up.
+pub fn steadily(aim: &Aim, load: Load, rate: u64, clock: &Clock) {
+    // Threads inherit it: wake within a microsecond of the time asked for, not within fifty.
+    let _ = std::fs::write("/proc/self/timerslack_ns", "1");
+    let began = clock.now().tick;
+    std::thread::scope(|scope| {
+        for nth in 0..load.connections {
+            scope.spawn(move || {
+                let _ = std::fs::write("/proc/thread-self/timerslack_ns", "1");
+                let mut line = Line::connect(aim);
+                for number in (nth..load.events).step_by(load.connections as usize) {
+                    let due = Tick(began.0 + number * 1_000_000 / rate);
+                    std::thread::sleep(due.since(clock.now().tick));
+                    line.post(aim, number, 1, due);
+                }
+            });
+        }
+    });
+}
+
+/// A connection to the dispatcher.
+pub struct Line {
+    stream: TcpStream,
+    head: String,
+    seen: Vec<u8>,
+}
+
+impl Line {
+    /// Opens it.
+    #[must_use]
+    pub fn connect(aim: &Aim) -> Self {
+        let head = format!(
+            "POST /internal/v1/events HTTP/1.1\r\nHost: weir\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/json\r\nContent-Length: ",
+            aim.token
+        );
+        Self { stream: connect(aim.address), head, seen: Vec::new() }
+    }
+
+    /// Posts events `from` and those that follow in one call, and reads the answer.
+    pub fn post(&mut self, aim: &Aim, from: u64, count: u64, due: Tick) {
+        let events: Vec<String> = (from..from + count).map(|nth| event(aim, nth, due)).collect();
+        let body = events.join(",");
+        let body = if count == 1 { body } else { format!("[{body}]") };
+        let request = format!("{}{}\r\n\r\n{body}", self.head, body.len());
+        let answer = exchange(&mut self.stream, request.as_bytes(), &mut self.seen);
+        if !answer.starts_with("HTTP/1.1 202 ") {
+            fail(&format!("an event was not taken:\n{answer}"));
+        }
+    }
+}
+
+/// Sends a request on a connection that stays open, and reads the whole answer.
+#[must_use]
+pub fn exchange(stream: &mut TcpStream, request: &[u8], seen: &mut Vec<u8>) -> String {
+    let mut talk = || -> std::io::Result<String> {
+        stream.write_all(request)?;
+        seen.clear();
+        let mut more = [0; 16 * 1024];
+        loop {
+            let count = stream.read(&mut more)?;
+            seen.extend_from_slice(more.get(..count).unwrap_or_default());
+            if whole_message(seen).is_some() || count == 0 {
+                return Ok(String::from_utf8_lossy(seen).into_owned());
+            }
+        }
+    };
+    talk().unwrap_or_else(|error| fail(&format!("the dispatcher does not answer: {error}")))
+}
+
+/// A connection whose answers do not take for ever.
+#[must_use]
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).and_then(|stream| {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        Ok(stream)
+    });
+    stream.unwrap_or_else(|error| fail(&format!("{address}: {error}")))
+}
+
+fn event(aim: &Aim, nth: u64, due: Tick) -> String {
+    let at = nth as usize % aim.kinds.len().max(1);
+    let Some((workspace, kind)) = aim.kinds.get(at) else { fail("events for nobody") };
+    let due = due.0;
+    let mut text = format!(
+        "{{\"type\":\"{kind}\",\"workspace_id\":\"{workspace}\",\"tenant_id\":\"tn_bench\",\
+         \"data\":{{{AT}{due}\",\"pad\":\""
+    );
+    let end = "\"}}";
+    text.extend(std::iter::repeat_n('x', EVENT_BYTES.saturating_sub(text.len() + end.len())));
+    text.push_str(end);
+    text
+}
+
+/// Seconds, with their fractions.
+#[must_use]
+pub fn seconds(duration: Duration) -> f64 {
+    micros(duration) as f64 / 1e6
+}
