@@ -224,9 +224,28 @@ fn no_more_are_under_way_than_a_lane_and_all_lanes_have_room_for() {
         world.arrive(2, 0, true);
     }
     world.run(1_000);
-    assert_eq!(world.ends.len(), 5);
+    // The fifth place is for a lane that has none.
+    assert_eq!(world.ends.len(), 4);
     let first = world.starts.iter().filter(|(_, lane, ..)| *lane == LaneId(1)).count();
-    assert!((2..=3).contains(&first), "{first}");
+    assert!((1..=3).contains(&first), "{first}");
+}
+
+#[test]
+fn lanes_whose_attempts_do_not_end_leave_places_for_others() {
+    let dark: Vec<(i64, i64)> = (1..=4).map(|one| (one, one)).collect();
+    let mut world = World::new(pace(100, 1_000, 20, 20), &[dark, vec![(5, 5)]].concat());
+    for id in 0..80 {
+        world.arrive(id % 4 + 1, 0, true);
+    }
+    world.run(1_000);
+    assert_eq!(world.ends.len(), 15);
+    for _ in 0..9 {
+        world.arrive(5, 0, true);
+        world.run(0);
+        assert_eq!(world.starts.last().map(|(_, lane, ..)| *lane), Some(LaneId(5)));
+        world.now += 1;
+        world.end(None);
+    }
 }
 
 #[test]
