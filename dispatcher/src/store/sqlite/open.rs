@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use log::Level;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
 use weir_common::logging;
 use weir_common::time::Clock;
@@ -183,9 +184,12 @@ fn key_check(conn: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
     if made { schema::meta(conn, KEY_CHECK) } else { Ok(None) }
 }
 
-fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
+/// Readies a connection for the writer, and brings the tables to the version that we know.
+pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
     conn.busy_timeout(BUSY_TIMEOUT)?;
     conn.set_prepared_statement_cache_capacity(128);
+    // Otherwise statements on tables with partial indexes are planned anew for each new value.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     // The page size is settled by the first table, the rest is for this connection.
     conn.pragma_update(None, "page_size", PAGE_BYTES)?;
     conn.pragma_update(None, "journal_mode", "WAL")?;
