@@ -174,6 +174,15 @@ impl Process {
         usage_of(&self.child.id().to_string()).unwrap_or_else(|| fail(&self.gone()))
     }
 
+    /// The bytes that it has caused to be written to disks until now.
+    #[must_use]
+    pub fn written(&self) -> f64 {
+        let path = format!("/proc/{}/io", self.child.id());
+        let text = fs::read_to_string(path).unwrap_or_else(|_| fail(&self.gone()));
+        let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+        line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0.0)
+    }
+
     /// Resident memory in MiB.
     #[must_use]
     pub fn resident_mib(&self) -> f64 {

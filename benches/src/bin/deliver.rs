@@ -110,13 +110,15 @@ struct Row {
     commits: Series,
     user: Series,
     system: Series,
+    written: Series,
     bench: Series,
 }
 
 fn row(name: &'static str, per_call: u64, fan: usize) -> Row {
-    let [accepted, delivered, commits, user, system, bench] =
+    let [accepted, delivered, commits, user, system, written, bench] =
         std::array::from_fn(|_| Series::default());
-    Row { name, per_call, fan: fan as u64, accepted, delivered, commits, user, system, bench }
+    let fan = fan as u64;
+    Row { name, per_call, fan, accepted, delivered, commits, user, system, written, bench }
 }
 
 struct Lab {
@@ -156,6 +158,7 @@ impl Lab {
             "deliveries/s",
             "commits/s",
             "CPU ms/delivery (user/sys)",
+            "KiB written/delivery",
             "bench's share of the CPU used",
         ];
         println!("{}", table("As fast as it goes", &head, &cells));
@@ -210,6 +213,7 @@ impl Lab {
         let deliveries = events * row.fan;
         let (commits, before) = (dispatcher.metric("store_commits"), self.arrivals.count());
         let (theirs, ours) = (dispatcher.process.usage(), own_usage());
+        let written = dispatcher.process.written();
         let began = self.clock.now().tick;
         let accepting = flood(&aim, self.load(events, row.per_call), &self.clock);
         self.arrivals.wait_for(before + deliveries, PATIENCE);
@@ -221,6 +225,8 @@ impl Lab {
         row.accepted.0.push(events as f64 / seconds(accepting));
         row.delivered.0.push(deliveries as f64 / took);
         row.commits.0.push((dispatcher.metric("store_commits") - commits) / took);
+        let written = dispatcher.process.written() - written;
+        row.written.0.push(written / 1_024.0 / deliveries as f64);
         row.user.0.push(each(used.user));
         row.system.0.push(each(used.system));
         let (ours, theirs) = (ours.user + ours.system, used.user + used.system);
@@ -326,6 +332,7 @@ fn cells(row: &Row) -> Vec<String> {
         row.delivered.range(0),
         row.commits.range(0),
         format!("{total} ({user:.3}/{system:.3})"),
+        row.written.range(1),
         format!("{} %", row.bench.range(0)),
     ]
 }
