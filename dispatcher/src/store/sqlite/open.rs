@@ -34,14 +34,14 @@ const KEY_CHECK: &str = "key_check";
 /// What is sealed there, for a webhook that never was.
 const CHECKED: (WebhookId, &str) = (WebhookId(0), "weir");
 
-/// Rows are narrow and bodies are not: large enough that most bodies take one page.
-const PAGE_BYTES: i64 = 8 * 1_024;
+/// A commit writes every page that it touches: rows are narrow, and indexes touch many.
+const PAGE_BYTES: i64 = 4 * 1_024;
 
 /// Memory for pages, in KiB: the hot ends of a few indexes.
 const CACHE_KIB: i64 = 64 * 1_024;
 
 /// The log of changes is folded into the database at 32 MiB: seldom, and never for long.
-const CHECKPOINT_PAGES: i64 = 4_096;
+const CHECKPOINT_PAGES: i64 = 8_192;
 
 /// A log that had to grow past this, because somebody read it, is cut when it is folded.
 const LOG_BYTES_MAX: i64 = 64 * 1_024 * 1_024;

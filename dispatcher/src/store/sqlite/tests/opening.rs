@@ -140,5 +140,5 @@ async fn a_file_is_set_up_so_that_what_was_answered_outlives_a_loss_of_power() {
         Ok((mode, ask("synchronous")?, ask("page_size")?))
     };
     // 2 is FULL: the log is on the disk before a commit says so.
-    assert_eq!(store.writer.ask(look).await.unwrap(), ("wal".to_owned(), 2, 8_192));
+    assert_eq!(store.writer.ask(look).await.unwrap(), ("wal".to_owned(), 2, 4_096));
 }
