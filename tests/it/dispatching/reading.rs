@@ -47,14 +47,7 @@ fn strangers_inputs_find_no_server_error_and_no_answer_that_is_not_described() {
     let url = format!("http://{}", stage.dispatcher.api_address());
     let pinned = "[parameters]\n\"path.workspace\" = \"ws_acme\"\n";
     let config = stage.dispatcher.folder().write("schemathesis.toml", pinned);
-    let mut finished = (false, String::new());
-    // Its Python now and then loses count of its own recursion, and nothing of ours is tried.
-    for _ in 0..3 {
-        finished = run_bounded(&mut schemathesis(&url, &config, &stage));
-        if !finished.1.contains("AST constructor recursion depth mismatch") {
-            break;
-        }
-    }
+    let finished = run_bounded(&mut schemathesis(&url, &config, &stage));
     assert!(finished.0, "{}", finished.1);
     let alive = Request::get("/readyz");
     stage.dispatcher.ask(&alive).expect(200);
@@ -65,12 +58,13 @@ fn schemathesis(url: &str, config: &Path, stage: &Stage) -> Command {
     schemathesis
         .arg("--config-file")
         .arg(config)
-        .args(["run", &format!("{url}/openapi.json"), "--url", &url])
+        .args(["run", &format!("{url}/openapi.json"), "--url", url])
         .args(["--header", &format!("Authorization: Bearer {ACME}")])
         .args(["--checks", "not_a_server_error,status_code_conformance"])
         .args(["--checks", "content_type_conformance,response_schema_conformance"])
         .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "30"])
-        .args(["--seed", "7", "--workers", "2", "--no-color", "--request-timeout", "10"])
+        // With more, Python 3.11 fails now and then: its parser is not for several threads.
+        .args(["--seed", "7", "--workers", "1", "--no-color", "--request-timeout", "10"])
         .current_dir(stage.dispatcher.folder().root());
     schemathesis
 }
