@@ -48,6 +48,9 @@ pub enum Fault {
     Store,
     /// A mistake in this program.
     Broken,
+    /// This process, or the whole machine, stood still past the deadline: what the receiver did
+    /// meanwhile nobody knows.
+    Stalled,
 }
 
 /// The names of the classes, for an error in the outcome's place of a store or a filter.
@@ -61,6 +64,7 @@ impl fmt::Display for Outcome {
                 Fault::Stopping => "internal_stopping",
                 Fault::Store => "internal_store",
                 Fault::Broken => "internal_broken",
+                Fault::Stalled => "internal_stalled",
             }),
         }
     }
@@ -98,6 +102,7 @@ impl Outcome {
             ("internal_stopping", _) => Self::Internal(Fault::Stopping),
             ("internal_store", _) => Self::Internal(Fault::Store),
             ("internal_broken", _) => Self::Internal(Fault::Broken),
+            ("internal_stalled", _) => Self::Internal(Fault::Stalled),
             _ => return None,
         })
     }
@@ -138,7 +143,8 @@ mod tests {
             Failure::Timeout,
             Failure::BlockedAddress,
         ];
-        let faults = [Fault::Resources, Fault::Stopping, Fault::Store, Fault::Broken];
+        let faults =
+            [Fault::Resources, Fault::Stopping, Fault::Store, Fault::Broken, Fault::Stalled];
         let all = failures.map(Outcome::Failed).into_iter();
         let all = all.chain(faults.map(Outcome::Internal)).chain([Outcome::of_status(204)]);
         for outcome in all {
