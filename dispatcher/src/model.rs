@@ -177,6 +177,8 @@ pub struct Webhook {
     pub reordering: bool,
     /// What its attempts have come to.
     pub health: Health,
+    /// What the last of them came to.
+    pub last_outcome: Option<Outcome>,
 }
 
 impl Webhook {
@@ -363,4 +365,6 @@ pub struct Delivery {
     pub paused_before: Duration,
     /// When it ended.
     pub ended_at: Option<UnixTime>,
+    /// What the last attempt came to, be it one before the delivery began anew.
+    pub last_outcome: Option<Outcome>,
 }

@@ -149,6 +149,7 @@ fn view(asked: &Asked<'_>, facts: &Facts<'_>) -> DeliveryView {
             DeliveryState::FailedPermanent => ShownState::FailedPermanent,
         },
         attempts: delivery.attempts,
+        last_outcome: delivery.last_outcome.as_ref().map(ToString::to_string),
         created_at: Time(delivery.created_at),
         first_attempt_at: delivery.first_attempt_at.map(Time),
         next_attempt_at: waiting::next_attempt_at(facts).map(Time),

@@ -108,9 +108,14 @@ fn probe(until: Option<UnixTime>) -> WaitingFor {
 
 fn retry(facts: &Facts<'_>, until: UnixTime) -> WaitingFor {
     let (attempts, shown) = (facts.delivery.attempts, until.rfc3339());
-    let text = match attempts {
-        0 => format!("It is tried at {shown}."),
-        _ => format!("Attempt {attempts} failed; the next one is at {shown}."),
+    let text = match &facts.delivery.last_outcome {
+        _ if attempts == 0 => format!("It is tried at {shown}."),
+        None => format!("Attempt {attempts} failed; the next one is at {shown}."),
+        Some(outcome) => {
+            let why = outcome.in_words();
+            let was = if outcome.status().is_some() { "was" } else { "failed:" };
+            format!("Attempt {attempts} {was} {why}; the next one is at {shown}.")
+        }
     };
     WaitingFor {
         until: Some(Time(until)),
@@ -155,6 +160,7 @@ mod tests {
     use super::*;
     use crate::health::Health;
     use crate::model::{DeliveryId, EventSet, EventType, LaneId, Secrets, WebhookId};
+    use crate::outcome::{Failure, Outcome};
 
     const NOW: UnixTime = UnixTime(1_700_000_000_000_000);
 
@@ -175,6 +181,7 @@ mod tests {
             first_attempt_at: None,
             paused_before: Duration::ZERO,
             ended_at: None,
+            last_outcome: None,
         }
     }
 
@@ -192,6 +199,7 @@ mod tests {
             probing,
             reordering: false,
             health: Health::default(),
+            last_outcome: None,
         }
     }
 
@@ -300,6 +308,22 @@ mod tests {
         let mut held = case(1, 2);
         held.standing.held_until = Some(at(30));
         assert_eq!(shown_of(&held), "Retry 30 None 30, next 30");
+    }
+
+    #[test]
+    fn a_retry_says_what_the_last_attempt_came_to() {
+        for (failure, expected) in [
+            (Failure::Status(503), "was answered 503, which is not 2xx;"),
+            (Failure::Status(302), "was answered 302, a redirect, which is not followed;"),
+            (Failure::Refused, "failed: the connection was refused;"),
+            (Failure::Timeout, "failed: no answer in time;"),
+        ] {
+            let mut failed = case(61, 1);
+            failed.delivery.last_outcome = Some(Outcome::Failed(failure));
+            let text = check(&failed).0.expect("it waits").text;
+            let expected = format!("Attempt 1 {expected} the next one is at 2023-11-14T22:14");
+            assert!(text.starts_with(&expected), "{text}");
+        }
     }
 
     fn shown_of(case: &Case) -> String {

@@ -151,6 +151,7 @@ pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
         first_attempt_at: None,
         paused_before: ready.paused_before,
         ended_at: None,
+        last_outcome: None,
     };
     asked.parts.worker.arrived(vec![arrival]);
     Ok(json(202, &deliveries::view_of_new(asked, &delivery, &webhook)))
