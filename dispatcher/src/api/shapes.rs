@@ -236,7 +236,7 @@ pub(super) struct WaitingFor {
     pub(super) until: Option<Time>,
     /// How many deliveries of its webhook go first, itself counted; only of a single delivery.
     pub(super) position: Option<usize>,
-    /// How many seconds that takes, at a guess.
+    /// How many seconds that takes, at a guess; of a place in the queue only with its `position`.
     pub(super) seconds: Option<u64>,
     /// The same for people.
     pub(super) text: String,

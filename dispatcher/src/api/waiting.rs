@@ -141,12 +141,13 @@ fn paced(facts: &Facts<'_>) -> Option<WaitingFor> {
              called {asked} times in {span} at most.",
             ahead + 1
         ),
-        None => format!("Its endpoint was called {asked} times within {span}; it is next in turn."),
+        // Of those in a list nobody knows how many go first, and so not how long it takes.
+        None => format!("Its endpoint was called {asked} times within {span}; it waits its turn."),
     };
     Some(WaitingFor {
         until: until.map(Time),
         position: facts.ahead.map(|ahead| ahead + 1),
-        seconds: Some(seconds),
+        seconds: facts.ahead.map(|_| seconds),
         ..plain(Reason::Paced, text)
     })
 }
@@ -341,9 +342,20 @@ mod tests {
         assert_eq!(paced(Some(312), None), "Paced None 313 188, next 0");
         assert_eq!(paced(Some(1), Some(at(20))), "Paced 20 2 20, next 20");
         assert_eq!(paced(Some(0), Some(at(20))), "Paced 20 1 20, next 20");
-        assert_eq!(paced(None, Some(at(20))), "Paced 20 None 20, next 20");
+        assert_eq!(paced(None, Some(at(20))), "Paced 20 None None, next 20");
         assert_eq!(paced(Some(0), None), "Ready None None None, next 0");
         assert_eq!(paced(None, Some(NOW)), "Ready None None None, next 0");
+    }
+
+    #[test]
+    fn what_is_not_counted_says_nothing_of_its_place() {
+        let mut listed = case(0, 0);
+        listed.standing.held_until = Some(at(20));
+        let text = check(&listed).0.map(|one| one.text);
+        assert_eq!(
+            text.as_deref(),
+            Some("Its endpoint was called 100 times within 1m; it waits its turn.")
+        );
     }
 
     #[test]

@@ -154,7 +154,7 @@ pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
         last_outcome: None,
     };
     asked.parts.worker.arrived(vec![arrival]);
-    Ok(json(202, &deliveries::view_of_new(asked, &delivery, &webhook)))
+    Ok(json(202, &deliveries::shown(asked, &delivery).await?))
 }
 
 /// The webhook that the path names.
