@@ -90,7 +90,11 @@ impl Api {
             let authorised = force.tokens.authorise(&call.headers, scope, workspace);
             authorised.map_err(|denial| denial.reply())?;
         }
-        let query = Query::read(call.query.as_deref(), operation.query).map_err(bad_query)?;
+        let query = Query::read(call.query.as_deref(), operation.query);
+        // Whoever takes parameters reads them, and names what is wrong with all of them at once.
+        if operation.query.is_empty() {
+            query.nothing().map_err(bad_query)?;
+        }
         let asked = Asked {
             parts: &self.parts,
             force: &force,
