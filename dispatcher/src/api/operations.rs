@@ -56,6 +56,16 @@ pub(super) struct Operation {
     pub(super) response: Option<SchemaOf>,
 }
 
+impl Operation {
+    /// What is said to whoever sends nothing where there must be something.
+    pub(super) fn empty_body(&self) -> &'static str {
+        match self.act {
+            Act::RedeliverMany => "the body is empty; send a JSON object, `{}` at the least",
+            _ => "the body is empty; send a JSON object",
+        }
+    }
+}
+
 /// What an operation takes.
 pub(super) struct Request {
     pub(super) schema: SchemaOf,
