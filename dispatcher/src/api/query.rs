@@ -13,10 +13,10 @@ use crate::serve::refuse::{Flaw, Flaws};
 use crate::store::Filter;
 
 /// On a page where nobody asks for more or less.
-const LIMIT_DEFAULT: usize = 20;
+pub(super) const LIMIT_DEFAULT: usize = 20;
 
 /// On a page at most: what one read of the store gives without making others wait.
-const LIMIT_MAX: usize = 100;
+pub(super) const LIMIT_MAX: usize = 100;
 
 /// A query that was taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -136,9 +136,7 @@ const WEBHOOK: &str = "the `id` of a webhook";
 pub(super) const TIME: &str = "a time such as 2026-11-20T14:03:00Z";
 
 fn state_of(text: &str) -> Option<DeliveryState> {
-    [DeliveryState::Waiting, DeliveryState::Delivered, DeliveryState::FailedPermanent]
-        .into_iter()
-        .find(|state| state.to_string() == text)
+    DeliveryState::ALL.into_iter().find(|state| state.to_string() == text)
 }
 
 fn unknown(name: &str, known: &[Parameter]) -> Flaw {
