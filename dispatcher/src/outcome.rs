@@ -117,6 +117,29 @@ impl Outcome {
         }
     }
 
+    /// What it is for people, behind `Last attempt:` or `failed:`.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let failure = match self {
+            Self::Delivered { status } => return format!("answered {status}"),
+            Self::Internal(_) => return "not made, for a fault on our side".to_owned(),
+            Self::Failed(failure) => failure,
+        };
+        match failure {
+            Failure::Status(status @ (301..=303 | 307 | 308)) => {
+                return format!("answered {status}, a redirect, which is not followed");
+            }
+            Failure::Status(status) => return format!("answered {status}, which is not 2xx"),
+            Failure::Dns => "the host's name does not resolve",
+            Failure::Refused => "the connection was refused",
+            Failure::Connection => "the connection broke, or the answer was no HTTP",
+            Failure::Tls => "no TLS handshake, or an invalid certificate",
+            Failure::Timeout => "no answer in time",
+            Failure::BlockedAddress => "the host's address is not public, so it is not called",
+        }
+        .to_owned()
+    }
+
     /// The status, where there was an answer.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
