@@ -80,7 +80,7 @@ fn missing(stage: &Stage, acknowledged: &BTreeSet<String>) -> BTreeSet<String> {
 fn a_stop_finishes_what_is_in_flight_and_begins_nothing() {
     let mut stage = Stage::with(|config| {
         config
-            .with("[egress]", "deadline = \"10s\"\nrequests = 2\nwindow = \"1s\"")
+            .with("[egress]", "deadline = \"10s\"\nrequests = 8\nwindow = \"1s\"")
             .with("[server]", "shutdown_grace = \"15s\"")
     });
     let gate = Gate::new();
