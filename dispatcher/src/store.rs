@@ -440,8 +440,9 @@ pub trait Store: Send + Sync + 'static {
 
     // Upkeep.
 
-    /// Drops up to `limit` deliveries that ended before these times, or whose webhook is gone,
-    /// with their attempts, and events that no delivery needs. Says whether there may be more.
+    /// Drops up to `limit` deliveries that ended before these times, or that wait for a webhook
+    /// that is gone, with their attempts, and events that no delivery needs; where there is more
+    /// than that, some of each, for a limit of four or more. Says whether there may be more.
     async fn sweep(
         &self,
         delivered_before: UnixTime,

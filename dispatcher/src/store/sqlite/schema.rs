@@ -60,9 +60,8 @@ CREATE TABLE webhooks (
     reordering INTEGER NOT NULL DEFAULT 0,
     health TEXT NOT NULL,
     look_at INTEGER,
-    -- Once it is deleted: its deliveries have numbers up to here, and are dropped up to there.
-    gone_up_to INTEGER,
-    swept_to INTEGER NOT NULL DEFAULT 0
+    -- Once it is deleted: the number of the newest delivery. The row goes when nothing waits.
+    gone_up_to INTEGER
 ) STRICT;
 CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE gone_up_to IS NULL;
 CREATE INDEX webhooks_gone ON webhooks (id) WHERE gone_up_to IS NOT NULL;

@@ -343,7 +343,7 @@ const STATEMENTS: [&str; 27] = [
     sweep::ENDED,
     sweep::UNNEEDED,
     sweep::GONE,
-    sweep::OF_WORKSPACE,
+    sweep::WAITING,
     webhooks::HOW_MANY,
     webhooks::ONE,
     webhooks::PAGE,
