@@ -3,7 +3,8 @@
 mod opening;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -76,6 +77,19 @@ fn event(id: &str) -> NewEvent {
         body: vec![b'x'; 512].into(),
         digest: [7; 32],
     }
+}
+
+/// Makes a named pipe, which to open is to wait for whoever is at its other end.
+pub(crate) fn pipe(path: &Path) {
+    assert!(Command::new("mkfifo").args(["-m", "600"]).arg(path).status().unwrap().success());
+}
+
+/// What comes of work that might wait for ever, and must not.
+pub(crate) fn at_once<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, came) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new();
+    thread.spawn(move || done.send(work())).unwrap();
+    came.recv_timeout(Duration::from_secs(20)).expect("it waits for nobody")
 }
 
 async fn webhook(store: &SqliteStore) -> WebhookId {
