@@ -68,14 +68,16 @@ CREATE INDEX webhooks_gone ON webhooks (id) WHERE gone_up_to IS NOT NULL;
 
 CREATE TABLE events (
     id INTEGER PRIMARY KEY,
-    name TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
     workspace INTEGER NOT NULL,
     kind INTEGER NOT NULL,
     digest BLOB NOT NULL,
     created_at INTEGER NOT NULL,
     -- Deliveries that need it.
     needed_by INTEGER NOT NULL,
-    body BLOB NOT NULL
+    body BLOB NOT NULL,
+    -- No workspace learns of another's, nor takes its names.
+    UNIQUE (workspace, name)
 ) STRICT;
 CREATE INDEX events_unneeded ON events (created_at) WHERE needed_by = 0;
 
