@@ -90,7 +90,11 @@ impl Api {
             let authorised = force.tokens.authorise(&call.headers, scope, workspace);
             authorised.map_err(|denial| denial.reply())?;
         }
-        let query = Query::read(call.query.as_deref(), operation.query).map_err(bad_query)?;
+        let query = Query::read(call.query.as_deref(), operation.query);
+        // Whoever takes parameters reads them, and names what is wrong with all of them at once.
+        if operation.query.is_empty() {
+            query.nothing().map_err(bad_query)?;
+        }
         let asked = Asked {
             parts: &self.parts,
             force: &force,
@@ -151,20 +155,24 @@ impl Asked<'_> {
         if !flaws.is_empty() {
             return Err(refuse::unprocessable(&flaws));
         }
-        serde_json::from_value(value)
-            .map_err(|error| refuse::unprocessable(&Flaw::at("", error.to_string()).into()))
+        serde_json::from_value(value).map_err(|error| {
+            refuse::unprocessable(&Flaw::at("", format!("cannot be read: {error}")).into())
+        })
     }
 
     fn value(&self) -> Result<Value, Reply> {
         let Call { headers, body, .. } = self.call;
         let optional = self.operation.request.as_ref().is_some_and(|request| request.optional);
-        if body.is_empty() && optional {
+        if body.trim_ascii().is_empty() && optional {
             return Ok(Value::Object(serde_json::Map::new()));
+        }
+        if body.trim_ascii().is_empty() {
+            return Err(refuse::malformed(self.operation.empty_body()));
         }
         let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default();
         if !kind.trim().eq_ignore_ascii_case("application/json") {
-            return Err(refuse::media_type("application/json"));
+            return Err(refuse::media_type(&["application/json"]));
         }
         serde_json::from_slice(body).map_err(|error| refuse::malformed(error.to_string()))
     }

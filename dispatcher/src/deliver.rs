@@ -3,6 +3,7 @@
 //! # Invariants
 //!
 //! 1. From DNS to the last header of the answer, an attempt takes no longer than `egress.deadline`.
+//!    Where we stood still past it, an answer that came meanwhile counts, and none is our fault.
 //! 2. What a receiver sends is held to bounds: its header by hyper's, its body by
 //!    `ANSWER_BYTES_MAX`; nothing of it is decompressed, kept or written down.
 //! 3. No redirect is followed, no proxy of the environment is asked, nothing is sent twice.
@@ -22,7 +23,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use reqwest::{Client, Response};
 use rustls::ClientConfig;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 use url::Url;
 use weir_common::time::{Clock, Tick};
 
@@ -36,6 +37,12 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024;
 
 /// And for so long: what comes later is not worth the place that the attempt takes.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// A deadline that is noticed so much too late is noticed by a process that stood still.
+const STALL: Duration = Duration::from_secs(1);
+
+/// For so long we look what has come while we stood still.
+const STALL_GRACE: Duration = Duration::from_millis(500);
 
 /// After this, new attempts open connections of their own.
 const CLIENT_AGE_MAX: Duration = Duration::from_secs(4 * 60);
@@ -100,13 +107,23 @@ impl Courier {
         if self.rules.canonical(parcel.url.as_str()).is_err() {
             return Receipt::of(Outcome::Failed(Failure::BlockedAddress));
         }
+        let began = self.clock.now().tick;
         let mut over = std::pin::pin!(sleep(self.deadline));
         let tls = parcel.url.scheme() == "https";
         let request = self.client().post(parcel.url).headers(parcel.headers).body(parcel.body);
+        let mut sent = std::pin::pin!(request.send());
         let answer = tokio::select! {
             biased;
-            answer = request.send() => answer,
-            () = &mut over => return Receipt::of(Outcome::Failed(Failure::Timeout)),
+            answer = &mut sent => answer,
+            () = &mut over => {
+                if self.clock.now().tick.since(began) < self.deadline + STALL {
+                    return Receipt::of(Outcome::Failed(Failure::Timeout));
+                }
+                match timeout(STALL_GRACE, sent).await {
+                    Ok(answer) => answer,
+                    Err(_) => return Receipt::of(Outcome::Internal(Fault::Stalled)),
+                }
+            }
         };
         let response = match answer {
             Ok(response) => response,
@@ -380,7 +397,7 @@ mod tests {
         assert_eq!(courier(&[], 300).0.deliver(parcel(&url)).await.outcome, DELIVERED);
         let (patient, _) = courier(&[], 60_000);
         let attempt = patient.deliver(parcel(&url));
-        let receipt = tokio::time::timeout(Duration::from_secs(20), attempt).await;
+        let receipt = timeout(Duration::from_secs(20), attempt).await;
         assert_eq!(receipt.expect("it does not wait a minute").outcome, DELIVERED);
     }
 
@@ -415,10 +432,34 @@ mod tests {
         let (hanging, dripping) = (hanging.await, dripping.await);
         for url in [hanging.url("http"), hanging.url("https"), dripping.url("http")] {
             let attempt = courier.deliver(parcel(&url));
-            let receipt = tokio::time::timeout(Duration::from_secs(5), attempt).await;
+            let receipt = timeout(Duration::from_secs(5), attempt).await;
             assert_eq!(receipt.expect("it keeps its deadline").outcome, SILENT, "{url}");
         }
         assert_eq!(courier.deliver(parcel("http://slow.example/")).await.outcome, SILENT);
+    }
+
+    #[tokio::test]
+    async fn what_came_while_we_stood_still_counts_and_nothing_is_held_against_the_receiver() {
+        let (late, hanging) = (
+            Receiver::on("127.0.0.1", |mut stream| async move {
+                let _ = read_request(&mut stream).await;
+                sleep(Duration::from_millis(200)).await;
+                let _ = stream.write_all(OK.as_bytes()).await;
+            }),
+            Receiver::on("127.0.0.1", |stream| async move {
+                let _open = stream;
+                std::future::pending::<()>().await;
+            }),
+        );
+        let stalled = Outcome::Internal(Fault::Stalled);
+        for (receiver, expected) in [(late.await, DELIVERED), (hanging.await, stalled)] {
+            let (courier, clock) = courier(&[], 100);
+            let attempt = courier.deliver(parcel(&receiver.url("http")));
+            // The clock runs on while nothing else does.
+            let standstill = async { clock.advance(Duration::from_secs(60)) };
+            let (receipt, ()) = tokio::join!(attempt, standstill);
+            assert_eq!(receipt.outcome, expected);
+        }
     }
 
     #[tokio::test]
@@ -496,7 +537,7 @@ mod tests {
         }
         assert_eq!(outcomes, [DELIVERED, BLOCKED, BLOCKED]);
         assert_eq!(closing.taken(), 1);
-        let arrival = tokio::time::timeout(Duration::from_millis(1), forbidden.accept()).await;
+        let arrival = timeout(Duration::from_millis(1), forbidden.accept()).await;
         assert!(arrival.is_err(), "nobody came");
     }
 

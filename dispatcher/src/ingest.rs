@@ -26,7 +26,7 @@ use log::Level;
 use serde_json::{Value, json};
 use weir_common::logging;
 
-use self::batch::{Batch, Form, Unreadable};
+use self::batch::{Batch, Form, MEDIA_TYPES, Unreadable};
 use self::event::Checked;
 use crate::auth::{Scope, Token};
 use crate::parts::Parts;
@@ -148,8 +148,7 @@ fn checked<'a>(
     allowed: &settings::Ingest,
     token: &Token,
 ) -> Result<(Vec<Checked<'a>>, Vec<String>), Reply> {
-    let form = Form::of(&call.headers)
-        .ok_or_else(|| refuse::media_type("application/json or application/x-ndjson"))?;
+    let form = Form::of(&call.headers).ok_or_else(|| refuse::media_type(&MEDIA_TYPES))?;
     let batch =
         Batch::read(&call.body, form, allowed.events_max).map_err(
             |unreadable| match unreadable {
@@ -319,6 +318,18 @@ mod tests {
         let large = GOOD.replace("{}", &format!("{{\"a\":\"{}\"}}", "x".repeat(100)));
         assert_eq!(check(JSON, &large), "413 ");
         assert_eq!(check(LINES, &format!("{GOOD}\n{large}")), "413 1:/1");
+    }
+
+    #[test]
+    fn another_media_type_is_told_all_that_are_taken() {
+        let detail = with(&call("text/plain", GOOD), |checked| {
+            let reply = checked.map(|_| ()).expect_err("it is refused");
+            String::from_utf8(reply.body.to_vec()).expect("a text")
+        });
+        for name in MEDIA_TYPES {
+            assert!(detail.contains(&format!("{name}`")), "{detail}");
+            assert!(check(name, GOOD).starts_with("1 good"), "{name}");
+        }
     }
 
     #[test]

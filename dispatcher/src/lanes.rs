@@ -447,7 +447,10 @@ impl Lanes {
     }
 
     fn lane(&mut self, id: LaneId) -> &mut Lane {
-        let (room, quota, unseen) = (self.pace.per_lane, self.pace.quota, self.unseen);
+        // Whoever has not answered yet is tried by few: thousands of black holes would take every
+        // place before the first of them times out.
+        let room = (self.pace.per_lane / 4).max(1);
+        let (quota, unseen) = (self.pace.quota, self.unseen);
         self.lanes.entry(id).or_insert_with(|| {
             let starts = unseen.map(|(count, at)| suspicious(Log::default(), quota, count, at));
             Lane { room, starts: starts.unwrap_or_default(), ..Lane::default() }

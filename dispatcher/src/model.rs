@@ -177,6 +177,8 @@ pub struct Webhook {
     pub reordering: bool,
     /// What its attempts have come to.
     pub health: Health,
+    /// What the last of them came to.
+    pub last_outcome: Option<Outcome>,
 }
 
 impl Webhook {
@@ -255,11 +257,14 @@ pub enum DeliveryState {
     Waiting,
     /// A receiver answered 2xx.
     Delivered,
-    /// 48 hours of attempts without one.
+    /// Given up: no attempt was answered 2xx, and its time is over.
     FailedPermanent,
 }
 
 impl DeliveryState {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Waiting, Self::Delivered, Self::FailedPermanent];
+
     /// What a store keeps. Never changes its meaning.
     #[must_use]
     pub fn code(self) -> u8 {
@@ -273,9 +278,7 @@ impl DeliveryState {
     /// The state that a code stands for.
     #[must_use]
     pub fn of_code(code: u8) -> Option<Self> {
-        [Self::Waiting, Self::Delivered, Self::FailedPermanent]
-            .into_iter()
-            .find(|state| state.code() == code)
+        Self::ALL.into_iter().find(|state| state.code() == code)
     }
 }
 
@@ -363,4 +366,6 @@ pub struct Delivery {
     pub paused_before: Duration,
     /// When it ended.
     pub ended_at: Option<UnixTime>,
+    /// What the last attempt came to, be it one before the delivery began anew.
+    pub last_outcome: Option<Outcome>,
 }

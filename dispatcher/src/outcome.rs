@@ -48,6 +48,9 @@ pub enum Fault {
     Store,
     /// A mistake in this program.
     Broken,
+    /// This process, or the whole machine, stood still past the deadline: what the receiver did
+    /// meanwhile nobody knows.
+    Stalled,
 }
 
 /// The names of the classes, for an error in the outcome's place of a store or a filter.
@@ -61,6 +64,7 @@ impl fmt::Display for Outcome {
                 Fault::Stopping => "internal_stopping",
                 Fault::Store => "internal_store",
                 Fault::Broken => "internal_broken",
+                Fault::Stalled => "internal_stalled",
             }),
         }
     }
@@ -98,6 +102,7 @@ impl Outcome {
             ("internal_stopping", _) => Self::Internal(Fault::Stopping),
             ("internal_store", _) => Self::Internal(Fault::Store),
             ("internal_broken", _) => Self::Internal(Fault::Broken),
+            ("internal_stalled", _) => Self::Internal(Fault::Stalled),
             _ => return None,
         })
     }
@@ -110,6 +115,29 @@ impl Outcome {
         } else {
             Self::Failed(Failure::Status(status))
         }
+    }
+
+    /// What it is for people, behind `Last attempt:` or `failed:`.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let failure = match self {
+            Self::Delivered { status } => return format!("answered {status}"),
+            Self::Internal(_) => return "not made, for a fault on our side".to_owned(),
+            Self::Failed(failure) => failure,
+        };
+        match failure {
+            Failure::Status(status @ (301..=303 | 307 | 308)) => {
+                return format!("answered {status}, a redirect, which is not followed");
+            }
+            Failure::Status(status) => return format!("answered {status}, which is not 2xx"),
+            Failure::Dns => "the host's name does not resolve",
+            Failure::Refused => "the connection was refused",
+            Failure::Connection => "the connection broke, or the answer was no HTTP",
+            Failure::Tls => "no TLS handshake, or an invalid certificate",
+            Failure::Timeout => "no answer in time",
+            Failure::BlockedAddress => "the host's address is not public, so it is not called",
+        }
+        .to_owned()
     }
 
     /// The status, where there was an answer.
@@ -138,7 +166,8 @@ mod tests {
             Failure::Timeout,
             Failure::BlockedAddress,
         ];
-        let faults = [Fault::Resources, Fault::Stopping, Fault::Store, Fault::Broken];
+        let faults =
+            [Fault::Resources, Fault::Stopping, Fault::Store, Fault::Broken, Fault::Stalled];
         let all = failures.map(Outcome::Failed).into_iter();
         let all = all.chain(faults.map(Outcome::Internal)).chain([Outcome::of_status(204)]);
         for outcome in all {

@@ -29,6 +29,7 @@ use crate::model::{
     Arrival, Attempt, Delivery, DeliveryId, DeliveryState, EventSet, EventType, JobId, LaneId,
     MailId, Probe, Ready, Webhook, WebhookId,
 };
+use crate::outcome::Outcome;
 use crate::public_id::PublicIds;
 
 /// Why a store could not do as it was asked. Nothing has changed.
@@ -176,6 +177,8 @@ pub struct Fared {
     pub paused_total: Duration,
     /// What its attempts have come to.
     pub health: Health,
+    /// What the last of them came to.
+    pub last_outcome: Option<Outcome>,
     /// When it has to be looked at next, though nothing ends.
     pub look_at: Option<UnixTime>,
     /// Since when it is paused. Only ever pauses: a reactivation is [`Store::reactivate`].

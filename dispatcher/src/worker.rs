@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use log::Level;
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use weir_common::logging;
 use weir_common::rolling::Quota;
@@ -48,6 +48,9 @@ use crate::store::{Fetched, Queue, StoreError};
 
 /// How long after a failure the store is asked again.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Questions to the store at a time: a small part of what its writer lets wait.
+const QUESTIONS_MAX: usize = 256;
 
 /// How often idle queues are forgotten and gauges are set.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
@@ -72,6 +75,8 @@ pub struct Worker {
     lanes: Lanes,
     hooks: Hooks,
     tasks: JoinSet<Told>,
+    /// Places for questions to the store.
+    questions: Arc<Semaphore>,
     /// Over, and not yet handed to the store.
     open: Vec<Open>,
     /// Whether the store is writing.
@@ -131,6 +136,7 @@ impl Worker {
             lanes,
             hooks,
             tasks: JoinSet::new(),
+            questions: Arc::new(Semaphore::new(QUESTIONS_MAX)),
             open: Vec::new(),
             recording: false,
             store_rests_until: Tick(0),
@@ -188,12 +194,12 @@ impl Worker {
             match self.lanes.next(now) {
                 Step::Wait(until) => return until,
                 Step::Fetch { webhook, limit, but, round } => {
-                    self.tasks.spawn(async move {
+                    self.ask_store(Duration::ZERO, async move {
                         Told::Fetched(webhook, round, store.fetch(webhook, &but, limit).await)
                     });
                 }
                 Step::FetchOne { webhook, delivery, round } => {
-                    self.tasks.spawn(async move {
+                    self.ask_store(Duration::ZERO, async move {
                         let one = store.fetch_one(delivery).await;
                         Told::FetchedOne(webhook, round, one)
                     });
@@ -303,7 +309,8 @@ impl Worker {
     fn load(&mut self, webhook: WebhookId) {
         if self.hooks.ask(webhook) {
             let store = self.parts.store.clone();
-            self.tasks.spawn(async move { Told::Loaded(webhook, store.load(webhook).await) });
+            let load = async move { Told::Loaded(webhook, store.load(webhook).await) };
+            self.ask_store(Duration::ZERO, load);
         }
     }
 
@@ -313,11 +320,23 @@ impl Worker {
         // One answer at a time: of two, the older one could come last.
         if self.hooks.ask(webhook) {
             let store = self.parts.store.clone();
-            self.tasks.spawn(async move {
-                tokio::time::sleep(STORE_PAUSE).await;
-                Told::Loaded(webhook, store.load(webhook).await)
-            });
+            let load = async move { Told::Loaded(webhook, store.load(webhook).await) };
+            self.ask_store(STORE_PAUSE, load);
         }
+    }
+
+    /// Asks the store after a while. However many webhooks there is something to ask about, the
+    /// store has room left for others' calls.
+    fn ask_store(&mut self, after: Duration, asking: impl Future<Output = Told> + Send + 'static) {
+        let questions = self.questions.clone();
+        self.tasks.spawn(async move {
+            if !after.is_zero() {
+                tokio::time::sleep(after).await;
+            }
+            // Nobody closes it.
+            let _place = questions.acquire_owned().await;
+            asking.await
+        });
     }
 
     fn loaded(&mut self, webhook: WebhookId, queue: Option<Queue>, now: Moment) {
@@ -344,7 +363,7 @@ impl Worker {
     /// Puts a reactivated webhook's deliveries back into the order of creation, a step at a time.
     fn reorder(&mut self, webhook: WebhookId) {
         let store = self.parts.store.clone();
-        self.tasks.spawn(async move {
+        self.ask_store(Duration::ZERO, async move {
             Told::Reordered(webhook, store.reorder(webhook, REORDER_STEP).await)
         });
     }

@@ -54,22 +54,13 @@ pub(super) async fn redeliver(asked: &Asked<'_>) -> Result<Reply, Reply> {
     Ok(json(202, &shown(asked, &delivery).await?))
 }
 
-/// A delivery that has just come to wait.
-pub(super) fn view_of_new(
-    asked: &Asked<'_>,
-    delivery: &Delivery,
-    webhook: &Webhook,
-) -> DeliveryView {
-    view(asked, &facts(asked, delivery, Some(webhook), Standing::default(), None))
-}
-
 /// The delivery that the path names.
 fn id_of(asked: &Asked<'_>) -> Result<DeliveryId, Reply> {
     asked.store().ids().delivery_of(asked.id).ok_or_else(refuse::not_found)
 }
 
 /// One delivery, with its place in the queue.
-async fn shown(asked: &Asked<'_>, delivery: &Delivery) -> Result<DeliveryView, Reply> {
+pub(super) async fn shown(asked: &Asked<'_>, delivery: &Delivery) -> Result<DeliveryView, Reply> {
     let one = std::slice::from_ref(delivery);
     let webhooks = webhooks_of(asked, one).await?;
     let standings = standings_of(asked, one).await;
@@ -149,6 +140,7 @@ fn view(asked: &Asked<'_>, facts: &Facts<'_>) -> DeliveryView {
             DeliveryState::FailedPermanent => ShownState::FailedPermanent,
         },
         attempts: delivery.attempts,
+        last_outcome: delivery.last_outcome.as_ref().map(ToString::to_string),
         created_at: Time(delivery.created_at),
         first_attempt_at: delivery.first_attempt_at.map(Time),
         next_attempt_at: waiting::next_attempt_at(facts).map(Time),

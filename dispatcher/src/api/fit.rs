@@ -139,7 +139,8 @@ fn string(schema: &Value, text: &str, pointer: &str, flaws: &mut Flaws) {
     }
 }
 
-fn hint(word: &str, known: &[&str]) -> String {
+/// What may have been meant, or else what there is.
+pub(super) fn hint(word: &str, known: &[&str]) -> String {
     let meant = (word.len() <= MEANT_MAX).then(|| suggestion(word, known)).flatten();
     meant.unwrap_or_else(|| match known {
         [] => "nothing is known here".to_owned(),

@@ -7,7 +7,9 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::operations::{OPERATIONS, Operation};
+use super::operations::{OPERATIONS, Operation, Takes};
+use super::query::{LIMIT_DEFAULT, LIMIT_MAX};
+use crate::model::{DeliveryState, EventType};
 
 /// The OpenAPI document.
 pub(super) fn document() -> &'static Value {
@@ -79,7 +81,7 @@ fn described(operation: &Operation, generators: &mut Generators) -> Value {
         let content = json!({"application/json": {"schema": schema}});
         put("requestBody", json!({"required": !request.optional, "content": content}));
     }
-    let mut success = json!({"description": operation.summary});
+    let mut success = json!({"description": operation.answer});
     if let (Some(schema), Value::Object(success)) = (operation.response, &mut success) {
         let schema = schema(&mut generators.answered).to_value();
         success.insert("content".to_owned(), json!({"application/json": {"schema": schema}}));
@@ -122,10 +124,27 @@ fn parameters(operation: &Operation) -> Vec<Value> {
             "name": parameter.name,
             "in": "query",
             "description": parameter.description,
-            "schema": {"type": parameter.kind},
+            "schema": schema_of(parameter.takes),
         })
     });
     in_path.chain(in_query).collect()
+}
+
+fn schema_of(takes: Takes) -> Value {
+    match takes {
+        Takes::Text => json!({"type": "string"}),
+        Takes::Time => json!({"type": "string", "format": "date-time"}),
+        Takes::State => {
+            json!({"type": "string", "enum": DeliveryState::ALL.map(|one| one.to_string())})
+        }
+        Takes::Type => {
+            let all = EventType::ALL.into_iter().chain([EventType::Ping]);
+            json!({"type": "string", "enum": all.map(EventType::name).collect::<Vec<_>>()})
+        }
+        Takes::Limit => json!({
+            "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT,
+        }),
+    }
 }
 
 /// RFC 9457, with what we add to it.
@@ -156,8 +175,14 @@ fn problem() -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::operations::request_schema;
+    use super::super::operations::{DELIVERIES_QUERY, request_schema};
+    use super::super::query::Query;
     use super::*;
+    use crate::public_id::PublicIds;
+
+    fn operation_of(id: &str) -> &'static Operation {
+        OPERATIONS.iter().find(|one| one.id == id).expect("there is one")
+    }
 
     #[test]
     fn every_operation_is_described_at_its_path() {
@@ -211,6 +236,38 @@ mod tests {
             let schema = document().pointer(reference.expect("a reference")).expect("a schema");
             assert_eq!(schema.get("required"), checked.get("required"), "{}", operation.id);
             assert_eq!(schema["additionalProperties"], checked["additionalProperties"]);
+        }
+    }
+
+    #[test]
+    fn a_parameter_is_described_as_it_is_read() {
+        let described = parameters(operation_of("listDeliveries"));
+        let schema = |name: &str| {
+            let found = described.iter().find(|one| one["name"] == name);
+            &found.expect("it is described")["schema"]
+        };
+        let fits = |text: &str| {
+            let ids = PublicIds::new([7; 32]);
+            Query::read(Some(text), DELIVERIES_QUERY).deliveries(&ids).is_ok()
+        };
+        for name in ["state", "type"] {
+            let words = schema(name)["enum"].as_array().expect("words");
+            assert!(words.len() >= 3);
+            for word in words {
+                assert!(fits(&format!("{name}={}", word.as_str().expect("a word"))), "{word}");
+            }
+        }
+        let (least, most) = (&schema("limit")["minimum"], &schema("limit")["maximum"]);
+        assert!(fits(&format!("limit={least}")) && fits(&format!("limit={most}")));
+        assert!(!fits("limit=0") && !fits(&format!("limit={most}0")));
+        assert_eq!(schema("since")["format"], "date-time");
+    }
+
+    #[test]
+    fn nothing_is_described_that_is_not_so_of_every_dispatcher() {
+        let text = document().to_string();
+        for word in ["48 hours", "internal_"] {
+            assert!(!text.contains(word), "{word}");
         }
     }
 

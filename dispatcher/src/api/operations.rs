@@ -53,7 +53,18 @@ pub(super) struct Operation {
     pub(super) request: Option<Request>,
     /// The status of its success, and what is answered then.
     pub(super) status: u16,
+    pub(super) answer: &'static str,
     pub(super) response: Option<SchemaOf>,
+}
+
+impl Operation {
+    /// What is said to whoever sends nothing where there must be something.
+    pub(super) fn empty_body(&self) -> &'static str {
+        match self.act {
+            Act::RedeliverMany => "the body is empty; send a JSON object, `{}` at the least",
+            _ => "the body is empty; send a JSON object",
+        }
+    }
 }
 
 /// What an operation takes.
@@ -68,31 +79,41 @@ pub(super) struct Request {
 pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) description: &'static str,
-    /// Its JSON Schema type.
-    pub(super) kind: &'static str,
+    pub(super) takes: Takes,
 }
 
-const fn parameter(name: &'static str, description: &'static str) -> Parameter {
-    Parameter { name, description, kind: "string" }
+/// What a parameter may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// An identifier or a cursor, as it was given out.
+    Text,
+    /// A time.
+    Time,
+    /// Where a delivery stands on disk.
+    State,
+    /// A type that a delivery may have.
+    Type,
+    /// How many a page holds.
+    Limit,
 }
 
-const LIMIT: Parameter = Parameter {
-    name: "limit",
-    description: "How many a page holds, from 1 to 100; 20 where not given.",
-    kind: "integer",
-};
-const CURSOR: Parameter = parameter("cursor", "The `next_cursor` of the page before.");
+const fn parameter(name: &'static str, takes: Takes, description: &'static str) -> Parameter {
+    Parameter { name, description, takes }
+}
+
+const LIMIT: Parameter = parameter("limit", Takes::Limit, "How many a page holds.");
+const CURSOR: Parameter = parameter("cursor", Takes::Text, "The `next_cursor` of the page before.");
 
 /// Of every list.
 pub(super) const LIST_QUERY: &[Parameter] = &[LIMIT, CURSOR];
 
 /// Of the list of deliveries.
 pub(super) const DELIVERIES_QUERY: &[Parameter] = &[
-    parameter("state", "`waiting` (in flight as well), `delivered` or `failed_permanent`."),
-    parameter("webhook", "The `id` of a webhook."),
-    parameter("type", "A type of event."),
-    parameter("since", "Accepted at or after this time (RFC 3339)."),
-    parameter("until", "Accepted before this time (RFC 3339)."),
+    parameter("state", Takes::State, "Where it stands; those in flight are `waiting` as well."),
+    parameter("webhook", Takes::Text, "The `id` of a webhook."),
+    parameter("type", Takes::Type, "The event's type."),
+    parameter("since", Takes::Time, "Accepted at or after this time (RFC 3339)."),
+    parameter("until", Takes::Time, "Accepted before this time (RFC 3339)."),
     LIMIT,
     CURSOR,
 ];
@@ -110,6 +131,7 @@ const PLAIN: Operation = Operation {
     query: &[],
     request: None,
     status: 200,
+    answer: "The document.",
     response: None,
 };
 const READ: Operation = Operation { scope: Some(Scope::WebhooksRead), ..PLAIN };
@@ -130,6 +152,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
             optional: false,
         }),
         status: 201,
+        answer: "The webhook, with its secret.",
         response: Some(SchemaGenerator::subschema_for::<CreatedWebhook>),
         ..WRITE
     },
@@ -139,6 +162,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         path: WEBHOOKS,
         summary: "Lists a workspace's webhooks, oldest first.",
         query: LIST_QUERY,
+        answer: "A page of webhooks.",
         response: Some(SchemaGenerator::subschema_for::<WebhookPage>),
         ..READ
     },
@@ -147,6 +171,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         id: "readWebhook",
         path: "/v1/workspaces/{workspace}/webhooks/{id}",
         summary: "Shows a webhook.",
+        answer: "The webhook.",
         response: Some(SchemaGenerator::subschema_for::<WebhookView>),
         ..READ
     },
@@ -160,6 +185,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
             schema: SchemaGenerator::subschema_for::<WebhookPatch>,
             optional: false,
         }),
+        answer: "The webhook as it is now.",
         response: Some(SchemaGenerator::subschema_for::<WebhookView>),
         ..WRITE
     },
@@ -170,6 +196,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         path: "/v1/workspaces/{workspace}/webhooks/{id}",
         summary: "Deletes a webhook. What waits for it is never sent.",
         status: 204,
+        answer: "It is deleted.",
         ..WRITE
     },
     Operation {
@@ -178,6 +205,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         path: "/v1/workspaces/{workspace}/webhooks/{id}:reactivate",
         summary: "Ends a pause: one delivery goes first, and after its 2xx the others in order.",
         request: NO_BODY,
+        answer: "The webhook as it is now; unchanged where it was not paused.",
         response: Some(SchemaGenerator::subschema_for::<WebhookView>),
         ..WRITE
     },
@@ -187,6 +215,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         path: "/v1/workspaces/{workspace}/webhooks/{id}:rotate-secret",
         summary: "Makes a new secret, shown once; for a while the one before it signs as well.",
         request: NO_BODY,
+        answer: "The new secret, and until when the one before signs as well.",
         response: Some(SchemaGenerator::subschema_for::<RotatedSecret>),
         ..WRITE
     },
@@ -197,6 +226,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         summary: "Sends a test event of type `webhook.ping`, and answers with its delivery.",
         request: NO_BODY,
         status: 202,
+        answer: "The test's delivery, which waits or is under way.",
         response: Some(SchemaGenerator::subschema_for::<DeliveryView>),
         ..WRITE
     },
@@ -206,6 +236,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         path: "/v1/workspaces/{workspace}/deliveries",
         summary: "Lists a workspace's deliveries, newest first.",
         query: DELIVERIES_QUERY,
+        answer: "A page of deliveries.",
         response: Some(SchemaGenerator::subschema_for::<DeliveryPage>),
         ..READ
     },
@@ -214,6 +245,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         id: "readDelivery",
         path: "/v1/workspaces/{workspace}/deliveries/{id}",
         summary: "Shows a delivery, its attempts, and why it has not been delivered yet.",
+        answer: "The delivery, with its attempts.",
         response: Some(SchemaGenerator::subschema_for::<DeliveryDetail>),
         ..READ
     },
@@ -224,6 +256,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         summary: "Lets a delivery begin anew, with a schedule of its own.",
         request: NO_BODY,
         status: 202,
+        answer: "The delivery, which waits again.",
         response: Some(SchemaGenerator::subschema_for::<DeliveryView>),
         ..WRITE
     },
@@ -237,6 +270,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
             optional: false,
         }),
         status: 202,
+        answer: "The job, which has just begun.",
         response: Some(SchemaGenerator::subschema_for::<JobView>),
         ..WRITE
     },
@@ -245,6 +279,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         id: "readRedelivery",
         path: "/v1/workspaces/{workspace}/redeliveries/{id}",
         summary: "Shows how far a redelivery of many has come.",
+        answer: "The job, and how far it has come.",
         response: Some(SchemaGenerator::subschema_for::<JobView>),
         ..READ
     },

@@ -1,9 +1,10 @@
-//! Reads the query of a request: known parameters, each once, each as it should be.
+//! Reads the query of a request: known parameters, each once, each as it should be. What is wrong
+//! with it is all named at once: names that are not known beside values that do not fit.
 
 use percent_encoding::percent_decode_str;
-use weir_common::reader::suggestion;
 use weir_common::time::UnixTime;
 
+use super::fit::hint;
 use super::operations::Parameter;
 use super::times::time_of;
 use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
@@ -12,19 +13,24 @@ use crate::serve::refuse::{Flaw, Flaws};
 use crate::store::Filter;
 
 /// On a page where nobody asks for more or less.
-const LIMIT_DEFAULT: usize = 20;
+pub(super) const LIMIT_DEFAULT: usize = 20;
 
 /// On a page at most: what one read of the store gives without making others wait.
-const LIMIT_MAX: usize = 100;
+pub(super) const LIMIT_MAX: usize = 100;
 
-/// The parameters of a query, decoded, none of them twice.
+/// A query that was taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Query(Vec<(&'static str, String)>);
+pub(super) struct Query {
+    /// The parameters that are known, decoded, none of them twice.
+    found: Vec<(&'static str, String)>,
+    /// What is wrong so far; what else is, shows where the values are read.
+    flaws: Flaws,
+}
 
 impl Query {
-    /// Reads what stood behind the `?`.
-    pub(super) fn read(text: Option<&str>, known: &'static [Parameter]) -> Result<Self, Flaws> {
-        let (mut found, mut flaws) = (Self::default(), Flaws::default());
+    /// Takes apart what stood behind the `?`.
+    pub(super) fn read(text: Option<&str>, known: &'static [Parameter]) -> Self {
+        let Self { mut found, mut flaws } = Self::default();
         for pair in text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let Ok(value) = percent_decode_str(value).decode_utf8() else {
@@ -35,17 +41,22 @@ impl Query {
                 flaws.add(|| unknown(name, known));
                 continue;
             };
-            if found.text(parameter.name).is_some() {
+            if found.iter().any(|(given, _)| *given == parameter.name) {
                 flaws.add(|| Flaw::of_parameter(name, "stands here twice"));
             } else {
-                found.0.push((parameter.name, value.into_owned()));
+                found.push((parameter.name, value.into_owned()));
             }
         }
-        if flaws.is_empty() { Ok(found) } else { Err(flaws) }
+        Self { found, flaws }
+    }
+
+    /// Of an operation that takes no parameters.
+    pub(super) fn nothing(&self) -> Result<(), Flaws> {
+        if self.flaws.is_empty() { Ok(()) } else { Err(self.flaws.clone()) }
     }
 
     fn text(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(given, _)| *given == name).map(|(_, value)| value.as_str())
+        self.found.iter().find(|(given, _)| *given == name).map(|(_, value)| value.as_str())
     }
 
     /// The value of `name` as `read` reads it; where it cannot, it must be `wanted`.
@@ -75,7 +86,7 @@ impl Query {
 
     /// Which page of webhooks: after which, and how many.
     pub(super) fn webhooks(&self, ids: &PublicIds) -> Result<(Option<WebhookId>, usize), Flaws> {
-        let mut flaws = Flaws::default();
+        let mut flaws = self.flaws.clone();
         let after = self.value(&mut flaws, "cursor", CURSOR, |text| ids.webhook_of(text));
         let limit = self.limit(&mut flaws);
         if flaws.is_empty() { Ok((after, limit)) } else { Err(flaws) }
@@ -86,17 +97,29 @@ impl Query {
         &self,
         ids: &PublicIds,
     ) -> Result<(Filter, Option<DeliveryId>, usize), Flaws> {
-        let mut flaws = Flaws::default();
+        let mut flaws = self.flaws.clone();
         let filter = Filter {
             state: self.value(&mut flaws, "state", STATE, state_of),
             webhook: self.value(&mut flaws, "webhook", WEBHOOK, |text| ids.webhook_of(text)),
-            kind: self.value(&mut flaws, "type", "a type of event", EventType::of_name),
+            kind: self.kind(&mut flaws),
             since: self.time(&mut flaws, "since"),
             until: self.time(&mut flaws, "until"),
         };
         let after = self.value(&mut flaws, "cursor", CURSOR, |text| ids.delivery_of(text));
         let limit = self.limit(&mut flaws);
         if flaws.is_empty() { Ok((filter, after, limit)) } else { Err(flaws) }
+    }
+
+    fn kind(&self, flaws: &mut Flaws) -> Option<EventType> {
+        let text = self.text("type")?;
+        let kind = EventType::of_name(text);
+        if kind.is_none() {
+            let all = EventType::ALL.into_iter().chain([EventType::Ping]);
+            let names: Vec<&str> = all.map(EventType::name).collect();
+            let detail = format!("is no type of event; {}", hint(text, &names));
+            flaws.add(|| Flaw::of_parameter("type", detail));
+        }
+        kind
     }
 
     fn time(&self, flaws: &mut Flaws, name: &str) -> Option<UnixTime> {
@@ -113,18 +136,15 @@ const WEBHOOK: &str = "the `id` of a webhook";
 pub(super) const TIME: &str = "a time such as 2026-11-20T14:03:00Z";
 
 fn state_of(text: &str) -> Option<DeliveryState> {
-    [DeliveryState::Waiting, DeliveryState::Delivered, DeliveryState::FailedPermanent]
-        .into_iter()
-        .find(|state| state.to_string() == text)
+    DeliveryState::ALL.into_iter().find(|state| state.to_string() == text)
 }
 
 fn unknown(name: &str, known: &[Parameter]) -> Flaw {
     let names: Vec<&str> = known.iter().map(|parameter| parameter.name).collect();
-    let meant = (name.len() <= 64).then(|| suggestion(name, &names)).flatten();
-    let hint = meant.unwrap_or_else(|| match names.as_slice() {
+    let hint = match names.as_slice() {
         [] => "this path takes no parameters".to_owned(),
-        names => format!("known: {}", names.join(", ")),
-    });
+        names => hint(name, names),
+    };
     Flaw::of_parameter(name, format!("is unknown; {hint}"))
 }
 
@@ -135,8 +155,7 @@ mod tests {
 
     fn flaws(text: &str) -> String {
         let ids = PublicIds::new([7; 32]);
-        let read = Query::read(Some(text), DELIVERIES_QUERY);
-        match read.and_then(|query| query.deliveries(&ids)) {
+        match Query::read(Some(text), DELIVERIES_QUERY).deliveries(&ids) {
             Ok(found) => panic!("{found:?}"),
             Err(flaws) => flaws.pointers().join(" "),
         }
@@ -150,7 +169,7 @@ mod tests {
             "state=failed_permanent&webhook={webhook}&type=user.created&limit=100&cursor={cursor}\
              &since=1970-01-01T00%3A00%3A01Z&until=1970-01-01T01:00:02+01:00&"
         );
-        let query = Query::read(Some(&text), DELIVERIES_QUERY).expect("it is good");
+        let query = Query::read(Some(&text), DELIVERIES_QUERY);
         let filter = Filter {
             state: Some(DeliveryState::FailedPermanent),
             webhook: Some(WebhookId(3)),
@@ -165,10 +184,10 @@ mod tests {
     fn no_query_is_the_first_page_of_everything() {
         let ids = PublicIds::new([7; 32]);
         for text in [None, Some("")] {
-            let query = Query::read(text, DELIVERIES_QUERY).expect("it is good");
+            let query = Query::read(text, DELIVERIES_QUERY);
             assert_eq!(query.deliveries(&ids), Ok((Filter::default(), None, LIMIT_DEFAULT)));
         }
-        let query = Query::read(None, LIST_QUERY).expect("it is good");
+        let query = Query::read(None, LIST_QUERY);
         assert_eq!(query.webhooks(&ids), Ok((None, LIMIT_DEFAULT)));
     }
 
@@ -177,7 +196,9 @@ mod tests {
         let webhook = PublicIds::new([8; 32]).webhook(WebhookId(3));
         for (text, names) in [
             ("page=2&stat=x", "page stat"),
+            ("colour=x&state=lost&limit=0&since=yesterday", "colour state since limit"),
             ("limit=2&limit=2", "limit"),
+            ("limit=0&limit=2&webhook=%ff&type=x", "limit webhook type limit"),
             ("state=%ff", "state"),
             ("state=in_flight&type=x&since=yesterday&until=1", "state type since until"),
             (&format!("webhook={webhook}&cursor={webhook}"), "webhook cursor"),
@@ -190,5 +211,26 @@ mod tests {
         {
             assert_eq!(flaws(&format!("limit={limit}")), "limit", "{limit}");
         }
+    }
+    #[test]
+    fn a_type_that_is_unknown_is_told_which_there_are() {
+        let ids = PublicIds::new([7; 32]);
+        let said = |text| match Query::read(Some(text), DELIVERIES_QUERY).deliveries(&ids) {
+            Ok(found) => panic!("{found:?}"),
+            Err(flaws) => flaws.to_string(),
+        };
+        let meant = "type: is no type of event; did you mean `user.created`?";
+        assert_eq!(said("type=user.create"), meant);
+        let known = said("type=zebra");
+        assert!(known.contains("known: user.created, user.updated"), "{known}");
+        assert!(known.ends_with("webhook.ping"), "{known}");
+    }
+
+    #[test]
+    fn a_path_without_parameters_says_that_it_takes_none() {
+        let flaws = Query::read(Some("a=1&b"), &[]).nothing().expect_err("it takes none");
+        assert_eq!(flaws.pointers(), ["a", "b"]);
+        assert!(flaws.to_string().contains("this path takes no parameters"), "{flaws}");
+        assert_eq!(Query::read(None, &[]).nothing(), Ok(()));
     }
 }

@@ -145,6 +145,9 @@ pub(super) struct DeliveryView {
     pub(super) state: ShownState,
     /// How many attempts there were.
     pub(super) attempts: u32,
+    /// What the last attempt came to: `status_…`, `timeout`, `dns`, `refused`, `connection`,
+    /// `tls` or `blocked_address`; null before the first.
+    pub(super) last_outcome: Option<String>,
     /// When the event was accepted.
     pub(super) created_at: Time,
     /// When the first attempt started.
@@ -189,8 +192,7 @@ pub(super) struct AttemptView {
     pub(super) started_at: Time,
     /// From its start to its outcome.
     pub(super) duration_ms: u64,
-    /// `status_…`, `timeout`, `dns`, `refused`, `connection`, `tls`, `blocked_address`, or
-    /// `internal_…` where it was our fault, which counts nowhere.
+    /// `status_…`, `timeout`, `dns`, `refused`, `connection`, `tls` or `blocked_address`.
     pub(super) outcome: String,
     /// The HTTP status, where there was an answer.
     pub(super) status: Option<u16>,
@@ -234,7 +236,7 @@ pub(super) struct WaitingFor {
     pub(super) until: Option<Time>,
     /// How many deliveries of its webhook go first, itself counted; only of a single delivery.
     pub(super) position: Option<usize>,
-    /// How many seconds that takes, at a guess.
+    /// How many seconds that takes, at a guess; of a place in the queue only with its `position`.
     pub(super) seconds: Option<u64>,
     /// The same for people.
     pub(super) text: String,

@@ -108,9 +108,14 @@ fn probe(until: Option<UnixTime>) -> WaitingFor {
 
 fn retry(facts: &Facts<'_>, until: UnixTime) -> WaitingFor {
     let (attempts, shown) = (facts.delivery.attempts, until.rfc3339());
-    let text = match attempts {
-        0 => format!("It is tried at {shown}."),
-        _ => format!("Attempt {attempts} failed; the next one is at {shown}."),
+    let text = match &facts.delivery.last_outcome {
+        _ if attempts == 0 => format!("It is tried at {shown}."),
+        None => format!("Attempt {attempts} failed; the next one is at {shown}."),
+        Some(outcome) => {
+            let why = outcome.in_words();
+            let was = if outcome.status().is_some() { "was" } else { "failed:" };
+            format!("Attempt {attempts} {was} {why}; the next one is at {shown}.")
+        }
     };
     WaitingFor {
         until: Some(Time(until)),
@@ -136,12 +141,13 @@ fn paced(facts: &Facts<'_>) -> Option<WaitingFor> {
              called {asked} times in {span} at most.",
             ahead + 1
         ),
-        None => format!("Its endpoint was called {asked} times within {span}; it is next in turn."),
+        // Of those in a list nobody knows how many go first, and so not how long it takes.
+        None => format!("Its endpoint was called {asked} times within {span}; it waits its turn."),
     };
     Some(WaitingFor {
         until: until.map(Time),
         position: facts.ahead.map(|ahead| ahead + 1),
-        seconds: Some(seconds),
+        seconds: facts.ahead.map(|_| seconds),
         ..plain(Reason::Paced, text)
     })
 }
@@ -155,6 +161,7 @@ mod tests {
     use super::*;
     use crate::health::Health;
     use crate::model::{DeliveryId, EventSet, EventType, LaneId, Secrets, WebhookId};
+    use crate::outcome::{Failure, Outcome};
 
     const NOW: UnixTime = UnixTime(1_700_000_000_000_000);
 
@@ -175,6 +182,7 @@ mod tests {
             first_attempt_at: None,
             paused_before: Duration::ZERO,
             ended_at: None,
+            last_outcome: None,
         }
     }
 
@@ -192,6 +200,7 @@ mod tests {
             probing,
             reordering: false,
             health: Health::default(),
+            last_outcome: None,
         }
     }
 
@@ -302,6 +311,22 @@ mod tests {
         assert_eq!(shown_of(&held), "Retry 30 None 30, next 30");
     }
 
+    #[test]
+    fn a_retry_says_what_the_last_attempt_came_to() {
+        for (failure, expected) in [
+            (Failure::Status(503), "was answered 503, which is not 2xx;"),
+            (Failure::Status(302), "was answered 302, a redirect, which is not followed;"),
+            (Failure::Refused, "failed: the connection was refused;"),
+            (Failure::Timeout, "failed: no answer in time;"),
+        ] {
+            let mut failed = case(61, 1);
+            failed.delivery.last_outcome = Some(Outcome::Failed(failure));
+            let text = check(&failed).0.expect("it waits").text;
+            let expected = format!("Attempt 1 {expected} the next one is at 2023-11-14T22:14");
+            assert!(text.starts_with(&expected), "{text}");
+        }
+    }
+
     fn shown_of(case: &Case) -> String {
         check(case).1
     }
@@ -317,9 +342,20 @@ mod tests {
         assert_eq!(paced(Some(312), None), "Paced None 313 188, next 0");
         assert_eq!(paced(Some(1), Some(at(20))), "Paced 20 2 20, next 20");
         assert_eq!(paced(Some(0), Some(at(20))), "Paced 20 1 20, next 20");
-        assert_eq!(paced(None, Some(at(20))), "Paced 20 None 20, next 20");
+        assert_eq!(paced(None, Some(at(20))), "Paced 20 None None, next 20");
         assert_eq!(paced(Some(0), None), "Ready None None None, next 0");
         assert_eq!(paced(None, Some(NOW)), "Ready None None None, next 0");
+    }
+
+    #[test]
+    fn what_is_not_counted_says_nothing_of_its_place() {
+        let mut listed = case(0, 0);
+        listed.standing.held_until = Some(at(20));
+        let text = check(&listed).0.map(|one| one.text);
+        assert_eq!(
+            text.as_deref(),
+            Some("Its endpoint was called 100 times within 1m; it waits its turn.")
+        );
     }
 
     #[test]

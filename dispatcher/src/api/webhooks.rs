@@ -26,6 +26,9 @@ const SECRET_BYTES: usize = 32;
 const SECRET_PREFIX: &str = "whsec_";
 
 pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
+    if !event::is_workspace(asked.workspace) {
+        return Err(no_workspace(asked.workspace));
+    }
     let body: NewWebhook = asked.body(|value, flaws| check_url(asked, value, flaws))?;
     let url = admitted(asked, &body.url).await?;
     let secret = new_secret()?;
@@ -151,9 +154,10 @@ pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
         first_attempt_at: None,
         paused_before: ready.paused_before,
         ended_at: None,
+        last_outcome: None,
     };
     asked.parts.worker.arrived(vec![arrival]);
-    Ok(json(202, &deliveries::view_of_new(asked, &delivery, &webhook)))
+    Ok(json(202, &deliveries::shown(asked, &delivery).await?))
 }
 
 /// The webhook that the path names.
@@ -189,6 +193,13 @@ async fn admitted(asked: &Asked<'_>, text: &str) -> Result<Arc<str>, Reply> {
 
 fn new_secret() -> Result<String, Reply> {
     Ok(format!("{SECRET_PREFIX}{}", STANDARD.encode(random::<SECRET_BYTES>()?)))
+}
+
+/// A webhook there would wait for ever: no event can name its workspace.
+fn no_workspace(name: &str) -> Reply {
+    let prefix = event::WORKSPACE_PREFIX;
+    let detail = format!("Ids of workspaces begin with `{prefix}`: no event is ever of `{name}`.");
+    Reply::problem(&refuse::plain(422, "invalid-workspace", "No id of a workspace", detail))
 }
 
 fn too_many(asked: &Asked<'_>) -> Reply {

@@ -8,8 +8,11 @@ use serde::Deserializer;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The names under which lines of JSON go about.
-const LINES: [&str; 3] = ["application/x-ndjson", "application/ndjson", "application/jsonl"];
+/// All that is read: JSON, and the names under which lines of it go about.
+pub(crate) const MEDIA_TYPES: [&str; 4] =
+    [JSON, "application/x-ndjson", "application/ndjson", "application/jsonl"];
+
+const JSON: &str = "application/json";
 
 /// What a body is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +29,9 @@ impl Form {
         let text = headers.get(CONTENT_TYPE)?.to_str().ok()?;
         let kind = text.split(';').next().unwrap_or_default().trim();
         let is = |wanted: &str| kind.eq_ignore_ascii_case(wanted);
-        if is("application/json") {
+        if is(JSON) {
             Some(Self::Json)
-        } else if LINES.iter().any(|name| is(name)) {
+        } else if MEDIA_TYPES.iter().any(|name| is(name)) {
             Some(Self::Lines)
         } else {
             None
@@ -83,6 +86,10 @@ impl<'a> Batch<'a> {
     pub(crate) fn read(body: &'a [u8], form: Form, most: usize) -> Result<Self, Unreadable> {
         let items = match form {
             Form::Lines => lines(body, most)?,
+            Form::Json if first_byte(body).is_none() => {
+                let text = "the body is empty; send a JSON object, or an array of them";
+                return Err(Unreadable::Malformed(text.to_owned()));
+            }
             Form::Json if first_byte(body) == Some(b'[') => array(body, most)?,
             Form::Json => {
                 vec![Item { pointer: String::new(), index: None, line: None, text: one(body)? }]
@@ -216,7 +223,10 @@ mod tests {
     #[test]
     fn what_is_no_json_is_told_where() {
         assert_eq!(malformed_at("[{},\n}", Form::Json), "expected value at line 2 column 1");
-        for body in ["", "{} {}", "[{}] x", "[{},]", "{\"a\":1", "nul", "{\"a\":01}", "{'a':1}"] {
+        for body in ["", " \r\n"] {
+            assert!(malformed_at(body, Form::Json).starts_with("the body is empty; send"));
+        }
+        for body in ["{} {}", "[{}] x", "[{},]", "{\"a\":1", "nul", "{\"a\":01}", "{'a':1}"] {
             assert!(!malformed_at(body, Form::Json).is_empty(), "{body}");
         }
         assert!(Batch::read(b"{\"a\":\"\xff\"}", Form::Json, 3).is_err());

@@ -22,6 +22,9 @@ use crate::model::EventType;
 use crate::serve::refuse::{Flaws, step};
 use crate::store::NewEvent;
 
+/// What a workspace's identifier begins with (CONTRACT §2.2).
+pub(crate) const WORKSPACE_PREFIX: &str = "ws_";
+
 /// What a name of ours is made of, beside the time.
 pub(crate) const ID_RANDOM_BYTES: usize = 10;
 
@@ -72,7 +75,7 @@ pub(crate) fn read<'a>(item: &Item<'a>, flaws: &mut Flaws) -> Reading<'a> {
             return Reading { workspace: None, event: None };
         }
         Err(error) => {
-            look.wrong("", &error.to_string());
+            look.wrong("", &format!("cannot be read: {error}"));
             return Reading { workspace: None, event: None };
         }
     };
@@ -81,7 +84,7 @@ pub(crate) fn read<'a>(item: &Item<'a>, flaws: &mut Flaws) -> Reading<'a> {
     }
     let kind = look.required("type", given.kind).and_then(|name| look.kind(&name));
     let workspace = look.required("workspace_id", given.workspace);
-    let workspace = workspace.filter(|text| look.prefixed("/workspace_id", text, "ws_"));
+    let workspace = workspace.filter(|text| look.prefixed("/workspace_id", text, WORKSPACE_PREFIX));
     let tenant = look.required("tenant_id", given.tenant);
     let tenant = tenant.filter(|text| look.prefixed("/tenant_id", text, "tn_"));
     let id = given.id.and_then(|raw| look.text("id", raw));
@@ -135,8 +138,7 @@ impl<'a> Look<'_, 'a> {
     }
 
     fn prefixed(&mut self, pointer: &str, text: &str, prefix: &str) -> bool {
-        let rest = text.strip_prefix(prefix).unwrap_or_default();
-        let fits = is_identifier(text) && !rest.is_empty();
+        let fits = is_prefixed(text, prefix);
         if !fits {
             let wanted = format!("must be `{prefix}` and letters, digits, _ or -, 64 at most");
             self.wrong(pointer, &wanted);
@@ -189,6 +191,15 @@ impl<'a> Look<'_, 'a> {
             }
         }
     }
+}
+
+/// Whether an event may name a workspace so.
+pub(crate) fn is_workspace(text: &str) -> bool {
+    is_prefixed(text, WORKSPACE_PREFIX)
+}
+
+fn is_prefixed(text: &str, prefix: &str) -> bool {
+    is_identifier(text) && text.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty())
 }
 
 /// Something, an `@`, something: what an address is, its host decides.

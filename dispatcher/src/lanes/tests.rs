@@ -57,7 +57,7 @@ fn a_lane_with_a_backlog_does_not_delay_another() {
 
 #[test]
 fn no_more_are_under_way_than_a_lane_and_all_lanes_have_room_for() {
-    let mut world = World::new(pace(100, 1_000, 3, 5), &[(1, 1), (2, 2)]);
+    let mut world = World::new(pace(100, 1_000, 12, 5), &[(1, 1), (2, 2)]);
     for _ in 0..20 {
         world.arrive(1, 0, true);
         world.arrive(2, 0, true);
@@ -88,7 +88,7 @@ fn lanes_whose_attempts_do_not_end_leave_places_for_others() {
 }
 
 #[test]
-fn a_lane_that_times_out_has_room_for_one_until_it_answers() {
+fn a_lane_has_more_room_the_more_it_answers_and_room_for_one_while_it_times_out() {
     let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
     lanes.open(WebhookId(1), LaneId(1), Gate::Open, None, at(0).tick);
     for id in 0..40 {
@@ -101,14 +101,15 @@ fn a_lane_that_times_out_has_room_for_one_until_it_answers() {
         }
         ids
     };
-    let under_way = starts(&mut lanes);
-    assert_eq!(under_way.len(), 8);
-    for id in &under_way {
-        lanes.recorded(WebhookId(1), *id, None, Answered::No, at(0));
+    // Each number: how many may be under way after those before have ended so.
+    let answers = [Answered::Yes, Answered::Yes, Answered::No, Answered::Yes];
+    for (room, answered) in [2, 8, 8, 1].into_iter().zip(answers) {
+        let under_way = starts(&mut lanes);
+        assert_eq!(under_way.len(), room);
+        for id in &under_way {
+            lanes.recorded(WebhookId(1), *id, None, answered, at(0));
+        }
     }
-    let alone = starts(&mut lanes);
-    assert_eq!(alone.len(), 1);
-    lanes.recorded(WebhookId(1), alone[0], None, Answered::Yes, at(0));
     assert_eq!(starts(&mut lanes).len(), 2);
 }
 

@@ -9,7 +9,7 @@
 use url::Url;
 use weir_common::time::UnixTime;
 
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::Outcome;
 use crate::store::NewMail;
 
 /// What a mail is about.
@@ -62,7 +62,7 @@ pub fn paused(about: &About<'_>, to: &str) -> NewMail {
 }
 
 fn facts(about: &About<'_>, origin: &str, since: &str) -> String {
-    let last = about.last.map(|outcome| format!("Last attempt: {}\n", in_words(outcome)));
+    let last = about.last.map(|outcome| format!("Last attempt: {}\n", outcome.in_words()));
     format!(
         "Endpoint: {origin}\nWebhook: {}\nWorkspace: {}\n{since}: {}\n{}",
         about.webhook,
@@ -89,27 +89,10 @@ fn origin(url: &str) -> String {
     Url::parse(url).map_or_else(|_| "?".to_owned(), |url| url.origin().ascii_serialization())
 }
 
-fn in_words(outcome: &Outcome) -> String {
-    let failure = match outcome {
-        Outcome::Delivered { status } => return format!("answered {status}"),
-        Outcome::Internal(_) => return "not made, for a fault on our side".to_owned(),
-        Outcome::Failed(failure) => failure,
-    };
-    match failure {
-        Failure::Status(status) => return format!("answered {status}, which is not 2xx"),
-        Failure::Dns => "the host's name does not resolve",
-        Failure::Refused => "the connection was refused",
-        Failure::Connection => "the connection broke, or the answer was no HTTP",
-        Failure::Tls => "no TLS handshake, or an invalid certificate",
-        Failure::Timeout => "no answer in time",
-        Failure::BlockedAddress => "the host's address is not public, so it is not called",
-    }
-    .to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::Failure;
 
     const ABOUT: About<'static> = About {
         webhook: "wh_1",

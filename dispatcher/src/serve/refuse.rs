@@ -61,8 +61,12 @@ impl Flaw {
 
 impl std::fmt::Display for Flaw {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (Place::Pointer(place) | Place::Parameter(place)) = &self.place;
-        write!(f, "{place}: {}", self.detail)
+        match &self.place {
+            Place::Pointer(place) if place.is_empty() => write!(f, "the body {}", self.detail),
+            Place::Pointer(place) | Place::Parameter(place) => {
+                write!(f, "{place}: {}", self.detail)
+            }
+        }
     }
 }
 
@@ -173,8 +177,8 @@ pub(crate) fn method_not_allowed(allow: &str) -> Reply {
 }
 
 /// A body of a kind that is not read here.
-pub(crate) fn media_type(wanted: &str) -> Reply {
-    let detail = format!("Send the body with `Content-Type: {wanted}`.");
+pub(crate) fn media_type(wanted: &[&str]) -> Reply {
+    let detail = format!("Send the body with `Content-Type: {}`.", wanted.join("`, or `"));
     Reply::problem(&plain(415, "unsupported-media-type", "Unsupported media type", detail))
 }
 
@@ -250,6 +254,13 @@ mod tests {
         assert_eq!(body["errors"][50], later);
         assert_eq!(body["errors_count"], 250);
         assert_eq!(body["detail"], "/0: is wrong (and 249 more, see `errors`)");
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_whole_body_is_said_of_the_body() {
+        let flaws = Flaws::from(Flaw::at("", "has 300083 bytes; at most 262144 may be"));
+        assert_eq!(flaws.to_string(), "the body has 300083 bytes; at most 262144 may be");
+        assert_eq!(Flaws::from(Flaw::at("/a", "is missing")).to_string(), "/a: is missing");
     }
 
     #[test]

@@ -58,6 +58,8 @@ promises! {
     attempts::what_waits_is_found_by_its_number_until_it_has_ended,
     attempts::a_failure_waits_and_remembers_its_schedule,
     attempts::what_has_ended_is_shown_with_its_attempts,
+    attempts::what_the_last_attempt_came_to_is_kept_with_the_delivery,
+    attempts::what_the_last_attempt_came_to_is_kept_with_the_webhook,
     attempts::what_is_gone_is_passed_over,
     attempts::a_record_pauses_and_never_ends_a_pause,
     attempts::what_was_known_before_a_reactivation_is_passed_over,
@@ -203,6 +205,7 @@ fn fared(webhook: &Webhook) -> Fared {
     Fared {
         webhook: webhook.id,
         paused_total: webhook.paused_total,
+        last_outcome: None,
         health: Health::default(),
         look_at: None,
         paused_at: None,

@@ -33,8 +33,6 @@ struct Hook {
     target: Arc<Target>,
     /// When time alone may bring a notice.
     look_at: Option<UnixTime>,
-    /// What the last attempt came to, where this process saw one.
-    last: Option<Outcome>,
     /// What was decided by it and is not on disk yet.
     unwritten: usize,
 }
@@ -82,11 +80,11 @@ impl Hooks {
         let Queue { mut webhook, due } = queue;
         let id = webhook.id;
         let known = self.hooks.get(&id);
-        let last = known.and_then(|hook| hook.last.clone());
         let unwritten = known.map_or(0, |hook| hook.unwritten);
         let known = known.map(|hook| &hook.webhook);
         if let Some(known) = known.filter(|known| known.paused_total == webhook.paused_total) {
             webhook.health = known.health.clone();
+            webhook.last_outcome = known.last_outcome.clone();
             webhook.paused_at = known.paused_at;
             webhook.probing = known.probing;
         }
@@ -99,7 +97,7 @@ impl Hooks {
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Open };
         lanes.open(id, webhook.lane, gate, due.map(|due| now.tick_at(due)), now.tick);
         let target = Arc::new(Target { url, secrets: webhook.secrets.clone() });
-        self.hooks.insert(id, Hook { webhook, target, look_at: None, last, unwritten });
+        self.hooks.insert(id, Hook { webhook, target, look_at: None, unwritten });
         self.plan(id, &parts.force.load().settings.health, now.unix);
         restored
     }
@@ -151,7 +149,7 @@ impl Hooks {
         let Some(hook) = self.hooks.get_mut(&webhook) else { return Vec::new() };
         let (health, notice) = hook.webhook.health.after(&policy, sign, now.unix);
         hook.webhook.health = health;
-        hook.last = Some(outcome.clone());
+        hook.webhook.last_outcome = Some(outcome.clone());
         let mails = hook.notice(notice, lanes, parts, now);
         self.plan(webhook, &policy, now.unix);
         mails
@@ -223,6 +221,7 @@ impl Hooks {
             webhook,
             paused_total: known.paused_total,
             health: known.health.clone(),
+            last_outcome: known.last_outcome.clone(),
             look_at: look_at.flatten(),
             paused_at: known.paused_at,
             probing: known.probing,
@@ -281,7 +280,7 @@ impl Hook {
         let fields = [
             ("webhook", json!(parts.store.ids().webhook(webhook.id))),
             ("workspace", json!(&*webhook.workspace)),
-            ("outcome", json!(self.last.as_ref().map(ToString::to_string))),
+            ("outcome", json!(webhook.last_outcome.as_ref().map(ToString::to_string))),
         ];
         logging::event(Level::Warn, said, &fields);
         if notice == Notice::Pause {
@@ -292,7 +291,7 @@ impl Hook {
         } else {
             parts.metrics.warnings.inc();
         }
-        notices::mails(parts, webhook, notice, self.last.as_ref(), now.unix)
+        notices::mails(parts, webhook, notice, now.unix)
     }
 }
 

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use crate::health::Notice;
 use crate::mail::letter::{About, paused, warning};
 use crate::model::Webhook;
-use crate::outcome::Outcome;
 use crate::parts::Parts;
 use crate::store::NewMail;
 use weir_common::time::UnixTime;
@@ -15,7 +14,6 @@ pub(super) fn mails(
     parts: &Parts,
     webhook: &Webhook,
     notice: Notice,
-    last: Option<&Outcome>,
     now: UnixTime,
 ) -> Vec<NewMail> {
     let force = parts.force.load();
@@ -31,7 +29,7 @@ pub(super) fn mails(
         workspace: &webhook.workspace,
         url: &webhook.url,
         since: since.unwrap_or(now),
-        last,
+        last: webhook.last_outcome.as_ref(),
         link: settings.link.as_deref(),
     };
     let owners = force.directory.workspaces.get(&*webhook.workspace);

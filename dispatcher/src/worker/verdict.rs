@@ -125,6 +125,7 @@ mod tests {
             probing: None,
             reordering: false,
             health: Health::default(),
+            last_outcome: None,
         }
     }
 

@@ -111,6 +111,26 @@ fn waiting_for_the_pace_costs_no_attempt_and_says_how_long_it_takes() {
 }
 
 #[test]
+fn a_ping_that_waits_for_the_pace_says_so_and_a_list_does_not_guess_its_place() {
+    let stage = Stage::with(|config| config.with("[egress]", "requests = 1\nwindow = \"1h\""));
+    let webhook = stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_event("user.created");
+    let acme = stage.dispatcher.acme();
+    acme.wait_for_count("delivered", 1);
+    let ping = acme.act(&format!("/webhooks/{}:ping", webhook.id)).expect(202).json();
+    let waiting = &ping["waiting_for"];
+    assert_eq!(waiting["reason"], "paced", "{ping}");
+    assert_eq!(waiting["position"], 1, "{ping}");
+    assert!(waiting["seconds"].as_u64().is_some_and(|left| left > 3_000), "{ping}");
+    assert_eq!(ping["next_attempt_at"], waiting["until"], "{ping}");
+    let listed = acme.deliveries("state=waiting").remove(0);
+    assert_eq!(listed["waiting_for"]["reason"], "paced", "{listed}");
+    assert!(listed["waiting_for"]["position"].is_null(), "{listed}");
+    assert!(listed["waiting_for"]["seconds"].is_null(), "{listed}");
+    assert!(text(&listed["waiting_for"], "text").ends_with("it waits its turn."), "{listed}");
+}
+
+#[test]
 fn the_pace_holds_across_a_restart_and_a_kill() {
     let mut stage = Stage::with(paced);
     stage.webhook("/hook", &["user.created"]);

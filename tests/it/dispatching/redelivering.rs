@@ -67,6 +67,17 @@ fn many_are_sent_again_by_a_job_that_says_how_far_it_is() {
 }
 
 #[test]
+fn an_empty_body_is_told_what_to_send() {
+    let stage = Stage::new();
+    let acme = stage.dispatcher.acme();
+    let problem = acme.act("/deliveries:redeliver").expect_problem(400);
+    let detail = "the body is empty; send a JSON object, `{}` at the least";
+    assert_eq!(text(&problem, "detail"), detail);
+    let problem = acme.act("/webhooks").expect_problem(400);
+    assert_eq!(text(&problem, "detail"), "the body is empty; send a JSON object");
+}
+
+#[test]
 fn a_job_that_a_crash_interrupts_goes_on_afterwards() {
     let mut stage = Stage::with(|config| config.with("[retry]", "give_up_after = \"300ms\""));
     stage.receiver.status(500);

@@ -54,6 +54,7 @@ fn no_attempt_is_earlier_than_its_delay_and_the_last_is_at_the_deadline() {
     let failed = acme.deliveries("state=failed_permanent");
     assert_eq!(failed.len(), 1);
     assert_eq!(text(&failed[0], "event_id"), id);
+    assert_eq!(failed[0]["last_outcome"], "status_503");
     stage.receiver.assert_quiet(std::time::Duration::from_millis(500));
 }
 
@@ -126,6 +127,7 @@ fn a_receiver_that_comes_back_in_time_gets_its_event() {
     let acme = stage.dispatcher.acme();
     let waiting = acme.wait_for_delivery(&id, |one| one["attempts"].as_u64() >= Some(2));
     assert!(waiting["ended_at"].is_null(), "{waiting}");
+    assert_eq!(waiting["last_outcome"], "refused", "{waiting}");
     let deadline = time(&waiting, "first_attempt_at") + 30_000;
     assert_eq!(time(&waiting, "deadline_at"), deadline, "{waiting}");
     assert_eq!(attempts(&waiting)[0].1, "refused", "{waiting}");

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use weir_tests::answer::Answer;
+use weir_tests::dispatcher::{TOKENS, entry, tokens};
 use weir_tests::receiver::Delivered;
 use weir_tests::wait;
 
@@ -109,6 +110,24 @@ fn what_is_no_url_to_call_is_refused_with_its_reason() {
         assert!(problem.to_string().contains("/url"), "{url}: {problem}");
     }
     assert!(stage.dispatcher.acme().list("/webhooks", "").is_empty());
+}
+
+#[test]
+fn a_webhook_of_a_workspace_that_no_event_can_name_is_refused() {
+    let stage = Stage::new();
+    let anybody = entry("anybody", "hidden-token-of-anybody", "*", r#"["webhooks:write"]"#);
+    let tokens = format!("{}{anybody}", tokens());
+    stage.dispatcher.folder().write(TOKENS, &tokens);
+    stage.dispatcher.reload().expect(200);
+    let body = json!({ "url": stage.receiver.url("/hook"), "events": ["user.created"] });
+    for workspace in ["acme", "ws_", "WS_acme", "tn_1"] {
+        let api = stage.dispatcher.api("hidden-token-of-anybody", workspace);
+        let problem = api.post("/webhooks", &body).expect_problem(422);
+        assert_eq!(problem["type"], "urn:weir:problem:invalid-workspace", "{problem}");
+        assert!(text(&problem, "detail").contains("begin with `ws_`"), "{problem}");
+    }
+    let api = stage.dispatcher.api("hidden-token-of-anybody", "ws_anybody");
+    api.post("/webhooks", &body).expect(201);
 }
 
 #[test]

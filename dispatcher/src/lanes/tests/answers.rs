@@ -103,7 +103,7 @@ fn a_wall_clock_that_is_set_forward_leaves_nobody_behind_a_retry() {
 
 #[test]
 fn starts_that_left_no_trace_count_on_every_lane_there_may_be() {
-    let mut lanes = Lanes::new(pace(3, 1_000, 2, 100));
+    let mut lanes = Lanes::new(pace(3, 1_000, 8, 100));
     lanes.seed(LaneId(1), at(0).tick);
     lanes.suspect(2, at(100).tick);
     for id in [1, 2] {

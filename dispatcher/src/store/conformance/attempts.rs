@@ -64,6 +64,38 @@ pub(super) async fn what_has_ended_is_shown_with_its_attempts(store: &dyn Store)
     assert_eq!(super::delivery(store, over).await.state, DeliveryState::Delivered);
 }
 
+pub(super) async fn what_the_last_attempt_came_to_is_kept_with_the_delivery(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let last = async || delivery(store, id).await.last_outcome;
+    assert_eq!(last().await, None);
+    let refused = Outcome::Failed(Failure::Refused);
+    let mut first = ended(&made, id, t(2), After::Again { due: t(62), step: 1 });
+    first.attempt.outcome = refused.clone();
+    record(store, vec![first]).await;
+    assert_eq!(last().await.as_ref(), Some(&refused));
+    let listed = store.deliveries(WS, &Filter::default(), None, 10).await.unwrap().items;
+    assert_eq!(listed[0].last_outcome.as_ref(), Some(&refused));
+    let again = store.redeliver(WS, id, t(3)).await.unwrap().unwrap();
+    assert_eq!(again.last_outcome, Some(refused), "nothing has come since");
+    let timeout = Outcome::Failed(Failure::Timeout);
+    let mut second = ended(&made, id, t(62), After::FailedPermanent);
+    second.attempt.number = 2;
+    second.attempt.outcome = timeout.clone();
+    record(store, vec![second]).await;
+    assert_eq!(last().await, Some(timeout));
+}
+
+pub(super) async fn what_the_last_attempt_came_to_is_kept_with_the_webhook(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    assert_eq!(made.last_outcome, None);
+    let last_outcome = Some(Outcome::Failed(Failure::Tls));
+    let fared = Fared { last_outcome: last_outcome.clone(), ..fared(&made) };
+    store.record(vec![], vec![fared], vec![]).await.unwrap();
+    let read = store.load(made.id).await.unwrap().unwrap().webhook;
+    assert_eq!(read.last_outcome, last_outcome);
+}
+
 pub(super) async fn what_is_gone_is_passed_over(store: &dyn Store) {
     let gone = webhook(store, "gone").await;
     let lost = arrival(store, "evt_1", t(1)).await.ready.id;

@@ -40,6 +40,7 @@ fn attempt(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
     let state = query.query_row([ended.delivery.0], |row| row.get::<_, u8>(0)).optional()?;
     drop(query);
     let Some(state) = state else { return Ok(()) };
+    let outcome = ended.attempt.outcome.to_string();
     let sql = "INSERT INTO attempts (delivery, lane, number, started_at, took, outcome) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     desk.conn.prepare_cached(sql)?.execute((
@@ -48,33 +49,36 @@ fn attempt(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
         ended.attempt.number,
         at(ended.attempt.started_at),
         span(ended.attempt.took),
-        ended.attempt.outcome.to_string(),
+        &outcome,
     ))?;
     if state == DeliveryState::Waiting.code() {
-        waited(desk, ended)
+        waited(desk, ended, &outcome)
     } else {
-        let sql = "UPDATE deliveries SET attempts = max(attempts, ?2) WHERE id = ?1";
-        desk.conn.prepare_cached(sql)?.execute((ended.delivery.0, ended.attempt.number))?;
+        let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), last_outcome = ?3 \
+            WHERE id = ?1";
+        let row = (ended.delivery.0, ended.attempt.number, outcome);
+        desk.conn.prepare_cached(sql)?.execute(row)?;
         Ok(())
     }
 }
 
 /// What becomes of a delivery that waited.
-fn waited(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
+fn waited(desk: &mut Desk, ended: &Ended, outcome: &str) -> Result<(), Fault> {
     let began = (
         ended.delivery.0,
         ended.attempt.number,
         ended.first_attempt_at.map(at),
         ended.since.map(at),
         span(ended.paused_before),
+        outcome,
     );
     let state = match ended.after {
         After::Again { due, step } => {
             let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), \
-                first_attempt_at = ?3, since = ?4, paused_before = ?5, due = ?6, step = ?7 \
-                WHERE id = ?1";
-            let (id, number, first, since, paused) = began;
-            let row = (id, number, first, since, paused, at(due), step);
+                first_attempt_at = ?3, since = ?4, paused_before = ?5, last_outcome = ?6, \
+                due = ?7, step = ?8 WHERE id = ?1";
+            let (id, number, first, since, paused, outcome) = began;
+            let row = (id, number, first, since, paused, outcome, at(due), step);
             desk.conn.prepare_cached(sql)?.execute(row)?;
             return Ok(());
         }
@@ -82,10 +86,11 @@ fn waited(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
         After::FailedPermanent => DeliveryState::FailedPermanent,
     };
     let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), first_attempt_at = ?3, \
-        since = ?4, paused_before = ?5, state = ?6, ended_at = ?7 WHERE id = ?1";
-    let (id, number, first, since, paused) = began;
+        since = ?4, paused_before = ?5, last_outcome = ?6, state = ?7, ended_at = ?8 \
+        WHERE id = ?1";
+    let (id, number, first, since, paused, outcome) = began;
     let ended_at = at(ended.attempt.started_at.plus(ended.attempt.took));
-    let row = (id, number, first, since, paused, state.code(), ended_at);
+    let row = (id, number, first, since, paused, outcome, state.code(), ended_at);
     desk.conn.prepare_cached(sql)?.execute(row)?;
     desk.tally.waiting = desk.tally.waiting.saturating_sub(1);
     Ok(())
@@ -93,7 +98,7 @@ fn waited(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
 
 fn webhook(desk: &Desk, fared: &Fared) -> Result<(), Fault> {
     let sql = "UPDATE webhooks SET health = ?2, look_at = ?3, \
-        paused_at = coalesce(paused_at, ?4), probing = ?5 \
+        paused_at = coalesce(paused_at, ?4), probing = ?5, last_outcome = ?7 \
         WHERE id = ?1 AND gone_up_to IS NULL AND paused_total = ?6";
     desk.conn.prepare_cached(sql)?.execute((
         fared.webhook.0,
@@ -102,6 +107,7 @@ fn webhook(desk: &Desk, fared: &Fared) -> Result<(), Fault> {
         fared.paused_at.map(at),
         probe_column(fared.probing),
         span(fared.paused_total),
+        fared.last_outcome.as_ref().map(ToString::to_string),
     ))?;
     Ok(())
 }

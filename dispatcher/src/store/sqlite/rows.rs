@@ -71,7 +71,7 @@ macro_rules! select_webhooks {
         concat!(
             "SELECT w.id, s.name AS workspace, l.url, w.lane, w.events, w.created_at, w.secret, \
              w.secret_before, w.secret_before_until, w.paused_at, w.paused_total, w.probing, \
-             w.reordering, w.health, w.look_at FROM webhooks w \
+             w.reordering, w.health, w.last_outcome, w.look_at FROM webhooks w \
              JOIN workspaces s ON s.id = w.workspace JOIN lanes l ON l.id = w.lane ",
             $rest
         )
@@ -104,6 +104,7 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
         probing: probe(row.get("probing")?),
         reordering: row.get("reordering")?,
         health,
+        last_outcome: last_outcome(row)?,
     })
 }
 
@@ -157,7 +158,8 @@ macro_rules! select_deliveries {
     ($rest:literal) => {
         concat!(
             "SELECT d.id, d.event, d.webhook, d.kind, d.state, d.attempts, d.created_at, d.due, \
-             d.first_attempt_at, d.paused_before, d.ended_at FROM deliveries d ",
+             d.first_attempt_at, d.paused_before, d.ended_at, d.last_outcome \
+             FROM deliveries d ",
             $rest
         )
     };
@@ -178,19 +180,27 @@ pub(super) fn delivery(row: &Row<'_>, event_id: Arc<str>) -> Result<Delivery, Fa
         first_attempt_at: time_or(row, "first_attempt_at")?,
         paused_before: duration(row, "paused_before")?,
         ended_at: time_or(row, "ended_at")?,
+        last_outcome: last_outcome(row)?,
     })
+}
+
+fn last_outcome(row: &Row<'_>) -> Result<Option<Outcome>, Fault> {
+    let name: Option<String> = row.get("last_outcome")?;
+    name.as_deref().map(outcome).transpose()
+}
+
+fn outcome(name: &str) -> Result<Outcome, Fault> {
+    Outcome::of_name(name).ok_or_else(|| Fault::Damaged(format!("there is no outcome {name}")))
 }
 
 /// An attempt from its row.
 pub(super) fn attempt(row: &Row<'_>) -> Result<Attempt, Fault> {
     let name: String = row.get("outcome")?;
-    let outcome = Outcome::of_name(&name)
-        .ok_or_else(|| Fault::Damaged(format!("there is no outcome {name}")))?;
     Ok(Attempt {
         number: row.get("number")?,
         started_at: time(row, "started_at")?,
         took: duration(row, "took")?,
-        outcome,
+        outcome: outcome(&name)?,
     })
 }
 

@@ -59,6 +59,8 @@ CREATE TABLE webhooks (
     probing INTEGER,
     reordering INTEGER NOT NULL DEFAULT 0,
     health TEXT NOT NULL,
+    -- Of the last attempt.
+    last_outcome TEXT,
     look_at INTEGER,
     -- Once it is deleted: the number of the newest delivery. The row goes when nothing waits.
     gone_up_to INTEGER
@@ -96,7 +98,9 @@ CREATE TABLE deliveries (
     first_attempt_at INTEGER,
     since INTEGER,
     paused_before INTEGER NOT NULL,
-    ended_at INTEGER
+    ended_at INTEGER,
+    -- Of the last attempt.
+    last_outcome TEXT
 ) STRICT;
 CREATE INDEX deliveries_ready ON deliveries (webhook, due, id) WHERE state = 0;
 CREATE INDEX deliveries_tried ON deliveries (webhook) WHERE state = 0 AND step > 0;

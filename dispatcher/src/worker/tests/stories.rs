@@ -112,8 +112,8 @@ async fn events_that_come_while_their_webhook_is_changed_are_delivered() {
     assert_eq!(different.len(), ROUNDS as usize);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pause_that_cannot_be_written_at_first_is_written_later() {
+/// A webhook that has failed for 40 minutes, of 60 after which it is paused.
+async fn failed_for_40_minutes() -> (Stage, Webhook) {
     let health = "[health]\nwarn_for = \"30m\"\npause_after = \"1h\"\n\
         [retry]\ndelays = [\"20m\", \"20m\", \"5h\"]\n\
         [mail]\nsmtp = \"smtp://127.0.0.1\"\nfrom = \"weir@example.com\"\n";
@@ -132,6 +132,30 @@ async fn a_pause_that_cannot_be_written_at_first_is_written_later() {
             stage.turn(20 * MINUTE).await;
         }
     }
+    (stage, webhook)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mail_says_what_the_last_attempt_came_to_after_a_restart_too() {
+    let (mut stage, webhook) = failed_for_40_minutes().await;
+    stage.kill().await;
+    stage.start().await;
+    stage.turn(20 * MINUTE).await;
+    until("it is paused", async || {
+        stage.nudge().await;
+        stage.store.webhook(WS, webhook.id).await.unwrap().unwrap().paused_at.is_some()
+    })
+    .await;
+    assert_eq!(stage.receiver.count(), 3, "nothing was tried since the restart");
+    let mails = stage.store.take_mails(10, stage.clock.now().unix).await.unwrap();
+    let paused = mails.iter().find(|mail| mail.mail.subject.contains("paused")).unwrap();
+    let last = "Last attempt: answered 500, which is not 2xx\n";
+    assert!(paused.mail.text.contains(last), "{}", paused.mail.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_that_cannot_be_written_at_first_is_written_later() {
+    let (stage, webhook) = failed_for_40_minutes().await;
     let failing = hold_up(&stage.store).await;
     stage.turn(20 * MINUTE).await;
     until("the pause is not written", async || {
@@ -165,6 +189,7 @@ async fn reactivated(stage: &mut Stage, waiting: usize) -> (Webhook, Vec<Deliver
         webhook: made.id,
         paused_total: made.paused_total,
         health: Health::default(),
+        last_outcome: None,
         look_at: None,
         paused_at: Some(START),
         probing: None,
