@@ -84,7 +84,7 @@ pub struct WebhookChange {
 /// An event that was found good.
 #[derive(Clone, Debug)]
 pub struct NewEvent {
-    /// Its public identifier, made by us or by whoever sent it.
+    /// Its public identifier, made by us or by whoever sent it: unique in its workspace.
     pub id: Arc<str>,
     /// Whose it is.
     pub workspace: Arc<str>,
@@ -92,8 +92,8 @@ pub struct NewEvent {
     pub kind: EventType,
     /// The envelope.
     pub body: Bytes,
-    /// Tells an event from another of the same identifier: equal for the same type, workspace,
-    /// tenant and data, whenever it is sent.
+    /// Tells an event from another of the same identifier in the same workspace: equal for the
+    /// same type, tenant and data, whenever it is sent.
     pub digest: [u8; 32],
 }
 
@@ -108,7 +108,7 @@ pub enum Accepted {
         arrivals: Vec<Arrival>,
     },
     /// Nothing was stored: these of the batch, by their place, are other events than the ones
-    /// that were stored, or stand in the batch, under the same identifiers.
+    /// that were stored, or stand in the batch, for their workspace under the same identifiers.
     Conflict(Vec<usize>),
 }
 
@@ -443,8 +443,9 @@ pub trait Store: Send + Sync + 'static {
 
     // Upkeep.
 
-    /// Drops up to `limit` deliveries that ended before these times, or whose webhook is gone,
-    /// with their attempts, and events that no delivery needs. Says whether there may be more.
+    /// Drops up to `limit` deliveries that ended before these times, or that wait for a webhook
+    /// that is gone, with their attempts, and events that no delivery needs; where there is more
+    /// than that, some of each, for a limit of four or more. Says whether there may be more.
     async fn sweep(
         &self,
         delivered_before: UnixTime,

@@ -50,6 +50,7 @@ promises! {
     events::an_event_that_was_there_is_not_new_and_not_delivered_again,
     events::another_event_of_the_same_identifier_stops_its_whole_batch,
     events::an_event_may_stand_in_a_batch_twice_and_is_stored_once,
+    events::one_identifier_in_two_workspaces_is_two_events,
     events::an_event_that_nobody_asked_for_is_known_all_the_same,
     events::a_ping_is_for_one_webhook_alone,
     attempts::deliveries_are_fetched_in_the_order_in_which_they_are_due,
@@ -81,7 +82,9 @@ promises! {
     upkeep::what_still_waits_is_never_dropped,
     upkeep::an_event_stays_until_its_last_delivery_goes,
     upkeep::a_sweep_drops_no_more_than_it_may_at_one_time,
-    upkeep::what_a_deleted_webhook_had_is_dropped,
+    upkeep::of_a_deleted_webhook_what_waits_goes_at_once,
+    upkeep::what_is_kept_of_one_deleted_webhook_holds_up_no_other,
+    upkeep::a_sweep_has_a_share_for_everything_that_is_dropped,
     upkeep::figures_say_how_much_there_is,
     upkeep::a_closed_store_does_nothing_more,
 }

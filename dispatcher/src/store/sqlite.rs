@@ -68,15 +68,15 @@ impl SqliteStore {
     /// Where it is in use, not ours, or sealed with another key; the error says what to do.
     pub fn open(path: &Path, key_file: &Path, clock: Clock) -> Result<Self, open::OpenError> {
         let opened = open::open(path, key_file, clock)?;
-        let sealer = opened.desk.sealer.clone();
+        let (path, sealer) = (opened.path, opened.desk.sealer.clone());
         let writer = Writer::start(opened.desk, opened.lock)
-            .map_err(|source| open::OpenError::Folder { path: path.to_owned(), source })?;
+            .map_err(|source| open::OpenError::Folder { path: path.clone(), source })?;
         Ok(Self {
-            path: path.to_owned(),
             ids: opened.ids,
             ended_in_order: opened.ended_in_order,
             sealer,
-            readers: Readers::new(path.to_owned()),
+            readers: Readers::new(path.clone()),
+            path,
             writer,
         })
     }

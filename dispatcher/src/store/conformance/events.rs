@@ -57,6 +57,26 @@ pub(super) async fn an_event_may_stand_in_a_batch_twice_and_is_stored_once(store
     assert_eq!(listed(store, Filter::default()).await, ["evt_1"]);
 }
 
+pub(super) async fn one_identifier_in_two_workspaces_is_two_events(store: &dyn Store) {
+    let one = webhook(store, "one").await;
+    let two = webhook_of(store, OTHER_WS, URL).await;
+    let other = |id| NewEvent { workspace: OTHER_WS.into(), digest: [8; 32], ..event(id) };
+    arrival(store, "evt_1", t(1)).await;
+    let (new, arrivals) = accept(store, vec![other("evt_1")], t(2)).await;
+    assert_eq!((new, arrivals[0].webhook), (vec![true], two.id));
+    // Within one batch as well, and each is known to its own.
+    let batch = vec![event("evt_2"), other("evt_2"), other("evt_1"), event("evt_2")];
+    let (new, arrivals) = accept(store, batch, t(3)).await;
+    assert_eq!(new, [true, true, false, false]);
+    assert_eq!(arrivals.iter().map(|one| one.webhook).collect::<Vec<_>>(), [one.id, two.id]);
+    let stranger = NewEvent { workspace: "ws_new".into(), ..event("evt_1") };
+    let another = NewEvent { digest: [9; 32], ..other("evt_2") };
+    match store.accept(vec![stranger, another], t(4)).await.unwrap() {
+        Accepted::Conflict(places) => assert_eq!(places, [1]),
+        Accepted::Stored { new, .. } => panic!("stored {new:?}"),
+    }
+}
+
 pub(super) async fn an_event_that_nobody_asked_for_is_known_all_the_same(store: &dyn Store) {
     assert_eq!(accept(store, vec![event("evt_1")], t(1)).await, (vec![true], vec![]));
     // A webhook that comes later is not told of what was before it.

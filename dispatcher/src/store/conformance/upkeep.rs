@@ -1,7 +1,7 @@
 //! What is promised of mails, of what is swept away, and of the end.
 
 use super::*;
-use crate::store::{Posted, StoreError};
+use crate::store::{JobStep, Posted, StoreError};
 
 pub(super) async fn a_mail_is_taken_once_and_stored_once(store: &dyn Store) {
     assert_eq!(store.mail_due().await.unwrap(), None);
@@ -96,7 +96,7 @@ pub(super) async fn a_sweep_drops_no_more_than_it_may_at_one_time(store: &dyn St
     assert_eq!(listed(store, Filter::default()).await.len(), 0);
 }
 
-pub(super) async fn what_a_deleted_webhook_had_is_dropped(store: &dyn Store) {
+pub(super) async fn of_a_deleted_webhook_what_waits_goes_at_once(store: &dyn Store) {
     let gone = webhook(store, "gone").await;
     for number in 0..5 {
         arrival(store, &format!("evt_{number}"), t(1)).await;
@@ -109,8 +109,46 @@ pub(super) async fn what_a_deleted_webhook_had_is_dropped(store: &dyn Store) {
     sweep(store, t(0), t(0)).await;
     assert_eq!(store.figures().await.unwrap().waiting, 1);
     assert_eq!(store.fetch(kept.id, &[], 10).await.unwrap().ready.len(), 1);
+    // What has ended is hidden, and known for as long as any other.
+    assert_eq!(listed(store, Filter::default()).await, ["evt_kept"]);
     let again = ["evt_0", "evt_over", "evt_kept"].map(event).to_vec();
-    assert_eq!(accept(store, again, t(3)).await.0, [true, true, false]);
+    assert_eq!(accept(store, again, t(3)).await.0, [true, false, false]);
+    assert_eq!(store.step_job(100, t(3)).await.unwrap(), JobStep::default());
+    sweep(store, t(3), t(3)).await;
+    assert_eq!(accept(store, vec![event("evt_over")], t(4)).await.0, [true]);
+}
+
+pub(super) async fn what_is_kept_of_one_deleted_webhook_holds_up_no_other(store: &dyn Store) {
+    let one = webhook(store, "one").await;
+    for number in 0..20 {
+        over(store, &one, &format!("evt_{number}"), t(1), After::Delivered).await;
+    }
+    store.delete_webhook(WS, one.id).await.unwrap();
+    let two = webhook(store, "two").await;
+    arrival(store, "evt_waits", t(2)).await;
+    store.delete_webhook(WS, two.id).await.unwrap();
+    store.sweep(t(0), t(0), 8).await.unwrap();
+    assert_eq!(store.figures().await.unwrap().waiting, 0);
+}
+
+pub(super) async fn a_sweep_has_a_share_for_everything_that_is_dropped(store: &dyn Store) {
+    accept(store, vec![event("evt_unneeded")], t(1)).await;
+    let gone = webhook(store, "gone").await;
+    arrival(store, "evt_waits", t(1)).await;
+    store.delete_webhook(WS, gone.id).await.unwrap();
+    let made = webhook(store, "made").await;
+    for number in 0..20 {
+        let after = if number % 2 == 0 { After::Delivered } else { After::FailedPermanent };
+        over(store, &made, &format!("evt_{number}"), t(1), after).await;
+    }
+    assert!(store.sweep(t(9), t(9), 8).await.unwrap());
+    let left = |state| listed(store, in_state(state));
+    let (delivered, failed) =
+        (left(DeliveryState::Delivered).await, left(DeliveryState::FailedPermanent).await);
+    assert!(delivered.len() < 10 && failed.len() < 10, "{delivered:?} {failed:?}");
+    assert!(delivered.len() + failed.len() >= 12, "no more than it may");
+    assert_eq!(store.figures().await.unwrap().waiting, 0);
+    assert_eq!(accept(store, vec![event("evt_unneeded")], t(10)).await.0, [true]);
 }
 
 pub(super) async fn figures_say_how_much_there_is(store: &dyn Store) {

@@ -49,10 +49,11 @@ pub fn backup(path: &Path, to: &Path) -> Result<(), BackupError> {
     if !path.is_file() {
         return Err(OpenError::Absent { path: path.to_owned() }.into());
     }
+    let path = &open::resolve(path)?;
     if fs::symlink_metadata(to).is_ok() {
         return Err(BackupError::Taken { path: to.to_owned() });
     }
-    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+    let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     conn.busy_timeout(open::BUSY_TIMEOUT).map_err(sqlite)?;

@@ -4,6 +4,7 @@
 //! refused has written nothing.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::writer::Desk;
 use crate::model::{Arrival, DeliveryId, EventSet, Ready, WebhookId};
 use crate::store::{Accepted, NewEvent};
 
-pub(super) const DIGEST: &str = "SELECT digest FROM events WHERE name = ?1";
+pub(super) const DIGEST: &str = "SELECT digest FROM events WHERE workspace = ?1 AND name = ?2";
 
 pub(super) const SUBSCRIBED: &str =
     "SELECT id, events FROM webhooks WHERE workspace = ?1 AND gone_up_to IS NULL ORDER BY id";
@@ -78,18 +79,27 @@ fn which_are_new(
     events: &[NewEvent],
 ) -> Result<Result<Vec<bool>, Vec<usize>>, Fault> {
     let mut query = conn.prepare_cached(DIGEST)?;
-    let mut known: HashMap<&str, [u8; 32]> = HashMap::new();
+    let mut workspaces: HashMap<&str, Option<i64>> = HashMap::new();
+    let mut known: HashMap<(&str, &str), [u8; 32]> = HashMap::new();
     let (mut new, mut conflicts) = (Vec::with_capacity(events.len()), Vec::new());
     for (place, event) in events.iter().enumerate() {
-        let stored = match known.get(&*event.id) {
-            Some(digest) => Some(*digest),
-            None => query.query_row([&*event.id], |row| row.get(0)).optional()?,
+        let workspace = match workspaces.entry(&event.workspace) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => *new.insert(rows::workspace_of(conn, &event.workspace)?),
+        };
+        let name = (&*event.workspace, &*event.id);
+        let stored = match (known.get(&name), workspace) {
+            (Some(digest), _) => Some(*digest),
+            (None, Some(number)) => {
+                query.query_row((number, name.1), |row| row.get(0)).optional()?
+            }
+            (None, None) => None,
         };
         if stored.is_some_and(|digest| digest != event.digest) {
             conflicts.push(place);
         }
         new.push(stored.is_none());
-        known.insert(&event.id, stored.unwrap_or(event.digest));
+        known.insert(name, stored.unwrap_or(event.digest));
     }
     Ok(if conflicts.is_empty() { Ok(new) } else { Err(conflicts) })
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a file that is there is never written to. Whoever loses it has lost the secrets.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -70,8 +70,9 @@ pub(super) fn read_or_make(
     path: &Path,
     may_make: bool,
 ) -> Result<Secret<[u8; KEY_BYTES]>, KeyError> {
-    match File::open(path) {
-        Ok(file) => read(path, file),
+    // Looked at before it is opened: to open a pipe is to wait for whoever writes to it.
+    match fs::metadata(path) {
+        Ok(file) => read(path, &file),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(KeyError::Read { path: path.to_owned(), source: error })
         }
@@ -82,9 +83,11 @@ pub(super) fn read_or_make(
     }
 }
 
-fn read(path: &Path, mut file: File) -> Result<Secret<[u8; KEY_BYTES]>, KeyError> {
+fn read(path: &Path, about: &Metadata) -> Result<Secret<[u8; KEY_BYTES]>, KeyError> {
     let unread = |source| KeyError::Read { path: path.to_owned(), source };
-    let about = file.metadata().map_err(unread)?;
+    if !about.is_file() {
+        return Err(unread(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+    }
     let mode = about.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(KeyError::Open { path: path.to_owned(), mode });
@@ -93,7 +96,7 @@ fn read(path: &Path, mut file: File) -> Result<Secret<[u8; KEY_BYTES]>, KeyError
         return Err(KeyError::Size { path: path.to_owned(), found: about.len() });
     }
     let mut key = [0; KEY_BYTES];
-    file.read_exact(&mut key).map_err(unread)?;
+    File::open(path).and_then(|mut file| file.read_exact(&mut key)).map_err(unread)?;
     Ok(Secret::new(key))
 }
 
@@ -128,7 +131,7 @@ pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Folder;
+    use super::super::tests::{Folder, at_once, pipe};
     use super::*;
 
     #[test]
@@ -160,6 +163,18 @@ mod tests {
         let said = read_or_make(&path, true).unwrap_err().to_string();
         assert!(said.contains("16 bytes"), "{said}");
         assert_eq!(fs::read(&path).unwrap(), [1; 16]);
+    }
+
+    #[test]
+    fn a_key_that_is_no_regular_file_is_not_waited_for() {
+        let folder = Folder::new();
+        let path = folder.path("secrets.key");
+        pipe(&path);
+        let said = at_once(move || read_or_make(&path, true).unwrap_err().to_string());
+        assert!(said.contains("not a regular file"), "{said}");
+        let device = Path::new("/dev/zero");
+        let said = read_or_make(device, true).unwrap_err().to_string();
+        assert!(said.contains("not a regular file"), "{said}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -64,6 +64,18 @@ pub enum OpenError {
         /// The database.
         path: PathBuf,
     },
+    /// It has a second name, by which another process may have it: hard links share no lock, and
+    /// no log of changes.
+    #[error(
+        "the database {} has {names} names (hard links), and may have one alone: remove the others",
+        path.display()
+    )]
+    Linked {
+        /// The database.
+        path: PathBuf,
+        /// How many names it has.
+        names: u64,
+    },
     /// It is another program's.
     #[error("{} is not a database of weir-dispatcher; it was left as it is", path.display())]
     Foreign {
@@ -117,6 +129,8 @@ pub enum OpenError {
 
 /// What an open store begins with.
 pub(super) struct Opened {
+    /// Where the file is.
+    pub(super) path: PathBuf,
     pub(super) desk: Desk,
     pub(super) lock: File,
     pub(super) ids: PublicIds,
@@ -133,8 +147,9 @@ pub(super) fn private(path: &Path) -> io::Result<()> {
 
 /// Opens the database at `path`, making what is not there.
 pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened, OpenError> {
+    let path = &make(path)?;
     let lock = lock(path)?;
-    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+    let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
     private(path).map_err(|source| unusable(path, source))?;
     let mut conn = Connection::open(path).map_err(sqlite)?;
     check_ours(path, &conn)?;
@@ -142,14 +157,15 @@ pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened,
     let key = key_file::read_or_make(key_path, check.is_none())?;
     let sealer = Sealer::new(&key);
     if check.is_some_and(|check| sealer.open(CHECKED.0, &check).is_err()) {
-        return Err(OpenError::WrongKey { path: path.to_owned(), key_file: key_path.to_owned() });
+        return Err(OpenError::WrongKey { path: path.clone(), key_file: key_path.to_owned() });
     }
     prepare(&mut conn).map_err(sqlite)?;
     let (ids, ended_in_order) = begin(&conn, &sealer).map_err(sqlite)?;
     let folder = key_file::folder_of(path);
     key_file::sync_folder(folder).map_err(|source| unusable(folder, source))?;
     let tally = read_tally(&conn).map_err(sqlite)?;
-    Ok(Opened { desk: Desk { conn, sealer, clock, tally }, lock, ids, ended_in_order })
+    let desk = Desk { conn, sealer, clock, tally };
+    Ok(Opened { path: path.clone(), desk, lock, ids, ended_in_order })
 }
 
 /// Refuses what is not ours, before anything is written to it.
@@ -170,11 +186,35 @@ fn unusable(path: &Path, source: io::Error) -> OpenError {
     OpenError::Folder { path: path.to_owned(), source }
 }
 
+/// Makes an empty file where there is none, and says where it is.
+fn make(path: &Path) -> Result<PathBuf, OpenError> {
+    let folder = key_file::folder_of(path);
+    fs::create_dir_all(folder).map_err(|source| unusable(folder, source))?;
+    // What is there is looked at first: to open a pipe is to wait for whoever reads from it.
+    if fs::metadata(path).is_err() {
+        private(path).map_err(|source| unusable(path, source))?;
+    }
+    resolve(path)
+}
+
+/// The one name of a database, whatever symbolic links lead to it: what is locked, and what the
+/// log of changes lies beside.
+pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
+    let file = fs::metadata(path).map_err(|source| unusable(path, source))?;
+    if !file.is_file() {
+        let why = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+        return Err(unusable(path, why));
+    }
+    let path = fs::canonicalize(path).map_err(|source| unusable(path, source))?;
+    match file.nlink() {
+        0 | 1 => Ok(path),
+        names => Err(OpenError::Linked { path, names }),
+    }
+}
+
 /// Takes the lock file beside the database: it is held by whoever has the file open, so that it
 /// goes when the process goes, however that ends.
 fn lock(path: &Path) -> Result<File, OpenError> {
-    let folder = key_file::folder_of(path);
-    fs::create_dir_all(folder).map_err(|source| unusable(folder, source))?;
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);

@@ -62,23 +62,24 @@ CREATE TABLE webhooks (
     -- Of the last attempt.
     last_outcome TEXT,
     look_at INTEGER,
-    -- Once it is deleted: its deliveries have numbers up to here, and are dropped up to there.
-    gone_up_to INTEGER,
-    swept_to INTEGER NOT NULL DEFAULT 0
+    -- Once it is deleted: the number of the newest delivery. The row goes when nothing waits.
+    gone_up_to INTEGER
 ) STRICT;
 CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE gone_up_to IS NULL;
 CREATE INDEX webhooks_gone ON webhooks (id) WHERE gone_up_to IS NOT NULL;
 
 CREATE TABLE events (
     id INTEGER PRIMARY KEY,
-    name TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
     workspace INTEGER NOT NULL,
     kind INTEGER NOT NULL,
     digest BLOB NOT NULL,
     created_at INTEGER NOT NULL,
     -- Deliveries that need it.
     needed_by INTEGER NOT NULL,
-    body BLOB NOT NULL
+    body BLOB NOT NULL,
+    -- No workspace learns of another's, nor takes its names.
+    UNIQUE (workspace, name)
 ) STRICT;
 CREATE INDEX events_unneeded ON events (created_at) WHERE needed_by = 0;
 

@@ -1,9 +1,14 @@
-//! Drops what has been kept for long enough, and what belonged to webhooks that are gone.
+//! Drops what has been kept for long enough, and what waits for webhooks that are gone.
 //!
-//! Invariant: an event stays for as long as a delivery needs it; one that nobody needs, for as
-//! long as a delivered one would have, so that it is known when it is sent again.
+//! # Invariants
+//!
+//! 1. An event stays for as long as a delivery needs it; one that nobody needs, for as long as a
+//!    delivered one would have, so that it is known when it is sent again.
+//! 2. Nothing is looked at but what is dropped, and no kind of it waits for another.
+//! 3. Of a deleted webhook, what waits goes at once, and then its row. What had ended is hidden,
+//!    since the row is gone or marked, and goes when it has been kept for long enough.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 use weir_common::time::UnixTime;
 
 use super::deliveries;
@@ -18,43 +23,61 @@ pub(super) const ENDED: &str =
 pub(super) const UNNEEDED: &str =
     "SELECT id FROM events WHERE needed_by = 0 AND created_at < ?1 LIMIT ?2";
 
-pub(super) const GONE: &str = "SELECT id, workspace, gone_up_to, swept_to FROM webhooks \
-    WHERE gone_up_to IS NOT NULL ORDER BY id LIMIT 1";
+pub(super) const GONE: &str =
+    "SELECT id FROM webhooks WHERE gone_up_to IS NOT NULL ORDER BY id LIMIT 1";
 
-/// Deliveries of a deleted webhook have no index: its workspace's are gone through once.
-pub(super) const OF_WORKSPACE: &str = "SELECT id, webhook FROM deliveries \
-    WHERE workspace = ?1 AND id > ?2 AND id <= ?3 ORDER BY id LIMIT ?4";
+pub(super) const WAITING: &str =
+    "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 LIMIT ?2";
 
-/// Drops up to `limit` deliveries and events. Says whether there may be more.
+/// What is dropped.
+#[derive(Clone, Copy)]
+enum Kind {
+    Ended(DeliveryState, UnixTime),
+    Gone,
+    Unneeded(UnixTime),
+}
+
+/// Drops up to `limit` webhooks, deliveries and events. Says whether there may be more.
 pub(super) fn sweep(
     desk: &mut Desk,
     delivered_before: UnixTime,
     failed_before: UnixTime,
     limit: usize,
 ) -> Result<bool, Fault> {
-    let mut left = limit;
-    let ended = [
-        (DeliveryState::Delivered, delivered_before),
-        (DeliveryState::FailedPermanent, failed_before),
+    let kinds = [
+        Kind::Ended(DeliveryState::Delivered, delivered_before),
+        Kind::Ended(DeliveryState::FailedPermanent, failed_before),
+        Kind::Gone,
+        Kind::Unneeded(delivered_before),
     ];
-    for (state, before) in ended {
-        let range = (state.code(), at(before), rows::count(left));
-        let ids = ids(&desk.conn, ENDED, range)?;
-        left = left.saturating_sub(ids.len());
-        for id in ids {
-            drop_delivery(desk, id)?;
+    let share = (limit / kinds.len()).max(1);
+    let mut left = limit;
+    // Each has a share of its own; what some do not need is for whoever can use it.
+    for most in [share, limit] {
+        for kind in kinds {
+            let dropped = drop_some(desk, kind, most.min(left))?;
+            left = left.saturating_sub(dropped);
         }
     }
-    while left > 0 {
-        let Some(looked) = sweep_gone(desk, left)? else { break };
-        left = left.saturating_sub(looked);
-    }
-    let unneeded = ids(&desk.conn, UNNEEDED, (at(delivered_before), rows::count(left)))?;
-    left = left.saturating_sub(unneeded.len());
-    for id in unneeded {
-        drop_event(&desk.conn, id)?;
-    }
     Ok(left == 0)
+}
+
+/// Drops up to `most` of a kind, and says how many those were.
+fn drop_some(desk: &mut Desk, kind: Kind, most: usize) -> Result<usize, Fault> {
+    match kind {
+        Kind::Ended(state, before) => {
+            let range = (state.code(), at(before), rows::count(most));
+            drop_deliveries(desk, &ids(&desk.conn, ENDED, range)?)
+        }
+        Kind::Gone => drop_gone(desk, most),
+        Kind::Unneeded(before) => {
+            let unneeded = ids(&desk.conn, UNNEEDED, (at(before), rows::count(most)))?;
+            for id in &unneeded {
+                drop_event(&desk.conn, *id)?;
+            }
+            Ok(unneeded.len())
+        }
+    }
 }
 
 fn ids(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Vec<i64>, Fault> {
@@ -63,34 +86,28 @@ fn ids(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Ve
     Ok(ids)
 }
 
-/// Goes through deliveries for the first webhook that is gone, and says how many it looked at.
-/// `None` where no webhook is gone.
-fn sweep_gone(desk: &mut Desk, limit: usize) -> Result<Option<usize>, Fault> {
-    let gone = desk
-        .conn
-        .prepare_cached(GONE)?
-        .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)));
-    let (webhook, workspace, up_to, swept_to): (i64, i64, i64, i64) = match gone {
-        Ok(gone) => gone,
-        Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let mut query = desk.conn.prepare_cached(OF_WORKSPACE)?;
-    let range = (workspace, swept_to, up_to, rows::count(limit));
-    let found = query.query_map(range, |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let looked = found.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?;
-    drop(query);
-    for (id, _) in looked.iter().filter(|(_, whose)| *whose == webhook) {
+/// Drops what waits for webhooks that are gone, and those for which nothing does.
+fn drop_gone(desk: &mut Desk, most: usize) -> Result<usize, Fault> {
+    let mut left = most;
+    while left > 0 {
+        let gone = desk.conn.prepare_cached(GONE)?.query_row([], |row| row.get(0)).optional()?;
+        let Some(webhook): Option<i64> = gone else { break };
+        let waiting = ids(&desk.conn, WAITING, (webhook, rows::count(left)))?;
+        left = left.saturating_sub(drop_deliveries(desk, &waiting)?);
+        // Where there is room for more, nothing waits any more.
+        if left > 0 {
+            desk.conn.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([webhook])?;
+            left -= 1;
+        }
+    }
+    Ok(most - left)
+}
+
+fn drop_deliveries(desk: &mut Desk, ids: &[i64]) -> Result<usize, Fault> {
+    for id in ids {
         drop_delivery(desk, *id)?;
     }
-    if looked.len() < limit {
-        desk.conn.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([webhook])?;
-    } else if let Some((last, _)) = looked.last() {
-        let sql = "UPDATE webhooks SET swept_to = ?2 WHERE id = ?1";
-        desk.conn.prepare_cached(sql)?.execute((webhook, last))?;
-    }
-    // The webhook's own row counts as well, so that a step is bounded whatever there is.
-    Ok(Some(looked.len().max(1)))
+    Ok(ids.len())
 }
 
 /// Drops a delivery with its attempts, and its event where no other needs it.

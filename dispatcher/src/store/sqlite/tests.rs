@@ -1,20 +1,22 @@
 //! What only a store in a file promises; the rest is in `conformance`.
 
 mod opening;
+mod statements;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rusqlite::{Connection, StatementStatus};
+use rusqlite::Connection;
 use tokio::task::JoinSet;
 use weir_common::secret::Secret;
 use weir_common::time::{Clock, UnixTime};
 
+use super::SqliteStore;
 use super::open::OpenError;
-use super::{SqliteStore, deliveries, events, jobs, mails, queue, record, schema, sweep, webhooks};
 use crate::model::{EventSet, EventType, WebhookId};
 use crate::store::{
     Accepted, Created, Filter, NewEvent, NewMail, NewWebhook, Page, Store, StoreError, conformance,
@@ -76,6 +78,19 @@ fn event(id: &str) -> NewEvent {
         body: vec![b'x'; 512].into(),
         digest: [7; 32],
     }
+}
+
+/// Makes a named pipe, which to open is to wait for whoever is at its other end.
+pub(crate) fn pipe(path: &Path) {
+    assert!(Command::new("mkfifo").args(["-m", "600"]).arg(path).status().unwrap().success());
+}
+
+/// What comes of work that might wait for ever, and must not.
+pub(crate) fn at_once<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, came) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new();
+    thread.spawn(move || done.send(work())).unwrap();
+    came.recv_timeout(Duration::from_secs(20)).expect("it waits for nobody")
 }
 
 async fn webhook(store: &SqliteStore) -> WebhookId {
@@ -317,72 +332,4 @@ async fn a_page_looks_at_so_many_rows_and_says_where_to_go_on() {
     assert_eq!(next.0, 1_001);
     let last = store.deliveries(WS, &rare, Some(next), 10).await.unwrap();
     assert_eq!(last, Page { items: vec![], next: None });
-}
-
-/// All that reads or writes what there may be millions of.
-const STATEMENTS: [&str; 27] = [
-    deliveries::NEWEST,
-    deliveries::NEWEST_FAILED,
-    deliveries::THIS,
-    deliveries::EVENT_NAME,
-    deliveries::ATTEMPTS,
-    deliveries::AHEAD,
-    events::DIGEST,
-    events::SUBSCRIBED,
-    jobs::NEXT,
-    jobs::NEXT_FAILED,
-    jobs::OLDEST_OPEN,
-    mails::DUE,
-    mails::NEXT,
-    queue::FIRST_DUE,
-    queue::FIRST,
-    queue::THIS,
-    queue::TRIED,
-    queue::STARTS,
-    record::STATE,
-    sweep::ENDED,
-    sweep::UNNEEDED,
-    sweep::GONE,
-    sweep::OF_WORKSPACE,
-    webhooks::HOW_MANY,
-    webhooks::ONE,
-    webhooks::PAGE,
-    "DELETE FROM attempts WHERE delivery = ?1",
-];
-
-#[test]
-fn no_statement_goes_through_all_there_is() {
-    let mut conn = Connection::open_in_memory().unwrap();
-    schema::migrate(&mut conn).unwrap();
-    for sql in STATEMENTS {
-        let mut query = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
-        let mut rows = query.raw_query();
-        while let Some(row) = rows.next().unwrap() {
-            let step: String = row.get("detail").unwrap();
-            // A partial index that holds nothing but what is asked for may be gone through.
-            let narrow = step.contains("mails_due")
-                || step.contains("jobs_open")
-                || step.contains("webhooks_gone")
-                || step.contains("SCAN (subquery");
-            assert!(!step.contains("SCAN") || narrow, "{sql}\n{step}");
-            assert!(!step.contains("TEMP B-TREE"), "{sql}\n{step}");
-        }
-    }
-}
-
-#[test]
-fn no_statement_is_planned_anew_for_another_value() {
-    let mut conn = Connection::open_in_memory().unwrap();
-    super::open::prepare(&mut conn).unwrap();
-    for sql in STATEMENTS {
-        let mut query = conn.prepare(sql).unwrap();
-        for value in 0..3 {
-            for nth in 1..=query.parameter_count() {
-                query.raw_bind_parameter(nth, value).unwrap();
-            }
-            let mut rows = query.raw_query();
-            while rows.next().unwrap().is_some() {}
-        }
-        assert_eq!(query.get_status(StatementStatus::RePrepare), 0, "{sql}");
-    }
 }

@@ -144,7 +144,7 @@ pub(super) fn change(
     load(conn, &desk.sealer, id)
 }
 
-/// Deletes a webhook. What it had is dropped in steps, by a sweep.
+/// Deletes a webhook. What waits for it is dropped in steps, by a sweep.
 pub(super) fn delete(desk: &mut Desk, workspace: &str, id: WebhookId) -> Result<bool, Fault> {
     let Some(workspace) = rows::workspace_of(&desk.conn, workspace)? else { return Ok(false) };
     // What the sweep needs is the row; what it must never show again goes at once.

@@ -1,6 +1,6 @@
 //! What becomes of the files: opened once, by their own program, with their own key; and copied.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use rusqlite::Connection;
 
@@ -69,6 +69,54 @@ async fn a_file_that_is_open_is_not_opened_again() {
     accept(&store, "evt_1").await.unwrap();
     drop(store);
     assert!(open(&folder).is_ok());
+}
+
+#[tokio::test]
+async fn a_file_that_is_open_is_not_opened_again_by_another_name() {
+    let folder = Folder::new();
+    let (key, link) = (folder.path("data/secrets.key"), folder.path("link.db"));
+    let by = |name: &str| SqliteStore::open(&folder.path(name), &key, Clock::manual(NOW));
+    let said = |name: &str| by(name).unwrap_err().to_string();
+    fs::create_dir_all(folder.path("data")).unwrap();
+    symlink(folder.path("data"), folder.path("elsewhere")).unwrap();
+    // The first to come makes the file, by whatever name.
+    symlink(folder.path("data/dispatcher.db"), &link).unwrap();
+    for first in ["link.db", "data/dispatcher.db", "elsewhere/dispatcher.db"] {
+        let store = by(first).unwrap();
+        for second in ["link.db", "data/dispatcher.db", "elsewhere/dispatcher.db"] {
+            assert!(said(second).contains("in use by another process"), "{first} {second}");
+        }
+        webhook(&store).await;
+    }
+    assert_eq!(open(&folder).unwrap().webhooks(WS, None, 9).await.unwrap().items.len(), 3);
+    backup(&link, &folder.path("copy.db")).unwrap();
+    let copy = SqliteStore::open(&folder.path("copy.db"), &key, Clock::manual(NOW)).unwrap();
+    assert_eq!(copy.webhooks(WS, None, 9).await.unwrap().items.len(), 3);
+}
+
+#[tokio::test]
+async fn a_file_of_two_names_is_refused() {
+    let (folder, store) = fresh();
+    let (path, second) = (folder.path("data/dispatcher.db"), folder.path("data/second.db"));
+    fs::hard_link(&path, &second).unwrap();
+    let key = folder.path("data/secrets.key");
+    let said = SqliteStore::open(&second, &key, Clock::manual(NOW)).unwrap_err().to_string();
+    assert!(said.contains("has 2 names (hard links)"), "{said}");
+    let said = backup(&second, &folder.path("copy.db")).unwrap_err().to_string();
+    assert!(said.contains("has 2 names (hard links)"), "{said}");
+    drop(store);
+    assert!(refusal(&folder).contains("has 2 names (hard links)"));
+    fs::remove_file(&second).unwrap();
+    assert!(open(&folder).is_ok());
+}
+
+#[test]
+fn a_database_that_is_no_regular_file_is_not_waited_for() {
+    let folder = Folder::new();
+    fs::create_dir_all(folder.path("data")).unwrap();
+    pipe(&folder.path("data/dispatcher.db"));
+    let said = at_once(move || refusal(&folder));
+    assert!(said.contains("not a regular file"), "{said}");
 }
 
 #[tokio::test]
