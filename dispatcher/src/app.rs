@@ -34,6 +34,7 @@ use crate::force::{Config, Force};
 use crate::ingest::Ingest;
 use crate::metrics::Metrics;
 use crate::parts::Parts;
+use crate::serve::body::BODIES_BYTES_MAX;
 use crate::serve::{self, Bounds, Handler};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::open::OpenError;
@@ -214,11 +215,13 @@ struct Listeners {
 
 impl Listeners {
     fn new(parts: &Parts, connections: Arc<Semaphore>) -> Self {
-        let server = &parts.force.load().settings.server;
+        let settings = &parts.force.load().settings;
         let bounds = Bounds {
-            head_timeout: server.head_timeout,
-            body_timeout: server.body_timeout,
+            head_timeout: settings.server.head_timeout,
+            body_timeout: settings.server.body_timeout,
             connections,
+            // One body of the largest kind has room in any case.
+            bodies_bytes_max: BODIES_BYTES_MAX.max(settings.ingest.body_bytes_max),
         };
         Self { bounds, tasks: JoinSet::new() }
     }
