@@ -11,6 +11,7 @@
 //! Not here: what is answered (`api`, `ingest`, `admin`), how often one may ask (the gateway).
 
 pub(crate) mod body;
+mod patience;
 pub(crate) mod refuse;
 
 use std::convert::Infallible;
@@ -39,6 +40,7 @@ use weir_common::logging;
 use weir_common::problem::Problem;
 
 use self::body::Held;
+use self::patience::Patient;
 
 /// A request head. The gateway in front of us takes as much.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
@@ -154,7 +156,7 @@ impl Hands {
 pub struct Bounds {
     /// A whole request head.
     pub head_timeout: Duration,
-    /// A whole request body.
+    /// A whole request body; and for the client to take its answer.
     pub body_timeout: Duration,
     /// Connections that may be open.
     pub connections: Arc<Semaphore>,
@@ -237,6 +239,7 @@ impl Connection {
         // Answers are small and waited for. A socket that refuses is slower, not wrong.
         let _ = stream.set_nodelay(true);
         let refused = Arc::new(AtomicBool::new(false));
+        let stream = Patient::new(stream, desk.bounds.body_timeout);
         let service = service_fn(|request| -> Answering {
             Box::pin(answer(Arc::clone(&desk), Arc::clone(&refused), request))
         });
@@ -255,7 +258,7 @@ impl Connection {
         };
         // What goes wrong with a connection its client sees; there is nothing to be done here.
         if ended.is_ok() {
-            let stream = connection.into_parts().io.into_inner();
+            let stream = connection.into_parts().io.into_inner().into_stream();
             part(stream, refused.load(Ordering::Relaxed)).await;
         }
         drop(permit);
@@ -363,6 +366,9 @@ mod tests {
     /// Far longer than anything here takes, far shorter than anybody waits.
     const SOON: Duration = Duration::from_secs(20);
 
+    /// More than sockets hold for those who do not read.
+    const LARGE_BYTES: usize = 32 << 20;
+
     #[derive(Default)]
     struct Echo {
         bodies: AtomicUsize,
@@ -376,6 +382,10 @@ mod tests {
         async fn handle(&self, call: Call) -> Reply {
             self.bodies.fetch_add(call.body.len(), Ordering::Relaxed);
             match call.path.as_str() {
+                "/large" => {
+                    let body = vec![b'x'; LARGE_BYTES].into();
+                    return Reply { status: 200, headers: Vec::new(), body };
+                }
                 "/panic" => panic!("as it was asked to"),
                 "/wait" => {
                     self.begun.notify_one();
@@ -401,6 +411,7 @@ mod tests {
     struct Server {
         address: SocketAddr,
         echo: Arc<Echo>,
+        connections: Arc<Semaphore>,
         stop: watch::Sender<bool>,
         serving: JoinSet<()>,
     }
@@ -410,15 +421,16 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let (stop, stopping) = watch::channel(false);
         let echo = Arc::new(Echo::default());
+        let places = Arc::new(Semaphore::new(connections));
         let bounds = Bounds {
             head_timeout: Duration::from_millis(200),
             body_timeout: Duration::from_millis(200),
-            connections: Arc::new(Semaphore::new(connections)),
+            connections: Arc::clone(&places),
             bodies_bytes_max: 15,
         };
         let mut serving = JoinSet::new();
         serving.spawn(serve(listener, Arc::clone(&echo) as Arc<dyn Handler>, bounds, stopping));
-        Server { address, echo, stop, serving }
+        Server { address, echo, connections: places, stop, serving }
     }
 
     impl Server {
@@ -549,6 +561,20 @@ mod tests {
         assert_eq!(server.told("GET /a HT").await, "");
         let told = server.told("POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nab").await;
         assert!(told.starts_with("http/1.1 408 "), "{told}");
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_take_an_answer_makes_place() {
+        let server = server(1).await;
+        let mut idle = server.connect().await;
+        idle.write_all(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+        // Its answer has begun, so the place is taken.
+        idle.readable().await.expect("it answers");
+        let place = tokio::time::timeout(SOON, server.connections.acquire()).await;
+        assert!(place.is_ok(), "its place is taken for ever");
+        drop(place);
+        let told = server.told(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(told.starts_with("http/1.1 200 "), "{told}");
     }
 
     #[tokio::test]
