@@ -41,6 +41,7 @@ mod webhooks;
 use std::sync::Arc;
 
 use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Method};
 use log::Level;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -48,13 +49,13 @@ use serde_json::Value;
 use weir_common::logging;
 use weir_common::time::UnixTime;
 
-use self::operations::{Act, Found, Operation};
+use self::operations::{Act, Found, Operation, Place};
 use self::query::Query;
 use crate::force::Force;
 use crate::ingest::forbidden;
 use crate::parts::Parts;
 use crate::serve::refuse::{self, Flaw, Flaws};
-use crate::serve::{Call, Handler, Reply};
+use crate::serve::{Call, Handler, Head, Reply};
 use crate::store::Store;
 
 /// The largest body: a URL, and the types of events.
@@ -72,6 +73,11 @@ impl Handler for Api {
         self.answer(&call).await.unwrap_or_else(|reply| reply)
     }
 
+    /// Whoever may not ask is not listened to.
+    fn refuses(&self, head: &Head) -> Option<Reply> {
+        permitted(&self.parts.force.load(), &head.method, head.uri.path(), &head.headers).err()
+    }
+
     fn body_bytes_max(&self, _path: &str) -> usize {
         BODY_BYTES_MAX
     }
@@ -79,17 +85,8 @@ impl Handler for Api {
 
 impl Api {
     async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
-        let (operation, place) = match operations::find(&call.method, &call.path) {
-            Found::Operation(operation, place) => (operation, place),
-            Found::Methods(allow) => return Err(refuse::method_not_allowed(&allow)),
-            Found::Nothing => return Err(refuse::not_found()),
-        };
         let force = self.parts.force.load_full();
-        if let Some(scope) = operation.scope {
-            let workspace = Some(place.workspace);
-            let authorised = force.tokens.authorise(&call.headers, scope, workspace);
-            authorised.map_err(|denial| denial.reply())?;
-        }
+        let (operation, place) = permitted(&force, &call.method, &call.path, &call.headers)?;
         let query = Query::read(call.query.as_deref(), operation.query);
         // Whoever takes parameters reads them, and names what is wrong with all of them at once.
         if operation.query.is_empty() {
@@ -122,6 +119,25 @@ impl Api {
             Act::Describe => Ok(json(200, openapi::document())),
         }
     }
+}
+
+/// The operation that is asked for, where the token that was sent allows it.
+fn permitted<'p>(
+    force: &Force,
+    method: &Method,
+    path: &'p str,
+    headers: &HeaderMap,
+) -> Result<(&'static Operation, Place<'p>), Reply> {
+    let (operation, place) = match operations::find(method, path) {
+        Found::Operation(operation, place) => (operation, place),
+        Found::Methods(allow) => return Err(refuse::method_not_allowed(&allow)),
+        Found::Nothing => return Err(refuse::not_found()),
+    };
+    if let Some(scope) = operation.scope {
+        let authorised = force.tokens.authorise(headers, scope, Some(place.workspace));
+        authorised.map_err(|denial| denial.reply())?;
+    }
+    Ok((operation, place))
 }
 
 /// One request that may be answered.

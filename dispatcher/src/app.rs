@@ -33,7 +33,8 @@ use crate::api::Api;
 use crate::force::{Config, Force};
 use crate::ingest::Ingest;
 use crate::metrics::Metrics;
-use crate::parts::Parts;
+use crate::parts::{Connections, Parts};
+use crate::serve::body::BODIES_BYTES_MAX;
 use crate::serve::{self, Bounds, Handler};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::open::OpenError;
@@ -122,18 +123,17 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     let (stop_admin, stopping_admin) = watch::channel(false);
     let worker = Worker::prepare(parts.clone(), inbox, stopping.clone()).await?;
 
-    let mut listeners = Listeners::new(&parts, parts.connections.clone());
-    listeners.add("api", api, Arc::new(Api { parts: parts.clone() }), &stopping)?;
-    listeners.add("ingest", ingest, Arc::new(Ingest::new(parts.clone())), &stopping)?;
-    // Customers who take up all connections leave these to the operator.
-    let own = Arc::new(Semaphore::new(server.connections_max));
-    let mut operator = Listeners::new(&parts, own);
-    operator.add(
-        "admin",
-        admin,
-        Arc::new(Admin { parts: parts.clone(), token }),
-        &stopping_admin,
-    )?;
+    let mut listeners = Listeners::default();
+    let handler = Arc::new(Api { parts: parts.clone() });
+    let bounded = bounds(&parts, parts.connections.api.clone());
+    listeners.add("api", api, handler, bounded, &stopping)?;
+    let handler = Arc::new(Ingest::new(parts.clone()));
+    let bounded = bounds(&parts, parts.connections.ingest.clone());
+    listeners.add("ingest", ingest, handler, bounded, &stopping)?;
+    let mut operator = Listeners::default();
+    let handler = Arc::new(Admin { parts: parts.clone(), token });
+    let bounded = bounds(&parts, Arc::new(Semaphore::new(server.connections_max)));
+    operator.add("admin", admin, handler, bounded, &stopping_admin)?;
     let mut tasks = beside_deliveries(&parts);
     let mut post = JoinSet::new();
     post.spawn(mail::run(parts.clone(), stopping.clone()));
@@ -177,7 +177,7 @@ fn parts(
 ) -> (Arc<Parts>, mpsc::UnboundedReceiver<News>) {
     let (worker, inbox) = Handle::new();
     let attempt_log = force.settings.log.attempts.then(|| Arc::new(LineLog::default()));
-    let connections = Arc::new(Semaphore::new(force.settings.server.connections_max));
+    let connections = Connections::new(force.settings.server.connections_max);
     let metrics = Arc::new(Metrics::new());
     metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     let parts = Parts {
@@ -207,31 +207,34 @@ fn beside_deliveries(parts: &Arc<Parts>) -> JoinSet<()> {
 }
 
 /// The listeners' tasks.
+#[derive(Default)]
 struct Listeners {
-    bounds: Bounds,
     tasks: JoinSet<()>,
 }
 
-impl Listeners {
-    fn new(parts: &Parts, connections: Arc<Semaphore>) -> Self {
-        let server = &parts.force.load().settings.server;
-        let bounds = Bounds {
-            head_timeout: server.head_timeout,
-            body_timeout: server.body_timeout,
-            connections,
-        };
-        Self { bounds, tasks: JoinSet::new() }
+/// What a listener with these connections of its own allows.
+fn bounds(parts: &Parts, connections: Arc<Semaphore>) -> Bounds {
+    let settings = &parts.force.load().settings;
+    Bounds {
+        head_timeout: settings.server.head_timeout,
+        body_timeout: settings.server.body_timeout,
+        connections,
+        // One body of the largest kind has room in any case.
+        bodies_bytes_max: BODIES_BYTES_MAX.max(settings.ingest.body_bytes_max),
     }
+}
 
+impl Listeners {
     fn add(
         &mut self,
         name: &str,
         listener: TcpListener,
         handler: Arc<dyn Handler>,
+        bounds: Bounds,
         stopping: &watch::Receiver<bool>,
     ) -> io::Result<()> {
         let address = listener.local_addr()?;
-        self.tasks.spawn(serve::serve(listener, handler, self.bounds.clone(), stopping.clone()));
+        self.tasks.spawn(serve::serve(listener, handler, bounds, stopping.clone()));
         let fields = [("listener", json!(name)), ("address", json!(address.to_string()))];
         logging::event(Level::Info, "listening", &fields);
         Ok(())
@@ -255,7 +258,7 @@ fn admin_token(force: &Force) -> Result<Option<Secret<String>>, RunError> {
 /// Asks for as many file descriptors as connections either way may need.
 fn room_for(force: &Force) {
     let settings = &force.settings;
-    let wanted = settings.server.connections_max + settings.egress.in_flight_max * 2;
+    let wanted = settings.server.connections_max * 2 + settings.egress.in_flight_max * 2;
     let wanted = wanted as u64 + OWN_DESCRIPTORS;
     let descriptors = files::descriptors(wanted);
     if descriptors < wanted {

@@ -21,17 +21,17 @@ pub(crate) mod forbidden;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::Method;
+use http::{HeaderMap, Method};
 use log::Level;
 use serde_json::{Value, json};
 use weir_common::logging;
 
 use self::batch::{Batch, Form, MEDIA_TYPES, Unreadable};
 use self::event::Checked;
-use crate::auth::{Scope, Token};
+use crate::auth::{Scope, Token, Tokens};
 use crate::parts::Parts;
 use crate::serve::refuse::{self, Flaw, Flaws};
-use crate::serve::{Call, Handler, Reply};
+use crate::serve::{Call, Handler, Head, Reply};
 use crate::settings;
 use crate::store::{Accepted, NewEvent};
 
@@ -56,14 +56,7 @@ impl Ingest {
 
     async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
         let force = self.parts.force.load_full();
-        if call.path != PATH {
-            return Err(refuse::not_found());
-        }
-        if call.method != Method::POST {
-            return Err(refuse::method_not_allowed("POST"));
-        }
-        let authorised = force.tokens.authorise(&call.headers, Scope::EventsWrite, None);
-        let token = authorised.map_err(|denial| denial.reply())?;
+        let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
         // Counted before the body is looked at: reading it is work as well.
         let place = self
             .waiting
@@ -85,6 +78,16 @@ impl Ingest {
         }
     }
 
+    fn refused(&self, reply: Reply) -> Reply {
+        let outcome = match reply.status {
+            409 => "conflict",
+            503 => "busy",
+            _ => "refused",
+        };
+        self.parts.metrics.events.with_label_values(&[outcome]).inc();
+        reply
+    }
+
     fn counted(&self, new: &[bool], deliveries: usize) {
         let metrics = &self.parts.metrics;
         let accepted = new.iter().filter(|new| **new).count();
@@ -95,6 +98,22 @@ impl Ingest {
         count("repeated", new.len() - accepted);
         metrics.deliveries_created.inc_by(deliveries as u64);
     }
+}
+
+/// Whose call this is, where path, method and token let it in; a body changes nothing about that.
+fn permitted<'t>(
+    tokens: &'t Tokens,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+) -> Result<&'t Token, Reply> {
+    if path != PATH {
+        return Err(refuse::not_found());
+    }
+    if *method != Method::POST {
+        return Err(refuse::method_not_allowed("POST"));
+    }
+    tokens.authorise(headers, Scope::EventsWrite, None).map_err(|denial| denial.reply())
 }
 
 /// How many calls wait.
@@ -121,15 +140,14 @@ impl Drop for Place<'_> {
 #[async_trait::async_trait]
 impl Handler for Ingest {
     async fn handle(&self, call: Call) -> Reply {
-        self.answer(&call).await.unwrap_or_else(|reply| {
-            let outcome = match reply.status {
-                409 => "conflict",
-                503 => "busy",
-                _ => "refused",
-            };
-            self.parts.metrics.events.with_label_values(&[outcome]).inc();
-            reply
-        })
+        self.answer(&call).await.unwrap_or_else(|reply| self.refused(reply))
+    }
+
+    /// Whoever may not send is not listened to.
+    fn refuses(&self, head: &Head) -> Option<Reply> {
+        let tokens = &self.parts.force.load().tokens;
+        let permitted = permitted(tokens, &head.method, head.uri.path(), &head.headers);
+        permitted.err().map(|reply| self.refused(reply))
     }
 
     fn body_bytes_max(&self, path: &str) -> usize {
@@ -226,12 +244,11 @@ fn conflict(places: &[usize], pointers: &[String]) -> Reply {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderMap;
     use weir_common::reader::Document;
     use weir_common::time::UnixTime;
 
     use super::*;
-    use crate::auth::{Tokens, entry};
+    use crate::auth::entry;
 
     const GOOD: &str =
         r#"{"type":"plan.changed","workspace_id":"ws_a","tenant_id":"tn_1","data":{}}"#;
@@ -351,6 +368,27 @@ mod tests {
         assert_eq!(reply.status, 202);
         let expected = r#"{"events":[{"id":"evt_1","new":true},{"id":"evt_2","new":false}]}"#;
         assert_eq!(reply.body, expected);
+    }
+
+    #[test]
+    fn a_call_is_let_in_by_its_head_alone() {
+        let (text, file) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
+        let (reader, read_only) = entry("b", &["*".to_owned()], &[Scope::WebhooksRead], [2; 32]);
+        let tokens = Tokens::read(&Document::new("t.toml", &format!("{file}{read_only}")));
+        let status = |method: Method, path: &str, token: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(token) = token {
+                let value = format!("Bearer {token}").parse().expect("a value");
+                headers.insert("authorization", value);
+            }
+            permitted(&tokens, &method, path, &headers).map_or_else(|reply| reply.status, |_| 0)
+        };
+        assert_eq!(status(Method::POST, PATH, Some(&text)), 0);
+        assert_eq!(status(Method::POST, PATH, None), 401);
+        assert_eq!(status(Method::POST, PATH, Some("x")), 401);
+        assert_eq!(status(Method::POST, PATH, Some(&reader)), 403);
+        assert_eq!(status(Method::PUT, PATH, Some(&text)), 405);
+        assert_eq!(status(Method::POST, "/", Some(&text)), 404);
     }
 
     #[test]

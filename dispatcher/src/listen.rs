@@ -27,6 +27,7 @@ use weir_common::time::Clock;
 use crate::deliver::client;
 use crate::deliver::{Courier, Parcel, Receipt};
 use crate::model::EventType;
+use crate::serve::body::BODIES_BYTES_MAX;
 use crate::serve::{self, Bounds, Call, Handler, Reply};
 use crate::settings::Signature;
 use crate::sign::{self, Signed};
@@ -76,6 +77,7 @@ impl Listen {
             head_timeout: READ_TIMEOUT,
             body_timeout: READ_TIMEOUT,
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            bodies_bytes_max: BODIES_BYTES_MAX,
         };
         // Nobody says stop: it is held so that this is not taken for one.
         let (_running, stopping) = watch::channel(false);

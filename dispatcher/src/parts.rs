@@ -33,14 +33,40 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// A line for each attempt, where that is asked for.
     pub attempt_log: Option<Arc<LineLog>>,
-    /// Connections that may still be opened to the API's listener and to that of events.
-    pub connections: Arc<Semaphore>,
+    /// Connections that may still be opened, to each of these two listeners.
+    pub connections: Connections,
     /// Tells that a job was written down.
     pub jobs: Notify,
     /// Tells that a mail may have been written down.
     pub mails: Notify,
     /// Whether every listener accepts.
     pub ready: AtomicBool,
+}
+
+/// Connections that may still be opened: customers who take up all of theirs leave backends
+/// their own.
+pub struct Connections {
+    /// To the API's listener.
+    pub api: Arc<Semaphore>,
+    /// To that of events.
+    pub ingest: Arc<Semaphore>,
+    most: usize,
+}
+
+impl Connections {
+    /// So many to each.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        let each = || Arc::new(Semaphore::new(most));
+        Self { api: each(), ingest: each(), most }
+    }
+
+    /// How many are open, to both.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        let open = |left: &Semaphore| self.most.saturating_sub(left.available_permits());
+        open(&self.api) + open(&self.ingest)
+    }
 }
 
 /// What came of a reload.
@@ -103,5 +129,22 @@ impl Parts {
         }
         self.force.store(Arc::new(new));
         Reload::Applied
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_listener_has_connections_of_its_own_and_all_are_counted() {
+        let connections = Connections::new(2);
+        let customers = Arc::clone(&connections.api).try_acquire_many_owned(2);
+        assert!(customers.is_ok() && connections.api.try_acquire().is_err());
+        let backend = connections.ingest.try_acquire();
+        assert!(backend.is_ok(), "customers starve backends");
+        assert_eq!(connections.open(), 3);
+        drop(customers);
+        assert_eq!(connections.open(), 1);
     }
 }

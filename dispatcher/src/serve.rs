@@ -6,9 +6,12 @@
 //!    is on disk by then is told to the worker all the same.
 //! 2. A handler that panics costs its own connection and nothing else.
 //! 3. Told to stop, it answers what it has, closes the rest, and returns.
+//! 4. No body is read before the handler has seen its head and let it in.
 //!
 //! Not here: what is answered (`api`, `ingest`, `admin`), how often one may ask (the gateway).
 
+pub(crate) mod body;
+mod patience;
 pub(crate) mod refuse;
 
 use std::convert::Infallible;
@@ -20,8 +23,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
+pub use http::request::Parts as Head;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -34,6 +38,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 use weir_common::logging;
 use weir_common::problem::Problem;
+
+use self::body::Held;
+use self::patience::Patient;
 
 /// A request head. The gateway in front of us takes as much.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
@@ -100,6 +107,11 @@ pub trait Handler: Send + Sync + 'static {
     /// Answers one request. Nobody waits longer for it than the client does.
     async fn handle(&self, call: Call) -> Reply;
 
+    /// The answer where a head is enough to refuse a request: its body is not read then.
+    fn refuses(&self, _head: &Head) -> Option<Reply> {
+        None
+    }
+
     /// The largest body of a request to `path`; more is 413.
     fn body_bytes_max(&self, path: &str) -> usize;
 }
@@ -110,15 +122,22 @@ struct Hands(Mutex<JoinSet<()>>);
 
 impl Hands {
     /// Has a request answered; nothing comes where that ended in a panic.
-    fn take(&self, handler: Arc<dyn Handler>, call: Call) -> oneshot::Receiver<Reply> {
+    fn take(
+        &self,
+        handler: Arc<dyn Handler>,
+        call: Call,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> oneshot::Receiver<Reply> {
         let (answer, answered) = oneshot::channel();
         let mut at_work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(ended) = at_work.try_join_next() {
             report(ended);
         }
         at_work.spawn(async move {
+            let reply = handler.handle(call).await;
+            drop(room);
             // Its client may have gone in the meantime.
-            let _ = answer.send(handler.handle(call).await);
+            let _ = answer.send(reply);
         });
         answered
     }
@@ -137,10 +156,21 @@ impl Hands {
 pub struct Bounds {
     /// A whole request head.
     pub head_timeout: Duration,
-    /// A whole request body.
+    /// A whole request body; and for the client to take its answer.
     pub body_timeout: Duration,
-    /// Connections that may be open; shared between listeners.
+    /// Connections that may be open.
     pub connections: Arc<Semaphore>,
+    /// Bytes of bodies that may be held at one time.
+    pub bodies_bytes_max: usize,
+}
+
+/// What the connections of a listener have in common.
+struct Desk {
+    handler: Arc<dyn Handler>,
+    hands: Hands,
+    bounds: Bounds,
+    /// Bytes of bodies for which there is room.
+    bodies: Arc<Semaphore>,
 }
 
 /// Serves until told to stop, then finishes the requests it has.
@@ -151,7 +181,8 @@ pub async fn serve(
     mut stopping: watch::Receiver<bool>,
 ) {
     let mut open = JoinSet::new();
-    let hands = Arc::new(Hands::default());
+    let bodies = Arc::new(Semaphore::new(bounds.bodies_bytes_max.min(Semaphore::MAX_PERMITS)));
+    let desk = Arc::new(Desk { handler, hands: Hands::default(), bounds, bodies });
     loop {
         tokio::select! {
             biased;
@@ -160,11 +191,9 @@ pub async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     // Over the bound the stream is dropped: closed before a byte is read.
-                    if let Ok(permit) = Arc::clone(&bounds.connections).try_acquire_owned() {
+                    if let Ok(permit) = Arc::clone(&desk.bounds.connections).try_acquire_owned() {
                         let of = Connection {
-                            handler: Arc::clone(&handler),
-                            hands: Arc::clone(&hands),
-                            bounds: bounds.clone(),
+                            desk: Arc::clone(&desk),
                             stopping: stopping.clone(),
                             permit,
                         };
@@ -183,7 +212,7 @@ pub async fn serve(
     while let Some(ended) = open.join_next().await {
         report(ended);
     }
-    hands.ended().await;
+    desk.hands.ended().await;
 }
 
 /// Returns once we are to stop, or whoever could say so is gone.
@@ -199,26 +228,24 @@ fn report(ended: Result<(), JoinError>) {
 }
 
 struct Connection {
-    handler: Arc<dyn Handler>,
-    hands: Arc<Hands>,
-    bounds: Bounds,
+    desk: Arc<Desk>,
     stopping: watch::Receiver<bool>,
     permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
     async fn run(self, stream: TcpStream) {
-        let Self { handler, hands, bounds, mut stopping, permit } = self;
+        let Self { desk, mut stopping, permit } = self;
         // Answers are small and waited for. A socket that refuses is slower, not wrong.
         let _ = stream.set_nodelay(true);
         let refused = Arc::new(AtomicBool::new(false));
+        let stream = Patient::new(stream, desk.bounds.body_timeout);
         let service = service_fn(|request| -> Answering {
-            let (handler, hands) = (Arc::clone(&handler), Arc::clone(&hands));
-            Box::pin(answer(handler, hands, bounds.body_timeout, Arc::clone(&refused), request))
+            Box::pin(answer(Arc::clone(&desk), Arc::clone(&refused), request))
         });
         let mut connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(bounds.head_timeout)
+            .header_read_timeout(desk.bounds.head_timeout)
             .max_buf_size(HEAD_BYTES_MAX)
             .half_close(true)
             .serve_connection(TokioIo::new(stream), service);
@@ -231,7 +258,7 @@ impl Connection {
         };
         // What goes wrong with a connection its client sees; there is nothing to be done here.
         if ended.is_ok() {
-            let stream = connection.into_parts().io.into_inner();
+            let stream = connection.into_parts().io.into_inner().into_stream();
             part(stream, refused.load(Ordering::Relaxed)).await;
         }
         drop(permit);
@@ -252,45 +279,57 @@ async fn part(mut stream: TcpStream, refused: bool) {
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send>>;
 
 async fn answer(
-    handler: Arc<dyn Handler>,
-    hands: Arc<Hands>,
-    body_timeout: Duration,
+    desk: Arc<Desk>,
     refused: Arc<AtomicBool>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (head, body) = request.into_parts();
-    let most = handler.body_bytes_max(head.uri.path());
+    let (mut head, body) = request.into_parts();
     let is_head = head.method == Method::HEAD;
-    let reply = match read(body, most, body_timeout).await {
-        Ok(body) => {
+    if is_head {
+        head.method = Method::GET;
+    }
+    let has_body = !body.is_end_stream();
+    let reply = match let_in(&desk, &head, body).await {
+        Ok(Held { bytes, room }) => {
             let call = Call {
-                method: if is_head { Method::GET } else { head.method },
+                method: head.method,
                 path: head.uri.path().to_owned(),
                 query: head.uri.query().map(str::to_owned),
                 headers: head.headers,
-                body,
+                body: bytes,
             };
-            let answered = hands.take(handler, call).await;
+            let answered = desk.hands.take(Arc::clone(&desk.handler), call, room).await;
             answered.unwrap_or_else(|_| refuse::broken())
         }
-        Err(problem) => {
+        Err(reply) if has_body => {
             refused.store(true, Ordering::Relaxed);
-            Reply::problem(&problem).with("connection", "close")
+            reply.with("connection", "close")
         }
+        Err(reply) => reply,
     };
     Ok(written(reply, is_head))
 }
 
-async fn read(body: Incoming, most: usize, within: Duration) -> Result<Bytes, Problem> {
-    if body.size_hint().lower() > most as u64 {
-        return Err(refuse::body_too_large(most));
+/// The body of a request whose head is good.
+async fn let_in(desk: &Desk, head: &Head, body: Incoming) -> Result<Held, Reply> {
+    if head_bytes(head) > HEAD_BYTES_MAX {
+        return Err(Reply::problem(&refuse::head_too_large(HEAD_BYTES_MAX)));
     }
-    match tokio::time::timeout(within, Limited::new(body, most).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(refuse::body_too_large(most)),
-        Ok(Err(_)) => Err(refuse::body_broken()),
-        Err(_) => Err(refuse::body_too_slow(within)),
+    if let Some(reply) = desk.handler.refuses(head) {
+        return Err(reply);
     }
+    let most = desk.handler.body_bytes_max(head.uri.path());
+    body::read(body, most, desk.bounds.body_timeout, &desk.bodies).await
+}
+
+/// What a head takes on its way, but for spaces that say nothing. The connection's own bound is on
+/// what it has read and not understood yet: more may come in one piece.
+fn head_bytes(head: &Head) -> usize {
+    let first = head.method.as_str().len() + head.uri.to_string().len() + "  HTTP/1.1\r\n".len();
+    let field = |(name, value): (&HeaderName, &HeaderValue)| {
+        name.as_str().len() + value.len() + ": \r\n".len()
+    };
+    first + head.headers.iter().map(field).sum::<usize>() + "\r\n".len()
 }
 
 /// The answer as it is sent: with what every answer carries, and to HEAD without its body.
@@ -318,6 +357,7 @@ fn written(reply: Reply, is_head: bool) -> Response<Full<Bytes>> {
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::sync::atomic::AtomicUsize;
 
     use tokio::sync::Notify;
 
@@ -326,8 +366,12 @@ mod tests {
     /// Far longer than anything here takes, far shorter than anybody waits.
     const SOON: Duration = Duration::from_secs(20);
 
+    /// More than sockets hold for those who do not read.
+    const LARGE_BYTES: usize = 32 << 20;
+
     #[derive(Default)]
     struct Echo {
+        bodies: AtomicUsize,
         begun: Notify,
         go_on: Notify,
         ended: Notify,
@@ -336,7 +380,12 @@ mod tests {
     #[async_trait::async_trait]
     impl Handler for Echo {
         async fn handle(&self, call: Call) -> Reply {
+            self.bodies.fetch_add(call.body.len(), Ordering::Relaxed);
             match call.path.as_str() {
+                "/large" => {
+                    let body = vec![b'x'; LARGE_BYTES].into();
+                    return Reply { status: 200, headers: Vec::new(), body };
+                }
                 "/panic" => panic!("as it was asked to"),
                 "/wait" => {
                     self.begun.notify_one();
@@ -350,6 +399,10 @@ mod tests {
             Reply { status: 200, headers, body: said.into() }
         }
 
+        fn refuses(&self, head: &Head) -> Option<Reply> {
+            (head.uri.path() == "/closed").then(refuse::not_found)
+        }
+
         fn body_bytes_max(&self, _path: &str) -> usize {
             10
         }
@@ -358,6 +411,7 @@ mod tests {
     struct Server {
         address: SocketAddr,
         echo: Arc<Echo>,
+        connections: Arc<Semaphore>,
         stop: watch::Sender<bool>,
         serving: JoinSet<()>,
     }
@@ -367,14 +421,16 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let (stop, stopping) = watch::channel(false);
         let echo = Arc::new(Echo::default());
+        let places = Arc::new(Semaphore::new(connections));
         let bounds = Bounds {
             head_timeout: Duration::from_millis(200),
             body_timeout: Duration::from_millis(200),
-            connections: Arc::new(Semaphore::new(connections)),
+            connections: Arc::clone(&places),
+            bodies_bytes_max: 15,
         };
         let mut serving = JoinSet::new();
         serving.spawn(serve(listener, Arc::clone(&echo) as Arc<dyn Handler>, bounds, stopping));
-        Server { address, echo, stop, serving }
+        Server { address, echo, connections: places, stop, serving }
     }
 
     impl Server {
@@ -448,6 +504,46 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_its_head_refuses_is_refused_before_its_body_is_asked_for() {
+        let server = server(9).await;
+        let expect = "host: x\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n";
+        let mut stream = server.connect().await;
+        let request = format!("POST /closed HTTP/1.1\r\n{expect}");
+        stream.write_all(request.as_bytes()).await.expect("it reads");
+        let told = first_of(&mut stream).await;
+        assert!(told.starts_with("http/1.1 404 "), "{told}");
+        assert!(told.contains("\r\nconnection: close\r\n"), "{told}");
+        let mut stream = server.connect().await;
+        let request = format!("POST /a HTTP/1.1\r\n{expect}");
+        stream.write_all(request.as_bytes()).await.expect("it reads");
+        assert_eq!(first_of(&mut stream).await, "http/1.1 100 continue\r\n\r\n");
+        // Where there is no body, there is no reason to part.
+        let mut stream = server.connect().await;
+        stream.write_all(b"GET /closed HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+        let told = first_of(&mut stream).await;
+        assert!(told.starts_with("http/1.1 404 ") && !told.contains("connection:"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn bodies_have_a_bound_together_and_give_back_what_they_took() {
+        let server = server(9).await;
+        let ten = "host: x\r\nconnection: close\r\ncontent-length: 10\r\n\r\n0123456789";
+        let mut first = server.connect().await;
+        let wait = format!("POST /wait HTTP/1.1\r\n{ten}");
+        first.write_all(wait.as_bytes()).await.expect("it reads");
+        server.echo.begun.notified().await;
+        let told = server.told(&format!("POST /a HTTP/1.1\r\n{ten}")).await;
+        assert!(told.starts_with("http/1.1 503 "), "{told}");
+        assert!(told.contains("\r\nretry-after: 1\r\n"), "{told}");
+        assert!(told.contains("\r\nconnection: close\r\n"), "{told}");
+        assert_eq!(server.echo.bodies.load(Ordering::Relaxed), 10);
+        server.echo.go_on.notify_one();
+        assert!(rest_of(first).await.ends_with("post /wait 10"));
+        let told = server.told(&format!("POST /a HTTP/1.1\r\n{ten}")).await;
+        assert!(told.ends_with("post /a 10"), "{told}");
+    }
+
+    #[tokio::test]
     async fn whoever_sends_too_much_still_hears_why() {
         let server = server(9).await;
         let chunk = format!("10000\r\n{}\r\n", "x".repeat(65_536));
@@ -468,10 +564,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn whoever_does_not_take_an_answer_makes_place() {
+        let server = server(1).await;
+        let mut idle = server.connect().await;
+        idle.write_all(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+        // Its answer has begun, so the place is taken.
+        idle.readable().await.expect("it answers");
+        let place = tokio::time::timeout(SOON, server.connections.acquire()).await;
+        assert!(place.is_ok(), "its place is taken for ever");
+        drop(place);
+        let told = server.told(&format!("GET /a HTTP/1.1\r\n{CLOSE}")).await;
+        assert!(told.starts_with("http/1.1 200 "), "{told}");
+    }
+
+    #[tokio::test]
     async fn a_head_has_a_bound() {
         let server = server(9).await;
         let told = server.told(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(HEAD_BYTES_MAX))).await;
         assert!(told.starts_with("http/1.1 431 ") || told.starts_with("http/1.1 414 "), "{told}");
+        // Just above the bound, and just below it.
+        let head = |count: usize| format!("GET /a HTTP/1.1\r\nx: {}\r\n{CLOSE}", "a".repeat(count));
+        let around = head(0).len();
+        let told = server.told(&head(HEAD_BYTES_MAX + 1 - around)).await;
+        assert!(told.starts_with("http/1.1 431 "), "{told}");
+        let told = server.told(&head(HEAD_BYTES_MAX - around)).await;
+        assert!(told.starts_with("http/1.1 200 "), "{told}");
     }
 
     #[tokio::test]

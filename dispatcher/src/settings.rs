@@ -64,7 +64,7 @@ pub struct Server {
     pub admin_token_file: Option<At<String>>,
     /// Worker threads; 0: one per core.
     pub threads: usize,
-    /// Connections to api and ingest at one time; more are closed at once.
+    /// Connections to each listener at one time; more are closed at once.
     pub connections_max: usize,
     /// A whole request head.
     pub head_timeout: Duration,

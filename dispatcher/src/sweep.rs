@@ -113,9 +113,7 @@ pub async fn figures(parts: Arc<Parts>) {
             parts.metrics.store_bytes.set(shown(figures.bytes));
             parts.metrics.store_commits.set(shown(figures.commits));
         }
-        let most = parts.force.load().settings.server.connections_max;
-        let open = most.saturating_sub(parts.connections.available_permits());
-        parts.metrics.connections.set(shown(open as u64));
+        parts.metrics.connections.set(shown(parts.connections.open() as u64));
         tokio::time::sleep(FIGURES_EVERY).await;
     }
 }

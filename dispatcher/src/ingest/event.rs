@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn data_is_sent_byte_for_byte() {
         let data = "{ \"n\" : 1e999, \"m\":123456789012345678901234567890.10, \
-                    \"u\":\"\\u00e9\\ud800\", \
+                    \"u\":\"\\u00e9\\ud83d\\ude00\", \
                     \"e\": \"\u{e9}\",\n\"z\":-0.0 }";
         let text = GOOD.replace("{}", data);
         let now = UnixTime(1_700_000_000_123_456);

@@ -187,6 +187,12 @@ pub(crate) fn malformed(detail: impl Into<String>) -> Reply {
     Reply::problem(&plain(400, "malformed-body", "The body is not JSON", detail))
 }
 
+/// A request whose head is larger than any may be.
+pub(crate) fn head_too_large(most: usize) -> Problem {
+    let detail = format!("A request head has at most {most} bytes.");
+    plain(431, "head-too-large", "The head is too large", detail)
+}
+
 /// A request whose body is larger than this path takes.
 pub(crate) fn body_too_large(most: usize) -> Problem {
     let detail = format!("This path takes bodies of at most {most} bytes.");

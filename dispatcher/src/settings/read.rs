@@ -88,7 +88,7 @@ fn server(table: &mut Table<'_>) -> Server {
             "connections_max",
             1..=10_000_000,
             4_096,
-            "Connections to api and ingest at one time; more are closed at once.",
+            "Connections to each listener at one time; more are closed at once.",
         ),
         head_timeout: wait(table, "head_timeout", "10s", "A whole request head."),
         body_timeout: wait(table, "body_timeout", "30s", "A whole request body."),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
@@ -19,6 +19,7 @@ use crate::force::Config;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::model::{DeliveryState, EventSet, EventType, Probe, Webhook};
+use crate::parts::Connections;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::tests::{Folder, hold_up};
 use crate::store::{Accepted, Created, Fared, Filter, NewEvent, NewWebhook, Store, WebhookChange};
@@ -153,7 +154,7 @@ fn parts(folder: &Folder, clock: &Clock, store: Arc<SqliteStore>) -> (Parts, Han
         worker: worker.clone(),
         metrics: Arc::new(Metrics::new()),
         attempt_log: None,
-        connections: Arc::new(Semaphore::new(1)),
+        connections: Connections::new(1),
         jobs: Notify::new(),
         mails: Notify::new(),
         ready: AtomicBool::new(true),

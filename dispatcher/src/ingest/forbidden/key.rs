@@ -1,0 +1,425 @@
+//! Says whether a key names what must never be sent (CONTRACT §6.4).
+//!
+//! # The rule
+//!
+//! 1. A key is compared by its letters and digits alone: however they are written (full width,
+//!    circled, bold, with accents), in lower case. `client-secret` and `clientSecret` are one.
+//! 2. One with a word of [`SECRETS`] in it is refused, whatever stands around it, unless all that
+//!    follows the word are words of [`ABOUT`], which say something about a secret and not what it
+//!    is: `token_count` and `password_changed_at` pass, `access_token_v2` does not. What is new to
+//!    us is refused: its sender sees that at once, a secret once sent nobody takes back.
+//! 3. One that ends in a word for hashes and has one for passwords in it is refused, and one that
+//!    begins with the former and ends in the latter; and one that is nothing but a word of
+//!    [`WHOLE`], apart from endings that say how a value is written.
+//! 4. One that mixes Latin letters with others that look like them is refused.
+//!
+//! Not here: where keys are (`forbidden`). Values are not judged.
+
+use icu_normalizer::DecomposingNormalizerBorrowed;
+
+/// What nobody is sent.
+const SECRETS: [&str; 25] = [
+    "token",
+    "password",
+    "passwd",
+    "pwd",
+    "passphrase",
+    "passcode",
+    "secret",
+    "secretid",
+    "credential",
+    "jwt",
+    "privatekey",
+    "apikey",
+    "accesskey",
+    "signingkey",
+    "encryptionkey",
+    "sessioncookie",
+    "totpseed",
+    "recoverycode",
+    "backupcode",
+    "bcrypt",
+    "scrypt",
+    "pbkdf2",
+    "argon2",
+    "argon2i",
+    "argon2id",
+];
+
+/// What says something about a secret, and the rests of words that only begin as one.
+const ABOUT: [&str; 68] = [
+    // How many, how long.
+    "count",
+    "total",
+    "used",
+    "usage",
+    "limit",
+    "left",
+    "remaining",
+    "per",
+    "length",
+    "strength",
+    "cost",
+    "rounds",
+    // When.
+    "second",
+    "seconds",
+    "minute",
+    "minutes",
+    "hour",
+    "hours",
+    "day",
+    "days",
+    "month",
+    "ms",
+    "at",
+    "on",
+    "in",
+    "date",
+    "time",
+    "age",
+    "ttl",
+    "lastused",
+    "lastchanged",
+    "created",
+    "updated",
+    "changed",
+    "issued",
+    "reset",
+    "rotated",
+    "revoked",
+    "expires",
+    "expired",
+    "expiry",
+    "expiration",
+    // Which, and of what kind.
+    "id",
+    "ids",
+    "name",
+    "type",
+    "kind",
+    "version",
+    "scope",
+    "scopes",
+    "issuer",
+    "audience",
+    "algorithm",
+    "policy",
+    "status",
+    "state",
+    "valid",
+    "invalid",
+    "required",
+    "enabled",
+    "disabled",
+    // Passwordless, secretary, tokenized.
+    "less",
+    "ary",
+    "ariat",
+    "ize",
+    "ized",
+    "izer",
+    "ization",
+];
+
+/// The longest that is said about a secret.
+const ABOUT_BYTES_MAX: usize = 48;
+
+/// What names a secret when it is all of a key.
+const WHOLE: [&str; 11] = [
+    "hash",
+    "hashes",
+    "pass",
+    "pw",
+    "bearer",
+    "authorization",
+    "otp",
+    "totp",
+    "cookie",
+    "cookies",
+    "setcookie",
+];
+
+/// Words for passwords, for keys that speak of their hashes.
+const PASSWORDS: [&str; 4] = ["pass", "pwd", "pw", "secret"];
+
+/// What a password is turned into.
+const HASHES: [&str; 10] =
+    ["hash", "hashes", "digest", "salt", "hashed", "salted", "md5", "sha1", "sha256", "sha512"];
+
+/// Says how a value is written, and nothing about what it is.
+const FORMS: [&str; 11] = [
+    "value",
+    "raw",
+    "plain",
+    "text",
+    "string",
+    "encrypted",
+    "encoded",
+    "base64",
+    "b64",
+    "hex",
+    "hashed",
+];
+
+/// Letters that are no Latin ones and look like them: phonetic, Greek, Cyrillic, Armenian,
+/// Cherokee, Lisu, and those that were added to these later.
+const LOOKALIKES: [std::ops::RangeInclusive<char>; 12] = [
+    // The schwa between these two is a letter of Azerbaijani.
+    '\u{250}'..='\u{258}',
+    '\u{25a}'..='\u{2af}',
+    '\u{370}'..='\u{58f}',
+    '\u{13a0}'..='\u{13ff}',
+    '\u{1c80}'..='\u{1c8f}',
+    '\u{1d00}'..='\u{1dbf}',
+    '\u{1f00}'..='\u{1fff}',
+    '\u{2c60}'..='\u{2cff}',
+    '\u{a4d0}'..='\u{a4ff}',
+    '\u{a640}'..='\u{a69f}',
+    '\u{a720}'..='\u{a7ff}',
+    '\u{ab30}'..='\u{abbf}',
+];
+
+const DECOMPOSED: DecomposingNormalizerBorrowed<'static> =
+    DecomposingNormalizerBorrowed::new_nfkd();
+
+/// Whether a key may not be sent.
+pub(super) fn is_forbidden(key: &str) -> bool {
+    let Some(name) = plain(key) else { return true };
+    names_secret(&name) || names_hash(&name)
+}
+
+/// A key's letters and digits, in lower case; nothing where it pretends to be another.
+fn plain(key: &str) -> Option<String> {
+    let (mut name, mut foreign) = (String::new(), false);
+    let lower = DECOMPOSED.normalize(key);
+    for letter in lower.chars().flat_map(char::to_lowercase) {
+        match letter {
+            'a'..='z' | '0'..='9' => name.push(letter),
+            // Those that are a letter and a stroke, and no standard takes apart; and micro.
+            '\u{df}' => name.push_str("ss"),
+            '\u{f8}' => name.push('o'),
+            '\u{111}' => name.push('d'),
+            '\u{131}' => name.push('i'),
+            '\u{142}' => name.push('l'),
+            '\u{167}' => name.push('t'),
+            '\u{3bc}' => name.push('u'),
+            _ => foreign |= LOOKALIKES.iter().any(|range| range.contains(&letter)),
+        }
+    }
+    let latin = name.bytes().any(|letter| letter.is_ascii_alphabetic());
+    (!(foreign && latin)).then_some(name)
+}
+
+fn names_secret(name: &str) -> bool {
+    let follows = |word: &'static str| {
+        name.match_indices(word).filter_map(|(at, _)| name.get(at + word.len()..))
+    };
+    SECRETS.into_iter().flat_map(follows).any(|rest| {
+        let singular = is_about(rest);
+        !singular && !rest.strip_prefix('s').is_some_and(is_about)
+    })
+}
+
+/// Whether what follows a secret's name is there and speaks about the secret.
+fn is_about(rest: &str) -> bool {
+    let rest = rest.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    (1..=ABOUT_BYTES_MAX).contains(&rest.len()) && is_made_of_words(rest)
+}
+
+fn is_made_of_words(rest: &str) -> bool {
+    let goes_on = |word: &&str| rest.strip_prefix(*word).is_some_and(is_made_of_words);
+    rest.is_empty() || ABOUT.iter().any(goes_on)
+}
+
+fn names_hash(name: &str) -> bool {
+    let bare = without_form(name);
+    let has_password = PASSWORDS.iter().any(|word| name.contains(word));
+    WHOLE.contains(&bare)
+        || HASHES.iter().any(|hash| name.ends_with(hash) || bare.ends_with(hash)) && has_password
+        || HASHES.iter().any(|hash| name.starts_with(hash))
+            && PASSWORDS.iter().any(|word| bare.ends_with(word))
+}
+
+fn without_form(name: &str) -> &str {
+    let mut rest = name;
+    loop {
+        let bare = rest.trim_end_matches(|digit: char| digit.is_ascii_digit());
+        let bare = FORMS.iter().find_map(|form| rest.strip_suffix(form)).unwrap_or(bare);
+        if bare == rest || bare.is_empty() {
+            return rest;
+        }
+        rest = bare;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_name_tokens_passwords_or_hashes_are_refused() {
+        for key in [
+            "access_token",
+            "accessToken",
+            "ACCESS-TOKEN",
+            "id_token",
+            "idToken",
+            "refresh_token",
+            "refreshTokens",
+            "token",
+            "Token",
+            "tokens",
+            "session.token",
+            "csrf token",
+            "password",
+            "Password",
+            "passWord",
+            "pass_word",
+            "password_hash",
+            "passwordHash",
+            "hashed_password",
+            "new_password",
+            "password2",
+            "password_confirmation_text",
+            "passwd",
+            "pwd",
+            "user_pwd",
+            "pw_hash",
+            "pwhash",
+            "password_digest",
+            "passwordSalt",
+            "passphrase",
+            "secret",
+            "client-secret",
+            "client_secret",
+            "clientSecrets",
+            "credential",
+            "credentials",
+            "private_key",
+            "privateKey",
+            "private-keys",
+            "api_key",
+            "jwt",
+            "id_jwt",
+            "hash",
+            "pass",
+            "bearer",
+            "Authorization",
+            "token_value",
+            "access_token_raw",
+            "password_base64",
+            "password_hashed",
+            "secret_1",
+            "to\u{212a}en",
+            "to\u{200b}ken",
+            "hashed_pw",
+            "salted_pass",
+            "password_sha256",
+            "passwordmd5",
+            "password_bcrypt",
+            "password_argon2id",
+            "bcrypt",
+            "argon2id",
+            "access_token_v2",
+            "refresh_tokens_list",
+            "tokens_map",
+            "tokensById",
+            "passwords_list",
+            "tokens_set",
+            "token_next",
+            "private_key_pem",
+            "secret_key",
+            "secretId",
+            "access_key",
+            "credentials_json",
+            "session_cookie",
+            "cookie",
+            "totp_seed",
+            "otp",
+            "recovery_codes",
+            "password_reset_link",
+            "token_count_secret",
+            "token_counted_x",
+            "\u{ff50}assword",
+            "\u{24df}\u{24d0}\u{24e2}\u{24e2}word",
+            "\u{1d429}\u{1d41a}\u{1d42c}\u{1d42c}word",
+            "p\u{e4}ssword",
+            "pa\u{df}word",
+            "t\u{f8}ken",
+            "passw\u{43e}rd",
+            "t\u{3bf}ken",
+            "\u{1d1b}oken",
+        ] {
+            assert!(is_forbidden(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn keys_that_only_sound_so_pass() {
+        for key in [
+            "user_id",
+            "email",
+            "name",
+            "via_idp",
+            "token_count",
+            "tokens_used",
+            "tokenized",
+            "token_type",
+            "password_changed_at",
+            "passwordless",
+            "passport",
+            "passenger",
+            "compass",
+            "secretary",
+            "hashtag",
+            "avatar_hash",
+            "commit_hash",
+            "monkey",
+            "keypad",
+            "public_key",
+            "jwt_issuer",
+            "credential_type",
+            "bypass",
+            "hashes_per_second",
+            "",
+            "\u{e4}\u{f6}",
+            "2",
+            "value",
+            "text",
+            "address",
+            "plan",
+            "past_due_hash_count",
+            "hash_tag",
+            "token_id",
+            "token_expires_at",
+            "tokens_per_minute_2",
+            "access_key_id",
+            "password_reset_at",
+            "password_last_changed_at",
+            "recovery_codes_left",
+            "cookie_consent",
+            "bcrypt_cost",
+            "session_id",
+            "footprint",
+            "description",
+            "upward",
+            "latency_\u{b5}s",
+            "gr\u{f6}\u{df}e",
+            "\u{15f}\u{259}h\u{259}r",
+            "\u{43f}\u{430}\u{440}\u{43e}\u{43b}\u{44c}_1",
+            "\u{540d}\u{524d}_id",
+        ] {
+            assert!(!is_forbidden(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn no_key_takes_long_to_judge() {
+        // Whatever repeats in it, no more than a few passes over it.
+        for word in ["token", "tokencount", "count", "in", "pw", "pbkdf"] {
+            let key = word.repeat(1_000_000 / word.len());
+            assert_eq!(is_forbidden(&key), word.starts_with("token"), "{word}");
+        }
+    }
+}
