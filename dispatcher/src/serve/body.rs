@@ -58,9 +58,19 @@ async fn gather(mut body: Incoming, most: usize, bodies: &Arc<Semaphore>) -> Res
             Some(room) => room.merge(more),
             None => room = Some(more),
         }
+        grow(&mut bytes, piece.len(), most);
         bytes.extend_from_slice(&piece);
     }
     Ok(Held { bytes: bytes.into(), room })
+}
+
+/// Makes room for `more`, twice as much each time, and never for more than `most`.
+fn grow(bytes: &mut Vec<u8>, more: usize, most: usize) {
+    let wanted = bytes.len() + more;
+    if wanted > bytes.capacity() {
+        let room = wanted.max((bytes.capacity() * 2).min(most));
+        bytes.reserve_exact(room - bytes.len());
+    }
 }
 
 fn too_large(most: usize) -> Reply {
@@ -69,4 +79,22 @@ fn too_large(most: usize) -> Reply {
 
 fn full() -> Reply {
     refuse::busy("More is being sent at the moment than may be held.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_doubles_and_is_never_more_than_a_body_may_have() {
+        let mut bytes = Vec::new();
+        let mut rooms = Vec::new();
+        for _ in 0..10 {
+            grow(&mut bytes, 10, 100);
+            bytes.extend_from_slice(&[0; 10]);
+            rooms.push(bytes.capacity());
+        }
+        rooms.dedup();
+        assert_eq!(rooms, [10, 20, 40, 80, 100]);
+    }
 }
