@@ -18,6 +18,9 @@ use super::{Reply, refuse};
 /// Bytes of bodies that a listener holds over all its connections; one more is 503.
 pub(crate) const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 
+/// What comes in small pieces is kept in blocks of so many bytes.
+const BLOCK_BYTES: usize = 64 * 1024;
+
 /// A body, and its part of the bound for as long as somebody holds it.
 pub(super) struct Held {
     /// The body.
@@ -43,24 +46,52 @@ pub(super) async fn read(
 }
 
 async fn gather(mut body: Incoming, most: usize, bodies: &Arc<Semaphore>) -> Result<Held, Reply> {
-    let mut bytes = Vec::new();
+    let (mut blocks, mut count) = (Blocks::default(), 0);
     let mut room: Option<OwnedSemaphorePermit> = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Reply::problem(&refuse::body_broken()))?;
         // Trailers say nothing to us.
         let Ok(piece) = frame.into_data() else { continue };
-        if bytes.len() + piece.len() > most {
+        count += piece.len();
+        if count > most {
             return Err(too_large(most));
         }
-        let count = u32::try_from(piece.len()).unwrap_or(u32::MAX);
-        let more = Arc::clone(bodies).try_acquire_many_owned(count).map_err(|_| full())?;
+        let more = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+        let more = Arc::clone(bodies).try_acquire_many_owned(more).map_err(|_| full())?;
         match &mut room {
             Some(room) => room.merge(more),
             None => room = Some(more),
         }
-        bytes.extend_from_slice(&piece);
+        blocks.add(&piece);
     }
-    Ok(Held { bytes: bytes.into(), room })
+    Ok(Held { bytes: blocks.joined(), room })
+}
+
+/// What came of a body: in blocks, none of which is moved to make room for the next, and none of
+/// which is for a few bytes alone, as a sender might like.
+#[derive(Default)]
+struct Blocks(Vec<Vec<u8>>);
+
+impl Blocks {
+    fn add(&mut self, piece: &[u8]) {
+        match self.0.last_mut() {
+            Some(block) if block.len() + piece.len() <= BLOCK_BYTES => {
+                block.extend_from_slice(piece);
+            }
+            _ => self.0.push(piece.to_vec()),
+        }
+    }
+
+    /// All in one: twice in memory for the moment that it takes.
+    fn joined(mut self) -> Bytes {
+        match self.0.pop() {
+            Some(only) if self.0.is_empty() => only.into(),
+            last => {
+                self.0.extend(last);
+                self.0.concat().into()
+            }
+        }
+    }
 }
 
 fn too_large(most: usize) -> Reply {
@@ -69,4 +100,21 @@ fn too_large(most: usize) -> Reply {
 
 fn full() -> Reply {
     refuse::busy("More is being sent at the moment than may be held.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_what_came_in_however_small_its_pieces() {
+        let whole: Vec<u8> = (0..=255).cycle().take(3 * BLOCK_BYTES).collect();
+        for size in [1, 1_000, BLOCK_BYTES, BLOCK_BYTES + 1, whole.len()] {
+            let mut blocks = Blocks::default();
+            whole.chunks(size).for_each(|piece| blocks.add(piece));
+            assert!(blocks.0.len() <= 4, "{size}: {} blocks", blocks.0.len());
+            assert_eq!(blocks.joined(), whole, "{size}");
+        }
+        assert_eq!(Blocks::default().joined(), "");
+    }
 }

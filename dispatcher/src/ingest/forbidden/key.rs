@@ -313,6 +313,14 @@ mod tests {
             "secret_1",
             "to\u{212a}en",
             "to\u{200b}ken",
+        ] {
+            assert!(is_forbidden(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn what_follows_or_disguises_a_name_helps_nothing() {
+        for key in [
             "hashed_pw",
             "salted_pass",
             "password_sha256",
