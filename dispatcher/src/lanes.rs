@@ -39,6 +39,9 @@ use crate::store::Fetched;
 /// A queue without work is forgotten after this: a webhook with traffic is not read anew each time.
 const IDLE: Duration = Duration::from_secs(120);
 
+/// So few places that are out of date are not worth tidying up.
+const HEAP_MIN: usize = 64;
+
 /// How fast deliveries may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -105,8 +108,8 @@ struct Lane {
     room: usize,
     /// The webhooks on it; the first one's turn is next.
     turns: VecDeque<WebhookId>,
-    /// Its place in the heap.
-    due: Option<Tick>,
+    /// Its place in the heap: others there are out of date.
+    due: Option<(Tick, u64)>,
 }
 
 /// All lanes that have work.
@@ -313,9 +316,9 @@ impl Lanes {
                 return Step::Fetch { webhook, limit: HELD_MAX, but, round: queue.round };
             }
         }
-        while let Some(&Reverse((due, _, id))) = self.heap.peek() {
+        while let Some(&Reverse((due, came, id))) = self.heap.peek() {
             let lane = self.lanes.get(&id);
-            if lane.is_none_or(|lane| lane.due != Some(due)) {
+            if lane.is_none_or(|lane| lane.due != Some((due, came))) {
                 self.heap.pop();
                 continue;
             }
@@ -408,7 +411,7 @@ impl Lanes {
     /// How long the first lane that may do something has waited for it.
     #[must_use]
     pub fn past_due(&self, now: Tick) -> Duration {
-        let due = self.lanes.values().filter_map(|lane| lane.due).min();
+        let due = self.lanes.values().filter_map(|lane| lane.due).map(|(due, _)| due).min();
         due.map_or(Duration::ZERO, |due| now.since(due))
     }
 
@@ -461,10 +464,17 @@ impl Lanes {
     fn put(&mut self, id: LaneId, at: Tick) {
         let came = self.came;
         let lane = self.lane(id);
-        if lane.due.is_none_or(|due| at < due) {
-            lane.due = Some(at);
+        if lane.due.is_none_or(|(due, _)| at < due) {
+            lane.due = Some((at, came));
             self.came += 1;
             self.heap.push(Reverse((at, came, id)));
+        }
+        // A place that is out of date would stay until its time, be it a day away.
+        if self.heap.len() > 2 * self.lanes.len() + HEAP_MIN {
+            let lanes = &self.lanes;
+            self.heap.retain(|Reverse((at, came, id))| {
+                lanes.get(id).is_some_and(|lane| lane.due == Some((*at, *came)))
+            });
         }
     }
 }

@@ -3,7 +3,7 @@
 //! The first of them is the one to wake somebody for: it rises when deliveries that could be sent
 //! are not, whatever the reason, and stays at zero when they merely wait for their time.
 //!
-//! No label ever names a tenant, a webhook or a URL: who fares badly is told by the dashboard.
+//! No label ever names a tenant, a webhook or a URL: who fares badly is told by the API.
 
 use std::borrow::Cow;
 use std::time::Duration;

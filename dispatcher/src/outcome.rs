@@ -42,10 +42,6 @@ pub enum Failure {
 pub enum Fault {
     /// No file descriptors, no memory.
     Resources,
-    /// We are going down.
-    Stopping,
-    /// A secret that cannot be opened, a URL that cannot be read.
-    Store,
     /// A mistake in this program.
     Broken,
     /// This process, or the whole machine, stood still past the deadline: what the receiver did
@@ -61,8 +57,6 @@ impl fmt::Display for Outcome {
             Self::Failed(failure) => failure.fmt(f),
             Self::Internal(fault) => f.write_str(match fault {
                 Fault::Resources => "internal_resources",
-                Fault::Stopping => "internal_stopping",
-                Fault::Store => "internal_store",
                 Fault::Broken => "internal_broken",
                 Fault::Stalled => "internal_stalled",
             }),
@@ -99,8 +93,6 @@ impl Outcome {
             ("timeout", _) => Self::Failed(Failure::Timeout),
             ("blocked_address", _) => Self::Failed(Failure::BlockedAddress),
             ("internal_resources", _) => Self::Internal(Fault::Resources),
-            ("internal_stopping", _) => Self::Internal(Fault::Stopping),
-            ("internal_store", _) => Self::Internal(Fault::Store),
             ("internal_broken", _) => Self::Internal(Fault::Broken),
             ("internal_stalled", _) => Self::Internal(Fault::Stalled),
             _ => return None,
@@ -166,8 +158,7 @@ mod tests {
             Failure::Timeout,
             Failure::BlockedAddress,
         ];
-        let faults =
-            [Fault::Resources, Fault::Stopping, Fault::Store, Fault::Broken, Fault::Stalled];
+        let faults = [Fault::Resources, Fault::Broken, Fault::Stalled];
         let all = failures.map(Outcome::Failed).into_iter();
         let all = all.chain(faults.map(Outcome::Internal)).chain([Outcome::of_status(204)]);
         for outcome in all {

@@ -37,8 +37,6 @@ pub struct Parts {
     pub connections: Connections,
     /// Tells that a job was written down.
     pub jobs: Notify,
-    /// Tells that a mail may have been written down.
-    pub mails: Notify,
     /// Whether every listener accepts.
     pub ready: AtomicBool,
 }

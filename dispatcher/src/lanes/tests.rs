@@ -219,6 +219,24 @@ fn what_is_under_way_is_not_started_again_because_the_store_says_that_it_waits()
 }
 
 #[test]
+fn a_retry_that_is_far_away_leaves_no_trace_of_each_event_that_passes_it() {
+    let mut lanes = Lanes::new(pace(1_000, 1_000, 8, 100));
+    // Another lane's, which is nearer, hides it.
+    for (id, due) in [(1, 86_400_000), (2, 3_600_000)] {
+        lanes.open(WebhookId(id), LaneId(id), Gate::Open, None, at(0).tick);
+        lanes.arrived(WebhookId(id), ready(-id, due), at(0));
+    }
+    for id in 1..2_000 {
+        let now = at(id * 2);
+        lanes.arrived(WebhookId(1), ready(id as i64, id * 2), now);
+        let Step::Start { ready, .. } = lanes.next(now) else { panic!("kept waiting") };
+        lanes.recorded(WebhookId(1), ready.id, None, Answered::Yes, now);
+        assert!(matches!(lanes.next(now), Step::Wait(Some(_))));
+    }
+    assert!(lanes.heap.len() < 100, "{} places for two lanes", lanes.heap.len());
+}
+
+#[test]
 fn what_started_before_counts_in_the_pace() {
     let mut lanes = Lanes::new(pace(3, 1_000, 8, 100));
     lanes.seed(LaneId(1), at(0).tick);

@@ -21,6 +21,9 @@ use crate::outcome::Outcome;
 use crate::parts::Parts;
 use crate::store::{After, Fared, NewMail, Queue};
 
+/// So few looks that are out of date are not worth tidying up.
+const LOOKS_MIN: usize = 64;
+
 /// Where a webhook's deliveries go, and what signs them.
 #[derive(Debug)]
 pub(super) struct Target {
@@ -214,15 +217,14 @@ impl Hooks {
     }
 
     /// What is to be written of a webhook.
-    pub(super) fn record(&self, webhook: WebhookId, policy: &Policy, now: Moment) -> Option<Fared> {
-        let known = &self.hooks.get(&webhook)?.webhook;
-        let look_at = known.paused_at.is_none().then(|| known.health.look_at(policy, now.unix));
+    pub(super) fn record(&self, webhook: WebhookId) -> Option<Fared> {
+        let Hook { webhook: known, look_at, .. } = self.hooks.get(&webhook)?;
         Some(Fared {
             webhook,
             paused_total: known.paused_total,
             health: known.health.clone(),
             last_outcome: known.last_outcome.clone(),
-            look_at: look_at.flatten(),
+            look_at: *look_at,
             paused_at: known.paused_at,
             probing: known.probing,
         })
@@ -255,6 +257,11 @@ impl Hooks {
         if hook.look_at != at {
             hook.look_at = at;
             self.looks.extend(at.map(|at| Reverse((at, webhook))));
+        }
+        // What has changed since would stay until its time, however far ahead that is.
+        if self.looks.len() > 2 * self.hooks.len() + LOOKS_MIN {
+            let planned = |hook: &Hook| hook.look_at.map(|at| Reverse((at, hook.webhook.id)));
+            self.looks = self.hooks.values().filter_map(planned).collect();
         }
     }
 }

@@ -107,8 +107,7 @@ impl Worker {
         let mut webhooks: Vec<WebhookId> = open.iter().map(|open| open.webhook).collect();
         webhooks.sort();
         webhooks.dedup();
-        let policy = &self.parts.force.load().settings.health;
-        let fared = webhooks.iter().filter_map(|id| self.hooks.record(*id, policy, now)).collect();
+        let fared = webhooks.iter().filter_map(|id| self.hooks.record(*id)).collect();
         let store = self.parts.store.clone();
         self.recording = true;
         self.tasks.spawn(async move {

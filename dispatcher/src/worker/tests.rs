@@ -156,7 +156,6 @@ fn parts(folder: &Folder, clock: &Clock, store: Arc<SqliteStore>) -> (Parts, Han
         attempt_log: None,
         connections: Connections::new(1),
         jobs: Notify::new(),
-        mails: Notify::new(),
         ready: AtomicBool::new(true),
     };
     (parts, worker)

@@ -222,8 +222,7 @@ async fn a_probe_stays_the_probe_when_its_webhook_is_read_anew() {
     lanes.recorded(webhook.id, ids[0], Some(Ready { due, ..ready }), Answered::Yes, now);
     let expected = now.tick.plus(MINUTE);
     assert!(matches!(lanes.next(now), Step::Wait(Some(tick)) if tick == expected));
-    let policy = &stage.parts.force.load().settings.health;
-    let record = hooks.record(webhook.id, policy, now).unwrap();
+    let record = hooks.record(webhook.id).unwrap();
     assert_eq!(record.probing, Some(Probe::This(ids[0])));
 }
 
