@@ -21,6 +21,7 @@ use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use weir_common::files;
 use weir_common::logging;
 use weir_common::reader::Mistake;
@@ -36,6 +37,7 @@ use crate::metrics::Metrics;
 use crate::parts::{Parts, Seeds};
 use crate::proxy::Proxy;
 use crate::resume;
+use crate::tls;
 use crate::watch as beside;
 
 /// Idle connections to upstreams that each worker keeps, at most.
@@ -130,7 +132,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
 /// Everything that can fail before the first request, done.
 struct Prepared {
     parts: Arc<Parts>,
-    clients: Vec<TcpListener>,
+    clients: Vec<(TcpListener, Option<TlsAcceptor>)>,
     admin: TcpListener,
     token: Option<Secret<String>>,
 }
@@ -141,10 +143,15 @@ fn prepare(config: Config) -> Result<Prepared, RunError> {
     let (mut rules, mut origin) = config.load(seeds.keys).map_err(RunError::Configuration)?;
     logging::install(clock.clone(), rules.settings.log.level);
     let token = admin_token(&rules.settings.server.admin_token_file)?;
-    let clients = rules.settings.server.http.iter().map(|address| listen::bind(*address));
-    let clients = clients.collect::<Result<Vec<_>, _>>()?;
+    let mut clients = Vec::new();
+    for address in &rules.settings.server.http {
+        clients.push((listen::bind(*address)?, None));
+    }
+    for entry in &rules.settings.server.https {
+        clients.push((listen::bind(entry.address)?, Some(tls::config(entry)?.into())));
+    }
     let admin = listen::bind(rules.settings.server.admin)?;
-    let connections_max = room_for(rules.settings.server.connections_max);
+    let connections_max = room_for(rules.settings.server.caps.connections_max);
     resume::check(&rules.settings.store)?;
     let earlier = resume::earlier(&rules.settings.store, &clock);
     if let Some(earlier) = &earlier {
@@ -180,18 +187,19 @@ fn beside_requests(parts: &Arc<Parts>) -> JoinSet<()> {
 }
 
 fn accept_clients(
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(TcpListener, Option<TlsAcceptor>)>,
     workers: &Workers,
     parts: &Arc<Parts>,
     stopping: &watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
 ) -> io::Result<()> {
     let open = Arc::new(AtomicU64::new(0));
-    for listener in listeners {
+    for (listener, tls) in listeners {
         let address = listener.local_addr()?;
-        let door = Door { workers: workers.ways.clone(), open: open.clone(), counted: true };
+        let name = if tls.is_some() { "https" } else { "http" };
+        let door = Door { workers: workers.ways.clone(), open: open.clone(), counted: true, tls };
         tasks.spawn(listen::accept(listener, door, parts.clone(), stopping.clone()));
-        announce("http", address);
+        announce(name, address);
     }
     Ok(())
 }
@@ -248,7 +256,8 @@ fn admin_listener(
     let address = listener.local_addr()?;
     let (way, from) = Worker::new();
     let admin = Arc::new(Admin { parts: parts.clone(), token });
-    let door = Door { workers: Arc::new(vec![way]), open: Arc::default(), counted: false };
+    let door =
+        Door { workers: Arc::new(vec![way]), open: Arc::default(), counted: false, tls: None };
     let accepting = listen::accept(listener, door, parts.clone(), stopping.clone());
     let accepting = control.spawn(accepting);
     let serving = control.spawn(listen::serve(admin, from, parts.clone(), stopping.clone()));

@@ -39,6 +39,10 @@ pub struct Exchange {
     pub absolute: Option<String>,
     /// Whether it came over a proxy that we trust.
     pub trusts_peer: bool,
+    /// The other end of its connection.
+    pub peer: Option<IpAddr>,
+    /// Whether it came over TLS.
+    pub secure: bool,
     /// Its client, behind any proxy that we trust.
     pub client: Option<IpAddr>,
     /// Whom it is for.
@@ -132,6 +136,8 @@ impl Exchange {
             nth,
             absolute: None,
             trusts_peer: false,
+            peer: None,
+            secure: false,
             client: None,
             whose: Whose::default(),
             said: ArrayVec::new(),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use weir_common::reader::shown;
 
 use crate::command::Explain;
-use crate::identify::client_address;
+use crate::identify::{Identity, client_address};
 use crate::limit::Quota;
 use crate::refuse::Refusal;
 use crate::rules::{Charges, NoWay, Rules, Source, Way};
@@ -57,13 +57,15 @@ pub fn explain(rules: &Rules, asked: &Explain) -> Result<Explained, String> {
         }
         Err(NoWay::Malformed(why)) => return Ok(refused(Refusal::Malformed(why))),
     };
-    let charges = rules.charges(&way, client);
-    Ok(Explained { facts: facts(rules, &way, &charges, &client.to_string()) })
+    let identity = rules.identify(&way.names);
+    let charges = rules.charges(way.route, &identity, client);
+    Ok(Explained { facts: facts(rules, &way, &identity, &charges, &client.to_string()) })
 }
 
 fn facts(
     rules: &Rules,
     way: &Way<'_>,
+    identity: &Identity<'_>,
     charges: &Charges,
     client: &str,
 ) -> Vec<(&'static str, Value)> {
@@ -79,7 +81,6 @@ fn facts(
         ("upstream", json!(upstream)),
         ("exempt", json!(route.exempt)),
     ];
-    let identity = &way.identity;
     for (what, subject) in [
         ("workspace", &identity.workspace),
         ("organisation", &identity.organisation),

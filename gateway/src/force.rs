@@ -10,6 +10,7 @@
 //! When a reload is asked for (`app`, `admin`), what a configuration may say (`settings`).
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,17 +101,21 @@ impl Config {
         };
         let document = Document::new(&self.name(), &text);
         let Reading { made: settings, effective, .. } = settings::read(&document);
-        let path = settings.directory.path.clone();
-        let directory_text = self.directory(&path).unwrap_or_else(|why| {
-            document.fault(path.at, why);
-            String::new()
-        });
+        let path = settings.directory.path().cloned();
+        let read = |path: &At<String>| {
+            self.directory(path).unwrap_or_else(|why| {
+                document.fault(path.at, why);
+                String::new()
+            })
+        };
+        let directory_text = path.as_ref().map(read).unwrap_or_default();
         if let Some(token) = &settings.server.admin_token_file
             && let Err(why) = fs::metadata(&token.value)
         {
             document.fault(token.at, format!("cannot read `{}`: {why}", token.value));
         }
-        let of_directory = Document::new(&path.value, &directory_text);
+        let directory_name = path.map_or_else(String::new, |path| path.value);
+        let of_directory = Document::new(&directory_name, &directory_text);
         let directory = Directory::read(&of_directory);
         let rules = rules::check(settings, &document, &directory, &of_directory, seed);
         let mistakes: Vec<Mistake> =
@@ -118,6 +123,14 @@ impl Config {
         let origin = Origin { settings: text, directory: directory_text, effective };
         if mistakes.is_empty() { Ok((rules, origin)) } else { Err(mistakes) }
     }
+}
+
+/// The addresses of TLS listeners, each once.
+fn addresses(https: &[settings::Https]) -> Vec<SocketAddr> {
+    let mut addresses: Vec<SocketAddr> = https.iter().map(|entry| entry.address).collect();
+    addresses.sort();
+    addresses.dedup();
+    addresses
 }
 
 /// The values of every bucket, wherever they come from.
@@ -157,6 +170,7 @@ impl Force {
         let (old, new) = (&self.rules.settings, new);
         let changes = [
             ("server.http", old.server.http != new.server.http),
+            ("server.https", addresses(&old.server.https) != addresses(&new.server.https)),
             ("server.admin", old.server.admin != new.server.admin),
             (
                 "server.admin_token_file",
@@ -164,7 +178,10 @@ impl Force {
                     != new.server.admin_token_file.as_ref().map(|f| &f.value),
             ),
             ("server.threads", old.server.threads != new.server.threads),
-            ("server.connections_max", old.server.connections_max != new.server.connections_max),
+            (
+                "server.connections_max",
+                old.server.caps.connections_max != new.server.caps.connections_max,
+            ),
             ("store", old.store != new.store),
             ("log.access", old.log.access != new.log.access),
         ];

@@ -48,6 +48,17 @@ pub struct Tenant {
     pub quotas: Vec<(Index, Quota)>,
 }
 
+/// Whom a request's target names: identifiers already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Names<'n> {
+    /// The workspace, from the path.
+    pub workspace: Option<&'n str>,
+    /// The organisation, from the path.
+    pub organisation: Option<&'n str>,
+    /// The instance, from the host.
+    pub instance: Option<&'n str>,
+}
+
 /// Somebody who can be charged.
 #[derive(Clone)]
 pub struct Subject<'t> {

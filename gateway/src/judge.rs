@@ -1,7 +1,7 @@
 //! Decides about one request: forward it, hold its body first, or refuse it.
 //!
-//! `target`, `route`, `identify` and `limit` are asked in this order; what they say is kept in
-//! the exchange. Nothing here waits, and the clock is not read.
+//! `target`, `route`, `caller`, `identify` and `limit` are asked in this order; what they say is
+//! kept in the exchange. Only `caller` may wait, and the clock is not read.
 //!
 //! Not here: carrying it out (`proxy`).
 
@@ -13,10 +13,11 @@ use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use weir_common::decision::Decision;
 
+use crate::caller;
 use crate::exchange::{Exchange, Said};
 use crate::force::Force;
 use crate::headers::{self, Named};
-use crate::identify::client_address;
+use crate::identify::{Identity, client_address};
 use crate::parts::Parts;
 use crate::refuse::Refusal;
 use crate::rules::{Batch, Charges, NoWay, Way};
@@ -39,22 +40,19 @@ pub enum Next {
 }
 
 /// Decides, and keeps what was found in the exchange.
-#[must_use]
-pub fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange) -> Next {
+pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange) -> Next {
     let force = exchange.force.clone();
     let head_bytes = session.downstream_session.as_http1().map(|h1| h1.get_headers_raw_bytes());
-    let connection = Connection::of(session.stream());
-    let peer =
-        connection.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |connection| connection.peer().ip());
-    let repaired = connection.is_some_and(Connection::was_repaired);
+    let repaired = meet(session, exchange);
     let head = session.req_header();
+    let peer = exchange.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let trusted = &force.rules.settings.server.trusted_proxies;
     let address = client_address(peer, trusted, values(head, "x-forwarded-for"));
     exchange.client = Some(address);
     exchange.trusts_peer = trusted.iter().any(|network| network.contains(&peer.to_canonical()));
     exchange.given_id = given_id(head).filter(|_| exchange.trusts_peer);
     let raw_head = head_bytes.as_deref().unwrap_or_default();
-    if raw_head.len() as u64 > force.rules.settings.server.head_bytes_max {
+    if raw_head.len() as u64 > force.rules.settings.server.caps.head_bytes_max {
         return Next::Refuse(Refusal::HeadTooLarge);
     }
     let target = match read_target(head, raw_head, repaired) {
@@ -67,17 +65,41 @@ pub fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange) -> N
     };
     exchange.absolute =
         (head.raw_path() != target.origin_form.as_bytes()).then(|| target.origin_form.to_owned());
-    let refusal = ask(parts, &force, exchange, &way, address);
-    let batch = way.route.batch;
+    exchange.whose.plane = Some(way.route.plane);
+    exchange.whose.route = Some(way.index);
+    let claims = caller::verify(parts, way.route, head).await;
+    let claims = claims.as_ref().map(Option::as_deref).map_err(Clone::clone);
+    let names = claims.and_then(|claims| caller::agree(&force.rules, way.names, claims));
+    let refusal = match names {
+        Ok(names) => {
+            let identity = force.rules.identify(&names);
+            let refusal = ask(parts, &force, exchange, &way, &identity, address);
+            keep(exchange, identity);
+            refusal
+        }
+        Err(refusal) => Some(ask_stranger(parts, &force, exchange, address).unwrap_or(refusal)),
+    };
     let upstream = force.upstreams.get(way.route.upstream);
     let has_server = upstream.is_some_and(|upstream| upstream.servers.iter().any(|s| s.is_well()));
-    keep(exchange, way);
-    match (refusal, batch) {
+    match (refusal, way.route.batch) {
         (Some(refusal), _) => Next::Refuse(refusal),
         (None, _) if !has_server => Next::Refuse(Refusal::NoServer),
         (None, Some(batch)) => Next::Hold(batch),
         (None, None) => Next::Forward,
     }
+}
+
+/// Takes note of whom we talk to, and says whether the request line was mended before we saw it.
+fn meet(session: &Session, exchange: &mut Exchange) -> bool {
+    if let Some(connection) = Connection::of(session.stream()) {
+        exchange.peer = Some(connection.peer().ip());
+        exchange.secure = connection.is_secure();
+        return connection.was_repaired();
+    }
+    // HTTP/2 has many requests on one connection, which is always TLS here.
+    exchange.peer = session.client_addr().and_then(|a| a.as_inet()).map(|peer| peer.ip());
+    exchange.secure = true;
+    false
 }
 
 /// The upstream that a request's route leads to.
@@ -100,6 +122,8 @@ fn read_target<'h>(
     }
     check_framing(head, raw_head)?;
     let host = head.headers.get(header::HOST).map(|host| host.as_bytes());
+    // HTTP/2 names the host in `:authority`.
+    let host = host.or_else(|| head.uri.authority().map(|host| host.as_str().as_bytes()));
     target::read(head.raw_path(), host)
 }
 
@@ -155,13 +179,35 @@ fn ask(
     force: &Force,
     exchange: &mut Exchange,
     way: &Way<'_>,
+    identity: &Identity<'_>,
     address: IpAddr,
 ) -> Option<Refusal> {
     if way.route.exempt {
         return None;
     }
+    charge(parts, force, exchange, force.rules.charges(way.route, identity, address))
+}
+
+/// Asks what nobody but an address can be charged with.
+fn ask_stranger(
+    parts: &Parts,
+    force: &Force,
+    exchange: &mut Exchange,
+    address: IpAddr,
+) -> Option<Refusal> {
+    let mut charges = Charges::default();
+    force.rules.charge_stranger(address, &mut charges);
+    charge(parts, force, exchange, charges)
+}
+
+fn charge(
+    parts: &Parts,
+    force: &Force,
+    exchange: &mut Exchange,
+    charges: Charges,
+) -> Option<Refusal> {
     let now = exchange.began;
-    let Charges { mut asks, charges } = force.rules.charges(way, address);
+    let Charges { mut asks, charges } = charges;
     parts.boosts.apply(&mut asks, now.tick);
     let verdict = parts.store.judge(&asks, now.tick);
     for ((ask, charge), answer) in asks.iter().zip(&charges).zip(verdict.answers()) {
@@ -203,13 +249,11 @@ fn ask(
     Some(Refusal::RateLimited { resource, told })
 }
 
-fn keep(exchange: &mut Exchange, way: Way<'_>) {
+fn keep(exchange: &mut Exchange, identity: Identity<'_>) {
     let whose = &mut exchange.whose;
-    whose.plane = Some(way.route.plane);
-    whose.route = Some(way.index);
-    whose.workspace = way.identity.workspace.map(|subject| subject.name);
-    whose.organisation = way.identity.organisation.map(|subject| subject.name);
-    whose.instance = way.identity.instance.map(|subject| subject.name);
+    whose.workspace = identity.workspace.map(|subject| subject.name);
+    whose.organisation = identity.organisation.map(|subject| subject.name);
+    whose.instance = identity.instance.map(|subject| subject.name);
 }
 
 /// Every value of a header that can be read as text, in order.

@@ -7,6 +7,8 @@
 
 pub mod listen;
 
+pub mod tls;
+
 pub mod wire;
 
 // Its way through.
@@ -22,6 +24,8 @@ pub mod target;
 
 // core
 pub mod route;
+
+pub mod caller;
 
 // core
 pub mod identify;
@@ -75,6 +79,8 @@ pub mod app;
 pub mod admin;
 
 pub mod client;
+
+pub mod inquire;
 
 pub mod command;
 

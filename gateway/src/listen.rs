@@ -27,10 +27,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use weir_common::logging;
 
 use crate::parts::Parts;
-use crate::wire::{Allowance, Connection};
+use crate::wire::{Allowance, Connection, Socket as Wire};
 
 /// Connections that the kernel keeps for us until we come to accept them.
 const BACKLOG: i32 = 4_096;
@@ -68,6 +69,7 @@ pub fn bind(address: SocketAddr) -> Result<StdListener, BindError> {
 /// A connection on its way to a worker.
 pub struct Accepted {
     socket: StdStream,
+    tls: Option<TlsAcceptor>,
     peer: SocketAddr,
     place: Place,
 }
@@ -99,6 +101,8 @@ pub struct Door {
     pub open: Arc<AtomicU64>,
     /// Whether they are clients', and count as such in the metrics.
     pub counted: bool,
+    /// How they begin, where it is TLS.
+    pub tls: Option<TlsAcceptor>,
 }
 
 /// The way to one worker.
@@ -159,7 +163,7 @@ fn hand_over(socket: TcpStream, peer: SocketAddr, door: &Door, parts: &Parts) {
     let place = Place { open: open.clone(), of_worker: worker.load.clone(), gauge };
     // A socket that fails here was closed by its client in the meantime.
     if let Ok(socket) = socket.into_std() {
-        let _ = worker.to.send(Accepted { socket, peer, place });
+        let _ = worker.to.send(Accepted { socket, tls: door.tls.clone(), peer, place });
     }
 }
 
@@ -201,16 +205,26 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
     parts: Arc<Parts>,
     stop: watch::Receiver<bool>,
 ) {
-    let Accepted { socket, peer, place } = accepted;
+    let Accepted { socket, tls, peer, place } = accepted;
     // A socket that fails here was closed by its client in the meantime.
     let Ok(socket) = TcpStream::from_std(socket) else { return };
     let _ = socket.set_nodelay(true);
-    let server = &parts.force.load().rules.settings.server;
-    let allowance = Allowance {
-        head_timeout: server.head_timeout,
-        head_bytes_max: server.head_bytes_max,
-        idle_timeout: server.idle_timeout,
-        write_timeout: server.body_timeout,
+    let (allowance, handshake_timeout) = {
+        let server = &parts.force.load().rules.settings.server;
+        let allowance = Allowance {
+            head_timeout: server.head_timeout,
+            head_bytes_max: server.caps.head_bytes_max,
+            idle_timeout: server.idle_timeout,
+            write_timeout: server.body_timeout,
+        };
+        (allowance, server.handshake_timeout)
+    };
+    let socket = match tls {
+        None => Wire::Plain(socket),
+        Some(tls) => match tokio::time::timeout(handshake_timeout, tls.accept(socket)).await {
+            Ok(Ok(stream)) => Wire::Tls(Box::new(stream)),
+            Ok(Err(_)) | Err(_) => return,
+        },
     };
     let connection = Connection::new(
         socket,

@@ -10,5 +10,7 @@ use weir_gateway::command::Command;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // An error says that there is one already, which nothing here could have made.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     Command::parse().execute().into()
 }

@@ -72,7 +72,7 @@ impl ProxyHttp for Proxy {
     }
 
     async fn request_filter(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool> {
-        let next = judge::judge(&self.parts, session, exchange);
+        let next = judge::judge(&self.parts, session, exchange).await;
         let refusal = match next {
             Next::Forward => return Ok(false), // Pingora: go on.
             Next::Hold(batch) => match self.hold(session, exchange, batch).await {
@@ -103,11 +103,11 @@ impl ProxyHttp for Proxy {
 
     async fn upstream_request_filter(
         &self,
-        session: &mut Session,
+        _session: &mut Session,
         head: &mut RequestHeader,
         exchange: &mut Exchange,
     ) -> Result<()> {
-        relay::to_upstream(session, head, exchange)
+        relay::to_upstream(head, exchange)
     }
 
     async fn request_body_filter(
@@ -256,7 +256,7 @@ impl Proxy {
         let server = &exchange.force.rules.settings.server;
         let limits = body::Limits {
             bytes_max: batch.bytes_max,
-            held_bytes_max: server.held_bytes_max,
+            held_bytes_max: server.caps.held_bytes_max,
             timeout: server.body_timeout,
         };
         let downstream = &mut *session.downstream_session;

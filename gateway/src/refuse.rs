@@ -30,6 +30,17 @@ pub enum Refusal {
     UnknownPath,
     /// A path whose routes do not take the method.
     MethodNotAllowed(Vec<Method>),
+    /// A request without a token where one is needed, or with one that is not valid.
+    Unauthenticated {
+        /// What is wrong with the token, where there is one.
+        why: Option<String>,
+    },
+    /// A valid token of another workspace or organisation.
+    ForeignToken,
+    /// A token that nobody can verify now.
+    IdentityUnavailable,
+    /// A tenant that the directory cannot be asked about now.
+    DirectoryUnavailable,
     /// An allowance that is used up.
     RateLimited {
         /// Which limit.
@@ -98,6 +109,14 @@ impl Refusal {
             Self::UnknownHost => (404, "unknown-host", "Unknown host"),
             Self::UnknownPath => (404, "unknown-path", "Unknown path"),
             Self::MethodNotAllowed(_) => (405, "method-not-allowed", "Method not allowed"),
+            Self::Unauthenticated { .. } => (401, "unauthenticated", "A token is needed"),
+            Self::ForeignToken => (403, "foreign-token", "The token is another tenant's"),
+            Self::IdentityUnavailable => {
+                (503, "identity-unavailable", "Tokens cannot be verified now")
+            }
+            Self::DirectoryUnavailable => {
+                (503, "directory-unavailable", "Tenants cannot be looked up now")
+            }
             Self::RateLimited { .. } => (429, "rate-limited", "Too many requests"),
             Self::Batch { miscount: Miscount::TooMany, .. } => {
                 (422, "too-many-items", "Too many items in a batch")
@@ -127,6 +146,14 @@ impl Refusal {
             Self::UnknownHost => "Nothing is served at this host.".to_owned(),
             Self::UnknownPath => "Nothing is served at this path.".to_owned(),
             Self::MethodNotAllowed(methods) => format!("This path takes {}.", list(methods)),
+            Self::Unauthenticated { why: None } => {
+                "Send a token, as Authorization: Bearer.".to_owned()
+            }
+            Self::Unauthenticated { why: Some(why) } => why.clone(),
+            Self::ForeignToken => "The token does not reach what the path names.".to_owned(),
+            Self::IdentityUnavailable | Self::DirectoryUnavailable => {
+                "Try again shortly.".to_owned()
+            }
             Self::RateLimited { resource, told } => format!(
                 "The allowance `{resource}` of {} is used up. Try again in {} s.",
                 told.limit,
@@ -211,7 +238,14 @@ impl Refusal {
                 Some(("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS".to_owned()))
             }
             Self::EncodedBatch => Some(("Accept-Encoding", "identity".to_owned())),
-            Self::Busy | Self::NoServer => Some(("Retry-After", "1".to_owned())),
+            Self::Busy
+            | Self::NoServer
+            | Self::IdentityUnavailable
+            | Self::DirectoryUnavailable => Some(("Retry-After", "1".to_owned())),
+            Self::Unauthenticated { why: None } => Some(("WWW-Authenticate", "Bearer".to_owned())),
+            Self::Unauthenticated { why: Some(_) } => {
+                Some(("WWW-Authenticate", "Bearer error=\"invalid_token\"".to_owned()))
+            }
             _ => None,
         }
     }

@@ -14,7 +14,6 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
-use pingora_proxy::Session;
 
 use crate::exchange::Exchange;
 use crate::headers::{forwarded, is_traceparent};
@@ -63,7 +62,7 @@ const ADDED: usize = 6;
 ///
 /// Pingora's own header type parses a name and keeps its case anew for each header put in; its
 /// parts are a plain map, so the head is taken apart and put together once.
-pub fn to_upstream(session: &Session, head: &mut RequestHeader, exchange: &Exchange) -> Result<()> {
+pub fn to_upstream(head: &mut RequestHeader, exchange: &Exchange) -> Result<()> {
     let empty = RequestHeader::from(http::Request::new(()).into_parts().0);
     let whole = std::mem::replace(head, empty);
     let target = match &exchange.absolute {
@@ -72,7 +71,7 @@ pub fn to_upstream(session: &Session, head: &mut RequestHeader, exchange: &Excha
     };
     let mut parts = http::request::Parts::from(whole);
     parts.headers.reserve(ADDED);
-    let completed = complete(session, &mut parts.headers, exchange);
+    let completed = complete(&mut parts.headers, exchange);
     let of_uri = parts.uri.path_and_query().map(|target| target.as_str().as_bytes());
     let same_target = of_uri == Some(&target);
     *head = parts.into();
@@ -82,7 +81,7 @@ pub fn to_upstream(session: &Session, head: &mut RequestHeader, exchange: &Excha
     completed
 }
 
-fn complete(session: &Session, headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
+fn complete(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
     if let Some(held) = &exchange.held {
         // Every byte is here: the upstream gets an exact length, and nothing to wait for.
         headers.remove(header::EXPECT);
@@ -92,21 +91,16 @@ fn complete(session: &Session, headers: &mut HeaderMap, exchange: &Exchange) -> 
     join_cookies(headers)?;
     remove_limits(headers);
     remove_disguised(headers);
-    name_client(session, headers, exchange)?;
+    name_client(headers, exchange)?;
     name_request(headers, exchange)
 }
 
 /// `X-Forwarded-*` and `Forwarded` (RFC 7239). An `X-Real-IP` passes only from a trusted proxy.
-fn name_client(session: &Session, headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
-    let connection = Connection::of(session.stream());
-    let peer = match connection {
-        Some(connection) => Some(connection.peer().ip()),
-        // A held body's session has no stream of its own, but it knows the address.
-        None => session.client_addr().and_then(|address| address.as_inet()).map(|peer| peer.ip()),
-    };
-    let Some(peer) = peer.map(|peer| peer.to_canonical()) else { return Ok(()) };
+fn name_client(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
+    let Some(peer) = exchange.peer.map(|peer| peer.to_canonical()) else { return Ok(()) };
+    let scheme = if exchange.secure { "https" } else { "http" };
     let host = headers.get(header::HOST).cloned().unwrap_or(HeaderValue::from_static(""));
-    let hop = forwarded(peer, host.to_str().unwrap_or_default(), "http");
+    let hop = forwarded(peer, host.to_str().unwrap_or_default(), scheme);
     let hop_for = peer.to_string();
     if exchange.trusts_peer {
         let all = |name: &HeaderName, last: &str| {
@@ -116,12 +110,12 @@ fn name_client(session: &Session, headers: &mut HeaderMap, exchange: &Exchange) 
         let (hops_for, hops) = (all(&FORWARDED_FOR, &hop_for), all(&header::FORWARDED, &hop));
         headers.insert(FORWARDED_FOR, value(hops_for)?);
         headers.insert(header::FORWARDED, value(hops)?);
-        headers.entry(FORWARDED_PROTO).or_insert(HeaderValue::from_static("http"));
+        headers.entry(FORWARDED_PROTO).or_insert(HeaderValue::from_static(scheme));
         headers.entry(FORWARDED_HOST).or_insert(host);
     } else {
         headers.insert(FORWARDED_FOR, value(hop_for)?);
         headers.insert(header::FORWARDED, value(hop)?);
-        headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+        headers.insert(FORWARDED_PROTO, HeaderValue::from_static(scheme));
         headers.insert(FORWARDED_HOST, host);
         headers.remove("x-real-ip");
     }

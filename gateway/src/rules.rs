@@ -21,7 +21,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use http::Method;
 
-use crate::identify::{Identity, LONE, Subject, Tenant, Tenants};
+use crate::identify::{Identity, LONE, Names, Subject, Tenant, Tenants};
 use crate::limit::key::{Key, LimitTag, Seed};
 use crate::limit::{ASKS_MAX, Ask, Quota};
 use crate::route::{Found, Hosts, Index, Paths, Pattern, segment};
@@ -68,6 +68,8 @@ pub struct Route {
     pub upstream: Index,
     /// What is asked of the body, where this is a batch route.
     pub batch: Option<Batch>,
+    /// Whether a token is asked for.
+    pub needs_token: bool,
 }
 
 /// What a batch may be.
@@ -112,8 +114,8 @@ pub struct Way<'r> {
     pub route: &'r Route,
     /// Its place.
     pub index: Index,
-    /// Whom it could be charged to.
-    pub identity: Identity<'r>,
+    /// Whom its target names.
+    pub names: Names<'r>,
 }
 
 /// Why a request leads nowhere.
@@ -160,7 +162,7 @@ pub struct Charges {
 
 impl Rules {
     /// Leads a request to its route and the tenants that it names.
-    pub fn lead(&self, target: &Target<'_>, method: &Method) -> Result<Way<'_>, NoWay> {
+    pub fn lead<'r>(&'r self, target: &'r Target<'_>, method: &Method) -> Result<Way<'r>, NoWay> {
         let (plane, instance) = self.hosts.find(&target.host).ok_or(NoWay::UnknownHost)?;
         let identifier = |name: Option<&str>| {
             name.is_none_or(weir_common::ids::is_identifier)
@@ -180,34 +182,47 @@ impl Rules {
         let organisation = named(route.pattern.organisation_at);
         identifier(workspace)?;
         identifier(organisation)?;
-        let identity = self.tenants.identify(&self.seed, workspace, organisation, instance);
-        Ok(Way { route, index, identity })
+        Ok(Way { route, index, names: Names { workspace, organisation, instance } })
+    }
+
+    /// Whom a request could be charged to.
+    #[must_use]
+    pub fn identify(&self, names: &Names<'_>) -> Identity<'_> {
+        let Names { workspace, organisation, instance } = *names;
+        self.tenants.identify(&self.seed, workspace, organisation, instance)
     }
 
     /// What a request on this way asks of which limits. Nothing, where the route is exempt.
     #[must_use]
-    pub fn charges(&self, way: &Way<'_>, address: IpAddr) -> Charges {
+    pub fn charges(&self, route: &Route, identity: &Identity<'_>, address: IpAddr) -> Charges {
         let mut charges = Charges::default();
         let mut strange = false;
-        for index in &way.route.limits {
+        for index in &route.limits {
             let Some(limit) = self.limits.get(*index) else { continue };
             if limit.key == LimitKey::Address {
                 self.charge_address(*index, limit, address, &mut charges);
                 continue;
             }
-            match self.subject(limit.key, &way.identity) {
+            match self.subject(limit.key, identity) {
                 Some(subject) => {
-                    let quota = self.quota(*index, limit, &way.identity);
+                    let quota = self.quota(*index, limit, identity);
                     charges.push(*index, limit, subject, quota);
                 }
                 None => strange = true,
             }
         }
-        for index in self.unknown_limits.iter().filter(|_| strange) {
-            let Some(limit) = self.limits.get(*index) else { continue };
-            self.charge_address(*index, limit, address, &mut charges);
+        if strange {
+            self.charge_stranger(address, &mut charges);
         }
         charges
+    }
+
+    /// What a request asks that nobody but its address can be charged with.
+    pub fn charge_stranger(&self, address: IpAddr, charges: &mut Charges) {
+        for index in &self.unknown_limits {
+            let Some(limit) = self.limits.get(*index) else { continue };
+            self.charge_address(*index, limit, address, charges);
+        }
     }
 
     fn charge_address(&self, index: Index, limit: &Limit, address: IpAddr, to: &mut Charges) {

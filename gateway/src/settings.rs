@@ -5,8 +5,13 @@
 //!
 //! Not here: how they are read (`settings::read`), the directory (`weir_common::directory`).
 
+mod cors;
+mod directory;
+mod edge;
+mod identity;
 mod limit;
 mod read;
+mod upstream;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +21,12 @@ use log::LevelFilter;
 use weir_common::directory::Values;
 use weir_common::reader::At;
 
+pub use self::cors::Cors;
+pub use self::directory::{DirectorySource, Lookups, Source, Unknown};
+pub use self::edge::{ClientCertificates, Https};
+pub use self::identity::{Identity, Introspection, Jwt, Verify};
 pub use self::read::read;
+pub use self::upstream::{Ejection, Health, Speaks, Tls, Upstream};
 
 /// Everything in `gateway.toml`.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +39,8 @@ pub struct Settings {
     pub headers: Headers,
     /// What is written down.
     pub log: Log,
+    /// How a client proves who it is.
+    pub identity: Identity,
     /// Who belongs to whom.
     pub directory: DirectorySource,
     /// Planes, each a set of hosts.
@@ -48,6 +60,8 @@ pub struct Settings {
 pub struct Server {
     /// Addresses that clients call.
     pub http: Vec<SocketAddr>,
+    /// Addresses that clients call by TLS, each with a certificate.
+    pub https: Vec<Https>,
     /// The operator's address.
     pub admin: SocketAddr,
     /// Where that stands in the file.
@@ -58,20 +72,37 @@ pub struct Server {
     pub threads: usize,
     /// Networks whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Networks whose connections begin with a PROXY header, which is believed.
+    pub proxy_protocol_from: Vec<IpNet>,
+    /// What comes before the first request: a PROXY header, a TLS handshake.
+    pub handshake_timeout: Duration,
     /// A whole request head.
     pub head_timeout: Duration,
-    /// The largest request head.
-    pub head_bytes_max: u64,
     /// Between two reads of a request body.
     pub body_timeout: Duration,
-    /// Batch bodies held back at one time, together.
-    pub held_bytes_max: u64,
     /// A connection without a request.
     pub idle_timeout: Duration,
-    /// Connections at one time.
-    pub connections_max: u64,
+    /// How much of everything.
+    pub caps: Caps,
     /// How long a stop waits for requests in flight.
     pub shutdown_grace: Duration,
+}
+
+/// The caps of `[server]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// The largest request head.
+    pub head_bytes_max: u64,
+    /// Batch bodies held back at one time, together.
+    pub held_bytes_max: u64,
+    /// Connections at one time.
+    pub connections_max: u64,
+    /// Connections at one time from one address, or one IPv6 /64.
+    pub connections_per_address_max: u64,
+    /// Requests on one connection.
+    pub requests_per_connection_max: u32,
+    /// Requests at one time on one HTTP/2 connection.
+    pub streams_max: u32,
 }
 
 /// `[store]`
@@ -99,65 +130,13 @@ pub struct Log {
     pub access: bool,
 }
 
-/// `[directory]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirectorySource {
-    /// The file.
-    pub path: At<String>,
-    /// What a tenant that the directory does not know is charged to.
-    pub unknown: Unknown,
-    /// Limits by address, for requests that no tenant can be charged with.
-    pub unknown_limits: Vec<At<String>>,
-}
-
-/// What an identifier that the directory does not know is charged to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unknown {
-    /// To itself, as if it were known.
-    OwnKey,
-    /// To the client's address.
-    ByAddress,
-}
-
 /// `[planes.<name>]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plane {
     /// Host names, or patterns whose first label is `{instance}`.
     pub hosts: Vec<At<String>>,
-}
-
-/// `[upstreams.<name>]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upstream {
-    /// `host:port`, each.
-    pub servers: Vec<At<String>>,
-    /// To open a connection.
-    pub connect_timeout: Duration,
-    /// Between two reads of an answer, the first of which waits for its head.
-    pub read_timeout: Duration,
-    /// Between two writes of a request.
-    pub write_timeout: Duration,
-    /// How long a connection is kept for the next request.
-    pub idle_timeout: Duration,
-    /// Servers tried when one does not let us connect.
-    pub tries: usize,
-    /// How servers are asked whether they are well; nothing is sent where not given.
-    pub health: Option<Health>,
-}
-
-/// `[upstreams.<name>.health]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Health {
-    /// What is asked for.
-    pub path: String,
-    /// How often.
-    pub interval: Duration,
-    /// How long an answer may take.
-    pub timeout: Duration,
-    /// Bad answers in a row after which a server gets no requests.
-    pub unhealthy_after: u32,
-    /// Good answers in a row after which it does again.
-    pub healthy_after: u32,
+    /// Who may read its answers in a browser; nobody is told so where not given.
+    pub cors: Option<Cors>,
 }
 
 /// What a limit is kept for.
@@ -206,6 +185,8 @@ pub struct Route {
     pub path: Option<At<String>>,
     /// Whether no limit applies.
     pub exempt: bool,
+    /// Whether it needs no token, whatever its plane says.
+    pub anonymous: bool,
     /// The limits that apply.
     pub limits: Vec<At<String>>,
     /// Where requests go.

@@ -151,6 +151,9 @@ mod tests {
         let servers = servers.iter().map(|name| At { value: (*name).to_owned(), at: 0 }).collect();
         let settings = settings::Upstream {
             servers,
+            speaks: settings::Speaks::Http1,
+            tls: None,
+            ejection: settings::Ejection { failures: 0, pause: second, pause_max: second },
             connect_timeout: second,
             read_timeout: second,
             write_timeout: second,

@@ -130,8 +130,8 @@ pub async fn reload(parts: &Arc<Parts>) -> Reload {
 
 fn stamps(parts: &Parts) -> Vec<Stamp> {
     let force = parts.force.load();
-    let directory = Path::new(&force.rules.settings.directory.path.value);
-    parts.config.path.as_deref().into_iter().chain([directory]).map(stamp).collect()
+    let directory = force.rules.settings.directory.path().map(|path| Path::new(&path.value));
+    parts.config.path.as_deref().into_iter().chain(directory).map(stamp).collect()
 }
 
 /// Drops states that cannot be told from fresh ones, and lets the busiest fade.

@@ -20,6 +20,7 @@
 
 mod head;
 mod said;
+mod socket;
 mod traits;
 
 use std::future::Future;
@@ -32,17 +33,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::protocols::l4::socket::SocketAddr as PingoraAddress;
 use pingora_core::protocols::{SocketDigest, Stream};
 use prometheus::IntCounterVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use weir_common::time::{Clock, Tick};
 
 use self::head::{Head, Phase};
-use self::said::Said;
+use self::said::{Said, last_words};
+pub use self::socket::Socket;
 use crate::refuse::Refusal;
 
 /// What a connection may take.
@@ -60,7 +60,11 @@ pub struct Allowance {
 
 /// A connection.
 pub struct Connection {
-    socket: TcpStream,
+    socket: Socket,
+    /// HTTP/2 frames many requests into one stream of bytes: Pingora's own bounds apply there.
+    is_http2: bool,
+    /// A byte of the next request that a probe has met.
+    met: Option<u8>,
     peer: SocketAddr,
     digest: Arc<SocketDigest>,
     clock: Clock,
@@ -89,7 +93,7 @@ pub struct Connection {
 impl Connection {
     /// Takes a connection over. `room` is dropped with it.
     pub fn new(
-        socket: TcpStream,
+        socket: Socket,
         peer: SocketAddr,
         clock: Clock,
         allowance: Allowance,
@@ -101,7 +105,9 @@ impl Connection {
         let _ = digest.peer_addr.set(Some(PingoraAddress::Inet(peer)));
         let idle_from = AtomicU64::new(clock.now().tick.0);
         Self {
+            is_http2: socket.speaks_http2(),
             socket,
+            met: None,
             peer,
             digest: Arc::new(digest),
             clock,
@@ -130,6 +136,12 @@ impl Connection {
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Whether it is TLS.
+    #[must_use]
+    pub fn is_secure(&self) -> bool {
+        self.socket.is_secure()
     }
 
     /// Whether the request line was mended before we saw it.
@@ -241,15 +253,20 @@ impl Connection {
 
     /// Pingora reads one byte to learn whether a client has gone while its answer is made, and
     /// gives the request up where one is there. It is the next request's, and is left to it.
-    fn poll_probe(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_probe(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.held.is_empty() {
             let _ = self.poll_send(cx)?;
         }
-        let mut next = ReadBuf::new(buf.initialize_unfilled());
-        match ready!(self.socket.poll_peek(cx, &mut next))? {
-            0 => Poll::Ready(Ok(())),
+        if self.met.is_none() {
+            let mut byte = [0];
+            let mut next = ReadBuf::new(&mut byte);
+            ready!(Pin::new(&mut self.socket).poll_read(cx, &mut next))?;
+            self.met = next.filled().first().copied();
+        }
+        match self.met {
+            None => Poll::Ready(Ok(())),
             // Whoever makes the answer wakes the task; the byte waits until then.
-            _ => Poll::Pending,
+            Some(_) => Poll::Pending,
         }
     }
 
@@ -289,12 +306,6 @@ impl Connection {
     }
 }
 
-/// A whole answer, as bytes, after which the connection closes.
-fn last_words(refusal: &Refusal) -> Vec<u8> {
-    let date = get_cached_date();
-    refusal.answer(date.to_str().unwrap_or_default(), "", false, true).bytes
-}
-
 impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -302,6 +313,9 @@ impl AsyncRead for Connection {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let me = &mut *self;
+        if me.is_http2 {
+            return Pin::new(&mut me.socket).poll_read(cx, buf);
+        }
         if me.phase() == Phase::Head && me.head.bytes > me.allowance.head_bytes_max {
             return me.part(cx, Some(Refusal::HeadTooLarge));
         }
@@ -309,7 +323,12 @@ impl AsyncRead for Connection {
         // that nothing has been written to yet.
         let is_probe = buf.capacity() == 1 && buf.initialized().len() == 1;
         if me.phase() == Phase::Request && is_probe {
-            return me.poll_probe(cx, buf);
+            return me.poll_probe(cx);
+        }
+        if let Some(byte) = me.met.take() {
+            buf.put_slice(&[byte]);
+            me.note(&[byte]);
+            return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
         match Pin::new(&mut me.socket).poll_read(cx, buf) {
@@ -338,6 +357,10 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let me = &mut *self;
+        if me.is_http2 {
+            let wrote = Pin::new(&mut me.socket).poll_write(cx, bytes);
+            return me.poll_taken(cx, wrote);
+        }
         if me.phase() == Phase::Head {
             // No request has been handed to us, so this is Pingora's own answer to what it could
             // not parse. Ours takes its place.

@@ -14,7 +14,7 @@ use super::{Batch, Limit, Plan, Route, Rules};
 use crate::limit::key::Seed;
 use crate::limit::{ASKS_MAX, Quota};
 use crate::route::{Hosts, Index, Paths, Pattern};
-use crate::settings::{self, LimitKey, Settings, Unknown};
+use crate::settings::{self, LimitKey, Settings, Unknown, Verify};
 
 /// Makes rules of what was read from `document` and from `of_directory`.
 #[must_use]
@@ -143,7 +143,13 @@ impl Checker<'_> {
             .batch_items_max
             .as_ref()
             .map(|items_max| Batch { items_max: items_max.value, bytes_max: route.body_bytes_max });
-        Route { pattern, plane, methods, exempt: route.exempt, limits: own_limits, upstream, batch }
+        let planes = &self.settings.identity.planes;
+        let plane_name = self.settings.planes.get(plane).map(|(name, _)| &name.value);
+        let verified = self.settings.identity.verify != Verify::Nothing
+            && planes.iter().any(|name| Some(&name.value) == plane_name);
+        let needs_token = verified && !route.anonymous && !route.exempt;
+        let (exempt, limits) = (route.exempt, own_limits);
+        Route { pattern, plane, methods, exempt, limits, upstream, batch, needs_token }
     }
 
     fn method(&self, name: &At<String>) -> Option<Method> {

@@ -9,14 +9,17 @@ use log::LevelFilter;
 use weir_common::directory::values_by_limit;
 use weir_common::reader::{At, Document, Reading, Table};
 
+use super::cors::cors;
+use super::directory::directory;
+use super::edge::https;
+use super::identity::identity;
 use super::limit::limit;
-use super::{
-    DirectorySource, Headers, Health, Log, Plan, Plane, Route, Server, Settings, Store, Unknown,
-    Upstream,
-};
+use super::upstream::upstream;
+use super::{Caps, Headers, Log, Plan, Plane, Route, Server, Settings, Store};
 
 /// Any wait an operator may ask for: from a moment that a clock can tell to a day.
-const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
+pub(super) const WAIT: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(86_400);
 
 /// Reads `gateway.toml`; its mistakes stay in `document`.
 #[must_use]
@@ -34,15 +37,12 @@ pub fn read(document: &Document) -> Reading<Settings> {
             }
         }),
         log: root.table("log", "What is written down.", log),
+        identity: root.table("identity", "How a client proves who it is.", identity),
         directory: root.table("directory", "Who belongs to whom.", directory),
-        planes: {
-            root.table("identity", "How a client proves who it is.", |table| {
-                table.choice("verify", &[("none", ())], "none: the upstream authorises.");
-            });
-            root.tables("planes", "Planes, each a set of hosts.", |_, table| Plane {
-                hosts: table.texts("hosts", "Host names; the first label may be {instance}."),
-            })
-        },
+        planes: root.tables("planes", "Planes, each a set of hosts.", |_, table| Plane {
+            hosts: table.texts("hosts", "Host names; the first label may be {instance}."),
+            cors: table.table("cors", "Who may read answers in a browser.", cors),
+        }),
         upstreams: root.tables("upstreams", "Where requests go.", |_, table| upstream(table)),
         limits: root.tables("limits", "How much of what.", |_, table| limit(table)),
         plans: root.tables("plans", "What workspaces pay for.", |_, table| Plan {
@@ -81,25 +81,29 @@ fn server(table: &mut Table<'_>) -> Server {
             0,
             "Worker threads; 0: one per core.",
         )),
-        trusted_proxies: networks(table),
-        head_timeout: table.span_or("head_timeout", WAIT, seconds(10), "A whole request head."),
-        head_bytes_max: table.bytes_or(
-            "head_bytes_max",
-            1_024..=1 << 20,
-            32 << 10,
-            "The largest request head; more is 431.",
+        https: table.list("https", "Addresses that clients call by TLS.", https),
+        trusted_proxies: networks(
+            table,
+            "trusted_proxies",
+            "Networks whose X-Forwarded-For is believed.",
         ),
+        proxy_protocol_from: networks(
+            table,
+            "proxy_protocol_from",
+            "Networks whose connections begin with a PROXY header (v1 or v2).",
+        ),
+        handshake_timeout: table.span_or(
+            "handshake_timeout",
+            WAIT,
+            seconds(10),
+            "A PROXY header and a TLS handshake, together.",
+        ),
+        head_timeout: table.span_or("head_timeout", WAIT, seconds(10), "A whole request head."),
         body_timeout: table.span_or(
             "body_timeout",
             WAIT,
             seconds(30),
             "Between two reads of a body.",
-        ),
-        held_bytes_max: table.bytes_or(
-            "held_bytes_max",
-            1 << 10..=1 << 40,
-            256 << 20,
-            "Batch bodies held back at one time, together; more is 503.",
         ),
         idle_timeout: table.span_or(
             "idle_timeout",
@@ -107,18 +111,54 @@ fn server(table: &mut Table<'_>) -> Server {
             seconds(60),
             "A connection without a request.",
         ),
-        connections_max: table.number_or(
-            "connections_max",
-            1..=10_000_000,
-            20_000,
-            "Connections at one time; more are closed at once.",
-        ),
+        caps: caps(table),
         shutdown_grace: table.span_or(
             "shutdown_grace",
             WAIT,
             seconds(30),
             "The longest a stop waits for requests in flight.",
         ),
+    }
+}
+
+fn caps(table: &mut Table<'_>) -> Caps {
+    Caps {
+        head_bytes_max: table.bytes_or(
+            "head_bytes_max",
+            1_024..=1 << 20,
+            32 << 10,
+            "The largest request head; more is 431.",
+        ),
+        held_bytes_max: table.bytes_or(
+            "held_bytes_max",
+            1 << 10..=1 << 40,
+            256 << 20,
+            "Batch bodies held back at one time, together; more is 503.",
+        ),
+        connections_max: table.number_or(
+            "connections_max",
+            1..=10_000_000,
+            20_000,
+            "Connections at one time; more are closed at once.",
+        ),
+        connections_per_address_max: table.number_or(
+            "connections_per_address_max",
+            1..=10_000_000,
+            1_000,
+            "The same from one address, or one IPv6 /64; trusted proxies have no such limit.",
+        ),
+        requests_per_connection_max: small(table.number_or(
+            "requests_per_connection_max",
+            1..=u64::from(u32::MAX),
+            10_000,
+            "Requests on one connection, which then closes: what it takes is freed.",
+        )),
+        streams_max: small(table.number_or(
+            "streams_max",
+            1..=10_000,
+            100,
+            "Requests at one time on one HTTP/2 connection.",
+        )),
     }
 }
 
@@ -158,107 +198,6 @@ fn log(table: &mut Table<'_>) -> Log {
     }
 }
 
-fn directory(table: &mut Table<'_>) -> DirectorySource {
-    table.choice("source", &[("file", ())], "file: read at start, and again when it changes.");
-    let at = table.at();
-    let path = table.text("path", "The file, from the directory the program runs in.");
-    table.set_default("path", "config/directory.toml".into());
-    let unknown = table.choice(
-        "unknown",
-        &[("own_key", Unknown::OwnKey), ("by_address", Unknown::ByAddress)],
-        "Tenants not in the directory: own_key, or by_address where strangers can reach us.",
-    );
-    let unknown_limits = table.texts(
-        "unknown_limits",
-        "Limits by address for requests that no tenant can be charged with.",
-    );
-    table.set_default("unknown_limits", vec!["address"].into());
-    DirectorySource {
-        path: path.unwrap_or(At { value: "config/directory.toml".to_owned(), at }),
-        unknown,
-        unknown_limits: if unknown_limits.is_empty() {
-            vec![At { value: "address".to_owned(), at }]
-        } else {
-            unknown_limits
-        },
-    }
-}
-
-fn upstream(table: &mut Table<'_>) -> Upstream {
-    let seconds = Duration::from_secs;
-    table.require("servers");
-    let servers = table.texts("servers", "host:port; several are balanced.");
-    if table.is_given() && servers.is_empty() {
-        table.fault("an upstream needs at least one server: servers = [\"127.0.0.1:9001\"]");
-    }
-    for server in &servers {
-        if !is_server(&server.value) {
-            table.fault_at(server.at, format!("`{}` is not host:port", server.value));
-        }
-    }
-    Upstream {
-        servers,
-        connect_timeout: table.span_or(
-            "connect_timeout",
-            WAIT,
-            seconds(2),
-            "To open a connection.",
-        ),
-        read_timeout: table.span_or(
-            "read_timeout",
-            WAIT,
-            seconds(60),
-            "Between two reads of an answer.",
-        ),
-        write_timeout: table.span_or(
-            "write_timeout",
-            WAIT,
-            seconds(30),
-            "Between two writes of a request.",
-        ),
-        idle_timeout: table.span_or(
-            "idle_timeout",
-            WAIT,
-            seconds(4),
-            "How long a connection is kept for the next request: less than the server keeps it.",
-        ),
-        tries: number(table.number_or(
-            "tries",
-            1..=16,
-            3,
-            "Servers tried when one does not let us connect.",
-        )),
-        health: table.table("health", "Asks servers whether they are well.", health),
-    }
-}
-
-fn health(table: &mut Table<'_>) -> Option<Health> {
-    let path = table.text("path", "What is asked for: 200 to 399 is well. Off without.");
-    let seconds = Duration::from_secs;
-    let health = Health {
-        path: path.as_ref().map(|path| path.value.clone()).unwrap_or_default(),
-        interval: table.span_or("interval", WAIT, seconds(5), "How often."),
-        timeout: table.span_or("timeout", WAIT, seconds(1), "How long an answer may take."),
-        unhealthy_after: small(table.number_or(
-            "unhealthy_after",
-            1..=100,
-            3,
-            "Bad answers in a row.",
-        )),
-        healthy_after: small(table.number_or("healthy_after", 1..=100, 2, "Good ones in a row.")),
-    };
-    let Some(path) = path else {
-        if table.is_given() {
-            table.fault("health checks need a path, as path = \"/healthz\"");
-        }
-        return None;
-    };
-    if !path.value.starts_with('/') {
-        table.fault_at(path.at, "a health path starts with `/`");
-    }
-    Some(health)
-}
-
 fn route(table: &mut Table<'_>) -> Route {
     for key in ["plane", "path", "upstream"] {
         table.require(key);
@@ -273,6 +212,11 @@ fn route(table: &mut Table<'_>) -> Route {
         path: table
             .text("path", "Literal segments, {workspace}, {organisation}, and {*rest} last."),
         exempt: table.flag("exempt", false, "No limit applies, and no limit headers are sent."),
+        anonymous: table.choice(
+            "verify",
+            &[("plane", false), ("none", true)],
+            "none: no token is asked for, whatever [identity] says of the plane.",
+        ),
         limits: table.texts("limits", "The limits that apply, all or nothing."),
         upstream: table.text("upstream", "Where requests go."),
         batch_items_max: table.number(
@@ -298,7 +242,7 @@ fn addresses(table: &mut Table<'_>, key: &str, default: &str, doc: &str) -> Vec<
     texts.iter().filter_map(|text| address(table, text)).collect()
 }
 
-fn address(table: &Table<'_>, text: &At<String>) -> Option<SocketAddr> {
+pub(super) fn address(table: &Table<'_>, text: &At<String>) -> Option<SocketAddr> {
     let parsed = text.value.parse().ok();
     if parsed.is_none() {
         table.fault_at(
@@ -309,8 +253,8 @@ fn address(table: &Table<'_>, text: &At<String>) -> Option<SocketAddr> {
     parsed
 }
 
-fn networks(table: &mut Table<'_>) -> Vec<IpNet> {
-    let texts = table.texts("trusted_proxies", "Networks whose X-Forwarded-For is believed.");
+fn networks(table: &mut Table<'_>, key: &str, doc: &str) -> Vec<IpNet> {
+    let texts = table.texts(key, doc);
     let network = |text: &At<String>| {
         let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
         let parsed = text.value.parse().ok().or_else(single);
@@ -323,16 +267,7 @@ fn networks(table: &mut Table<'_>) -> Vec<IpNet> {
     texts.iter().filter_map(network).collect()
 }
 
-/// Whether `text` is `host:port`, with an address or a name as the host.
-fn is_server(text: &str) -> bool {
-    text.parse::<SocketAddr>().is_ok()
-        || text.rsplit_once(':').is_some_and(|(host, port)| {
-            port.parse::<u16>().is_ok_and(|port| port > 0)
-                && weir_common::directory::is_host(&host.to_ascii_lowercase())
-        })
-}
-
-fn number(value: u64) -> usize {
+pub(super) fn number(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 

@@ -1,5 +1,9 @@
 //! What is said beside the answer that Pingora writes, or in its place.
 
+use pingora_core::protocols::http::date::get_cached_date;
+
+use crate::refuse::Refusal;
+
 /// What a request's answer is to say beside what Pingora writes, or instead.
 #[derive(Debug, Default)]
 pub(super) struct Said {
@@ -30,6 +34,12 @@ impl Said {
         }
         true
     }
+}
+
+/// A whole answer, as bytes, after which the connection closes.
+pub(super) fn last_words(refusal: &Refusal) -> Vec<u8> {
+    let date = get_cached_date();
+    refusal.answer(date.to_str().unwrap_or_default(), "", false, true).bytes
 }
 
 #[cfg(test)]

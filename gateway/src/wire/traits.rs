@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
     TimingDigest, UniqueID, UniqueIDType,
 };
 
@@ -26,7 +26,11 @@ impl UniqueID for Connection {
     }
 }
 
-impl Ssl for Connection {}
+impl Ssl for Connection {
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        self.is_http2.then_some(ALPN::H2)
+    }
+}
 
 impl Peek for Connection {}
 

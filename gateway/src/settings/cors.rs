@@ -1,0 +1,45 @@
+//! Reads who may see a plane's answers in a browser (the CORS protocol of the Fetch standard).
+
+use std::time::Duration;
+
+use weir_common::reader::{At, Table};
+
+use super::read::WAIT;
+
+/// `[planes.<name>.cors]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cors {
+    /// Origins, as `https://app.example.com`, or `*`.
+    pub origins: Vec<At<String>>,
+    /// Whether they may send cookies and see the answer.
+    pub credentials: bool,
+    /// Request headers that they may send; those that they ask for where empty.
+    pub headers: Vec<At<String>>,
+    /// How long a browser may keep the answer to a preflight.
+    pub max_age: Duration,
+}
+
+pub(super) fn cors(table: &mut Table<'_>) -> Option<Cors> {
+    let origins = table.texts("origins", "Origins, as https://app.example.com, or \"*\".");
+    let cors = Cors {
+        credentials: table.flag("credentials", false, "Whether cookies may be sent along."),
+        headers: table.texts("headers", "Request headers that may be sent; any where not given."),
+        max_age: table.span_or(
+            "max_age",
+            WAIT,
+            Duration::from_secs(600),
+            "How long a browser keeps the answer to a preflight.",
+        ),
+        origins,
+    };
+    if !table.is_given() {
+        return None;
+    }
+    if cors.origins.is_empty() {
+        table.fault("cors needs origins, as origins = [\"https://app.example.com\"]");
+    }
+    if cors.credentials && cors.origins.iter().any(|origin| origin.value == "*") {
+        table.fault("browsers take no credentials with \"*\": name the origins");
+    }
+    Some(cors)
+}

@@ -1,0 +1,195 @@
+//! Reads how a client proves who it is.
+
+use std::time::Duration;
+
+use weir_common::reader::{At, Table};
+
+use super::read::{WAIT, number};
+
+/// `[identity]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Where the table starts in the file.
+    pub at: usize,
+    /// How.
+    pub verify: Verify,
+    /// The planes whose routes need a token.
+    pub planes: Vec<At<String>>,
+    /// The claim that names the workspace, or several of them.
+    pub workspace_claim: String,
+    /// The claim that names the organisation.
+    pub organisation_claim: String,
+    /// How long an identity server may take.
+    pub timeout: Duration,
+    /// Verified tokens that are remembered.
+    pub cache_max: usize,
+    /// A file with the root that signs the identity server's certificate, PEM.
+    pub ca: Option<At<String>>,
+}
+
+/// How tokens are verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Not at all: ids from the route are believed, and the upstream authorises.
+    Nothing,
+    /// By their signature (RFC 7519).
+    Jwt(Jwt),
+    /// By asking the server that issued them (RFC 7662).
+    Introspection(Introspection),
+}
+
+/// `[identity.jwt]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jwt {
+    /// Where the keys are (RFC 7517).
+    pub jwks_url: At<String>,
+    /// What `iss` must be.
+    pub issuer: At<String>,
+    /// One of these must be in `aud`.
+    pub audience: Vec<At<String>>,
+    /// Signatures that are taken: RS256, ES256, EdDSA.
+    pub algorithms: Vec<At<String>>,
+    /// How far clocks may differ.
+    pub leeway: Duration,
+    /// How often keys are fetched anew, beside when an unknown one is met.
+    pub refresh: Duration,
+}
+
+/// `[identity.introspection]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Introspection {
+    /// Where tokens are asked about.
+    pub url: At<String>,
+    /// What `iss` must be, where given.
+    pub issuer: Option<At<String>>,
+    /// One of these must be in `aud`, where given.
+    pub audience: Vec<At<String>>,
+    /// Who we are to that server.
+    pub client_id: Option<At<String>>,
+    /// A file with our secret.
+    pub client_secret_file: Option<At<String>>,
+    /// How long a good answer is kept.
+    pub ttl: Duration,
+    /// How long a bad one is.
+    pub negative_ttl: Duration,
+}
+
+pub(super) fn identity(table: &mut Table<'_>) -> Identity {
+    let seconds = Duration::from_secs;
+    let at = table.at();
+    let kinds = [("none", 0), ("jwt", 1), ("introspection", 2)];
+    let doc = "none: the upstream authorises; jwt: by signature; introspection: by asking.";
+    let kind = table.choice("verify", &kinds, doc);
+    let planes = table.texts("planes", "The planes whose routes need a token.");
+    if kind > 0 && planes.is_empty() {
+        table.fault("`planes` is missing: which planes need a token, as planes = [\"control\"]");
+    }
+    let of_jwt = table.table("jwt", "How a token's signature is verified.", |t| jwt(t, kind == 1));
+    let asked = table.table("introspection", "Who is asked about a token.", |table| {
+        introspection(table, kind == 2)
+    });
+    let claim = |table: &mut Table<'_>, key: &str, default: &str, doc: &str| {
+        let claim = table.text(key, doc).map(|claim| claim.value);
+        table.set_default(key, default.into());
+        claim.unwrap_or_else(|| default.to_owned())
+    };
+    Identity {
+        at,
+        verify: match kind {
+            1 => Verify::Jwt(of_jwt),
+            2 => Verify::Introspection(asked),
+            _ => Verify::Nothing,
+        },
+        planes,
+        workspace_claim: claim(
+            table,
+            "workspace_claim",
+            "workspace_id",
+            "The claim with the workspace, or a list of them; dots lead into objects.",
+        ),
+        organisation_claim: claim(
+            table,
+            "organisation_claim",
+            "organisation_id",
+            "The claim with the organisation.",
+        ),
+        timeout: table.span_or("timeout", WAIT, seconds(2), "How long the server may take."),
+        cache_max: number(table.number_or(
+            "cache_max",
+            1..=100_000_000,
+            100_000,
+            "Verified tokens that are remembered, by their hash.",
+        )),
+        ca: table.text("ca", "A PEM file of the root that the server's certificate has."),
+    }
+}
+
+fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
+    let seconds = Duration::from_secs;
+    let at = table.at();
+    let nothing = || At { value: String::new(), at };
+    if needed {
+        for key in ["jwks_url", "issuer", "audience"] {
+            table.need(key);
+        }
+    }
+    let algorithms = table.texts("algorithms", "Signatures taken: RS256, ES256, EdDSA.");
+    table.set_default("algorithms", vec!["RS256", "ES256", "EdDSA"].into());
+    for name in &algorithms {
+        if !["RS256", "ES256", "EdDSA"].contains(&name.value.as_str()) {
+            let text = format!("`{}` is not taken; known: RS256, ES256, EdDSA", name.value);
+            table.fault_at(name.at, text);
+        }
+    }
+    Jwt {
+        jwks_url: table.text("jwks_url", "Where the keys are.").unwrap_or_else(nothing),
+        issuer: table.text("issuer", "What `iss` must be.").unwrap_or_else(nothing),
+        audience: table.texts("audience", "One of these must be in `aud`."),
+        algorithms,
+        leeway: table.span_or(
+            "leeway",
+            Duration::ZERO..=seconds(600),
+            seconds(30),
+            "How far clocks may differ.",
+        ),
+        refresh: table.span_or(
+            "refresh",
+            WAIT,
+            seconds(600),
+            "How often keys are fetched anew, beside when an unknown one is met.",
+        ),
+    }
+}
+
+fn introspection(table: &mut Table<'_>, needed: bool) -> Introspection {
+    let at = table.at();
+    let nothing = || At { value: String::new(), at };
+    if needed {
+        table.need("url");
+    }
+    let client_id = table.text("client_id", "Who we are to that server.");
+    let client_secret_file =
+        table.text("client_secret_file", "A file whose first line is our secret.");
+    if client_id.is_some() != client_secret_file.is_some() {
+        table.fault("`client_id` and `client_secret_file` belong together");
+    }
+    Introspection {
+        url: table.text("url", "Where tokens are asked about.").unwrap_or_else(nothing),
+        issuer: table.text("issuer", "What `iss` must be, where given."),
+        audience: table.texts("audience", "One of these must be in `aud`, where given."),
+        client_id,
+        client_secret_file,
+        ttl: table.span_or(
+            "ttl",
+            WAIT,
+            Duration::from_secs(30),
+            "How long a good answer is kept: as long may a revoked token be taken.",
+        ),
+        negative_ttl: table.span_or(
+            "negative_ttl",
+            WAIT,
+            Duration::from_secs(10),
+            "How long a bad answer is kept.",
+        ),
+    }
+}

@@ -1,0 +1,212 @@
+//! Reads where requests go.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use weir_common::reader::{At, Table};
+
+use super::read::{WAIT, number, small};
+
+/// `[upstreams.<name>]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    /// `host:port`, each.
+    pub servers: Vec<At<String>>,
+    /// The HTTP it speaks.
+    pub speaks: Speaks,
+    /// How it is reached by TLS, where it is.
+    pub tls: Option<Tls>,
+    /// To open a connection.
+    pub connect_timeout: Duration,
+    /// Between two reads of an answer, the first of which waits for its head.
+    pub read_timeout: Duration,
+    /// Between two writes of a request.
+    pub write_timeout: Duration,
+    /// How long a connection is kept for the next request.
+    pub idle_timeout: Duration,
+    /// Servers tried when one does not let us connect.
+    pub tries: usize,
+    /// How servers are asked whether they are well; nothing is sent where not given.
+    pub health: Option<Health>,
+    /// When a server that fails requests is left alone.
+    pub ejection: Ejection,
+}
+
+/// A version of HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaks {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, without TLS by prior knowledge.
+    Http2,
+    /// What both ends agree on by ALPN.
+    Either,
+}
+
+/// How an upstream is reached by TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// The name its certificate must have; the host of `servers` where not given.
+    pub server_name: Option<At<String>>,
+    /// The root it must have; the system's where not given.
+    pub ca: Option<At<String>>,
+    /// What we show.
+    pub certificate: Option<At<String>>,
+    /// The private key to that.
+    pub key: Option<At<String>>,
+}
+
+/// `[upstreams.<name>.health]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// What is asked for.
+    pub path: String,
+    /// How often.
+    pub interval: Duration,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// Bad answers in a row after which a server gets no requests.
+    pub unhealthy_after: u32,
+    /// Good answers in a row after which it does again.
+    pub healthy_after: u32,
+}
+
+/// `[upstreams.<name>.ejection]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ejection {
+    /// Failed requests in a row after which a server rests; 0 is never.
+    pub failures: u32,
+    /// How long, the first time.
+    pub pause: Duration,
+    /// How long at most.
+    pub pause_max: Duration,
+}
+
+pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
+    let seconds = Duration::from_secs;
+    table.require("servers");
+    let servers = table.texts("servers", "host:port; several are balanced.");
+    if table.is_given() && servers.is_empty() {
+        table.fault("an upstream needs at least one server: servers = [\"127.0.0.1:9001\"]");
+    }
+    for server in &servers {
+        if !is_server(&server.value) {
+            table.fault_at(server.at, format!("`{}` is not host:port", server.value));
+        }
+    }
+    let speaks = table.choice(
+        "http",
+        &[("1.1", Speaks::Http1), ("2", Speaks::Http2), ("auto", Speaks::Either)],
+        "The HTTP it speaks; auto: as it says by ALPN, over TLS.",
+    );
+    let tls = tls(table);
+    if speaks == Speaks::Either && tls.is_none() {
+        table.fault("http = \"auto\" is agreed upon by TLS: set tls = true, or http = \"2\"");
+    }
+    Upstream {
+        servers,
+        speaks,
+        tls,
+        connect_timeout: table.span_or(
+            "connect_timeout",
+            WAIT,
+            seconds(2),
+            "To open a connection.",
+        ),
+        read_timeout: table.span_or(
+            "read_timeout",
+            WAIT,
+            seconds(60),
+            "Between two reads of an answer.",
+        ),
+        write_timeout: table.span_or(
+            "write_timeout",
+            WAIT,
+            seconds(30),
+            "Between two writes of a request.",
+        ),
+        idle_timeout: table.span_or(
+            "idle_timeout",
+            WAIT,
+            seconds(4),
+            "How long a connection is kept for the next request: less than the server keeps it.",
+        ),
+        tries: number(table.number_or(
+            "tries",
+            1..=16,
+            3,
+            "Servers tried when one does not let us connect.",
+        )),
+        health: table.table("health", "Asks servers whether they are well.", health),
+        ejection: table.table("ejection", "Rests servers that fail requests.", ejection),
+    }
+}
+
+fn tls(table: &mut Table<'_>) -> Option<Tls> {
+    let is_on = table.flag("tls", false, "Whether it is reached by TLS.");
+    let tls = Tls {
+        server_name: table.text("server_name", "The name that its certificate must have."),
+        ca: table.text("ca", "A PEM file of the root it must have; the system's where not given."),
+        certificate: table.text("client_certificate", "A PEM file: what we show it."),
+        key: table.text("client_key", "A PEM file: the private key to that."),
+    };
+    if tls.certificate.is_some() != tls.key.is_some() {
+        table.fault("`client_certificate` and `client_key` belong together");
+    }
+    for key in ["server_name", "ca", "client_certificate", "client_key"] {
+        if !is_on && table.has(key) {
+            table.fault(format!("`{key}` is of TLS: set tls = true"));
+        }
+    }
+    is_on.then_some(tls)
+}
+
+fn ejection(table: &mut Table<'_>) -> Ejection {
+    let seconds = Duration::from_secs;
+    Ejection {
+        failures: small(table.number_or(
+            "failures",
+            0..=1_000,
+            5,
+            "Failed requests in a row after which a server rests; 0: it never does.",
+        )),
+        pause: table.span_or("pause", WAIT, seconds(5), "How long, the first time; then twice."),
+        pause_max: table.span_or("pause_max", WAIT, seconds(60), "How long at most."),
+    }
+}
+
+fn health(table: &mut Table<'_>) -> Option<Health> {
+    let path = table.text("path", "What is asked for: 200 to 399 is well. Off without.");
+    let seconds = Duration::from_secs;
+    let health = Health {
+        path: path.as_ref().map(|path| path.value.clone()).unwrap_or_default(),
+        interval: table.span_or("interval", WAIT, seconds(5), "How often."),
+        timeout: table.span_or("timeout", WAIT, seconds(1), "How long an answer may take."),
+        unhealthy_after: small(table.number_or(
+            "unhealthy_after",
+            1..=100,
+            3,
+            "Bad answers in a row.",
+        )),
+        healthy_after: small(table.number_or("healthy_after", 1..=100, 2, "Good ones in a row.")),
+    };
+    let Some(path) = path else {
+        if table.is_given() {
+            table.fault("health checks need a path, as path = \"/healthz\"");
+        }
+        return None;
+    };
+    if !path.value.starts_with('/') {
+        table.fault_at(path.at, "a health path starts with `/`");
+    }
+    Some(health)
+}
+
+/// Whether `text` is `host:port`, with an address or a name as the host.
+fn is_server(text: &str) -> bool {
+    text.parse::<SocketAddr>().is_ok()
+        || text.rsplit_once(':').is_some_and(|(host, port)| {
+            port.parse::<u16>().is_ok_and(|port| port > 0)
+                && weir_common::directory::is_host(&host.to_ascii_lowercase())
+        })
+}
