@@ -3,6 +3,7 @@
 //! Its database lies in the folder for temporary files: that should be on a disk, for nothing is
 //! accepted or recorded before it is on it.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,8 +34,10 @@ pub struct Dispatcher {
     pub process: Process,
     /// Where events go; which ones, is to be said.
     pub aim: Aim,
-    api: std::net::SocketAddr,
-    admin: std::net::SocketAddr,
+    /// Where customers call.
+    pub api: SocketAddr,
+    /// Where operators do.
+    pub admin: SocketAddr,
     workspaces: Vec<String>,
 }
 
@@ -42,6 +45,16 @@ impl Dispatcher {
     /// Starts one with this deadline for attempts.
     #[must_use]
     pub fn start(folder: &Folder, program: &Path, deadline: &str, log: bool) -> Self {
+        let log = format!("attempts = \"{}\"", if log { "stdout" } else { "off" });
+        let deadline = format!("deadline = \"{deadline}\"");
+        let own = [("deadline = \"10s\"", deadline), ("attempts = \"stdout\"", log)];
+        Self::start_with(folder, program, &own)
+    }
+
+    /// Starts one in a folder that may hold an earlier one's database, with `own` changes to
+    /// the shipped settings: what they say, and what is to stand there instead.
+    #[must_use]
+    pub fn start_with(folder: &Folder, program: &Path, own: &[(&str, String)]) -> Self {
         let token = token(folder, program);
         let [api, ingest, admin] = [free_address(), free_address(), free_address()];
         let path = |name: &str| format!("\"{}\"", folder.path(name).display());
@@ -56,19 +69,14 @@ impl Dispatcher {
             ("allow_http = false", "allow_http = true".to_owned()),
             ("allow_networks = []", "allow_networks = [\"127.0.0.0/8\"]".to_owned()),
             ("ports = [443, 8443]", "ports = []".to_owned()),
-            ("deadline = \"10s\"", format!("deadline = \"{deadline}\"")),
-            (
-                "attempts = \"stdout\"",
-                format!("attempts = \"{}\"", if log { "stdout" } else { "off" }),
-            ),
         ];
         drop(folder.write("directory.toml", DIRECTORY));
         let mut text = SHIPPED.to_owned();
-        for (shipped, ours) in changes {
+        for (shipped, ours) in changes.iter().chain(own) {
             if !text.contains(shipped) {
                 fail(&format!("config/dispatcher.toml no longer says {shipped}"));
             }
-            text = text.replace(shipped, &ours);
+            text = text.replace(shipped, ours);
         }
         let config = folder.write("dispatcher.toml", &text).display().to_string();
         let mut process =

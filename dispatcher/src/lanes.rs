@@ -12,7 +12,10 @@
 //! 2. A webhook that is paused starts none, one that probes one at a time (invariant 10).
 //! 3. What can start does, in the order in which it could: no lane and no webhook starves.
 //! 4. No delivery is under way twice.
-//! 5. Receivers that keep attempts until their deadline cannot take all places: the last quarter
+//! 5. What is in memory of deliveries that wait is bounded over all webhooks together
+//!    (invariant 13): the more have work the less each may hold, and where that is not enough,
+//!    those that have time hold nothing.
+//! 6. Receivers that keep attempts until their deadline cannot take all places: the last quarter
 //!    is for lanes that have nothing under way.
 //!
 //! # Not here
@@ -32,12 +35,20 @@ use weir_common::rolling::{Log, Quota};
 use weir_common::time::{Moment, Tick};
 
 pub use self::queue::Gate;
-use self::queue::{HELD_MAX, Queue, Turn};
+use self::queue::{Queue, Room, Turn};
 use crate::model::{DeliveryId, LaneId, Ready, WebhookId};
 use crate::store::Fetched;
 
 /// A queue without work is forgotten after this: a webhook with traffic is not read anew each time.
 const IDLE: Duration = Duration::from_secs(120);
+
+/// Deliveries in memory that all webhooks share, in bytes: a quarter of what a dispatcher with
+/// millions waiting may take (DESIGN §5).
+const HELD_BYTES_ALL: usize = 64 << 20;
+
+/// Who cannot start anything for so long can be read from the store again: it is asked a question
+/// a start, where otherwise one question tells of many.
+const FAR: Duration = Duration::from_secs(1);
 
 /// So few places that are out of date are not worth tidying up.
 const HEAP_MIN: usize = 64;
@@ -123,6 +134,8 @@ pub struct Lanes {
     came: u64,
     low: Vec<WebhookId>,
     in_flight: usize,
+    /// What the deliveries in memory take, about.
+    held_bytes: usize,
     /// So many starts on every lane may have left no trace, at the latest then.
     unseen: Option<(usize, Tick)>,
 }
@@ -139,6 +152,7 @@ impl Lanes {
             came: 0,
             low: Vec::new(),
             in_flight: 0,
+            held_bytes: 0,
             unseen: None,
         }
     }
@@ -196,6 +210,7 @@ impl Lanes {
         match self.queues.get_mut(&webhook) {
             Some(queue) => {
                 let before = queue.lane;
+                self.held_bytes -= queue.weight();
                 queue.forget(lane, gate, now);
                 if before != lane {
                     self.lane(before).turns.retain(|one| *one != webhook);
@@ -214,6 +229,7 @@ impl Lanes {
     pub fn close(&mut self, webhook: WebhookId, now: Tick) {
         let Some(queue) = self.queues.get_mut(&webhook) else { return };
         let lane = queue.lane;
+        self.held_bytes -= queue.weight();
         queue.forget(lane, Gate::Closed, now);
         queue.gone = true;
         self.drop_gone(webhook);
@@ -224,8 +240,13 @@ impl Lanes {
         let Some(lane) = self.queues.get(&webhook).filter(gone).map(|queue| queue.lane) else {
             return;
         };
-        self.queues.remove(&webhook);
+        self.remove(webhook);
         self.lane(lane).turns.retain(|one| *one != webhook);
+    }
+
+    fn remove(&mut self, webhook: WebhookId) {
+        let gone = self.queues.remove(&webhook);
+        self.held_bytes -= gone.map_or(0, |queue| queue.weight());
     }
 
     /// Opens or shuts a webhook's gate.
@@ -244,18 +265,24 @@ impl Lanes {
 
     /// Takes in a delivery that is on disk and waits, for a webhook that is known.
     pub fn arrived(&mut self, webhook: WebhookId, ready: Ready, now: Moment) {
+        let room = self.room();
         let Some(queue) = self.queues.get_mut(&webhook) else { return };
-        queue.arrived(ready, now);
+        let before = queue.weight();
+        queue.arrived(ready, room, now);
+        self.held_bytes = self.held_bytes + queue.weight() - before;
         let lane = queue.lane;
         self.put(lane, now.tick);
     }
 
     /// Takes in the store's answer to [`Step::Fetch`].
     pub fn fetched(&mut self, webhook: WebhookId, round: u64, fetched: Fetched, now: Moment) {
+        let room = self.room();
         let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| queue.round == round) else {
             return;
         };
-        queue.answered(fetched, now);
+        let before = queue.weight();
+        queue.answered(fetched, room, now);
+        self.held_bytes = self.held_bytes + queue.weight() - before;
         let lane = queue.lane;
         self.put(lane, now.tick);
     }
@@ -285,13 +312,16 @@ impl Lanes {
         answered: Answered,
         now: Moment,
     ) {
+        let room = self.room();
         let Some(queue) = self.queues.get_mut(&webhook) else { return };
         let Some(counted_on) = queue.ended(delivery, now.tick) else { return };
+        let before = queue.weight();
         match again {
-            Some(ready) => queue.add(ready, now),
+            Some(ready) => queue.add(ready, room, now),
             None if queue.gate == Gate::Probe(Some(delivery)) => queue.gate = Gate::Probe(None),
             None => {}
         }
+        self.held_bytes = self.held_bytes + queue.weight() - before;
         let lane_now = queue.lane;
         let most = self.pace.per_lane;
         self.in_flight -= 1;
@@ -310,10 +340,12 @@ impl Lanes {
 
     /// What is to be done now. To be asked until the answer is to wait.
     pub fn next(&mut self, now: Moment) -> Step {
+        let room = self.room();
         while let Some(webhook) = self.low.pop() {
-            if let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| queue.runs_low()) {
+            let queue = self.queues.get_mut(&webhook).filter(|queue| queue.runs_low(room));
+            if let Some(queue) = queue {
                 let but = queue.ask();
-                return Step::Fetch { webhook, limit: HELD_MAX, but, round: queue.round };
+                return Step::Fetch { webhook, limit: room.count, but, round: queue.round };
             }
         }
         while let Some(&Reverse((due, came, id))) = self.heap.peek() {
@@ -339,6 +371,7 @@ impl Lanes {
     /// Lets a lane do one thing, and puts it where it has something to do next.
     fn serve(&mut self, id: LaneId, due: Tick, now: Tick) -> Option<Step> {
         let quota = self.pace.quota;
+        let room = self.room();
         let crowded = self.in_flight >= self.pace.total - self.pace.total / 4;
         let lane = self.lanes.get_mut(&id)?;
         lane.due = None;
@@ -358,21 +391,25 @@ impl Lanes {
             match queue.turn(now) {
                 Turn::Start if free_at > now => later = sooner(later, free_at),
                 Turn::Start => {
+                    let before = queue.weight();
                     let Some(ready) = queue.take(now) else { continue };
+                    self.held_bytes = self.held_bytes + queue.weight() - before;
                     let _ = lane.starts.charge(quota, 1, now);
                     lane.in_flight += 1;
                     self.in_flight += 1;
-                    if queue.runs_low() {
+                    if queue.runs_low(room) {
                         self.low.push(webhook);
                     }
                     self.put(id, now);
                     let lag = now.since(due);
                     return Some(Step::Start { webhook, lane: id, ready, lag });
                 }
+                // What cannot start for long is not read yet.
+                Turn::Fetch if free_at.since(now) >= FAR => later = sooner(later, free_at),
                 Turn::Fetch => {
                     let (but, round) = (queue.ask(), queue.round);
                     self.put(id, now);
-                    return Some(Step::Fetch { webhook, limit: HELD_MAX, but, round });
+                    return Some(Step::Fetch { webhook, limit: room.count, but, round });
                 }
                 Turn::FetchOne(delivery) => {
                     let (_, round) = (queue.ask(), queue.round);
@@ -384,9 +421,29 @@ impl Lanes {
             }
         }
         if let Some(at) = later {
+            self.shed(id, at.since(now));
             self.put(id, at);
         }
         None
+    }
+
+    /// How much each webhook may have in memory.
+    fn room(&self) -> Room {
+        Room::share(HELD_BYTES_ALL, self.queues.len())
+    }
+
+    /// Lets what a lane holds go that has nothing to do for so long, where all hold too much.
+    fn shed(&mut self, id: LaneId, rest: Duration) {
+        if rest < FAR || self.held_bytes <= HELD_BYTES_ALL / 2 {
+            return;
+        }
+        let Some(lane) = self.lanes.get(&id) else { return };
+        for webhook in &lane.turns {
+            let Some(queue) = self.queues.get_mut(webhook) else { continue };
+            let before = queue.weight();
+            queue.shed();
+            self.held_bytes = self.held_bytes + queue.weight() - before;
+        }
     }
 
     /// What is known of a delivery that waits: whether it is under way, and until when its lane
@@ -437,7 +494,7 @@ impl Lanes {
             .map(|(id, queue)| (*id, queue.lane))
             .collect();
         for (webhook, lane) in &gone {
-            self.queues.remove(webhook);
+            self.remove(*webhook);
             self.lane(*lane).turns.retain(|one| one != webhook);
         }
         if !self.is_in_doubt(now) {

@@ -4,8 +4,7 @@
 //!
 //! 1. No delivery is handed out twice, whatever order the store's answers come in, and however
 //!    late it is told of that a delivery has come.
-//! 2. However many wait, at most [`HELD_MAX`] are in memory, and not more of them than a bounded
-//!    number of bytes.
+//! 2. However many wait, no more than [`Room`] allows are in memory.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,13 +14,37 @@ use crate::model::{DeliveryId, LaneId, Ready};
 use crate::store::Fetched;
 
 /// Deliveries of one webhook in memory. At 100 a minute it is twenty seconds' worth.
-pub(super) const HELD_MAX: usize = 32;
+const HELD_MAX: usize = 32;
 
 /// Bytes of their bodies in memory, unless one alone is larger.
 const HELD_BYTES_MAX: usize = 256 << 10;
 
-/// With so few left in memory more are fetched, while the last of these are under way.
-const LOW: usize = 8;
+/// When a share of what may be held is left, one in so many, more are fetched while the last of
+/// these are under way.
+const LOW_SHARE: usize = 4;
+
+/// What a delivery in memory takes beside its body: itself, its names, its places in maps.
+const HELD_COST: usize = 512;
+
+/// How much one webhook may have in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Deliveries, at least one.
+    pub(super) count: usize,
+    /// Bytes of their bodies, unless one alone is larger.
+    bytes: usize,
+}
+
+impl Room {
+    /// What each of so many webhooks may have in memory of the `bytes` that all share.
+    pub(super) fn share(bytes: usize, webhooks: usize) -> Self {
+        let own = bytes / webhooks.max(1);
+        Self {
+            count: (own / (2 * HELD_COST)).clamp(1, HELD_MAX),
+            bytes: own.clamp(HELD_COST, HELD_BYTES_MAX),
+        }
+    }
+}
 
 /// Whether a webhook's deliveries may be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +103,7 @@ pub(super) struct Queue {
     complete: bool,
     /// When the first that waits is due, where none is held and not all are.
     expected: Tick,
-    asked: Option<Asked>,
+    asked: Option<Box<Asked>>,
     /// The newest delivery that the store has shown. It showed, or has, all older ones as well.
     seen: Option<DeliveryId>,
     /// Tells an answer of the store to a question that was since withdrawn.
@@ -88,7 +111,7 @@ pub(super) struct Queue {
     /// What is under way, and on which lane it counts.
     pub(super) in_flight: HashMap<DeliveryId, LaneId>,
     /// The delivery that probes, once it is known.
-    probe: Option<Held>,
+    probe: Option<Box<Held>>,
     /// When something was last done.
     pub(super) used: Tick,
 }
@@ -167,18 +190,35 @@ impl Queue {
     }
 
     /// Whether it is time to ask for more, before memory runs out of them.
-    pub(super) fn runs_low(&self) -> bool {
+    pub(super) fn runs_low(&self, room: Room) -> bool {
         self.gate == Gate::Open
             && self.asked.is_none()
             && !self.complete
-            && (1..=LOW).contains(&self.held.len())
+            && (1..=room.count / LOW_SHARE).contains(&self.held.len())
+    }
+
+    /// The bytes that its deliveries take in memory, about.
+    pub(super) fn weight(&self) -> usize {
+        self.held_bytes + self.held.len() * HELD_COST
+    }
+
+    /// Lets all go that is held: it is in the store, and will be read when its time comes.
+    pub(super) fn shed(&mut self) {
+        let Some(first) = self.known().map(|(_, held)| held.at).min() else { return };
+        if self.asked.is_some() {
+            return;
+        }
+        self.held.clear();
+        self.held_bytes = 0;
+        self.complete = false;
+        self.expected = first;
     }
 
     /// Notes that the store is asked, and gives what is under way: as far as the store knows, that
     /// still waits.
     pub(super) fn ask(&mut self) -> Vec<DeliveryId> {
         let known_to = self.held.last_key_value().map(|(key, _)| *key);
-        self.asked = Some(Asked { known_to, ..Asked::default() });
+        self.asked = Some(Box::new(Asked { known_to, ..Asked::default() }));
         self.in_flight.keys().copied().collect()
     }
 
@@ -186,7 +226,7 @@ impl Queue {
     pub(super) fn take(&mut self, now: Tick) -> Option<Ready> {
         let held = match self.gate {
             Gate::Closed => None,
-            Gate::Probe(Some(_)) => self.probe.take(),
+            Gate::Probe(Some(_)) => self.probe.take().map(|probe| *probe),
             Gate::Open | Gate::Probe(None) => {
                 let first = self.first_due(now).and_then(|key| self.held.remove(&key));
                 self.held_bytes -= first.as_ref().map_or(0, |held| held.ready.body.len());
@@ -203,20 +243,20 @@ impl Queue {
 
     /// Takes in a delivery that has come, unless the store has shown it in the meantime: it may
     /// have been sent since.
-    pub(super) fn arrived(&mut self, ready: Ready, now: Moment) {
+    pub(super) fn arrived(&mut self, ready: Ready, room: Room, now: Moment) {
         if Some(ready.id) > self.seen {
-            self.add(ready, now);
+            self.add(ready, room, now);
         }
     }
 
     /// Takes in a delivery that is on disk and waits.
-    pub(super) fn add(&mut self, ready: Ready, now: Moment) {
+    pub(super) fn add(&mut self, ready: Ready, room: Room, now: Moment) {
         self.used = now.tick;
         if self.in_flight.contains_key(&ready.id) {
             return;
         }
         if self.gate == Gate::Probe(Some(ready.id)) {
-            self.probe = Some(Held { at: now.tick_at(ready.due), ready });
+            self.probe = Some(Box::new(Held { at: now.tick_at(ready.due), ready }));
             return;
         }
         let key = (ready.due, ready.id);
@@ -227,7 +267,7 @@ impl Queue {
         } else if self.held.is_empty() {
             self.expected = self.expected.min(now.tick_at(ready.due));
         }
-        self.let_go();
+        self.let_go(room);
     }
 
     fn hold(&mut self, ready: Ready, now: Moment) {
@@ -239,10 +279,10 @@ impl Queue {
     }
 
     /// Lets the last ones go while there are too many: they are in the store.
-    fn let_go(&mut self) {
+    fn let_go(&mut self, room: Room) {
         let too_many = |queue: &Self| {
             let many = queue.held.len();
-            many > HELD_MAX || (many > 1 && queue.held_bytes > HELD_BYTES_MAX)
+            many > room.count || (many > 1 && queue.held_bytes > room.bytes)
         };
         while too_many(self) {
             let last = self.held.pop_last();
@@ -255,7 +295,7 @@ impl Queue {
     }
 
     /// Takes in what the store answered.
-    pub(super) fn answered(&mut self, fetched: Fetched, now: Moment) {
+    pub(super) fn answered(&mut self, fetched: Fetched, room: Room, now: Moment) {
         let Some(asked) = self.asked.take() else { return };
         let last = fetched.ready.last().map(|ready| (ready.due, ready.id));
         for ready in fetched.ready {
@@ -273,7 +313,7 @@ impl Queue {
             let beyond = self.held.split_off(&(last.0, DeliveryId(last.1.0.saturating_add(1))));
             self.held_bytes -= beyond.values().map(|held| held.ready.body.len()).sum::<usize>();
         }
-        self.let_go();
+        self.let_go(room);
         if self.held.is_empty() && !self.complete {
             self.expected = now.tick;
         }
@@ -284,7 +324,7 @@ impl Queue {
     pub(super) fn answered_one(&mut self, ready: Option<Ready>, now: Moment) {
         self.asked = None;
         match ready {
-            Some(ready) => self.probe = Some(Held { at: now.tick_at(ready.due), ready }),
+            Some(ready) => self.probe = Some(Box::new(Held { at: now.tick_at(ready.due), ready })),
             None => self.gate = Gate::Probe(None),
         }
     }

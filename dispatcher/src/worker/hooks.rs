@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use log::Level;
 use serde_json::json;
@@ -33,7 +33,8 @@ pub(super) struct Target {
 
 struct Hook {
     webhook: Webhook,
-    target: Arc<Target>,
+    /// There while an attempt is under way: thousands of webhooks may only wait.
+    target: Weak<Target>,
     /// When time alone may bring a notice.
     look_at: Option<UnixTime>,
     /// What was decided by it and is not on disk yet.
@@ -91,15 +92,15 @@ impl Hooks {
             webhook.paused_at = known.paused_at;
             webhook.probing = known.probing;
         }
-        let Ok(url) = Url::parse(&webhook.url) else {
+        if Url::parse(&webhook.url).is_err() {
             let fields = [("webhook", json!(parts.store.ids().webhook(id)))];
             logging::event(Level::Error, "a stored URL cannot be read", &fields);
             return Restored::Open;
-        };
+        }
         let gate = gate_of(&webhook);
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Open };
         lanes.open(id, webhook.lane, gate, due.map(|due| now.tick_at(due)), now.tick);
-        let target = Arc::new(Target { url, secrets: webhook.secrets.clone() });
+        let target = Weak::new();
         self.hooks.insert(id, Hook { webhook, target, look_at: None, unwritten });
         self.plan(id, &parts.force.load().settings.health, now.unix);
         restored
@@ -130,8 +131,16 @@ impl Hooks {
         }
     }
 
-    pub(super) fn target(&self, webhook: WebhookId) -> Option<Arc<Target>> {
-        self.hooks.get(&webhook).map(|hook| hook.target.clone())
+    pub(super) fn target(&mut self, webhook: WebhookId) -> Option<Arc<Target>> {
+        let hook = self.hooks.get_mut(&webhook)?;
+        if let Some(target) = hook.target.upgrade() {
+            return Some(target);
+        }
+        // It was read when the webhook was taken in.
+        let url = Url::parse(&hook.webhook.url).ok()?;
+        let target = Arc::new(Target { url, secrets: hook.webhook.secrets.clone() });
+        hook.target = Arc::downgrade(&target);
+        Some(target)
     }
 
     pub(super) fn webhook(&self, webhook: WebhookId) -> Option<&Webhook> {
