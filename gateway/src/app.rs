@@ -7,7 +7,7 @@
 //!    `shutdown_grace` is over.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,6 @@ use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
 use weir_common::files;
 use weir_common::logging;
 use weir_common::reader::Mistake;
@@ -30,14 +29,13 @@ use weir_common::signals::Signals;
 use weir_common::time::Clock;
 
 use crate::admin::Admin;
-use crate::force::{Config, Force};
+use crate::force::{Config, Force, addresses};
 use crate::limit::key::Seed;
-use crate::listen::{self, Accepted, BindError, Door, Worker};
+use crate::listen::{self, Accepted, BindError, Crowd, Door, Worker};
 use crate::metrics::Metrics;
 use crate::parts::{Parts, Seeds};
 use crate::proxy::Proxy;
 use crate::resume;
-use crate::tls;
 use crate::watch as beside;
 
 /// Idle connections to upstreams that each worker keeps, at most.
@@ -132,7 +130,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
 /// Everything that can fail before the first request, done.
 struct Prepared {
     parts: Arc<Parts>,
-    clients: Vec<(TcpListener, Option<TlsAcceptor>)>,
+    clients: Vec<(TcpListener, Option<SocketAddr>)>,
     admin: TcpListener,
     token: Option<Secret<String>>,
 }
@@ -147,8 +145,8 @@ fn prepare(config: Config) -> Result<Prepared, RunError> {
     for address in &rules.settings.server.http {
         clients.push((listen::bind(*address)?, None));
     }
-    for entry in &rules.settings.server.https {
-        clients.push((listen::bind(entry.address)?, Some(tls::config(entry)?.into())));
+    for address in addresses(&rules.settings.server.https) {
+        clients.push((listen::bind(address)?, Some(address)));
     }
     let admin = listen::bind(rules.settings.server.admin)?;
     let connections_max = room_for(rules.settings.server.caps.connections_max);
@@ -187,24 +185,26 @@ fn beside_requests(parts: &Arc<Parts>) -> JoinSet<()> {
 }
 
 fn accept_clients(
-    listeners: Vec<(TcpListener, Option<TlsAcceptor>)>,
+    listeners: Vec<(TcpListener, Option<SocketAddr>)>,
     workers: &Workers,
     parts: &Arc<Parts>,
     stopping: &watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
 ) -> io::Result<()> {
     let open = Arc::new(AtomicU64::new(0));
-    for (listener, tls) in listeners {
+    let crowd = Arc::new(Crowd::default());
+    for (listener, https) in listeners {
         let address = listener.local_addr()?;
-        let name = if tls.is_some() { "https" } else { "http" };
-        let door = Door { workers: workers.ways.clone(), open: open.clone(), counted: true, tls };
+        let name = if https.is_some() { "https" } else { "http" };
+        let (workers, open, crowd) = (workers.ways.clone(), open.clone(), crowd.clone());
+        let door = Door { workers, open, counted: true, crowd, https };
         tasks.spawn(listen::accept(listener, door, parts.clone(), stopping.clone()));
         announce(name, address);
     }
     Ok(())
 }
 
-fn announce(listener: &str, address: std::net::SocketAddr) {
+fn announce(listener: &str, address: SocketAddr) {
     let fields = [("listener", json!(listener)), ("address", json!(address.to_string()))];
     logging::event(Level::Info, "listening", &fields);
 }
@@ -256,8 +256,8 @@ fn admin_listener(
     let address = listener.local_addr()?;
     let (way, from) = Worker::new();
     let admin = Arc::new(Admin { parts: parts.clone(), token });
-    let door =
-        Door { workers: Arc::new(vec![way]), open: Arc::default(), counted: false, tls: None };
+    let (workers, open, crowd) = (Arc::new(vec![way]), Arc::default(), Arc::default());
+    let door = Door { workers, open, counted: false, crowd, https: None };
     let accepting = listen::accept(listener, door, parts.clone(), stopping.clone());
     let accepting = control.spawn(accepting);
     let serving = control.spawn(listen::serve(admin, from, parts.clone(), stopping.clone()));

@@ -11,6 +11,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::{Map, Value};
 use weir_common::directory::Directory;
 use weir_common::reader::{Document, suggestion};
+use weir_common::time::Clock;
 
 use crate::app::{self, RunError};
 use crate::client::{self, Request};
@@ -142,7 +143,12 @@ impl Command {
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-gateway: {error}")),
             },
             Action::Check(from) => match from.config().load(Seed::new([0; 16])) {
-                Ok(_) => print(&format!("{}: no problems", from.config().name())),
+                Ok((_, origin)) => {
+                    for expired in origin.tls.expired(Clock::system().now().unix) {
+                        let _ = writeln!(io::stderr(), "warning: {expired}");
+                    }
+                    print(&format!("{}: no problems", from.config().name()))
+                }
                 Err(mistakes) => fail(EXIT_USAGE, &RunError::Configuration(mistakes).to_string()),
             },
             Action::Explain(asked) => match asked.config.config().load(Seed::new([0; 16])) {

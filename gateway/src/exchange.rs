@@ -43,6 +43,8 @@ pub struct Exchange {
     pub peer: Option<IpAddr>,
     /// Whether it came over TLS.
     pub secure: bool,
+    /// What the upstream is told of the client's certificate, where it has shown one.
+    pub client_certificate: Option<Arc<str>>,
     /// Its client, behind any proxy that we trust.
     pub client: Option<IpAddr>,
     /// Whom it is for.
@@ -138,6 +140,7 @@ impl Exchange {
             trusts_peer: false,
             peer: None,
             secure: false,
+            client_certificate: None,
             client: None,
             whose: Whose::default(),
             said: ArrayVec::new(),

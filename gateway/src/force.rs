@@ -26,6 +26,7 @@ use crate::limit::key::Seed;
 use crate::metrics::{LimitMeter, Metrics, PlaneMeter};
 use crate::rules::{self, Rules};
 use crate::settings::{self, Settings};
+use crate::tls::{self, Listeners};
 use crate::upstream::Upstream;
 
 /// What a program runs with that finds no file: the ones that ship.
@@ -56,6 +57,8 @@ pub struct Origin {
     directory: String,
     /// Each key's value in force, as given or by default.
     pub effective: Value,
+    /// Certificates and keys, as they are shown to clients.
+    pub tls: Listeners,
 }
 
 /// Where the settings are: a file, or within the program.
@@ -114,19 +117,20 @@ impl Config {
         {
             document.fault(token.at, format!("cannot read `{}`: {why}", token.value));
         }
+        let tls = tls::load(&settings.server.https, &document);
         let directory_name = path.map_or_else(String::new, |path| path.value);
         let of_directory = Document::new(&directory_name, &directory_text);
         let directory = Directory::read(&of_directory);
         let rules = rules::check(settings, &document, &directory, &of_directory, seed);
         let mistakes: Vec<Mistake> =
             document.mistakes().into_iter().chain(of_directory.mistakes()).collect();
-        let origin = Origin { settings: text, directory: directory_text, effective };
+        let origin = Origin { settings: text, directory: directory_text, effective, tls };
         if mistakes.is_empty() { Ok((rules, origin)) } else { Err(mistakes) }
     }
 }
 
 /// The addresses of TLS listeners, each once.
-fn addresses(https: &[settings::Https]) -> Vec<SocketAddr> {
+pub(crate) fn addresses(https: &[settings::Https]) -> Vec<SocketAddr> {
     let mut addresses: Vec<SocketAddr> = https.iter().map(|entry| entry.address).collect();
     addresses.sort();
     addresses.dedup();
@@ -161,7 +165,10 @@ impl Force {
         let planes =
             rules.settings.planes.iter().map(|(name, _)| metrics.plane(&name.value)).collect();
         let limits = rules.limits.iter().map(|limit| metrics.limit(&limit.name)).collect();
-        Self { rules, upstreams, planes, limits, origin }
+        let nothing = Listeners::default();
+        let tls = origin.tls.keeping(earlier.map_or(&nothing, |earlier| &earlier.origin.tls));
+        metrics.certificate_expires.set(tls.expires().map_or(0.0, |seconds| seconds as f64));
+        Self { rules, upstreams, planes, limits, origin: Origin { tls, ..origin } }
     }
 
     /// What the new settings change that only a restart can.

@@ -94,11 +94,16 @@ fn meet(session: &Session, exchange: &mut Exchange) -> bool {
     if let Some(connection) = Connection::of(session.stream()) {
         exchange.peer = Some(connection.peer().ip());
         exchange.secure = connection.is_secure();
+        exchange.client_certificate = connection.client_certificate().cloned();
         return connection.was_repaired();
     }
     // HTTP/2 has many requests on one connection, which is always TLS here.
     exchange.peer = session.client_addr().and_then(|a| a.as_inet()).map(|peer| peer.ip());
     exchange.secure = true;
+    // What `wire` has put there.
+    let certificate = session.digest().and_then(|digest| digest.ssl_digest.as_ref());
+    let certificate = certificate.and_then(|tls| String::from_utf8(tls.cert_digest.clone()).ok());
+    exchange.client_certificate = certificate.map(Arc::from);
     false
 }
 

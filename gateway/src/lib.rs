@@ -7,6 +7,9 @@
 
 pub mod listen;
 
+// core
+pub mod proxy_protocol;
+
 pub mod tls;
 
 pub mod wire;

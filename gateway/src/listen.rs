@@ -5,12 +5,16 @@
 //!
 //! # Invariants
 //!
-//! 1. There are never more than `connections_max` connections; what is beyond is closed at once.
+//! 1. There are never more than `connections_max` connections, nor more of one address than it may
+//!    have; what is beyond is closed at once. One whose handshake goes on counts as any other.
 //! 2. Once a stop has begun nothing more is accepted, and what is in flight is seen to its end.
 //!
 //! # Not here
 //!
 //! What a connection is to Pingora (`wire`), when to stop (`app`).
+
+mod crowd;
+mod greet;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
@@ -27,11 +31,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
 use weir_common::logging;
 
+pub use self::crowd::Crowd;
+use self::crowd::Seat;
+use self::greet::{Failed, Greeted, Manners, greet, is_of, place};
 use crate::parts::Parts;
-use crate::wire::{Allowance, Connection, Socket as Wire};
+use crate::wire::{Allowance, Connection};
 
 /// Connections that the kernel keeps for us until we come to accept them.
 const BACKLOG: i32 = 4_096;
@@ -42,8 +48,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot listen on {address}: {source}; it is set by server.http or server.admin, \
-     and `ss -ltnp` shows who has it"
+    "cannot listen on {address}: {source}; it is set by server.http, server.https or \
+     server.admin, and `ss -ltnp` shows who has it"
 )]
 pub struct BindError {
     /// Which.
@@ -69,7 +75,7 @@ pub fn bind(address: SocketAddr) -> Result<StdListener, BindError> {
 /// A connection on its way to a worker.
 pub struct Accepted {
     socket: StdStream,
-    tls: Option<TlsAcceptor>,
+    manners: Manners,
     peer: SocketAddr,
     place: Place,
 }
@@ -80,6 +86,8 @@ struct Place {
     of_worker: Arc<AtomicU64>,
     /// Where clients' connections are counted; the operator's are not.
     gauge: Option<IntGauge>,
+    /// Its place among those of its address.
+    _seat: Option<Seat>,
 }
 
 impl Drop for Place {
@@ -101,8 +109,10 @@ pub struct Door {
     pub open: Arc<AtomicU64>,
     /// Whether they are clients', and count as such in the metrics.
     pub counted: bool,
-    /// How they begin, where it is TLS.
-    pub tls: Option<TlsAcceptor>,
+    /// How many each address has.
+    pub crowd: Arc<Crowd>,
+    /// The address in the settings, where it is TLS.
+    pub https: Option<SocketAddr>,
 }
 
 /// The way to one worker.
@@ -146,10 +156,25 @@ pub async fn accept(
 
 fn hand_over(socket: TcpStream, peer: SocketAddr, door: &Door, parts: &Parts) {
     let Door { workers, open, .. } = door;
+    let refused = |reason| parts.metrics.connections_refused.with_label_values(&[reason]).inc();
     if open.load(Ordering::Relaxed) >= parts.connections_max {
-        parts.metrics.connections_refused.inc();
-        return;
+        return refused("total");
     }
+    let manners = |has_header| Manners { https: door.https, has_header, crowd: door.crowd.clone() };
+    let (manners, seat) = if door.counted {
+        let force = parts.force.load();
+        let server = &force.rules.settings.server;
+        if is_of(&server.proxy_protocol_from, peer) {
+            (manners(true), None)
+        } else {
+            match place(&door.crowd, peer, server) {
+                Ok(seat) => (manners(false), seat),
+                Err(_) => return refused("address"),
+            }
+        }
+    } else {
+        (manners(false), None)
+    };
     let Some(worker) = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed))
     else {
         return;
@@ -160,10 +185,10 @@ fn hand_over(socket: TcpStream, peer: SocketAddr, door: &Door, parts: &Parts) {
     if let Some(gauge) = &gauge {
         gauge.inc();
     }
-    let place = Place { open: open.clone(), of_worker: worker.load.clone(), gauge };
+    let place = Place { open: open.clone(), of_worker: worker.load.clone(), gauge, _seat: seat };
     // A socket that fails here was closed by its client in the meantime.
     if let Ok(socket) = socket.into_std() {
-        let _ = worker.to.send(Accepted { socket, tls: door.tls.clone(), peer, place });
+        let _ = worker.to.send(Accepted { socket, manners, peer, place });
     }
 }
 
@@ -205,7 +230,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
     parts: Arc<Parts>,
     stop: watch::Receiver<bool>,
 ) {
-    let Accepted { socket, tls, peer, place } = accepted;
+    let Accepted { socket, manners, peer, place } = accepted;
     // A socket that fails here was closed by its client in the meantime.
     let Ok(socket) = TcpStream::from_std(socket) else { return };
     let _ = socket.set_nodelay(true);
@@ -219,12 +244,23 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
         };
         (allowance, server.handshake_timeout)
     };
-    let socket = match tls {
-        None => Wire::Plain(socket),
-        Some(tls) => match tokio::time::timeout(handshake_timeout, tls.accept(socket)).await {
-            Ok(Ok(stream)) => Wire::Tls(Box::new(stream)),
-            Ok(Err(_)) | Err(_) => return,
-        },
+    let takes_time = manners.take_time();
+    let mut stopping = stop.clone();
+    let greeted = tokio::select! {
+        biased;
+        greeted = tokio::time::timeout(handshake_timeout, greet(manners, socket, peer, &parts)) =>
+            greeted.unwrap_or(Err(Failed::Handshake("timeout"))),
+        // There is no request yet that could be seen to its end.
+        _ = stopping.wait_for(|stop| *stop), if takes_time => return,
+    };
+    let Greeted { socket, peer, seat } = match greeted {
+        Ok(greeted) => greeted,
+        Err(Failed::Handshake(reason)) => {
+            return parts.metrics.handshake_failures.with_label_values(&[reason]).inc();
+        }
+        Err(Failed::Crowded) => {
+            return parts.metrics.connections_refused.with_label_values(&["address"]).inc();
+        }
     };
     let connection = Connection::new(
         socket,
@@ -232,7 +268,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
         parts.clock.clone(),
         allowance,
         parts.metrics.refusals.clone(),
-        Box::new(place),
+        Box::new((place, seat)),
     );
     let stream: Stream = Box::new(connection);
     app.process_new(stream, &stop).await;

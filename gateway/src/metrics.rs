@@ -38,8 +38,12 @@ metrics! {
     held_bytes: IntGauge = "batch_held_bytes";
     /// Connections of clients.
     connections: IntGauge = "connections";
-    /// Connections closed at once because there were too many.
-    connections_refused: IntCounter = "connections_refused_total";
+    /// Connections closed at once because there were too many: in total, or of one address.
+    connections_refused: IntCounterVec = "connections_refused_total", "reason";
+    /// PROXY headers and TLS handshakes that came to nothing, by reason.
+    handshake_failures: IntCounterVec = "handshake_failures_total", "reason";
+    /// When the first of the certificates expires, in Unix seconds; 0 without TLS.
+    certificate_expires: Gauge = "certificate_expires_timestamp_seconds";
     /// Connects to a server, and answers of it, that failed.
     upstream_failures: IntCounterVec = "upstream_failures_total", "upstream", "kind";
     /// Whether a server gets requests: 1 or 0.

@@ -175,7 +175,12 @@ impl Parts {
 
     /// Notes when the configuration in force was put there.
     pub fn mark_applied(&self) {
-        let seconds = self.clock.now().unix.0 / 1_000_000;
+        let now = self.clock.now().unix;
+        for expired in self.force.load().origin.tls.expired(now) {
+            let fields = [("detail", json!(expired))];
+            logging::event(log::Level::Warn, "a certificate has expired", &fields);
+        }
+        let seconds = now.0 / 1_000_000;
         self.metrics.config_ok.set(1);
         self.metrics.config_applied.set(f64::from(u32::try_from(seconds).unwrap_or(u32::MAX)));
     }

@@ -58,10 +58,13 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         exchange: &mut Exchange,
     ) -> Result<()> {
+        let requests_max = exchange.force.rules.settings.server.caps.requests_per_connection_max;
+        let mut is_last = !self.parts.ready.load(Ordering::Relaxed);
         if let Some(connection) = Connection::of(session.stream()) {
             connection.head_is_read();
+            is_last |= connection.requests() >= requests_max;
         }
-        if !self.parts.ready.load(Ordering::Relaxed) {
+        if is_last {
             session.set_keepalive(None);
         }
         let body_timeout = exchange.force.rules.settings.server.body_timeout;

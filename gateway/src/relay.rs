@@ -5,7 +5,8 @@
 //!
 //! 1. What the upstream is told of the client is our word, not the client's, unless a trusted
 //!    proxy passed it on.
-//! 2. An answer has our limit headers or none; an upstream's own never pass.
+//! 2. `Client-Cert` is a certificate that we have verified on this connection, or is not there.
+//! 3. An answer has our limit headers or none; an upstream's own never pass.
 //!
 //! # Not here
 //!
@@ -41,11 +42,12 @@ const LIMIT_HEADERS: [&str; 9] = [
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// What nobody may say in a disguise.
-const OURS: [&str; 7] = [
+const OURS: [&str; 9] = [
     "x-forwarded-for",
     "x-forwarded-proto",
     "x-forwarded-host",
@@ -53,10 +55,12 @@ const OURS: [&str; 7] = [
     "x-request-id",
     "forwarded",
     "traceparent",
+    "client-cert",
+    "client-cert-chain",
 ];
 
 /// As many headers as we add.
-const ADDED: usize = 6;
+const ADDED: usize = 7;
 
 /// Completes the head of a request on its way to the upstream.
 ///
@@ -92,6 +96,7 @@ fn complete(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
     remove_limits(headers);
     remove_disguised(headers);
     name_client(headers, exchange)?;
+    show_certificate(headers, exchange)?;
     name_request(headers, exchange)
 }
 
@@ -118,6 +123,16 @@ fn name_client(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
         headers.insert(FORWARDED_PROTO, HeaderValue::from_static(scheme));
         headers.insert(FORWARDED_HOST, host);
         headers.remove("x-real-ip");
+    }
+    Ok(())
+}
+
+/// `Client-Cert` (RFC 9440), whoever the peer is: what it says of a certificate we have not seen.
+fn show_certificate(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
+    headers.remove(&CLIENT_CERT);
+    headers.remove("client-cert-chain");
+    if let Some(certificate) = &exchange.client_certificate {
+        headers.insert(CLIENT_CERT, value(certificate.to_string())?);
     }
     Ok(())
 }

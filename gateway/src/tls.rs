@@ -1,28 +1,312 @@
-//! The certificates that clients are shown.
+//! What clients that come by TLS are shown, and what is asked of them.
 //!
-//! Not here: the sockets they are shown on (`listen`).
+//! # Invariants
+//!
+//! 1. Files are taken all together or not at all: a broken one leaves the earlier ones in force.
+//! 2. A client certificate is verified in each handshake: where one is asked for nothing is
+//!    resumed, and a root that is taken away is out of force with the reload.
+//! 3. What a session costs is bounded: tickets are kept by clients, and what we keep is counted.
+//!
+//! # Not here
+//!
+//! Sockets and deadlines (`listen`), which entries there are (`settings`), how often files are
+//! looked at (`watch`).
 
+mod certificate;
+mod names;
+
+use std::fmt;
 use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use ring::digest::{Context, SHA256};
+use rustls::crypto::CryptoProvider;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier};
+use rustls::{CommonState, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use weir_common::files;
+use weir_common::reader::{At, Document};
+use weir_common::time::UnixTime;
 
-use crate::settings::Https;
+use self::certificate::Pair;
+use self::names::Names;
+use crate::settings::{ClientCertificates, Https};
 
-/// What a listener needs for handshakes, from the first of its entries.
-pub fn config(entry: &Https) -> io::Result<Arc<ServerConfig>> {
-    let unreadable = |path: &str, why: String| io::Error::other(format!("`{path}`: {why}"));
-    let chain = CertificateDer::pem_file_iter(&entry.certificate.value)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|why| unreadable(&entry.certificate.value, why.to_string()))?;
-    let key = PrivateKeyDer::from_pem_file(&entry.key.value)
-        .map_err(|why| unreadable(&entry.key.value, why.to_string()))?;
-    let mut config = ServerConfig::builder()
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .map_err(|why| unreadable(&entry.certificate.value, why.to_string()))?;
+/// Sessions of clients that keep no tickets, at most: a few hundred bytes each.
+const SESSIONS_MAX: usize = 4_096;
+
+/// What rustls keeps of an answer that its client does not take: as much as a kernel's buffer.
+const UNSENT_BYTES_MAX: usize = 64 << 10;
+
+/// A client certificate that is larger is not taken: its header would be no upstream's delight.
+const CLIENT_CERTIFICATE_BYTES_MAX: usize = 8 << 10;
+
+/// What each address needs for handshakes.
+#[derive(Clone, Default)]
+pub struct Listeners(Vec<Listener>);
+
+#[derive(Clone)]
+struct Listener {
+    address: SocketAddr,
+    config: Arc<ServerConfig>,
+    /// What settings and files came to, to see whether they have changed.
+    made_of: Vec<u8>,
+    /// Each certificate's file, and when it is over, in Unix seconds.
+    expiries: Vec<(String, i64)>,
+}
+
+/// Reads the files of all entries; what is wrong with them is left in `document`.
+#[must_use]
+pub fn load(entries: &[Https], document: &Document) -> Listeners {
+    let mut listeners: Vec<Listener> = Vec::new();
+    for entry in entries {
+        if listeners.iter().all(|listener| listener.address != entry.address) {
+            let same: Vec<&Https> = entries.iter().filter(|e| e.address == entry.address).collect();
+            listeners.extend(listener(&same, document));
+        }
+    }
+    Listeners(listeners)
+}
+
+/// The listener of one address, of all its entries.
+fn listener(entries: &[&Https], document: &Document) -> Option<Listener> {
+    let first = *entries.first()?;
+    let faults = document.count();
+    let mut reader = Reader { document, seen: Context::new(&SHA256), provider: ring_provider() };
+    for entry in entries {
+        agree(first, entry, document);
+    }
+    let pairs: Vec<_> =
+        entries.iter().filter_map(|entry| Some((*entry, reader.pair(entry)?))).collect();
+    let clients = first.clients.as_ref();
+    let verifier = clients.and_then(|clients| reader.verifier(clients));
+    let names = named(&pairs, document)?;
+    if document.count() > faults {
+        return None;
+    }
+    let versions: &[_] = match first.tls12 {
+        true => &[&rustls::version::TLS12, &rustls::version::TLS13],
+        false => &[&rustls::version::TLS13],
+    };
+    let builder = ServerConfig::builder_with_provider(reader.provider.clone());
+    let builder = builder.with_protocol_versions(versions).ok()?;
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let config = with_sessions(builder.with_cert_resolver(Arc::new(names)), clients.is_some());
+    let expiries = |(entry, pair): &(&Https, Pair)| (entry.certificate.value.clone(), pair.expires);
+    let asks = format!("{:?}", (first.tls12, clients.map(|clients| clients.required)));
+    reader.seen.update(asks.as_bytes());
+    Some(Listener {
+        address: first.address,
+        config: Arc::new(config),
+        made_of: reader.seen.finish().as_ref().to_vec(),
+        expiries: pairs.iter().map(expiries).collect(),
+    })
+}
+
+fn ring_provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Reads the files of one address.
+struct Reader<'d> {
+    document: &'d Document,
+    /// What has been read, to see whether it has changed.
+    seen: Context,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Reader<'_> {
+    fn pair(&mut self, entry: &Https) -> Option<Pair> {
+        let chain = self.read(&entry.certificate, certificate::chain);
+        let key = self.read(&entry.key, certificate::key);
+        let pair = certificate::pair(chain?, key?, &self.provider);
+        pair.map_err(|why| self.wrong(&entry.certificate, &format!("is not taken: {why}"))).ok()
+    }
+
+    fn verifier(&mut self, clients: &ClientCertificates) -> Option<Arc<dyn ClientCertVerifier>> {
+        let roots = Arc::new(self.read(&clients.ca, certificate::roots)?);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, self.provider.clone());
+        let verifier = match clients.required {
+            true => verifier,
+            false => verifier.allow_unauthenticated(),
+        };
+        let verifier = verifier.build();
+        verifier.map_err(|why| self.wrong(&clients.ca, &format!("is not taken: {why}"))).ok()
+    }
+
+    fn read<T>(
+        &mut self,
+        file: &At<String>,
+        made: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let text = files::read(Path::new(&file.value));
+        let text = text.map_err(|why| format!("cannot be read: {why}"));
+        let text = text.map_err(|why| self.wrong(file, &why)).ok()?;
+        // Lengths keep the end of one file from passing for the start of the next.
+        self.seen.update(&text.len().to_be_bytes());
+        self.seen.update(text.as_bytes());
+        made(&text).map_err(|why| self.wrong(file, &why)).ok()
+    }
+
+    fn wrong(&self, file: &At<String>, why: &str) {
+        self.document.fault(file.at, format!("`{}` {why}", file.value));
+    }
+}
+
+/// What belongs to an address must be the same in all its entries.
+fn agree(first: &Https, entry: &Https, document: &Document) {
+    let clients = |entry: &Https| entry.clients.as_ref().map(|c| (c.ca.value.clone(), c.required));
+    if clients(first) != clients(entry) || first.tls12 != entry.tls12 {
+        let why = "entries of one address must agree in client_ca, client_certificate and tls_min";
+        document.fault(entry.at, why);
+    }
+}
+
+/// Certificates by name; none where there is no certificate.
+fn named(
+    pairs: &[(&Https, Pair)],
+    document: &Document,
+) -> Option<Names<Arc<rustls::sign::CertifiedKey>>> {
+    let (_, first) = pairs.first()?;
+    let mut names = Names::new(first.certified.clone());
+    for (nth, (entry, pair)) in pairs.iter().enumerate() {
+        let fault = |why: String| {
+            document.fault(entry.certificate.at, format!("`{}` {why}", entry.certificate.value));
+        };
+        if nth > 0 && pair.names.is_empty() {
+            fault("names no host (subjectAltName): it would never be shown".to_owned());
+        }
+        for name in &pair.names {
+            let is_own = pair.names.iter().filter(|own| *own == name).count() > 1;
+            if !names.add(name, pair.certified.clone()) && !is_own {
+                fault(format!("is for `{name}`, as is an earlier one of the same address"));
+            }
+        }
+    }
+    Some(names)
+}
+
+fn with_sessions(mut config: ServerConfig, asks_clients: bool) -> ServerConfig {
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    if asks_clients {
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        return config;
+    }
+    config.session_storage = ServerSessionMemoryCache::new(SESSIONS_MAX);
+    // Without luck for a key there are no tickets, and the sessions above are all.
+    if let Ok(ticketer) = rustls::crypto::ring::Ticketer::new() {
+        config.ticketer = ticketer;
+    }
+    config
+}
+
+impl Listeners {
+    /// What handshakes at an address are made with.
+    #[must_use]
+    pub fn config(&self, address: SocketAddr) -> Option<&Arc<ServerConfig>> {
+        self.0.iter().find(|listener| listener.address == address).map(|l| &l.config)
+    }
+
+    /// Goes on with what `earlier` has and is still the same, sessions included.
+    #[must_use]
+    pub fn keeping(mut self, earlier: &Self) -> Self {
+        for listener in &mut self.0 {
+            if let Some(same) = earlier.0.iter().find(|earlier| *earlier == listener) {
+                *listener = same.clone();
+            }
+        }
+        self
+    }
+
+    /// When the first of the certificates is over, in Unix seconds.
+    #[must_use]
+    pub fn expires(&self) -> Option<i64> {
+        self.0.iter().flat_map(|l| &l.expiries).map(|(_, expires)| *expires).min()
+    }
+
+    /// A sentence for each certificate that is over at `now`.
+    #[must_use]
+    pub fn expired(&self, now: UnixTime) -> Vec<String> {
+        let seconds = i64::try_from(now.0 / 1_000_000).unwrap_or(i64::MAX);
+        let expiries = self.0.iter().flat_map(|listener| &listener.expiries);
+        let sentence = |file: &str, expires: i64| {
+            let expired = UnixTime(u64::try_from(expires).unwrap_or(0).saturating_mul(1_000_000));
+            format!("the certificate `{file}` expired at {}", expired.rfc3339())
+        };
+        let over = expiries.filter(|(_, expires)| *expires < seconds);
+        over.map(|(file, expires)| sentence(file, *expires)).collect()
+    }
+}
+
+impl PartialEq for Listener {
+    fn eq(&self, other: &Self) -> bool {
+        (self.address, &self.made_of) == (other.address, &other.made_of)
+    }
+}
+
+impl PartialEq for Listeners {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Listeners {}
+
+impl fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|listener| listener.address)).finish()
+    }
+}
+
+/// A handshake; or why there was none, in a word.
+pub async fn shake(
+    config: Arc<ServerConfig>,
+    socket: TcpStream,
+) -> Result<TlsStream<TcpStream>, &'static str> {
+    let bounded = |connection: &mut rustls::ServerConnection| {
+        connection.set_buffer_limit(Some(UNSENT_BYTES_MAX));
+    };
+    let shaken = TlsAcceptor::from(config).accept_with(socket, bounded).await;
+    let stream = shaken.map_err(|error| reason(&error))?;
+    let certificate = client_certificate(stream.get_ref().1);
+    match certificate.is_some_and(|der| der.len() > CLIENT_CERTIFICATE_BYTES_MAX) {
+        true => Err("client_certificate"),
+        false => Ok(stream),
+    }
+}
+
+/// The certificate that a client has proven to be its own, DER.
+#[must_use]
+pub fn client_certificate(connection: &CommonState) -> Option<&[u8]> {
+    connection.peer_certificates().and_then(|chain| chain.first()).map(AsRef::as_ref)
+}
+
+/// Why a handshake failed, in one of a few words.
+fn reason(error: &io::Error) -> &'static str {
+    use rustls::Error;
+    let of_tls = error.get_ref().and_then(|error| error.downcast_ref::<Error>());
+    match of_tls {
+        None => "closed",
+        Some(Error::AlertReceived(_)) => "alert",
+        Some(Error::NoCertificatesPresented | Error::InvalidCertificate(_)) => "client_certificate",
+        Some(Error::PeerIncompatible(_) | Error::NoApplicationProtocol) => "incompatible",
+        Some(
+            Error::InvalidMessage(_)
+            | Error::PeerMisbehaved(_)
+            | Error::InappropriateMessage { .. }
+            | Error::InappropriateHandshakeMessage { .. }
+            | Error::DecryptError
+            | Error::PeerSentOversizedRecord,
+        ) => "malformed",
+        Some(_) => "other",
+    }
 }

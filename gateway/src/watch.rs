@@ -18,6 +18,7 @@ use weir_common::time::Tick;
 use crate::client;
 use crate::limit::memory::SHARDS;
 use crate::parts::{Parts, Reload};
+use crate::settings::Https;
 use crate::upstream::{Server, Upstream};
 
 /// How often names are resolved anew. Resolvers keep answers for as long as those hold.
@@ -131,7 +132,10 @@ pub async fn reload(parts: &Arc<Parts>) -> Reload {
 fn stamps(parts: &Parts) -> Vec<Stamp> {
     let force = parts.force.load();
     let directory = force.rules.settings.directory.path().map(|path| Path::new(&path.value));
-    parts.config.path.as_deref().into_iter().chain(directory).map(stamp).collect()
+    let https = &force.rules.settings.server.https;
+    let of_tls = https.iter().flat_map(Https::files).map(|file| Path::new(&file.value));
+    let config = parts.config.path.as_deref();
+    config.into_iter().chain(directory).chain(of_tls).map(stamp).collect()
 }
 
 /// Drops states that cannot be told from fresh ones, and lets the busiest fade.

@@ -8,7 +8,7 @@
 //!
 //! 1. A head that is not whole when its deadline comes, or grows past its cap, is answered and
 //!    closed; so is an idle connection closed, without an answer, and one whose client takes
-//!    nothing of what there is for it.
+//!    nothing of what there is for it, be it ours or what TLS keeps of it.
 //! 2. A head is held back until the first bytes of its body, or until we would wait: the two
 //!    leave in one write, and nothing waits for more to be written.
 //! 3. What is to be said beside an answer stands in its head, once: header lines are put in as
@@ -19,6 +19,7 @@
 //! Accepting connections (`listen`), deadlines of request bodies (Pingora's, set in `proxy`).
 
 mod head;
+mod parting;
 mod said;
 mod socket;
 mod traits;
@@ -28,11 +29,12 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use pingora_core::protocols::l4::socket::SocketAddr as PingoraAddress;
 use pingora_core::protocols::{SocketDigest, Stream};
 use prometheus::IntCounterVec;
@@ -41,7 +43,7 @@ use tokio::time::Sleep;
 use weir_common::time::{Clock, Tick};
 
 use self::head::{Head, Phase};
-use self::said::{Said, last_words};
+use self::said::Said;
 pub use self::socket::Socket;
 use crate::refuse::Refusal;
 
@@ -86,6 +88,10 @@ pub struct Connection {
     /// Since when the client has taken nothing of what there is for it.
     stalled_from: Option<Tick>,
     alarm: Option<(Tick, Pin<Box<Sleep>>)>,
+    /// How many requests there have been.
+    requests: AtomicU32,
+    /// The client's certificate as its upstream is told of it, where it has shown one.
+    client_certificate: Option<Arc<str>>,
     /// Something to be dropped with the connection: the room it takes.
     _room: Box<dyn std::any::Any + Send + Sync>,
 }
@@ -106,6 +112,8 @@ impl Connection {
         let idle_from = AtomicU64::new(clock.now().tick.0);
         Self {
             is_http2: socket.speaks_http2(),
+            client_certificate: socket.client_certificate().map(client_cert),
+            requests: AtomicU32::new(0),
             socket,
             met: None,
             peer,
@@ -144,6 +152,18 @@ impl Connection {
         self.socket.is_secure()
     }
 
+    /// The client's certificate as `Client-Cert` has it (RFC 9440), where it has shown one.
+    #[must_use]
+    pub fn client_certificate(&self) -> Option<&Arc<str>> {
+        self.client_certificate.as_ref()
+    }
+
+    /// How many requests there have been, the one in progress included.
+    #[must_use]
+    pub fn requests(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
     /// Whether the request line was mended before we saw it.
     #[must_use]
     pub fn was_repaired(&self) -> bool {
@@ -153,6 +173,7 @@ impl Connection {
     /// Says that the head has been read.
     pub fn head_is_read(&self) {
         self.phase.store(Phase::Request as u8, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
         let mut said = self.said();
         said.awaits_head = true;
         said.lines.clear();
@@ -236,11 +257,11 @@ impl Connection {
     }
 
     /// What came of a write: a client that has taken nothing for too long is given up.
-    fn poll_taken(
+    fn poll_taken<T>(
         &mut self,
         cx: &mut Context<'_>,
-        wrote: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
+        wrote: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
             self.stalled_from = None;
             return wrote;
@@ -269,41 +290,11 @@ impl Connection {
             Some(_) => Poll::Pending,
         }
     }
+}
 
-    /// Writes what is held back, and our last words, as far as the socket takes them.
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let said = self.said.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.held.append(&mut said.answer);
-        if let Some(farewell) = &mut self.farewell {
-            self.held.append(farewell);
-        }
-        while !self.held.is_empty() {
-            let wrote = Pin::new(&mut self.socket).poll_write(cx, &self.held);
-            let sent = ready!(self.poll_taken(cx, wrote))?;
-            self.held.drain(..sent);
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Makes a refusal our last words, unless they have been said already.
-    fn part_with(&mut self, refusal: &Refusal) {
-        if self.farewell.is_none() {
-            self.refusals.with_label_values(&[refusal.reason()]).inc();
-            self.farewell = Some(last_words(refusal));
-        }
-    }
-
-    /// Answers in our own words, and ends the connection.
-    fn part(&mut self, cx: &mut Context<'_>, refusal: Option<Refusal>) -> Poll<io::Result<()>> {
-        if let Some(refusal) = refusal {
-            self.part_with(&refusal);
-        }
-        ready!(self.poll_send(cx))?;
-        Poll::Ready(Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            "the connection's time or room is up",
-        )))
-    }
+/// A certificate as `Client-Cert` has it: base64 between colons (RFC 9440).
+fn client_cert(der: &[u8]) -> Arc<str> {
+    format!(":{}:", BASE64_STANDARD.encode(der)).into()
 }
 
 impl AsyncRead for Connection {
@@ -340,6 +331,9 @@ impl AsyncRead for Connection {
             Poll::Pending => {
                 if !me.held.is_empty() {
                     let _ = me.poll_send(cx)?;
+                }
+                if me.socket.has_unsent() {
+                    let _ = Pin::new(&mut me.socket).poll_flush(cx)?;
                 }
                 match me.poll_patience(cx) {
                     Poll::Pending => Poll::Pending,
@@ -389,11 +383,12 @@ impl AsyncWrite for Connection {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
-        Pin::new(&mut self.socket).poll_flush(cx)
+        let flushed = Pin::new(&mut self.socket).poll_flush(cx);
+        self.poll_taken(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        self.poll_end(cx)
     }
 }

@@ -6,7 +6,8 @@ use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
 use weir_tests::request::{Request, chunk};
 use weir_tests::wait::{self, PATIENCE};
-use weir_tests::world::World;
+
+use super::World;
 
 /// Long enough to tell it from "at once", short enough to wait for.
 const SHORT: Duration = Duration::from_millis(300);
@@ -199,20 +200,14 @@ fn connections_beyond_the_cap_wait_or_are_let_go_until_others_leave() {
     for client in &mut held {
         client.get("/healthz").expect(200);
     }
-    let mut beyond = world.client();
-    let refused = beyond.try_send(Request::get("/healthz").head_bytes()).is_err();
-    let answer = beyond.try_read();
-    assert!(refused || answer.is_err(), "a fourth connection was served: {answer:?}");
+    let served = || world.try_client()?.try_exchange(Request::get("/healthz").head_bytes());
+    let answer = served();
+    assert!(answer.is_err(), "a fourth connection was served: {answer:?}");
     for client in &mut held {
         client.get("/healthz").expect(200);
     }
     held.pop();
-    wait::until("room for another", || {
-        let mut client = world.client();
-        let _ = client.try_send(Request::get("/healthz").head_bytes());
-        client.try_read().ok()
-    })
-    .expect(200);
+    wait::until("room for another", || served().ok()).expect(200);
 }
 
 #[test]

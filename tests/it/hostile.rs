@@ -5,7 +5,8 @@ use std::time::Duration;
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::request::Request;
 use weir_tests::wait;
-use weir_tests::world::World;
+
+use super::World;
 
 const UPGRADE: &str = "GET /v1/workspaces/ws_acme/sock HTTP/1.1\r\nHost: api.localhost\r\n\
     Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
@@ -82,21 +83,4 @@ fn a_name_in_disguise_does_not_pass() {
     let head = world.control.only().head;
     assert_eq!((head.field("x_forwarded_for"), head.field("proxy")), (None, None));
     assert_eq!(head.field("x_custom"), Some("kept"));
-}
-
-#[test]
-fn no_two_requests_are_called_alike_across_a_restart() {
-    let snapshot = "snapshot = \"limits.snapshot\"";
-    let mut world = World::with(|config| config.with("[store]", snapshot));
-    let name = |answer: weir_tests::response::Response| {
-        answer.head.field("x-request-id").map(str::to_owned)
-    };
-    let first = name(world.get("/v1/me"));
-    world.gateway.signal("TERM");
-    world.gateway.wait_for_exit();
-    let config = world.config().to_string();
-    let folder = world.gateway.into_folder();
-    let next =
-        weir_tests::gateway::Gateway::start_in(folder, &config, weir_tests::config::DIRECTORY);
-    assert_ne!(first, name(next.client().get("/v1/me")));
 }

@@ -6,18 +6,23 @@
     clippy::indexing_slicing,
     reason = "a test that cannot go on says why and stops"
 )]
+#![allow(clippy::duplicate_mod, reason = "over_tls tells stories once more, in another world")]
 
 mod batch;
 mod deadlines;
 mod dispatching;
+mod edge;
 mod harness;
 mod hostile;
 mod interleavings;
 mod limits;
 mod operating;
+mod over_tls;
 mod proxying;
 mod real_servers;
 mod shipped;
 mod strangers;
 mod targets;
 mod tidy;
+
+use weir_tests::world::World;

@@ -1,7 +1,13 @@
-//! A client on a raw socket: sends exactly the bytes it is given, reads one answer at a time.
+//! A client on a raw socket, or on TLS over one: sends exactly the bytes it is given, reads one
+//! answer at a time.
 
-use std::io::{self, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use socket2::{Domain, Socket, Type};
 
 use crate::request::Request;
 use crate::response::Response;
@@ -11,7 +17,76 @@ use crate::wire::{Framing, Head, Reader};
 /// One connection to a server.
 #[derive(Debug)]
 pub struct Client {
-    reader: Reader<TcpStream>,
+    reader: Reader<Stream>,
+}
+
+/// What its bytes go through.
+#[derive(Debug)]
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Stream {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => &stream.sock,
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.read(into),
+            Self::Tls(stream) => read_tls(stream, into),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.write(bytes),
+            Self::Tls(stream) => {
+                let count = stream.conn.writer().write(bytes)?;
+                write_tls(stream).map(|()| count)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.flush(),
+            Self::Tls(stream) => write_tls(stream),
+        }
+    }
+}
+
+/// Sends what TLS has to say.
+fn write_tls(stream: &mut StreamOwned<ClientConnection, TcpStream>) -> io::Result<()> {
+    while stream.conn.wants_write() {
+        stream.conn.write_tls(&mut stream.sock)?;
+    }
+    Ok(())
+}
+
+/// Reads on, whether or not the server still takes what we send: an answer may come first.
+fn read_tls(
+    stream: &mut StreamOwned<ClientConnection, TcpStream>,
+    into: &mut [u8],
+) -> io::Result<usize> {
+    loop {
+        match stream.conn.reader().read(into) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            read => return read,
+        }
+        stream.conn.read_tls(&mut stream.sock)?;
+        let processed = stream.conn.process_new_packets();
+        let _ = write_tls(stream);
+        processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    }
 }
 
 impl Client {
@@ -23,16 +98,58 @@ impl Client {
 
     /// Connects to `address`, where it may well be that nobody listens.
     pub fn try_connect(address: &str) -> io::Result<Self> {
-        let stream = TcpStream::connect(address)?;
+        Self::over(TcpStream::connect(address)?)
+    }
+
+    /// Connects from an address of ours: all of 127.0.0.0/8 is.
+    #[track_caller]
+    pub fn connect_from(from: &str, address: &str) -> Self {
+        let (from, to): (IpAddr, SocketAddr) = (from.parse().unwrap(), address.parse().unwrap());
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
+        socket.connect(&to.into()).unwrap_or_else(|error| panic!("connect to {to}: {error}"));
+        Self::over(socket.into()).unwrap()
+    }
+
+    /// Speaks over a connection that is there already.
+    fn over(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { reader: Reader::new(stream) })
+        Ok(Self { reader: Reader::new(Stream::Plain(stream)) })
+    }
+
+    /// Goes on by TLS, and asks for `name`.
+    pub fn try_secured(self, config: &Arc<ClientConfig>, name: &str) -> io::Result<Self> {
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let connection = ClientConnection::new(config.clone(), name).unwrap();
+        let Stream::Plain(socket) = self.reader.into_stream() else { panic!("twice TLS") };
+        let mut stream = StreamOwned::new(connection, socket);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        Ok(Self { reader: Reader::new(Stream::Tls(Box::new(stream))) })
+    }
+
+    /// Goes on by TLS, and asks for `name`.
+    #[track_caller]
+    pub fn secured(self, config: &Arc<ClientConfig>, name: &str) -> Self {
+        let secured = self.try_secured(config, name);
+        secured.unwrap_or_else(|error| panic!("TLS as {name}: {error}"))
+    }
+
+    /// What TLS knows of the connection.
+    #[track_caller]
+    pub fn tls(&self) -> &ClientConnection {
+        match self.reader.stream() {
+            Stream::Tls(stream) => &stream.conn,
+            Stream::Plain(_) => panic!("no TLS here"),
+        }
     }
 
     /// Our end of the connection, as the server sees it.
     pub fn local_address(&self) -> String {
-        self.reader.stream().local_addr().unwrap().to_string()
+        self.reader.stream().socket().local_addr().unwrap().to_string()
     }
 
     /// Sends exactly these bytes.
@@ -43,12 +160,19 @@ impl Client {
 
     /// Sends these bytes to a server that may have hung up.
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
-        self.reader.stream().write_all(bytes.as_ref())
+        let stream = self.reader.stream_mut();
+        stream.write_all(bytes.as_ref())?;
+        stream.flush()
     }
 
     /// Says that nothing more will be sent.
     pub fn finish(&mut self) {
-        self.reader.stream().shutdown(Shutdown::Write).unwrap();
+        let stream = self.reader.stream_mut();
+        if let Stream::Tls(stream) = stream {
+            stream.conn.send_close_notify();
+            stream.flush().unwrap();
+        }
+        stream.socket().shutdown(Shutdown::Write).unwrap();
     }
 
     /// Sends a request and reads the answer.
@@ -152,11 +276,16 @@ impl Client {
             match self.reader.some() {
                 Ok(piece) if piece.is_empty() => return all,
                 Ok(piece) => all.extend(piece),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return all,
+                Err(error) if is_end(&error) => return all,
                 Err(error) => panic!("the server keeps the connection open: {error}"),
             }
         }
     }
+}
+
+/// An end without a word: of TCP, or of TLS.
+fn is_end(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof)
 }
 
 fn status(head: &Head) -> io::Result<u16> {

@@ -53,6 +53,26 @@ impl Gateway {
         &self.http
     }
 
+    /// Where tenants connect by TLS.
+    #[track_caller]
+    pub fn https(&self) -> String {
+        self.process.listening("https")
+    }
+
+    /// The value of a metric, with its labels as they are printed; 0 where it has none yet.
+    #[track_caller]
+    pub fn metric(&self, name: &str) -> f64 {
+        let text = self.ask(&Request::get("/metrics")).expect(200).body;
+        let text = String::from_utf8(text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    /// The memory it really uses, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        self.process.resident_bytes()
+    }
+
     /// Where the operator connects.
     pub fn admin(&self) -> &str {
         &self.admin

@@ -15,11 +15,13 @@
 
 pub mod answer;
 pub mod api;
+pub mod authority;
 pub mod client;
 pub mod config;
 pub mod dispatcher;
 pub mod folder;
 pub mod gateway;
+pub mod haproxy;
 pub mod lines;
 pub mod mailbox;
 #[cfg(all(feature = "model", not(test)))]

@@ -3,6 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use crate::folder::Folder;
 use crate::lines::Lines;
@@ -77,7 +78,13 @@ impl Process {
     /// Waits until the process is gone; `None` when a signal ended it.
     #[track_caller]
     pub fn wait_for_exit(&mut self) -> Option<i32> {
-        let exit = wait::within(wait::PATIENCE, || self.child.try_wait().unwrap());
+        self.wait_for_exit_within(wait::PATIENCE)
+    }
+
+    /// The same for one that takes its time.
+    #[track_caller]
+    pub fn wait_for_exit_within(&mut self, patience: Duration) -> Option<i32> {
+        let exit = wait::within(patience, || self.child.try_wait().unwrap());
         let exit =
             exit.unwrap_or_else(|| panic!("{} does not end:\n{}", self.name, self.stderr.text()));
         exit.code()

@@ -81,9 +81,21 @@ impl<S: Read> Reader<S> {
         Self { stream, ahead: Vec::new() }
     }
 
-    /// The stream underneath, for writing.
+    /// The stream underneath.
     pub fn stream(&self) -> &S {
         &self.stream
+    }
+
+    /// The stream underneath, for writing.
+    pub fn stream_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    /// The stream underneath, of which nothing has been read yet.
+    #[track_caller]
+    pub fn into_stream(self) -> S {
+        assert!(self.ahead.is_empty(), "something was read ahead");
+        self.stream
     }
 
     /// The next message's head; `None` when the peer ended the connection before its first byte.

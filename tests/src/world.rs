@@ -1,9 +1,13 @@
 //! A gateway, and an upstream behind each of the names its configuration gives.
 
+use std::io;
+use std::ops::Deref;
+
+use crate::authority::Authority;
 use crate::client::Client;
 use crate::config::{Config, DIRECTORY};
 use crate::gateway::Gateway;
-use crate::request::{Request, data_host};
+use crate::request::{CONTROL, Request, data_host};
 use crate::response::Response;
 use crate::upstream::Upstream;
 
@@ -18,6 +22,43 @@ pub struct World {
     /// In front of them.
     pub gateway: Gateway,
     config: Config,
+    /// Who signed the gateway's certificate, where clients come by TLS.
+    authority: Option<Authority>,
+}
+
+/// A world whose clients come by TLS, for stories that must not change with it.
+pub struct Secure(World);
+
+impl Secure {
+    /// The default configuration as `change` changes it, and the default directory.
+    #[track_caller]
+    pub fn with(change: impl FnOnce(Config) -> Config) -> Self {
+        let authority = Authority::new();
+        let entry = authority.entry("server", "DNS:api.localhost,DNS:*.auth.localhost");
+        let mut world = World::with(|config| change(config).with("[[server.https]]", &entry));
+        world.authority = Some(authority);
+        Self(world)
+    }
+
+    /// The default configuration and directory.
+    #[track_caller]
+    pub fn new() -> Self {
+        Self::with(|config| config)
+    }
+}
+
+impl Default for Secure {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Deref for Secure {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.0
+    }
 }
 
 impl World {
@@ -44,7 +85,7 @@ impl World {
             .with("[upstreams.dispatcher]", &servers(&dispatcher));
         let config = change(config);
         let gateway = Gateway::start(&config.to_string(), directory);
-        Self { control, data, dispatcher, gateway, config }
+        Self { control, data, dispatcher, gateway, config, authority: None }
     }
 
     /// The configuration the gateway was started with.
@@ -55,7 +96,18 @@ impl World {
     /// A new connection to the gateway.
     #[track_caller]
     pub fn client(&self) -> Client {
-        self.gateway.client()
+        self.try_client().unwrap_or_else(|error| panic!("connect to the gateway: {error}"))
+    }
+
+    /// A new connection to the gateway, which may well close it at once.
+    pub fn try_client(&self) -> io::Result<Client> {
+        match &self.authority {
+            None => Client::try_connect(self.gateway.http()),
+            Some(authority) => {
+                let client = Client::try_connect(&self.gateway.https())?;
+                client.try_secured(&authority.trusted(), CONTROL)
+            }
+        }
     }
 
     /// One request, on a connection of its own.

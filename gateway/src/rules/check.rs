@@ -304,6 +304,13 @@ impl Checker<'_> {
                 "server.admin is not loopback: it needs server.admin_token_file",
             );
         }
+        for entry in &server.https {
+            let is_taken = server.http.contains(&entry.address) || server.admin == entry.address;
+            if is_taken && entry.address.port() != 0 {
+                let why = "is set in server.http or server.admin too: give TLS an address alone";
+                self.document.fault(entry.at, format!("`{}` {why}", entry.address));
+            }
+        }
     }
 }
 

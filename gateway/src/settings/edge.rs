@@ -33,6 +33,14 @@ pub struct ClientCertificates {
     pub required: bool,
 }
 
+impl Https {
+    /// The files it is made of.
+    pub fn files(&self) -> impl Iterator<Item = &At<String>> {
+        let ca = self.clients.as_ref().map(|clients| &clients.ca);
+        [&self.certificate, &self.key].into_iter().chain(ca)
+    }
+}
+
 pub(super) fn https(table: &mut Table<'_>) -> Https {
     for key in ["address", "certificate", "key"] {
         table.require(key);

@@ -9,6 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::tls;
+
 /// An accepted socket.
 #[derive(Debug)]
 pub enum Socket {
@@ -30,6 +32,24 @@ impl Socket {
     /// Whether it is TLS.
     pub(super) fn is_secure(&self) -> bool {
         matches!(self, Self::Tls(_))
+    }
+}
+
+impl Socket {
+    /// The certificate that the client has shown, DER.
+    pub(super) fn client_certificate(&self) -> Option<&[u8]> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => tls::client_certificate(stream.get_ref().1),
+        }
+    }
+
+    /// Whether there is something that was written, and the socket has not taken yet.
+    pub(super) fn has_unsent(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(stream) => stream.get_ref().1.wants_write(),
+        }
     }
 }
 

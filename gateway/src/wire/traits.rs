@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::tls::SslDigest;
 use pingora_core::protocols::{
     ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
     TimingDigest, UniqueID, UniqueIDType,
@@ -29,6 +30,14 @@ impl UniqueID for Connection {
 impl Ssl for Connection {
     fn selected_alpn_proto(&self) -> Option<ALPN> {
         self.is_http2.then_some(ALPN::H2)
+    }
+
+    /// HTTP/2's requests do not see the connection below them, and of its TLS only this: the
+    /// client's certificate travels where its digest would stand, as `Client-Cert` has it.
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        let certificate = self.client_certificate.as_ref()?;
+        let certificate = certificate.as_bytes().to_vec();
+        Some(Arc::new(SslDigest::new("", "", None, None, certificate)))
     }
 }
 

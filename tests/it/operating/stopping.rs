@@ -149,3 +149,19 @@ fn a_kill_loses_no_more_than_counters() {
     gateway.client().get("/v1/workspaces/ws_acme").expect(200);
     assert_eq!(control.requests().len(), 2);
 }
+
+#[test]
+fn no_two_requests_are_called_alike_across_a_restart() {
+    let snapshot = "snapshot = \"limits.snapshot\"";
+    let mut world = World::with(|config| config.with("[store]", snapshot));
+    let name = |answer: weir_tests::response::Response| {
+        answer.head.field("x-request-id").map(str::to_owned)
+    };
+    let first = name(world.get("/v1/me"));
+    world.gateway.signal("TERM");
+    world.gateway.wait_for_exit();
+    let config = world.config().to_string();
+    let folder = world.gateway.into_folder();
+    let next = Gateway::start_in(folder, &config, DIRECTORY);
+    assert_ne!(first, name(next.client().get("/v1/me")));
+}

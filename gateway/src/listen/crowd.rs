@@ -1,0 +1,97 @@
+//! Counts the connections of each address, so that one cannot take every place there is.
+//!
+//! # Invariants
+//!
+//! 1. An address has no more places than it may; an IPv6 /64 is one address.
+//! 2. Memory goes by the connections that are open: an address without any is not remembered.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How many connections each address has.
+#[derive(Debug, Default)]
+pub struct Crowd(Mutex<HashMap<IpAddr, u64>>);
+
+/// A place, given back when dropped.
+#[derive(Debug)]
+pub struct Seat {
+    crowd: Arc<Crowd>,
+    owner: IpAddr,
+}
+
+impl Crowd {
+    /// A place for one more connection of `address`, where it has fewer than `most`.
+    pub fn enter(self: &Arc<Self>, address: IpAddr, most: u64) -> Option<Seat> {
+        let owner = owner(address);
+        let mut counts = self.counts();
+        let count = counts.get(&owner).copied().unwrap_or_default();
+        if count >= most {
+            return None;
+        }
+        counts.insert(owner, count + 1);
+        Some(Seat { crowd: self.clone(), owner })
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut counts = self.crowd.counts();
+        if let Some(count) = counts.get_mut(&self.owner) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.owner);
+            }
+        }
+    }
+}
+
+/// Whom an address belongs to: an IPv6 client has its whole /64.
+fn owner(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_address_has_so_many_places_and_others_have_theirs() {
+        let crowd = Arc::new(Crowd::default());
+        let seats: Vec<_> = (0..3).filter_map(|_| crowd.enter(ip("192.0.2.1"), 2)).collect();
+        assert_eq!(seats.len(), 2);
+        assert!(crowd.enter(ip("::ffff:192.0.2.1"), 2).is_none(), "the same in another spelling");
+        assert!(crowd.enter(ip("192.0.2.2"), 2).is_some());
+        drop(seats);
+        assert!(crowd.enter(ip("192.0.2.1"), 2).is_some());
+    }
+
+    #[test]
+    fn a_64_is_one_address() {
+        let crowd = Arc::new(Crowd::default());
+        let _seat = crowd.enter(ip("2001:db8::1"), 1);
+        assert!(crowd.enter(ip("2001:db8::ffff:0:0:2"), 1).is_none());
+        assert!(crowd.enter(ip("2001:db8:0:1::1"), 1).is_some());
+    }
+
+    #[test]
+    fn who_has_left_is_not_remembered() {
+        let crowd = Arc::new(Crowd::default());
+        let enter = |nth: u32| crowd.enter(std::net::Ipv4Addr::from_bits(nth).into(), 1);
+        let seats: Vec<_> = (0..1_000).filter_map(enter).collect();
+        assert_eq!(crowd.counts().len(), 1_000);
+        drop(seats);
+        assert!(crowd.counts().is_empty());
+    }
+}

@@ -1,0 +1,89 @@
+//! Reads certificates and keys, and says what is wrong with them.
+//!
+//! # Invariants
+//!
+//! 1. A key that does not belong to its certificate is never taken.
+//! 2. No message has anything of a key in it.
+//!
+//! # Not here
+//!
+//! Which certificate a client is shown (`names`), where the files are (`tls`).
+
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// A certificate with its key.
+#[derive(Debug)]
+pub(super) struct Pair {
+    /// What handshakes are made with.
+    pub(super) certified: Arc<CertifiedKey>,
+    /// The host names it is for, in lower case; a wildcard begins with `*.`.
+    pub(super) names: Vec<String>,
+    /// When it is over, in Unix seconds.
+    pub(super) expires: i64,
+}
+
+/// The certificates of a PEM text, at least one.
+pub(super) fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    match chain {
+        Ok(chain) if chain.is_empty() => Err("has no certificate in it".to_owned()),
+        Ok(chain) => Ok(chain),
+        Err(_) => Err("is not PEM from its first to its last line".to_owned()),
+    }
+}
+
+/// The private key of a PEM text.
+pub(super) fn key(pem: &str) -> Result<PrivateKeyDer<'static>, String> {
+    // What the reader says of a line could quote it.
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| {
+        if pem.contains("ENCRYPTED") {
+            "is encrypted: `openssl pkey` writes it as it is read here".to_owned()
+        } else {
+            "has no private key in it".to_owned()
+        }
+    })
+}
+
+/// A certificate, what stands between it and its root, and its key.
+pub(super) fn pair(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    provider: &CryptoProvider,
+) -> Result<Pair, String> {
+    let unreadable = || "its first certificate cannot be read".to_owned();
+    let first = chain.first().ok_or_else(unreadable)?.clone();
+    let certified = CertifiedKey::from_der(chain, key, provider).map_err(|why| match why {
+        rustls::Error::InconsistentKeys(_) => "the key is not that of the certificate".to_owned(),
+        rustls::Error::InvalidCertificate(_) => unreadable(),
+        _ => "the key is of a kind that is not taken: RSA, ECDSA and Ed25519 are".to_owned(),
+    })?;
+    let (_, parsed) = X509Certificate::from_der(&first).map_err(|_| unreadable())?;
+    let alternatives = parsed.subject_alternative_name().map_err(|_| unreadable())?;
+    let alternatives = alternatives.map(|found| found.value.general_names.as_slice());
+    let names = alternatives.unwrap_or_default().iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    });
+    Ok(Pair {
+        names: names.collect(),
+        expires: parsed.validity().not_after.timestamp(),
+        certified: Arc::new(certified),
+    })
+}
+
+/// The roots of a PEM text, at least one.
+pub(super) fn roots(pem: &str) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for root in chain(pem)? {
+        roots.add(root).map_err(|_| "has a certificate that cannot be a root".to_owned())?;
+    }
+    Ok(roots)
+}

@@ -1,0 +1,41 @@
+//! A gateway that faces the internet: how connections reach it, and what each may take.
+
+mod certificates;
+mod clients;
+mod crowds;
+mod drippers;
+mod proxies;
+mod tls;
+mod tools;
+
+use weir_tests::authority::Authority;
+use weir_tests::client::Client;
+use weir_tests::config::Config;
+use weir_tests::world::World;
+
+/// A world with TLS entries of these names and subjects, in this order, and lines of each.
+#[track_caller]
+fn world_of(
+    authority: &Authority,
+    entries: &[(&str, &str)],
+    lines: &str,
+    change: impl FnOnce(Config) -> Config,
+) -> World {
+    World::with(|config| {
+        let add = |config: Config, (name, subjects): &(&str, &str)| {
+            config
+                .with("[[server.https]]", &format!("{}\n{lines}", authority.entry(name, subjects)))
+        };
+        change(entries.iter().fold(config, add))
+    })
+}
+
+/// What every test asks for where names do not matter.
+const NAMES: &str = "DNS:api.localhost,DNS:*.auth.localhost";
+
+/// A connection by TLS.
+#[track_caller]
+fn secured(world: &World, authority: &Authority) -> Client {
+    let client = Client::connect(&world.gateway.https());
+    client.secured(&authority.trusted(), "api.localhost")
+}

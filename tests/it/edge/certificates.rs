@@ -1,0 +1,153 @@
+//! Files of certificates in an operator's hands: taken anew when they change, refused when broken.
+
+use weir_tests::authority::Authority;
+use weir_tests::client::Client;
+use weir_tests::config::{Config, DIRECTORY};
+use weir_tests::folder::Folder;
+use weir_tests::gateway::{self, run};
+use weir_tests::wait;
+use weir_tests::world::World;
+
+use super::{NAMES, secured, world_of};
+
+/// The certificate that a new connection is shown.
+#[track_caller]
+fn shown(world: &World, authority: &Authority) -> Vec<u8> {
+    secured(world, authority).tls().peer_certificates().unwrap()[0].to_vec()
+}
+
+#[test]
+fn a_new_certificate_is_shown_without_a_restart_and_earlier_connections_go_on() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
+    let mut earlier = secured(&world, &authority);
+    earlier.get("/healthz").expect(200);
+    for ask in ["saved", "signal", "request"] {
+        let before = authority.der("server.crt");
+        authority.sign("server", NAMES, 3);
+        assert_ne!(authority.der("server.crt"), before);
+        match ask {
+            "signal" => world.gateway.signal("HUP"),
+            "request" => drop(world.gateway.reload().expect(200)),
+            _ => {}
+        }
+        wait::until(&format!("the new certificate ({ask})"), || {
+            (shown(&world, &authority) == authority.der("server.crt")).then_some(())
+        });
+        earlier.get("/healthz").expect(200);
+    }
+}
+
+#[test]
+fn a_broken_file_is_refused_with_its_place_and_the_earlier_one_is_shown() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
+    let (good, key) = (authority.der("server.crt"), authority.read("server.key"));
+    authority.sign("other", NAMES, 2);
+    let other_key = authority.read("other.key");
+    for (file, text, word) in [
+        ("server.key", other_key.as_str(), "not that of the certificate"),
+        ("server.key", "nothing of the kind", "no private key"),
+        ("server.crt", "", "no certificate"),
+    ] {
+        let before = authority.read(file);
+        authority.write(file, text);
+        let refused = world.gateway.reload();
+        let problems = refused.expect_problem(422)["problems"].to_string();
+        assert!(problems.contains(word), "{problems}");
+        assert!(problems.contains("gateway.toml:"), "{problems}");
+        assert_eq!(shown(&world, &authority), good);
+        assert_eq!(world.gateway.metric("weir_gateway_config_last_reload_successful"), 0.0);
+        authority.write(file, &before);
+        world.gateway.reload().expect(200);
+        assert_eq!(world.gateway.metric("weir_gateway_config_last_reload_successful"), 1.0);
+    }
+    let said = world.gateway.log().text();
+    let secret = |line: &str| line.len() > 20 && said.contains(line);
+    assert!(!key.lines().chain(other_key.lines()).any(secret), "a key was logged");
+}
+
+#[test]
+fn when_the_first_certificate_expires_is_told() {
+    let authority = Authority::new();
+    authority.sign("later", "DNS:later.example", 9);
+    let later = authority.entry_of("later");
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| {
+        config.with("[[server.https]]", &later)
+    });
+    let expires = "weir_gateway_certificate_expires_timestamp_seconds";
+    let from_now = |seconds: f64| seconds - wait::unix_seconds() as f64;
+    let days = from_now(world.gateway.metric(expires)) / 86_400.0;
+    assert!((1.9..2.1).contains(&days), "{days}");
+    authority.sign("server", NAMES, 5);
+    world.gateway.reload().expect(200);
+    let days = from_now(world.gateway.metric(expires)) / 86_400.0;
+    assert!((4.9..5.1).contains(&days), "{days}");
+}
+
+/// What `check` says of entries.
+#[track_caller]
+fn checked(entries: &[String], code: i32) -> String {
+    let folder = Folder::new();
+    let add = |config: Config, entry: &String| config.with("[[server.https]]", entry);
+    folder.write(gateway::CONFIG, &entries.iter().fold(Config::default(), add).to_string());
+    folder.write(gateway::DIRECTORY, DIRECTORY);
+    run(&folder, &["check", "--config", gateway::CONFIG]).expect(code).said()
+}
+
+#[test]
+fn check_finds_what_is_wrong_with_certificates() {
+    let authority = Authority::new();
+    for (name, subjects, days) in [
+        ("server", NAMES, 2),
+        ("again", "DNS:more.example,DNS:API.localhost", 2),
+        ("nameless", "", 2),
+        ("lapsed", "DNS:lapsed.example", -1),
+        ("other", "DNS:other.example", 2),
+    ] {
+        authority.sign(name, subjects, days);
+    }
+    let entry = |name| authority.entry_of(name);
+    let with = |name, lines: &str| format!("{}\n{lines}", entry(name));
+    let ca = format!("client_ca = \"{}\"", authority.path("ca.crt"));
+    let mixed = entry("server").replace("server.key", "other.key");
+    let missing = entry("server").replace("server.crt", "nobody.crt");
+    let swapped = entry("server").replace("server.crt", "server.key");
+    let no_root = with("server", &ca.replace("ca.crt", "server.key"));
+    let disagreeing = [entry("server"), with("other", "tls_min = \"1.3\"")];
+    let unequal = [entry("server"), with("other", &ca)];
+    let taken = entry("server").replace("127.0.0.1:0", "127.0.0.1:7");
+    for (entries, word) in [
+        (vec![missing], "cannot be read"),
+        (vec![mixed], "not that of the certificate"),
+        (vec![swapped], "no certificate"),
+        (vec![no_root], "no certificate"),
+        (vec![entry("server"), entry("again")], "api.localhost"),
+        (vec![entry("server"), entry("server")], "earlier one of the same address"),
+        (vec![entry("server"), entry("nameless")], "names no host"),
+        (disagreeing.to_vec(), "must agree"),
+        (unequal.to_vec(), "must agree"),
+    ] {
+        let said = checked(&entries, 64);
+        assert!(said.contains(word) && said.contains("gateway.toml:"), "{word}: {said}");
+    }
+    checked(&[taken], 0);
+    checked(&[entry("nameless"), entry("other")], 0);
+    let said = checked(&[entry("lapsed")], 0);
+    assert!(said.contains("warning: ") && said.contains("lapsed.crt"), "{said}");
+}
+
+#[test]
+fn a_gateway_starts_with_a_certificate_that_has_expired_and_says_so() {
+    let authority = Authority::new();
+    authority.sign("lapsed", NAMES, -1);
+    let entry = authority.entry_of("lapsed");
+    let world = World::with(|config| config.with("[[server.https]]", &entry));
+    world
+        .gateway
+        .log()
+        .wait("that it has expired", |line| line["message"] == "a certificate has expired");
+    let refused =
+        Client::connect(&world.gateway.https()).try_secured(&authority.trusted(), "api.localhost");
+    assert!(refused.unwrap_err().to_string().contains("Expired"));
+}

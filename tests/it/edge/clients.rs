@@ -1,0 +1,131 @@
+//! Clients that show certificates of their own.
+
+use base64::prelude::{BASE64_STANDARD, Engine};
+use rustls::HandshakeKind;
+use weir_tests::authority::{Authority, VERSIONS};
+use weir_tests::client::Client;
+use weir_tests::request::Request;
+use weir_tests::wait;
+use weir_tests::world::World;
+
+use super::{NAMES, world_of};
+
+/// A world that asks its clients for certificates, which the authority of `clients` signs.
+#[track_caller]
+fn asking(authority: &Authority, clients: &Authority, how: &str) -> World {
+    let lines =
+        format!("client_ca = \"{}\"\nclient_certificate = \"{how}\"", clients.path("ca.crt"));
+    world_of(authority, &[("server", NAMES)], &lines, |config| config)
+}
+
+/// The pair of the authority that the server is trusted by, signed by that of clients.
+#[track_caller]
+fn client_of(authority: &Authority, clients: &Authority, name: &str) {
+    clients.sign(name, "DNS:client.example", 2);
+    for end in ["crt", "key"] {
+        authority.write(&format!("{name}.{end}"), &clients.read(&format!("{name}.{end}")));
+    }
+}
+
+#[test]
+fn only_who_shows_a_certificate_of_the_authority_comes_in_where_it_is_required() {
+    let (authority, clients, strangers) = (Authority::new(), Authority::new(), Authority::new());
+    client_of(&authority, &clients, "client");
+    client_of(&authority, &strangers, "stranger");
+    let world = asking(&authority, &clients, "required");
+    for version in VERSIONS {
+        for (shown, comes_in) in [(Some("client"), true), (None, false), (Some("stranger"), false)]
+        {
+            let config = authority.client(&[version], shown);
+            let client = Client::connect(&world.gateway.https());
+            // In TLS 1.3 a client is done before the server has seen what it shows.
+            let answer = client
+                .try_secured(&config, "api.localhost")
+                .and_then(|mut client| client.try_exchange(Request::get("/healthz").head_bytes()));
+            assert_eq!(answer.is_ok(), comes_in, "{version:?} {shown:?}");
+        }
+    }
+    let failures = "weir_gateway_handshake_failures_total{reason=\"client_certificate\"}";
+    wait::until("four failures", || (world.gateway.metric(failures) == 4.0).then_some(()));
+    assert_eq!(world.control.requests().len(), 2);
+}
+
+#[test]
+fn the_upstream_is_told_of_the_certificate_and_of_no_other() {
+    let (authority, clients) = (Authority::new(), Authority::new());
+    client_of(&authority, &clients, "client");
+    let world = asking(&authority, &clients, "optional");
+    let forged = Request::get("/v1/me")
+        .field("Client-Cert", ":Zm9yZ2Vk:")
+        .field("client_cert", ":Zm9yZ2Vk:")
+        .field("Client-Cert-Chain", ":Zm9yZ2Vk:");
+    let told = || {
+        let head = world.control.requests().pop().unwrap().head;
+        assert_eq!((head.field("client-cert-chain"), head.field("client_cert")), (None, None));
+        head.all("client-cert").into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let real = format!(":{}:", BASE64_STANDARD.encode(clients.der("client.crt")));
+    for (shown, expected) in [(Some("client"), vec![real]), (None, vec![])] {
+        let config = authority.client(VERSIONS, shown);
+        let client = Client::connect(&world.gateway.https());
+        let mut client = client.secured(&config, "api.localhost");
+        for _ in 0..2 {
+            client.call(&forged).expect(200);
+            assert_eq!(told(), expected);
+        }
+    }
+    // Nor is it believed from a client without TLS, or over HTTP/2.
+    world.gateway.client().call(&forged).expect(200);
+    assert_eq!(told(), Vec::<String>::new());
+}
+
+#[test]
+fn over_http2_the_upstream_is_told_the_same() {
+    let (authority, clients) = (Authority::new(), Authority::new());
+    client_of(&authority, &clients, "client");
+    let world = asking(&authority, &clients, "optional");
+    let address = world.gateway.https();
+    let port = address.rsplit(':').next().unwrap();
+    let curl = |shown: bool| {
+        let mut command = std::process::Command::new("curl");
+        command.args(["--silent", "--fail", "--http2", "--cacert", &authority.path("ca.crt")]);
+        command.args(["--resolve", &format!("api.localhost:{port}:127.0.0.1")]);
+        command.args(["--header", "Client-Cert: :Zm9yZ2Vk:", "--output", "/dev/null"]);
+        if shown {
+            let (cert, key) = (authority.path("client.crt"), authority.path("client.key"));
+            command.args(["--cert", &cert, "--key", &key]);
+        }
+        command.arg(format!("https://api.localhost:{port}/v1/me"));
+        weir_tests::real::run(&mut command).expect(0);
+        let head = world.control.requests().pop().unwrap().head;
+        head.field("client-cert").map(str::to_owned)
+    };
+    let real = format!(":{}:", BASE64_STANDARD.encode(clients.der("client.crt")));
+    assert_eq!(curl(true), Some(real));
+    assert_eq!(curl(false), None);
+}
+
+#[test]
+fn an_authority_that_is_taken_away_lets_nobody_in_any_more() {
+    let (authority, clients, next) = (Authority::new(), Authority::new(), Authority::new());
+    client_of(&authority, &clients, "client");
+    let world = asking(&authority, &clients, "required");
+    for version in VERSIONS {
+        let old_ca = clients.read("ca.crt");
+        let config = authority.client(&[version], Some("client"));
+        let comes_in = || {
+            let client = Client::connect(&world.gateway.https());
+            let mut client = client.try_secured(&config, "api.localhost").ok()?;
+            client.try_exchange(Request::get("/healthz").head_bytes()).ok()?;
+            client.tls().handshake_kind()
+        };
+        // Each is shown and verified anew: nothing is resumed.
+        assert_eq!(comes_in(), Some(HandshakeKind::Full));
+        assert_eq!(comes_in(), Some(HandshakeKind::Full));
+        clients.write("ca.crt", &next.read("ca.crt"));
+        world.gateway.reload().expect(200);
+        assert_eq!(comes_in(), None, "{version:?}");
+        clients.write("ca.crt", &old_ca);
+        world.gateway.reload().expect(200);
+    }
+}

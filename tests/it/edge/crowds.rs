@@ -1,0 +1,93 @@
+//! One address cannot take every place, one connection cannot go on for ever.
+
+use weir_tests::authority::Authority;
+use weir_tests::client::Client;
+use weir_tests::request::Request;
+use weir_tests::wait;
+use weir_tests::world::World;
+
+use super::{NAMES, world_of};
+
+const REFUSED: &str = "weir_gateway_connections_refused_total{reason=\"address\"}";
+
+/// Whether a connection is served.
+fn is_served(mut client: Client) -> Option<Client> {
+    client.try_exchange(Request::get("/healthz").head_bytes()).ok().map(|_| client)
+}
+
+#[test]
+fn an_address_has_so_many_connections_and_others_have_theirs() {
+    let world = World::with(|config| config.with("[server]", "connections_per_address_max = 3"));
+    let http = world.gateway.http();
+    let from = |address| is_served(Client::connect_from(address, http));
+    let mut held: Vec<Client> = (0..3).map(|_| from("127.0.0.5").unwrap()).collect();
+    assert!(from("127.0.0.5").is_none(), "a fourth connection of one address was served");
+    assert!(from("127.0.0.6").is_some());
+    assert_eq!(world.gateway.metric(REFUSED), 1.0);
+    held.pop();
+    wait::until("room for another", || from("127.0.0.5"));
+}
+
+#[test]
+fn a_trusted_proxy_has_as_many_as_there_are() {
+    let world = World::with(|config| {
+        let lines = "connections_per_address_max = 1\ntrusted_proxies = [\"127.0.0.5\"]";
+        config.with("[server]", lines)
+    });
+    let from = |address| is_served(Client::connect_from(address, world.gateway.http()));
+    let held: Vec<_> = (0..5).filter_map(|_| from("127.0.0.5")).collect();
+    assert_eq!(held.len(), 5);
+    let first = from("127.0.0.6");
+    assert!(first.is_some() && from("127.0.0.6").is_none());
+}
+
+#[test]
+fn whoever_has_not_ended_its_handshake_counts_too() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| {
+        config.with("[server]", "connections_per_address_max = 2\nconnections_max = 3")
+    });
+    let https = world.gateway.https();
+    let silent = ["127.0.0.5", "127.0.0.5", "127.0.0.6"];
+    let held: Vec<_> = silent.iter().map(|from| Client::connect_from(from, &https)).collect();
+    wait::until("three connections", || {
+        (world.gateway.metric("weir_gateway_connections") == 3.0).then_some(())
+    });
+    let mut refused = Client::connect_from("127.0.0.7", &https);
+    assert_eq!(refused.read_to_end(), b"");
+    let total = "weir_gateway_connections_refused_total{reason=\"total\"}";
+    assert_eq!(world.gateway.metric(total), 1.0);
+    drop(held);
+    wait::until("all of them gone", || {
+        (world.gateway.metric("weir_gateway_connections") == 0.0).then_some(())
+    });
+    let held = [(); 2].map(|()| Client::connect_from("127.0.0.5", &https));
+    let mut refused = Client::connect_from("127.0.0.5", &https);
+    assert_eq!(refused.read_to_end(), b"");
+    assert_eq!(world.gateway.metric(REFUSED), 1.0);
+    drop(held);
+}
+
+#[test]
+fn the_last_request_of_a_connection_is_told_so() {
+    let lines = "requests_per_connection_max = 3";
+    let world = World::with(|config| config.with("[server]", lines));
+    // What we answer ourselves counts as well, and says the same.
+    for target in ["/healthz", "/nowhere/../to/go"] {
+        let mut client = world.client();
+        for nth in 1..=3 {
+            let answer = client.get(target);
+            let closes = answer.head.field("connection") == Some("close");
+            assert_eq!(closes, nth == 3, "{target}, answer {nth}: {:?}", answer.head);
+        }
+        client.expect_end();
+    }
+    let raised = world.config().with("[server]", "requests_per_connection_max = 5");
+    world.gateway.write_config(&raised.to_string());
+    world.gateway.reload().expect(200);
+    let mut client = world.client();
+    let closes =
+        |answer: weir_tests::response::Response| answer.head.field("connection") == Some("close");
+    let told: Vec<bool> = (0..5).map(|_| closes(client.get("/healthz"))).collect();
+    assert_eq!(told, [false, false, false, false, true]);
+}

@@ -1,0 +1,62 @@
+//! Thousands that drip: each is closed at its deadline, and leaves nothing behind.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use weir_tests::authority::Authority;
+use weir_tests::wait;
+
+use super::{NAMES, secured, world_of};
+
+const MANY: usize = 2_000;
+
+#[test]
+fn thousands_that_drip_are_closed_at_their_deadlines_and_leave_nothing_behind() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| {
+        let lines = "head_timeout = \"3s\"\nhandshake_timeout = \"3s\"\n\
+            connections_per_address_max = 100000";
+        config.with("[server]", lines)
+    });
+    let mut before = 0;
+    // What the first lot leaves is the allocator's; the second must not add to it.
+    for lot in 0..2 {
+        drip(&[world.gateway.http().to_owned(), world.gateway.https()]);
+        wait::until("all of them closed", || {
+            (world.gateway.metric("weir_gateway_connections") == 0.0).then_some(())
+        });
+        secured(&world, &authority).get("/healthz").expect(200);
+        let now = world.gateway.resident_bytes();
+        assert!(lot == 0 || now < before + (8 << 20), "{before} bytes, then {now}");
+        before = now;
+    }
+    let late = "weir_gateway_handshake_failures_total{reason=\"timeout\"}";
+    assert_eq!(world.gateway.metric(late), (2 * MANY / 2) as f64);
+    let late = "weir_gateway_refusals_total{reason=\"head-timeout\"}";
+    assert_eq!(world.gateway.metric(late), (2 * MANY / 2) as f64);
+}
+
+/// Opens many connections to either address, and sends each a byte a second until all are closed.
+#[track_caller]
+fn drip(addresses: &[String; 2]) {
+    let open = |nth: usize| {
+        let mut socket = TcpStream::connect(&addresses[nth % 2]).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        // The beginnings of a request, and of a record of 512 bytes.
+        let beginning: &[u8] =
+            if nth.is_multiple_of(2) { b"GET /" } else { &[22, 3, 1, 2, 0, 1, 0, 1, 252] };
+        socket.write_all(beginning).unwrap();
+        Some(socket)
+    };
+    let mut sockets: Vec<Option<TcpStream>> = (0..MANY).map(open).collect();
+    wait::until("every connection to be closed", || {
+        wait::pass(Duration::from_millis(500));
+        for slot in &mut sockets {
+            if slot.as_mut().is_some_and(|socket| socket.write_all(b"3").is_err()) {
+                *slot = None;
+            }
+        }
+        sockets.iter().all(Option::is_none).then_some(())
+    });
+}

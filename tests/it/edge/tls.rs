@@ -1,0 +1,196 @@
+//! Handshakes: versions, names, sessions, and what of them is told.
+
+use rustls::HandshakeKind;
+use weir_tests::authority::{Authority, VERSIONS};
+use weir_tests::client::Client;
+use weir_tests::wait;
+
+use super::{NAMES, secured, world_of};
+
+/// Whose certificate a client is shown that asks for this name.
+#[track_caller]
+fn shown(authority: &Authority, address: &str, name: &str) -> String {
+    // Only whoever is named so is taken, so the one who is taken is told.
+    let client = Client::connect(address).try_secured(&authority.trusted(), name);
+    match client {
+        Ok(client) => {
+            let first = client.tls().peer_certificates().unwrap()[0].to_vec();
+            let names = ["one", "two", "three"];
+            let is_it = |one: &&&str| authority.der(&format!("{one}.crt")) == first;
+            names.iter().find(is_it).unwrap().to_string()
+        }
+        Err(error) => {
+            assert!(error.to_string().contains("not valid for name"), "{error}");
+            "another's".to_owned()
+        }
+    }
+}
+
+#[test]
+fn of_several_certificates_the_name_that_is_asked_for_chooses() {
+    let authority = Authority::new();
+    let entries = [
+        ("one", "DNS:first.example,IP:127.0.0.1"),
+        ("two", "DNS:api.localhost,DNS:*.auth.localhost"),
+        ("three", "DNS:acme.auth.localhost"),
+    ];
+    let world = world_of(&authority, &entries, "", |config| config);
+    let address = world.gateway.https();
+    let shown = |name| shown(&authority, &address, name);
+    assert_eq!(shown("api.localhost"), "two");
+    assert_eq!(shown("in_acme.auth.localhost"), "two");
+    assert_eq!(shown("acme.auth.localhost"), "three");
+    assert_eq!(shown("first.example"), "one");
+    // An address is asked for without a name, and has the first.
+    assert_eq!(shown("127.0.0.1"), "one");
+    assert_eq!(shown("nobody.example"), "another's");
+    let listeners = world.gateway.log().json();
+    let listens = |line: &&serde_json::Value| line["listener"] == "https";
+    assert_eq!(listeners.iter().filter(listens).count(), 1, "one address is one listener");
+}
+
+#[test]
+fn both_versions_are_taken_and_the_older_one_only_where_it_may_be() {
+    let authority = Authority::new();
+    for (lines, older) in [("tls_min = \"1.2\"", true), ("tls_min = \"1.3\"", false)] {
+        let world = world_of(&authority, &[("server", NAMES)], lines, |config| config);
+        for version in VERSIONS {
+            let config = authority.client(&[version], None);
+            let client = Client::connect(&world.gateway.https());
+            let client = client.try_secured(&config, "api.localhost");
+            let expected = older || version.version == rustls::ProtocolVersion::TLSv1_3;
+            assert_eq!(client.is_ok(), expected, "{lines} {version:?}");
+            if let Ok(mut client) = client {
+                client.get("/healthz").expect(200);
+            }
+        }
+        let failures = "weir_gateway_handshake_failures_total{reason=\"incompatible\"}";
+        let expected = if older { 0.0 } else { 1.0 };
+        wait::until("the failure", || (world.gateway.metric(failures) == expected).then_some(()));
+    }
+}
+
+#[test]
+fn a_session_is_resumed_in_both_versions() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
+    for version in VERSIONS {
+        let config = authority.client(&[version], None);
+        let kind = || {
+            let client = Client::connect(&world.gateway.https());
+            let mut client = client.secured(&config, "api.localhost");
+            client.get("/healthz").expect(200);
+            client.tls().handshake_kind()
+        };
+        assert_eq!(kind(), Some(HandshakeKind::Full), "{version:?}");
+        assert_eq!(kind(), Some(HandshakeKind::Resumed), "{version:?}");
+        // What has nothing to do with TLS leaves sessions as they are.
+        world.gateway.write_config(&format!("{}\n# another\n", world.config()));
+        world.gateway.reload().expect(200);
+        assert_eq!(kind(), Some(HandshakeKind::Resumed), "{version:?}");
+    }
+}
+
+#[test]
+fn the_upstream_is_told_that_its_client_came_by_tls() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
+    secured(&world, &authority).get("/v1/me").expect(200);
+    let head = world.control.only().head;
+    assert_eq!(head.field("x-forwarded-proto"), Some("https"));
+    assert!(head.field("forwarded").unwrap().contains("proto=https"));
+    let line = world.gateway.access_log().wait("the request", |line| line["path"] == "/v1/me");
+    assert_eq!(line["status"], 200);
+}
+
+#[test]
+fn whatever_is_no_handshake_is_counted_by_its_reason() {
+    let authority = Authority::new();
+    let short = |config: weir_tests::config::Config| {
+        config.with("[server]", "handshake_timeout = \"300ms\"")
+    };
+    let world = world_of(&authority, &[("server", NAMES)], "", short);
+    let address = world.gateway.https();
+    let counted = |reason: &str, what: &str| {
+        let name = format!("weir_gateway_handshake_failures_total{{reason=\"{reason}\"}}");
+        wait::until(what, || (world.gateway.metric(&name) >= 1.0).then_some(()));
+    };
+    let mut plain = Client::connect(&address);
+    plain.send("GET / HTTP/1.1\r\nHost: api.localhost\r\n\r\n");
+    let said = plain.read_to_end();
+    assert!(!said.starts_with(b"HTTP"), "no HTTP without TLS: {said:?}");
+    counted("malformed", "HTTP where TLS is spoken");
+    drop(Client::connect(&address));
+    counted("closed", "a client that leaves");
+    let mut silent = Client::connect(&address);
+    assert_eq!(silent.read_to_end(), b"");
+    counted("timeout", "a client that says nothing");
+    let stranger = Authority::new();
+    let refused = Client::connect(&address).try_secured(&stranger.trusted(), "api.localhost");
+    assert!(refused.is_err());
+    counted("alert", "a client that does not trust us");
+    wait::until("all of them gone", || {
+        (world.gateway.metric("weir_gateway_connections") == 0.0).then_some(())
+    });
+    secured(&world, &authority).get("/healthz").expect(200);
+}
+
+#[test]
+fn a_handshake_that_drips_is_given_up_on_however_steadily() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| {
+        config.with("[server]", "handshake_timeout = \"500ms\"")
+    });
+    let mut client = Client::connect(&world.gateway.https());
+    let before = wait::now();
+    // The beginning of a record of 512 bytes, and then a byte at a time.
+    client.send([22, 3, 1, 2, 0, 1, 0, 1, 252]);
+    let ended = wait::within(wait::PATIENCE, || {
+        wait::pass(std::time::Duration::from_millis(50));
+        client.try_send([3]).err()
+    });
+    assert!(ended.is_some(), "50 ms between two bytes keep a connection for ever");
+    assert!(before.elapsed().as_secs() < 10, "{:?}", before.elapsed());
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_handshake() {
+    let authority = Authority::new();
+    let mut world = world_of(&authority, &[("server", NAMES)], "", |config| {
+        config.with("[server]", "handshake_timeout = \"60s\"")
+    });
+    let silent = Client::connect(&world.gateway.https());
+    wait::until("the connection to be accepted", || {
+        (world.gateway.metric("weir_gateway_connections") == 1.0).then_some(())
+    });
+    let before = wait::now();
+    world.gateway.signal("TERM");
+    assert_eq!(world.gateway.wait_for_exit(), Some(0));
+    assert!(before.elapsed().as_secs() < 10, "{:?}", before.elapsed());
+    drop(silent);
+}
+
+#[test]
+fn curl_agrees_on_versions_and_protocols() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
+    let address = world.gateway.https();
+    let port = address.rsplit(':').next().unwrap();
+    let curl = |options: &str| {
+        let mut command = std::process::Command::new("curl");
+        command.args(["--silent", "--cacert", &authority.path("ca.crt")]);
+        command.args(["--write-out", "%{http_code} %{http_version}", "--output", "/dev/null"]);
+        command.args(["--resolve", &format!("api.localhost:{port}:127.0.0.1")]);
+        command.args(options.split(' ').filter(|option| !option.is_empty()));
+        command.arg(format!("https://api.localhost:{port}/healthz"));
+        let finished = weir_tests::real::run(&mut command);
+        (finished.code, finished.stdout)
+    };
+    let answered = |version: &str| (Some(0), format!("200 {version}"));
+    assert_eq!(curl("--http1.1 --tlsv1.2 --tls-max 1.2"), answered("1.1"));
+    assert_eq!(curl("--http1.1 --tlsv1.3"), answered("1.1"));
+    assert_eq!(curl("--http2"), answered("2"));
+    // 35: the handshake fails.
+    assert_eq!(curl("--tls-max 1.1").0, Some(35));
+    assert_eq!(curl("--tlsv1.0 --tls-max 1.0 --ciphers DEFAULT@SECLEVEL=0").0, Some(35));
+}

@@ -1,0 +1,143 @@
+//! An authority of a test's own, made with the openssl that everybody has: what it signs, and
+//! clients that trust it.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+
+use crate::folder::Folder;
+use crate::real;
+
+/// How keys are made: small ones, in no time.
+const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+
+/// Both versions that are taken.
+pub const VERSIONS: &[&SupportedProtocolVersion] =
+    &[&rustls::version::TLS12, &rustls::version::TLS13];
+
+/// An authority: `ca.crt`, `ca.key`, and what it has signed, in a folder.
+#[derive(Debug)]
+pub struct Authority {
+    folder: Folder,
+}
+
+impl Authority {
+    /// A new one.
+    #[track_caller]
+    pub fn new() -> Self {
+        let authority = Self { folder: Folder::new() };
+        authority.openssl(&format!(
+            "req -x509 {KEY} -keyout ca.key -out ca.crt -days 2 -subj /CN=weir-test-ca \
+             -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign"
+        ));
+        authority
+    }
+
+    /// Signs `name.crt` with `name.key`, for names as in `DNS:a.example,IP:127.0.0.1`; it is
+    /// valid for `days`, which may be over.
+    #[track_caller]
+    pub fn sign(&self, name: &str, subjects: &str, days: i32) {
+        let key = if self.folder.path(&format!("{name}.key")).exists() {
+            format!("-key {name}.key")
+        } else {
+            format!("{KEY} -keyout {name}.key")
+        };
+        self.openssl(&format!("req -new {key} -out {name}.csr -subj /CN={name}"));
+        let names = match subjects {
+            "" => "basicConstraints=CA:FALSE\n".to_owned(),
+            names => format!("subjectAltName={names}\n"),
+        };
+        self.folder.write(&format!("{name}.ext"), &names);
+        self.openssl(&format!(
+            "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial \
+             -out {name}.new -days {days} -extfile {name}.ext"
+        ));
+        let signed = self.read(&format!("{name}.new"));
+        self.folder.write(&format!("{name}.crt"), &signed);
+    }
+
+    /// Signs for two days, and gives the lines of an entry at a port of its own.
+    #[track_caller]
+    pub fn entry(&self, name: &str, subjects: &str) -> String {
+        self.sign(name, subjects, 2);
+        self.entry_of(name)
+    }
+
+    /// The lines of an entry of what was signed.
+    pub fn entry_of(&self, name: &str) -> String {
+        format!(
+            "address = \"127.0.0.1:0\"\ncertificate = \"{}\"\nkey = \"{}\"",
+            self.path(&format!("{name}.crt")),
+            self.path(&format!("{name}.key"))
+        )
+    }
+
+    /// Where a file of this name is.
+    pub fn path(&self, name: &str) -> String {
+        self.folder.path(name).display().to_string()
+    }
+
+    /// What stands in a file.
+    #[track_caller]
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path(name)).unwrap()
+    }
+
+    /// Replaces a file.
+    pub fn write(&self, name: &str, text: &str) {
+        self.folder.write(name, text);
+    }
+
+    /// A certificate's bytes.
+    #[track_caller]
+    pub fn der(&self, name: &str) -> Vec<u8> {
+        CertificateDer::from_pem_file(self.folder.path(name)).unwrap().to_vec()
+    }
+
+    /// A client that trusts this authority, and shows nothing of its own.
+    #[track_caller]
+    pub fn trusted(&self) -> Arc<ClientConfig> {
+        self.client(VERSIONS, None)
+    }
+
+    /// A client that trusts this authority, speaks these versions, and shows a certificate.
+    #[track_caller]
+    pub fn client(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        shown: Option<&str>,
+    ) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.folder.path("ca.crt")).unwrap()).unwrap();
+        let ring = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(ring);
+        let builder =
+            builder.with_protocol_versions(versions).unwrap().with_root_certificates(roots);
+        let mut config = match shown {
+            None => builder.with_no_client_auth(),
+            Some(name) => {
+                let file = |end: &str| self.folder.path(&format!("{name}.{end}"));
+                let chain = vec![CertificateDer::from_pem_file(file("crt")).unwrap()];
+                let key = PrivateKeyDer::from_pem_file(file("key")).unwrap();
+                builder.with_client_auth_cert(chain, key).unwrap()
+            }
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Arc::new(config)
+    }
+
+    #[track_caller]
+    fn openssl(&self, arguments: &str) {
+        let mut command = Command::new("openssl");
+        real::run(command.args(arguments.split(' ')).current_dir(self.folder.root())).expect(0);
+    }
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,60 @@
+//! A HAProxy of a test's own, on a port of its own.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::client::Client;
+use crate::folder::Folder;
+use crate::process::Process;
+use crate::upstream::Upstream;
+use crate::wait;
+
+/// A HAProxy that listens.
+#[derive(Debug)]
+pub struct Haproxy {
+    _process: Process,
+    address: String,
+    _folder: Folder,
+}
+
+impl Haproxy {
+    /// Starts one that passes connections on to `server`; `bind` and `server` are the options of
+    /// those lines.
+    #[track_caller]
+    pub fn start(bind: &str, server: &str) -> Self {
+        // It cannot choose a port; should somebody take this one first, the next will do.
+        wait::until("a HAProxy that listens", || {
+            let address = Upstream::refusing().address();
+            Self::start_at(address, bind, server)
+        })
+    }
+
+    fn start_at(address: String, bind: &str, server: &str) -> Option<Self> {
+        let folder = Folder::new();
+        let config = format!(
+            "global\n  stats timeout 5s\n\
+             defaults\n  mode tcp\n  timeout connect 5s\n\
+             \x20 timeout client 30s\n  timeout server 30s\n\
+             listen test\n  bind {address} {bind}\n  server gateway {server}\n"
+        );
+        let file = folder.write("haproxy.cfg", &config);
+        let mut process = Process::spawn("haproxy", command(&file).arg("-db"));
+        wait::until("HAProxy to listen or give up", || {
+            let gave_up = process.try_wait().is_some();
+            (gave_up || Client::try_connect(&address).is_ok()).then_some(())
+        });
+        let listens = process.try_wait().is_none();
+        listens.then_some(Self { _process: process, address, _folder: folder })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+fn command(file: &Path) -> Command {
+    let mut command = Command::new("haproxy");
+    command.arg("-f").arg(file);
+    command
+}
