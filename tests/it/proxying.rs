@@ -3,6 +3,8 @@
 mod failing;
 mod fields;
 mod healing;
+mod resting;
+pub(crate) mod secure;
 mod streaming;
 
 use weir_tests::answer::Answer;
