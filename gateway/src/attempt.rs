@@ -32,6 +32,8 @@ pub struct Facts {
     pub idempotent: bool,
     /// Whether its whole body is there to be sent again.
     pub replayable: bool,
+    /// Whether all of the request had come from its client.
+    pub whole: bool,
     /// Whether an answer has begun.
     pub begun: bool,
 }
@@ -69,10 +71,14 @@ pub fn may_repeat(error: &Error, facts: Facts) -> bool {
     allowed && facts.replayable && !facts.begun && *error.esource() == ErrorSource::Upstream
 }
 
-/// Whether an error is the server's fault.
+/// Whether an error is the server's fault. One that waits for a client that is slow with its body
+/// is not late.
 #[must_use]
-pub fn is_fault(error: &Error, reused: bool) -> bool {
-    *error.esource() == ErrorSource::Upstream && done(error, reused) == Done::Failed
+pub fn is_fault(error: &Error, facts: Facts) -> bool {
+    let excused = *error.etype() == ErrorType::ReadTimedout && !facts.whole;
+    *error.esource() == ErrorSource::Upstream
+        && done(error, facts.reused) == Done::Failed
+        && !excused
 }
 
 /// Whether a connection was refused by the server, and not by a want of ours.
@@ -188,7 +194,8 @@ fn refusal_of(error: &Error) -> Option<Refusal> {
 mod tests {
     use super::*;
 
-    const SAFE: Facts = Facts { reused: true, idempotent: true, replayable: true, begun: false };
+    const SAFE: Facts =
+        Facts { reused: true, idempotent: true, replayable: true, whole: true, begun: false };
 
     fn error(kind: ErrorType, retry: RetryType) -> Box<Error> {
         let mut error = Error::new(kind).into_up();
@@ -202,7 +209,7 @@ mod tests {
         assert!(may_repeat(&refused, Facts { idempotent: false, reused: false, ..SAFE }));
         assert!(!may_repeat(&refused, Facts { replayable: false, ..SAFE }));
         assert!(!may_repeat(&refused, Facts { begun: true, ..SAFE }));
-        assert!(!is_fault(&refused, false));
+        assert!(!is_fault(&refused, SAFE));
     }
 
     #[test]
@@ -213,8 +220,8 @@ mod tests {
         assert!(!may_repeat(&closed, Facts { reused: false, ..SAFE }));
         assert!(!may_repeat(&closed, Facts { replayable: false, ..SAFE }));
         assert!(!may_repeat(&closed, Facts { begun: true, ..SAFE }));
-        assert!(!is_fault(&closed, true));
-        assert!(is_fault(&closed, false));
+        assert!(!is_fault(&closed, SAFE));
+        assert!(is_fault(&closed, Facts { reused: false, ..SAFE }));
     }
 
     #[test]
@@ -228,7 +235,8 @@ mod tests {
     fn what_timed_out_is_never_repeated_and_a_fault() {
         let late = error(ErrorType::ReadTimedout, false.into());
         assert!(!may_repeat(&late, SAFE));
-        assert!(is_fault(&late, true));
-        assert!(!is_fault(&Error::new(ErrorType::ReadError).into_down(), false));
+        assert!(is_fault(&late, SAFE));
+        assert!(!is_fault(&late, Facts { whole: false, ..SAFE }), "its client was");
+        assert!(!is_fault(&Error::new(ErrorType::ReadError).into_down(), SAFE));
     }
 }

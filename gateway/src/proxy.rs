@@ -199,12 +199,13 @@ impl ProxyHttp for Proxy {
             reused,
             idempotent: session.req_header().method.is_idempotent(),
             replayable: !session.as_ref().retry_buffer_truncated(),
+            whole: session.as_mut().is_body_done(),
             begun: exchange.answered,
         };
         let again =
             attempt::may_repeat(&error, facts) && exchange.tried.len() < attempt::tries(exchange);
         let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent);
-        if attempt::is_fault(&error, reused) || (silent && !exchange.answered) {
+        if attempt::is_fault(&error, facts) || (silent && !exchange.answered) {
             attempt::failed(&self.parts, exchange);
         }
         // Pingora panics where this is left to be decided by whether the connection was kept.
@@ -218,7 +219,8 @@ impl ProxyHttp for Proxy {
         error: &Error,
         exchange: &mut Exchange,
     ) -> FailToProxy {
-        let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent);
+        let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent)
+            && !exchange.answered;
         let refusal = attempt::refusal(error, exchange, silent);
         let of_server = matches!(refusal, Some(Refusal::BadGateway | Refusal::GatewayTimeout))
             && !exchange.unconnected;

@@ -448,4 +448,17 @@ mod tests {
             assert_eq!(picked(&upstream, &addresses[..1]), 2);
         }
     }
+
+    #[test]
+    fn who_is_turned_away_is_told_when_the_first_server_may_be_back() {
+        let mut upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
+        let health = settings::Health { interval: Duration::from_secs(5), ..HEALTH };
+        upstream.settings.health = Some(health.clone());
+        for server in &upstream.servers {
+            let _ = (server.checked(false, &health), server.checked(false, &health));
+        }
+        assert_eq!(upstream.back_in(), Duration::from_secs(10), "two good answers");
+        let _ = upstream.servers[1].checked(true, &health);
+        assert_eq!(upstream.back_in(), Duration::from_secs(5), "one more");
+    }
 }

@@ -3,6 +3,7 @@
 mod failing;
 mod fields;
 mod healing;
+mod multiplexed;
 mod resting;
 pub(crate) mod secure;
 mod streaming;

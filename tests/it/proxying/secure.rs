@@ -58,6 +58,37 @@ fn an_upstream_without_tls_may_speak_http2() {
 }
 
 #[test]
+fn a_server_that_goes_away_now_and_then_loses_no_request() {
+    // nginx says GOAWAY after so many requests, while others are on their way.
+    let nginx = Nginx::start(|address, _| {
+        format!(
+            "server {{ listen {address} http2; keepalive_requests 7;\n\
+             return 200 \"$request_method\"; }}\n"
+        )
+    });
+    let plain = format!("servers = [\"{}\"]\nhttp = \"2\"", nginx.address());
+    let world = World::with(|config| {
+        config
+            .with("[upstreams.control]", &plain)
+            .with("[limits.address]", "requests = 4000")
+            .with("[server]", "threads = 1")
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = world.client();
+                for _ in 0..50 {
+                    assert_eq!(
+                        client.call(&Request::post("/v1/me", "x")).expect(200).text(),
+                        "POST"
+                    );
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn a_certificate_of_another_name_time_or_root_is_refused() {
     let files = certificates();
     let other = certificates();

@@ -1,10 +1,12 @@
 //! WebSockets through the gateway, with servers and clients of two makes.
 
+use std::io::{Read as _, Write as _};
 use std::process::Command;
 
 use weir_tests::answer::Answer;
 use weir_tests::client::Client;
 use weir_tests::folder::Folder;
+use weir_tests::nginx::Nginx;
 use weir_tests::process::{Process, finish};
 use weir_tests::real;
 use weir_tests::request::Request;
@@ -34,6 +36,31 @@ fn every_kind_of_frame_passes_plain_and_over_tls() {
         let charged = "limit_decisions_total{limit=\"instance\",outcome=\"admit\"} 2\n";
         assert!(metrics.contains(charged), "one each, at the upgrade: {metrics}");
     }
+}
+
+#[test]
+fn a_server_that_speaks_http2_too_is_asked_to_switch_in_http1() {
+    let files = certificates();
+    let server = server(python());
+    let behind = server.listening("ws");
+    let path = |name: &str| files.path(name).display().to_string();
+    let (crt, key) = (path("server.crt"), path("server.key"));
+    let nginx = Nginx::start(|address, _| {
+        format!(
+            "server {{ listen {address} ssl http2; ssl_certificate {crt};\n\
+             ssl_certificate_key {key}; location / {{ proxy_pass http://{behind};\n\
+             proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade;\n\
+             proxy_set_header Connection upgrade; }} }}\n"
+        )
+    });
+    let upstream = format!(
+        "servers = [\"{}\"]\ntls = true\nhttp = \"auto\"\nserver_name = \"backend.test\"\n\
+         ca = \"{}\"",
+        nginx.address(),
+        path("ca.crt")
+    );
+    let world = World::with(|config| config.with("[upstreams.data]", &upstream));
+    expect_ok(python().args(["call", URL, world.gateway.http()]));
 }
 
 #[test]
@@ -94,21 +121,49 @@ fn a_server_that_never_switches_is_a_504() {
 #[test]
 fn a_switch_that_comes_at_once_holds() {
     // https://github.com/cloudflare/pingora/issues/946: a tunnel is torn down where the 101 is
-    // read before the end of the empty request body. Here a worker has one thread, which sees no
-    // answer before it has gone to sleep, so this does not come to pass unless an upstream
-    // answers before it is asked.
+    // read before the end of the empty request body. A worker is one thread, which learns that
+    // there is something to read only when it has nothing else to do; that end has then passed.
     let world = World::with(|config| config.with("[limits.instance]", "rate = 1000\nburst = 1000"));
-    world.data.always(
-        Answer::script()
-            .send(
-                "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
-                 Upgrade: websocket\r\n\r\n",
-            )
-            .at_head(),
-    );
+    world.data.always(Answer::script().send(SWITCH).at_head());
     let held = (0..300).filter(|_| holds(&world)).count();
     assert_eq!(held, 300, "of 300 tunnels");
 }
+
+#[test]
+fn a_switch_that_comes_before_it_is_asked_for_may_be_torn_down() {
+    // The same, where it does come to pass: a server that answers before it is asked. That is no
+    // HTTP, and this asserts what happens today rather than what should.
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let servers = format!("servers = [\"{}\"]", server.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in server.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || early(&mut stream));
+        }
+    });
+    let world = World::with(|config| {
+        config
+            .with("[limits.instance]", "rate = 1000\nburst = 1000")
+            .with("[upstreams.data]", &servers)
+    });
+    let held = (0..200).filter(|_| holds(&world)).count();
+    assert!((1..200).contains(&held), "{held} of 200 tunnels held");
+}
+
+/// Switches before it is asked, and answers whatever ends a head after the first.
+fn early(stream: &mut std::net::TcpStream) {
+    let (mut seen, mut bytes) = (Vec::new(), [0; 4096]);
+    let _ = stream.write_all(SWITCH.as_bytes());
+    while let Ok(count @ 1..) = stream.read(&mut bytes) {
+        seen.extend_from_slice(&bytes[..count]);
+        if seen.ends_with(b"PING\r\n\r\n") {
+            let _ = stream.write_all(SWITCH.as_bytes());
+        }
+    }
+}
+
+const SWITCH: &str =
+    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 
 const UPGRADE: &str = "GET /socket HTTP/1.1\r\nHost: in_acme.auth.localhost\r\n\
     Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
