@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pingora_core::connectors::http::v1::Connector;
+use http::Uri;
+use pingora_core::connectors::http::Connector;
 use pingora_core::upstreams::peer::HttpPeer;
-use pingora_core::{Error, ErrorType, Result};
+use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::RequestHeader;
 
 /// An answer's body is read up to this; what is beyond is of no use to us.
@@ -42,18 +43,37 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// Asks, and waits for the whole answer no longer than `timeout`.
+/// Asks over plain HTTP/1.1, and waits for the whole answer no longer than `timeout`.
 pub async fn call(address: SocketAddr, request: &Request<'_>, timeout: Duration) -> Result<Answer> {
-    let answer = tokio::time::timeout(timeout, exchange(address, request)).await;
+    let peer = HttpPeer::new(address, false, String::new());
+    ask(&Connector::new(None), &peer, request, timeout).await
+}
+
+/// Asks as `peer` says, on a connection of its own, and waits for the whole answer no longer than
+/// `timeout`.
+pub async fn ask(
+    connector: &Connector,
+    peer: &HttpPeer,
+    request: &Request<'_>,
+    timeout: Duration,
+) -> Result<Answer> {
+    let answer = tokio::time::timeout(timeout, exchange(connector, peer, request)).await;
     answer.unwrap_or_else(|_| Error::e_explain(ErrorType::ReadTimedout, "no answer in time"))
 }
 
-async fn exchange(address: SocketAddr, request: &Request<'_>) -> Result<Answer> {
-    let peer = HttpPeer::new(address, false, String::new());
-    let (mut session, _) = Connector::new(None).get_http_session(&peer).await?;
+async fn exchange(connector: &Connector, peer: &HttpPeer, request: &Request<'_>) -> Result<Answer> {
+    let (mut session, _) = connector.get_http_session(peer).await?;
     let mut head = RequestHeader::build(request.method, request.path.as_bytes(), Some(4))?;
-    head.insert_header("Host", request.host)?;
-    head.insert_header("Connection", "close")?;
+    if session.as_http1().is_some() {
+        head.insert_header("Host", request.host)?;
+        head.insert_header("Connection", "close")?;
+    } else {
+        // HTTP/2 names the host in `:authority`, and some servers refuse to be told twice.
+        let scheme = if peer.is_tls() { "https" } else { "http" };
+        let target = Uri::builder().scheme(scheme).authority(request.host);
+        let target = target.path_and_query(request.path).build();
+        head.set_uri(target.or_err(ErrorType::InvalidHTTPHeader, "the target of a request")?);
+    }
     if let Some(token) = request.token {
         head.insert_header("Authorization", format!("Bearer {token}"))?;
     }
@@ -62,14 +82,14 @@ async fn exchange(address: SocketAddr, request: &Request<'_>) -> Result<Answer> 
     }
     session.write_request_header(Box::new(head)).await?;
     if !request.body.is_empty() {
-        session.write_body(&Bytes::copy_from_slice(request.body)).await?;
+        session.write_request_body(Bytes::copy_from_slice(request.body), false).await?;
     }
-    session.finish_body().await?;
-    session.read_response().await?;
-    let status = session.resp_header().map_or(0, |head| head.status.as_u16());
+    session.finish_request_body().await?;
+    session.read_response_header().await?;
+    let status = session.response_header().map_or(0, |head| head.status.as_u16());
     let mut body = Vec::new();
     while body.len() < ANSWER_BYTES_MAX {
-        let Some(chunk) = session.read_body_bytes().await? else { break };
+        let Some(chunk) = session.read_response_body().await? else { break };
         body.extend_from_slice(&chunk);
     }
     Ok(Answer { status, body })

@@ -59,6 +59,12 @@ pub struct Exchange {
     pub refusal: Option<Refusal>,
     /// The servers that were tried, the last one last.
     pub tried: ArrayVec<SocketAddr, TRIES_MAX>,
+    /// The last of them, by its place in the upstream.
+    pub server: Option<Index>,
+    /// Whether that one has failed the request.
+    pub failed: bool,
+    /// Whether that one has begun to answer.
+    pub answered: bool,
     /// A body that was held back, and the session behind it.
     pub held: Option<Replayed>,
     /// How long the body of an answer of our own is, where Pingora did not write it.
@@ -148,6 +154,9 @@ impl Exchange {
             ietf: None,
             refusal: None,
             tried: ArrayVec::new(),
+            server: None,
+            failed: false,
+            answered: false,
             held: None,
             answered_bytes: 0,
             unconnected: false,

@@ -28,6 +28,7 @@ use crate::rules::{self, Rules};
 use crate::settings::{self, Settings};
 use crate::tls::{self, Listeners};
 use crate::upstream::Upstream;
+use crate::upstream::credentials::{self, Credentials};
 
 /// What a program runs with that finds no file: the ones that ship.
 const SHIPPED: &str = include_str!("../../config/gateway.toml");
@@ -55,6 +56,8 @@ pub struct Force {
 pub struct Origin {
     settings: String,
     directory: String,
+    /// Of each upstream, in the order of the settings.
+    credentials: Vec<Credentials>,
     /// Each key's value in force, as given or by default.
     pub effective: Value,
     /// Certificates and keys, as they are shown to clients.
@@ -118,13 +121,16 @@ impl Config {
             document.fault(token.at, format!("cannot read `{}`: {why}", token.value));
         }
         let tls = tls::load(&settings.server.https, &document);
+        let of_upstream = |(_, upstream): &(At<String>, _)| credentials::read(upstream, &document);
+        let credentials = settings.upstreams.iter().map(of_upstream).collect();
         let directory_name = path.map_or_else(String::new, |path| path.value);
         let of_directory = Document::new(&directory_name, &directory_text);
         let directory = Directory::read(&of_directory);
         let rules = rules::check(settings, &document, &directory, &of_directory, seed);
         let mistakes: Vec<Mistake> =
             document.mistakes().into_iter().chain(of_directory.mistakes()).collect();
-        let origin = Origin { settings: text, directory: directory_text, effective, tls };
+        let origin =
+            Origin { settings: text, directory: directory_text, credentials, effective, tls };
         if mistakes.is_empty() { Ok((rules, origin)) } else { Err(mistakes) }
     }
 }
@@ -155,13 +161,17 @@ impl Force {
     /// Puts rules into force. Servers that `earlier` knows go on as they are.
     #[must_use]
     pub fn new(rules: Rules, origin: Origin, earlier: Option<&Self>, metrics: &Metrics) -> Self {
-        let upstream = |(name, settings): &(At<String>, settings::Upstream)| {
+        let none = Credentials::default();
+        let upstream = |(nth, (name, settings)): (usize, &(At<String>, settings::Upstream))| {
             let known =
                 |force: &'_ Self| force.upstreams.iter().find(|u| u.name == name.value).cloned();
             let known = earlier.and_then(known);
-            Arc::new(Upstream::new(&name.value, settings, known.as_deref()))
+            let credentials = origin.credentials.get(nth).unwrap_or(&none);
+            let upstream = Upstream::new(&name.value, settings, credentials, known.as_deref());
+            upstream.show(metrics);
+            Arc::new(upstream)
         };
-        let upstreams = rules.settings.upstreams.iter().map(upstream).collect();
+        let upstreams = rules.settings.upstreams.iter().enumerate().map(upstream).collect();
         let planes =
             rules.settings.planes.iter().map(|(name, _)| metrics.plane(&name.value)).collect();
         let limits = rules.limits.iter().map(|limit| metrics.limit(&limit.name)).collect();

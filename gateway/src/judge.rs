@@ -83,7 +83,7 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
     let has_server = upstream.is_some_and(|upstream| upstream.servers.iter().any(|s| s.is_well()));
     match (refusal, way.route.batch) {
         (Some(refusal), _) => Next::Refuse(refusal),
-        (None, _) if !has_server => Next::Refuse(Refusal::NoServer),
+        (None, _) if !has_server => Next::Refuse(no_server(upstream.map(|upstream| &**upstream))),
         (None, Some(batch)) => Next::Hold(batch),
         (None, None) => Next::Forward,
     }
@@ -112,6 +112,16 @@ fn meet(session: &Session, exchange: &mut Exchange) -> bool {
 pub fn upstream(exchange: &Exchange) -> Option<&Arc<Upstream>> {
     let route = exchange.force.rules.routes.get(exchange.whose.route?)?;
     exchange.force.upstreams.get(route.upstream)
+}
+
+/// What a request is told whose upstream has no server that is well.
+#[must_use]
+pub fn no_server(upstream: Option<&Upstream>) -> Refusal {
+    let wait = upstream.map(Upstream::back_in).unwrap_or_default();
+    // Rounded up, so that who waits as told is not too early.
+    Refusal::NoServer {
+        retry_after: wait.as_millis().div_ceil(1_000).max(1).try_into().unwrap_or(1),
+    }
 }
 
 fn read_target<'h>(

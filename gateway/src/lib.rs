@@ -55,6 +55,8 @@ pub mod relay;
 
 pub mod upstream;
 
+pub mod attempt;
+
 pub mod watch;
 
 // What is told of it.

@@ -48,6 +48,10 @@ metrics! {
     upstream_failures: IntCounterVec = "upstream_failures_total", "upstream", "kind";
     /// Whether a server gets requests: 1 or 0.
     upstream_healthy: IntGaugeVec = "upstream_healthy", "upstream", "server";
+    /// Whether a server rests because it failed requests: 1 or 0.
+    upstream_resting: IntGaugeVec = "upstream_resting", "upstream", "server";
+    /// How often a server began to rest.
+    upstream_rests: IntCounterVec = "upstream_rests_total", "upstream", "server";
     /// Reloads of the configuration: applied, unchanged or refused.
     reloads: IntCounterVec = "config_reloads_total", "outcome";
     /// When the configuration in force was put there, in Unix seconds.

@@ -168,6 +168,7 @@ impl Parts {
         log::set_max_level(rules.settings.log.level);
         // Servers that are gone must not stay in the metrics; the others are soon asked again.
         self.metrics.upstream_healthy.reset();
+        self.metrics.upstream_resting.reset();
         self.force.store(Arc::new(Force::new(rules, origin, Some(&earlier), &self.metrics)));
         self.mark_applied();
         Reload::Applied

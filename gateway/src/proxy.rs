@@ -17,14 +17,15 @@ use http::{Method, StatusCode, Version, header};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::upstreams::peer::HttpPeer;
-use pingora_core::{Error, ErrorSource, ErrorType, Result};
+use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use weir_common::problem::MEDIA_TYPE;
 
 use crate::access_log::Facts;
+use crate::attempt;
 use crate::body::Unread;
-use crate::exchange::{Exchange, InFlight, Replayed, TRIES_MAX};
+use crate::exchange::{Exchange, InFlight, Replayed};
 use crate::hold;
 use crate::judge::{self, Next};
 use crate::parts::Parts;
@@ -91,17 +92,25 @@ impl ProxyHttp for Proxy {
 
     async fn upstream_peer(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         exchange: &mut Exchange,
     ) -> Result<Box<HttpPeer>> {
-        let upstream = judge::upstream(exchange).ok_or_else(no_server)?.clone();
-        let (_, address) = upstream.pick(&exchange.tried).ok_or_else(no_server)?;
+        let upstream = judge::upstream(exchange).ok_or_else(attempt::no_server)?.clone();
+        let first = exchange.tried.is_empty();
+        let now = if first { exchange.began.tick } else { self.parts.clock.now().tick };
+        let pick = upstream.pick(&exchange.tried, now).ok_or_else(attempt::no_server)?;
         if exchange.tried.is_full() {
             exchange.tried.remove(0);
         }
-        exchange.tried.push(address);
+        exchange.tried.push(pick.address);
+        exchange.server = Some(pick.server);
+        exchange.failed = false;
         exchange.unconnected = false;
-        Ok(upstream.peer(address))
+        let switches = session.is_upgrade_req();
+        if let Some(connection) = Connection::of(session.stream()).filter(|_| switches) {
+            connection.bear_silence(upstream.settings.read_timeout, now);
+        }
+        Ok(upstream.peer(pick, switches))
     }
 
     async fn upstream_request_filter(
@@ -147,6 +156,14 @@ impl ProxyHttp for Proxy {
             session.set_keepalive(None);
         }
         exchange.status = Some(head.status.as_u16());
+        attempt::answered(&self.parts, exchange, head.status);
+        if head.status == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(connection) = Connection::of(session.stream())
+            && let Some(upstream) = judge::upstream(exchange)
+        {
+            let now = self.parts.clock.now().tick;
+            connection.bear_silence(upstream.settings.tunnel_timeout, now);
+        }
         // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
         head.set_version(Version::HTTP_11);
         relay::end_hop(head, session.req_header().version);
@@ -160,15 +177,42 @@ impl ProxyHttp for Proxy {
         exchange: &mut Exchange,
         mut error: Box<Error>,
     ) -> Box<Error> {
-        let upstream = judge::upstream(exchange);
-        let tries = upstream.map_or(1, |upstream| upstream.settings.tries).min(TRIES_MAX);
-        if let Some(upstream) = upstream {
+        if let Some(upstream) = judge::upstream(exchange) {
             let failures = &self.parts.metrics.upstream_failures;
             failures.with_label_values(&[upstream.name.as_str(), "connect"]).inc();
         }
         exchange.unconnected = true;
+        if attempt::is_refused(&error) {
+            attempt::failed(&self.parts, exchange);
+        }
         // Nothing was sent: another server may be tried, whatever the method.
-        error.set_retry(exchange.tried.len() < tries);
+        error.set_retry(exchange.tried.len() < attempt::tries(exchange));
+        error
+    }
+
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        mut error: Box<Error>,
+        exchange: &mut Exchange,
+        reused: bool,
+    ) -> Box<Error> {
+        let facts = attempt::Facts {
+            reused,
+            idempotent: session.req_header().method.is_idempotent(),
+            replayable: !session.as_ref().retry_buffer_truncated(),
+            whole: session.as_mut().is_body_done(),
+            begun: exchange.answered,
+        };
+        let again =
+            attempt::may_repeat(&error, facts) && exchange.tried.len() < attempt::tries(exchange);
+        let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent);
+        if attempt::is_fault(&error, facts) || (silent && !exchange.answered) {
+            attempt::failed(&self.parts, exchange);
+        }
+        // Pingora panics where this is left to be decided by whether the connection was kept.
+        error.set_retry(again);
         error
     }
 
@@ -178,7 +222,9 @@ impl ProxyHttp for Proxy {
         error: &Error,
         exchange: &mut Exchange,
     ) -> FailToProxy {
-        let refusal = refusal_of(error);
+        let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent)
+            && !exchange.answered;
+        let refusal = attempt::refusal(error, exchange, silent);
         let of_server = matches!(refusal, Some(Refusal::BadGateway | Refusal::GatewayTimeout))
             && !exchange.unconnected;
         if let Some(upstream) = judge::upstream(exchange).filter(|_| of_server) {
@@ -210,6 +256,7 @@ impl ProxyHttp for Proxy {
         if let Some(held) = exchange.held.take() {
             hold::unwrap(&mut session.downstream_session, &held.slot);
         }
+        attempt::ended(&self.parts, exchange);
         let now = self.parts.clock.now();
         if let Some(connection) = Connection::of(session.stream()) {
             connection.request_is_over(now.tick);
@@ -334,31 +381,6 @@ impl Proxy {
 /// Whether an answer is followed by another: 1xx, but for the 101 that ends HTTP.
 fn is_interim(status: StatusCode) -> bool {
     status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
-}
-
-fn no_server() -> Box<Error> {
-    Error::explain(ErrorType::HTTPStatus(503), "no server is well")
-}
-
-/// What a failure is answered with; nothing where there is nobody left to answer.
-fn refusal_of(error: &Error) -> Option<Refusal> {
-    match (error.etype(), error.esource()) {
-        (ErrorType::HTTPStatus(503), _) => Some(Refusal::NoServer),
-        (ErrorType::ReadTimedout, ErrorSource::Downstream) => Some(Refusal::BodyTimeout),
-        (
-            ErrorType::WriteError
-            | ErrorType::ReadError
-            | ErrorType::ConnectionClosed
-            | ErrorType::WriteTimedout,
-            ErrorSource::Downstream,
-        ) => None,
-        (_, ErrorSource::Downstream) => Some(Refusal::NotHttp),
-        (ErrorType::ReadTimedout | ErrorType::ConnectTimedout | ErrorType::WriteTimedout, _) => {
-            Some(Refusal::GatewayTimeout)
-        }
-        (_, ErrorSource::Upstream) => Some(Refusal::BadGateway),
-        _ => Some(Refusal::Internal),
-    }
 }
 
 /// What the access log writes of a session.

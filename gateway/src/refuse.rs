@@ -67,7 +67,10 @@ pub enum Refusal {
     /// No room to hold another batch body back.
     Busy,
     /// No server of the upstream is well.
-    NoServer,
+    NoServer {
+        /// In how many seconds the first may be.
+        retry_after: u64,
+    },
     /// No server let us connect, or the answer was no HTTP.
     BadGateway,
     /// A server did not answer in time.
@@ -128,7 +131,7 @@ impl Refusal {
             Self::BodyTooLarge { .. } => (413, "body-too-large", "Request body too large"),
             Self::BodyTimeout => (408, "body-timeout", "Request body too slow"),
             Self::Busy => (503, "busy", "Too busy to hold another batch"),
-            Self::NoServer => (503, "no-server", "No server is available"),
+            Self::NoServer { .. } => (503, "no-server", "No server is available"),
             Self::BadGateway => (502, "bad-gateway", "The server could not be reached"),
             Self::GatewayTimeout => (504, "gateway-timeout", "The server did not answer in time"),
             Self::Internal => (500, "internal", "Internal error"),
@@ -170,7 +173,7 @@ impl Refusal {
                 format!("The body may have {bytes_max} bytes at most.")
             }
             Self::BodyTimeout => "The body did not arrive in time.".to_owned(),
-            Self::Busy | Self::NoServer => "Try again shortly.".to_owned(),
+            Self::Busy | Self::NoServer { .. } => "Try again shortly.".to_owned(),
             Self::BadGateway => "The request may not have been carried out.".to_owned(),
             Self::GatewayTimeout => "The request may have been carried out.".to_owned(),
             Self::Internal => "The fault is ours.".to_owned(),
@@ -238,10 +241,10 @@ impl Refusal {
                 Some(("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS".to_owned()))
             }
             Self::EncodedBatch => Some(("Accept-Encoding", "identity".to_owned())),
-            Self::Busy
-            | Self::NoServer
-            | Self::IdentityUnavailable
-            | Self::DirectoryUnavailable => Some(("Retry-After", "1".to_owned())),
+            Self::NoServer { retry_after } => Some(("Retry-After", retry_after.to_string())),
+            Self::Busy | Self::IdentityUnavailable | Self::DirectoryUnavailable => {
+                Some(("Retry-After", "1".to_owned()))
+            }
             Self::Unauthenticated { why: None } => Some(("WWW-Authenticate", "Bearer".to_owned())),
             Self::Unauthenticated { why: Some(_) } => {
                 Some(("WWW-Authenticate", "Bearer error=\"invalid_token\"".to_owned()))

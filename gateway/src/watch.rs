@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use log::Level;
+use pingora_core::connectors::http::Connector;
 use serde_json::json;
 use tokio::task::JoinSet;
 use weir_common::files::{self, Stamp, stamp};
@@ -19,7 +20,7 @@ use crate::client;
 use crate::limit::memory::SHARDS;
 use crate::parts::{Parts, Reload};
 use crate::settings::Https;
-use crate::upstream::{Server, Upstream};
+use crate::upstream::{Pick, Upstream, credentials};
 
 /// How often names are resolved anew. Resolvers keep answers for as long as those hold.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
@@ -66,6 +67,7 @@ pub async fn resolve(parts: &Parts) {
 pub async fn health(parts: Arc<Parts>) {
     let mut due: HashMap<(String, String), Tick> = HashMap::new();
     let mut asked = JoinSet::new();
+    let connector = Arc::new(Connector::new(None));
     loop {
         let force = parts.force.load_full();
         let now = parts.clock.now().tick;
@@ -74,13 +76,13 @@ pub async fn health(parts: Arc<Parts>) {
         for upstream in &force.upstreams {
             let Some(health) = &upstream.settings.health else { continue };
             let after = now.plus(health.interval);
-            for server in &upstream.servers {
+            for (nth, server) in upstream.servers.iter().enumerate() {
                 let key = (upstream.name.clone(), server.name.clone());
                 // A reload may have made the interval shorter.
                 let mut next = due.get(&key).map_or(now, |next| after.min(*next));
                 if now >= next {
                     next = after;
-                    asked.spawn(ask(parts.clone(), upstream.clone(), server.clone()));
+                    asked.spawn(ask(parts.clone(), connector.clone(), upstream.clone(), nth));
                 }
                 later.insert(key, next);
             }
@@ -92,23 +94,34 @@ pub async fn health(parts: Arc<Parts>) {
     }
 }
 
-/// Asks one server whether it is well, and takes note.
-async fn ask(parts: Arc<Parts>, upstream: Arc<Upstream>, server: Arc<Server>) {
+/// Asks one server whether it is well, in the way that requests are sent, and takes note.
+async fn ask(parts: Arc<Parts>, connector: Arc<Connector>, upstream: Arc<Upstream>, nth: usize) {
     let Some(health) = &upstream.settings.health else { return };
+    let Some(server) = upstream.servers.get(nth) else { return };
     let address = server.addresses.load().first().copied();
     let answer = match address {
         Some(address) => {
             let request = client::Request { host: &server.name, path: &health.path, ..client::GET };
-            client::call(address, &request, health.timeout).await.map_err(|error| error.to_string())
+            let mut peer = upstream.peer(Pick { server: nth, address }, false);
+            // One that could be shared would be kept: whether the server lets us connect is asked
+            // for anew each time.
+            peer.options.max_h2_streams = 1;
+            let answer = client::ask(&connector, &peer, &request, health.timeout).await;
+            answer.map_err(|error| error.to_string())
         }
         None => Err("its name is not resolved".to_owned()),
     };
     let well = answer.as_ref().is_ok_and(|answer| (200..400).contains(&answer.status));
     if server.checked(well, health) {
+        let said = match &answer {
+            Ok(answer) => answer.status.to_string(),
+            Err(error) => error.clone(),
+        };
         let fields = [
             ("upstream", json!(upstream.name)),
             ("server", json!(server.name)),
             ("healthy", json!(well)),
+            ("answer", json!(said)),
         ];
         logging::event(Level::Warn, "a server's health changed", &fields);
     }
@@ -134,8 +147,10 @@ fn stamps(parts: &Parts) -> Vec<Stamp> {
     let directory = force.rules.settings.directory.path().map(|path| Path::new(&path.value));
     let https = &force.rules.settings.server.https;
     let of_tls = https.iter().flat_map(Https::files).map(|file| Path::new(&file.value));
+    let upstreams = force.rules.settings.upstreams.iter();
+    let credentials = upstreams.flat_map(|(_, upstream)| credentials::paths(upstream));
     let config = parts.config.path.as_deref();
-    config.into_iter().chain(directory).chain(of_tls).map(stamp).collect()
+    config.into_iter().chain(directory).chain(of_tls).chain(credentials).map(stamp).collect()
 }
 
 /// Drops states that cannot be told from fresh ones, and lets the busiest fade.

@@ -20,11 +20,11 @@
 
 mod head;
 mod parting;
+mod patience;
 mod said;
 mod socket;
 mod traits;
 
-use std::future::Future;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -43,22 +43,11 @@ use tokio::time::Sleep;
 use weir_common::time::{Clock, Tick};
 
 use self::head::{Head, Phase};
+pub use self::patience::Allowance;
+use self::patience::Silence;
 use self::said::Said;
 pub use self::socket::Socket;
 use crate::refuse::Refusal;
-
-/// What a connection may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowance {
-    /// A whole request head.
-    pub head_timeout: Duration,
-    /// Bytes of a request head.
-    pub head_bytes_max: u64,
-    /// Without a request.
-    pub idle_timeout: Duration,
-    /// Between two writes that the client takes anything of.
-    pub write_timeout: Duration,
-}
 
 /// A connection.
 pub struct Connection {
@@ -77,6 +66,7 @@ pub struct Connection {
     /// When the connection became idle: what `Phase::Idle` is timed from.
     idle_from: AtomicU64,
     head: Head,
+    silence: Silence,
     /// Whether the request line had bytes that Pingora repairs without a word.
     repaired: AtomicBool,
     /// What goes out before anything else: a head that waits for its body, or a whole answer.
@@ -124,6 +114,7 @@ impl Connection {
             phase: AtomicU8::new(Phase::Idle as u8),
             idle_from,
             head: Head::default(),
+            silence: Silence::default(),
             repaired: AtomicBool::new(false),
             held: Vec::new(),
             said: Mutex::default(),
@@ -197,9 +188,22 @@ impl Connection {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// From `now` on nothing may pass for `max` and no longer, either way, until this request is
+    /// over.
+    pub fn bear_silence(&self, max: Duration, now: Tick) {
+        self.silence.bear(max, now);
+    }
+
+    /// Whether nothing has passed for too long.
+    #[must_use]
+    pub fn was_silent(&self) -> bool {
+        self.silence.is_over()
+    }
+
     /// Says that the request is over, at `now`.
     pub fn request_is_over(&self, now: Tick) {
         self.idle_from.store(now.0, Ordering::Relaxed);
+        self.silence.bear(Duration::ZERO, now);
         self.repaired.store(false, Ordering::Relaxed);
         self.phase.store(Phase::Idle as u8, Ordering::Relaxed);
     }
@@ -211,7 +215,7 @@ impl Connection {
     /// Takes note of bytes that have just been read.
     fn note(&mut self, bytes: &[u8]) {
         if self.phase() == Phase::Request || bytes.is_empty() {
-            return;
+            return self.note_passage();
         }
         if self.phase() == Phase::Idle {
             self.head = Head::default();
@@ -220,56 +224,6 @@ impl Connection {
         if self.head.has_oddities(bytes) {
             self.repaired.store(true, Ordering::Relaxed);
         }
-    }
-
-    /// While there is nothing to read: whether the wait has been too long, and if not, an alarm.
-    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<Option<Refusal>> {
-        let now = self.clock.now().tick;
-        let (deadline, refusal) = match self.phase() {
-            Phase::Request => return Poll::Pending,
-            Phase::Idle => {
-                let from = Tick(self.idle_from.load(Ordering::Relaxed));
-                (from.plus(self.allowance.idle_timeout), None)
-            }
-            Phase::Head => {
-                let timeout = self.allowance.head_timeout;
-                (
-                    *self.head.deadline.get_or_insert_with(|| now.plus(timeout)),
-                    Some(Refusal::HeadTimeout),
-                )
-            }
-        };
-        self.poll_alarm(cx, now, deadline).map(|()| refusal)
-    }
-
-    /// Whether `deadline` has come; if not, the task is woken when it has.
-    fn poll_alarm(&mut self, cx: &mut Context<'_>, now: Tick, deadline: Tick) -> Poll<()> {
-        if now >= deadline {
-            return Poll::Ready(());
-        }
-        let set = || (deadline, Box::pin(tokio::time::sleep(deadline.since(now))));
-        let (goes_off, alarm) = self.alarm.get_or_insert_with(set);
-        // An alarm that goes off early is set anew; one that would go off late is moved.
-        while *goes_off > deadline || alarm.as_mut().poll(cx).is_ready() {
-            (*goes_off, *alarm) = set();
-        }
-        Poll::Pending
-    }
-
-    /// What came of a write: a client that has taken nothing for too long is given up.
-    fn poll_taken<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        wrote: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if wrote.is_ready() {
-            self.stalled_from = None;
-            return wrote;
-        }
-        let now = self.clock.now().tick;
-        let from = *self.stalled_from.get_or_insert(now);
-        ready!(self.poll_alarm(cx, now, from.plus(self.allowance.write_timeout)));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing")))
     }
 
     /// Pingora reads one byte to learn whether a client has gone while its answer is made, and
@@ -281,7 +235,10 @@ impl Connection {
         if self.met.is_none() {
             let mut byte = [0];
             let mut next = ReadBuf::new(&mut byte);
-            ready!(Pin::new(&mut self.socket).poll_read(cx, &mut next))?;
+            if Pin::new(&mut self.socket).poll_read(cx, &mut next)?.is_pending() {
+                let refusal = ready!(self.poll_patience(cx));
+                return self.part(cx, refusal);
+            }
             self.met = next.filled().first().copied();
         }
         match self.met {

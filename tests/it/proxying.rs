@@ -3,6 +3,9 @@
 mod failing;
 mod fields;
 mod healing;
+mod multiplexed;
+mod resting;
+pub(crate) mod secure;
 mod streaming;
 
 use weir_tests::answer::Answer;

@@ -3,6 +3,9 @@
 //! They are installed with the tools of development; where one is missing, its tests fail and say
 //! which package has it.
 
+mod grpc;
+mod websockets;
+
 use std::process::Command;
 
 use weir_tests::client::Client;

@@ -22,6 +22,7 @@ pub mod dispatcher;
 pub mod folder;
 pub mod gateway;
 pub mod haproxy;
+pub mod http2;
 pub mod lines;
 pub mod mailbox;
 #[cfg(all(feature = "model", not(test)))]

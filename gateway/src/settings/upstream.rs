@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use weir_common::directory::is_host;
 use weir_common::reader::{At, Table};
 
 use super::read::{WAIT, number, small};
@@ -24,6 +25,8 @@ pub struct Upstream {
     pub write_timeout: Duration,
     /// How long a connection is kept for the next request.
     pub idle_timeout: Duration,
+    /// How long a tunnel, such as a WebSocket, may be silent both ways.
+    pub tunnel_timeout: Duration,
     /// Servers tried when one does not let us connect.
     pub tries: usize,
     /// How servers are asked whether they are well; nothing is sent where not given.
@@ -80,6 +83,8 @@ pub struct Ejection {
     pub pause: Duration,
     /// How long at most.
     pub pause_max: Duration,
+    /// Whether its own answers 502, 503 and 504 are failures.
+    pub gateway_errors: bool,
 }
 
 pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
@@ -103,6 +108,7 @@ pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
     if speaks == Speaks::Either && tls.is_none() {
         table.fault("http = \"auto\" is agreed upon by TLS: set tls = true, or http = \"2\"");
     }
+    check_names(table, &servers, tls.as_ref());
     Upstream {
         servers,
         speaks,
@@ -131,6 +137,12 @@ pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
             seconds(4),
             "How long a connection is kept for the next request: less than the server keeps it.",
         ),
+        tunnel_timeout: table.span_or(
+            "tunnel_timeout",
+            WAIT,
+            seconds(3_600),
+            "How long a tunnel, such as a WebSocket, may be silent both ways.",
+        ),
         tries: number(table.number_or(
             "tries",
             1..=16,
@@ -140,6 +152,29 @@ pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
         health: table.table("health", "Asks servers whether they are well.", health),
         ejection: table.table("ejection", "Rests servers that fail requests.", ejection),
     }
+}
+
+/// Without a name a certificate could not be checked, and Pingora would not.
+fn check_names(table: &Table<'_>, servers: &[At<String>], tls: Option<&Tls>) {
+    let Some(tls) = tls else { return };
+    match &tls.server_name {
+        Some(name) if !is_host(&name.value.to_ascii_lowercase()) => {
+            table.fault_at(name.at, format!("`{}` is not a host's name", name.value));
+        }
+        Some(_) => {}
+        None => {
+            for server in servers.iter().filter(|server| is_address(&server.value)) {
+                let advice = "set server_name to the name in its certificate";
+                table.fault_at(server.at, format!("`{}` has no name: {advice}", server.value));
+            }
+        }
+    }
+}
+
+/// Whether `text` is an address with a port, and no name.
+fn is_address(text: &str) -> bool {
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    text.parse::<SocketAddr>().is_ok() || host.parse::<std::net::IpAddr>().is_ok()
 }
 
 fn tls(table: &mut Table<'_>) -> Option<Tls> {
@@ -172,6 +207,11 @@ fn ejection(table: &mut Table<'_>) -> Ejection {
         )),
         pause: table.span_or("pause", WAIT, seconds(5), "How long, the first time; then twice."),
         pause_max: table.span_or("pause_max", WAIT, seconds(60), "How long at most."),
+        gateway_errors: table.flag(
+            "gateway_errors",
+            true,
+            "Whether its own answers 502, 503 and 504 are failures.",
+        ),
     }
 }
 
@@ -206,7 +246,6 @@ fn health(table: &mut Table<'_>) -> Option<Health> {
 fn is_server(text: &str) -> bool {
     text.parse::<SocketAddr>().is_ok()
         || text.rsplit_once(':').is_some_and(|(host, port)| {
-            port.parse::<u16>().is_ok_and(|port| port > 0)
-                && weir_common::directory::is_host(&host.to_ascii_lowercase())
+            port.parse::<u16>().is_ok_and(|port| port > 0) && is_host(&host.to_ascii_lowercase())
         })
 }

@@ -31,7 +31,10 @@ fn a_server_that_is_not_well_gets_no_requests_until_it_is() {
     let metrics = |number: &str| {
         let request = weir_tests::request::Request::get("/metrics");
         let text = world.gateway.ask(&request).expect(200).text();
-        let line = format!("server=\"{}\",upstream=\"control\"}} {number}", ill.address());
+        let line = format!(
+            "upstream_healthy{{server=\"{}\",upstream=\"control\"}} {number}",
+            ill.address()
+        );
         text.contains(&line).then_some(())
     };
     wait::until("the ill server to be found out", || metrics("0"));

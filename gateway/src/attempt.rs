@@ -1,0 +1,242 @@
+//! Takes note of what came of each try at a server, and says whether another follows.
+//!
+//! # Invariants
+//!
+//! 1. A request that may have been carried out is sent again only where its method allows that
+//!    (RFC 9110, 9.2.2), never once its answer has begun, and only with its whole body.
+//! 2. A connection that was kept and found closed is nobody's failure.
+//!
+//! # Not here
+//!
+//! When a server rests (`upstream::passive`), which is tried next (`upstream`), the words of
+//! refusals (`refuse`).
+
+use http::StatusCode;
+use log::Level;
+use pingora_core::{Error, ErrorSource, ErrorType, RetryType};
+use serde_json::json;
+use weir_common::logging;
+
+use crate::exchange::{Exchange, TRIES_MAX};
+use crate::judge;
+use crate::parts::Parts;
+use crate::refuse::Refusal;
+use crate::upstream::passive::Change;
+
+/// What is known of a request whose answer did not come.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// Whether its connection had served another before.
+    pub reused: bool,
+    /// Whether its method may be repeated.
+    pub idempotent: bool,
+    /// Whether its whole body is there to be sent again.
+    pub replayable: bool,
+    /// Whether all of the request had come from its client.
+    pub whole: bool,
+    /// Whether an answer has begun.
+    pub begun: bool,
+}
+
+/// What a server may have done with a request that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Done {
+    /// Nothing: it said so (RFC 9113, 8.7).
+    Nothing,
+    /// Perhaps all of it, though the connection was most likely gone before.
+    Perhaps,
+    /// It is known to have failed.
+    Failed,
+}
+
+fn done(error: &Error, reused: bool) -> Done {
+    match (error.etype(), error.retry) {
+        // A stream that was refused, or came after the last one that the server took.
+        (ErrorType::H2Error, RetryType::Decided(true)) => Done::Nothing,
+        // cloudflare/pingora#979: these say that they can be repeated, but the request was sent.
+        (ErrorType::InvalidH2 | ErrorType::H2Downgrade, RetryType::Decided(true)) => Done::Perhaps,
+        (_, RetryType::ReusedOnly) if reused => Done::Perhaps,
+        _ => Done::Failed,
+    }
+}
+
+/// Whether a request that was sent may be sent again.
+#[must_use]
+pub fn may_repeat(error: &Error, facts: Facts) -> bool {
+    let allowed = match done(error, facts.reused) {
+        Done::Nothing => true,
+        Done::Perhaps => facts.idempotent,
+        Done::Failed => false,
+    };
+    allowed && facts.replayable && !facts.begun && *error.esource() == ErrorSource::Upstream
+}
+
+/// Whether an error is the server's fault. One that waits for a client that is slow with its body
+/// is not late.
+#[must_use]
+pub fn is_fault(error: &Error, facts: Facts) -> bool {
+    let excused = *error.etype() == ErrorType::ReadTimedout && !facts.whole;
+    *error.esource() == ErrorSource::Upstream
+        && done(error, facts.reused) == Done::Failed
+        && !excused
+}
+
+/// Whether a connection was refused by the server, and not by a want of ours.
+#[must_use]
+pub fn is_refused(error: &Error) -> bool {
+    !matches!(error.etype(), ErrorType::SocketError | ErrorType::BindError)
+}
+
+/// Takes note that the server that was tried last failed the request.
+pub fn failed(parts: &Parts, exchange: &mut Exchange) {
+    exchange.failed = true;
+    let (Some(upstream), Some(server)) = (judge::upstream(exchange), exchange.server) else {
+        return;
+    };
+    let change = upstream.failed(server, parts.clock.now().tick);
+    tell(parts, exchange, change);
+}
+
+/// Takes note of the head of its answer.
+pub fn answered(parts: &Parts, exchange: &mut Exchange, status: StatusCode) {
+    exchange.failed = false;
+    exchange.answered = true;
+    let (Some(upstream), Some(server)) = (judge::upstream(exchange), exchange.server) else {
+        return;
+    };
+    let is_gateway_error = matches!(status.as_u16(), 502..=504);
+    if is_gateway_error && upstream.settings.ejection.gateway_errors {
+        failed(parts, exchange);
+    } else if upstream.servers.get(server).is_some_and(|server| server.rests()) {
+        // One that is back is not kept waiting for the end of a long answer.
+        let change = upstream.went_well(server);
+        tell(parts, exchange, change);
+    }
+}
+
+/// Takes note that the request is over.
+pub fn ended(parts: &Parts, exchange: &Exchange) {
+    if !exchange.answered || exchange.failed {
+        return;
+    }
+    if let (Some(upstream), Some(server)) = (judge::upstream(exchange), exchange.server) {
+        let change = upstream.went_well(server);
+        tell(parts, exchange, change);
+    }
+}
+
+fn tell(parts: &Parts, exchange: &Exchange, change: Option<Change>) {
+    let (Some(upstream), Some(change)) = (judge::upstream(exchange), change) else { return };
+    let Some(server) = exchange.server.and_then(|at| upstream.servers.get(at)) else { return };
+    let labels = [upstream.name.as_str(), server.name.as_str()];
+    let of_server = [("upstream", json!(upstream.name)), ("server", json!(server.name))];
+    match change {
+        Change::Rested(pause) => {
+            parts.metrics.upstream_rests.with_label_values(&labels).inc();
+            parts.metrics.upstream_resting.with_label_values(&labels).set(1);
+            let [upstream, server] = of_server;
+            let fields = [upstream, server, ("seconds", json!(pause.as_secs_f64()))];
+            logging::event(Level::Warn, "a server failed requests and rests", &fields);
+        }
+        Change::Returned => {
+            parts.metrics.upstream_resting.with_label_values(&labels).set(0);
+            logging::event(Level::Info, "a server is back from its rest", &of_server);
+        }
+    }
+}
+
+/// How many servers are tried for a request.
+#[must_use]
+pub fn tries(exchange: &Exchange) -> usize {
+    judge::upstream(exchange).map_or(1, |upstream| upstream.settings.tries).min(TRIES_MAX)
+}
+
+/// The error where there is no server to be tried.
+#[must_use]
+pub fn no_server() -> Box<Error> {
+    Error::explain(ErrorType::HTTPStatus(503), "no server is well")
+}
+
+/// What a failure is answered with; nothing where there is nobody left to answer. `silent` is
+/// where a server that was to switch protocols has not answered: the client's connection times it.
+#[must_use]
+pub fn refusal(error: &Error, exchange: &Exchange, silent: bool) -> Option<Refusal> {
+    match refusal_of(error) {
+        None if silent => Some(Refusal::GatewayTimeout),
+        Some(Refusal::NoServer { .. }) => {
+            Some(judge::no_server(judge::upstream(exchange).map(|upstream| &**upstream)))
+        }
+        refusal => refusal,
+    }
+}
+
+fn refusal_of(error: &Error) -> Option<Refusal> {
+    match (error.etype(), error.esource()) {
+        (ErrorType::HTTPStatus(503), _) => Some(Refusal::NoServer { retry_after: 1 }),
+        (ErrorType::ReadTimedout, ErrorSource::Downstream) => Some(Refusal::BodyTimeout),
+        (
+            ErrorType::WriteError
+            | ErrorType::ReadError
+            | ErrorType::ConnectionClosed
+            | ErrorType::WriteTimedout,
+            ErrorSource::Downstream,
+        ) => None,
+        (_, ErrorSource::Downstream) => Some(Refusal::NotHttp),
+        (ErrorType::ReadTimedout | ErrorType::ConnectTimedout | ErrorType::WriteTimedout, _) => {
+            Some(Refusal::GatewayTimeout)
+        }
+        (_, ErrorSource::Upstream) => Some(Refusal::BadGateway),
+        _ => Some(Refusal::Internal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAFE: Facts =
+        Facts { reused: true, idempotent: true, replayable: true, whole: true, begun: false };
+
+    fn error(kind: ErrorType, retry: RetryType) -> Box<Error> {
+        let mut error = Error::new(kind).into_up();
+        error.retry = retry;
+        error
+    }
+
+    #[test]
+    fn what_was_refused_unread_is_repeated_whatever_the_method() {
+        let refused = error(ErrorType::H2Error, true.into());
+        assert!(may_repeat(&refused, Facts { idempotent: false, reused: false, ..SAFE }));
+        assert!(!may_repeat(&refused, Facts { replayable: false, ..SAFE }));
+        assert!(!may_repeat(&refused, Facts { begun: true, ..SAFE }));
+        assert!(!is_fault(&refused, SAFE));
+    }
+
+    #[test]
+    fn a_kept_connection_found_closed_is_repeated_where_the_method_allows() {
+        let closed = error(ErrorType::ConnectionClosed, RetryType::ReusedOnly);
+        assert!(may_repeat(&closed, SAFE));
+        assert!(!may_repeat(&closed, Facts { idempotent: false, ..SAFE }));
+        assert!(!may_repeat(&closed, Facts { reused: false, ..SAFE }));
+        assert!(!may_repeat(&closed, Facts { replayable: false, ..SAFE }));
+        assert!(!may_repeat(&closed, Facts { begun: true, ..SAFE }));
+        assert!(!is_fault(&closed, SAFE));
+        assert!(is_fault(&closed, Facts { reused: false, ..SAFE }));
+    }
+
+    #[test]
+    fn an_answer_that_is_no_http2_is_repeated_only_where_the_method_allows() {
+        let invalid = error(ErrorType::InvalidH2, true.into());
+        assert!(may_repeat(&invalid, SAFE));
+        assert!(!may_repeat(&invalid, Facts { idempotent: false, ..SAFE }));
+    }
+
+    #[test]
+    fn what_timed_out_is_never_repeated_and_a_fault() {
+        let late = error(ErrorType::ReadTimedout, false.into());
+        assert!(!may_repeat(&late, SAFE));
+        assert!(is_fault(&late, SAFE));
+        assert!(!is_fault(&late, Facts { whole: false, ..SAFE }), "its client was");
+        assert!(!is_fault(&Error::new(ErrorType::ReadError).into_down(), SAFE));
+    }
+}

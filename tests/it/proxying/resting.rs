@@ -1,0 +1,221 @@
+//! Servers that fail requests rest, and which requests are sent again.
+
+use weir_tests::answer::{Answer, Gate};
+use weir_tests::request::Request;
+use weir_tests::upstream::Upstream;
+use weir_tests::wait;
+use weir_tests::world::World;
+
+use super::listed;
+
+fn world_of(servers: &[Upstream], more: &str) -> World {
+    let lines = format!("{}\n{more}", listed(servers));
+    World::with(|config| {
+        config
+            .with("[upstreams.control]", &lines)
+            .with("[limits.workspace]", "requests = 1000")
+            .with("[limits.address]", "requests = 1000")
+    })
+}
+
+fn ejection(failures: u32, pause: &str) -> String {
+    format!("\n[upstreams.control.ejection]\nfailures = {failures}\npause = \"{pause}\"")
+}
+
+fn metric(world: &World, name: &str, server: &Upstream) -> Option<String> {
+    let text = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+    let labels = format!("{name}{{server=\"{}\",upstream=\"control\"}} ", server.address());
+    text.lines().find_map(|line| line.split_once(&labels)).map(|(_, value)| value.to_owned())
+}
+
+#[test]
+fn a_server_that_fails_in_a_row_rests_and_one_request_finds_it_back() {
+    let servers = [(); 2].map(|()| Upstream::start());
+    for (status, gateway_errors) in [(503, true), (502, true), (504, true)] {
+        servers[0].always(Answer::status(status));
+        let world = world_of(&servers, &ejection(3, "300ms"));
+        let mut client = world.client();
+        let bad = |client: &mut weir_tests::client::Client, times| {
+            (0..times).filter(|_| client.get("/healthz").status == status).count()
+        };
+        assert_eq!(bad(&mut client, 20), 3, "{status} {gateway_errors}");
+        assert_eq!(metric(&world, "upstream_resting", &servers[0]).as_deref(), Some("1"));
+        let line = world
+            .gateway
+            .log()
+            .wait("that it rests", |line| line["message"] == "a server failed requests and rests");
+        assert_eq!(line["server"], servers[0].address());
+        // Each probe fails and makes the rest longer; all others go to the other server.
+        wait::pass(std::time::Duration::from_millis(320));
+        assert_eq!(bad(&mut client, 10), 1);
+        servers[0].always(Answer::ok("back"));
+        wait::until("it to be found back", || {
+            world.get("/healthz").expect(200);
+            (metric(&world, "upstream_resting", &servers[0])? == "0").then_some(())
+        });
+        assert_eq!(metric(&world, "upstream_rests_total", &servers[0]).as_deref(), Some("2"));
+        let before = servers[0].requests().len();
+        (0..10).for_each(|_| drop(client.get("/healthz").expect(200)));
+        assert_eq!(servers[0].requests().len() - before, 5);
+    }
+}
+
+#[test]
+fn a_servers_own_errors_do_not_make_it_rest() {
+    let servers = [(); 2].map(|()| Upstream::start());
+    for (status, more) in [(500, ""), (429, ""), (503, "\ngateway_errors = false")] {
+        servers[0].always(Answer::status(status));
+        let world = world_of(&servers, &format!("{}{more}", ejection(2, "1h")));
+        let mut client = world.client();
+        let bad = (0..20).filter(|_| client.get("/healthz").status == status).count();
+        assert_eq!(bad, 10, "{status}{more}");
+    }
+}
+
+#[test]
+fn one_that_cannot_be_connected_to_is_not_asked_by_every_request() {
+    let servers = [Upstream::start(), Upstream::refusing()];
+    let world = world_of(&servers, &ejection(3, "1h"));
+    for _ in 0..30 {
+        world.get("/healthz").expect(200);
+    }
+    let text = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+    let line = "upstream_failures_total{kind=\"connect\",upstream=\"control\"} 3";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn timeouts_and_nonsense_make_it_rest_and_a_rest_outlives_a_reload() {
+    let never = Gate::new();
+    for bad in [Answer::script().wait(&never), Answer::script().send("nonsense\r\n\r\n").close()] {
+        let servers = [(); 2].map(|()| Upstream::start());
+        servers[0].always(bad);
+        let more = format!("read_timeout = \"100ms\"{}", ejection(2, "1h"));
+        let world = world_of(&servers, &more);
+        let failed = |times| (0..times).filter(|_| world.get("/healthz").status >= 502).count();
+        assert_eq!(failed(12), 2);
+        let more = more.replace("100ms", "110ms");
+        let lines = format!("{}\n{more}", listed(&servers));
+        let changed = world.config().without("[upstreams.control]");
+        let changed = changed.with("[upstreams.control]", &lines);
+        world.gateway.write_config(&changed.to_string());
+        world.gateway.reload().expect(200);
+        assert_eq!(metric(&world, "upstream_resting", &servers[0]).as_deref(), Some("1"));
+        assert_eq!(failed(8), 0);
+    }
+    never.open();
+}
+
+#[test]
+fn a_client_that_is_slow_with_its_body_makes_no_server_rest() {
+    let servers = [(); 2].map(|()| Upstream::start());
+    let world = world_of(&servers, &format!("read_timeout = \"100ms\"{}", ejection(1, "1h")));
+    for _ in 0..4 {
+        let mut client = world.client();
+        client.send("POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\nContent-Length: 9\r\n\r\nhalf");
+        client.read().expect_problem(504);
+    }
+    for server in &servers {
+        assert_eq!(metric(&world, "upstream_resting", server).as_deref(), Some("0"));
+    }
+}
+
+#[test]
+fn a_lone_server_never_rests() {
+    let server = Upstream::start();
+    server.always(Answer::status(503));
+    let world = world_of(std::slice::from_ref(&server), &ejection(1, "1h"));
+    for _ in 0..10 {
+        world.get("/healthz").expect(503);
+    }
+    assert_eq!(server.requests().len(), 10);
+    server.always(Answer::ok("well"));
+    world.get("/healthz").expect(200);
+}
+
+#[test]
+fn of_many_that_fail_the_last_goes_on() {
+    let servers = [(); 3].map(|()| Upstream::start());
+    for server in &servers {
+        server.always(Answer::status(503));
+    }
+    let world = world_of(&servers, &ejection(1, "1h"));
+    for _ in 0..10 {
+        world.get("/healthz").expect(503);
+    }
+    assert_eq!(servers.iter().map(|server| server.requests().len()).sum::<usize>(), 10);
+    let resting =
+        servers.iter().filter(|s| metric(&world, "upstream_resting", s).as_deref() == Some("1"));
+    assert_eq!(resting.count(), 2);
+}
+
+#[test]
+fn a_kept_connection_found_closed_is_repeated_only_where_the_method_allows() {
+    // The server says that it keeps the connection, and closes it at the next request.
+    let closing = || {
+        let server = Upstream::start();
+        let seen = std::sync::Mutex::new(std::collections::HashSet::new());
+        server.answer(move |request| {
+            let first = seen.lock().unwrap().insert(request.connection);
+            let answer = Answer::ok("hello");
+            if first { answer } else { Answer::script().close() }
+        });
+        server
+    };
+    for (method, status) in
+        [("GET", 200), ("PUT", 200), ("DELETE", 200), ("POST", 502), ("PATCH", 502)]
+    {
+        let servers = [closing()];
+        let world = world_of(&servers, "");
+        let mut client = world.client();
+        client.get("/v1/workspaces/ws_acme").expect(200);
+        let again = client.call(&Request::new(method, "/v1/workspaces/ws_acme").body("once"));
+        assert_eq!(again.status, status, "{method}");
+        let sent = servers[0].requests().iter().filter(|one| one.method() == method).count();
+        let expected = if method == "GET" {
+            3
+        } else if status == 200 {
+            2
+        } else {
+            1
+        };
+        assert_eq!(sent, expected, "{method}");
+        assert_eq!(world.gateway.used("workspace", "ws_acme"), 2, "charged once each");
+        assert!(servers[0].requests().iter().all(|one| one.body.is_empty() || one.body == b"once"));
+    }
+}
+
+#[test]
+fn no_more_servers_are_tried_than_allowed_and_none_twice() {
+    let servers = [(); 5].map(|()| Upstream::refusing());
+    let world = world_of(&servers, &format!("tries = 4{}", ejection(0, "1s")));
+    world.call(&Request::post("/v1/workspaces/ws_acme", "x")).expect_problem(502);
+    let text = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+    assert!(text.contains("upstream_failures_total{kind=\"connect\",upstream=\"control\"} 4"));
+    assert_eq!(world.gateway.used("workspace", "ws_acme"), 1);
+}
+
+#[test]
+fn nothing_is_sent_again_once_an_answer_has_begun() {
+    let servers = [(); 2].map(|()| Upstream::start());
+    for server in &servers {
+        let begun = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfive.";
+        server.always(Answer::script().send(begun).close());
+    }
+    let world = world_of(&servers, "");
+    let mut client = world.client();
+    client.send(Request::get("/healthz").head_bytes());
+    let _ = client.try_read();
+    assert_eq!(servers.iter().map(|server| server.requests().len()).sum::<usize>(), 1);
+}
+
+#[test]
+fn what_an_upstream_says_in_its_head_is_bounded() {
+    let world = World::new();
+    let large = format!("HTTP/1.1 200 OK\r\nX-Large: {}\r\n\r\n", "x".repeat(2 << 20));
+    world.control.always(Answer::script().send(large).close());
+    world.get("/healthz").expect_problem(502);
+    let many: String = (0..1_000).map(|nth| format!("X-{nth}: y\r\n")).collect();
+    world.control.always(Answer::script().send(format!("HTTP/1.1 200 OK\r\n{many}\r\n")).close());
+    world.get("/healthz").expect_problem(502);
+}

@@ -1,0 +1,285 @@
+//! Upstreams that are reached by TLS, by HTTP/2, or both: an nginx behind the gateway says how.
+
+use std::process::Command;
+
+use weir_tests::folder::Folder;
+use weir_tests::gateway;
+use weir_tests::nginx::Nginx;
+use weir_tests::real;
+use weir_tests::request::Request;
+use weir_tests::wait;
+use weir_tests::world::World;
+
+#[test]
+fn an_upstream_is_reached_by_tls_under_its_name() {
+    let files = certificates();
+    let nginx = secure_nginx(&files, "server", "http2");
+    let ca = line(&files, "ca", "ca.crt");
+    for (http, spoken) in [("1.1", "HTTP/1.1"), ("2", "HTTP/2.0"), ("auto", "HTTP/2.0")] {
+        let named = format!("{ca}\nhttp = \"{http}\"\nserver_name = \"backend.test\"");
+        let world = world_before(&nginx, &named);
+        let mut client = world.client();
+        for _ in 0..3 {
+            assert_eq!(client.get("/healthz").expect(200).text(), format!("{spoken} backend.test"));
+        }
+        let post = client.call(&Request::post("/v1/me", "x".repeat(100_000)));
+        assert_eq!(post.expect(200).text(), format!("{spoken} backend.test"));
+    }
+    let named = nginx.address().replace("127.0.0.1", "localhost");
+    let servers = format!("servers = [\"{named}\"]\n{ca}\ntls = true\nhttp = \"1.1\"");
+    let world = World::with(|config| config.with("[upstreams.control]", &servers));
+    assert_eq!(world.get("/healthz").expect(200).text(), "HTTP/1.1 localhost");
+}
+
+#[test]
+fn a_server_that_speaks_http1_alone_is_spoken_to_so() {
+    let files = certificates();
+    let nginx = secure_nginx(&files, "server", "");
+    let ca = line(&files, "ca", "ca.crt");
+    let auto = format!("{ca}\nhttp = \"auto\"\nserver_name = \"backend.test\"");
+    let world = world_before(&nginx, &auto);
+    assert_eq!(world.get("/healthz").expect(200).text(), "HTTP/1.1 backend.test");
+}
+
+#[test]
+fn an_upstream_without_tls_may_speak_http2() {
+    let nginx = Nginx::start(|address, _| {
+        format!("server {{ listen {address} http2; return 200 \"$server_protocol $host\"; }}\n")
+    });
+    let plain = format!("servers = [\"{}\"]\nhttp = \"2\"", nginx.address());
+    let world = World::with(|config| config.with("[upstreams.control]", &plain));
+    let mut client = world.client();
+    for _ in 0..3 {
+        let answer = client.get("/v1/workspaces/ws_acme").expect(200);
+        assert_eq!(answer.text(), "HTTP/2.0 api.localhost");
+        assert_eq!(answer.allowance().resource, "workspace");
+    }
+    assert_eq!(client.call(&Request::new("HEAD", "/healthz")).expect(200).body, b"");
+}
+
+#[test]
+fn a_server_that_goes_away_now_and_then_loses_no_request() {
+    // nginx says GOAWAY after so many requests, while others are on their way.
+    let nginx = Nginx::start(|address, _| {
+        format!(
+            "server {{ listen {address} http2; keepalive_requests 7;\n\
+             return 200 \"$request_method\"; }}\n"
+        )
+    });
+    let plain = format!("servers = [\"{}\"]\nhttp = \"2\"", nginx.address());
+    let world = World::with(|config| {
+        config
+            .with("[upstreams.control]", &plain)
+            .with("[limits.address]", "requests = 4000")
+            .with("[server]", "threads = 1")
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = world.client();
+                for _ in 0..50 {
+                    assert_eq!(
+                        client.call(&Request::post("/v1/me", "x")).expect(200).text(),
+                        "POST"
+                    );
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_certificate_of_another_name_time_or_root_is_refused() {
+    let files = certificates();
+    let other = certificates();
+    let named = |files: &Folder, name: &str| {
+        format!("{}\nserver_name = \"{name}\"", line(files, "ca", "ca.crt"))
+    };
+    let nginx = secure_nginx(&files, "server", "");
+    for wrong in [
+        named(&files, "elsewhere.test"),
+        named(&other, "backend.test"),
+        // The system does not know our authority.
+        "server_name = \"backend.test\"".to_owned(),
+    ] {
+        let world = world_before(&nginx, &wrong);
+        world.get("/healthz").expect_problem(502);
+    }
+    let lapsed = secure_nginx(&files, "lapsed", "");
+    world_before(&lapsed, &named(&files, "backend.test")).get("/healthz").expect_problem(502);
+}
+
+#[test]
+fn upstreams_of_other_credentials_share_no_connection() {
+    let (files, other) = (certificates(), certificates());
+    let nginx = secure_nginx(&files, "server", "");
+    let trusting = |files: &Folder| {
+        let ca = line(files, "ca", "ca.crt");
+        let server = nginx.address();
+        format!("servers = [\"{server}\"]\ntls = true\nserver_name = \"backend.test\"\n{ca}")
+    };
+    let world = World::with(|config| {
+        config
+            .with("[server]", "threads = 1")
+            .with("[upstreams.control]", &trusting(&files))
+            .with("[upstreams.dispatcher]", &trusting(&other))
+    });
+    world.get("/v1/me").expect(200);
+    world.get("/v1/workspaces/ws_acme/webhooks").expect_problem(502);
+}
+
+#[test]
+fn a_client_certificate_is_shown_where_there_is_one() {
+    let files = certificates();
+    let nginx = Nginx::start(|address, _| {
+        let path = |name: &str| files.path(name).display().to_string();
+        let (crt, key, ca) = (path("server.crt"), path("server.key"), path("ca.crt"));
+        format!(
+            "server {{ listen {address} ssl; ssl_certificate {crt}; ssl_certificate_key {key};\n\
+             ssl_client_certificate {ca}; ssl_verify_client on;\n\
+             return 200 \"$ssl_client_s_dn\"; }}\n"
+        )
+    });
+    let ca = format!("{}\nserver_name = \"backend.test\"", line(&files, "ca", "ca.crt"));
+    let [certificate, key] =
+        ["crt", "key"].map(|end| files.path(&format!("client.{end}")).display().to_string());
+    let shown = format!("{ca}\nclient_certificate = \"{certificate}\"\nclient_key = \"{key}\"");
+    assert_eq!(world_before(&nginx, &shown).get("/healthz").expect(200).text(), "CN=client");
+    // nginx says so in HTTP rather than in the handshake.
+    world_before(&nginx, &ca).get("/healthz").expect(400);
+}
+
+#[test]
+fn a_changed_root_is_taken_up() {
+    let (files, other) = (certificates(), certificates());
+    let nginx = secure_nginx(&files, "server", "");
+    let kept = Folder::new();
+    let copy = |from: &Folder| {
+        kept.write("ca.crt", &std::fs::read_to_string(from.path("ca.crt")).unwrap());
+    };
+    copy(&other);
+    let ca = format!("{}\nserver_name = \"backend.test\"", line(&kept, "ca", "ca.crt"));
+    let world = world_before(&nginx, &ca);
+    world.get("/healthz").expect_problem(502);
+    copy(&files);
+    wait::until("the root to be read again", || {
+        (world.get("/healthz").status == 200).then_some(())
+    });
+    // One that cannot be read leaves the earlier one in force.
+    kept.write("ca.crt", "no certificate");
+    let refused = |line: &serde_json::Value| {
+        line["message"].as_str().is_some_and(|message| message.starts_with("configuration refused"))
+    };
+    let line = world.gateway.log().wait("that the file is refused", refused);
+    assert!(line["problems"][0].as_str().unwrap().contains("has no certificate in PEM"), "{line}");
+    world.get("/healthz").expect(200);
+}
+
+#[test]
+fn health_is_asked_for_in_the_way_that_requests_are_sent() {
+    let (files, other) = (certificates(), certificates());
+    let nginx = secure_nginx(&files, "server", "http2");
+    let health = "\nhttp = \"2\"\n[upstreams.control.health]\npath = \"/are-you-well\"\n\
+        interval = \"50ms\"\nunhealthy_after = 1\nhealthy_after = 1";
+    for (files, expected) in [(&files, 1), (&other, 0)] {
+        let ca = line(files, "ca", "ca.crt");
+        let world = world_before(&nginx, &format!("{ca}\nserver_name = \"backend.test\"{health}"));
+        wait::until("the server to be asked", || {
+            let text = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+            let line = format!(
+                "upstream_healthy{{server=\"{}\",upstream=\"control\"}} {expected}",
+                nginx.address()
+            );
+            text.contains(&line).then_some(())
+        });
+        assert_eq!(world.get("/healthz").status, if expected == 1 { 200 } else { 503 });
+    }
+}
+
+#[test]
+fn what_cannot_be_used_is_a_mistake_with_its_place() {
+    let files = certificates();
+    files.write("empty.crt", "");
+    let path = |name: &str| files.path(name).display().to_string();
+    let (client, key, server_key) = (path("client.crt"), path("client.key"), path("server.key"));
+    let tls = "tls = true\nserver_name = \"backend.test\"";
+    for (lines, message) in [
+        ("tls = true".to_owned(), "`127.0.0.1:9` has no name: set server_name"),
+        ("tls = true\nserver_name = \"a b\"".to_owned(), "`a b` is not a host's name"),
+        (format!("{tls}\nca = \"{}\"", path("none.crt")), "cannot be read: No such file"),
+        (format!("{tls}\nca = \"{}\"", path("empty.crt")), "has no certificate in PEM"),
+        (format!("{tls}\nca = \"{key}\""), "has no certificate in PEM"),
+        (
+            format!("{tls}\nclient_certificate = \"{client}\"\nclient_key = \"{client}\""),
+            "has no private key in PEM",
+        ),
+        (
+            format!("{tls}\nclient_certificate = \"{client}\"\nclient_key = \"{server_key}\""),
+            "does not go with",
+        ),
+        (format!("{tls}\nclient_certificate = \"{client}\""), "belong together"),
+        ("http = \"auto\"".to_owned(), "http = \"auto\" is agreed upon by TLS"),
+    ] {
+        let folder = Folder::new();
+        let config = weir_tests::config::Config::default().with("[upstreams.control]", &lines);
+        folder.write("gateway.toml", &config.to_string());
+        folder.write("directory.toml", weir_tests::config::DIRECTORY);
+        let check = gateway::run(&folder, &["check", "--config", "gateway.toml"]);
+        let said = format!("{}{}", check.stdout, check.stderr);
+        assert_eq!(check.code, Some(64), "{lines}: {said}");
+        let problem = said.lines().find(|line| line.contains(message));
+        let problem = problem.unwrap_or_else(|| panic!("{lines}: no `{message}` in {said}"));
+        let place: Vec<&str> = problem.splitn(4, ':').collect();
+        assert!(place[0].ends_with("gateway.toml") && place[1] != "1", "{problem}");
+    }
+}
+
+/// A gateway whose control plane is behind TLS at this nginx.
+#[track_caller]
+fn world_before(nginx: &Nginx, lines: &str) -> World {
+    let lines = format!("servers = [\"{}\"]\ntls = true\n{lines}", nginx.address());
+    World::with(|config| config.with("[upstreams.control]", &lines))
+}
+
+/// An nginx that answers how it was reached.
+fn secure_nginx(files: &Folder, certificate: &str, listens: &str) -> Nginx {
+    let path = |end: &str| files.path(&format!("{certificate}.{end}")).display().to_string();
+    let (crt, key) = (path("crt"), path("key"));
+    Nginx::start(|address, _| {
+        format!(
+            "server {{ listen {address} ssl {listens}; ssl_certificate {crt};\n\
+             ssl_certificate_key {key}; return 200 \"$server_protocol $ssl_server_name\"; }}\n"
+        )
+    })
+}
+
+/// A line that names one of these files.
+fn line(files: &Folder, key: &str, name: &str) -> String {
+    format!("{key} = \"{}\"", files.path(name).display())
+}
+
+/// An authority, `ca`, and what it signed: `server`, `client`, and `lapsed`, whose time is over.
+#[track_caller]
+pub(crate) fn certificates() -> Folder {
+    let folder = Folder::new();
+    let openssl = |arguments: &str| {
+        let mut command = Command::new("openssl");
+        real::run(command.args(arguments.split(' ')).current_dir(folder.root())).expect(0);
+    };
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    openssl(&format!(
+        "req -x509 {key} -keyout ca.key -out ca.crt -days 2 -subj /CN=weir-test-ca \
+         -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign"
+    ));
+    let names = "DNS:backend.test,DNS:localhost,DNS:api.localhost,DNS:in_acme.auth.localhost,\
+                 DNS:*.auth.localhost,IP:127.0.0.1";
+    for (name, days) in [("server", 2), ("client", 2), ("lapsed", -1)] {
+        openssl(&format!("req -new {key} -keyout {name}.key -out {name}.csr -subj /CN={name}"));
+        folder.write("names.ext", &format!("subjectAltName={names}\n"));
+        openssl(&format!(
+            "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out {name}.crt \
+             -days {days} -extfile names.ext"
+        ));
+    }
+    folder
+}

@@ -1,0 +1,108 @@
+//! gRPC through the gateway, with a server and a client of another make: over TLS in front, over
+//! HTTP/2 without and with TLS behind.
+
+use weir_tests::folder::Folder;
+use weir_tests::process::{Process, finish};
+use weir_tests::real;
+use weir_tests::request::Request;
+use weir_tests::world::World;
+
+use crate::proxying::secure::certificates;
+
+#[test]
+fn every_kind_of_call_passes_with_its_trailers() {
+    let files = certificates();
+    for secure in [false, true] {
+        let server = server(&files, secure);
+        let world = world_before(&server, &files, secure, "");
+        let said = call(&world, &files, &[]);
+        for name in ["unary", "fails", "both_stream", "large", "many_at_once", "deadline_is_told"] {
+            assert!(said.lines().any(|line| line == format!("ok {name}")), "{said}");
+        }
+        for name in ["cancel", "deadline"] {
+            server.stderr().wait("that the call was cancelled", |line| {
+                line["message"] == "cancelled" && line["name"] == name
+            });
+        }
+    }
+}
+
+#[test]
+fn a_call_that_is_over_its_limit_is_told_so_as_grpc_reads_it() {
+    let files = certificates();
+    let server = server(&files, false);
+    let world = world_before(&server, &files, false, "");
+    let low = world.config().with("[limits.address]", "requests = 1");
+    world.gateway.write_config(&low.to_string());
+    world.gateway.reload().expect(200);
+    call(&world, &files, &["empty"]);
+    let mut command = client(&world, &files, &["empty"]);
+    let refused = finish(Process::spawn("grpc_client", &mut command));
+    // HTTP's 429 is UNAVAILABLE to gRPC, which may be tried again.
+    assert!(refused.stderr.contains("StatusCode.UNAVAILABLE"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_stream_that_is_silent_for_longer_than_the_read_timeout_is_cut() {
+    let files = certificates();
+    let server = server(&files, false);
+    let world = world_before(&server, &files, false, "read_timeout = \"500ms\"");
+    let said = call(&world, &files, &["idle"]);
+    assert!(said.contains("idle ended as StatusCode."), "{said}");
+    server.stderr().wait("that the server heard of it", |line| line["message"] == "cancelled");
+    // A server that is slow with its messages, but within the timeout, is not.
+    call(&world, &files, &["server_streams"]);
+    world.gateway.ask(&Request::get("/livez")).expect(200);
+}
+
+fn server(files: &Folder, secure: bool) -> Process {
+    let mut command = real::python("tests/real/grpc_server.py");
+    if secure {
+        command.arg(files.path("server.crt")).arg(files.path("server.key"));
+    }
+    Process::spawn("grpc_server", &mut command)
+}
+
+#[track_caller]
+fn world_before(server: &Process, files: &Folder, secure: bool, more: &str) -> World {
+    let path = |name: &str| files.path(name).display().to_string();
+    let tls = if secure {
+        format!("tls = true\nserver_name = \"backend.test\"\nca = \"{}\"", path("ca.crt"))
+    } else {
+        String::new()
+    };
+    let address = server.listening("grpc");
+    let upstream = format!("servers = [\"{address}\"]\nhttp = \"2\"\n{tls}\n{more}");
+    let https = format!(
+        "address = \"127.0.0.1:0\"\ncertificate = \"{}\"\nkey = \"{}\"",
+        path("server.crt"),
+        path("server.key")
+    );
+    World::with(|config| {
+        config
+            .with("[[server.https]]", &https)
+            .with("[upstreams.grpc]", &upstream)
+            .with("[limits.address]", "requests = 1000")
+            .with(
+                "[[routes]]",
+                "plane = \"control\"\npath = \"/weir.Test/{*rest}\"\nlimits = [\"address\"]\n\
+                 upstream = \"grpc\"",
+            )
+    })
+}
+
+fn client(world: &World, files: &Folder, names: &[&str]) -> std::process::Command {
+    let https = world.gateway.log().wait("where https listens", |line| {
+        line["message"] == "listening" && line["listener"] == "https"
+    });
+    let mut command = real::python("tests/real/grpc_client.py");
+    command.arg(https["address"].as_str().unwrap()).arg(files.path("ca.crt")).args(names);
+    command
+}
+
+#[track_caller]
+fn call(world: &World, files: &Folder, names: &[&str]) -> String {
+    let mut command = client(world, files, names);
+    let done = finish(Process::spawn("grpc_client", &mut command));
+    done.expect(0).stdout
+}
