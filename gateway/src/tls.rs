@@ -23,6 +23,6 @@ pub fn config(entry: &Https) -> io::Result<Arc<ServerConfig>> {
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .map_err(|why| unreadable(&entry.certificate.value, why.to_string()))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = ["h2", "http/1.1", "http/1.0"].map(Into::into).to_vec();
     Ok(Arc::new(config))
 }

@@ -19,6 +19,7 @@
 //! Accepting connections (`listen`), deadlines of request bodies (Pingora's, set in `proxy`).
 
 mod head;
+mod linger;
 mod said;
 mod socket;
 mod traits;
@@ -394,6 +395,6 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        self.poll_close(cx)
     }
 }

@@ -7,6 +7,7 @@
     reason = "a test that cannot go on says why and stops"
 )]
 
+mod answers;
 mod batch;
 mod deadlines;
 mod dispatching;
