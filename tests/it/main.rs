@@ -13,6 +13,7 @@ mod deadlines;
 mod dispatching;
 mod harness;
 mod hostile;
+mod identity_provider;
 mod interleavings;
 mod limits;
 mod operating;
