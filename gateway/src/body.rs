@@ -157,9 +157,10 @@ fn announced(session: &ServerSession) -> Option<u64> {
 }
 
 /// Reads a small body away. Where it is not small, or slow, or waits for a `100 Continue` that
-/// it will not get, Pingora closes the connection after the answer.
+/// it will not get, the connection closes after the answer, or the stream of HTTP/2 is reset.
 pub async fn drain(session: &mut ServerSession) {
-    if session.is_body_done() || session.req_header().headers.contains_key(http::header::EXPECT) {
+    let waits = session.req_header().headers.contains_key(http::header::EXPECT);
+    if session.is_body_done() || (waits && !session.is_http2()) {
         return;
     }
     let drained = async {

@@ -9,17 +9,20 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use http::header;
+use http::uri::Authority;
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use weir_common::decision::Decision;
 
 use crate::caller;
+use crate::cors::{Cors, Preflight};
 use crate::exchange::{Exchange, Said};
 use crate::force::Force;
 use crate::headers::{self, Named};
 use crate::identify::{Identity, client_address};
 use crate::parts::Parts;
 use crate::refuse::Refusal;
+use crate::reply::Reply;
 use crate::rules::{Batch, Charges, NoWay, Way};
 use crate::target::{self, Malformed, Target};
 use crate::upstream::Upstream;
@@ -35,6 +38,8 @@ pub enum Next {
     Forward,
     /// Read its body, count, and only then send it on.
     Hold(Batch),
+    /// Answer a browser that asks what it may ask.
+    Preflight(Reply),
     /// Answer it ourselves.
     Refuse(Refusal),
 }
@@ -59,6 +64,9 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
         Ok(target) => target,
         Err(why) => return Next::Refuse(Refusal::Malformed(why)),
     };
+    if let Some(reply) = preflight(exchange, head, &target) {
+        return Next::Preflight(reply);
+    }
     let way = match force.rules.lead(&target, &head.method) {
         Ok(way) => way,
         Err(no_way) => return refuse_way(exchange, no_way),
@@ -171,6 +179,27 @@ fn given_id(head: &RequestHeader) -> Option<Box<str>> {
     let holds =
         (1..=REQUEST_ID_MAX).contains(&given.len()) && given.bytes().all(|b| b.is_ascii_graphic());
     holds.then(|| given.into())
+}
+
+/// The answer to a preflight: nothing where it is none, its origin is not allowed, or its path is
+/// to be refused. It asks about a request and is none itself, so no limit counts it.
+fn preflight(exchange: &mut Exchange, head: &RequestHeader, target: &Target<'_>) -> Option<Reply> {
+    let asked = Preflight::read(&head.method, &head.headers)?;
+    let rules = &exchange.force.rules;
+    let (plane, methods) = rules.methods(target, &asked.method).ok()?;
+    let lines = rules.cors(Some(plane), None)?.preflight(&asked, &methods)?;
+    exchange.whose.plane = Some(plane);
+    Some(Reply { lines, ..Reply::new(204, "") })
+}
+
+/// What browsers are told where this request leads, or on its host where it leads nowhere.
+#[must_use]
+pub fn cors<'e>(exchange: &'e Exchange, head: &RequestHeader) -> Option<&'e Cors> {
+    let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| head.uri.authority().map(Authority::as_str))?;
+    let port_at = host.rfind(':').filter(|_| !host.ends_with(']'));
+    let name = host.get(..port_at.unwrap_or(host.len()))?.to_ascii_lowercase();
+    exchange.force.rules.cors(exchange.whose.plane, Some(&name))
 }
 
 fn refuse_way(exchange: &mut Exchange, no_way: NoWay) -> Next {

@@ -49,7 +49,15 @@ pub mod hold;
 pub mod headers;
 
 // core
+pub mod cors;
+
+// core
 pub mod refuse;
+
+// core
+pub mod grpc;
+
+pub mod reply;
 
 pub mod relay;
 

@@ -13,19 +13,18 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Method, StatusCode, Version, header};
+use http::{StatusCode, Version, header};
 use pingora_core::modules::http::HttpModules;
-use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
-use weir_common::problem::MEDIA_TYPE;
 
 use crate::access_log::Facts;
 use crate::attempt;
 use crate::body::Unread;
 use crate::exchange::{Exchange, InFlight, Replayed};
+use crate::grpc::{self, Dialect};
 use crate::hold;
 use crate::judge::{self, Next};
 use crate::parts::Parts;
@@ -84,6 +83,11 @@ impl ProxyHttp for Proxy {
                 Err(Unread::Refused(refusal)) => refusal,
                 Err(Unread::Broken(error)) => return Err(error),
             },
+            Next::Preflight(reply) => {
+                exchange.status = Some(reply.status);
+                reply.send(session, exchange).await?;
+                return Ok(true);
+            }
             Next::Refuse(refusal) => refusal,
         };
         self.refuse(session, exchange, refusal).await?;
@@ -320,7 +324,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// Answers for ourselves, and keeps the connection where what follows on it can be told apart.
+    /// Says no, in the words of the protocol that the client speaks, and so that its page hears it.
     async fn refuse(
         &self,
         session: &mut Session,
@@ -328,52 +332,17 @@ impl Proxy {
         refusal: Refusal,
     ) -> Result<()> {
         self.parts.metrics.refusals.with_label_values(&[refusal.reason()]).inc();
-        if refusal.closes() {
-            session.set_keepalive(None);
-        } else {
-            body::drain(&mut session.downstream_session).await;
-        }
         exchange.status = Some(refusal.status());
-        let with_body = session.req_header().method != Method::HEAD;
-        let whole = session.downstream_session.is_body_done();
-        if !whole {
-            session.set_keepalive(None);
+        let head = session.req_header();
+        let dialect = Dialect::of(&head.method, &head.headers);
+        let mut reply = dialect.map_or_else(|| refusal.reply(), |d| grpc::reply(d, &refusal));
+        if let Some(cors) = judge::cors(exchange, head) {
+            let exposed = if dialect.is_some() { grpc::EXPOSED } else { &[] };
+            reply.lines.push_str(&cors.lines(&head.headers, exposed));
         }
-        if let Some(connection) = Connection::of(session.stream()) {
-            let keep = session.downstream_session.as_http1().is_some_and(|h1| h1.will_keepalive());
-            let date = get_cached_date();
-            let date = date.to_str().unwrap_or_default();
-            let answer = refusal.answer(date, &relay::lines(exchange), keep, with_body);
-            exchange.answered_bytes = answer.body_bytes;
-            connection.answer(answer.bytes);
-        } else {
-            self.refuse_through(session, exchange, &refusal, with_body).await?;
-        }
+        reply.closes = refusal.closes();
+        reply.send(session, exchange).await?;
         exchange.refusal = Some(refusal);
-        Ok(())
-    }
-
-    /// Answers through Pingora, where there is no connection of our own below it.
-    async fn refuse_through(
-        &self,
-        session: &mut Session,
-        exchange: &Exchange,
-        refusal: &Refusal,
-        with_body: bool,
-    ) -> Result<()> {
-        let body = refusal.problem().body();
-        let mut head = ResponseHeader::build(refusal.status(), Some(12))?;
-        head.insert_header(header::CONTENT_TYPE, MEDIA_TYPE)?;
-        head.insert_header(header::CONTENT_LENGTH, body.len())?;
-        head.insert_header(header::CACHE_CONTROL, "no-store")?;
-        if let Some((name, value)) = refusal.header() {
-            head.insert_header(name, value)?;
-        }
-        relay::to_client(None, &mut head, exchange)?;
-        session.write_response_header(Box::new(head), !with_body).await?;
-        if with_body {
-            session.write_response_body(Some(body.into()), true).await?;
-        }
         Ok(())
     }
 }

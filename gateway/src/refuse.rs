@@ -1,14 +1,16 @@
 //! Every answer that the gateway itself gives, in one enum.
 //!
 //! Each is a problem (RFC 9457) that says what, where and what to do. Not here: the limit
-//! headers that go with it (`headers`), how it is written (`proxy`).
+//! headers that go with it (`headers`), how it is written (`reply`), how clients of gRPC are told
+//! (`grpc`).
 
-use http::{Method, StatusCode};
+use http::Method;
 use serde_json::Value;
 use weir_common::problem::{MEDIA_TYPE, Problem};
 
 use crate::batch::Miscount;
 use crate::headers::Told;
+use crate::reply::Reply;
 use crate::target::Malformed;
 
 /// Why a request gets an answer of our own.
@@ -77,15 +79,6 @@ pub enum Refusal {
     GatewayTimeout,
     /// A fault of our own.
     Internal,
-}
-
-/// A whole answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// As HTTP/1.1 has it.
-    pub bytes: Vec<u8>,
-    /// How many of them are its body.
-    pub body_bytes: usize,
 }
 
 impl Refusal {
@@ -197,39 +190,28 @@ impl Refusal {
         Problem { status, kind, title, detail: self.detail(), members }
     }
 
-    /// The whole answer as HTTP/1.1 has it, with further header lines, each with its line end.
+    /// The answer that says so, to all but clients of gRPC.
     #[must_use]
-    pub fn answer(&self, date: &str, lines: &str, keep: bool, with_body: bool) -> Answer {
+    pub fn reply(&self) -> Reply {
         let problem = self.problem();
-        let body = problem.body();
-        let status = StatusCode::from_u16(problem.status).unwrap_or_default();
-        let reason = status.canonical_reason().unwrap_or_default();
-        let mut length = itoa::Buffer::new();
-        let (own, value) = self.header().unwrap_or_default();
-        let own = if own.is_empty() { ["", "", "", ""] } else { [own, ": ", &value, "\r\n"] };
-        let head = [
-            "HTTP/1.1 ",
-            status.as_str(),
-            " ",
-            reason,
-            "\r\nContent-Type: ",
-            MEDIA_TYPE,
-            "\r\nContent-Length: ",
-            length.format(body.len()),
-            "\r\nCache-Control: no-store\r\nDate: ",
-            date,
-            "\r\nConnection: ",
-            if keep { "keep-alive\r\n" } else { "close\r\n" },
-            lines,
-        ];
-        let head = head.iter().chain(&own).chain(&["\r\n"]);
-        let mut bytes = Vec::with_capacity(1_024);
-        for part in head {
-            bytes.extend_from_slice(part.as_bytes());
+        let mut reply = Reply::new(problem.status, problem.body());
+        reply.push("Content-Type", MEDIA_TYPE);
+        reply.push("Cache-Control", "no-store");
+        if let Some((name, value)) = self.header() {
+            reply.push(name, &value);
         }
-        let sent = if with_body { body.as_slice() } else { &[] };
-        bytes.extend_from_slice(sent);
-        Answer { bytes, body_bytes: sent.len() }
+        reply
+    }
+
+    /// After how many seconds the same request may pass, where time is all that it lacks.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::RateLimited { told, .. } => told.retry_after,
+            Self::NoServer { retry_after } => Some((*retry_after).into()),
+            Self::Busy | Self::IdentityUnavailable | Self::DirectoryUnavailable => Some(1),
+            _ => None,
+        }
     }
 
     /// A header that belongs to this answer alone.
@@ -241,9 +223,11 @@ impl Refusal {
                 Some(("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS".to_owned()))
             }
             Self::EncodedBatch => Some(("Accept-Encoding", "identity".to_owned())),
-            Self::NoServer { retry_after } => Some(("Retry-After", retry_after.to_string())),
-            Self::Busy | Self::IdentityUnavailable | Self::DirectoryUnavailable => {
-                Some(("Retry-After", "1".to_owned()))
+            Self::Busy
+            | Self::NoServer { .. }
+            | Self::IdentityUnavailable
+            | Self::DirectoryUnavailable => {
+                Some(("Retry-After", self.retry_after().unwrap_or(1).to_string()))
             }
             Self::Unauthenticated { why: None } => Some(("WWW-Authenticate", "Bearer".to_owned())),
             Self::Unauthenticated { why: Some(_) } => {
@@ -277,18 +261,6 @@ mod tests {
         assert_eq!(problem["resource"], "workspace");
         assert_eq!(problem["limit"], 60);
         assert_eq!(problem["retry_after"], 7);
-    }
-
-    #[test]
-    fn an_answer_is_whole_and_as_long_as_it_says() {
-        let answer = Refusal::UnknownHost.answer("now", "X: y\r\n", false, true);
-        let answer = String::from_utf8(answer.bytes).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 404 Not Found\r\n"));
-        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));
-        assert!(head.contains("Connection: close\r\nX: y"));
-        assert!(serde_json::from_str::<Value>(body).is_ok());
-        assert!(Refusal::UnknownHost.answer("now", "", true, false).bytes.ends_with(b"\r\n\r\n"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
+use crate::cors;
 use crate::exchange::Exchange;
 use crate::headers::{forwarded, is_traceparent};
 use crate::wire::Connection;
@@ -201,14 +202,30 @@ pub fn to_client(
     if refused {
         head.remove_header(&header::RETRY_AFTER);
     }
+    expose(head, exchange)?;
     match connection {
         Some(connection) => connection.add_lines(lines(exchange).as_bytes()),
-        None => {
-            for line in lines(exchange).lines() {
-                let (name, value) = line.split_once(": ").unwrap_or((line, ""));
-                head.insert_header(name.to_owned(), value)?;
-            }
-        }
+        None => add_lines(head, &lines(exchange))?,
+    }
+    Ok(())
+}
+
+/// Adds header lines, each with its line end, where nobody takes them as text.
+pub fn add_lines(head: &mut ResponseHeader, lines: &str) -> Result<()> {
+    for line in lines.lines() {
+        let (name, value) = line.split_once(": ").unwrap_or((line, ""));
+        head.append_header(name.to_owned(), value)?;
+    }
+    Ok(())
+}
+
+/// Tells a page that may read an answer that it may read what we say in it, too. Who may read it
+/// is the upstream's to say.
+fn expose(head: &mut ResponseHeader, exchange: &Exchange) -> Result<()> {
+    let readable = head.headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN);
+    if readable && exchange.force.rules.cors(exchange.whose.plane, None).is_some() {
+        // A line of its own: what the upstream says stays as it is, and a list may be in parts.
+        head.append_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, cors::EXPOSED)?;
     }
     Ok(())
 }

@@ -187,9 +187,21 @@ impl Paths {
         if let Some(route) = route {
             return Ok(Found::Route(route));
         }
-        let others = self.by_method.iter().filter(|(_, router)| router.at(path).is_ok());
-        let others: Vec<Method> = others.map(|(method, _)| method.clone()).collect();
+        let others = self.methods(path);
         Ok(if others.is_empty() { Found::Nothing } else { Found::OtherMethods(others) })
+    }
+
+    /// The methods that routes of an accepted `path` list.
+    #[must_use]
+    pub fn methods(&self, path: &str) -> Vec<Method> {
+        let taking = self.by_method.iter().filter(|(_, router)| router.at(path).is_ok());
+        taking.map(|(method, _)| method.clone()).collect()
+    }
+
+    /// Whether one of the routes of an accepted `path` takes every method.
+    #[must_use]
+    pub fn takes_all(&self, path: &str) -> bool {
+        self.any.at(path).is_ok()
     }
 
     fn router(&self, method: &Method) -> &Router<Index> {

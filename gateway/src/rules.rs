@@ -21,6 +21,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use http::Method;
 
+use crate::cors::Cors;
 use crate::identify::{Identity, LONE, Names, Subject, Tenant, Tenants};
 use crate::limit::key::{Key, LimitTag, Seed};
 use crate::limit::{ASKS_MAX, Ask, Quota};
@@ -43,6 +44,8 @@ pub struct Rules {
     pub plans: Vec<Plan>,
     /// Who the directory knows.
     pub tenants: Tenants,
+    /// What browsers are told, by plane.
+    cors: Vec<Option<Cors>>,
     hosts: Hosts,
     /// By plane.
     paths: Vec<Paths>,
@@ -183,6 +186,30 @@ impl Rules {
         identifier(workspace)?;
         identifier(organisation)?;
         Ok(Way { route, index, names: Names { workspace, organisation, instance } })
+    }
+
+    /// The plane of a path, and the methods that it takes: those that its routes list, or the one
+    /// that is asked about where one of them takes all.
+    pub fn methods(
+        &self,
+        target: &Target<'_>,
+        asked: &Method,
+    ) -> Result<(Index, Vec<Method>), NoWay> {
+        let plane = match self.lead(target, asked) {
+            Ok(way) => way.route.plane,
+            Err(NoWay::OtherMethods(plane, methods)) => return Ok((plane, methods)),
+            Err(no_way) => return Err(no_way),
+        };
+        let listing = self.paths.get(plane).filter(|paths| !paths.takes_all(target.path));
+        let methods = listing.map(|paths| paths.methods(target.path));
+        Ok((plane, methods.unwrap_or_else(|| vec![asked.clone()])))
+    }
+
+    /// What browsers are told on a plane, or on that of `host` where nothing more is known.
+    #[must_use]
+    pub fn cors(&self, plane: Option<Index>, host: Option<&str>) -> Option<&Cors> {
+        let of_host = || self.hosts.find(host?).map(|(plane, _)| plane);
+        self.cors.get(plane.or_else(of_host)?)?.as_ref()
     }
 
     /// Whom a request could be charged to.

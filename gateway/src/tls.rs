@@ -195,7 +195,7 @@ fn named(
 }
 
 fn with_sessions(mut config: ServerConfig, asks_clients: bool) -> ServerConfig {
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = ["h2", "http/1.1", "http/1.0"].map(Into::into).to_vec();
     if asks_clients {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;

@@ -19,6 +19,7 @@
 //! Accepting connections (`listen`), deadlines of request bodies (Pingora's, set in `proxy`).
 
 mod head;
+mod linger;
 mod parting;
 mod patience;
 mod said;
@@ -346,6 +347,6 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
-        self.poll_end(cx)
+        self.poll_close(cx)
     }
 }

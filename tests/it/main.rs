@@ -8,12 +8,14 @@
 )]
 #![allow(clippy::duplicate_mod, reason = "over_tls tells stories once more, in another world")]
 
+mod answers;
 mod batch;
 mod deadlines;
 mod dispatching;
 mod edge;
 mod harness;
 mod hostile;
+mod identity_provider;
 mod interleavings;
 mod limits;
 mod operating;

@@ -3,6 +3,7 @@
 //! Every mistake is left in the document it stands in; the rules of a document with mistakes are
 //! there to find more of them, and are never put into force.
 
+mod cors;
 mod tenants;
 
 use http::Method;
@@ -33,8 +34,9 @@ pub fn check(
     let tenants = checker.tenants(&limits, &plans);
     let hosts = checker.hosts();
     let paths = checker.paths(&routes);
+    let cors = checker.cors();
     checker.server();
-    Rules { settings, routes, limits, plans, tenants, hosts, paths, unknown_limits, seed }
+    Rules { settings, routes, limits, plans, tenants, cors, hosts, paths, unknown_limits, seed }
 }
 
 struct Checker<'c> {

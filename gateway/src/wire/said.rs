@@ -2,6 +2,7 @@
 
 use pingora_core::protocols::http::date::get_cached_date;
 
+use super::linger::Linger;
 use crate::refuse::Refusal;
 
 /// What a request's answer is to say beside what Pingora writes, or instead.
@@ -13,6 +14,8 @@ pub(super) struct Said {
     pub(super) lines: Vec<u8>,
     /// A whole answer of our own.
     pub(super) answer: Vec<u8>,
+    /// How the connection closes where the client may still be sending what nobody reads.
+    pub(super) linger: Option<Linger>,
 }
 
 impl Said {
@@ -39,7 +42,7 @@ impl Said {
 /// A whole answer, as bytes, after which the connection closes.
 pub(super) fn last_words(refusal: &Refusal) -> Vec<u8> {
     let date = get_cached_date();
-    refusal.answer(date.to_str().unwrap_or_default(), "", false, true).bytes
+    refusal.reply().to_http1(date.to_str().unwrap_or_default(), false, true)
 }
 
 #[cfg(test)]
@@ -48,7 +51,7 @@ mod tests {
 
     fn completed(heads: &[&str]) -> (String, Vec<bool>) {
         let lines = b"X: y\r\n".to_vec();
-        let mut said = Said { awaits_head: true, lines, answer: Vec::new() };
+        let mut said = Said { awaits_head: true, lines, ..Said::default() };
         let mut held = Vec::new();
         let taken = heads.iter().map(|head| said.complete(head.as_bytes(), &mut held)).collect();
         (String::from_utf8(held).unwrap(), taken)

@@ -1,0 +1,210 @@
+//! Decides what a page of another origin may do, and what of an answer it may read (the CORS
+//! protocol of the Fetch standard).
+//!
+//! # Invariants
+//!
+//! 1. An origin is echoed only where it stands in the settings, letter for letter.
+//! 2. What depends on the origin says `Vary: Origin`, whether or not the request had one.
+//! 3. A preflight is answered only for an origin that is allowed; others are requests like any.
+//!
+//! # Not here
+//!
+//! Which routes there are (`route`), mistakes in the settings (`rules::check`), the upstream's
+//! own headers, which pass as they are (`relay`).
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use http::{HeaderMap, HeaderName, Method, header};
+use weir_common::directory::is_host;
+
+use crate::settings;
+
+/// What we say beside a body: a page reads only those that it is told it may.
+pub const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, \
+                           X-RateLimit-Resource, Retry-After, X-Request-Id, RateLimit, \
+                           RateLimit-Policy";
+
+/// The origin of pages without one: files, sandboxed frames, redirects across origins.
+pub const OPAQUE: &str = "null";
+
+/// Ports that no browser writes, for they are their scheme's own.
+const DEFAULT_PORTS: [(&str, u16); 4] = [("http", 80), ("https", 443), ("ws", 80), ("wss", 443)];
+
+/// Who may read a plane's answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cors {
+    /// Who; everybody where there is none.
+    origins: Option<Vec<String>>,
+    credentials: bool,
+    /// `Access-Control-Allow-Headers`; what is asked for where empty.
+    headers: String,
+    max_age_seconds: u64,
+}
+
+/// What a browser asks before a request that a form could not have made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preflight<'h> {
+    /// Whose page asks.
+    origin: &'h str,
+    /// The method that it wants to use.
+    pub method: Method,
+    /// The headers that it wants to send.
+    headers: Option<&'h str>,
+}
+
+impl<'h> Preflight<'h> {
+    /// Reads one, where a request is one: `OPTIONS` with an origin and a method, each once.
+    #[must_use]
+    pub fn read(method: &Method, headers: &'h HeaderMap) -> Option<Self> {
+        if *method != Method::OPTIONS {
+            return None;
+        }
+        let asked = only(headers, &header::ACCESS_CONTROL_REQUEST_METHOD)?;
+        let names = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).is_some();
+        let names = match names.then(|| only(headers, &header::ACCESS_CONTROL_REQUEST_HEADERS)) {
+            Some(names) => Some(names.filter(|names| is_list_of_names(names))?),
+            None => None,
+        };
+        Some(Self {
+            origin: only(headers, &header::ORIGIN)?,
+            method: Method::from_bytes(asked.as_bytes()).ok()?,
+            headers: names,
+        })
+    }
+}
+
+/// The value of a header that is there once, as text.
+fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+fn is_list_of_names(text: &str) -> bool {
+    text.split(',').all(|name| HeaderName::try_from(name.trim_matches([' ', '\t'])).is_ok())
+}
+
+impl Cors {
+    /// What the settings of a plane come to.
+    #[must_use]
+    pub fn new(settings: &settings::Cors) -> Self {
+        let texts = |texts: &[weir_common::reader::At<String>]| {
+            texts.iter().map(|text| text.value.clone()).collect::<Vec<_>>()
+        };
+        let origins = texts(&settings.origins);
+        Self {
+            origins: (!origins.iter().any(|origin| origin == "*")).then_some(origins),
+            credentials: settings.credentials,
+            headers: texts(&settings.headers).join(", "),
+            max_age_seconds: settings.max_age.as_secs(),
+        }
+    }
+
+    /// What an answer of our own says to browsers, as header lines with their line ends.
+    /// `exposed` names what it has beside [`EXPOSED`].
+    #[must_use]
+    pub fn lines(&self, request: &HeaderMap, exposed: &[&str]) -> String {
+        let mut lines = self.vary("");
+        if self.allow(&mut lines, only(request, &header::ORIGIN)) {
+            push(&mut lines, "Access-Control-Expose-Headers", EXPOSED);
+            for name in exposed {
+                push(&mut lines, "Access-Control-Expose-Headers", name);
+            }
+        }
+        lines
+    }
+
+    /// The header lines that a preflight is answered with, for a path that takes `methods`.
+    /// Nothing, where its origin is not allowed.
+    #[must_use]
+    pub fn preflight(&self, asked: &Preflight<'_>, methods: &[Method]) -> Option<String> {
+        let mut lines = self.vary("Access-Control-Request-Method, Access-Control-Request-Headers");
+        if !self.allow(&mut lines, Some(asked.origin)) {
+            return None;
+        }
+        let methods: Vec<&str> = methods.iter().map(Method::as_str).collect();
+        push(&mut lines, "Access-Control-Allow-Methods", &methods.join(", "));
+        let configured = Some(self.headers.as_str()).filter(|headers| !headers.is_empty());
+        if let Some(headers) = configured.or(asked.headers) {
+            push(&mut lines, "Access-Control-Allow-Headers", headers);
+        }
+        push(&mut lines, "Access-Control-Max-Age", &self.max_age_seconds.to_string());
+        Some(lines)
+    }
+
+    /// `Vary`, with the origin where there is more than one answer to it.
+    fn vary(&self, others: &str) -> String {
+        let mut lines = String::with_capacity(512);
+        match (&self.origins, others) {
+            (Some(_), "") => push(&mut lines, "Vary", "Origin"),
+            (Some(_), others) => push(&mut lines, "Vary", &format!("Origin, {others}")),
+            (None, "") => {}
+            (None, others) => push(&mut lines, "Vary", others),
+        }
+        lines
+    }
+
+    /// Says that `origin` may read; false where it may not.
+    fn allow(&self, lines: &mut String, origin: Option<&str>) -> bool {
+        let allowed = match &self.origins {
+            None => Some("*"),
+            Some(origins) => origin.filter(|origin| origins.iter().any(|known| known == origin)),
+        };
+        let Some(allowed) = allowed else { return false };
+        push(lines, "Access-Control-Allow-Origin", allowed);
+        if self.credentials {
+            push(lines, "Access-Control-Allow-Credentials", "true");
+        }
+        true
+    }
+}
+
+fn push(lines: &mut String, name: &str, value: &str) {
+    for part in [name, ": ", value, "\r\n"] {
+        lines.push_str(part);
+    }
+}
+
+/// Says what is wrong with an origin of the settings: one that no browser ever sends.
+pub fn check_origin(text: &str) -> Result<(), String> {
+    let form = || format!("`{text}` is not an origin: scheme://host, or scheme://host:port");
+    let (scheme, rest) = text.split_once("://").ok_or_else(form)?;
+    if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return Err(format!("`{text}` must be in lower case, as browsers send it"));
+    }
+    if rest.contains(['/', '?', '#', '@']) {
+        return Err(format!("`{text}` must end with its host or port: no path, not even a slash"));
+    }
+    let scheme_holds = scheme.starts_with(|first: char| first.is_ascii_lowercase())
+        && scheme.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'+' | b'-' | b'.'));
+    let ends_in_bracket = rest.ends_with(']');
+    let (host, port) = match rest.rsplit_once(':').filter(|_| !ends_in_bracket) {
+        Some((host, port)) => (host, Some(port)),
+        None => (rest, None),
+    };
+    if !scheme_holds || !is_host_of_origin(host) {
+        return Err(form());
+    }
+    let Some(port) = port else { return Ok(()) };
+    let number: u16 = port.parse().map_err(|_| form())?;
+    if number.to_string() != port || number == 0 {
+        return Err(form());
+    }
+    if DEFAULT_PORTS.contains(&(scheme, number)) {
+        return Err(format!("browsers leave the port out: `{scheme}://{host}`"));
+    }
+    Ok(())
+}
+
+fn is_host_of_origin(host: &str) -> bool {
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    if let Some(address) = bracketed {
+        return address.parse::<Ipv6Addr>().is_ok_and(|parsed| parsed.to_string() == address);
+    }
+    let last = host.rsplit('.').next().unwrap_or_default();
+    let numeric = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
+    is_host(host) && (!numeric || host.parse::<Ipv4Addr>().is_ok())
+}
+
+#[cfg(test)]
+mod tests;

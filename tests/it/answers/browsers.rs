@@ -1,0 +1,222 @@
+//! Pages of other origins: what they may read, and what their browsers are told beforehand.
+
+use weir_tests::answer::Answer;
+use weir_tests::request::{Request, data_host};
+use weir_tests::response::Response;
+use weir_tests::world::World;
+
+use super::{APP, House, WAYS, readable};
+
+const EXPOSED: [&str; 8] = [
+    "X-RateLimit-Limit",
+    "X-RateLimit-Remaining",
+    "X-RateLimit-Reset",
+    "X-RateLimit-Resource",
+    "Retry-After",
+    "X-Request-Id",
+    "RateLimit",
+    "RateLimit-Policy",
+];
+
+/// Everything that speaks to browsers.
+fn cors_fields(answer: &Response) -> Vec<(String, String)> {
+    let fields = answer.head.fields.iter().map(|(name, value)| (name.to_lowercase(), value));
+    let ours = fields.filter(|(name, _)| name.starts_with("access-control-") || name == "vary");
+    ours.map(|(name, value)| (name, value.clone())).collect()
+}
+
+#[track_caller]
+fn assert_readable(answer: &Response) {
+    let field = |name: &str| answer.field(name).unwrap_or_default().to_owned();
+    assert_eq!(field("access-control-allow-origin"), APP, "{}", answer.head_text());
+    assert_eq!(field("access-control-allow-credentials"), "true");
+    assert_eq!(field("vary"), "Origin");
+    let exposed: Vec<String> =
+        field("access-control-expose-headers").split(", ").map(str::to_owned).collect();
+    assert_eq!(exposed, EXPOSED);
+}
+
+#[test]
+fn a_page_that_may_read_can_read_every_refusal() {
+    for way in WAYS {
+        let house = House::with(|config| {
+            readable(config)
+                .with("[limits.workspace]", "requests = 1")
+                .with("[upstreams.dispatcher]", "servers = [\"127.0.0.1:9\"]")
+        });
+        let batch = "/v1/workspaces/ws_big/tenants:batch";
+        house.call(way, &[], "/v1/workspaces/ws_acme").expect(200);
+        for (status, target, more) in [
+            (429, "/v1/workspaces/ws_acme", vec![]),
+            (404, "/nowhere", vec![]),
+            (405, "/healthz", vec!["-X", "PUT"]),
+            (400, "/v1//twice", vec![]),
+            (400, batch, vec!["--json", "{}"]),
+            (415, batch, vec!["--json", "[]", "-H", "Content-Encoding: gzip"]),
+            (502, "/assets/a.css", vec![]),
+        ] {
+            let origin = format!("Origin: {APP}");
+            let answer = house.call(way, &[&more[..], &["-H", &origin]].concat(), target);
+            assert_eq!(answer.status, status, "{way:?} {target}: {}", answer.text());
+            assert_readable(&answer);
+            answer.expect_problem(status);
+        }
+    }
+}
+
+#[test]
+fn any_other_page_is_told_nothing_and_caches_are_told_that_it_matters() {
+    let world = World::with(readable);
+    for origin in [None, Some("null"), Some("https://evil.example"), Some("https://app.example")] {
+        let mut request = Request::get("/nowhere");
+        if let Some(origin) = origin {
+            request = request.field("Origin", origin);
+        }
+        let answer = world.call(&request).expect(404);
+        assert_eq!(cors_fields(&answer), [("vary".to_owned(), "Origin".to_owned())], "{origin:?}");
+    }
+}
+
+#[test]
+fn a_plane_that_says_nothing_of_browsers_tells_them_nothing() {
+    let world = World::with(readable);
+    let request = Request::get("/").host(&data_host("in_acme")).field("Origin", APP);
+    let answer = world.call(&request).expect(200);
+    assert_eq!(cors_fields(&answer), []);
+    let unknown = Request::get("/").host("unknown.localhost").field("Origin", APP);
+    assert_eq!(cors_fields(&world.call(&unknown).expect(404)), []);
+}
+
+#[test]
+fn where_everybody_may_read_the_answer_is_the_same_for_all() {
+    let world = World::with(|config| config.with("[planes.control.cors]", "origins = [\"*\"]"));
+    for request in [Request::get("/nowhere"), Request::get("/nowhere").field("Origin", "null")] {
+        let answer = world.call(&request).expect(404);
+        assert_eq!(answer.field("access-control-allow-origin"), Some("*"));
+        assert_eq!(answer.field("access-control-allow-credentials"), None);
+        assert_eq!(answer.field("vary"), None);
+    }
+}
+
+#[test]
+fn what_the_upstream_lets_a_page_read_shows_the_allowance_too() {
+    for way in WAYS {
+        let house = House::with(readable);
+        let upstream = Answer::ok("x")
+            .field("Access-Control-Allow-Origin", "https://theirs.example")
+            .field("Access-Control-Expose-Headers", "X-Total")
+            .field("Vary", "Origin, Accept");
+        house.world.control.always(upstream);
+        let answer = house.call(way, &["-H", &format!("Origin: {APP}")], "/v1/me").expect(200);
+        let field = |name| answer.head.all(name).join("; ");
+        assert_eq!(field("access-control-allow-origin"), "https://theirs.example", "{way:?}");
+        assert_eq!(field("vary"), "Origin, Accept");
+        let exposed = format!("X-Total; {}", EXPOSED.join(", "));
+        assert_eq!(field("access-control-expose-headers"), exposed);
+        answer.allowance();
+
+        house.world.control.always(Answer::ok("x"));
+        let answer = house.call(way, &["-H", &format!("Origin: {APP}")], "/v1/me").expect(200);
+        assert_eq!(cors_fields(&answer), [], "who may read an answer is the upstream's to say");
+    }
+}
+
+/// A preflight for a page of `origin` that wants to use `method`.
+fn preflight(origin: &str, method: &str, target: &str) -> Request {
+    Request::new("OPTIONS", target)
+        .field("Origin", origin)
+        .field("Access-Control-Request-Method", method)
+        .field("Access-Control-Request-Headers", "authorization,content-type")
+}
+
+#[test]
+fn a_preflight_is_answered_by_the_gateway_and_counted_nowhere() {
+    for way in WAYS {
+        let house =
+            House::with(|config| readable(config).with("[limits.workspace]", "requests = 1"));
+        for _ in 0..3 {
+            let origin = format!("Origin: {APP}");
+            let asked =
+                ["-X", "OPTIONS", "-H", &origin, "-H", "Access-Control-Request-Method: PUT"];
+            let names = ["-H", "Access-Control-Request-Headers: authorization,x-own"];
+            let target = "/v1/workspaces/ws_acme/users/1";
+            let answer = house.call(way, &[&asked[..], &names].concat(), target).expect(204);
+            let field = |name| answer.head.all(name).join("; ");
+            assert_eq!(field("access-control-allow-origin"), APP, "{way:?}");
+            assert_eq!(field("access-control-allow-credentials"), "true");
+            assert_eq!(field("access-control-allow-methods"), "PUT");
+            assert_eq!(field("access-control-allow-headers"), "authorization,x-own");
+            assert_eq!(field("access-control-max-age"), "600");
+            let vary = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers";
+            assert_eq!(field("vary"), vary);
+            assert_eq!(answer.field("content-length"), None, "204 has no length");
+            assert_eq!(answer.field("access-control-allow-private-network"), None);
+            answer.assert_no_allowance();
+        }
+        house.world.control.assert_untouched();
+        assert_eq!(house.world.gateway.used("workspace", "ws_acme"), 0);
+        house.call(way, &[], "/v1/workspaces/ws_acme").expect(200);
+    }
+}
+
+#[test]
+fn a_preflight_learns_which_methods_the_path_takes() {
+    let world = World::with(readable);
+    let mut client = world.client();
+    for (target, method, takes) in [
+        ("/healthz", "GET", "GET, HEAD"),
+        ("/healthz", "DELETE", "GET, HEAD"),
+        ("/v1/me", "PATCH", "PATCH"),
+        ("/v1/workspaces/ws_acme/tenants:batch", "POST", "POST"),
+        ("/v1/workspaces/ws_acme/tenants:batch", "PURGE", "PURGE"),
+    ] {
+        // All on one connection, which a preflight leaves as it was.
+        let answer = client.call(&preflight(APP, method, target)).expect(204);
+        assert_eq!(answer.field("access-control-allow-methods"), Some(takes), "{method} {target}");
+        assert_eq!(answer.field("connection"), Some("keep-alive"));
+    }
+    client.get("/healthz").expect(200);
+}
+
+#[test]
+fn a_preflight_for_what_is_not_served_is_refused_like_any_request() {
+    let world = World::with(readable);
+    for (target, status) in
+        [("/nowhere", 404), ("/v1/%2e%2e/x", 400), ("/v1/workspaces/w%20s/x", 400)]
+    {
+        world.call(&preflight(APP, "GET", target)).expect_problem(status);
+    }
+    let elsewhere = preflight(APP, "GET", "/v1/me").host("unknown.localhost");
+    world.call(&elsewhere).expect_problem(404);
+    world.control.assert_untouched();
+}
+
+#[test]
+fn what_is_no_preflight_of_an_allowed_page_is_forwarded_and_counted() {
+    let world = World::with(readable);
+    let target = "/v1/workspaces/ws_acme/users";
+    let requests = [
+        preflight("https://evil.example", "PUT", target),
+        preflight("null", "PUT", target),
+        Request::new("OPTIONS", target).field("Origin", APP),
+        Request::new("OPTIONS", target),
+        Request::get(target).field("Origin", APP).field("Access-Control-Request-Method", "PUT"),
+    ];
+    for (count, request) in (1..).zip(&requests) {
+        world.call(request).expect(200).allowance();
+        assert_eq!(world.control.requests().len(), count);
+        assert_eq!(world.gateway.used("workspace", "ws_acme"), count as u64);
+    }
+}
+
+#[test]
+fn only_the_headers_that_are_named_may_be_sent_where_some_are() {
+    let world = World::with(|config| {
+        let cors = "origins = [\"*\"]\nheaders = [\"Authorization\", \"X-Own\"]\nmax_age = \"1h\"";
+        config.with("[planes.control.cors]", cors)
+    });
+    let answer = world.call(&preflight(APP, "PUT", "/v1/me")).expect(204);
+    assert_eq!(answer.field("access-control-allow-headers"), Some("Authorization, X-Own"));
+    assert_eq!(answer.field("access-control-max-age"), Some("3600"));
+    assert_eq!(answer.field("access-control-allow-origin"), Some("*"));
+}

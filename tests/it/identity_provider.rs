@@ -1,0 +1,126 @@
+//! A certified identity provider on the data plane, and a client that sees it through the gateway
+//! alone: its public name, its sign-in, and what of it is limited.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
+use weir_tests::process::Process;
+use weir_tests::real;
+use weir_tests::request::data_host;
+use weir_tests::wait;
+
+use crate::answers::House;
+
+/// A house with the provider on its data plane, and little refill, so that a burst is a burst.
+struct Provided {
+    house: House,
+    _provider: Process,
+}
+
+impl Provided {
+    #[track_caller]
+    fn start() -> Self {
+        let mut command = real::node("tests/real/identity_provider.mjs");
+        let provider = Process::spawn("identity provider", &mut command);
+        let says = |line: &Value| line["listening"].is_string();
+        let address = provider.stdout().wait("where the provider listens", says);
+        let servers = format!("servers = [{}]", address["listening"]);
+        let house = House::with(|config| {
+            config.with("[upstreams.data]", &servers).with("[limits.instance]", "rate = 1")
+        });
+        Self { house, _provider: provider }
+    }
+
+    /// The public name of an instance.
+    fn issuer(&self, scheme: &str, instance: &str) -> String {
+        let address = match scheme {
+            "https" => &*self.house.https,
+            _ => self.house.world.gateway.http(),
+        };
+        let (_, port) = address.rsplit_once(':').unwrap();
+        format!("{scheme}://{}:{port}", data_host(instance))
+    }
+
+    /// What the client sees.
+    #[track_caller]
+    fn client(&self, issuer: &str, task: &str) -> Value {
+        let mut client = real::node("tests/real/identity_client.mjs");
+        client.env("NODE_EXTRA_CA_CERTS", self.house.folder.path("ca.crt")).args([issuer, task]);
+        serde_json::from_str(&real::run(&mut client).expect(0).stdout).unwrap()
+    }
+}
+
+#[test]
+fn a_user_signs_in_at_the_providers_public_name() {
+    let provided = Provided::start();
+    for scheme in ["https", "http"] {
+        let issuer = provided.issuer(scheme, "in_acme");
+        let seen = provided.client(&issuer, "sign-in");
+        assert_eq!(seen["issuer"], *issuer, "{seen}");
+        assert_eq!(seen["keys"], format!("{issuer}/oauth/v2/keys"));
+        for endpoint in ["authorization", "token", "userinfo", "introspection"] {
+            let url = seen["metadata"][format!("{endpoint}_endpoint")].as_str().unwrap();
+            assert!(url.starts_with(&format!("{issuer}/")), "{endpoint} is at {url}");
+        }
+        assert_eq!(seen["user"]["email"], "alice@example.com");
+        assert_eq!((&seen["active"], &seen["client_id"]), (&true.into(), &"app".into()));
+        let hops = seen["hops"].as_array().unwrap();
+        assert!(hops.len() >= 4, "asks to sign in, and to agree: {hops:?}");
+        for hop in hops {
+            assert_eq!(hop["limits"]["x-ratelimit-limit"], "200", "{hop}");
+            assert_eq!(hop["limits"]["x-ratelimit-resource"], "instance", "{hop}");
+        }
+    }
+}
+
+#[test]
+fn discovery_and_keys_are_free_and_tokens_are_not() {
+    let provided = Provided::start();
+    let issuer = provided.issuer("https", "in_burst");
+    let seen = provided.client(&issuer, "free");
+    assert_eq!(seen["calls"], 1_000);
+    assert_eq!(seen["statuses"], serde_json::json!({ "200": 1_000 }));
+    assert_eq!(seen["limits"], serde_json::json!({}), "no limit governs these calls");
+    assert_eq!(provided.house.world.gateway.used("instance", "in_burst"), 0);
+
+    let before = wait::unix_seconds();
+    let seen = provided.client(&issuer, "burst");
+    let (admitted, seconds) = (seen["admitted"].as_u64().unwrap(), seen["seconds"].as_f64());
+    let refill = seconds.unwrap().ceil() as u64 + 1;
+    assert!((200..=200 + refill).contains(&admitted), "{admitted} in {seconds:?} s");
+
+    let first = &seen["first"];
+    assert_eq!(first["status"], 200, "{seen}");
+    let of = |name: &str| first["limits"][name].as_str().map(str::to_owned);
+    assert_eq!(of("x-ratelimit-limit").as_deref(), Some("200"));
+    assert_eq!(of("x-ratelimit-resource").as_deref(), Some("instance"));
+    let left: u64 = of("x-ratelimit-remaining").unwrap().parse().unwrap();
+    assert!((180..200).contains(&left), "twenty at once: {left}");
+    let reset: u64 = of("x-ratelimit-reset").unwrap().parse().unwrap();
+    assert!((before..before + 60).contains(&reset), "at {before} {reset}");
+
+    // What the client's own error holds.
+    let refused = &seen["refused"];
+    assert_eq!(refused["code"], "OAUTH_RESPONSE_IS_NOT_JSON", "{seen}");
+    assert_eq!(refused["status"], 429, "{seen}");
+    assert_eq!(refused["limits"]["retry-after"], "1");
+    assert_eq!(refused["limits"]["x-ratelimit-remaining"], "0");
+    assert_eq!(seen["body"]["resource"], "instance", "{seen}");
+    assert_eq!(provided.client(&issuer, "free")["statuses"]["200"], 1_000, "still free");
+}
+
+#[test]
+fn its_access_tokens_for_a_resource_name_the_workspace() {
+    let provided = Provided::start();
+    let issuer = provided.issuer("https", "in_acme");
+    let token = provided.client(&issuer, "token");
+    let parts: Vec<&str> = token["access_token"].as_str().unwrap().split('.').collect();
+    let decoded = |part: &str| -> Value {
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).unwrap()).unwrap()
+    };
+    assert_eq!(decoded(parts[0])["alg"], "ES256");
+    let claims = decoded(parts[1]);
+    assert_eq!(claims["iss"], *issuer);
+    assert_eq!(claims["aud"], "https://api.example.com");
+    assert_eq!(claims["workspace"], "ws_acme");
+}
