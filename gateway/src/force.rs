@@ -20,7 +20,9 @@ use weir_common::directory::Directory;
 use weir_common::files::{self, unreadable, whole};
 use weir_common::reader::{At, Document, Mistake, Reading};
 
+use crate::caller::{self, Verifier};
 use crate::identify::Tenants;
+use crate::inquire;
 use crate::limit::Quota;
 use crate::limit::key::Seed;
 use crate::metrics::{LimitMeter, Metrics, PlaneMeter};
@@ -41,6 +43,8 @@ pub struct Force {
     pub rules: Rules,
     /// Where they go, in the order of the settings.
     pub upstreams: Vec<Arc<Upstream>>,
+    /// What verifies tokens, where they are.
+    pub verifier: Option<Arc<Verifier>>,
     /// The counters of each plane and each limit, in the order of the settings.
     pub planes: Vec<PlaneMeter>,
     /// The counters of each limit.
@@ -54,6 +58,7 @@ pub struct Force {
 pub struct Origin {
     settings: String,
     directory: String,
+    identity: caller::Files,
     /// Each key's value in force, as given or by default.
     pub effective: Value,
 }
@@ -114,15 +119,39 @@ impl Config {
         {
             document.fault(token.at, format!("cannot read `{}`: {why}", token.value));
         }
+        let identity = identity_files(&settings.identity, &document);
         let directory_name = path.map_or_else(String::new, |path| path.value);
         let of_directory = Document::new(&directory_name, &directory_text);
         let directory = Directory::read(&of_directory);
         let rules = rules::check(settings, &document, &directory, &of_directory, seed);
         let mistakes: Vec<Mistake> =
             document.mistakes().into_iter().chain(of_directory.mistakes()).collect();
-        let origin = Origin { settings: text, directory: directory_text, effective };
+        let origin = Origin { settings: text, directory: directory_text, identity, effective };
         if mistakes.is_empty() { Ok((rules, origin)) } else { Err(mistakes) }
     }
+}
+
+/// The files that `[identity]` names; what is wrong with one is left in the document.
+fn identity_files(identity: &settings::Identity, document: &Document) -> caller::Files {
+    let mut files = caller::Files::default();
+    if identity.verify == settings::Verify::Nothing {
+        return files;
+    }
+    if let Some(ca) = &identity.ca {
+        if let Err(why) = inquire::client(Some(&ca.value), identity.timeout) {
+            document.fault(ca.at, why);
+        }
+        files.ca = files::read(Path::new(&ca.value)).ok();
+    }
+    if let settings::Verify::Introspection(asked) = &identity.verify
+        && let Some(path) = &asked.client_secret_file
+    {
+        match files::first_line(Path::new(&path.value)) {
+            Ok(secret) => files.client_secret = Some(secret),
+            Err(why) => document.fault(path.at, format!("cannot read `{}`: {why}", path.value)),
+        }
+    }
+    files
 }
 
 /// The addresses of TLS listeners, each once.
@@ -161,7 +190,11 @@ impl Force {
         let planes =
             rules.settings.planes.iter().map(|(name, _)| metrics.plane(&name.value)).collect();
         let limits = rules.limits.iter().map(|limit| metrics.limit(&limit.name)).collect();
-        Self { rules, upstreams, planes, limits, origin }
+        let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
+        let of = caller::Origin { settings: of_identity, files: origin.identity.clone() };
+        let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
+        let verifier = Verifier::new(&rules.settings.identity, of, earlier);
+        Self { rules, upstreams, verifier, planes, limits, origin }
     }
 
     /// What the new settings change that only a restart can.

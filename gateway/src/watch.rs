@@ -131,7 +131,16 @@ pub async fn reload(parts: &Arc<Parts>) -> Reload {
 fn stamps(parts: &Parts) -> Vec<Stamp> {
     let force = parts.force.load();
     let directory = force.rules.settings.directory.path().map(|path| Path::new(&path.value));
-    parts.config.path.as_deref().into_iter().chain(directory).map(stamp).collect()
+    let of_identity = force.rules.settings.identity.files();
+    parts
+        .config
+        .path
+        .as_deref()
+        .into_iter()
+        .chain(directory)
+        .chain(of_identity)
+        .map(stamp)
+        .collect()
 }
 
 /// Drops states that cannot be told from fresh ones, and lets the busiest fade.

@@ -21,3 +21,4 @@ mod shipped;
 mod strangers;
 mod targets;
 mod tidy;
+mod tokens;

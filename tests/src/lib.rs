@@ -20,6 +20,7 @@ pub mod config;
 pub mod dispatcher;
 pub mod folder;
 pub mod gateway;
+pub mod issuer;
 pub mod lines;
 pub mod mailbox;
 #[cfg(all(feature = "model", not(test)))]

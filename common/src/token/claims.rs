@@ -28,6 +28,12 @@ impl Claims {
         self.0.get(claim) == Some(&Value::Bool(true))
     }
 
+    /// Whether a claim is there and says yes or no.
+    #[must_use]
+    pub fn has_flag(&self, claim: &str) -> bool {
+        self.0.get(claim).is_some_and(Value::is_boolean)
+    }
+
     /// Checks who issued it.
     ///
     /// # Errors
