@@ -5,7 +5,8 @@
 //! fixed shape. `reader` turns a settings file into values and every mistake in it into a line;
 //! `directory` reads who belongs to whom, `files`
 //! what an operator names. `logging` writes the program's own log, `lines` the lines that others
-//! read, `metrics` what a program counts. `signals` are what an operator sends.
+//! read, `metrics` what a program counts. `signals` are what an operator sends. `token` says
+//! whether a signed token holds.
 
 pub mod bucket;
 pub mod decision;
@@ -21,3 +22,4 @@ pub mod rolling;
 pub mod secret;
 pub mod signals;
 pub mod time;
+pub mod token;

@@ -184,6 +184,9 @@ impl Admin {
         metrics.strangers.set(count(fill.strangers));
         metrics.overflowed.inc_by(fill.overflowed.saturating_sub(metrics.overflowed.get()));
         metrics.held_bytes.set(i64::try_from(self.parts.room.taken()).unwrap_or(i64::MAX));
+        let force = self.parts.force.load();
+        let remembered = force.verifier.as_ref().map_or(0, |verifier| verifier.remembered());
+        metrics.tokens_remembered.set(i64::try_from(remembered).unwrap_or(i64::MAX));
         let body = metrics.text();
         Reply { status: 200, media_type: "text/plain; version=0.0.4; charset=utf-8", body }
     }

@@ -29,6 +29,7 @@ use weir_common::signals::Signals;
 use weir_common::time::Clock;
 
 use crate::admin::Admin;
+use crate::caller;
 use crate::force::{Config, Force, addresses};
 use crate::limit::key::Seed;
 use crate::listen::{self, Accepted, BindError, Crowd, Door, Worker};
@@ -180,6 +181,7 @@ fn beside_requests(parts: &Arc<Parts>) -> JoinSet<()> {
     tasks.spawn(beside::names(parts.clone()));
     tasks.spawn(beside::health(parts.clone()));
     tasks.spawn(beside::files(parts.clone()));
+    tasks.spawn(caller::keep(parts.clone()));
     tasks.spawn(beside::states(parts.clone()));
     tasks
 }

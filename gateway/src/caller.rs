@@ -2,46 +2,88 @@
 //!
 //! # Invariants
 //!
-//! 1. A request that needs a token and has no valid one is charged to its address alone.
+//! 1. A request that needs a token and has no valid one is charged to its address alone, and an
+//!    address that has used up its allowance has nobody asked.
 //! 2. No wait for an identity server is without a deadline, and none is unbounded in number.
+//! 3. No token is written down, told or kept; its hash is.
 //!
 //! # Not here
 //!
 //! Which routes need a token (`rules`), what a tenant may use (`limit`).
 
+mod agree;
+mod bearer;
+mod inspector;
+mod keyring;
+mod refresh;
+mod verifier;
+
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use pingora_http::RequestHeader;
+use weir_common::time::{Moment, Tick};
+use weir_common::token::Flaw;
 
-use crate::identify::Names;
+use self::bearer::Bearer;
+use self::verifier::Denied;
+use crate::force::Force;
 use crate::parts::Parts;
 use crate::refuse::Refusal;
-use crate::rules::{Route, Rules};
+use crate::rules::{Charges, Route};
 
-/// What a verified token says of whoever carries it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claims {
-    /// The workspaces it is for; any of its organisation where empty.
-    pub workspaces: Vec<Box<str>>,
-    /// Its organisation.
-    pub organisation: Option<Box<str>>,
-}
+pub use self::agree::{Claims, agree};
+pub use self::keyring::keep;
+pub use self::verifier::{Files, Origin, Verifier};
 
-/// Verifies the token of a request, where its route needs one.
+/// Verifies the token of a request that comes from `address`, where its route needs one.
 pub async fn verify(
-    _parts: &Parts,
+    parts: &Parts,
+    force: &Force,
     route: &Route,
-    _head: &RequestHeader,
+    head: &RequestHeader,
+    address: IpAddr,
+    now: Moment,
 ) -> Result<Option<Arc<Claims>>, Refusal> {
-    if route.needs_token { Err(Refusal::IdentityUnavailable) } else { Ok(None) }
+    if !route.needs_token {
+        return Ok(None);
+    }
+    // Boxed: requests that need no token have no room for it to carry around.
+    let (word, verdict) = Box::pin(judge(parts, force, head, address, now)).await;
+    parts.metrics.token_verifications.with_label_values(&[word]).inc();
+    verdict.map(Some)
 }
 
-/// Whom a request is for, by its target and by what its token says; a refusal where the two
-/// contradict each other.
-pub fn agree<'n>(
-    _rules: &Rules,
-    names: Names<'n>,
-    _claims: Option<&'n Claims>,
-) -> Result<Names<'n>, Refusal> {
-    Ok(names)
+/// The word that metrics have for what came of a token, and what did.
+async fn judge(
+    parts: &Parts,
+    force: &Force,
+    head: &RequestHeader,
+    address: IpAddr,
+    now: Moment,
+) -> (&'static str, Result<Arc<Claims>, Refusal>) {
+    let unauthenticated = |flaw| Err(Refusal::Unauthenticated { flaw });
+    let token = match bearer::read(&head.headers) {
+        Bearer::Missing => return ("missing", unauthenticated(None)),
+        Bearer::Doubled => return ("doubled", Err(Refusal::TwoTokens)),
+        Bearer::Malformed => return ("malformed", unauthenticated(Some(Flaw::Malformed))),
+        Bearer::Token(token) => token,
+    };
+    let unavailable = ("unavailable", Err(Refusal::IdentityUnavailable));
+    let Some(verifier) = &force.verifier else { return unavailable };
+    let may_ask = || !is_spent(parts, force, address, now.tick);
+    match verifier.verify(parts, token, now, may_ask).await {
+        Ok(held) => (if held.remembered { "remembered" } else { "verified" }, Ok(held.claims)),
+        Err(Denied::Flawed(flaw)) => (flaw.word(), unauthenticated(Some(flaw))),
+        Err(Denied::Unavailable) => unavailable,
+    }
+}
+
+/// Whether an address has used up what it may ask without a token that holds.
+fn is_spent(parts: &Parts, force: &Force, address: IpAddr, now: Tick) -> bool {
+    let mut charges = Charges::default();
+    force.rules.charge_stranger(address, &mut charges);
+    parts.boosts.apply(&mut charges.asks, now);
+    let mut asks = charges.asks.iter().filter(|ask| ask.enforced);
+    asks.any(|ask| parts.store.standing(ask, now).remaining == 0)
 }

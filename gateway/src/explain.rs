@@ -80,6 +80,7 @@ fn facts(
         ("methods", if methods.is_empty() { json!("all") } else { json!(methods) }),
         ("upstream", json!(upstream)),
         ("exempt", json!(route.exempt)),
+        ("token", json!(if route.needs_token { "needed" } else { "not asked for" })),
     ];
     for (what, subject) in [
         ("workspace", &identity.workspace),

@@ -20,7 +20,9 @@ use weir_common::directory::Directory;
 use weir_common::files::{self, unreadable, whole};
 use weir_common::reader::{At, Document, Mistake, Reading};
 
+use crate::caller::{self, Verifier};
 use crate::identify::Tenants;
+use crate::inquire;
 use crate::limit::Quota;
 use crate::limit::key::Seed;
 use crate::metrics::{LimitMeter, Metrics, PlaneMeter};
@@ -43,6 +45,8 @@ pub struct Force {
     pub rules: Rules,
     /// Where they go, in the order of the settings.
     pub upstreams: Vec<Arc<Upstream>>,
+    /// What verifies tokens, where they are.
+    pub verifier: Option<Arc<Verifier>>,
     /// The counters of each plane and each limit, in the order of the settings.
     pub planes: Vec<PlaneMeter>,
     /// The counters of each limit.
@@ -58,6 +62,7 @@ pub struct Origin {
     directory: String,
     /// Of each upstream, in the order of the settings.
     credentials: Vec<Credentials>,
+    identity: caller::Files,
     /// Each key's value in force, as given or by default.
     pub effective: Value,
     /// Certificates and keys, as they are shown to clients.
@@ -123,16 +128,46 @@ impl Config {
         let tls = tls::load(&settings.server.https, &document);
         let of_upstream = |(_, upstream): &(At<String>, _)| credentials::read(upstream, &document);
         let credentials = settings.upstreams.iter().map(of_upstream).collect();
+        let identity = identity_files(&settings.identity, &document);
         let directory_name = path.map_or_else(String::new, |path| path.value);
         let of_directory = Document::new(&directory_name, &directory_text);
         let directory = Directory::read(&of_directory);
         let rules = rules::check(settings, &document, &directory, &of_directory, seed);
         let mistakes: Vec<Mistake> =
             document.mistakes().into_iter().chain(of_directory.mistakes()).collect();
-        let origin =
-            Origin { settings: text, directory: directory_text, credentials, effective, tls };
+        let origin = Origin {
+            settings: text,
+            directory: directory_text,
+            credentials,
+            identity,
+            effective,
+            tls,
+        };
         if mistakes.is_empty() { Ok((rules, origin)) } else { Err(mistakes) }
     }
+}
+
+/// The files that `[identity]` names; what is wrong with one is left in the document.
+fn identity_files(identity: &settings::Identity, document: &Document) -> caller::Files {
+    let mut files = caller::Files::default();
+    if identity.verify == settings::Verify::Nothing {
+        return files;
+    }
+    if let Some(ca) = &identity.ca {
+        if let Err(why) = inquire::client(Some(&ca.value), identity.timeout) {
+            document.fault(ca.at, why);
+        }
+        files.ca = files::read(Path::new(&ca.value)).ok();
+    }
+    if let settings::Verify::Introspection(asked) = &identity.verify
+        && let Some(path) = &asked.client_secret_file
+    {
+        match files::first_line(Path::new(&path.value)) {
+            Ok(secret) => files.client_secret = Some(secret),
+            Err(why) => document.fault(path.at, format!("cannot read `{}`: {why}", path.value)),
+        }
+    }
+    files
 }
 
 /// The addresses of TLS listeners, each once.
@@ -178,7 +213,12 @@ impl Force {
         let nothing = Listeners::default();
         let tls = origin.tls.keeping(earlier.map_or(&nothing, |earlier| &earlier.origin.tls));
         metrics.certificate_expires.set(tls.expires().map_or(0.0, |seconds| seconds as f64));
-        Self { rules, upstreams, planes, limits, origin: Origin { tls, ..origin } }
+        let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
+        let of = caller::Origin { settings: of_identity, files: origin.identity.clone() };
+        let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
+        let verifier = Verifier::new(&rules.settings.identity, of, earlier);
+        let origin = Origin { tls, ..origin };
+        Self { rules, upstreams, verifier, planes, limits, origin }
     }
 
     /// What the new settings change that only a restart can.

@@ -6,11 +6,13 @@
 //! # Invariants
 //!
 //! 1. Every limit of a route has somebody to charge: a tenant, or else the client's address.
-//! 2. What a client writes into `X-Forwarded-For` is believed only behind a trusted proxy.
+//! 2. An organisation is the one of the path, else the directory's, else the token's, else the
+//!    workspace's own.
+//! 3. What a client writes into `X-Forwarded-For` is believed only behind a trusted proxy.
 //!
 //! # Not here
 //!
-//! How much each may use (`rules`), tokens, which no version checks yet.
+//! How much each may use (`rules`), whether a token reaches what a request names (`caller`).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -48,15 +50,17 @@ pub struct Tenant {
     pub quotas: Vec<(Index, Quota)>,
 }
 
-/// Whom a request's target names: identifiers already.
+/// Whom a request's target or its token names: identifiers already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Names<'n> {
-    /// The workspace, from the path.
+    /// The workspace, from the path or from a token.
     pub workspace: Option<&'n str>,
     /// The organisation, from the path.
     pub organisation: Option<&'n str>,
     /// The instance, from the host.
     pub instance: Option<&'n str>,
+    /// The organisation, from a token: where neither path nor directory says which.
+    pub claimed_organisation: Option<&'n str>,
 }
 
 /// Somebody who can be charged.
@@ -84,13 +88,8 @@ pub struct Identity<'t> {
 impl Tenants {
     /// Puts together whom a request names. The names are identifiers already.
     #[must_use]
-    pub fn identify(
-        &self,
-        seed: &Seed,
-        workspace: Option<&str>,
-        organisation: Option<&str>,
-        instance: Option<&str>,
-    ) -> Identity<'_> {
+    pub fn identify(&self, seed: &Seed, names: &Names<'_>) -> Identity<'_> {
+        let Names { workspace, organisation, instance, claimed_organisation } = *names;
         let instance = instance.map(|name| subject(&self.instances, seed, Scope::Instance, name));
         let of_instance = instance.as_ref().and_then(Subject::parent);
         let workspace = workspace
@@ -99,9 +98,22 @@ impl Tenants {
         let of_workspace = workspace.as_ref().and_then(Subject::parent);
         let organisation = organisation
             .or(of_workspace)
+            .or(claimed_organisation)
             .map(|name| subject(&self.organisations, seed, Scope::Organisation, name))
             .or_else(|| workspace.as_ref().map(|workspace| lone(seed, workspace)));
         Identity { workspace, organisation, instance }
+    }
+
+    /// The organisation that the directory gives a workspace to.
+    #[must_use]
+    pub fn organisation_of(&self, workspace: &str) -> Option<&str> {
+        self.workspaces.get(workspace)?.parent.as_deref()
+    }
+
+    /// The workspace that the directory gives an instance to.
+    #[must_use]
+    pub fn workspace_of(&self, instance: &str) -> Option<&str> {
+        self.instances.get(instance)?.parent.as_deref()
     }
 }
 
@@ -226,14 +238,39 @@ mod tests {
     }
 
     #[test]
+    fn an_organisation_is_the_paths_or_the_directorys_or_the_tokens_or_its_own() {
+        let seed = Seed::new([1; 16]);
+        let mut tenants = Tenants::default();
+        let owner = seed.owner(Scope::Workspace, b"ws_a");
+        let parent = Some("org_known".into());
+        let tenant = Tenant { name: "ws_a".into(), owner, parent, plan: None, quotas: Vec::new() };
+        tenants.workspaces.insert("ws_a".into(), tenant);
+        for (workspace, organisation, claimed, found) in [
+            (Some("ws_a"), Some("org_path"), Some("org_token"), Some("org_path")),
+            (Some("ws_a"), None, Some("org_token"), Some("org_known")),
+            (Some("ws_b"), None, Some("org_token"), Some("org_token")),
+            (Some("ws_b"), None, None, Some("workspace:ws_b")),
+            (None, None, Some("org_token"), Some("org_token")),
+            (None, None, None, None),
+        ] {
+            let names =
+                Names { workspace, organisation, claimed_organisation: claimed, instance: None };
+            let identity = tenants.identify(&seed, &names);
+            let name = identity.organisation.as_ref().map(|organisation| &*organisation.name);
+            assert_eq!(name, found, "{names:?}");
+        }
+    }
+
+    #[test]
     fn a_workspace_without_an_organisation_is_one_of_its_own() {
         let seed = Seed::new([1; 16]);
         let tenants = Tenants::default();
         let (one, two) = (
-            tenants.identify(&seed, Some("ws_a"), None, None),
-            tenants.identify(&seed, Some("ws_b"), None, None),
+            tenants.identify(&seed, &Names { workspace: Some("ws_a"), ..Names::default() }),
+            tenants.identify(&seed, &Names { workspace: Some("ws_b"), ..Names::default() }),
         );
-        let named = tenants.identify(&seed, None, Some("ws_a"), None);
+        let named =
+            tenants.identify(&seed, &Names { organisation: Some("ws_a"), ..Names::default() });
         let owner = |identity: &Identity<'_>| identity.organisation.as_ref().unwrap().owner;
         assert_ne!(owner(&one), owner(&two));
         assert_ne!(owner(&one), owner(&named), "nobody can name itself into another's allowance");

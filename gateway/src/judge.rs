@@ -75,9 +75,9 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
         (head.raw_path() != target.origin_form.as_bytes()).then(|| target.origin_form.to_owned());
     exchange.whose.plane = Some(way.route.plane);
     exchange.whose.route = Some(way.index);
-    let claims = caller::verify(parts, way.route, head).await;
+    let claims = caller::verify(parts, &force, way.route, head, address, exchange.began).await;
     let claims = claims.as_ref().map(Option::as_deref).map_err(Clone::clone);
-    let names = claims.and_then(|claims| caller::agree(&force.rules, way.names, claims));
+    let names = claims.and_then(|claims| caller::agree(&force.rules.tenants, way.names, claims));
     let refusal = match names {
         Ok(names) => {
             let identity = force.rules.identify(&names);

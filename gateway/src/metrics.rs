@@ -4,6 +4,7 @@
 //! client: who is busy is told by `top`, on the admin listener.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use prometheus::{
     Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
@@ -52,6 +53,18 @@ metrics! {
     upstream_resting: IntGaugeVec = "upstream_resting", "upstream", "server";
     /// How often a server began to rest.
     upstream_rests: IntCounterVec = "upstream_rests_total", "upstream", "server";
+    /// Tokens, by what came of them: verified, remembered, or why they let in nobody.
+    token_verifications: IntCounterVec = "token_verifications_total", "outcome";
+    /// Tokens that are remembered by their hash.
+    tokens_remembered: IntGauge = "tokens_remembered";
+    /// Questions to identity servers (keys, introspection), by outcome: answered or failed.
+    identity_questions: IntCounterVec = "identity_questions_total", "kind", "outcome";
+    /// How long identity servers took, failures and waiting for a turn included.
+    identity_duration: HistogramVec = "identity_question_duration_seconds", "kind";
+    /// Keys that tokens are verified with.
+    jwks_keys: IntGauge = "jwks_keys";
+    /// When these keys were last fetched, in Unix seconds.
+    jwks_fetched: Gauge = "jwks_fetched_timestamp_seconds";
     /// Reloads of the configuration: applied, unchanged or refused.
     reloads: IntCounterVec = "config_reloads_total", "outcome";
     /// When the configuration in force was put there, in Unix seconds.
@@ -74,6 +87,13 @@ impl Metrics {
             duration: self.duration.with_label_values(&[name]),
             by_status: (0..STATUSES).map(|_| OnceLock::new()).collect(),
         }
+    }
+
+    /// Counts a question to an identity server.
+    pub fn identity_question(&self, kind: &str, answered: bool, took: Duration) {
+        let outcome = if answered { "answered" } else { "failed" };
+        self.identity_questions.with_label_values(&[kind, outcome]).inc();
+        self.identity_duration.with_label_values(&[kind]).observe(took.as_secs_f64());
     }
 
     /// The counters of one limit, looked up once.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use serde_json::json;
+use tokio::sync::Notify;
 use weir_common::logging;
 use weir_common::reader::Mistake;
 use weir_common::time::Clock;
@@ -47,6 +48,9 @@ pub struct Parts {
     pub connections_max: u64,
     /// Whether every listener accepts, and no stop has begun.
     pub ready: AtomicBool,
+    /// Told when somebody needs a key that tokens are signed with, and when there may be another
+    /// server to fetch keys from.
+    pub keys_wanted: Notify,
     reloading: Mutex<()>,
     /// What requests' names are made with. Another one in each process, where `seed` may be an
     /// earlier one's: no two requests are called alike.
@@ -103,6 +107,7 @@ impl Parts {
             room: Arc::default(),
             connections_max,
             seed: seeds.keys,
+            keys_wanted: Notify::new(),
             reloading: Mutex::default(),
             luck: seeds.names,
             ready: AtomicBool::new(false),
@@ -170,6 +175,7 @@ impl Parts {
         self.metrics.upstream_healthy.reset();
         self.metrics.upstream_resting.reset();
         self.force.store(Arc::new(Force::new(rules, origin, Some(&earlier), &self.metrics)));
+        self.keys_wanted.notify_one();
         self.mark_applied();
         Reload::Applied
     }

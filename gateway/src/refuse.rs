@@ -7,6 +7,7 @@
 use http::Method;
 use serde_json::Value;
 use weir_common::problem::{MEDIA_TYPE, Problem};
+use weir_common::token::Flaw;
 
 use crate::batch::Miscount;
 use crate::headers::Told;
@@ -35,8 +36,10 @@ pub enum Refusal {
     /// A request without a token where one is needed, or with one that is not valid.
     Unauthenticated {
         /// What is wrong with the token, where there is one.
-        why: Option<String>,
+        flaw: Option<Flaw>,
     },
+    /// A request with more than one `Authorization`.
+    TwoTokens,
     /// A valid token of another workspace or organisation.
     ForeignToken,
     /// A token that nobody can verify now.
@@ -106,6 +109,7 @@ impl Refusal {
             Self::UnknownPath => (404, "unknown-path", "Unknown path"),
             Self::MethodNotAllowed(_) => (405, "method-not-allowed", "Method not allowed"),
             Self::Unauthenticated { .. } => (401, "unauthenticated", "A token is needed"),
+            Self::TwoTokens => (400, "two-tokens", "More than one token"),
             Self::ForeignToken => (403, "foreign-token", "The token is another tenant's"),
             Self::IdentityUnavailable => {
                 (503, "identity-unavailable", "Tokens cannot be verified now")
@@ -142,10 +146,11 @@ impl Refusal {
             Self::UnknownHost => "Nothing is served at this host.".to_owned(),
             Self::UnknownPath => "Nothing is served at this path.".to_owned(),
             Self::MethodNotAllowed(methods) => format!("This path takes {}.", list(methods)),
-            Self::Unauthenticated { why: None } => {
+            Self::Unauthenticated { flaw: None } => {
                 "Send a token, as Authorization: Bearer.".to_owned()
             }
-            Self::Unauthenticated { why: Some(why) } => why.clone(),
+            Self::Unauthenticated { flaw: Some(flaw) } => format!("{}.", flaw.told()),
+            Self::TwoTokens => "Send Authorization once.".to_owned(),
             Self::ForeignToken => "The token does not reach what the path names.".to_owned(),
             Self::IdentityUnavailable | Self::DirectoryUnavailable => {
                 "Try again shortly.".to_owned()
@@ -229,10 +234,13 @@ impl Refusal {
             | Self::DirectoryUnavailable => {
                 Some(("Retry-After", self.retry_after().unwrap_or(1).to_string()))
             }
-            Self::Unauthenticated { why: None } => Some(("WWW-Authenticate", "Bearer".to_owned())),
-            Self::Unauthenticated { why: Some(_) } => {
-                Some(("WWW-Authenticate", "Bearer error=\"invalid_token\"".to_owned()))
-            }
+            Self::Unauthenticated { flaw: None } => challenge("Bearer"),
+            Self::Unauthenticated { flaw: Some(flaw) } => challenge(&format!(
+                "Bearer error=\"invalid_token\", error_description=\"{}\"",
+                flaw.told()
+            )),
+            Self::TwoTokens => challenge("Bearer error=\"invalid_request\""),
+            Self::ForeignToken => challenge("Bearer error=\"insufficient_scope\""),
             _ => None,
         }
     }
@@ -242,6 +250,11 @@ impl Refusal {
     pub fn closes(&self) -> bool {
         matches!(self, Self::Malformed(Malformed::Framing) | Self::HeadTooLarge | Self::BodyTimeout)
     }
+}
+
+/// How a client proves who it is (RFC 6750, 3).
+fn challenge(value: &str) -> Option<(&'static str, String)> {
+    Some(("WWW-Authenticate", value.to_owned()))
 }
 
 fn list(methods: &[Method]) -> String {
@@ -261,6 +274,28 @@ mod tests {
         assert_eq!(problem["resource"], "workspace");
         assert_eq!(problem["limit"], 60);
         assert_eq!(problem["retry_after"], 7);
+    }
+
+    #[test]
+    fn a_challenge_says_what_rfc_6750_says_and_no_more() {
+        for (refusal, status, value) in [
+            (Refusal::Unauthenticated { flaw: None }, 401, "Bearer"),
+            (
+                Refusal::Unauthenticated { flaw: Some(Flaw::Expired) },
+                401,
+                "Bearer error=\"invalid_token\", error_description=\"The token has expired\"",
+            ),
+            (
+                Refusal::Unauthenticated { flaw: Some(Flaw::Signature) },
+                401,
+                "Bearer error=\"invalid_token\", error_description=\"The token is not valid\"",
+            ),
+            (Refusal::TwoTokens, 400, "Bearer error=\"invalid_request\""),
+            (Refusal::ForeignToken, 403, "Bearer error=\"insufficient_scope\""),
+        ] {
+            assert_eq!(refusal.status(), status);
+            assert_eq!(refusal.header(), Some(("WWW-Authenticate", value.to_owned())));
+        }
     }
 
     #[test]

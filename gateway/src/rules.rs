@@ -185,7 +185,8 @@ impl Rules {
         let organisation = named(route.pattern.organisation_at);
         identifier(workspace)?;
         identifier(organisation)?;
-        Ok(Way { route, index, names: Names { workspace, organisation, instance } })
+        let names = Names { workspace, organisation, instance, ..Names::default() };
+        Ok(Way { route, index, names })
     }
 
     /// The plane of a path, and the methods that it takes: those that its routes list, or the one
@@ -215,8 +216,7 @@ impl Rules {
     /// Whom a request could be charged to.
     #[must_use]
     pub fn identify(&self, names: &Names<'_>) -> Identity<'_> {
-        let Names { workspace, organisation, instance } = *names;
-        self.tenants.identify(&self.seed, workspace, organisation, instance)
+        self.tenants.identify(&self.seed, names)
     }
 
     /// What a request on this way asks of which limits. Nothing, where the route is exempt.
@@ -319,19 +319,21 @@ impl Rules {
         if limit.key != LimitKey::Address && !weir_common::ids::is_identifier(tenant) {
             return None;
         }
-        let identity = match limit.key {
-            LimitKey::Workspace => self.tenants.identify(&self.seed, Some(name), None, None),
+        let nobody = Names::default();
+        let names = match limit.key {
+            LimitKey::Workspace => Names { workspace: Some(name), ..nobody },
             LimitKey::Organisation => match name.strip_prefix(LONE) {
-                Some(workspace) => self.tenants.identify(&self.seed, Some(workspace), None, None),
-                None => self.tenants.identify(&self.seed, None, Some(name), None),
+                Some(workspace) => Names { workspace: Some(workspace), ..nobody },
+                None => Names { organisation: Some(name), ..nobody },
             },
-            LimitKey::Instance => self.tenants.identify(&self.seed, None, None, Some(name)),
+            LimitKey::Instance => Names { instance: Some(name), ..nobody },
             LimitKey::Address => {
                 let network = name.strip_suffix("/64").unwrap_or(name);
                 let subject = Subject::address(&self.seed, network.parse().ok()?);
                 return Some(ask(limit, &subject, limit.quota));
             }
         };
+        let identity = self.identify(&names);
         let subject = match limit.key {
             LimitKey::Workspace => identity.workspace.as_ref(),
             LimitKey::Organisation => identity.organisation.as_ref(),

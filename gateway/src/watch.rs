@@ -148,9 +148,10 @@ fn stamps(parts: &Parts) -> Vec<Stamp> {
     let https = &force.rules.settings.server.https;
     let of_tls = https.iter().flat_map(Https::files).map(|file| Path::new(&file.value));
     let upstreams = force.rules.settings.upstreams.iter();
-    let credentials = upstreams.flat_map(|(_, upstream)| credentials::paths(upstream));
-    let config = parts.config.path.as_deref();
-    config.into_iter().chain(directory).chain(of_tls).chain(credentials).map(stamp).collect()
+    let of_upstreams = upstreams.flat_map(|(_, upstream)| credentials::paths(upstream));
+    let of_identity = force.rules.settings.identity.files();
+    let config = parts.config.path.as_deref().into_iter().chain(directory);
+    config.chain(of_tls).chain(of_upstreams).chain(of_identity).map(stamp).collect()
 }
 
 /// Drops states that cannot be told from fresh ones, and lets the busiest fade.

@@ -26,5 +26,6 @@ mod shipped;
 mod strangers;
 mod targets;
 mod tidy;
+mod tokens;
 
 use weir_tests::world::World;

@@ -23,6 +23,7 @@ pub mod folder;
 pub mod gateway;
 pub mod haproxy;
 pub mod http2;
+pub mod issuer;
 pub mod lines;
 pub mod mailbox;
 #[cfg(all(feature = "model", not(test)))]

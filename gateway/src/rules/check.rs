@@ -4,6 +4,7 @@
 //! there to find more of them, and are never put into force.
 
 mod cors;
+mod identity;
 mod tenants;
 
 use http::Method;
@@ -15,7 +16,7 @@ use super::{Batch, Limit, Plan, Route, Rules};
 use crate::limit::key::Seed;
 use crate::limit::{ASKS_MAX, Quota};
 use crate::route::{Hosts, Index, Paths, Pattern};
-use crate::settings::{self, LimitKey, Settings, Unknown, Verify};
+use crate::settings::{self, LimitKey, Settings, Unknown};
 
 /// Makes rules of what was read from `document` and from `of_directory`.
 #[must_use]
@@ -36,6 +37,7 @@ pub fn check(
     let paths = checker.paths(&routes);
     let cors = checker.cors();
     checker.server();
+    checker.identity();
     Rules { settings, routes, limits, plans, tenants, cors, hosts, paths, unknown_limits, seed }
 }
 
@@ -130,6 +132,7 @@ impl Checker<'_> {
         let pattern =
             pattern.flatten().unwrap_or_else(|| Pattern::read("/").expect("`/` is a path"));
         let methods = route.methods.iter().filter_map(|method| self.method(method)).collect();
+        let needs_token = self.needs_token(route, plane);
         let mut own_limits = Vec::new();
         for name in &route.limits {
             let known = names(limits, |limit| &limit.name);
@@ -138,18 +141,14 @@ impl Checker<'_> {
                 self.document.fault(name.at, format!("limit `{}` stands twice", name.value));
                 continue;
             }
-            self.key_of(name, limits.get(index).map(|limit| limit.key), &pattern, plane);
+            let key = limits.get(index).map(|limit| limit.key);
+            self.key_of(name, key, &pattern, plane, needs_token);
             own_limits.push(index);
         }
         let batch = route
             .batch_items_max
             .as_ref()
             .map(|items_max| Batch { items_max: items_max.value, bytes_max: route.body_bytes_max });
-        let planes = &self.settings.identity.planes;
-        let plane_name = self.settings.planes.get(plane).map(|(name, _)| &name.value);
-        let verified = self.settings.identity.verify != Verify::Nothing
-            && planes.iter().any(|name| Some(&name.value) == plane_name);
-        let needs_token = verified && !route.anonymous && !route.exempt;
         let (exempt, limits) = (route.exempt, own_limits);
         Route { pattern, plane, methods, exempt, limits, upstream, batch, needs_token }
     }
@@ -163,12 +162,20 @@ impl Checker<'_> {
         name.value.parse().ok()
     }
 
-    /// Reports a limit that could never find whom to charge on this route.
-    fn key_of(&self, limit: &At<String>, key: Option<LimitKey>, pattern: &Pattern, plane: Index) {
+    /// Reports a limit that could never find whom to charge on this route. A token may always
+    /// say who it is for.
+    fn key_of(
+        &self,
+        limit: &At<String>,
+        key: Option<LimitKey>,
+        pattern: &Pattern,
+        plane: Index,
+        needs_token: bool,
+    ) {
         let names_instance = self.names_instance(plane);
         let by_instance =
             names_instance && self.directory.instances.values().any(|i| i.workspace.is_some());
-        let workspace = pattern.workspace_at.is_some() || by_instance;
+        let workspace = pattern.workspace_at.is_some() || by_instance || needs_token;
         let (found, what) = match key {
             Some(LimitKey::Workspace) => (workspace, "workspace: the path needs {workspace}"),
             Some(LimitKey::Organisation) => {
@@ -208,7 +215,9 @@ impl Checker<'_> {
             };
             keys().any(|key| (by_address && key != LimitKey::Address) || by_instance(key))
         };
-        if !routes.iter().any(may_lack_tenant) {
+        // Without a token that holds a request is charged to its address.
+        let may_be_strange = |route: &Route| route.needs_token || may_lack_tenant(route);
+        if !routes.iter().any(may_be_strange) {
             return Vec::new();
         }
         let mut found = Vec::new();

@@ -1,5 +1,6 @@
 //! Reads how a client proves who it is.
 
+use std::path::Path;
 use std::time::Duration;
 
 use weir_common::reader::{At, Table};
@@ -25,6 +26,18 @@ pub struct Identity {
     pub cache_max: usize,
     /// A file with the root that signs the identity server's certificate, PEM.
     pub ca: Option<At<String>>,
+}
+
+impl Identity {
+    /// The files that are named and used.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let secret = match &self.verify {
+            Verify::Introspection(asked) => asked.client_secret_file.as_ref(),
+            Verify::Nothing | Verify::Jwt(_) => None,
+        };
+        let ca = self.ca.as_ref().filter(|_| self.verify != Verify::Nothing);
+        ca.into_iter().chain(secret).map(|path| Path::new(path.value.as_str()))
+    }
 }
 
 /// How tokens are verified.
@@ -141,10 +154,16 @@ fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
             table.fault_at(name.at, text);
         }
     }
+    let jwks_url = table.text("jwks_url", "Where the keys are.").unwrap_or_else(nothing);
+    let issuer = table.text("issuer", "What `iss` must be.");
+    let audience = table.texts("audience", "One of these must be in `aud`.");
+    for empty in issuer.iter().chain(&audience).filter(|one| one.value.is_empty()) {
+        table.fault_at(empty.at, "nobody is told from another by what is empty");
+    }
     Jwt {
-        jwks_url: table.text("jwks_url", "Where the keys are.").unwrap_or_else(nothing),
-        issuer: table.text("issuer", "What `iss` must be.").unwrap_or_else(nothing),
-        audience: table.texts("audience", "One of these must be in `aud`."),
+        jwks_url,
+        issuer: issuer.unwrap_or_else(nothing),
+        audience,
         algorithms,
         leeway: table.span_or(
             "leeway",

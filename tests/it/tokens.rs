@@ -1,0 +1,222 @@
+//! Who may come in: tokens that the gateway verifies by itself, against a server of keys.
+
+mod attacks;
+mod introspection;
+mod keys;
+
+use serde_json::{Value, json};
+use weir_tests::answer::Answer;
+use weir_tests::config::Config;
+use weir_tests::issuer::{AUDIENCE, ISSUER, Signer, published};
+use weir_tests::request::Request;
+use weir_tests::response::Response;
+use weir_tests::upstream::Upstream;
+use weir_tests::world::World;
+
+/// A world whose control plane needs tokens, an issuer, and the server of its keys.
+struct Guarded {
+    world: World,
+    server: Upstream,
+    signer: Signer,
+}
+
+impl Guarded {
+    #[track_caller]
+    fn new() -> Self {
+        Self::with(|config| config)
+    }
+
+    #[track_caller]
+    fn with(change: impl FnOnce(Config) -> Config) -> Self {
+        let (server, signer) = (Upstream::start(), Signer::new("first"));
+        server.always(Answer::ok(published(&[&signer])));
+        let world = World::with(|config| change(by_keys(config, &server)));
+        Self { world, server, signer }
+    }
+
+    /// One GET with a token that says this.
+    #[track_caller]
+    fn get(&self, target: &str, claims: Value) -> Response {
+        self.world.call(&bearing(target, &self.signer.token(&claims)))
+    }
+
+    #[track_caller]
+    fn used(&self, limit: &str, key: &str) -> u64 {
+        self.world.gateway.used(limit, key)
+    }
+}
+
+/// A configuration whose control plane verifies tokens by the keys of a server.
+fn by_keys(config: Config, server: &Upstream) -> Config {
+    let jwt = format!(
+        "jwks_url = \"http://{}/keys\"\nissuer = \"{ISSUER}\"\naudience = [\"{AUDIENCE}\"]",
+        server.address()
+    );
+    config
+        .with("[identity]", "verify = \"jwt\"\nplanes = [\"control\"]")
+        .with("[identity.jwt]", &jwt)
+}
+
+fn bearing(target: &str, token: &str) -> Request {
+    Request::get(target).field("Authorization", &format!("Bearer {token}"))
+}
+
+/// The value of a metric, zero where it has none.
+#[track_caller]
+fn metric(world: &World, name: &str) -> f64 {
+    let text = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.map_or(0.0, |value| value.parse().unwrap())
+}
+
+fn outcomes(world: &World, outcome: &str) -> f64 {
+    metric(world, &format!("weir_gateway_token_verifications_total{{outcome=\"{outcome}\"}}"))
+}
+
+#[test]
+fn without_a_valid_token_a_request_is_401_and_costs_its_address_alone() {
+    let guarded = Guarded::new();
+    let world = &guarded.world;
+    let target = "/v1/workspaces/ws_acme/users";
+    let bare = world.get(target).expect(401);
+    assert_eq!(bare.field("www-authenticate"), Some("Bearer"));
+    assert_eq!(bare.allowance().resource, "address");
+    for (token, words) in [
+        (guarded.signer.token(&json!({ "exp": 1 })), "expired"),
+        (guarded.signer.token(&json!({ "nbf": 9_999_999_999_u64 })), "not valid yet"),
+        (guarded.signer.token(&json!({ "iss": "https://evil.test" })), "not valid"),
+        (guarded.signer.token(&json!({ "aud": "https://other.test" })), "not valid"),
+        (Signer::new("first").token(&json!({ "workspace_id": "ws_acme" })), "not valid"),
+        ("x".to_owned(), "malformed"),
+    ] {
+        let answer = world.call(&bearing(target, &token)).expect(401);
+        let challenge = answer.field("www-authenticate").unwrap();
+        assert!(challenge.starts_with("Bearer error=\"invalid_token\""), "{challenge}");
+        assert!(challenge.contains(words), "{challenge}");
+        assert_eq!(answer.json()["type"], "urn:weir:problem:unauthenticated");
+    }
+    let basic = Request::get(target).field("Authorization", "Basic YTpi");
+    let basic = world.call(&basic).expect(401);
+    assert_eq!(basic.field("www-authenticate"), Some("Bearer"));
+    let twice = bearing(target, "x").field("Authorization", "Bearer y");
+    let twice = world.call(&twice).expect(400);
+    assert_eq!(twice.field("www-authenticate"), Some("Bearer error=\"invalid_request\""));
+    world.control.assert_untouched();
+    assert_eq!(guarded.used("workspace", "ws_acme"), 0);
+    assert_eq!(guarded.used("organisation", "org_acme"), 0);
+    assert_eq!(guarded.used("address", "127.0.0.1"), 9);
+    assert_eq!(outcomes(world, "missing"), 2.0);
+    assert_eq!(outcomes(world, "expired"), 1.0);
+    assert_eq!(outcomes(world, "signature"), 1.0);
+}
+
+#[test]
+fn a_token_reaches_its_own_workspace_and_is_charged_there() {
+    let guarded = Guarded::new();
+    let token = guarded.signer.token(&json!({ "workspace_id": "ws_acme" }));
+    let call = |target: &str| guarded.world.call(&bearing(target, &token));
+    let answer = call("/v1/workspaces/ws_acme/users").expect(200);
+    assert_eq!(answer.allowance().resource, "workspace");
+    let seen = guarded.world.control.only();
+    assert_eq!(seen.head.field("authorization"), Some(format!("Bearer {token}").as_str()));
+    for other in
+        ["/v1/workspaces/ws_quiet/users", "/v1/workspaces/ws_new", "/v1/organisations/org_acme"]
+    {
+        let answer = call(other).expect(403);
+        assert_eq!(answer.json()["type"], "urn:weir:problem:foreign-token");
+        assert_eq!(answer.field("www-authenticate"), Some("Bearer error=\"insufficient_scope\""));
+    }
+    assert_eq!(guarded.world.control.requests().len(), 1);
+    assert_eq!(guarded.used("workspace", "ws_acme"), 1);
+    assert_eq!(guarded.used("workspace", "ws_quiet"), 0);
+    assert_eq!(guarded.used("organisation", "org_acme"), 1);
+    assert_eq!(guarded.used("address", "127.0.0.1"), 3);
+    assert_eq!(outcomes(&guarded.world, "verified"), 1.0);
+    assert_eq!(outcomes(&guarded.world, "remembered"), 3.0);
+    assert_eq!(metric(&guarded.world, "weir_gateway_jwks_keys"), 1.0);
+}
+
+#[test]
+fn a_token_of_an_organisation_reaches_its_workspaces_by_the_directory() {
+    let guarded = Guarded::new();
+    let claims = || json!({ "organisation_id": "org_acme" });
+    guarded.get("/v1/workspaces/ws_acme/users", claims()).expect(200);
+    guarded.get("/v1/organisations/org_acme/x", claims()).expect(200);
+    guarded.get("/v1/workspaces/ws_big/users", claims()).expect(403);
+    guarded.get("/v1/organisations/org_globex/x", claims()).expect(403);
+    guarded.get("/v1/workspaces/ws_acme/users", json!({})).expect(403);
+    assert_eq!(guarded.used("organisation", "org_acme"), 2);
+}
+
+#[test]
+fn where_the_path_names_nobody_the_token_says_who_is_charged() {
+    let guarded = Guarded::with(|config| {
+        config.with("[identity]", "workspace_claim = \"https://id.test/ws\"").with(
+            "[[routes]]",
+            "plane = \"control\"\npath = \"/v1/me/{*rest}\"\n\
+             limits = [\"workspace\", \"organisation\"]\nupstream = \"control\"",
+        )
+    });
+    let known = json!({ "https://id.test/ws": "ws_acme", "organisation_id": "org_other" });
+    guarded.get("/v1/me", known).expect(200);
+    assert_eq!(guarded.used("workspace", "ws_acme"), 1);
+    assert_eq!(guarded.used("organisation", "org_acme"), 1, "the directory comes first");
+    let new = json!({ "https://id.test/ws": ["ws_new"], "organisation_id": "org_new" });
+    guarded.get("/v1/me", new).expect(200);
+    assert_eq!(guarded.used("organisation", "org_new"), 1);
+    let nobody = guarded.get("/v1/me", json!({})).expect(200);
+    assert_eq!(nobody.allowance().resource, "address");
+    assert_eq!(guarded.used("address", "127.0.0.1"), 1);
+}
+
+#[test]
+fn exempt_routes_other_planes_and_open_routes_need_no_token() {
+    let guarded = Guarded::with(|config| {
+        config.with(
+            "[[routes]]",
+            "plane = \"control\"\npath = \"/open\"\nlimits = [\"address\"]\n\
+             upstream = \"control\"\nverify = \"none\"",
+        )
+    });
+    guarded.world.get("/healthz").expect(200);
+    guarded.world.get("/open").expect(200);
+    guarded.world.get_from("in_acme", "/login").expect(200);
+    guarded.world.get("/v1/me").expect(401);
+}
+
+#[test]
+fn a_plane_of_instances_lets_in_the_tokens_of_their_workspaces() {
+    let guarded = Guarded::with(|config| config.with("[identity]", "planes = [\"data\"]"));
+    let call = |instance: &str, claims: Value| {
+        let host = weir_tests::request::data_host(instance);
+        let request = bearing("/userinfo", &guarded.signer.token(&claims)).host(&host);
+        guarded.world.call(&request)
+    };
+    call("in_acme", json!({ "workspace_id": "ws_acme" })).expect(200);
+    call("in_acme", json!({ "workspace_id": "ws_quiet" })).expect(403);
+    call("in_unknown", json!({ "workspace_id": "ws_acme" })).expect(403);
+    guarded.world.get_from("in_acme", "/oauth/v2/keys").expect(200);
+    guarded.world.get("/v1/workspaces/ws_acme/users").expect(200);
+}
+
+#[test]
+fn no_token_is_written_down_or_told() {
+    let guarded = Guarded::new();
+    let good = guarded.signer.token(&json!({ "workspace_id": "ws_acme" }));
+    let bad = Signer::new("other").token(&json!({ "workspace_id": "ws_acme" }));
+    let target = "/v1/workspaces/ws_acme/users";
+    let mut told = String::new();
+    for token in [&good, &bad, &format!("{good}x")] {
+        told += &guarded.world.call(&bearing(target, token)).text();
+    }
+    let gateway = &guarded.world.gateway;
+    gateway.access_log().wait("the third request", |line| line["status"] == 401);
+    told += &gateway.ask(&Request::get("/metrics")).text();
+    told += &gateway.ask(&Request::get("/config")).text();
+    told += &gateway.ask(&Request::get("/top")).text();
+    for text in [told, gateway.access_log().text(), gateway.log().text()] {
+        for part in good.split('.').chain(bad.split('.')).filter(|part| part.len() > 40) {
+            assert!(!text.contains(part), "{text}");
+        }
+    }
+}

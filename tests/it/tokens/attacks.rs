@@ -1,0 +1,94 @@
+//! Tokens of other libraries, and of those who mean no good: floods, and the shapes of RFC 8725.
+
+use std::thread;
+
+use serde_json::{Value, json};
+use weir_tests::answer::Answer;
+use weir_tests::issuer::{AUDIENCE, ISSUER, Signer};
+use weir_tests::real;
+use weir_tests::upstream::Upstream;
+use weir_tests::wait;
+use weir_tests::world::World;
+
+use super::{Guarded, bearing, by_keys, outcomes};
+
+const TARGET: &str = "/v1/workspaces/ws_acme/users";
+
+#[test]
+fn tokens_that_pyjwt_makes_hold_and_its_forgeries_do_not() {
+    let mut python = real::python("tests/real/tokens.py");
+    hold(&real::run(python.args([ISSUER, AUDIENCE])).expect(0).stdout);
+}
+
+#[test]
+fn tokens_that_jose_makes_hold_and_its_forgeries_do_not() {
+    let mut node = real::node("tests/real/tokens.mjs");
+    hold(&real::run(node.args([ISSUER, AUDIENCE])).expect(0).stdout);
+}
+
+/// Holds a gateway against `{"jwks": …, "good": {name: token}, "bad": {name: token}}`.
+#[track_caller]
+fn hold(made: &str) {
+    let made: Value = serde_json::from_str(made).unwrap();
+    let server = Upstream::start();
+    server.always(Answer::ok(made["jwks"].to_string()));
+    let world = World::with(|config| by_keys(config, &server));
+    for (kind, status) in [("good", 200), ("bad", 401)] {
+        let tokens = made[kind].as_object().unwrap();
+        assert!(tokens.len() >= 3, "{made}");
+        for (name, token) in tokens {
+            let answer = world.call(&bearing(TARGET, token.as_str().unwrap()));
+            assert_eq!(answer.status, status, "{name}: {}", answer.text());
+        }
+    }
+}
+
+#[test]
+fn a_flood_of_bad_tokens_ends_in_429_and_those_with_good_ones_go_on() {
+    let guarded = Guarded::with(|config| config.with("[limits.address]", "requests = 5"));
+    let forged = Signer::new("first").token(&json!({ "workspace_id": "ws_acme" }));
+    for _ in 0..5 {
+        guarded.world.call(&bearing(TARGET, &forged)).expect(401);
+    }
+    let refused = guarded.world.call(&bearing(TARGET, &forged)).expect(429);
+    assert_eq!(refused.allowance().resource, "address");
+    guarded.get(TARGET, json!({ "workspace_id": "ws_acme" })).expect(200);
+}
+
+#[test]
+fn invented_keys_have_the_server_asked_once_a_second_at_most() {
+    let guarded = Guarded::with(|config| config.with("[limits.address]", "requests = 4000"));
+    guarded.get(TARGET, json!({ "workspace_id": "ws_acme" })).expect(200);
+    let before = wait::now();
+    let stranger = Signer::new("x");
+    thread::scope(|scope| {
+        for client in 0..16 {
+            let (guarded, stranger) = (&guarded, &stranger);
+            scope.spawn(move || {
+                for number in 0..3 {
+                    let name = format!("invented-{client}-{number}");
+                    let token = stranger.token_named(&name, &json!({}));
+                    guarded.world.call(&bearing(TARGET, &token)).expect(401);
+                }
+            });
+        }
+    });
+    let seconds = before.elapsed().as_secs();
+    let fetches = guarded.server.requests().len() as u64;
+    assert!(fetches <= seconds + 3, "{fetches} fetches in {seconds} s");
+    assert_eq!(outcomes(&guarded.world, "unknown_key"), 48.0);
+}
+
+#[test]
+fn an_address_that_is_out_of_allowance_has_no_keys_fetched() {
+    let guarded = Guarded::with(|config| config.with("[limits.address]", "requests = 1"));
+    guarded.get(TARGET, json!({ "workspace_id": "ws_acme" })).expect(200);
+    guarded.world.get(TARGET).expect(401);
+    let before = guarded.server.requests().len();
+    let stranger = Signer::new("x");
+    for number in 0..10 {
+        let token = stranger.token_named(&format!("invented-{number}"), &json!({}));
+        guarded.world.call(&bearing(TARGET, &token)).expect(429);
+    }
+    assert_eq!(guarded.server.requests().len(), before);
+}

@@ -1,0 +1,136 @@
+//! Keys that change, and a server of keys that is down, slow, or says what is no key.
+
+use serde_json::json;
+use weir_tests::answer::{Answer, Gate};
+use weir_tests::issuer::{Signer, published};
+use weir_tests::request::Request;
+use weir_tests::upstream::Upstream;
+use weir_tests::wait;
+use weir_tests::world::World;
+
+use super::{Guarded, bearing, by_keys, metric};
+
+const TARGET: &str = "/v1/workspaces/ws_acme/users";
+
+fn of(signer: &Signer) -> Request {
+    bearing(TARGET, &signer.token(&json!({ "workspace_id": "ws_acme" })))
+}
+
+#[test]
+fn keys_change_and_no_request_fails_for_it() {
+    let guarded = Guarded::new();
+    let first = of(&guarded.signer);
+    guarded.world.call(&first).expect(200);
+    let second = Signer::new("second");
+    guarded.server.always(Answer::ok(published(&[&guarded.signer, &second])));
+    guarded.world.call(&of(&second)).expect(200);
+    guarded.world.call(&first).expect(200);
+    assert_eq!(guarded.server.requests().len(), 2, "what is known is not fetched");
+}
+
+#[test]
+fn a_key_that_is_withdrawn_ends_the_tokens_that_were_verified_by_it() {
+    let guarded = Guarded::with(|config| config.with("[identity.jwt]", "refresh = \"1s\""));
+    let request = of(&guarded.signer);
+    guarded.world.call(&request).expect(200);
+    guarded.server.always(Answer::ok(published(&[&Signer::new("second")])));
+    wait::until("the withdrawn key to be forgotten", || {
+        (guarded.world.call(&request).status == 401).then_some(())
+    });
+}
+
+#[test]
+fn without_any_keys_nobody_is_let_in_until_there_are() {
+    let (mut server, signer) = (Upstream::refusing(), Signer::new("first"));
+    server.always(Answer::ok(published(&[&signer])));
+    let world = World::with(|config| by_keys(config, &server));
+    let request = of(&signer);
+    let answer = world.call(&request).expect(503);
+    assert_eq!(answer.json()["type"], "urn:weir:problem:identity-unavailable");
+    assert_eq!(answer.retry_after(), 1);
+    assert_eq!(answer.allowance().resource, "address");
+    world.control.assert_untouched();
+    assert_eq!(world.gateway.used("workspace", "ws_acme"), 0);
+    server.start_again();
+    wait::until("keys to be fetched", || (world.call(&request).status == 200).then_some(()));
+    let lines = world.gateway.log().json();
+    let said = |words: &str| lines.iter().filter(|line| line["message"] == words).count();
+    assert_eq!(said("keys of tokens cannot be fetched"), 1);
+    assert_eq!(said("keys of tokens are fetched again"), 1);
+}
+
+#[test]
+fn while_the_server_is_down_or_talks_nonsense_the_earlier_keys_do() {
+    let mut guarded = Guarded::with(|config| {
+        config
+            .with("[identity.jwt]", "refresh = \"1s\"")
+            .with("[limits.address]", "requests = 4000")
+    });
+    guarded.world.call(&of(&guarded.signer)).expect(200);
+    let failed = "weir_gateway_identity_questions_total{kind=\"keys\",outcome=\"failed\"}";
+    let fails_anew = |guarded: &Guarded, than: f64| {
+        wait::until("a fetch to fail", || (metric(&guarded.world, failed) > than).then_some(()));
+        // Another token, so that a key is needed.
+        let other = guarded.signer.token(&json!({ "workspace_id": "ws_acme", "jti": than }));
+        guarded.world.call(&bearing(TARGET, &other)).expect(200);
+        metric(&guarded.world, failed)
+    };
+    let mut count = 0.0;
+    for nonsense in [
+        Answer::status(500),
+        Answer::ok("<html>"),
+        Answer::ok("{\"keys\":[]}"),
+        Answer::ok(json!({ "keys": vec![Signer::new("x").jwk(); 101] }).to_string()),
+        Answer::status(302).field("Location", "http://127.0.0.1:9/"),
+        Answer::ok(vec![b' '; 2 << 20]),
+    ] {
+        guarded.server.always(nonsense);
+        count = fails_anew(&guarded, count);
+    }
+    guarded.server.stop();
+    let _ = fails_anew(&guarded, count);
+    let unknown = of(&Signer::new("second"));
+    guarded.world.call(&unknown).expect(503);
+    assert!(metric(&guarded.world, "weir_gateway_jwks_fetched_timestamp_seconds") > 1e9);
+}
+
+#[test]
+fn a_server_that_never_answers_keeps_nobody_waiting_for_long() {
+    let (server, gate) = (Upstream::start(), Gate::new());
+    server.always(Answer::script().wait(&gate));
+    let world =
+        World::with(|config| by_keys(config, &server).with("[identity]", "timeout = \"300ms\""));
+    let before = wait::now();
+    world.call(&of(&Signer::new("first"))).expect(503);
+    let waited = before.elapsed();
+    assert!(waited.as_secs() < 3, "{waited:?}");
+    gate.open();
+}
+
+#[test]
+fn a_reload_with_another_issuer_takes_effect_at_once_and_another_without_asks_nobody() {
+    let guarded = Guarded::new();
+    let gateway = &guarded.world.gateway;
+    let request = of(&guarded.signer);
+    guarded.world.call(&request).expect(200);
+    let config = guarded.world.config().with("[limits.workspace]", "requests = 61");
+    gateway.write_config(&config.to_string());
+    gateway.reload().expect(200);
+    guarded.world.call(&request).expect(200);
+    assert_eq!(guarded.server.requests().len(), 1);
+
+    let (server, signer) = (Upstream::start(), Signer::new("first"));
+    server.always(Answer::ok(published(&[&signer])));
+    gateway.write_config(&by_keys(config.clone(), &server).to_string());
+    gateway.reload().expect(200);
+    guarded.world.call(&request).expect(401);
+    guarded.world.call(&of(&signer)).expect(200);
+
+    // The same server, so that its keys are still known; another audience, so that none holds.
+    let other = by_keys(config, &server).with("[identity.jwt]", "audience = [\"x\"]");
+    gateway.write_config(&other.to_string());
+    gateway.reload().expect(200);
+    guarded.world.call(&of(&signer)).expect(401);
+    let meant = signer.token(&json!({ "workspace_id": "ws_acme", "aud": "x" }));
+    guarded.world.call(&bearing(TARGET, &meant)).expect(200);
+}
