@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use weir_common::directory::Directory;
 use weir_common::reader::{Document, suggestion};
 
-use crate::app::{self, RunError};
+use crate::app::{self, RunError, Surroundings};
 use crate::client::{self, Request};
 use crate::explain::explain;
 use crate::force::Config;
@@ -38,7 +38,7 @@ pub struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Serve until SIGTERM; SIGHUP reloads
+    /// Serve until SIGTERM; SIGHUP reloads, SIGUSR2 hands over to the program started anew
     Run(From),
     /// Read the configuration and report every problem; exit code 64 if there is one
     Check(From),
@@ -134,9 +134,9 @@ struct Which {
 impl Command {
     /// Does what was asked, and gives the exit code.
     #[must_use]
-    pub fn execute(self) -> u8 {
+    pub fn execute(self, around: &Surroundings) -> u8 {
         match self.action {
-            Action::Run(from) => match app::run(from.config()) {
+            Action::Run(from) => match app::run(from.config(), around) {
                 Ok(()) => 0,
                 Err(error @ RunError::Configuration(_)) => fail(EXIT_USAGE, &error.to_string()),
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-gateway: {error}")),

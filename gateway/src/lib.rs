@@ -74,6 +74,10 @@ pub mod parts;
 
 pub mod resume;
 
+pub mod handover;
+
+pub mod notify;
+
 pub mod app;
 
 pub mod admin;

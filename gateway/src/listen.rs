@@ -7,6 +7,7 @@
 //!
 //! 1. There are never more than `connections_max` connections; what is beyond is closed at once.
 //! 2. Once a stop has begun nothing more is accepted, and what is in flight is seen to its end.
+//! 3. Whoever accepts has ended before whoever serves is told to: nothing accepted is forgotten.
 //!
 //! # Not here
 //!
@@ -120,6 +121,20 @@ impl Worker {
     }
 }
 
+/// How connections end.
+#[derive(Clone)]
+pub struct End {
+    /// With their next answer, when true. What is idle may still bring one request.
+    pub stopping: watch::Receiver<bool>,
+    /// Idle ones at once, when true.
+    pub cutting: watch::Receiver<bool>,
+}
+
+/// Waits until `flag` is true, or nobody is left to turn it.
+pub async fn turned(flag: &mut watch::Receiver<bool>) {
+    let _ = flag.wait_for(|flag| *flag).await;
+}
+
 /// Accepts connections until `stop` turns true.
 pub async fn accept(
     listener: StdListener,
@@ -172,8 +187,9 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
     app: Arc<A>,
     mut from: mpsc::UnboundedReceiver<Accepted>,
     parts: Arc<Parts>,
-    mut stop: watch::Receiver<bool>,
+    end: End,
 ) {
+    let End { stopping: mut stop, mut cutting } = end;
     let mut connections = JoinSet::new();
     let stopping = stop.clone();
     loop {
@@ -192,10 +208,19 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
     while let Some(accepted) = from.recv().await {
         connections.spawn(one(app.clone(), accepted, parts.clone(), stopping.clone()));
     }
-    // Idle connections end at once; those with a request end with its answer.
-    app.cleanup().await;
-    while let Some(ended) = connections.join_next().await {
-        note(ended);
+    let mut cut = false;
+    loop {
+        tokio::select! {
+            ended = connections.join_next() => match ended {
+                Some(ended) => note(ended),
+                None => return,
+            },
+            () = turned(&mut cutting), if !cut => {
+                // Idle connections end at once; those with a request end with its answer.
+                app.cleanup().await;
+                cut = true;
+            }
+        }
     }
 }
 

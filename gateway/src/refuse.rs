@@ -41,6 +41,8 @@ pub enum Refusal {
     IdentityUnavailable,
     /// A tenant that the directory cannot be asked about now.
     DirectoryUnavailable,
+    /// A request that nobody can decide about: the process that has the counters is gone.
+    LimitsUnavailable,
     /// An allowance that is used up.
     RateLimited {
         /// Which limit.
@@ -117,6 +119,7 @@ impl Refusal {
             Self::DirectoryUnavailable => {
                 (503, "directory-unavailable", "Tenants cannot be looked up now")
             }
+            Self::LimitsUnavailable => (503, "limits-unavailable", "Limits cannot be asked now"),
             Self::RateLimited { .. } => (429, "rate-limited", "Too many requests"),
             Self::Batch { miscount: Miscount::TooMany, .. } => {
                 (422, "too-many-items", "Too many items in a batch")
@@ -154,6 +157,7 @@ impl Refusal {
             Self::IdentityUnavailable | Self::DirectoryUnavailable => {
                 "Try again shortly.".to_owned()
             }
+            Self::LimitsUnavailable => "Try again, on a new connection.".to_owned(),
             Self::RateLimited { resource, told } => format!(
                 "The allowance `{resource}` of {} is used up. Try again in {} s.",
                 told.limit,
@@ -240,6 +244,7 @@ impl Refusal {
             Self::EncodedBatch => Some(("Accept-Encoding", "identity".to_owned())),
             Self::Busy
             | Self::NoServer
+            | Self::LimitsUnavailable
             | Self::IdentityUnavailable
             | Self::DirectoryUnavailable => Some(("Retry-After", "1".to_owned())),
             Self::Unauthenticated { why: None } => Some(("WWW-Authenticate", "Bearer".to_owned())),
