@@ -16,6 +16,9 @@ const BUFFER_MAX: usize = 16 << 20;
 /// The longest that a line waits for others to be written with it.
 const FLUSH_EVERY: Duration = Duration::from_millis(50);
 
+/// What a pipe takes in one piece, however many write to it (`PIPE_BUF` of Linux).
+const PIECE_MAX: usize = 4_096;
+
 /// Lines on their way out, shared by those who add them and the one who writes them.
 #[derive(Debug, Default)]
 pub struct LineLog {
@@ -28,6 +31,8 @@ struct Buffer {
     bytes: Vec<u8>,
     closed: bool,
     written: bool,
+    /// Whether another process writes to the same place.
+    shared: bool,
 }
 
 /// Whether a line found room.
@@ -68,16 +73,25 @@ impl LineLog {
                 buffer = gathering.unwrap_or_else(PoisonError::into_inner).0;
             }
             let bytes = std::mem::take(&mut buffer.bytes);
-            let closed = buffer.closed;
+            let (closed, shared) = (buffer.closed, buffer.shared);
             drop(buffer);
-            // Where standard output is gone there is nobody left to tell.
-            let _ = to.write_all(&bytes).and_then(|()| to.flush());
+            let size = if shared { PIECE_MAX } else { bytes.len() };
+            for piece in pieces(&bytes, size) {
+                // Where standard output is gone there is nobody left to tell.
+                let _ = to.write_all(piece).and_then(|()| to.flush());
+            }
             if closed {
                 self.lock().written = true;
                 self.wake.notify_all();
                 return;
             }
         }
+    }
+
+    /// Says whether another process writes to the same place: then lines go out in pieces that
+    /// a pipe takes whole, so that none begins in the middle of another's.
+    pub fn share(&self, shared: bool) {
+        self.lock().shared = shared;
     }
 
     /// Lets [`LineLog::write_out`] end, and waits until everything is written, or for `grace`.
@@ -92,6 +106,19 @@ impl LineLog {
     fn lock(&self) -> MutexGuard<'_, Buffer> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whole lines, as many as fit into `size` bytes at a time; a longer one goes alone.
+fn pieces(bytes: &[u8], size: usize) -> impl Iterator<Item = &[u8]> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let ends = |part: &[u8]| part.iter().rposition(|byte| *byte == b'\n');
+        let fits = rest.get(..size).map_or(Some(rest.len()), |part| ends(part).map(|at| at + 1));
+        let first = || rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |at| at + 1);
+        let (piece, after) = rest.split_at_checked(fits.unwrap_or_else(first))?;
+        rest = after;
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 /// A JSON object that is written member by member: a line is made for every request, and a tree

@@ -7,12 +7,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Where the monotonic clock stands when a process starts, so that "a month ago" can be written.
+use nix::time::{ClockId, clock_gettime};
+
+/// Where the monotonic clock stands when the machine starts, so that "a month ago" can be written.
 const ORIGIN: Duration = Duration::from_secs(10_000_000);
 
-/// Microseconds on this process's monotonic clock. Never runs backwards, never set.
+/// Microseconds on the machine's monotonic clock, which all its processes share until it is
+/// started anew. Never runs backwards, never set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tick(pub u64);
 
@@ -100,16 +103,15 @@ pub struct Clock(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
-    System(Instant),
+    System,
     Manual(Arc<AtomicU64>),
 }
 
 impl Clock {
     /// The machine's clocks.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
-    pub fn system() -> Self {
-        Self(Source::System(Instant::now()))
+    pub const fn system() -> Self {
+        Self(Source::System)
     }
 
     /// A clock that stands still until [`Clock::advance`]; its wall clock starts at `unix`.
@@ -130,8 +132,8 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
     pub fn now(&self) -> Moment {
         match &self.0 {
-            Source::System(start) => Moment {
-                tick: Tick(micros(ORIGIN + start.elapsed())),
+            Source::System => Moment {
+                tick: Tick(micros(ORIGIN + monotonic())),
                 unix: UnixTime(micros(
                     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
                 )),
@@ -142,6 +144,11 @@ impl Clock {
             }
         }
     }
+}
+
+/// How long the machine has been up. Every kernel that we run on has this clock.
+fn monotonic() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }
 
 /// Whole microseconds of `duration`; half a million years at most.

@@ -56,6 +56,11 @@ impl AccessLog {
         self.lines.write_out(to);
     }
 
+    /// Says whether another process writes to the same place.
+    pub fn share(&self, shared: bool) {
+        self.lines.share(shared);
+    }
+
     /// Lets [`AccessLog::write_out`] end, and waits until everything is written, or for `grace`.
     pub fn close(&self, grace: Duration) {
         self.lines.close(grace);

@@ -25,7 +25,8 @@ use weir_common::problem::{MEDIA_TYPE, Problem};
 use weir_common::secret::{self, Secret};
 use weir_common::{bucket, logging, rolling};
 
-use crate::limit::boost::Boost;
+use crate::limit::boost::{Boost, Unset};
+use crate::limit::memory::Moved;
 use crate::limit::{Ask, Quota};
 use crate::parts::{Parts, Reload};
 use crate::watch;
@@ -78,6 +79,11 @@ impl Reply {
 
     fn not_found() -> Self {
         Self::problem(404, "not-found", "Not found", "See docs/gateway.md for what there is.")
+    }
+
+    fn moved() -> Self {
+        let detail = "Another process has taken over. Connect again.";
+        Self::problem(503, "handed-over", "Handed over", detail)
     }
 
     fn unknown_limit(limit: &str, key: &str) -> Self {
@@ -158,16 +164,25 @@ impl Admin {
                 match key.strip_suffix("/boost") {
                     Some(key) if method == Method::POST => {
                         let body = body_of(session).await;
-                        self.boost(&limit, &decoded(key), &body)
+                        Self::here(self.boost(&limit, &decoded(key), &body))
                     }
-                    Some(key) if method == Method::DELETE => self.unboost(&limit, &decoded(key)),
-                    None if reads => self.standing(&limit, &decoded(key)),
-                    None if method == Method::DELETE => self.reset(&limit, &decoded(key)),
+                    Some(key) if method == Method::DELETE => {
+                        Self::here(self.unboost(&limit, &decoded(key)))
+                    }
+                    None if reads => Self::here(self.standing(&limit, &decoded(key))),
+                    None if method == Method::DELETE => {
+                        Self::here(self.reset(&limit, &decoded(key)))
+                    }
                     _ => Reply::not_found(),
                 }
             }
             _ => Reply::not_found(),
         }
+    }
+
+    /// What is looked at or changed is in this process, or the answer says that it is not.
+    fn here(reply: Result<Reply, Moved>) -> Reply {
+        reply.unwrap_or_else(|Moved| Reply::moved())
     }
 
     fn knows(&self, authorization: Option<&http::HeaderValue>) -> bool {
@@ -245,12 +260,12 @@ impl Admin {
         }
     }
 
-    fn standing(&self, limit: &str, key: &str) -> Reply {
-        let Some(ask) = self.ask(limit, key) else { return Reply::unknown_limit(limit, key) };
+    fn standing(&self, limit: &str, key: &str) -> Result<Reply, Moved> {
+        let Some(ask) = self.ask(limit, key) else { return Ok(Reply::unknown_limit(limit, key)) };
         let now = self.parts.clock.now();
-        let standing = self.parts.store.standing(&ask, now.tick);
+        let standing = self.parts.store.standing(&ask, now.tick)?;
         let boost = self.parts.boosts.of(ask.key, now.tick);
-        Reply::json(&json!({
+        Ok(Reply::json(&json!({
             "limit": limit,
             "key": key,
             "allowance": allowance(ask.quota),
@@ -258,26 +273,30 @@ impl Admin {
             "remaining": standing.remaining,
             "reset": now.unix_of(standing.full_at).seconds_up(),
             "boosted_until": boost.map(|boost| now.unix_of(boost.until).rfc3339()),
-        }))
+        })))
     }
 
-    fn reset(&self, limit: &str, key: &str) -> Reply {
-        let Some(ask) = self.ask(limit, key) else { return Reply::unknown_limit(limit, key) };
-        self.parts.store.reset(ask.key);
+    fn reset(&self, limit: &str, key: &str) -> Result<Reply, Moved> {
+        let Some(ask) = self.ask(limit, key) else { return Ok(Reply::unknown_limit(limit, key)) };
+        self.parts.store.reset(ask.key)?;
         logging::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
         self.standing(limit, key)
     }
 
-    fn boost(&self, limit: &str, key: &str, body: &[u8]) -> Reply {
-        let Some(ask) = self.ask(limit, key) else { return Reply::unknown_limit(limit, key) };
+    fn boost(&self, limit: &str, key: &str, body: &[u8]) -> Result<Reply, Moved> {
+        let Some(ask) = self.ask(limit, key) else { return Ok(Reply::unknown_limit(limit, key)) };
         let (quota, ttl) = match boosted(ask.lasting, body) {
             Ok(boost) => boost,
-            Err(detail) => return Reply::problem(422, "boost", "Not a boost", detail),
+            Err(detail) => return Ok(Reply::problem(422, "boost", "Not a boost", detail)),
         };
         let now = self.parts.clock.now().tick;
-        if !self.parts.boosts.set(ask.key, Boost { quota, until: now.plus(ttl) }, now) {
-            let detail = "There are too many boosts. A plan or the directory lasts longer.";
-            return Reply::problem(409, "too-many-boosts", "Too many boosts", detail);
+        match self.parts.boosts.set(ask.key, Boost { quota, until: now.plus(ttl) }, now) {
+            Ok(()) => {}
+            Err(Unset::Moved(moved)) => return Err(moved),
+            Err(Unset::TooMany) => {
+                let detail = "There are too many boosts. A plan or the directory lasts longer.";
+                return Ok(Reply::problem(409, "too-many-boosts", "Too many boosts", detail));
+            }
         }
         let fields = [
             ("limit", json!(limit)),
@@ -289,9 +308,9 @@ impl Admin {
         self.standing(limit, key)
     }
 
-    fn unboost(&self, limit: &str, key: &str) -> Reply {
-        let Some(ask) = self.ask(limit, key) else { return Reply::unknown_limit(limit, key) };
-        self.parts.boosts.clear(ask.key);
+    fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Moved> {
+        let Some(ask) = self.ask(limit, key) else { return Ok(Reply::unknown_limit(limit, key)) };
+        self.parts.boosts.clear(ask.key)?;
         logging::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
         self.standing(limit, key)
     }

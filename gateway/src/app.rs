@@ -5,21 +5,28 @@
 //! 1. The program says that it is ready only when every listener accepts.
 //! 2. A stop takes no new work, finishes what is in flight, and ends when nothing is, or when
 //!    `shutdown_grace` is over.
+//! 3. Whoever has been handed over to is the one that leaves a snapshot.
+//!
+//! Not here: what goes on between start and end (`serving`).
 
+mod serving;
+mod workers;
+
+use std::ffi::OsString;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
 use log::Level;
-use pingora_core::server::configuration::ServerConf;
-use pingora_proxy::http_proxy;
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{mpsc, watch};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use weir_common::files;
 use weir_common::logging;
@@ -28,28 +35,25 @@ use weir_common::secret::Secret;
 use weir_common::signals::Signals;
 use weir_common::time::Clock;
 
-use crate::admin::Admin;
-use crate::caller;
+use self::serving::{Serving, Side};
+use self::workers::Workers;
 use crate::force::{Config, Force, addresses};
+use crate::handover::HandoverError;
+use crate::handover::predecessor::Predecessor;
+use crate::handover::sockets::Sockets;
 use crate::limit::key::Seed;
-use crate::listen::{self, Accepted, BindError, Crowd, Door, Worker};
+use crate::listen::BindError;
 use crate::metrics::Metrics;
+use crate::notify::Notify;
 use crate::parts::{Parts, Seeds};
-use crate::proxy::Proxy;
 use crate::resume;
 use crate::watch as beside;
-
-/// Idle connections to upstreams that each worker keeps, at most.
-const POOL_MAX: usize = 1_024;
 
 /// How long a start waits for the names of servers.
 const NAMES_WAIT: Duration = Duration::from_secs(5);
 
 /// How long a stop waits for the last lines of the access log to be taken.
 const LOG_GRACE: Duration = Duration::from_secs(1);
-
-/// How long a stop waits for the admin listener's last answer.
-const ADMIN_GRACE: Duration = Duration::from_millis(200);
 
 /// Why the program cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +80,9 @@ pub enum RunError {
         /// Why not.
         source: io::Error,
     },
+    /// The place of another process cannot be taken.
+    #[error(transparent)]
+    Handover(#[from] HandoverError),
     /// The system does not give us what every program needs.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -85,76 +92,138 @@ fn lines(mistakes: &[Mistake]) -> String {
     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Runs the gateway until it is told to stop.
-pub fn run(config: Config) -> Result<(), RunError> {
+/// What a process is started with beside its flags.
+#[derive(Debug, Default)]
+pub struct Surroundings {
+    /// Where a supervisor wants to be told how we are.
+    pub notify: Option<OsString>,
+    /// Whether standard input leads to a process whose place we take.
+    pub takes_over: bool,
+}
+
+/// Runs the gateway until it is told to stop, or another process has taken its place.
+pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     let control = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let signals = control.block_on(async { Signals::take() })?;
-    let Prepared { parts, clients, admin, token } = prepare(config)?;
-    let (stop, stopping) = watch::channel(false);
-    // The operator can look on while clients are seen out.
-    let (stop_admin, stopping_admin) = watch::channel(false);
-    access_log_writer(&parts)?;
-    let workers = Workers::start(&parts, &stopping)?;
-    control.block_on(async {
-        // Names are known before the first request asks for them.
-        let _ = tokio::time::timeout(NAMES_WAIT, beside::resolve(&parts)).await;
-        let admin = admin_listener(admin, token, &parts, &stopping_admin, &control)?;
-        let mut tasks = beside_requests(&parts);
-        accept_clients(clients, &workers, &parts, &stopping, &mut tasks)?;
-        parts.ready.store(true, Ordering::Release);
-        logging::event(Level::Info, "ready", &[("config", json!(parts.config.name()))]);
+    let (signals, mut upgrades) = control.block_on(async {
+        Ok::<_, io::Error>((Signals::take()?, signal(SignalKind::user_defined2())?))
+    })?;
+    let notify = Notify::at(around.notify.as_deref())?;
+    let mut predecessor = if around.takes_over { Some(Predecessor::meet()?) } else { None };
+    let started = start(config, &mut predecessor, &control);
+    let serving = match (started, predecessor) {
+        (Err(why), Some(predecessor)) => {
+            predecessor.give_up(&why.to_string());
+            return Err(why);
+        }
+        (started, predecessor) => started?.after(predecessor, &control),
+    };
+    let parts = serving.parts.clone();
+    parts.ready.store(true, Ordering::Release);
+    notify.ready();
+    logging::event(Level::Info, "ready", &[("config", json!(parts.config.name()))]);
+    let successor = control.block_on(async {
         let told = signals.told_to_stop(|| {
             let parts = parts.clone();
             async move { drop(beside::reload(&parts).await) }
         });
-        told.await;
-        parts.ready.store(false, Ordering::Release);
-        logging::event(Level::Info, "stopping", &[]);
-        // An error means that nobody listens any more, which is what a stop is for.
-        let _ = stop.send(true);
-        let grace = parts.force.load().rules.settings.server.shutdown_grace;
-        let drained = tokio::time::timeout(grace, workers.ended()).await.is_ok();
-        tasks.shutdown().await;
-        let _ = stop_admin.send(true);
-        let _ = tokio::time::timeout(ADMIN_GRACE, admin).await;
-        logging::event(Level::Info, "stopped", &[("drained", json!(drained))]);
-        Ok::<(), RunError>(())
-    })?;
+        let mut told = pin!(told);
+        match serving.until_told(told.as_mut(), &mut upgrades).await {
+            None => {
+                notify.stopping();
+                serving.stop().await;
+                None
+            }
+            Some(successor) => {
+                serving.retire(successor, told).await;
+                Some(())
+            }
+        }
+    });
     control.shutdown_background();
-    let left = resume::leave(&parts);
+    // What another process has is its to keep.
+    let left = if successor.is_none() { resume::leave(&parts) } else { Ok(()) };
     if let Some(log) = &parts.access_log {
         log.close(LOG_GRACE);
     }
     left
 }
 
+/// Does everything that can fail, and begins to accept. Where a place is taken, the counters come
+/// last: until then the process before us goes on, whatever fails here.
+fn start(
+    config: Config,
+    predecessor: &mut Option<Predecessor>,
+    control: &Runtime,
+) -> Result<Serving, RunError> {
+    let Prepared { parts, sockets, clients, admin, token } = prepare(config, predecessor)?;
+    if let Some(log) = &parts.access_log {
+        log.share(predecessor.is_some());
+    }
+    access_log_writer(&parts)?;
+    let (of_clients, of_operators) = (Side::default(), Side::default());
+    let workers = Workers::start(&parts, &of_clients.end())?;
+    // Names are known before the first request asks for them.
+    let resolved = async { tokio::time::timeout(NAMES_WAIT, beside::resolve(&parts)).await };
+    // What was not found in time is asked for again beside requests.
+    let _ = control.block_on(resolved);
+    if let Some(predecessor) = predecessor {
+        let states = predecessor.take_counters(&parts)?;
+        logging::event(Level::Info, "limits taken over", &[("states", json!(states))]);
+    }
+    let mut serving = Serving {
+        parts,
+        sockets,
+        workers,
+        of_clients,
+        of_operators,
+        beside: JoinSet::new(),
+        admin: JoinSet::new(),
+        alone: watch::Sender::new(true),
+    };
+    let _within = control.enter();
+    serving.serve_operators(admin, token)?;
+    serving.accept_clients(clients)?;
+    serving.beside_requests();
+    Ok(serving)
+}
+
 /// Everything that can fail before the first request, done.
 struct Prepared {
     parts: Arc<Parts>,
+    sockets: Sockets,
     clients: Vec<(TcpListener, Option<SocketAddr>)>,
     admin: TcpListener,
     token: Option<Secret<String>>,
 }
 
-fn prepare(config: Config) -> Result<Prepared, RunError> {
+fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prepared, RunError> {
     let clock = Clock::system();
     let mut seeds = Seeds { keys: random_seed()?, names: random_seed()? };
+    let mut sockets = Sockets::default();
+    if let Some(predecessor) = predecessor {
+        // Keys are found again only with the secret that they were made with.
+        seeds.keys = Seed::new(predecessor.offer.seed);
+        sockets = Sockets::of(std::mem::take(&mut predecessor.sockets));
+    }
     let (mut rules, mut origin) = config.load(seeds.keys).map_err(RunError::Configuration)?;
     logging::install(clock.clone(), rules.settings.log.level);
     let token = admin_token(&rules.settings.server.admin_token_file)?;
     let mut clients = Vec::new();
     for address in &rules.settings.server.http {
-        clients.push((listen::bind(*address)?, None));
+        clients.push((sockets.bind("http", *address)?, None));
     }
     for address in addresses(&rules.settings.server.https) {
-        clients.push((listen::bind(address)?, Some(address)));
+        clients.push((sockets.bind("https", address)?, Some(address)));
     }
-    let admin = listen::bind(rules.settings.server.admin)?;
+    let admin = sockets.bind("admin", rules.settings.server.admin)?;
+    sockets.drop_rest();
     let connections_max = room_for(rules.settings.server.caps.connections_max);
     resume::check(&rules.settings.store)?;
-    let earlier = resume::earlier(&rules.settings.store, &clock);
+    let earlier = match predecessor {
+        None => resume::earlier(&rules.settings.store, &clock),
+        Some(_) => None,
+    };
     if let Some(earlier) = &earlier {
-        // Keys are found again only with the secret that they were made with.
         seeds.keys = earlier.seed;
         (rules, origin) = config.load(seeds.keys).map_err(RunError::Configuration)?;
     }
@@ -166,49 +235,13 @@ fn prepare(config: Config) -> Result<Prepared, RunError> {
         let states = earlier.restore(&parts.store);
         logging::event(Level::Info, "limits restored", &[("states", json!(states))]);
     }
-    Ok(Prepared { parts, clients, admin, token })
+    Ok(Prepared { parts, sockets, clients, admin, token })
 }
 
 fn random_seed() -> io::Result<Seed> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)?;
     Ok(Seed::new(bytes))
-}
-
-/// What goes on beside requests until it is shut down.
-fn beside_requests(parts: &Arc<Parts>) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
-    tasks.spawn(beside::names(parts.clone()));
-    tasks.spawn(beside::health(parts.clone()));
-    tasks.spawn(beside::files(parts.clone()));
-    tasks.spawn(caller::keep(parts.clone()));
-    tasks.spawn(beside::states(parts.clone()));
-    tasks
-}
-
-fn accept_clients(
-    listeners: Vec<(TcpListener, Option<SocketAddr>)>,
-    workers: &Workers,
-    parts: &Arc<Parts>,
-    stopping: &watch::Receiver<bool>,
-    tasks: &mut JoinSet<()>,
-) -> io::Result<()> {
-    let open = Arc::new(AtomicU64::new(0));
-    let crowd = Arc::new(Crowd::default());
-    for (listener, https) in listeners {
-        let address = listener.local_addr()?;
-        let name = if https.is_some() { "https" } else { "http" };
-        let (workers, open, crowd) = (workers.ways.clone(), open.clone(), crowd.clone());
-        let door = Door { workers, open, counted: true, crowd, https };
-        tasks.spawn(listen::accept(listener, door, parts.clone(), stopping.clone()));
-        announce(name, address);
-    }
-    Ok(())
-}
-
-fn announce(listener: &str, address: SocketAddr) {
-    let fields = [("listener", json!(listener)), ("address", json!(address.to_string()))];
-    logging::event(Level::Info, "listening", &fields);
 }
 
 fn admin_token(
@@ -245,73 +278,4 @@ fn access_log_writer(parts: &Parts) -> io::Result<()> {
     let Some(log) = parts.access_log.clone() else { return Ok(()) };
     let writer = thread::Builder::new().name("access-log".to_owned());
     writer.spawn(move || log.write_out(io::stdout())).map(drop)
-}
-
-/// Serves the operator on the control runtime, beside the workers: it answers when they are busy.
-fn admin_listener(
-    listener: TcpListener,
-    token: Option<Secret<String>>,
-    parts: &Arc<Parts>,
-    stopping: &watch::Receiver<bool>,
-    control: &Runtime,
-) -> Result<impl Future<Output = ()>, RunError> {
-    let address = listener.local_addr()?;
-    let (way, from) = Worker::new();
-    let admin = Arc::new(Admin { parts: parts.clone(), token });
-    let (workers, open, crowd) = (Arc::new(vec![way]), Arc::default(), Arc::default());
-    let door = Door { workers, open, counted: false, crowd, https: None };
-    let accepting = listen::accept(listener, door, parts.clone(), stopping.clone());
-    let accepting = control.spawn(accepting);
-    let serving = control.spawn(listen::serve(admin, from, parts.clone(), stopping.clone()));
-    announce("admin", address);
-    Ok(async move {
-        // A panic there has been reported already.
-        let _ = (accepting.await, serving.await);
-    })
-}
-
-/// The threads that serve clients, each with a runtime and connections to upstreams of its own.
-struct Workers {
-    ways: Arc<Vec<Worker>>,
-    ended: watch::Receiver<usize>,
-    count: usize,
-}
-
-impl Workers {
-    fn start(parts: &Arc<Parts>, stopping: &watch::Receiver<bool>) -> io::Result<Self> {
-        let threads = parts.force.load().rules.settings.server.threads;
-        let cores = || thread::available_parallelism().map_or(1, usize::from);
-        let count = if threads == 0 { cores() } else { threads };
-        let (ways, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| Worker::new()).unzip();
-        let (done, ended) = watch::channel(0);
-        let done = Arc::new(done);
-        for (nth, from) in ends.into_iter().enumerate() {
-            let (parts, stopping, done) = (parts.clone(), stopping.clone(), done.clone());
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            let work = move || {
-                runtime.block_on(work(parts, from, stopping));
-                done.send_modify(|done| *done += 1);
-            };
-            thread::Builder::new().name(format!("worker-{nth}")).spawn(work)?;
-        }
-        Ok(Self { ways: Arc::new(ways), ended, count })
-    }
-
-    /// Waits until every worker's last connection is over.
-    async fn ended(&self) {
-        let mut ended = self.ended.clone();
-        // An error means that all of them are gone.
-        let _ = ended.wait_for(|ended| *ended == self.count).await;
-    }
-}
-
-async fn work(
-    parts: Arc<Parts>,
-    from: mpsc::UnboundedReceiver<Accepted>,
-    stopping: watch::Receiver<bool>,
-) {
-    let conf =
-        ServerConf { threads: 1, upstream_keepalive_pool_size: POOL_MAX, ..ServerConf::default() };
-    let proxy = http_proxy(&Arc::new(conf), Proxy { parts: parts.clone() });
-    listen::serve(Arc::new(proxy), from, parts, stopping).await;
 }

@@ -13,7 +13,7 @@ use weir_common::directory::Directory;
 use weir_common::reader::{Document, suggestion};
 use weir_common::time::Clock;
 
-use crate::app::{self, RunError};
+use crate::app::{self, RunError, Surroundings};
 use crate::client::{self, Request};
 use crate::explain::explain;
 use crate::force::Config;
@@ -39,7 +39,7 @@ pub struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Serve until SIGTERM; SIGHUP reloads
+    /// Serve until SIGTERM; SIGHUP reloads, SIGUSR2 hands over to the program started anew
     Run(From),
     /// Read the configuration and report every problem; exit code 64 if there is one
     Check(From),
@@ -135,9 +135,9 @@ struct Which {
 impl Command {
     /// Does what was asked, and gives the exit code.
     #[must_use]
-    pub fn execute(self) -> u8 {
+    pub fn execute(self, around: &Surroundings) -> u8 {
         match self.action {
-            Action::Run(from) => match app::run(from.config()) {
+            Action::Run(from) => match app::run(from.config(), around) {
                 Ok(()) => 0,
                 Err(error @ RunError::Configuration(_)) => fail(EXIT_USAGE, &error.to_string()),
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-gateway: {error}")),

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_common::directory::Directory;
 use weir_common::files::{self, unreadable, whole};
@@ -248,17 +249,46 @@ impl Force {
     /// For how long no state may be dropped because `new` takes longer than this to forget.
     #[must_use]
     pub fn memory_of(&self, new: &Rules) -> Duration {
-        let grown = new.limits.iter().filter(|limit| {
-            let old = self.rules.limit(&limit.name).map(|(_, old)| old.quota);
-            match (old, limit.quota) {
-                (Some(Quota::Rolling(old)), Quota::Rolling(new)) => new.window > old.window,
-                _ => false,
-            }
+        Memory::of(&self.rules).until(new)
+    }
+}
+
+/// How long the states of some rules are kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// The windows of limits that have one, by name.
+    windows: Vec<(String, Duration)>,
+    /// Rate and burst of every bucket.
+    buckets: Vec<(u32, u32)>,
+}
+
+impl Memory {
+    /// That of `rules`.
+    #[must_use]
+    pub fn of(rules: &Rules) -> Self {
+        let window = |limit: &rules::Limit| match limit.quota {
+            Quota::Rolling(quota) => Some((limit.name.to_string(), quota.window)),
+            Quota::Bucket(_) => None,
+        };
+        let windows = rules.limits.iter().filter_map(window).collect();
+        let of_bucket = |quota: &Quota| match quota {
+            Quota::Bucket(quota) => Some((quota.rate, quota.burst)),
+            Quota::Rolling(_) => None,
+        };
+        Self { windows, buckets: buckets(rules).iter().filter_map(of_bucket).collect() }
+    }
+
+    /// For how long no state may be dropped because `new` takes longer than this to forget.
+    #[must_use]
+    pub fn until(&self, new: &Rules) -> Duration {
+        let later = Self::of(new);
+        let grown = later.windows.iter().filter(|(name, window)| {
+            let old = self.windows.iter().find(|(old, _)| old == name);
+            old.is_some_and(|(_, old)| window > old)
         });
+        let longest = grown.map(|(_, window)| *window);
         // A bucket's values may come from anywhere, and all are over in the longest refill.
-        let (old, new) = (buckets(&self.rules), buckets(new));
-        let changed = if old == new { Vec::new() } else { new };
-        let longest = grown.map(|limit| limit.quota.window());
+        let changed = if self.buckets == later.buckets { Vec::new() } else { buckets(new) };
         longest.chain(changed.iter().map(Quota::window)).max().unwrap_or_default()
     }
 }

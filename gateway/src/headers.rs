@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn the_limit_with_the_least_left_is_shown() {
         let asks = [ask("a", minute(10)), ask("b", minute(3)), ask("c", minute(3))];
-        let verdict = Store::new(10).judge(&asks, NOW.tick);
+        let verdict = Store::new(10).judge(&asks, NOW.tick).unwrap();
         let told = told(&asks, &verdict, NOW).unwrap();
         assert_eq!((told.binding, told.limit, told.remaining), (1, 3, 2));
         assert_eq!(told.reset, 1_700_000_061, "sixty seconds after .4, rounded up");
@@ -172,9 +172,9 @@ mod tests {
         let second = Quota::Rolling(rolling::Quota { requests: 1, window: Duration::from_secs(1) });
         let asks = [ask("a", second), ask("b", minute(1)), ask("c", minute(1_000))];
         let store = Store::new(10);
-        assert!(store.judge(&asks, NOW.tick).is_admitted());
+        assert!(store.judge(&asks, NOW.tick).unwrap().is_admitted());
         let later = Moment { tick: Tick(NOW.tick.0 + 100_000), ..NOW };
-        let told = told(&asks, &store.judge(&asks, later.tick), later).unwrap();
+        let told = told(&asks, &store.judge(&asks, later.tick).unwrap(), later).unwrap();
         assert_eq!((told.binding, told.remaining, told.retry_after), (1, 0, Some(60)));
     }
 
@@ -183,22 +183,22 @@ mod tests {
         let quota = Quota::Bucket(bucket::Quota { rate: 50, burst: 1 });
         let store = Store::new(10);
         let asks = [ask("a", quota)];
-        assert!(store.judge(&asks, NOW.tick).is_admitted());
-        let told = told(&asks, &store.judge(&asks, NOW.tick), NOW).unwrap();
+        assert!(store.judge(&asks, NOW.tick).unwrap().is_admitted());
+        let told = told(&asks, &store.judge(&asks, NOW.tick).unwrap(), NOW).unwrap();
         assert_eq!((told.limit, told.retry_after), (1, Some(1)));
     }
 
     #[test]
     fn what_is_only_observed_is_not_shown() {
         let asks = [Ask { enforced: false, ..ask("a", minute(1)) }];
-        let verdict = Store::new(10).judge(&asks, NOW.tick);
+        let verdict = Store::new(10).judge(&asks, NOW.tick).unwrap();
         assert_eq!(told(&asks, &verdict, NOW), None);
     }
 
     #[test]
     fn the_draft_headers_carry_every_limit() {
         let asks = [ask("workspace", minute(60)), ask("organisation", minute(600))];
-        let verdict = Store::new(10).judge(&asks, NOW.tick);
+        let verdict = Store::new(10).judge(&asks, NOW.tick).unwrap();
         let named = [
             Named { name: "workspace", ask: &asks[0] },
             Named { name: "organisation", ask: &asks[1] },

@@ -1,7 +1,8 @@
 //! Decides about one request: forward it, hold its body first, or refuse it.
 //!
 //! `target`, `route`, `caller`, `identify` and `limit` are asked in this order; what they say is
-//! kept in the exchange. Only `caller` may wait, and the clock is not read.
+//! kept in the exchange. Only `caller` may wait, and `handover` where the states have moved; the
+//! clock is not read.
 //!
 //! Not here: carrying it out (`proxy`).
 
@@ -18,8 +19,10 @@ use crate::caller;
 use crate::cors::{Cors, Preflight};
 use crate::exchange::{Exchange, Said};
 use crate::force::Force;
+use crate::handover::{self, Homeless};
 use crate::headers::{self, Named};
 use crate::identify::{Identity, client_address};
+use crate::limit::Verdict;
 use crate::parts::Parts;
 use crate::refuse::Refusal;
 use crate::reply::Reply;
@@ -78,15 +81,21 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
     let claims = caller::verify(parts, &force, way.route, head, address, exchange.began).await;
     let claims = claims.as_ref().map(Option::as_deref).map_err(Clone::clone);
     let names = claims.and_then(|claims| caller::agree(&force.rules.tenants, way.names, claims));
-    let refusal = match names {
+    let (asked, refused) = match names {
         Ok(names) => {
             let identity = force.rules.identify(&names);
-            let refusal = ask(parts, &force, exchange, &way, &identity, address);
+            let asked = ask(parts, &force, exchange, &way, &identity, address);
             keep(exchange, identity);
-            refusal
+            (asked, None)
         }
-        Err(refusal) => Some(ask_stranger(parts, &force, exchange, address).unwrap_or(refusal)),
+        Err(refusal) => (ask_stranger(parts, &force, exchange, address), Some(refusal)),
     };
+    let refusal = match asked {
+        Ok(refusal) => refusal,
+        // Boxed, for it is as good as never: a request has no room for it.
+        Err(charges) => Box::pin(charge_elsewhere(parts, &force, exchange, *charges)).await,
+    };
+    let refusal = refusal.or(refused);
     let upstream = force.upstreams.get(way.route.upstream);
     let has_server = upstream.is_some_and(|upstream| upstream.servers.iter().any(|s| s.is_well()));
     match (refusal, way.route.batch) {
@@ -217,6 +226,9 @@ fn refuse_way(exchange: &mut Exchange, no_way: NoWay) -> Next {
     })
 }
 
+/// What the limits of this process said, or what to ask another one.
+type Asked = Result<Option<Refusal>, Box<Charges>>;
+
 /// Asks every limit of a way, and keeps what they said. A refusal, where one of them refuses.
 fn ask(
     parts: &Parts,
@@ -225,36 +237,52 @@ fn ask(
     way: &Way<'_>,
     identity: &Identity<'_>,
     address: IpAddr,
-) -> Option<Refusal> {
+) -> Asked {
     if way.route.exempt {
-        return None;
+        return Ok(None);
     }
     charge(parts, force, exchange, force.rules.charges(way.route, identity, address))
 }
 
 /// Asks what nobody but an address can be charged with.
-fn ask_stranger(
-    parts: &Parts,
-    force: &Force,
-    exchange: &mut Exchange,
-    address: IpAddr,
-) -> Option<Refusal> {
+fn ask_stranger(parts: &Parts, force: &Force, exchange: &mut Exchange, address: IpAddr) -> Asked {
     let mut charges = Charges::default();
     force.rules.charge_stranger(address, &mut charges);
     charge(parts, force, exchange, charges)
 }
 
-fn charge(
+fn charge(parts: &Parts, force: &Force, exchange: &mut Exchange, mut charges: Charges) -> Asked {
+    let now = exchange.began.tick;
+    parts.boosts.apply(&mut charges.asks, now);
+    match parts.store.judge(&charges.asks, now) {
+        Ok(verdict) => Ok(settle(parts, force, exchange, &charges, &verdict)),
+        Err(_moved) => Err(Box::new(charges)),
+    }
+}
+
+/// Asks the process that has the counters now.
+async fn charge_elsewhere(
     parts: &Parts,
     force: &Force,
     exchange: &mut Exchange,
-    charges: Charges,
+    mut charges: Charges,
+) -> Option<Refusal> {
+    match handover::judge(parts, &mut charges.asks).await {
+        Ok(verdict) => settle(parts, force, exchange, &charges, &verdict),
+        Err(Homeless) => Some(Refusal::LimitsUnavailable),
+    }
+}
+
+/// Keeps what the limits said. A refusal, where one of them refuses.
+fn settle(
+    parts: &Parts,
+    force: &Force,
+    exchange: &mut Exchange,
+    Charges { asks, charges }: &Charges,
+    verdict: &Verdict,
 ) -> Option<Refusal> {
     let now = exchange.began;
-    let Charges { mut asks, charges } = charges;
-    parts.boosts.apply(&mut asks, now.tick);
-    let verdict = parts.store.judge(&asks, now.tick);
-    for ((ask, charge), answer) in asks.iter().zip(&charges).zip(verdict.answers()) {
+    for ((ask, charge), answer) in asks.iter().zip(charges).zip(verdict.answers()) {
         let meter = force.limits.get(charge.limit);
         let Some(limit) = force.rules.limits.get(charge.limit) else { continue };
         match answer.decision {
@@ -276,14 +304,14 @@ fn charge(
         exchange.said.push(said);
     }
     let name_of = |limit: usize| force.rules.limits.get(limit).map_or("", |limit| &*limit.name);
-    exchange.told = headers::told(&asks, &verdict, now);
+    exchange.told = headers::told(asks, verdict, now);
     if force.rules.settings.headers.ratelimit {
         let named: Vec<Named<'_>> = asks
             .iter()
-            .zip(&charges)
+            .zip(charges)
             .map(|(ask, charge)| Named { name: name_of(charge.limit), ask })
             .collect();
-        exchange.ietf = Some(headers::ietf(&named, &verdict, now));
+        exchange.ietf = Some(headers::ietf(&named, verdict, now));
     }
     if verdict.is_admitted() {
         return None;

@@ -87,6 +87,10 @@ pub mod parts;
 
 pub mod resume;
 
+pub mod handover;
+
+pub mod notify;
+
 pub mod app;
 
 pub mod admin;

@@ -8,6 +8,7 @@
 //! 1. There are never more than `connections_max` connections, nor more of one address than it may
 //!    have; what is beyond is closed at once. One whose handshake goes on counts as any other.
 //! 2. Once a stop has begun nothing more is accepted, and what is in flight is seen to its end.
+//! 3. Whoever accepts has ended before whoever serves is told to: nothing accepted is forgotten.
 //!
 //! # Not here
 //!
@@ -130,6 +131,20 @@ impl Worker {
     }
 }
 
+/// How connections end.
+#[derive(Clone)]
+pub struct End {
+    /// With their next answer, when true. What is idle may still bring one request.
+    pub stopping: watch::Receiver<bool>,
+    /// Idle ones at once, when true.
+    pub cutting: watch::Receiver<bool>,
+}
+
+/// Waits until `flag` is true, or nobody is left to turn it.
+pub async fn turned(flag: &mut watch::Receiver<bool>) {
+    let _ = flag.wait_for(|flag| *flag).await;
+}
+
 /// Accepts connections until `stop` turns true.
 pub async fn accept(
     listener: StdListener,
@@ -197,10 +212,10 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
     app: Arc<A>,
     mut from: mpsc::UnboundedReceiver<Accepted>,
     parts: Arc<Parts>,
-    mut stop: watch::Receiver<bool>,
+    end: End,
 ) {
+    let (mut stop, mut cutting) = (end.stopping.clone(), end.cutting.clone());
     let mut connections = JoinSet::new();
-    let stopping = stop.clone();
     loop {
         let accepted = tokio::select! {
             accepted = from.recv() => accepted,
@@ -211,16 +226,25 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
             _ = stop.wait_for(|stop| *stop) => break,
         };
         let Some(accepted) = accepted else { break };
-        connections.spawn(one(app.clone(), accepted, parts.clone(), stopping.clone()));
+        connections.spawn(one(app.clone(), accepted, parts.clone(), end.clone()));
     }
     from.close();
     while let Some(accepted) = from.recv().await {
-        connections.spawn(one(app.clone(), accepted, parts.clone(), stopping.clone()));
+        connections.spawn(one(app.clone(), accepted, parts.clone(), end.clone()));
     }
-    // Idle connections end at once; those with a request end with its answer.
-    app.cleanup().await;
-    while let Some(ended) = connections.join_next().await {
-        note(ended);
+    let mut cut = false;
+    loop {
+        tokio::select! {
+            ended = connections.join_next() => match ended {
+                Some(ended) => note(ended),
+                None => return,
+            },
+            () = turned(&mut cutting), if !cut => {
+                // Idle connections end at once; those with a request end with its answer.
+                app.cleanup().await;
+                cut = true;
+            }
+        }
     }
 }
 
@@ -228,7 +252,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
     app: Arc<A>,
     accepted: Accepted,
     parts: Arc<Parts>,
-    stop: watch::Receiver<bool>,
+    end: End,
 ) {
     let Accepted { socket, manners, peer, place } = accepted;
     // A socket that fails here was closed by its client in the meantime.
@@ -245,13 +269,13 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
         (allowance, server.handshake_timeout)
     };
     let takes_time = manners.take_time();
-    let mut stopping = stop.clone();
+    let mut cutting = end.cutting.clone();
     let greeted = tokio::select! {
         biased;
         greeted = tokio::time::timeout(handshake_timeout, greet(manners, socket, peer, &parts)) =>
             greeted.unwrap_or(Err(Failed::Handshake("timeout"))),
         // There is no request yet that could be seen to its end.
-        _ = stopping.wait_for(|stop| *stop), if takes_time => return,
+        () = turned(&mut cutting), if takes_time => return,
     };
     let Greeted { socket, peer, seat } = match greeted {
         Ok(greeted) => greeted,
@@ -271,7 +295,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
         Box::new((place, seat)),
     );
     let stream: Stream = Box::new(connection);
-    app.process_new(stream, &stop).await;
+    app.process_new(stream, &end.stopping).await;
 }
 
 /// A panic ends the connection it happened on, and is ours to mend.

@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use weir_gateway::app::Surroundings;
 use weir_gateway::command::Command;
+use weir_gateway::handover::TAKE_OVER;
 
 /// A quarter of Pingora's instructions are glibc's allocator: see docs/performance.md.
 #[global_allocator]
@@ -12,5 +14,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     // An error says that there is one already, which nothing here could have made.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    Command::parse().execute().into()
+    let around = Surroundings {
+        notify: std::env::var_os("NOTIFY_SOCKET"),
+        takes_over: std::env::var_os(TAKE_OVER).is_some(),
+    };
+    Command::parse().execute(&around).into()
 }

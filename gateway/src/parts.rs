@@ -16,6 +16,7 @@ use weir_common::time::Clock;
 use crate::access_log::AccessLog;
 use crate::body::Room;
 use crate::force::{Config, Force};
+use crate::handover::Home;
 use crate::limit::boost::Boosts;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::memory::Store;
@@ -32,6 +33,8 @@ pub struct Parts {
     pub force: ArcSwap<Force>,
     /// What has been used.
     pub store: Store,
+    /// Where to ask instead, once another process has that.
+    pub home: Home,
     /// Raised allowances.
     pub boosts: Boosts,
     /// Who is busiest.
@@ -100,6 +103,7 @@ impl Parts {
             config,
             force: ArcSwap::from_pointee(force),
             store: Store::new(strangers_max),
+            home: Home::default(),
             boosts: Boosts::default(),
             top: Top::default(),
             metrics,

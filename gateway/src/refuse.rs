@@ -46,6 +46,8 @@ pub enum Refusal {
     IdentityUnavailable,
     /// A tenant that the directory cannot be asked about now.
     DirectoryUnavailable,
+    /// A request that nobody can decide about: the process that has the counters is gone.
+    LimitsUnavailable,
     /// An allowance that is used up.
     RateLimited {
         /// Which limit.
@@ -117,6 +119,7 @@ impl Refusal {
             Self::DirectoryUnavailable => {
                 (503, "directory-unavailable", "Tenants cannot be looked up now")
             }
+            Self::LimitsUnavailable => (503, "limits-unavailable", "Limits cannot be asked now"),
             Self::RateLimited { .. } => (429, "rate-limited", "Too many requests"),
             Self::Batch { miscount: Miscount::TooMany, .. } => {
                 (422, "too-many-items", "Too many items in a batch")
@@ -155,6 +158,7 @@ impl Refusal {
             Self::IdentityUnavailable | Self::DirectoryUnavailable => {
                 "Try again shortly.".to_owned()
             }
+            Self::LimitsUnavailable => "Try again, on a new connection.".to_owned(),
             Self::RateLimited { resource, told } => format!(
                 "The allowance `{resource}` of {} is used up. Try again in {} s.",
                 told.limit,
@@ -214,7 +218,10 @@ impl Refusal {
         match self {
             Self::RateLimited { told, .. } => told.retry_after,
             Self::NoServer { retry_after } => Some((*retry_after).into()),
-            Self::Busy | Self::IdentityUnavailable | Self::DirectoryUnavailable => Some(1),
+            Self::Busy
+            | Self::LimitsUnavailable
+            | Self::IdentityUnavailable
+            | Self::DirectoryUnavailable => Some(1),
             _ => None,
         }
     }
@@ -230,6 +237,7 @@ impl Refusal {
             Self::EncodedBatch => Some(("Accept-Encoding", "identity".to_owned())),
             Self::Busy
             | Self::NoServer { .. }
+            | Self::LimitsUnavailable
             | Self::IdentityUnavailable
             | Self::DirectoryUnavailable => {
                 Some(("Retry-After", self.retry_after().unwrap_or(1).to_string()))

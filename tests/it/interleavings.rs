@@ -36,10 +36,10 @@ fn check(
             let (store, right) = (store.clone(), right.clone());
             thread::spawn(move || {
                 also(&store);
-                usize::from(store.judge(&right, Tick(1)).is_admitted())
+                usize::from(store.judge(&right, Tick(1)).unwrap().is_admitted())
             })
         };
-        let here = usize::from(store.judge(&left, Tick(1)).is_admitted());
+        let here = usize::from(store.judge(&left, Tick(1)).unwrap().is_admitted());
         let there = thread.join().expect("the other thread ends");
         then(&store, here + there);
     });
@@ -61,7 +61,7 @@ fn all_or_nothing_holds_in_every_interleaving() {
         |_| {},
         |store, admitted| {
             assert_eq!(admitted, 1);
-            let left = |ask: &Ask| store.standing(ask, Tick(1)).remaining;
+            let left = |ask: &Ask| store.standing(ask, Tick(1)).unwrap().remaining;
             let (own, other) = (ask("w", 1, "one"), ask("w", 1, "two"));
             assert_eq!(left(&own) + left(&other), 1, "the refused workspace was charged nothing");
         },

@@ -142,7 +142,7 @@ impl World {
         let [first, second] = self.tags;
         let asks = [ask(owner, first, workspace), ask(organisation, second, wider)];
         let asked = asks.get(..self.question.count()).unwrap_or(&asks);
-        black_box(self.store.judge(asked, now)).is_admitted()
+        black_box(self.store.judge(asked, now)).is_ok_and(|verdict| verdict.is_admitted())
     }
 
     /// Asks `decisions` times in random order, `step` apart, and counts admissions.

@@ -4,10 +4,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_common::time::Tick;
 
+use super::memory::Moved;
 use super::{Ask, Key, Quota};
 
 /// More boosts than this are a plan that nobody wrote down.
@@ -22,32 +23,52 @@ pub struct Boost {
     pub until: Tick,
 }
 
+#[derive(Debug, Default)]
+struct Table {
+    by_key: HashMap<Key, Boost>,
+    /// Whether they are another process's now.
+    moved: bool,
+}
+
+/// No boost was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unset {
+    /// There are as many as there may be.
+    #[error("there are too many boosts")]
+    TooMany,
+    /// They are another process's.
+    #[error(transparent)]
+    Moved(#[from] Moved),
+}
+
 /// All that are in force.
 #[derive(Debug, Default)]
 pub struct Boosts {
-    by_key: Mutex<HashMap<Key, Boost>>,
+    table: Mutex<Table>,
     /// How many there are: nearly always none, which a request sees without the lock.
     count: AtomicUsize,
 }
 
 impl Boosts {
-    /// Puts a boost in the place of an earlier one. False where there are too many.
-    pub fn set(&self, key: Key, boost: Boost, now: Tick) -> bool {
-        let mut by_key = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Puts a boost in the place of an earlier one.
+    pub fn set(&self, key: Key, boost: Boost, now: Tick) -> Result<(), Unset> {
+        let mut table = self.open()?;
+        let by_key = &mut table.by_key;
         by_key.retain(|_, boost| now < boost.until);
         let fits = by_key.len() < BOOSTS_MAX || by_key.contains_key(&key);
         if fits {
             by_key.insert(key, boost);
         }
         self.count.store(by_key.len(), Ordering::Relaxed);
-        fits
+        if fits { Ok(()) } else { Err(Unset::TooMany) }
     }
 
     /// Takes a boost away.
-    pub fn clear(&self, key: Key) {
-        let mut by_key = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
-        by_key.remove(&key);
-        self.count.store(by_key.len(), Ordering::Relaxed);
+    pub fn clear(&self, key: Key) -> Result<(), Moved> {
+        let mut table = self.open()?;
+        table.by_key.remove(&key);
+        self.count.store(table.by_key.len(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// The boost of a key that is in force at `now`.
@@ -55,8 +76,28 @@ impl Boosts {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let by_key = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
-        by_key.get(&key).copied().filter(|boost| now < boost.until)
+        self.lock().by_key.get(&key).copied().filter(|boost| now < boost.until)
+    }
+
+    /// All of them, which are another process's from now on.
+    pub fn close(&self) -> Vec<(Key, Boost)> {
+        let mut table = self.lock();
+        table.moved = true;
+        table.by_key.iter().map(|(key, boost)| (*key, *boost)).collect()
+    }
+
+    /// They are ours again, as they were.
+    pub fn reopen(&self) {
+        self.lock().moved = false;
+    }
+
+    fn open(&self) -> Result<MutexGuard<'_, Table>, Moved> {
+        let table = self.lock();
+        if table.moved { Err(Moved) } else { Ok(table) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives each ask the allowance that is in force for it.
@@ -93,9 +134,24 @@ mod tests {
             asks[0].quota.limit()
         };
         assert_eq!(quota_at(0), 60);
-        assert!(boosts.set(key, Boost { quota: of(100), until: Tick(10) }, Tick(0)));
+        boosts.set(key, Boost { quota: of(100), until: Tick(10) }, Tick(0)).unwrap();
         assert_eq!([quota_at(9), quota_at(10)], [100, 60]);
-        boosts.clear(key);
+        boosts.clear(key).unwrap();
         assert_eq!(quota_at(5), 60);
+    }
+
+    #[test]
+    fn what_has_moved_is_not_changed_here() {
+        let boosts = Boosts::default();
+        let key = Key::from_bits(1);
+        let quota = Quota::Rolling(rolling::Quota { requests: 9, window: Duration::from_secs(1) });
+        let boost = Boost { quota, until: Tick(10) };
+        boosts.set(key, boost, Tick(0)).unwrap();
+        assert_eq!(boosts.close(), [(key, boost)]);
+        assert_eq!(boosts.set(key, boost, Tick(0)), Err(Unset::Moved(Moved)));
+        assert_eq!(boosts.clear(key), Err(Moved));
+        boosts.reopen();
+        assert_eq!(boosts.of(key, Tick(0)), Some(boost));
+        boosts.clear(key).unwrap();
     }
 }

@@ -93,6 +93,20 @@ impl Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimitTag(u128);
 
+impl LimitTag {
+    /// The tag of these bits, which [`LimitTag::bits`] gave.
+    #[must_use]
+    pub fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    /// The bits themselves.
+    #[must_use]
+    pub fn bits(self) -> u128 {
+        self.0
+    }
+}
+
 /// Names one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {

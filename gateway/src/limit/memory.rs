@@ -11,6 +11,8 @@
 //! 4. Keys that a stranger can invent use a bounded room, and never that of a key which the
 //!    directory knows (DESIGN invariant 5). Strangers beyond it share a few states: they may be
 //!    refused early, and never admitted late.
+//! 5. A state has one home. What has been closed admits, refuses and tells nothing until it is
+//!    opened again: every question about it is answered [`Moved`], and nothing is charged.
 //!
 //! # Not here
 //!
@@ -55,6 +57,27 @@ struct Table {
     swept_at: Tick,
     /// No state is dropped before this: quotas have changed, and with them what is fresh.
     keep_until: Tick,
+    /// Whether the states are another process's now.
+    moved: bool,
+}
+
+/// The states are another process's: ask there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the counters have moved to another process")]
+pub struct Moved;
+
+/// The states of a shard that was closed.
+#[derive(Debug)]
+pub struct Closed {
+    entries: HashTable<Kept>,
+    strangers: usize,
+}
+
+impl Closed {
+    /// Every state.
+    pub fn each(&self) -> impl Iterator<Item = &Kept> {
+        self.entries.iter()
+    }
 }
 
 /// What was found when a limit was asked.
@@ -108,11 +131,15 @@ impl Store {
     /// Asks all limits at `now`; charges all that are enforced, or none.
     ///
     /// More than [`ASKS_MAX`] asks are a mistake of the caller; those beyond are not asked.
-    pub fn judge(&self, asks: &[Ask], now: Tick) -> Verdict {
+    pub fn judge(&self, asks: &[Ask], now: Tick) -> Result<Verdict, Moved> {
         let asks = asks.get(..ASKS_MAX).unwrap_or(asks);
         let order = self.order(asks);
         let mut tables: ArrayVec<_, ASKS_MAX> =
             order.iter().filter_map(|shard| self.shards.get(*shard)).map(lock).collect();
+        // With all locks held: a shard that is not closed now is not closed until all is charged.
+        if tables.iter().any(|table| table.moved) {
+            return Err(Moved);
+        }
         let place = |ask: &Ask| {
             let shard = ask.key.shard(self.shards.len());
             order.iter().position(|other| *other == shard).unwrap_or_default()
@@ -135,7 +162,7 @@ impl Store {
             };
             answers.push(Answer { decision: look.decision, standing });
         }
-        Verdict::new(answers, admitted)
+        Ok(Verdict::new(answers, admitted))
     }
 
     /// The shards of all asks, lowest first and each once: the order in which they are locked.
@@ -152,19 +179,48 @@ impl Store {
     }
 
     /// Where the key of `ask` stands at `now`; a key without a state has used nothing.
-    pub fn standing(&self, ask: &Ask, now: Tick) -> Standing {
+    pub fn standing(&self, ask: &Ask, now: Tick) -> Result<Standing, Moved> {
         let mut table = self.table(ask.key);
+        if table.moved {
+            return Err(Moved);
+        }
         let key = table.effective(ask, now);
-        table.standing(key, ask, now)
+        Ok(table.standing(key, ask, now))
     }
 
     /// Forgets what a key has used.
-    pub fn reset(&self, key: Key) {
+    pub fn reset(&self, key: Key) -> Result<(), Moved> {
         let mut table = self.table(key);
+        if table.moved {
+            return Err(Moved);
+        }
         if let Ok(entry) = table.entries.find_entry(key.hash(), |entry| entry.key == key) {
             let (entry, _) = entry.remove();
             table.strangers -= usize::from(!entry.known);
         }
+        Ok(())
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Takes the states of one shard away, so that another process can have them.
+    pub fn close(&self, nth: usize) -> Option<Closed> {
+        let mut table = lock(self.shards.get(nth)?);
+        table.moved = true;
+        let strangers = std::mem::take(&mut table.strangers);
+        Some(Closed { entries: std::mem::take(&mut table.entries), strangers })
+    }
+
+    /// Puts the states of one shard back: the other process never had them.
+    pub fn reopen(&self, nth: usize, closed: Closed) {
+        let Some(shard) = self.shards.get(nth) else { return };
+        let mut table = lock(shard);
+        let Closed { entries, strangers } = closed;
+        (table.entries, table.strangers) = (entries, strangers);
+        table.moved = false;
     }
 
     /// Drops what cannot be told from fresh in one shard, counted round from any number.
@@ -180,6 +236,11 @@ impl Store {
             let mut table = lock(shard);
             table.keep_until = table.keep_until.max(until);
         }
+    }
+
+    /// Before which tick nothing is dropped.
+    pub fn kept_until(&self) -> Tick {
+        self.shards.first().map_or(Tick(0), |shard| lock(shard).keep_until)
     }
 
     /// Shows every state, one shard at a time.
@@ -333,11 +394,11 @@ mod tests {
     }
 
     fn admitted(store: &Store, asks: &[Ask], times: usize) -> usize {
-        (0..times).filter(|_| store.judge(asks, Tick(1)).is_admitted()).count()
+        (0..times).filter(|_| store.judge(asks, Tick(1)).unwrap().is_admitted()).count()
     }
 
     fn remaining(store: &Store, ask: &Ask) -> u32 {
-        store.standing(ask, Tick(1)).remaining
+        store.standing(ask, Tick(1)).unwrap().remaining
     }
 
     #[test]
@@ -357,7 +418,7 @@ mod tests {
         let enforced = ask("workspace", 5, "ws");
         assert_eq!(admitted(&store, &[observed, enforced], 100), 5);
         assert_eq!(remaining(&store, &observed), 0);
-        let verdict = store.judge(&[observed], Tick(1));
+        let verdict = store.judge(&[observed], Tick(1)).unwrap();
         assert!(matches!(verdict.answers().next().unwrap().decision, Decision::Refuse { .. }));
     }
 
@@ -411,7 +472,7 @@ mod tests {
         let store = Store::with_shards(1, 1);
         assert_eq!(admitted(&store, &[ask("w", 5, "first")], 1), 1);
         let later = Tick(120_000_000);
-        assert!(store.judge(&[ask("w", 5, "second")], later).is_admitted());
+        assert!(store.judge(&[ask("w", 5, "second")], later).unwrap().is_admitted());
         assert_eq!(store.fill().overflowed, 0);
     }
 
@@ -430,7 +491,7 @@ mod tests {
         let store = Store::new(10);
         let ask = ask("w", 5, "ws");
         let _ = store.judge(&[ask], Tick(1));
-        store.reset(ask.key);
+        store.reset(ask.key).unwrap();
         assert_eq!(remaining(&store, &ask), 5);
         assert_eq!(store.fill().keys, 0);
     }
@@ -446,5 +507,26 @@ mod tests {
         });
         assert_eq!(total, 60);
         assert_eq!(remaining(&store, &asks[1]), 540);
+    }
+
+    #[test]
+    fn what_is_closed_answers_nothing_and_opened_again_has_forgotten_nothing() {
+        let store = Store::with_shards(10, 2);
+        let asks: Vec<Ask> = (0..8).map(|n| ask("w", 5, &format!("{n}"))).collect();
+        let both = |shard: usize| asks.iter().find(|ask| ask.key.shard(2) == shard).unwrap();
+        let (left, right) = (*both(0), *both(1));
+        assert_eq!(admitted(&store, &[left, right], 2), 2);
+        let closed = store.close(0).unwrap();
+        for asks in [&[left][..], &[left, right], &[right, left]] {
+            assert_eq!(store.judge(asks, Tick(1)).unwrap_err(), Moved);
+        }
+        assert_eq!(store.standing(&left, Tick(1)), Err(Moved));
+        assert_eq!(store.reset(left.key), Err(Moved));
+        store.sweep(0, Tick(1));
+        assert_eq!(remaining(&store, &right), 3, "nothing was charged beside what had moved");
+        assert_eq!(closed.each().count(), 1);
+        store.reopen(0, closed);
+        assert_eq!([left, right].map(|ask| remaining(&store, &ask)), [3, 3]);
+        assert_eq!(store.fill().strangers, 2);
     }
 }

@@ -1,0 +1,260 @@
+//! A gateway that serves: its tasks, and the two ways in which it ends.
+//!
+//! # Invariants
+//!
+//! 1. A connection that was accepted is served: nobody who serves ends before those who accept.
+//! 2. Where another process has taken our place, no connection is closed under a client: each ends
+//!    with its next answer, or with `shutdown_grace`.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use log::Level;
+use serde_json::json;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::Signal;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use weir_common::logging;
+use weir_common::secret::Secret;
+
+use super::workers::Workers;
+use crate::admin::Admin;
+use crate::caller;
+use crate::handover::predecessor::Predecessor;
+use crate::handover::sockets::Sockets;
+use crate::handover::successor::{self, Successor};
+use crate::listen::{self, Crowd, Door, End, Worker, turned};
+use crate::parts::Parts;
+use crate::watch as beside;
+
+/// How long an end waits for the admin listener's last answer.
+const ADMIN_GRACE: Duration = Duration::from_millis(200);
+
+/// Those who come in by some listeners: they are accepted, served, seen out.
+#[derive(Default)]
+pub(super) struct Side {
+    /// Accepts nothing more, when true.
+    shut: watch::Sender<bool>,
+    /// Connections end with their next answer, when true.
+    stopping: watch::Sender<bool>,
+    /// Idle ones end at once, when true.
+    cutting: watch::Sender<bool>,
+    accepting: JoinSet<()>,
+}
+
+impl Side {
+    pub(super) fn end(&self) -> End {
+        End { stopping: self.stopping.subscribe(), cutting: self.cutting.subscribe() }
+    }
+
+    fn accept(&mut self, listener: TcpListener, door: Door, parts: &Arc<Parts>) {
+        let shut = self.shut.subscribe();
+        self.accepting.spawn(listen::accept(listener, door, parts.clone(), shut));
+    }
+
+    /// Accepts nothing more, and only then tells those who serve.
+    async fn close(&mut self) {
+        self.shut.send_replace(true);
+        while self.accepting.join_next().await.is_some() {}
+        self.stopping.send_replace(true);
+    }
+
+    fn cut(&self) {
+        self.cutting.send_replace(true);
+    }
+}
+
+/// A gateway that serves.
+pub(super) struct Serving {
+    pub(super) parts: Arc<Parts>,
+    pub(super) sockets: Sockets,
+    pub(super) workers: Workers,
+    pub(super) of_clients: Side,
+    pub(super) of_operators: Side,
+    /// What goes on beside requests.
+    pub(super) beside: JoinSet<()>,
+    /// Who serves the operator.
+    pub(super) admin: JoinSet<()>,
+    /// Whether the process whose place we took is gone, if there was one.
+    pub(super) alone: watch::Sender<bool>,
+}
+
+impl Serving {
+    /// Serves the operator on the control runtime, beside the workers: it answers when they are
+    /// busy.
+    pub(super) fn serve_operators(
+        &mut self,
+        listener: TcpListener,
+        token: Option<Secret<String>>,
+    ) -> io::Result<()> {
+        let address = listener.local_addr()?;
+        let (way, from) = Worker::new();
+        let parts = &self.parts;
+        let admin = Arc::new(Admin { parts: parts.clone(), token });
+        let workers = Arc::new(vec![way]);
+        let (open, crowd) = (Arc::default(), Arc::default());
+        let door = Door { workers, open, counted: false, crowd, https: None };
+        self.of_operators.accept(listener, door, parts);
+        self.admin.spawn(listen::serve(admin, from, parts.clone(), self.of_operators.end()));
+        announce("admin", address);
+        Ok(())
+    }
+
+    pub(super) fn accept_clients(
+        &mut self,
+        listeners: Vec<(TcpListener, Option<SocketAddr>)>,
+    ) -> io::Result<()> {
+        let open = Arc::new(AtomicU64::new(0));
+        let crowd = Arc::new(Crowd::default());
+        for (listener, https) in listeners {
+            let address = listener.local_addr()?;
+            let name = if https.is_some() { "https" } else { "http" };
+            let (workers, open, crowd) = (self.workers.ways.clone(), open.clone(), crowd.clone());
+            let door = Door { workers, open, counted: true, crowd, https };
+            self.of_clients.accept(listener, door, &self.parts);
+            announce(name, address);
+        }
+        Ok(())
+    }
+
+    /// What goes on beside requests until it is shut down.
+    pub(super) fn beside_requests(&mut self) {
+        let parts = &self.parts;
+        self.beside.spawn(beside::names(parts.clone()));
+        self.beside.spawn(beside::health(parts.clone()));
+        self.beside.spawn(beside::files(parts.clone()));
+        self.beside.spawn(caller::keep(parts.clone()));
+        self.beside.spawn(beside::states(parts.clone()));
+    }
+
+    /// Goes on with what a process whose place was taken still asks.
+    pub(super) fn after(mut self, predecessor: Option<Predecessor>, control: &Runtime) -> Self {
+        let Some(predecessor) = predecessor else { return self };
+        let _within = control.enter();
+        let parts = self.parts.clone();
+        let (ending, alone) = (self.of_clients.cutting.subscribe(), self.alone.clone());
+        alone.send_replace(false);
+        self.beside.spawn(async move {
+            predecessor.serve(parts.clone(), ending).await;
+            alone.send_replace(true);
+            if let Some(log) = &parts.access_log {
+                log.share(false);
+            }
+        });
+        // A file that changed while we were starting may have been read before.
+        let parts = self.parts.clone();
+        self.beside.spawn(async move { drop(beside::reload(&parts).await) });
+        self
+    }
+
+    /// Waits for a stop, or until another process has taken our place.
+    pub(super) async fn until_told(
+        &self,
+        mut told: Pin<&mut impl Future<Output = ()>>,
+        upgrades: &mut Signal,
+    ) -> Option<Successor> {
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut told => return None,
+                _ = upgrades.recv() => {}
+            }
+            logging::event(Level::Info, "another process is started to take over", &[]);
+            let candidate = tokio::select! {
+                () = &mut told => return None,
+                candidate = successor::start(&self.parts, &self.sockets) => candidate,
+            };
+            // From here on a stop waits: what is half moved must be in one place again.
+            let successor = match candidate {
+                Ok(candidate) => candidate.take_counters(&self.parts).await,
+                Err(why) => Err(why),
+            };
+            match successor {
+                Ok(successor) => return Some(successor),
+                Err(why) => {
+                    let fields = [("error", json!(why.to_string()))];
+                    let message = "nobody has taken over; this process goes on";
+                    logging::event(Level::Error, message, &fields);
+                }
+            }
+        }
+    }
+
+    /// Takes no new work, and sees to its end what is in flight.
+    pub(super) async fn stop(mut self) {
+        self.parts.ready.store(false, Ordering::Release);
+        logging::event(Level::Info, "stopping", &[]);
+        self.sockets = Sockets::default();
+        self.of_clients.close().await;
+        self.of_clients.cut();
+        let drained = tokio::time::timeout(self.grace(), self.ended()).await.is_ok();
+        self.end("stopped", drained).await;
+    }
+
+    /// Sees everybody out who is still here, while another process serves all others.
+    pub(super) async fn retire(
+        mut self,
+        successor: Successor,
+        mut told: Pin<&mut impl Future<Output = ()>>,
+    ) {
+        self.parts.ready.store(false, Ordering::Release);
+        if let Some(log) = &self.parts.access_log {
+            log.share(true);
+        }
+        let (hurry, mut hurried) = watch::channel(false);
+        let told_meanwhile = tokio::select! {
+            biased;
+            () = &mut told => true,
+            () = std::future::ready(()) => false,
+        };
+        if told_meanwhile {
+            successor.stop();
+            hurry.send_replace(true);
+        }
+        self.beside.spawn(successor.answer(self.parts.clone(), hurry));
+        self.sockets = Sockets::default();
+        self.of_operators.close().await;
+        self.of_clients.close().await;
+        let seen_out = async {
+            tokio::select! {
+                () = self.ended() => return,
+                () = told, if !told_meanwhile => {}
+                () = turned(&mut hurried) => {}
+            }
+            self.of_clients.cut();
+            self.ended().await;
+        };
+        let drained = tokio::time::timeout(self.grace(), seen_out).await.is_ok();
+        self.end("handed over", drained).await;
+    }
+
+    fn grace(&self) -> Duration {
+        self.parts.force.load().rules.settings.server.shutdown_grace
+    }
+
+    /// Waits until nobody needs us any more: no client, and no process before us.
+    async fn ended(&self) {
+        self.workers.ended().await;
+        // An error cannot be: we hold the sender.
+        let _ = self.alone.subscribe().wait_for(|alone| *alone).await;
+    }
+
+    async fn end(mut self, message: &str, drained: bool) {
+        self.beside.shutdown().await;
+        self.of_operators.close().await;
+        self.of_operators.cut();
+        let answered = async { while self.admin.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(ADMIN_GRACE, answered).await;
+        logging::event(Level::Info, message, &[("drained", json!(drained))]);
+    }
+}
+
+fn announce(listener: &str, address: SocketAddr) {
+    let fields = [("listener", json!(listener)), ("address", json!(address.to_string()))];
+    logging::event(Level::Info, "listening", &fields);
+}

@@ -1,0 +1,61 @@
+//! The threads that serve clients, each with a runtime and connections to upstreams of its own.
+//!
+//! Not here: whom they serve (`listen`), when they end (`app`).
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use pingora_core::server::configuration::ServerConf;
+use pingora_proxy::http_proxy;
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, watch};
+
+use crate::listen::{self, Accepted, End, Worker};
+use crate::parts::Parts;
+use crate::proxy::Proxy;
+
+/// Idle connections to upstreams that each worker keeps, at most.
+const POOL_MAX: usize = 1_024;
+
+/// All of them.
+pub(super) struct Workers {
+    pub(super) ways: Arc<Vec<Worker>>,
+    ended: watch::Receiver<usize>,
+    count: usize,
+}
+
+impl Workers {
+    pub(super) fn start(parts: &Arc<Parts>, end: &End) -> io::Result<Self> {
+        let threads = parts.force.load().rules.settings.server.threads;
+        let cores = || thread::available_parallelism().map_or(1, usize::from);
+        let count = if threads == 0 { cores() } else { threads };
+        let (ways, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| Worker::new()).unzip();
+        let (done, ended) = watch::channel(0);
+        let done = Arc::new(done);
+        for (nth, from) in ends.into_iter().enumerate() {
+            let (parts, end, done) = (parts.clone(), end.clone(), done.clone());
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let work = move || {
+                runtime.block_on(work(parts, from, end));
+                done.send_modify(|done| *done += 1);
+            };
+            thread::Builder::new().name(format!("worker-{nth}")).spawn(work)?;
+        }
+        Ok(Self { ways: Arc::new(ways), ended, count })
+    }
+
+    /// Waits until every worker's last connection is over.
+    pub(super) async fn ended(&self) {
+        let mut ended = self.ended.clone();
+        // An error means that all of them are gone.
+        let _ = ended.wait_for(|ended| *ended == self.count).await;
+    }
+}
+
+async fn work(parts: Arc<Parts>, from: mpsc::UnboundedReceiver<Accepted>, end: End) {
+    let conf =
+        ServerConf { threads: 1, upstream_keepalive_pool_size: POOL_MAX, ..ServerConf::default() };
+    let proxy = http_proxy(&Arc::new(conf), Proxy { parts: parts.clone() });
+    listen::serve(Arc::new(proxy), from, parts, end).await;
+}

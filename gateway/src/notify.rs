@@ -1,0 +1,75 @@
+//! Tells the service supervisor how we are: `sd_notify(3)`, in a datagram.
+//!
+//! Not here: where the socket is named (`main`), what a supervisor makes of it (`deploy`).
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// The supervisor, where there is one.
+#[derive(Debug, Default)]
+pub struct Notify(Option<UnixDatagram>);
+
+impl Notify {
+    /// The supervisor at `place`: a path, or a name behind an `@`.
+    pub fn at(place: Option<&OsStr>) -> io::Result<Self> {
+        let Some(place) = place else { return Ok(Self(None)) };
+        let address = match place.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(place)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        socket.connect_addr(&address)?;
+        Ok(Self(Some(socket)))
+    }
+
+    /// We serve, and are the process to look after, whoever was it before.
+    pub fn ready(&self) {
+        self.say(&format!("READY=1\nMAINPID={}\nSTATUS=serving", std::process::id()));
+    }
+
+    /// We take no new work.
+    pub fn stopping(&self) {
+        self.say("STOPPING=1\nSTATUS=seeing clients out");
+    }
+
+    fn say(&self, words: &str) {
+        // A supervisor that does not listen must not keep us from serving.
+        let _ = self.0.as_ref().map(|socket| socket.send(words.as_bytes()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_supervisor_hears_at_a_path_and_at_a_name() {
+        let process = std::process::id();
+        let path = std::env::temp_dir().join(format!("weir-notify-{process}"));
+        let name = format!("weir-notify-{process}");
+        let abstractly = SocketAddr::from_abstract_name(&name).unwrap();
+        let hears = [
+            (path.clone().into_os_string(), UnixDatagram::bind(&path).unwrap()),
+            (format!("@{name}").into(), UnixDatagram::bind_addr(&abstractly).unwrap()),
+        ];
+        for (place, supervisor) in hears {
+            let notify = Notify::at(Some(&place)).unwrap();
+            notify.ready();
+            let mut heard = [0; 200];
+            let length = supervisor.recv(&mut heard).unwrap();
+            let said = format!("READY=1\nMAINPID={process}\n");
+            assert!(heard[..length].starts_with(said.as_bytes()));
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn nobody_to_tell_is_no_mistake_and_a_place_that_is_none_is() {
+        Notify::at(None).unwrap().ready();
+        assert!(Notify::at(Some("/no/such/socket".as_ref())).is_err());
+    }
+}
