@@ -85,5 +85,6 @@ fn is_spent(parts: &Parts, force: &Force, address: IpAddr, now: Tick) -> bool {
     force.rules.charge_stranger(address, &mut charges);
     parts.boosts.apply(&mut charges.asks, now);
     let mut asks = charges.asks.iter().filter(|ask| ask.enforced);
-    asks.any(|ask| parts.store.standing(ask, now).remaining == 0)
+    // A process whose place was taken has but a few requests left, and need not know.
+    asks.any(|ask| parts.store.standing(ask, now).is_ok_and(|standing| standing.remaining == 0))
 }
