@@ -3,6 +3,7 @@
 use rustls::HandshakeKind;
 use weir_tests::authority::{Authority, VERSIONS};
 use weir_tests::client::Client;
+use weir_tests::request::Request;
 use weir_tests::wait;
 
 use super::{NAMES, secured, world_of};
@@ -193,4 +194,24 @@ fn curl_agrees_on_versions_and_protocols() {
     // 35: the handshake fails.
     assert_eq!(curl("--tls-max 1.1").0, Some(35));
     assert_eq!(curl("--tlsv1.0 --tls-max 1.0 --ciphers DEFAULT@SECLEVEL=0").0, Some(35));
+}
+
+#[test]
+fn every_end_of_ours_is_said_so_that_a_cut_can_be_told_from_it() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| {
+        config.with("[server]", "idle_timeout = \"300ms\"\nhead_timeout = \"300ms\"")
+    });
+    let closing = Request::get("/healthz").field("Connection", "close").head_bytes();
+    for (sent, answer) in [
+        (closing.as_slice(), "HTTP/1.1 200"),
+        (b"GET / HTTP/1.1\r\nHost: api", "HTTP/1.1 408"),
+        (b"GET / HTTP/9\r\n\r\n", "HTTP/1.1 400"),
+        (b"", ""),
+    ] {
+        let mut client = secured(&world, &authority);
+        client.send(sent);
+        let said = client.read_to_word();
+        assert!(said.starts_with(answer.as_bytes()), "{}", String::from_utf8_lossy(&said));
+    }
 }
