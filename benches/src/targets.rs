@@ -56,6 +56,12 @@ impl Target {
         let aim = Aim { address, host: CONTROL_HOST.to_owned(), path: CONTROL_PATH.to_owned() };
         Self { name: name.to_owned(), limits, aim, process }
     }
+
+    /// Where a gateway takes TLS.
+    #[must_use]
+    pub fn https(&mut self) -> SocketAddr {
+        self.process.wait_for_line(|log| listening(log, "https"))
+    }
 }
 
 /// nginx, answering every request itself.
@@ -205,7 +211,19 @@ pub fn weir(
     folder: &Folder,
     gateway: &Path,
     upstream: SocketAddr,
+    row: (Plane, Limits, bool),
+) -> Target {
+    weir_with(folder, gateway, upstream, row, "")
+}
+
+/// The same with more lines of `[server]`, and tables below it.
+#[must_use]
+pub fn weir_with(
+    folder: &Folder,
+    gateway: &Path,
+    upstream: SocketAddr,
     (plane, limits, access_log): (Plane, Limits, bool),
+    more: &str,
 ) -> Target {
     let mut name = "weir".to_owned();
     name += if plane == Plane::Data { ", data plane" } else { "" };
@@ -226,7 +244,7 @@ pub fn weir(
     let limit = |key: &str| format!("[limits.{key}]\nkey = \"{key}\"\n{quota}\n");
     let text = format!(
         "[server]\nhttp = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\nthreads = 1\n\
-        [log]\naccess = \"{access}\"\n\
+        {more}\n[log]\naccess = \"{access}\"\n\
         [directory]\npath = \"{directory}\"\n\
         [planes.control]\nhosts = [\"{CONTROL_HOST}\"]\n\
         [planes.data]\nhosts = [\"{{instance}}.auth.localhost\"]\n\
@@ -241,7 +259,7 @@ pub fn weir(
     );
     let config = folder.write(&format!("{file}.toml"), &text).display().to_string();
     let mut process = Process::start(folder, &file, gateway, &["run", "--config", &config]);
-    let address = process.wait_for_line(listening);
+    let address = process.wait_for_line(|log| listening(log, "http"));
     let mut target = Target::new(&name, limits, address, process);
     if plane == Plane::Data {
         DATA_HOST.clone_into(&mut target.aim.host);
@@ -250,10 +268,11 @@ pub fn weir(
     target
 }
 
-/// Where the gateway's own log says that clients can reach it.
-fn listening(log: &str) -> Option<SocketAddr> {
-    let line = log.lines().find(|line| {
-        line.contains(r#""message":"listening""#) && line.contains(r#""listener":"http""#)
-    })?;
+/// Where the gateway's own log says that clients can reach it, by `http` or by `https`.
+fn listening(log: &str, listener: &str) -> Option<SocketAddr> {
+    let listener = format!(r#""listener":"{listener}""#);
+    let line = log
+        .lines()
+        .find(|line| line.contains(r#""message":"listening""#) && line.contains(&listener))?;
     line.split_once(r#""address":""#)?.1.split_once('"')?.0.parse().ok()
 }

@@ -268,6 +268,19 @@ impl Client {
         assert!(rest.is_empty(), "more came: {:?}", String::from_utf8_lossy(&rest));
     }
 
+    /// Reads whatever comes until the server says by TLS that nothing follows.
+    #[track_caller]
+    pub fn read_to_word(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            match self.reader.some() {
+                Ok(piece) if piece.is_empty() => return all,
+                Ok(piece) => all.extend(piece),
+                Err(error) => panic!("no word of an end ({error}) after {} bytes", all.len()),
+            }
+        }
+    }
+
     /// Reads whatever comes until the server ends the connection.
     #[track_caller]
     pub fn read_to_end(&mut self) -> Vec<u8> {

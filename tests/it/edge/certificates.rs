@@ -85,6 +85,27 @@ fn when_the_first_certificate_expires_is_told() {
     assert!((4.9..5.1).contains(&days), "{days}");
 }
 
+#[test]
+fn a_reload_adds_a_certificate_to_an_address_and_no_address() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
+    let comes_in = |name: &str| {
+        let client = Client::connect(&world.gateway.https());
+        client.try_secured(&authority.trusted(), name).is_ok()
+    };
+    assert!(!comes_in("more.example"));
+    let more = authority.entry("more", "DNS:more.example");
+    let added = world.config().with("[[server.https]]", &more);
+    world.gateway.write_config(&added.to_string());
+    world.gateway.reload().expect(200);
+    assert!(comes_in("more.example") && comes_in("api.localhost"));
+    let elsewhere = more.replace("127.0.0.1:0", "127.0.0.2:0");
+    let moved = world.config().with("[[server.https]]", &elsewhere);
+    world.gateway.write_config(&moved.to_string());
+    let refused = world.gateway.reload().expect_problem(422)["problems"].to_string();
+    assert!(refused.contains("server.https") && refused.contains("restart"), "{refused}");
+}
+
 /// What `check` says of entries.
 #[track_caller]
 fn checked(entries: &[String], code: i32) -> String {

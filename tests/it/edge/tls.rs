@@ -1,8 +1,12 @@
 //! Handshakes: versions, names, sessions, and what of them is told.
 
+use std::time::Duration;
+
 use rustls::HandshakeKind;
+use weir_tests::answer::Answer;
 use weir_tests::authority::{Authority, VERSIONS};
 use weir_tests::client::Client;
+use weir_tests::request::Request;
 use weir_tests::wait;
 
 use super::{NAMES, secured, world_of};
@@ -146,7 +150,7 @@ fn a_handshake_that_drips_is_given_up_on_however_steadily() {
     // The beginning of a record of 512 bytes, and then a byte at a time.
     client.send([22, 3, 1, 2, 0, 1, 0, 1, 252]);
     let ended = wait::within(wait::PATIENCE, || {
-        wait::pass(std::time::Duration::from_millis(50));
+        wait::pass(Duration::from_millis(50));
         client.try_send([3]).err()
     });
     assert!(ended.is_some(), "50 ms between two bytes keep a connection for ever");
@@ -193,4 +197,44 @@ fn curl_agrees_on_versions_and_protocols() {
     // 35: the handshake fails.
     assert_eq!(curl("--tls-max 1.1").0, Some(35));
     assert_eq!(curl("--tlsv1.0 --tls-max 1.0 --ciphers DEFAULT@SECLEVEL=0").0, Some(35));
+}
+
+#[test]
+fn every_end_of_ours_is_said_so_that_a_cut_can_be_told_from_it() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| {
+        config.with("[server]", "idle_timeout = \"300ms\"\nhead_timeout = \"300ms\"")
+    });
+    let closing = Request::get("/healthz").field("Connection", "close").head_bytes();
+    for (sent, answer) in [
+        (closing.as_slice(), "HTTP/1.1 200"),
+        (b"GET / HTTP/1.1\r\nHost: api", "HTTP/1.1 408"),
+        (b"GET / HTTP/9\r\n\r\n", "HTTP/1.1 400"),
+        (b"", ""),
+    ] {
+        let mut client = secured(&world, &authority);
+        client.send(sent);
+        let said = client.read_to_word();
+        assert!(said.starts_with(answer.as_bytes()), "{}", String::from_utf8_lossy(&said));
+    }
+}
+
+#[test]
+fn an_answer_that_nobody_takes_costs_little() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
+    let large = 64 << 20;
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {large}\r\n\r\n");
+    world.control.always(Answer::script().send(head).flood(large));
+    secured(&world, &authority).call(&Request::new("HEAD", "/healthz")).expect(200);
+    let before = world.gateway.resident_bytes();
+    let request = Request::get("/v1/me/large").head_bytes();
+    let mut lazy: Vec<Client> = (0..4).map(|_| secured(&world, &authority)).collect();
+    for client in &mut lazy {
+        client.send(&request);
+        client.read_head_only().expect(200);
+    }
+    wait::pass(Duration::from_secs(1));
+    let grown = world.gateway.resident_bytes().saturating_sub(before);
+    assert!(grown < 32 << 20, "four answers take {} MiB", grown >> 20);
 }

@@ -1,0 +1,174 @@
+//! Measures what ordinary requests wait while thousands of connections drip.
+//!
+//! A round has three turns: nobody drips; the same number drips at another gateway, which costs
+//! the machine as much; they drip at the one that is measured. Half of them send a request head,
+//! half a TLS handshake, a byte a second each, and whoever is closed at its deadline comes again.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Builder;
+use std::time::Duration;
+
+use weir_benches::flags::{Flags, fail, sibling};
+use weir_benches::lab::Folder;
+use weir_benches::report::{Series, quantile, table};
+use weir_benches::steady::{self, Pace};
+use weir_benches::targets::{Limits, Plane, Target, upstream, weir_with};
+use weir_common::files;
+
+const USAGE: &str = "usage: drip [--gateway PATH] [--rounds 7] [--seconds 5] [--rate 2000] \
+    [--connections 64] [--drippers 5000]";
+
+/// The beginnings of a request, and of a record of 512 bytes with a handshake in it.
+const HEAD: &[u8] = b"GET /";
+const HANDSHAKE: &[u8] = &[22, 3, 1, 2, 0, 1, 0, 1, 252];
+
+/// How often each drips: drippers take turns within it.
+const DRIP_EVERY: Duration = Duration::from_secs(1);
+/// They are served in so many groups.
+const GROUPS: usize = 100;
+
+fn main() {
+    let mut flags = Flags::from_env(USAGE);
+    let gateway: PathBuf = flags.value("--gateway", sibling("weir-gateway"));
+    let rounds: usize = flags.value("--rounds", 7);
+    let drippers: usize = flags.value("--drippers", 5_000);
+    let pace = Pace {
+        seconds: flags.value("--seconds", 5),
+        rate: flags.value("--rate", 2_000),
+        connections: flags.value("--connections", 64),
+    };
+    let [] = flags.rest();
+    let _ = files::descriptors(drippers as u64 * 2 + 1_024);
+    let folders = ["measured", "other"].map(Folder::new);
+    let [first, _] = &folders;
+    let up = upstream(first);
+    let [(measured, near), (_other, far)] =
+        folders.each_ref().map(|folder| start(folder, &gateway, &up));
+    let places = [None, Some(far), Some(near)];
+    let mut records: [[Series; 2]; 3] = Default::default();
+    let mut most = [0; 3];
+    for round in 0..=rounds {
+        for step in 0..places.len() {
+            let turn = (round + step) % places.len();
+            let (Some(place), Some(record), Some(most)) =
+                (places.get(turn), records.get_mut(turn), most.get_mut(turn))
+            else {
+                continue;
+            };
+            let dripping = place.map(|addresses| Dripping::start(addresses, drippers));
+            let latencies = steady::run(&measured.aim, 200, pace);
+            *most = dripping.map_or(0, |dripping| dripping.open()).max(*most);
+            // The first round is for warming up.
+            if round > 0 {
+                for (series, share) in record.iter_mut().zip([0.5, 0.99]) {
+                    series.0.push(quantile(&latencies, share) as f64);
+                }
+            }
+        }
+        eprintln!("round {round} of {rounds}");
+    }
+    let names = ["nobody drips", "dripping at another", "dripping at the one measured"];
+    let [[_, quiet], [_, elsewhere], _] = &records;
+    let rows: Vec<Vec<String>> = names
+        .iter()
+        .zip(&records)
+        .zip(most)
+        .map(|((name, [p50, p99]), most)| {
+            let ratio = |to: &Series| format!("{:.2}", p99.ratio_to(to));
+            let row = [name.to_string(), most.to_string(), p50.range(0), p99.range(0)];
+            row.into_iter().chain([ratio(quiet), ratio(elsewhere)]).collect()
+        })
+        .collect();
+    let head = ["", "open", "p50 µs", "p99 µs", "× nobody", "× another"];
+    println!("{}", table(&format!("At {} requests a second", pace.rate), &head, &rows));
+    println!("resident: {:.0} MiB", measured.process.resident_mib());
+}
+
+/// A gateway, and where it takes plain connections and TLS.
+fn start(folder: &Folder, gateway: &std::path::Path, up: &Target) -> (Target, [SocketAddr; 2]) {
+    let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| folder.path(name));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+        .args(["-nodes", "-days", "2", "-subj", "/CN=bench", "-addext"])
+        .args(["subjectAltName=DNS:api.localhost", "-keyout"])
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        fail("openssl makes no certificate");
+    }
+    let more = format!(
+        "connections_per_address_max = 1_000_000\n[[server.https]]\naddress = \"127.0.0.1:0\"\n\
+         certificate = \"{}\"\nkey = \"{}\"\n",
+        certificate.display(),
+        key.display()
+    );
+    let row = (Plane::Control, Limits::Admit, false);
+    let mut target = weir_with(folder, gateway, up.aim.address, row, &more);
+    let addresses = [target.aim.address, target.https()];
+    (target, addresses)
+}
+
+/// Connections that drip until this is dropped.
+struct Dripping {
+    ends: Arc<AtomicBool>,
+    open: Arc<AtomicUsize>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Dripping {
+    /// Opens them all, and lets them drip from then on.
+    fn start([http, https]: [SocketAddr; 2], drippers: usize) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let open = Arc::new(AtomicUsize::new(0));
+        let mut sockets: Vec<_> = (0..drippers)
+            .map(|nth| if nth % 2 == 0 { (http, HEAD) } else { (https, HANDSHAKE) })
+            .map(|(address, beginning)| (address, beginning, connect(address, beginning)))
+            .collect();
+        let (told, counted) = (ends.clone(), Arc::clone(&open));
+        let thread = Builder::new().name("drippers".to_owned()).spawn(move || {
+            for group in (0..GROUPS).cycle() {
+                if told.load(Ordering::Relaxed) {
+                    return;
+                }
+                for (address, beginning, socket) in sockets.iter_mut().skip(group).step_by(GROUPS) {
+                    let drips = socket.as_mut().is_some_and(|s| s.write_all(b"3").is_ok());
+                    if !drips {
+                        *socket = connect(*address, beginning);
+                    }
+                }
+                let is_open = |(_, _, socket): &&(_, _, Option<TcpStream>)| socket.is_some();
+                counted.store(sockets.iter().filter(is_open).count(), Ordering::Relaxed);
+                std::thread::sleep(DRIP_EVERY / GROUPS as u32);
+            }
+        });
+        Self { ends, open, thread: thread.ok() }
+    }
+
+    /// How many are open.
+    fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Dripping {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn connect(address: SocketAddr, beginning: &[u8]) -> Option<TcpStream> {
+    let mut socket = TcpStream::connect(address).ok()?;
+    socket.set_nonblocking(true).ok()?;
+    socket.write_all(beginning).ok()?;
+    Some(socket)
+}
