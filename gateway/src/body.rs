@@ -176,6 +176,16 @@ pub async fn drain(session: &mut ServerSession) {
     let _ = tokio::time::timeout(DRAIN_TIME_MAX, drained).await;
 }
 
+/// Waits for a moment until the client has ended its stream of HTTP/2, or has learnt that it is
+/// answered: no more is read, so that it runs out of room to send.
+pub async fn await_end(session: &mut ServerSession) {
+    let ServerSession::H2(stream) = session else { return };
+    if !stream.is_body_done() {
+        // Out of time, the stream is reset, which says the same.
+        let _ = tokio::time::timeout(DRAIN_TIME_MAX, stream.idle()).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -31,7 +31,7 @@ use crate::parts::Parts;
 use crate::refuse::Refusal;
 use crate::rules::Batch;
 use crate::wire::Connection;
-use crate::{batch, body, relay};
+use crate::{batch, body, relay, reply};
 
 /// What Pingora calls.
 pub struct Proxy {
@@ -272,6 +272,9 @@ impl ProxyHttp for Proxy {
         }
         if let Some(log) = &self.parts.access_log {
             log.add(exchange, &facts(session, error, exchange.answered_bytes), now);
+        }
+        if error.is_none() || exchange.refusal.is_some() {
+            reply::close(session).await; // An answer that broke off does not end in order.
         }
     }
 

@@ -90,16 +90,12 @@ impl Reply {
         } else {
             body::drain(&mut session.downstream_session).await;
         }
-        let unread = !session.downstream_session.is_body_done();
-        if unread {
+        if !session.downstream_session.is_body_done() {
             session.set_keepalive(None);
         }
         let Some(connection) = Connection::of(session.stream()) else {
             return Error::e_explain(ErrorType::InternalError, "no connection to answer on");
         };
-        if unread {
-            connection.leaves_body();
-        }
         let keep = session.downstream_session.as_http1().is_some_and(|h1| h1.will_keepalive());
         let date = get_cached_date();
         exchange.answered_bytes = if with_body { self.body.len() } else { 0 };
@@ -110,19 +106,14 @@ impl Reply {
     /// Sends it on a stream of HTTP/2, whose end stands in the head where there is no body:
     /// clients of gRPC ask for that.
     ///
-    /// A stream whose body was not read is reset behind its answer. That is right, but older curls
-    /// then forget the answer, so small bodies are read here, too: before the answer, or after it
-    /// where the client waits for our word first.
+    /// A small body is read first here, too: some clients lose track of an answer that comes before
+    /// they have sent one.
     async fn send_by_http2(self, session: &mut Session, with_body: bool) -> Result<()> {
         let waits = session.req_header().headers.contains_key(header::EXPECT);
         if !self.at_once && !waits {
             body::drain(&mut session.downstream_session).await;
         }
-        self.write_by_http2(session, with_body).await?;
-        if waits {
-            body::drain(&mut session.downstream_session).await;
-        }
-        Ok(())
+        self.write_by_http2(session, with_body).await
     }
 
     async fn write_by_http2(self, session: &mut Session, with_body: bool) -> Result<()> {
@@ -138,6 +129,19 @@ impl Reply {
             stream.write_body(self.body.into(), true).await?;
         }
         Ok(())
+    }
+}
+
+/// Ends an exchange whose answer came before the end of the body, so that the client can still read
+/// the answer. Pingora would close the connection at once, or reset the stream of HTTP/2, which is
+/// right (RFC 9113, 8.1), but makes some clients forget what they have just been told.
+pub async fn close(session: &mut Session) {
+    body::await_end(&mut session.downstream_session).await;
+    let unread = !session.downstream_session.is_body_done();
+    let closes = session.downstream_session.as_http1().is_some_and(|h1| !h1.will_keepalive());
+    if let Some(connection) = Connection::of(session.stream()).filter(|_| unread && closes) {
+        connection.leaves_body();
+        session.downstream_session.shutdown().await;
     }
 }
 

@@ -168,9 +168,6 @@ fn a_refusal_is_read_whatever_of_the_body_is_still_on_its_way() {
     house.folder.write("large", &"x".repeat(3_000_000));
     for way in WAYS {
         for (body, connects) in [("@small", "1 0"), ("@large", "1 1")] {
-            if (way, body) == (Way::Http2, "@large") {
-                continue; // Below, with another client: this curl forgets what it was answered.
-            }
             let arguments = ["-H", "Expect:", "--data-binary", body];
             house.call(way, &arguments, TARGET).expect_problem(429);
             let chunked = ["-H", "Transfer-Encoding: chunked"];
@@ -181,7 +178,9 @@ fn a_refusal_is_read_whatever_of_the_body_is_still_on_its_way() {
             let url = house.url(way, TARGET);
             let twice = ["-w", "%{num_connects} ", "-o", "none", &url, "-o", "none", &url];
             let said = house.curl(way, &[&arguments[..], &twice].concat());
-            assert_eq!(said.trim(), connects, "{way:?} {body}");
+            // A stream of HTTP/2 ends alone; a connection with an unread body cannot go on.
+            let expected = if way == Way::Http2 { "1 0" } else { connects };
+            assert_eq!(said.trim(), expected, "{way:?} {body}");
         }
     }
     let url = format!("https://{}{TARGET}", house.https);
@@ -196,4 +195,23 @@ fn a_refusal_is_read_whatever_of_the_body_is_still_on_its_way() {
     assert!(at("recv RST_STREAM") < at("error_code=NO_ERROR"), "{said}");
     assert_eq!(house.world.control.requests().len(), 1);
     assert_eq!(house.world.gateway.used("workspace", "ws_acme"), 1);
+}
+
+#[test]
+fn an_answer_is_read_that_comes_before_the_body_has_been_sent() {
+    let house =
+        House::with(|config| config.with("[upstreams.dispatcher]", "servers = [\"127.0.0.1:9\"]"));
+    house.folder.write("large", &"x".repeat(3_000_000));
+    let early = Answer::status(413).field("Connection", "close").body("no").at_head().close();
+    house.world.control.always(early);
+    for way in WAYS {
+        for (target, status) in [(TARGET, 413), ("/v1/workspaces/ws_acme/webhooks", 502)] {
+            // Often enough for one that is lost to chance.
+            for _ in 0..5 {
+                let arguments = ["-H", "Expect:", "--data-binary", "@large"];
+                let answer = house.call(way, &arguments, target);
+                assert_eq!(answer.status, status, "{way:?}: {}", answer.text());
+            }
+        }
+    }
 }
