@@ -13,6 +13,7 @@
 //!
 //! Reading a body (`body`), counting (`batch`), whether one is held at all (`rules`).
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,15 +28,17 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
+use crate::parts::Parts;
+
 /// Where the real session comes back to.
 pub type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
 
 /// Wraps `session` in one whose body is `body`. [`unwrap`] gives it back.
-pub fn wrap(session: &mut ServerSession, body: Bytes) -> Slot {
+pub fn wrap(session: &mut ServerSession, body: Bytes, parts: &Arc<Parts>) -> Slot {
     let slot = Slot::default();
     let real = std::mem::replace(session, ServerSession::new_custom(Box::new(())));
-    let replay =
-        Replay { real: Some(Box::new(real)), sent: body.is_empty(), body, slot: slot.clone() };
+    let (parts, sent) = (parts.clone(), body.is_empty());
+    let replay = Replay { real: Some(Box::new(real)), sent, body, parts, slot: slot.clone() };
     *session = ServerSession::new_custom(Box::new(replay));
     slot
 }
@@ -55,6 +58,7 @@ struct Replay {
     real: Option<Box<ServerSession>>,
     body: Bytes,
     sent: bool,
+    parts: Arc<Parts>,
     slot: Slot,
 }
 
@@ -65,6 +69,14 @@ impl Replay {
 
     fn real_mut(&mut self) -> &mut ServerSession {
         self.real.as_deref_mut().expect("the session is there until this is dropped")
+    }
+
+    /// The session, about to answer. Pingora keeps from it that a stop has begun.
+    fn answering(&mut self) -> &mut ServerSession {
+        if !self.parts.ready.load(Ordering::Relaxed) {
+            self.real_mut().set_keepalive(None);
+        }
+        self.real_mut()
     }
 }
 
@@ -127,11 +139,11 @@ impl CustomSession for Replay {
     }
 
     async fn write_response_header(&mut self, head: Box<ResponseHeader>, _end: bool) -> Result<()> {
-        self.real_mut().write_response_header(head).await
+        self.answering().write_response_header(head).await
     }
 
     async fn write_response_header_ref(&mut self, head: &ResponseHeader, _end: bool) -> Result<()> {
-        self.real_mut().write_response_header_ref(head).await
+        self.answering().write_response_header_ref(head).await
     }
 
     async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
@@ -143,7 +155,7 @@ impl CustomSession for Replay {
     }
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
-        self.real_mut().response_duplex_vec(tasks).await
+        self.answering().response_duplex_vec(tasks).await
     }
 
     fn set_read_timeout(&mut self, timeout: Option<Duration>) {

@@ -145,18 +145,38 @@ pub async fn turned(flag: &mut watch::Receiver<bool>) {
     let _ = flag.wait_for(|flag| *flag).await;
 }
 
-/// Accepts connections until `stop` turns true.
+/// Whether connections are accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accepting {
+    /// They are.
+    #[default]
+    Yes,
+    /// They wait in the socket for whoever comes to accept them.
+    Paused,
+    /// No more.
+    Over,
+}
+
+/// Accepts connections while `accepting` says so, and until it says no more.
 pub async fn accept(
     listener: StdListener,
     door: Door,
     parts: Arc<Parts>,
-    mut stop: watch::Receiver<bool>,
+    mut accepting: watch::Receiver<Accepting>,
 ) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     loop {
+        let now = *accepting.borrow_and_update();
+        if now == Accepting::Over {
+            return;
+        }
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stop.wait_for(|stop| *stop) => return,
+            biased;
+            changed = accepting.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+            accepted = listener.accept(), if now == Accepting::Yes => accepted,
         };
         match accepted {
             Ok((socket, peer)) => hand_over(socket, peer, &door, &parts),

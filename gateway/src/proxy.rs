@@ -322,7 +322,7 @@ impl Proxy {
         batch::count(&held.body, items_max)
             .map_err(|miscount| Unread::Refused(Refusal::Batch { miscount, items_max }))?;
         let bytes = held.body.len();
-        let slot = hold::wrap(downstream, held.body);
+        let slot = hold::wrap(downstream, held.body, &self.parts);
         exchange.held = Some(Replayed { slot, bytes, taken: held.taken });
         Ok(())
     }

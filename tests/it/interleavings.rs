@@ -22,6 +22,11 @@ fn ask(limit: &str, requests: u32, name: &str) -> Ask {
     Ask { key, limit, quota, lasting: quota, enforced: true, known: false }
 }
 
+/// 1 where `judge` admits; what has moved is not decided here.
+fn admitted(store: &Store, asks: &[Ask]) -> usize {
+    store.judge(asks, Tick(1)).map_or(0, |verdict| usize::from(verdict.is_admitted()))
+}
+
 /// How often `judge` admitted when each thread asked its own list, in every interleaving.
 fn check(
     shards: usize,
@@ -36,10 +41,10 @@ fn check(
             let (store, right) = (store.clone(), right.clone());
             thread::spawn(move || {
                 also(&store);
-                usize::from(store.judge(&right, Tick(1)).unwrap().is_admitted())
+                admitted(&store, &right)
             })
         };
-        let here = usize::from(store.judge(&left, Tick(1)).unwrap().is_admitted());
+        let here = admitted(&store, &left);
         let there = thread.join().expect("the other thread ends");
         then(&store, here + there);
     });
@@ -73,4 +78,61 @@ fn a_sweep_beside_a_request_splits_no_state() {
     let a = ask("a", 1, "x");
     let sweep = |store: &Store| (0..2).for_each(|nth| store.sweep(nth, Tick(1)));
     check(2, vec![a], vec![a], sweep, |_, admitted| assert_eq!(admitted, 1));
+}
+
+/// Closes every shard, and puts what was in them into another store, as a hand-over does.
+fn moved(store: &Store) -> Store {
+    let other = Store::with_shards(1_000, store.shards());
+    for nth in 0..store.shards() {
+        let closed = store.close(nth).expect("there is such a shard");
+        closed.each().for_each(|kept| other.restore(kept.clone()));
+    }
+    other
+}
+
+#[test]
+fn a_decision_beside_a_move_is_charged_once_in_one_home() {
+    let a = ask("a", 2, "x");
+    let shard = |ask: &Ask| ask.key.bits() >> 96 & 1;
+    let names = ["y", "z", "u", "v", "w"].map(|name| ask("b", 3, name));
+    let b = names.into_iter().find(|b| shard(b) != shard(&a)).expect("one is in the other shard");
+    for asks in [vec![a, b], vec![b, a]] {
+        loom::model(move || {
+            let store = Arc::new(Store::with_shards(1_000, 2));
+            assert_eq!(admitted(&store, &asks), 1);
+            let mover = {
+                let store = store.clone();
+                thread::spawn(move || moved(&store))
+            };
+            let here = store.judge(&asks, Tick(1));
+            let there = mover.join().expect("the move ends");
+            // Where it met the move it is decided in the other home, as a request is.
+            let decided = here.or_else(|_| there.judge(&asks, Tick(1))).expect("it has not moved");
+            assert!(decided.is_admitted(), "one of two was left");
+            let left = |ask: &Ask| there.standing(ask, Tick(1)).expect("it is here").remaining;
+            assert_eq!([left(&a), left(&b)], [0, 1], "two were charged to each, wherever");
+            assert!(store.judge(&asks, Tick(1)).is_err(), "nothing is decided in the old home");
+        });
+    }
+}
+
+#[test]
+fn a_move_that_is_taken_back_has_cost_nothing() {
+    let a = ask("a", 1, "x");
+    loom::model(move || {
+        let store = Arc::new(Store::with_shards(1_000, 2));
+        let mover = {
+            let store = store.clone();
+            thread::spawn(move || {
+                let closed: Vec<_> = (0..2).filter_map(|nth| store.close(nth)).collect();
+                for (nth, closed) in closed.into_iter().enumerate() {
+                    store.reopen(nth, closed);
+                }
+            })
+        };
+        let here = admitted(&store, &[a]);
+        mover.join().expect("the move ends");
+        assert_eq!(here + admitted(&store, &[a]), 1);
+        assert_eq!(admitted(&store, &[a]), 0);
+    });
 }

@@ -1,11 +1,14 @@
 //! A gateway that serves, in an operator's hands: its files, its listeners, its signals.
 
-use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::folder::Folder;
 use crate::lines::Lines;
-use crate::process::{self, Finished, Process};
+use crate::process::{self, Finished, Process, program};
 use crate::request::Request;
 use crate::response::Response;
 use crate::wait;
@@ -36,9 +39,23 @@ impl Gateway {
     /// Starts a gateway in a folder that may hold what an earlier one left.
     #[track_caller]
     pub fn start_in(folder: Folder, config: &str, directory: &str) -> Self {
+        Self::start_as(&program(PROGRAM), &[], folder, config, directory)
+    }
+
+    /// Starts a gateway by any path, with variables of its environment.
+    #[track_caller]
+    pub fn start_as(
+        program: &Path,
+        environment: &[(&str, &str)],
+        folder: Folder,
+        config: &str,
+        directory: &str,
+    ) -> Self {
         folder.write(CONFIG, config);
         folder.write(DIRECTORY, directory);
-        let process = Process::start(PROGRAM, &folder, &["run", "--config", CONFIG]);
+        let mut command = Command::new(program);
+        command.args(["run", "--config", CONFIG]).current_dir(folder.root());
+        let process = Process::spawn(PROGRAM, command.envs(environment.iter().copied()));
         let [http, admin] = ["http", "admin"].map(|listener| process.listening(listener));
         let gateway = Self { process, folder, http, admin };
         wait::until("the gateway to be ready", || {
@@ -76,6 +93,12 @@ impl Gateway {
     /// Where the operator connects.
     pub fn admin(&self) -> &str {
         &self.admin
+    }
+
+    /// Where a listener of this name is.
+    #[track_caller]
+    pub fn listening(&self, listener: &str) -> String {
+        self.process.listening(listener)
     }
 
     /// A new connection to the gateway.
@@ -128,9 +151,44 @@ impl Gateway {
         self.ask(&Request::new("POST", "/reload").body(""))
     }
 
-    /// Sends a signal by its name, such as `TERM`.
+    /// Sends a signal by its name, such as `TERM`, to the process that was started first.
     pub fn signal(&self, name: &str) {
         self.process.signal(name);
+    }
+
+    /// The processes that have taken over, one after another.
+    pub fn successors(&self) -> Vec<u32> {
+        let lines = self.log().json();
+        let taken = lines.iter().filter(|line| line["message"] == "another process has taken over");
+        taken.map(|line| u32::try_from(line["process"].as_u64().unwrap()).unwrap()).collect()
+    }
+
+    /// The process that serves now.
+    pub fn serving(&self) -> u32 {
+        self.successors().last().copied().unwrap_or(self.process.id())
+    }
+
+    /// Has the program started anew in the place of the one that serves, and waits until that
+    /// has taken over. Gives its id.
+    #[track_caller]
+    pub fn upgrade(&self) -> u32 {
+        let before = self.successors().len();
+        assert!(process::signal(self.serving(), "USR2"));
+        let taken = || self.successors().get(before).copied();
+        let id = wait::within(wait::PATIENCE, taken);
+        let id = id.unwrap_or_else(|| panic!("nobody takes over:\n{}", self.log().text()));
+        let ready = || self.log().json().iter().filter(|l| l["message"] == "ready").count();
+        wait::until("it to be ready", || (ready() > before + 1).then_some(()));
+        id
+    }
+
+    /// Waits until it is said that nobody took over, and gives the reason.
+    #[track_caller]
+    pub fn wait_for_no_successor(&self) -> String {
+        let said = self.log().wait("why nobody took over", |line| {
+            line["message"] == json!("nobody has taken over; this process goes on")
+        });
+        said["error"].as_str().unwrap().to_owned()
     }
 
     /// Waits until the process is gone; `None` when a signal ended it.
@@ -164,6 +222,15 @@ impl Gateway {
     pub fn into_folder(mut self) -> Folder {
         self.wait_for_exit();
         std::mem::take(&mut self.folder)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // The first is killed with its process; the others are nobody's children.
+        for id in self.successors() {
+            process::signal(id, "KILL");
+        }
     }
 }
 

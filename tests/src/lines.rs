@@ -76,6 +76,11 @@ impl Lines {
         }
     }
 
+    /// Whether the stream has ended.
+    pub fn has_ended(&self) -> bool {
+        self.shared.0.lock().unwrap().ended
+    }
+
     /// Waits until the stream has ended, and gives all of it.
     #[track_caller]
     pub fn to_end(&self) -> String {

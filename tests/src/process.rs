@@ -64,9 +64,7 @@ impl Process {
 
     /// Sends a signal by its name, such as `TERM`.
     pub fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        let kill = Command::new("kill").args(["-s", name, &id]).status().unwrap();
-        assert!(kill.success(), "kill -s {name} {id}: {kill}");
+        assert!(signal(self.child.id(), name), "kill -s {name} {}", self.child.id());
     }
 
     /// Kills it, and waits until it is gone.
@@ -128,6 +126,12 @@ impl Drop for Process {
             eprintln!("--- what {} said:\n{}", self.name, self.stderr.text());
         }
     }
+}
+
+/// Sends a signal by its name to any process. False where there is no such process.
+pub fn signal(id: u32, name: &str) -> bool {
+    let mut kill = Command::new("kill");
+    kill.args(["-s", name, &id.to_string()]).stderr(Stdio::null()).status().unwrap().success()
 }
 
 /// What a command that ended has left behind.

@@ -28,7 +28,7 @@ use crate::caller;
 use crate::handover::predecessor::Predecessor;
 use crate::handover::sockets::Sockets;
 use crate::handover::successor::{self, Successor};
-use crate::listen::{self, Crowd, Door, End, Worker, turned};
+use crate::listen::{self, Accepting, Crowd, Door, End, Worker, turned};
 use crate::parts::Parts;
 use crate::watch as beside;
 
@@ -38,8 +38,7 @@ const ADMIN_GRACE: Duration = Duration::from_millis(200);
 /// Those who come in by some listeners: they are accepted, served, seen out.
 #[derive(Default)]
 pub(super) struct Side {
-    /// Accepts nothing more, when true.
-    shut: watch::Sender<bool>,
+    doors: watch::Sender<Accepting>,
     /// Connections end with their next answer, when true.
     stopping: watch::Sender<bool>,
     /// Idle ones end at once, when true.
@@ -53,13 +52,13 @@ impl Side {
     }
 
     fn accept(&mut self, listener: TcpListener, door: Door, parts: &Arc<Parts>) {
-        let shut = self.shut.subscribe();
-        self.accepting.spawn(listen::accept(listener, door, parts.clone(), shut));
+        let doors = self.doors.subscribe();
+        self.accepting.spawn(listen::accept(listener, door, parts.clone(), doors));
     }
 
     /// Accepts nothing more, and only then tells those who serve.
     async fn close(&mut self) {
-        self.shut.send_replace(true);
+        self.doors.send_replace(Accepting::Over);
         while self.accepting.join_next().await.is_some() {}
         self.stopping.send_replace(true);
     }
@@ -170,13 +169,18 @@ impl Serving {
                 candidate = successor::start(&self.parts, &self.sockets) => candidate,
             };
             // From here on a stop waits: what is half moved must be in one place again.
+            // Who connects meanwhile waits for the one who will have the counters.
             let successor = match candidate {
-                Ok(candidate) => candidate.take_counters(&self.parts).await,
+                Ok(candidate) => {
+                    self.turn_doors(Accepting::Paused);
+                    candidate.take_counters(&self.parts).await
+                }
                 Err(why) => Err(why),
             };
             match successor {
                 Ok(successor) => return Some(successor),
                 Err(why) => {
+                    self.turn_doors(Accepting::Yes);
                     let fields = [("error", json!(why.to_string()))];
                     let message = "nobody has taken over; this process goes on";
                     logging::event(Level::Error, message, &fields);
@@ -231,6 +235,12 @@ impl Serving {
         };
         let drained = tokio::time::timeout(self.grace(), seen_out).await.is_ok();
         self.end("handed over", drained).await;
+    }
+
+    fn turn_doors(&self, accepting: Accepting) {
+        for side in [&self.of_clients, &self.of_operators] {
+            side.doors.send_replace(accepting);
+        }
     }
 
     fn grace(&self) -> Duration {

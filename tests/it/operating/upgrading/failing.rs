@@ -1,0 +1,149 @@
+//! What goes wrong with a new process costs the old one nothing.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use weir_tests::config::{Config, DIRECTORY};
+use weir_tests::folder::Folder;
+use weir_tests::gateway::Gateway;
+use weir_tests::process::{self, program};
+use weir_tests::request::Request;
+use weir_tests::upstream::Upstream;
+use weir_tests::wait;
+use weir_tests::world::World;
+
+use super::TARGET;
+
+#[test]
+fn a_configuration_with_a_mistake_leaves_the_old_process_serving() {
+    let world = World::new();
+    world.get(TARGET).expect(200);
+    let mut kept = world.client();
+    kept.get(TARGET).expect(200);
+    let bad = world.config().with("[limits.workspace]", "requsts = 1");
+    world.gateway.write_config(&bad.to_string());
+    world.gateway.signal("USR2");
+    let why = world.gateway.wait_for_no_successor();
+    assert!(why.contains("requsts"), "{why}");
+    let again = kept.get(TARGET).expect(200);
+    assert_eq!(again.allowance().remaining, 57);
+    assert_ne!(again.field("Connection"), Some("close"));
+    world.gateway.ask(&Request::get("/readyz")).expect(200);
+    world.gateway.write_config(&world.config().to_string());
+    world.gateway.upgrade();
+    assert_eq!(world.get(TARGET).expect(200).allowance().remaining, 56);
+}
+
+#[test]
+fn an_address_that_is_taken_leaves_the_old_process_serving() {
+    let world = World::new();
+    let taken = world.data.address();
+    let bad = world.config().with("[server]", &format!("http = [\"127.0.0.1:0\", \"{taken}\"]"));
+    world.gateway.write_config(&bad.to_string());
+    world.gateway.signal("USR2");
+    let why = world.gateway.wait_for_no_successor();
+    assert!(why.contains(&taken), "{why}");
+    world.get(TARGET).expect(200);
+}
+
+/// A gateway that was started by a path which leads elsewhere later.
+fn by_link(upstream: &Upstream) -> Gateway {
+    let folder = Folder::new();
+    let link = folder.path("weir");
+    symlink(program("weir-gateway"), &link).unwrap();
+    let servers = format!("servers = [\"{}\"]", upstream.address());
+    let config = Config::default().with("[upstreams.control]", &servers);
+    Gateway::start_as(&link, &[], folder, &config.to_string(), DIRECTORY)
+}
+
+fn put_script(gateway: &Gateway, script: &str) {
+    let draft = gateway.folder().write("script", &format!("#!/bin/sh\n{script}\n"));
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::rename(draft, gateway.folder().path("weir")).unwrap();
+}
+
+#[test]
+fn a_program_that_is_none_leaves_the_old_process_serving() {
+    let upstream = Upstream::start();
+    let gateway = by_link(&upstream);
+    let all = [
+        ("exit 3", "waiting for the new process"),
+        ("printf nonsense >&0; exit 0", ""),
+        // A good beginning, and then nothing: `Hello` as PROTOCOL has it.
+        (r"printf '\005\000\000\000\001\001\000\000\000' >&0; exit 0", ""),
+        (r"printf '\005\000\000\000\001\377\000\000\000' >&0; exec cat >&2", "our protocol"),
+    ];
+    let count = all.len();
+    for (nth, (script, why)) in all.into_iter().enumerate() {
+        put_script(&gateway, script);
+        gateway.signal("USR2");
+        let failures = || {
+            let said = |line: &serde_json::Value| {
+                line["message"].as_str().is_some_and(|said| said.starts_with("nobody has taken"))
+            };
+            gateway.log().json().into_iter().filter(said).collect::<Vec<_>>()
+        };
+        wait::until("the failure", || (failures().len() > nth).then_some(()));
+        let said = failures()[nth]["error"].to_string();
+        assert!(said.contains(why), "{script}: {said}");
+        gateway.client().get(TARGET).expect(200);
+    }
+    put_link(&gateway, &program("weir-gateway"));
+    gateway.upgrade();
+    assert_eq!(gateway.used("workspace", "ws_acme"), count as u64);
+}
+
+fn put_link(gateway: &Gateway, to: &Path) {
+    let draft = gateway.folder().path("draft");
+    symlink(to, &draft).unwrap();
+    fs::rename(draft, gateway.folder().path("weir")).unwrap();
+}
+
+#[test]
+fn a_process_that_dies_with_the_counters_half_way_gives_them_back() {
+    let upstream = Upstream::start();
+    let gateway = by_link(&upstream);
+    gateway.client().get(TARGET).expect(200);
+    let mut kept = gateway.client();
+    kept.get(TARGET).expect(200);
+    // `Hello` and `Ready`, a look at what comes, and the end.
+    let ready = r"printf '\005\000\000\000\001\001\000\000\000\001\000\000\000\004' >&0";
+    put_script(&gateway, &format!("{ready}; head -c 300 >/dev/null; exit 0"));
+    gateway.signal("USR2");
+    let why = gateway.wait_for_no_successor();
+    assert!(why.contains("counters") || why.contains("new process"), "{why}");
+    assert_eq!(kept.get(TARGET).expect(200).allowance().remaining, 57);
+    assert_eq!(gateway.used("workspace", "ws_acme"), 3);
+    gateway.ask(&Request::get("/readyz")).expect(200);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_process_that_is_starting() {
+    let upstream = Upstream::start();
+    let mut gateway = by_link(&upstream);
+    put_script(&gateway, "echo started >&2; exec sleep 60");
+    gateway.signal("USR2");
+    wait::until("the other to start", || gateway.log().text().contains("\nstarted").then_some(()));
+    let before = wait::now();
+    gateway.signal("TERM");
+    assert_eq!(gateway.wait_for_exit(), Some(0));
+    assert!(before.elapsed().as_secs() < 10);
+}
+
+#[test]
+fn where_the_new_process_is_lost_what_is_left_is_refused_and_not_guessed() {
+    let mut world = World::new();
+    let mut idle = world.client();
+    idle.get(TARGET).expect(200);
+    let new = world.gateway.upgrade();
+    let mut exempt = world.client();
+    exempt.get("/healthz").expect(200);
+    assert!(process::signal(new, "KILL"));
+    world.gateway.log().wait("that it is lost", |line| {
+        line["message"] == "the process that has the counters is lost"
+    });
+    // Idle connections are closed then: there is nobody to ask for them.
+    idle.expect_end();
+    assert_eq!(world.gateway.wait_for_exit(), Some(0));
+}

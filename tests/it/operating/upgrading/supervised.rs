@@ -1,0 +1,57 @@
+//! What a service supervisor is told, and what it is given to read.
+
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+
+use weir_tests::config::{Config, DIRECTORY};
+use weir_tests::folder::Folder;
+use weir_tests::gateway::Gateway;
+use weir_tests::process::{self, Process, program};
+use weir_tests::wait;
+
+#[test]
+fn a_supervisor_hears_who_serves_and_that_it_ends() {
+    let folder = Folder::new();
+    let place = folder.path("notify");
+    let supervisor = UnixDatagram::bind(&place).unwrap();
+    supervisor.set_read_timeout(Some(wait::PATIENCE)).unwrap();
+    let hear = || {
+        let mut heard = [0; 500];
+        let length = supervisor.recv(&mut heard).unwrap();
+        String::from_utf8_lossy(&heard[..length]).into_owned()
+    };
+    let environment = [("NOTIFY_SOCKET", place.to_str().unwrap())];
+    let config = Config::default().to_string();
+    let path = program("weir-gateway");
+    let mut gateway = Gateway::start_as(&path, &environment, folder, &config, DIRECTORY);
+    let serves = |id: u32| format!("READY=1\nMAINPID={id}\nSTATUS=serving");
+    assert_eq!(hear(), serves(gateway.id()));
+    let new = gateway.upgrade();
+    assert_eq!(hear(), serves(new));
+    assert_eq!(gateway.wait_for_exit(), Some(0));
+    assert!(process::signal(new, "TERM"));
+    assert!(hear().starts_with("STOPPING=1\n"), "the old process said nothing when it ended");
+}
+
+#[test]
+fn the_units_are_what_systemd_takes_and_are_well_fenced() {
+    for unit in ["weir-gateway.service", "weir-dispatcher.service"] {
+        let folder = Folder::new();
+        let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/systemd");
+        let text = std::fs::read_to_string(format!("{shipped}/{unit}")).unwrap();
+        // What is to be started is here under another path.
+        let name = unit.trim_end_matches(".service");
+        let here = program(name).display().to_string();
+        let text = text.replace(&format!("/usr/local/bin/{name}"), &here);
+        let path = folder.write(unit, &text).display().to_string();
+        let verified = analyze(&["verify", "--man=no", &path]).expect(0);
+        assert_eq!(verified.said().trim(), "", "{unit}");
+        // From 0, wholly fenced, to 10 in tenths.
+        analyze(&["security", "--offline=yes", "--threshold=20", &path]).expect(0);
+    }
+}
+
+fn analyze(arguments: &[&str]) -> process::Finished {
+    let mut analyze = Command::new("systemd-analyze");
+    process::finish(Process::spawn("systemd-analyze", analyze.args(arguments)))
+}
