@@ -122,7 +122,7 @@ fn head(token: &str) -> RequestHeader {
 /// What requests share, with the shipped settings and tokens by the keys at `url`.
 fn parts(url: &str) -> Arc<Parts> {
     let identity = format!(
-        "verify = \"jwt\"\nplanes = [\"control\"]\ncache_max = 1_000_000\n\
+        "verify = \"jwt\"\nplanes = [\"control\"]\n\
          jwt.jwks_url = \"{url}\"\njwt.issuer = \"https://id.test\"\njwt.audience = [\"https://api.test\"]\n"
     );
     let shipped = include_str!("../../../config/gateway.toml");
