@@ -122,8 +122,8 @@ fn head(token: &str) -> RequestHeader {
 /// What requests share, with the shipped settings and tokens by the keys at `url`.
 fn parts(url: &str) -> Arc<Parts> {
     let identity = format!(
-        "verify = \"jwt\"\nplanes = [\"control\"]\ncache_max = 1_000_000\njwt.jwks_url = \"{url}\"\n\
-         jwt.issuer = \"https://id.test\"\njwt.audience = [\"https://api.test\"]\n"
+        "verify = \"jwt\"\nplanes = [\"control\"]\n\
+         jwt.jwks_url = \"{url}\"\njwt.issuer = \"https://id.test\"\njwt.audience = [\"https://api.test\"]\n"
     );
     let shipped = include_str!("../../../config/gateway.toml");
     let settings = shipped.replacen("verify = \"none\"", &identity, 1);

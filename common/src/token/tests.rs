@@ -382,7 +382,9 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_any_kind_are_no_keys_and_no_claims(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn bytes_of_any_kind_are_no_keys_and_no_claims(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
         prop_assert!(KeySet::read(&bytes).is_err());
         let _ = Claims::read(&bytes);
     }

@@ -137,6 +137,9 @@ pub(super) fn identity(table: &mut Table<'_>) -> Identity {
     }
 }
 
+/// Signatures that can be taken.
+const ALGORITHMS: [&str; 3] = ["RS256", "ES256", "EdDSA"];
+
 fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
     let seconds = Duration::from_secs;
     let at = table.at();
@@ -146,10 +149,13 @@ fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
             table.need(key);
         }
     }
-    let algorithms = table.texts("algorithms", "Signatures taken: RS256, ES256, EdDSA.");
-    table.set_default("algorithms", vec!["RS256", "ES256", "EdDSA"].into());
+    let mut algorithms = table.texts("algorithms", "Signatures taken: RS256, ES256, EdDSA.");
+    table.set_default("algorithms", ALGORITHMS.to_vec().into());
+    if algorithms.is_empty() {
+        algorithms = ALGORITHMS.map(|name| At { value: name.to_owned(), at }).to_vec();
+    }
     for name in &algorithms {
-        if !["RS256", "ES256", "EdDSA"].contains(&name.value.as_str()) {
+        if !ALGORITHMS.contains(&name.value.as_str()) {
             let text = format!("`{}` is not taken; known: RS256, ES256, EdDSA", name.value);
             table.fault_at(name.at, text);
         }

@@ -96,9 +96,9 @@ mod tests {
     #[test]
     fn tokens_need_to_be_known_from_whom_they_come_and_for_whom_they_are() {
         check("", "", "");
-        check("jwt.issuer = \"https://id.test\"\n", "", "`issuer` is missing");
-        check("jwt.audience = [\"api\"]\n", "", "`audience` is missing");
-        check("jwt.jwks_url = \"https://id.test/keys\"\n", "", "`jwks_url` is missing");
+        check("jwt.issuer = \"https://id.test\"\n", "", "identity.jwt.issuer is missing");
+        check("jwt.audience = [\"api\"]\n", "", "identity.jwt.audience is missing");
+        check("jwt.jwks_url = \"https://id.test/keys\"\n", "", "identity.jwt.jwks_url is missing");
         check("planes = [\"control\"]\n", "", "`planes` is missing");
         check("issuer = \"https://id.test\"", "issuer = \"\"", "is not empty");
         check("[\"api\"]", "[\"api\", \"\"]", "by what is empty");
