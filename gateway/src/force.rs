@@ -19,13 +19,17 @@ use serde_json::Value;
 use weir_common::directory::Directory;
 use weir_common::files::{self, unreadable, whole};
 use weir_common::reader::{At, Document, Mistake, Reading};
+use weir_common::time::{Clock, Tick};
 
-use crate::identify::Tenants;
+use crate::identify::{Known, Names, Tenants};
 use crate::limit::Quota;
 use crate::limit::key::Seed;
+use crate::lookups::caller::Caller;
+use crate::lookups::directory::Directory as Asked;
+use crate::lookups::{Lookups, Unsure};
 use crate::metrics::{LimitMeter, Metrics, PlaneMeter};
 use crate::rules::{self, Rules};
-use crate::settings::{self, Settings};
+use crate::settings::{self, Settings, Source};
 use crate::upstream::Upstream;
 
 /// What a program runs with that finds no file: the ones that ship.
@@ -45,6 +49,8 @@ pub struct Force {
     pub planes: Vec<PlaneMeter>,
     /// The counters of each limit.
     pub limits: Vec<LimitMeter>,
+    /// The directory, where it is one that is asked.
+    pub lookups: Option<Lookups>,
     /// What the configuration was read from: a reload that finds the same has nothing to do.
     pub origin: Origin,
 }
@@ -54,6 +60,8 @@ pub struct Force {
 pub struct Origin {
     settings: String,
     directory: String,
+    /// Who is asked, where the directory is no file.
+    asked: Option<Asked>,
     /// Each key's value in force, as given or by default.
     pub effective: Value,
 }
@@ -114,13 +122,19 @@ impl Config {
         {
             document.fault(token.at, format!("cannot read `{}`: {why}", token.value));
         }
+        let asked = match &settings.directory.source {
+            Source::Http(lookups) => {
+                Asked::new(lookups).map_err(|(at, why)| document.fault(at, why)).ok()
+            }
+            Source::File(_) => None,
+        };
         let directory_name = path.map_or_else(String::new, |path| path.value);
         let of_directory = Document::new(&directory_name, &directory_text);
         let directory = Directory::read(&of_directory);
         let rules = rules::check(settings, &document, &directory, &of_directory, seed);
         let mistakes: Vec<Mistake> =
             document.mistakes().into_iter().chain(of_directory.mistakes()).collect();
-        let origin = Origin { settings: text, directory: directory_text, effective };
+        let origin = Origin { settings: text, directory: directory_text, asked, effective };
         if mistakes.is_empty() { Ok((rules, origin)) } else { Err(mistakes) }
     }
 }
@@ -150,7 +164,13 @@ fn buckets(rules: &Rules) -> Vec<Quota> {
 impl Force {
     /// Puts rules into force. Servers that `earlier` knows go on as they are.
     #[must_use]
-    pub fn new(rules: Rules, origin: Origin, earlier: Option<&Self>, metrics: &Metrics) -> Self {
+    pub fn new(
+        rules: Rules,
+        origin: Origin,
+        earlier: Option<&Self>,
+        metrics: &Arc<Metrics>,
+        clock: &Clock,
+    ) -> Self {
         let upstream = |(name, settings): &(At<String>, settings::Upstream)| {
             let known =
                 |force: &'_ Self| force.upstreams.iter().find(|u| u.name == name.value).cloned();
@@ -161,7 +181,17 @@ impl Force {
         let planes =
             rules.settings.planes.iter().map(|(name, _)| metrics.plane(&name.value)).collect();
         let limits = rules.limits.iter().map(|limit| metrics.limit(&limit.name)).collect();
-        Self { rules, upstreams, planes, limits, origin }
+        let before = earlier.and_then(|earlier| earlier.lookups.as_ref());
+        let lookups = origin.asked.clone();
+        let lookups = lookups.map(|asked| Lookups::new(asked, before, metrics, clock));
+        Self { rules, upstreams, planes, limits, lookups, origin }
+    }
+
+    /// What the directory says of `names` to the operator, where it is one that is asked.
+    pub async fn known(&self, names: &Names<'_>, now: Tick) -> Result<Option<Known>, Unsure> {
+        let Some(lookups) = &self.lookups else { return Ok(None) };
+        let operator = Caller { allowance: None, now };
+        lookups.find(&self.rules, names, true, &operator).await.map(Some)
     }
 
     /// What the new settings change that only a restart can.

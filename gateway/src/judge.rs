@@ -1,7 +1,8 @@
 //! Decides about one request: forward it, hold its body first, or refuse it.
 //!
-//! `target`, `route`, `caller`, `identify` and `limit` are asked in this order; what they say is
-//! kept in the exchange. Only `caller` may wait, and the clock is not read.
+//! `target`, `route`, `caller`, `lookups`, `identify` and `limit` are asked in this order; what
+//! they say is kept in the exchange. Only `caller` and `lookups` may wait, and the clock is not
+//! read.
 //!
 //! Not here: carrying it out (`proxy`).
 
@@ -12,15 +13,19 @@ use http::header;
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use weir_common::decision::Decision;
+use weir_common::time::Tick;
 
 use crate::caller;
 use crate::exchange::{Exchange, Said};
 use crate::force::Force;
 use crate::headers::{self, Named};
-use crate::identify::{Identity, client_address};
+use crate::identify::{Identity, Known, Names, client_address};
+use crate::lookups::Unsure;
+use crate::lookups::caller::Caller;
 use crate::parts::Parts;
 use crate::refuse::Refusal;
-use crate::rules::{Batch, Charges, NoWay, Way};
+use crate::rules::{Batch, Charges, NoWay, Route, Way};
+use crate::settings::LimitKey;
 use crate::target::{self, Malformed, Target};
 use crate::upstream::Upstream;
 use crate::wire::Connection;
@@ -70,11 +75,19 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
     let claims = caller::verify(parts, way.route, head).await;
     let claims = claims.as_ref().map(Option::as_deref).map_err(Clone::clone);
     let names = claims.and_then(|claims| caller::agree(&force.rules, way.names, claims));
-    let refusal = match names {
+    let known = match names {
         Ok(names) => {
-            let identity = force.rules.identify(&names);
+            let known = look_up(parts, &force, way.route, &names, address, exchange.began.tick);
+            known.await.map(|known| (names, known))
+        }
+        Err(refusal) => Err(refusal),
+    };
+    let refusal = match known {
+        Ok((names, known)) => {
+            let identity = force.rules.identify(&names, known.as_ref());
             let refusal = ask(parts, &force, exchange, &way, &identity, address);
-            keep(exchange, identity);
+            let guessed = known.is_some() && way.route.exempt;
+            keep(exchange, identity, guessed);
             refusal
         }
         Err(refusal) => Some(ask_stranger(parts, &force, exchange, address).unwrap_or(refusal)),
@@ -87,6 +100,30 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
         (None, Some(batch)) => Next::Hold(batch),
         (None, None) => Next::Forward,
     }
+}
+
+/// What the directory says of those whom a request names, where it is one that is asked. Where
+/// nobody is to be charged whom it could know, nobody waits for it.
+async fn look_up(
+    parts: &Parts,
+    force: &Force,
+    route: &Route,
+    names: &Names<'_>,
+    address: IpAddr,
+    now: Tick,
+) -> Result<Option<Known>, Refusal> {
+    let Some(lookups) = &force.lookups else { return Ok(None) };
+    let rules = &force.rules;
+    let is_limited_by = |key| rules.is_limited_by(route, key);
+    let with_organisation = is_limited_by(LimitKey::Organisation);
+    let tenants = [LimitKey::Workspace, LimitKey::Instance].into_iter().any(is_limited_by);
+    if !tenants && !with_organisation {
+        return Ok(Some(Known::default()));
+    }
+    let allowance = rules.unknown_names(address);
+    let caller = Caller { allowance: Some((&parts.store, allowance)), now };
+    let known = lookups.find(rules, names, with_organisation, &caller).await;
+    known.map(Some).map_err(|Unsure| Refusal::DirectoryUnavailable)
 }
 
 /// Takes note of whom we talk to, and says whether the request line was mended before we saw it.
@@ -249,10 +286,12 @@ fn charge(
     Some(Refusal::RateLimited { resource, told })
 }
 
-fn keep(exchange: &mut Exchange, identity: Identity<'_>) {
+/// Keeps whom a request is for; the organisation only where somebody was asked about it.
+fn keep(exchange: &mut Exchange, identity: Identity<'_>, guessed: bool) {
     let whose = &mut exchange.whose;
     whose.workspace = identity.workspace.map(|subject| subject.name);
-    whose.organisation = identity.organisation.map(|subject| subject.name);
+    let organisation = identity.organisation.filter(|_| !guessed);
+    whose.organisation = organisation.map(|subject| subject.name);
     whose.instance = identity.instance.map(|subject| subject.name);
 }
 

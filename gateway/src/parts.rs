@@ -168,7 +168,8 @@ impl Parts {
         log::set_max_level(rules.settings.log.level);
         // Servers that are gone must not stay in the metrics; the others are soon asked again.
         self.metrics.upstream_healthy.reset();
-        self.force.store(Arc::new(Force::new(rules, origin, Some(&earlier), &self.metrics)));
+        let force = Force::new(rules, origin, Some(&earlier), &self.metrics, &self.clock);
+        self.force.store(Arc::new(force));
         self.mark_applied();
         Reload::Applied
     }

@@ -130,7 +130,7 @@ pub async fn reload(parts: &Arc<Parts>) -> Reload {
 
 fn stamps(parts: &Parts) -> Vec<Stamp> {
     let force = parts.force.load();
-    let directory = force.rules.settings.directory.path().map(|path| Path::new(&path.value));
+    let directory = force.rules.settings.directory.files().map(|path| Path::new(&path.value));
     parts.config.path.as_deref().into_iter().chain(directory).map(stamp).collect()
 }
 

@@ -17,6 +17,7 @@ pub mod answer;
 pub mod api;
 pub mod client;
 pub mod config;
+pub mod directory;
 pub mod dispatcher;
 pub mod folder;
 pub mod gateway;
