@@ -9,6 +9,8 @@
 //!
 //! What the numbers mean (`limit`, `metrics`, `top`), the command line (`command`).
 
+mod tenants;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,9 +27,9 @@ use weir_common::problem::{MEDIA_TYPE, Problem};
 use weir_common::secret::{self, Secret};
 use weir_common::{bucket, logging, rolling};
 
+use crate::limit::Quota;
 use crate::limit::boost::{Boost, Unset};
 use crate::limit::memory::Moved;
-use crate::limit::{Ask, Quota};
 use crate::parts::{Parts, Reload};
 use crate::watch;
 use crate::wire::Connection;
@@ -154,35 +156,30 @@ impl Admin {
                 true => Reply::text(200, "ready"),
                 false => Reply::text(503, "not ready"),
             },
-            ["metrics"] if reads => self.metrics(),
+            ["metrics"] if reads => self.metrics().await,
             ["top"] if reads => self.top(query),
             ["config"] if reads => self.config(),
             ["limits"] if reads => self.limits(),
+            ["directory", "forget", which] if method == Method::POST => self.forget(which).await,
             ["reload"] if method == Method::POST => self.reload().await,
             ["limits", limit, key] => {
                 let limit = decoded(limit);
                 match key.strip_suffix("/boost") {
                     Some(key) if method == Method::POST => {
                         let body = body_of(session).await;
-                        Self::here(self.boost(&limit, &decoded(key), &body))
+                        self.boost(&limit, &decoded(key), &body).await
                     }
                     Some(key) if method == Method::DELETE => {
-                        Self::here(self.unboost(&limit, &decoded(key)))
+                        self.unboost(&limit, &decoded(key)).await
                     }
-                    None if reads => Self::here(self.standing(&limit, &decoded(key))),
-                    None if method == Method::DELETE => {
-                        Self::here(self.reset(&limit, &decoded(key)))
-                    }
-                    _ => Reply::not_found(),
+                    None if reads => self.standing(&limit, &decoded(key)).await,
+                    None if method == Method::DELETE => self.reset(&limit, &decoded(key)).await,
+                    _ => Err(Reply::not_found()),
                 }
+                .unwrap_or_else(|reply| reply)
             }
             _ => Reply::not_found(),
         }
-    }
-
-    /// What is looked at or changed is in this process, or the answer says that it is not.
-    fn here(reply: Result<Reply, Moved>) -> Reply {
-        reply.unwrap_or_else(|Moved| Reply::moved())
     }
 
     fn knows(&self, authorization: Option<&http::HeaderValue>) -> bool {
@@ -191,7 +188,7 @@ impl Admin {
         given.is_some_and(|given| secret::same(given, token.expose().as_bytes()))
     }
 
-    fn metrics(&self) -> Reply {
+    async fn metrics(&self) -> Reply {
         let fill = self.parts.store.fill();
         let metrics = &self.parts.metrics;
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
@@ -199,9 +196,16 @@ impl Admin {
         metrics.strangers.set(count(fill.strangers));
         metrics.overflowed.inc_by(fill.overflowed.saturating_sub(metrics.overflowed.get()));
         metrics.held_bytes.set(i64::try_from(self.parts.room.taken()).unwrap_or(i64::MAX));
-        let force = self.parts.force.load();
+        let force = self.parts.force.load_full();
         let remembered = force.verifier.as_ref().map_or(0, |verifier| verifier.remembered());
         metrics.tokens_remembered.set(i64::try_from(remembered).unwrap_or(i64::MAX));
+        if let Some(lookups) = &force.lookups {
+            let fill = lookups.fill().await;
+            for (kind, entries) in ["known", "unknown"].into_iter().zip(fill) {
+                let entries = i64::try_from(entries).unwrap_or(i64::MAX);
+                metrics.directory_entries.with_label_values(&[kind]).set(entries);
+            }
+        }
         let body = metrics.text();
         Reply { status: 200, media_type: "text/plain; version=0.0.4; charset=utf-8", body }
     }
@@ -260,8 +264,8 @@ impl Admin {
         }
     }
 
-    fn standing(&self, limit: &str, key: &str) -> Result<Reply, Moved> {
-        let Some(ask) = self.ask(limit, key) else { return Ok(Reply::unknown_limit(limit, key)) };
+    async fn standing(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
+        let ask = self.ask(limit, key).await?;
         let now = self.parts.clock.now();
         let standing = self.parts.store.standing(&ask, now.tick)?;
         let boost = self.parts.boosts.of(ask.key, now.tick);
@@ -276,26 +280,26 @@ impl Admin {
         })))
     }
 
-    fn reset(&self, limit: &str, key: &str) -> Result<Reply, Moved> {
-        let Some(ask) = self.ask(limit, key) else { return Ok(Reply::unknown_limit(limit, key)) };
+    async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
+        let ask = self.ask(limit, key).await?;
         self.parts.store.reset(ask.key)?;
         logging::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
-        self.standing(limit, key)
+        self.standing(limit, key).await
     }
 
-    fn boost(&self, limit: &str, key: &str, body: &[u8]) -> Result<Reply, Moved> {
-        let Some(ask) = self.ask(limit, key) else { return Ok(Reply::unknown_limit(limit, key)) };
+    async fn boost(&self, limit: &str, key: &str, body: &[u8]) -> Result<Reply, Reply> {
+        let ask = self.ask(limit, key).await?;
         let (quota, ttl) = match boosted(ask.lasting, body) {
             Ok(boost) => boost,
-            Err(detail) => return Ok(Reply::problem(422, "boost", "Not a boost", detail)),
+            Err(detail) => return Err(Reply::problem(422, "boost", "Not a boost", detail)),
         };
         let now = self.parts.clock.now().tick;
         match self.parts.boosts.set(ask.key, Boost { quota, until: now.plus(ttl) }, now) {
             Ok(()) => {}
-            Err(Unset::Moved(moved)) => return Err(moved),
+            Err(Unset::Moved(moved)) => return Err(moved.into()),
             Err(Unset::TooMany) => {
                 let detail = "There are too many boosts. A plan or the directory lasts longer.";
-                return Ok(Reply::problem(409, "too-many-boosts", "Too many boosts", detail));
+                return Err(Reply::problem(409, "too-many-boosts", "Too many boosts", detail));
             }
         }
         let fields = [
@@ -305,21 +309,21 @@ impl Admin {
             ("seconds", json!(ttl.as_secs_f64())),
         ];
         logging::event(Level::Info, "limit boosted", &fields);
-        self.standing(limit, key)
+        self.standing(limit, key).await
     }
 
-    fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Moved> {
-        let Some(ask) = self.ask(limit, key) else { return Ok(Reply::unknown_limit(limit, key)) };
+    async fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
+        let ask = self.ask(limit, key).await?;
         self.parts.boosts.clear(ask.key)?;
         logging::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
-        self.standing(limit, key)
+        self.standing(limit, key).await
     }
+}
 
-    /// The question that `limit` would ask about `key` now.
-    fn ask(&self, limit: &str, key: &str) -> Option<Ask> {
-        let mut ask = self.parts.force.load().rules.ask(limit, key)?;
-        self.parts.boosts.apply(std::slice::from_mut(&mut ask), self.parts.clock.now().tick);
-        Some(ask)
+/// What is looked at or changed is in another process by now, and the answer says so.
+impl From<Moved> for Reply {
+    fn from(_: Moved) -> Self {
+        Self::moved()
     }
 }
 

@@ -228,7 +228,7 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
         (rules, origin) = config.load(seeds.keys).map_err(RunError::Configuration)?;
     }
     let metrics = Arc::new(Metrics::new());
-    let force = Force::new(rules, origin, None, &metrics);
+    let force = Force::new(rules, origin, None, &metrics, &clock);
     let parts = Arc::new(Parts::new(clock, config, force, seeds, metrics, connections_max));
     parts.mark_applied();
     if let Some(earlier) = earlier {

@@ -5,6 +5,7 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -16,8 +17,10 @@ use weir_common::time::Clock;
 use crate::app::{self, RunError, Surroundings};
 use crate::client::{self, Request};
 use crate::explain::explain;
-use crate::force::Config;
+use crate::force::{Config, Force};
+use crate::identify::{Known, Names};
 use crate::limit::key::Seed;
+use crate::lookups::Unsure;
 use crate::settings;
 
 /// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
@@ -152,11 +155,15 @@ impl Command {
                 Err(mistakes) => fail(EXIT_USAGE, &RunError::Configuration(mistakes).to_string()),
             },
             Action::Explain(asked) => match asked.config.config().load(Seed::new([0; 16])) {
-                Ok((rules, _)) => match explain(&rules, &asked) {
-                    Ok(explained) if asked.json => print(&format!("{:#}", explained.json())),
-                    Ok(explained) => print(&explained.to_string()),
-                    Err(why) => fail(EXIT_USAGE, &why),
-                },
+                Ok((rules, origin)) => {
+                    let clock = Clock::system();
+                    let force = Force::new(rules, origin, None, &Arc::default(), &clock);
+                    match explain(&force.rules, &asked, |names| look_up(&force, names, &clock)) {
+                        Ok(explained) if asked.json => print(&format!("{:#}", explained.json())),
+                        Ok(explained) => print(&explained.to_string()),
+                        Err(why) => fail(EXIT_USAGE, &why),
+                    }
+                }
                 Err(mistakes) => fail(EXIT_USAGE, &RunError::Configuration(mistakes).to_string()),
             },
             Action::Limits(limits) => {
@@ -177,6 +184,12 @@ impl Command {
             }
         }
     }
+}
+
+/// What the directory says of `names`, where it is one that is asked.
+fn look_up(force: &Force, names: &Names<'_>, clock: &Clock) -> Result<Option<Known>, Unsure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|_| Unsure)?.block_on(force.known(names, clock.now().tick))
 }
 
 impl From {

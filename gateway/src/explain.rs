@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use weir_common::reader::shown;
 
 use crate::command::Explain;
-use crate::identify::{Identity, client_address};
+use crate::identify::{Identity, Known, Names, client_address};
 use crate::limit::Quota;
+use crate::lookups::Unsure;
 use crate::refuse::Refusal;
 use crate::rules::{Charges, NoWay, Rules, Source, Way};
 use crate::settings::Settings;
@@ -22,8 +23,13 @@ pub struct Explained {
     facts: Vec<(&'static str, Value)>,
 }
 
-/// Asks the rules about a request. An error says what is wrong with the question.
-pub fn explain(rules: &Rules, asked: &Explain) -> Result<Explained, String> {
+/// Asks the rules about a request, and `directory` whom it names, where that is not a file. An
+/// error says what is wrong with the question.
+pub fn explain(
+    rules: &Rules,
+    asked: &Explain,
+    directory: impl FnOnce(&Names<'_>) -> Result<Option<Known>, Unsure>,
+) -> Result<Explained, String> {
     let method: Method =
         asked.method.parse().map_err(|_| format!("`{}` is not a method", asked.method))?;
     let (host, target_text) = split(&asked.url)?;
@@ -57,7 +63,10 @@ pub fn explain(rules: &Rules, asked: &Explain) -> Result<Explained, String> {
         }
         Err(NoWay::Malformed(why)) => return Ok(refused(Refusal::Malformed(why))),
     };
-    let identity = rules.identify(&way.names);
+    let Ok(known) = directory(&way.names) else {
+        return Ok(refused(Refusal::DirectoryUnavailable));
+    };
+    let identity = rules.identify(&way.names, known.as_ref());
     let charges = rules.charges(way.route, &identity, client);
     Ok(Explained { facts: facts(rules, &way, &identity, &charges, &client.to_string()) })
 }

@@ -20,15 +20,19 @@ use serde_json::Value;
 use weir_common::directory::Directory;
 use weir_common::files::{self, unreadable, whole};
 use weir_common::reader::{At, Document, Mistake, Reading};
+use weir_common::time::{Clock, Tick};
 
 use crate::caller::{self, Verifier};
-use crate::identify::Tenants;
+use crate::identify::{Known, Names, Tenants};
 use crate::inquire;
 use crate::limit::Quota;
 use crate::limit::key::Seed;
+use crate::lookups::caller::Caller;
+use crate::lookups::directory::Directory as Asked;
+use crate::lookups::{Lookups, Unsure};
 use crate::metrics::{LimitMeter, Metrics, PlaneMeter};
 use crate::rules::{self, Rules};
-use crate::settings::{self, Settings};
+use crate::settings::{self, Settings, Source};
 use crate::tls::{self, Listeners};
 use crate::upstream::Upstream;
 use crate::upstream::credentials::{self, Credentials};
@@ -52,6 +56,8 @@ pub struct Force {
     pub planes: Vec<PlaneMeter>,
     /// The counters of each limit.
     pub limits: Vec<LimitMeter>,
+    /// The directory, where it is one that is asked.
+    pub lookups: Option<Lookups>,
     /// What the configuration was read from: a reload that finds the same has nothing to do.
     pub origin: Origin,
 }
@@ -64,6 +70,8 @@ pub struct Origin {
     /// Of each upstream, in the order of the settings.
     credentials: Vec<Credentials>,
     identity: caller::Files,
+    /// Who is asked, where the directory is no file.
+    asked: Option<Asked>,
     /// Each key's value in force, as given or by default.
     pub effective: Value,
     /// Certificates and keys, as they are shown to clients.
@@ -130,6 +138,12 @@ impl Config {
         let of_upstream = |(_, upstream): &(At<String>, _)| credentials::read(upstream, &document);
         let credentials = settings.upstreams.iter().map(of_upstream).collect();
         let identity = identity_files(&settings.identity, &document);
+        let asked = match &settings.directory.source {
+            Source::Http(lookups) => {
+                Asked::new(lookups).map_err(|(at, why)| document.fault(at, why)).ok()
+            }
+            Source::File(_) => None,
+        };
         let directory_name = path.map_or_else(String::new, |path| path.value);
         let of_directory = Document::new(&directory_name, &directory_text);
         let directory = Directory::read(&of_directory);
@@ -141,6 +155,7 @@ impl Config {
             directory: directory_text,
             credentials,
             identity,
+            asked,
             effective,
             tls,
         };
@@ -196,7 +211,13 @@ fn buckets(rules: &Rules) -> Vec<Quota> {
 impl Force {
     /// Puts rules into force. Servers that `earlier` knows go on as they are.
     #[must_use]
-    pub fn new(rules: Rules, origin: Origin, earlier: Option<&Self>, metrics: &Metrics) -> Self {
+    pub fn new(
+        rules: Rules,
+        origin: Origin,
+        earlier: Option<&Self>,
+        metrics: &Arc<Metrics>,
+        clock: &Clock,
+    ) -> Self {
         let none = Credentials::default();
         let upstream = |(nth, (name, settings)): (usize, &(At<String>, settings::Upstream))| {
             let known =
@@ -214,12 +235,22 @@ impl Force {
         let nothing = Listeners::default();
         let tls = origin.tls.keeping(earlier.map_or(&nothing, |earlier| &earlier.origin.tls));
         metrics.certificate_expires.set(tls.expires().map_or(0.0, |seconds| seconds as f64));
+        let before = earlier.and_then(|earlier| earlier.lookups.as_ref());
+        let lookups = origin.asked.clone();
+        let lookups = lookups.map(|asked| Lookups::new(asked, before, metrics, clock));
         let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
         let of = caller::Origin { settings: of_identity, files: origin.identity.clone() };
         let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
         let verifier = Verifier::new(&rules.settings.identity, of, earlier);
         let origin = Origin { tls, ..origin };
-        Self { rules, upstreams, verifier, planes, limits, origin }
+        Self { rules, upstreams, verifier, planes, limits, lookups, origin }
+    }
+
+    /// What the directory says of `names` to the operator, where it is one that is asked.
+    pub async fn known(&self, names: &Names<'_>, now: Tick) -> Result<Option<Known>, Unsure> {
+        let Some(lookups) = &self.lookups else { return Ok(None) };
+        let operator = Caller { allowance: None, now };
+        lookups.find(&self.rules, names, true, &operator).await.map(Some)
     }
 
     /// What the new settings change that only a restart can.

@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn who_may_try_again_at_once_is_told_so_and_who_may_not_is_not() {
-        let busy = reply(Dialect::Web, &Refusal::NoServer).lines;
+        let busy = reply(Dialect::Web, &Refusal::NoServer { retry_after: 1 }).lines;
         assert!(busy.contains("grpc-status: 14\r\n") && busy.contains("Retry-After: 1\r\n"));
         assert!(busy.contains("grpc-retry-pushback-ms: 1000\r\n"), "{busy}");
         let unknown = reply(Dialect::WebText, &Refusal::UnknownPath).lines;

@@ -36,7 +36,7 @@ pub struct Tenants {
 }
 
 /// One entry of the directory.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Tenant {
     /// Its identifier.
     pub name: Arc<str>,
@@ -48,6 +48,17 @@ pub struct Tenant {
     pub plan: Option<Index>,
     /// Its own values, by limit.
     pub quotas: Vec<(Index, Quota)>,
+}
+
+/// The entries of those whom one request names, as a directory answered that was asked.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// The workspace's.
+    pub workspace: Option<Arc<Tenant>>,
+    /// The organisation's.
+    pub organisation: Option<Arc<Tenant>>,
+    /// The instance's.
+    pub instance: Option<Arc<Tenant>>,
 }
 
 /// Whom a request's target or its token names: identifiers already.
@@ -86,38 +97,96 @@ pub struct Identity<'t> {
 }
 
 impl Tenants {
-    /// Puts together whom a request names. The names are identifiers already.
+    /// Puts together whom a request names.
     #[must_use]
     pub fn identify(&self, seed: &Seed, names: &Names<'_>) -> Identity<'_> {
-        let Names { workspace, organisation, instance, claimed_organisation } = *names;
-        let instance = instance.map(|name| subject(&self.instances, seed, Scope::Instance, name));
-        let of_instance = instance.as_ref().and_then(Subject::parent);
-        let workspace = workspace
-            .or(of_instance)
-            .map(|name| subject(&self.workspaces, seed, Scope::Workspace, name));
-        let of_workspace = workspace.as_ref().and_then(Subject::parent);
-        let organisation = organisation
-            .or(of_workspace)
-            .or(claimed_organisation)
-            .map(|name| subject(&self.organisations, seed, Scope::Organisation, name))
-            .or_else(|| workspace.as_ref().map(|workspace| lone(seed, workspace)));
-        Identity { workspace, organisation, instance }
+        Identity::of(seed, names, |scope, name| match scope {
+            Scope::Workspace => self.workspaces.get(name),
+            Scope::Organisation => self.organisations.get(name),
+            _ => self.instances.get(name),
+        })
     }
+}
 
+impl Known {
+    /// Puts together whom a request names, which is whom these entries were asked for.
+    #[must_use]
+    pub fn identify(&self, seed: &Seed, names: &Names<'_>) -> Identity<'_> {
+        Identity::of(seed, names, |scope, _| match scope {
+            Scope::Workspace => self.workspace.as_deref(),
+            Scope::Organisation => self.organisation.as_deref(),
+            _ => self.instance.as_deref(),
+        })
+    }
+}
+
+impl<'t> Identity<'t> {
+    fn of(
+        seed: &Seed,
+        names: &Names<'_>,
+        find: impl Fn(Scope, &str) -> Option<&'t Tenant>,
+    ) -> Self {
+        let subject = |scope, name: &str| match find(scope, name) {
+            Some(tenant) => Subject::known(tenant),
+            None => {
+                let owner = seed.owner(scope, name.as_bytes());
+                Subject { name: name.into(), owner, tenant: None }
+            }
+        };
+        let instance = names.instance.map(|name| subject(Scope::Instance, name));
+        let of_instance = instance.as_ref().and_then(Subject::parent);
+        let workspace = names.workspace.or(of_instance).map(|name| subject(Scope::Workspace, name));
+        let of_workspace = workspace.as_ref().and_then(Subject::parent);
+        let organisation = names
+            .organisation
+            .or(of_workspace)
+            .or(names.claimed_organisation)
+            .map(|name| subject(Scope::Organisation, name))
+            .or_else(|| workspace.as_ref().map(|workspace| lone(seed, workspace)));
+        Self { workspace, organisation, instance }
+    }
+}
+
+/// Who belongs to whom, by all of a file, or by the entries that were asked for.
+#[derive(Clone, Copy)]
+pub enum Parents<'e> {
+    /// Everybody whom a file knows.
+    File(&'e Tenants),
+    /// Those whom one request names.
+    Asked(&'e Known),
+}
+
+impl<'e> Parents<'e> {
     /// The organisation that the directory gives a workspace to.
     #[must_use]
-    pub fn organisation_of(&self, workspace: &str) -> Option<&str> {
-        self.workspaces.get(workspace)?.parent.as_deref()
+    pub fn organisation_of(self, workspace: &str) -> Option<&'e str> {
+        let tenant = match self {
+            Self::File(tenants) => tenants.workspaces.get(workspace),
+            Self::Asked(known) => known.workspace.as_deref(),
+        };
+        parent_of(tenant, workspace)
     }
 
     /// The workspace that the directory gives an instance to.
     #[must_use]
-    pub fn workspace_of(&self, instance: &str) -> Option<&str> {
-        self.instances.get(instance)?.parent.as_deref()
+    pub fn workspace_of(self, instance: &str) -> Option<&'e str> {
+        let tenant = match self {
+            Self::File(tenants) => tenants.instances.get(instance),
+            Self::Asked(known) => known.instance.as_deref(),
+        };
+        parent_of(tenant, instance)
     }
 }
 
+fn parent_of<'t>(tenant: Option<&'t Tenant>, name: &str) -> Option<&'t str> {
+    tenant.filter(|tenant| &*tenant.name == name)?.parent.as_deref()
+}
+
 impl<'t> Subject<'t> {
+    fn known(tenant: &'t Tenant) -> Self {
+        Self { name: tenant.name.clone(), owner: tenant.owner, tenant: Some(tenant) }
+    }
+
     fn parent(&self) -> Option<&'t str> {
         self.tenant.and_then(|tenant| tenant.parent.as_deref())
     }
@@ -135,22 +204,6 @@ impl<'t> Subject<'t> {
             }
         };
         Self { name: name.into(), owner, tenant: None }
-    }
-}
-
-fn subject<'t>(
-    known: &'t HashMap<Box<str>, Tenant>,
-    seed: &Seed,
-    scope: Scope,
-    name: &str,
-) -> Subject<'t> {
-    match known.get(name) {
-        Some(tenant) => {
-            Subject { name: tenant.name.clone(), owner: tenant.owner, tenant: Some(tenant) }
-        }
-        None => {
-            Subject { name: name.into(), owner: seed.owner(scope, name.as_bytes()), tenant: None }
-        }
     }
 }
 
@@ -265,12 +318,13 @@ mod tests {
     fn a_workspace_without_an_organisation_is_one_of_its_own() {
         let seed = Seed::new([1; 16]);
         let tenants = Tenants::default();
+        let workspace = |name| Names { workspace: Some(name), ..Names::default() };
         let (one, two) = (
-            tenants.identify(&seed, &Names { workspace: Some("ws_a"), ..Names::default() }),
-            tenants.identify(&seed, &Names { workspace: Some("ws_b"), ..Names::default() }),
+            tenants.identify(&seed, &workspace("ws_a")),
+            tenants.identify(&seed, &workspace("ws_b")),
         );
-        let named =
-            tenants.identify(&seed, &Names { organisation: Some("ws_a"), ..Names::default() });
+        let organisation = Names { organisation: Some("ws_a"), ..Names::default() };
+        let named = tenants.identify(&seed, &organisation);
         let owner = |identity: &Identity<'_>| identity.organisation.as_ref().unwrap().owner;
         assert_ne!(owner(&one), owner(&two));
         assert_ne!(owner(&one), owner(&named), "nobody can name itself into another's allowance");

@@ -51,6 +51,9 @@ pub fn client(ca: Option<&str>, timeout: Duration) -> Result<Client, String> {
                 files::read(path.as_ref()).map_err(|why| format!("cannot read `{path}`: {why}"))?;
             let roots = Certificate::from_pem_bundle(text.as_bytes())
                 .map_err(|why| format!("`{path}` holds no certificates: {why}"))?;
+            if roots.is_empty() {
+                return Err(format!("`{path}` holds no certificates"));
+            }
             builder.tls_certs_only(roots)
         }
     };

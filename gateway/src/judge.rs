@@ -1,8 +1,8 @@
 //! Decides about one request: forward it, hold its body first, or refuse it.
 //!
-//! `target`, `route`, `caller`, `identify` and `limit` are asked in this order; what they say is
-//! kept in the exchange. Only `caller` may wait, and `handover` where the states have moved; the
-//! clock is not read.
+//! `target`, `route`, `caller`, `lookups`, `identify` and `limit` are asked in this order; what
+//! they say is kept in the exchange. Only `caller` and `lookups` may wait, and `handover` where
+//! the states have moved; the clock is not read.
 //!
 //! Not here: carrying it out (`proxy`).
 
@@ -14,6 +14,7 @@ use http::uri::Authority;
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use weir_common::decision::Decision;
+use weir_common::time::Tick;
 
 use crate::caller;
 use crate::cors::{Cors, Preflight};
@@ -21,12 +22,15 @@ use crate::exchange::{Exchange, Said};
 use crate::force::Force;
 use crate::handover::{self, Homeless};
 use crate::headers::{self, Named};
-use crate::identify::{Identity, client_address};
+use crate::identify::{Identity, Known, Names, Parents, client_address};
 use crate::limit::Verdict;
+use crate::lookups::Unsure;
+use crate::lookups::caller::Caller;
 use crate::parts::Parts;
 use crate::refuse::Refusal;
 use crate::reply::Reply;
 use crate::rules::{Batch, Charges, NoWay, Way};
+use crate::settings::LimitKey;
 use crate::target::{self, Malformed, Target};
 use crate::upstream::Upstream;
 use crate::wire::Connection;
@@ -80,12 +84,21 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
     exchange.whose.route = Some(way.index);
     let claims = caller::verify(parts, &force, way.route, head, address, exchange.began).await;
     let claims = claims.as_ref().map(Option::as_deref).map_err(Clone::clone);
-    let names = claims.and_then(|claims| caller::agree(&force.rules.tenants, way.names, claims));
-    let (asked, refused) = match names {
-        Ok(names) => {
-            let identity = force.rules.identify(&names);
+    let names = claims.map(|claims| (caller::claimed(way.names, claims), claims));
+    let known = match names {
+        Ok((names, claims)) => {
+            let asked = Sought { address, now: exchange.began.tick };
+            let known = look_up(parts, &force, &way, &names, claims, asked).await;
+            known.map(|known| (names, known))
+        }
+        Err(refusal) => Err(refusal),
+    };
+    let (asked, refused) = match known {
+        Ok((names, known)) => {
+            let identity = force.rules.identify(&names, known.as_ref());
             let asked = ask(parts, &force, exchange, &way, &identity, address);
-            keep(exchange, identity);
+            let guessed = known.is_some() && way.route.exempt;
+            keep(exchange, identity, guessed);
             (asked, None)
         }
         Err(refusal) => (ask_stranger(parts, &force, exchange, address), Some(refusal)),
@@ -104,6 +117,44 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
         (None, Some(batch)) => Next::Hold(batch),
         (None, None) => Next::Forward,
     }
+}
+
+/// On whose behalf the directory is asked, and when.
+struct Sought {
+    address: IpAddr,
+    now: Tick,
+}
+
+/// What the directory says of those whom a request names, where it is one that is asked; a
+/// refusal where its token does not reach them. Where nobody is to be charged whom it could know,
+/// nobody waits for it.
+async fn look_up(
+    parts: &Parts,
+    force: &Force,
+    way: &Way<'_>,
+    names: &Names<'_>,
+    claims: Option<&caller::Claims>,
+    Sought { address, now }: Sought,
+) -> Result<Option<Known>, Refusal> {
+    let rules = &force.rules;
+    let Some(lookups) = &force.lookups else {
+        caller::agree(Parents::File(&rules.tenants), &way.names, claims)?;
+        return Ok(None);
+    };
+    let is_limited_by = |key| rules.is_limited_by(way.route, key);
+    let with_organisation = is_limited_by(LimitKey::Organisation);
+    let tenants = [LimitKey::Workspace, LimitKey::Instance].into_iter().any(is_limited_by);
+    let needed = tenants || with_organisation || caller::needs_directory(&way.names, claims);
+    let known = if needed {
+        let allowance = rules.unknown_names(address);
+        let caller = Caller { allowance: Some((&parts.store, allowance)), now };
+        let known = lookups.find(rules, names, with_organisation, &caller).await;
+        known.map_err(|Unsure| Refusal::DirectoryUnavailable)?
+    } else {
+        Known::default()
+    };
+    caller::agree(Parents::Asked(&known), &way.names, claims)?;
+    Ok(Some(known))
 }
 
 /// Takes note of whom we talk to, and says whether the request line was mended before we saw it.
@@ -321,10 +372,12 @@ fn settle(
     Some(Refusal::RateLimited { resource, told })
 }
 
-fn keep(exchange: &mut Exchange, identity: Identity<'_>) {
+/// Keeps whom a request is for; the organisation only where somebody was asked about it.
+fn keep(exchange: &mut Exchange, identity: Identity<'_>, guessed: bool) {
     let whose = &mut exchange.whose;
     whose.workspace = identity.workspace.map(|subject| subject.name);
-    whose.organisation = identity.organisation.map(|subject| subject.name);
+    let organisation = identity.organisation.filter(|_| !guessed);
+    whose.organisation = organisation.map(|subject| subject.name);
     whose.instance = identity.instance.map(|subject| subject.name);
 }
 

@@ -30,6 +30,8 @@ pub mod route;
 
 pub mod caller;
 
+pub mod lookups;
+
 // core
 pub mod identify;
 

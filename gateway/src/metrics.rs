@@ -35,6 +35,16 @@ metrics! {
     strangers_max: IntGauge = "limit_keys_unknown_max";
     /// Requests that shared a state because there was no room for one of their own.
     overflowed: IntCounter = "limit_overflow_total";
+    /// Questions to the directory: known, unknown, invalid, failed or unanswered.
+    directory_questions: IntCounterVec = "directory_questions_total", "outcome";
+    /// How long the directory took to answer.
+    directory_seconds: Histogram = "directory_question_seconds";
+    /// What is remembered of the directory: entries that are known, and that are unknown.
+    directory_entries: IntGaugeVec = "directory_entries", "kind";
+    /// Times that an entry was used beyond its time, for the directory could not be asked.
+    directory_stale: IntCounter = "directory_stale_total";
+    /// Times that an answer or an entry of the directory could not be used.
+    directory_unusable: IntCounter = "directory_unusable_total";
     /// Bytes of batch bodies that are held back until they are counted.
     held_bytes: IntGauge = "batch_held_bytes";
     /// Connections of clients.

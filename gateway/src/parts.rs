@@ -178,7 +178,8 @@ impl Parts {
         // Servers that are gone must not stay in the metrics; the others are soon asked again.
         self.metrics.upstream_healthy.reset();
         self.metrics.upstream_resting.reset();
-        self.force.store(Arc::new(Force::new(rules, origin, Some(&earlier), &self.metrics)));
+        let force = Force::new(rules, origin, Some(&earlier), &self.metrics, &self.clock);
+        self.force.store(Arc::new(force));
         self.keys_wanted.notify_one();
         self.mark_applied();
         Reload::Applied

@@ -22,14 +22,15 @@ use arrayvec::ArrayVec;
 use http::Method;
 
 use crate::cors::Cors;
-use crate::identify::{Identity, LONE, Names, Subject, Tenant, Tenants};
+use crate::identify::{Identity, Known, LONE, Names, Subject, Tenant, Tenants};
 use crate::limit::key::{Key, LimitTag, Seed};
 use crate::limit::{ASKS_MAX, Ask, Quota};
+use crate::lookups::caller::{UNKNOWN_LIMIT, UNKNOWN_QUOTA};
 use crate::route::{Found, Hosts, Index, Paths, Pattern, segment};
 use crate::settings::{LimitKey, Settings, Unknown};
 use crate::target::{Malformed, Target};
 
-pub use self::check::check;
+pub use self::check::{Entries, check, own_values_refused};
 
 /// What is in force.
 #[derive(Clone)]
@@ -213,10 +214,42 @@ impl Rules {
         self.cors.get(plane.or_else(of_host)?)?.as_ref()
     }
 
-    /// Whom a request could be charged to.
+    /// Whom a request could be charged to, by the entries that were asked for, or else by those
+    /// of the file.
     #[must_use]
-    pub fn identify(&self, names: &Names<'_>) -> Identity<'_> {
-        self.tenants.identify(&self.seed, names)
+    pub fn identify<'r>(&'r self, names: &Names<'_>, known: Option<&'r Known>) -> Identity<'r> {
+        match known {
+            Some(known) => known.identify(&self.seed, names),
+            None => self.tenants.identify(&self.seed, names),
+        }
+    }
+
+    /// What tenants and addresses are found by.
+    #[must_use]
+    pub fn seed(&self) -> &Seed {
+        &self.seed
+    }
+
+    /// How many names that nobody knows an address may still have the directory asked about.
+    #[must_use]
+    pub fn unknown_names(&self, address: IpAddr) -> Ask {
+        let tag = self.seed.limit(UNKNOWN_LIMIT);
+        let subject = Subject::address(&self.seed, address);
+        Ask {
+            key: Key::new(subject.owner, tag),
+            limit: tag,
+            quota: UNKNOWN_QUOTA,
+            lasting: UNKNOWN_QUOTA,
+            enforced: true,
+            known: false,
+        }
+    }
+
+    /// Whether one of a route's limits is kept for somebody of this kind.
+    #[must_use]
+    pub fn is_limited_by(&self, route: &Route, key: LimitKey) -> bool {
+        let mut limits = route.limits.iter().filter_map(|index| self.limits.get(*index));
+        limits.any(|limit| limit.key == key)
     }
 
     /// What a request on this way asks of which limits. Nothing, where the route is exempt.
@@ -311,35 +344,45 @@ impl Rules {
         self.limits.iter().enumerate().find(|(_, limit)| &*limit.name == name)
     }
 
-    /// The question that a limit asks about `name`: a tenant's identifier, or an address.
+    /// Whom `name` names as the key of a limit; nobody where it cannot be one. An address is
+    /// nobody's name.
     #[must_use]
-    pub fn ask(&self, limit_name: &str, name: &str) -> Option<Ask> {
-        let (index, limit) = self.limit(limit_name)?;
-        let tenant = name.strip_prefix(LONE).unwrap_or(name);
-        if limit.key != LimitKey::Address && !weir_common::ids::is_identifier(tenant) {
+    pub fn named<'n>(&self, limit_name: &str, name: &'n str) -> Option<Names<'n>> {
+        let (_, limit) = self.limit(limit_name)?;
+        if limit.key == LimitKey::Address {
+            return Some(Names::default());
+        }
+        let lone = name.strip_prefix(LONE);
+        if !weir_common::ids::is_identifier(lone.unwrap_or(name)) {
             return None;
         }
         let nobody = Names::default();
-        let names = match limit.key {
-            LimitKey::Workspace => Names { workspace: Some(name), ..nobody },
-            LimitKey::Organisation => match name.strip_prefix(LONE) {
-                Some(workspace) => Names { workspace: Some(workspace), ..nobody },
-                None => Names { organisation: Some(name), ..nobody },
-            },
-            LimitKey::Instance => Names { instance: Some(name), ..nobody },
+        Some(match (limit.key, lone) {
+            (LimitKey::Organisation, Some(workspace)) => {
+                Names { workspace: Some(workspace), ..nobody }
+            }
+            (_, Some(_)) => return None,
+            (LimitKey::Workspace, _) => Names { workspace: Some(name), ..nobody },
+            (LimitKey::Organisation, _) => Names { organisation: Some(name), ..nobody },
+            (LimitKey::Instance | LimitKey::Address, _) => Names { instance: Some(name), ..nobody },
+        })
+    }
+
+    /// The question that a limit asks about `name`: an address, or whom `identity` was made of.
+    #[must_use]
+    pub fn ask(&self, limit_name: &str, name: &str, identity: &Identity<'_>) -> Option<Ask> {
+        let (index, limit) = self.limit(limit_name)?;
+        let subject = match limit.key {
+            LimitKey::Workspace => identity.workspace.as_ref(),
+            LimitKey::Organisation => identity.organisation.as_ref(),
+            LimitKey::Instance => identity.instance.as_ref(),
             LimitKey::Address => {
                 let network = name.strip_suffix("/64").unwrap_or(name);
                 let subject = Subject::address(&self.seed, network.parse().ok()?);
                 return Some(ask(limit, &subject, limit.quota));
             }
         };
-        let identity = self.identify(&names);
-        let subject = match limit.key {
-            LimitKey::Workspace => identity.workspace.as_ref(),
-            LimitKey::Organisation => identity.organisation.as_ref(),
-            LimitKey::Instance | LimitKey::Address => identity.instance.as_ref(),
-        };
-        Some(ask(limit, subject?, self.quota(index, limit, &identity)))
+        Some(ask(limit, subject?, self.quota(index, limit, identity)))
     }
 }
 

@@ -144,7 +144,7 @@ pub async fn reload(parts: &Arc<Parts>) -> Reload {
 
 fn stamps(parts: &Parts) -> Vec<Stamp> {
     let force = parts.force.load();
-    let directory = force.rules.settings.directory.path().map(|path| Path::new(&path.value));
+    let directory = force.rules.settings.directory.files().map(|path| Path::new(&path.value));
     let https = &force.rules.settings.server.https;
     let of_tls = https.iter().flat_map(Https::files).map(|file| Path::new(&file.value));
     let upstreams = force.rules.settings.upstreams.iter();

@@ -2,6 +2,7 @@
 
 mod headers;
 mod keys;
+mod lookups;
 
 use std::thread;
 use std::time::Duration;

@@ -18,6 +18,7 @@ pub mod api;
 pub mod authority;
 pub mod client;
 pub mod config;
+pub mod directory;
 pub mod dispatcher;
 pub mod folder;
 pub mod gateway;

@@ -11,7 +11,7 @@
 
 use weir_common::token;
 
-use crate::identify::{Names, Tenants};
+use crate::identify::{Names, Parents};
 use crate::refuse::Refusal;
 
 /// What a verified token says of whoever carries it.
@@ -33,39 +33,50 @@ impl Claims {
         self.organisations.as_deref().is_some_and(|all| has(all, name))
     }
 
-    fn reaches(&self, workspace: &str, tenants: &Tenants) -> bool {
+    fn reaches(&self, workspace: &str, directory: Parents<'_>) -> bool {
         match &self.workspaces {
             Some(all) => has(all, workspace),
             None => {
-                tenants.organisation_of(workspace).is_some_and(|own| self.has_organisation(own))
+                directory.organisation_of(workspace).is_some_and(|own| self.has_organisation(own))
             }
         }
     }
 }
 
-/// Whom a request is for, by its target and by what its token says; a refusal where the two
-/// contradict each other.
-pub fn agree<'n>(
-    tenants: &Tenants,
-    names: Names<'n>,
-    claims: Option<&'n Claims>,
-) -> Result<Names<'n>, Refusal> {
-    let Some(claims) = claims else { return Ok(names) };
-    // Nobody can be shown to own an instance that the directory does not know.
-    let owner = names.instance.map(|instance| tenants.workspace_of(instance).unwrap_or_default());
-    let reached = [names.workspace, owner].into_iter().flatten();
-    let mut foreign = reached.map(|workspace| !claims.reaches(workspace, tenants));
-    let other = names.organisation.is_some_and(|name| !claims.has_organisation(name));
-    if other || foreign.any(|foreign| foreign) {
-        return Err(Refusal::ForeignToken);
-    }
+/// Whom a request is for, by its target and by what its token says.
+#[must_use]
+pub fn claimed<'n>(names: Names<'n>, claims: Option<&'n Claims>) -> Names<'n> {
+    let Some(claims) = claims else { return names };
     let named = names.workspace.or(names.organisation).or(names.instance).is_some();
     let claimed = lone(claims.workspaces.as_deref()).filter(|_| !named);
-    Ok(Names {
+    Names {
         workspace: names.workspace.or(claimed),
         claimed_organisation: lone(claims.organisations.as_deref()),
         ..names
-    })
+    }
+}
+
+/// Whether it has to be known who belongs to whom before it can be said what a token reaches.
+#[must_use]
+pub fn needs_directory(names: &Names<'_>, claims: Option<&Claims>) -> bool {
+    let by_organisation =
+        |claims: &Claims| claims.workspaces.is_none() && names.workspace.is_some();
+    claims.is_some_and(|claims| by_organisation(claims) || names.instance.is_some())
+}
+
+/// Refuses a request whose target names somebody whom its token does not reach.
+pub fn agree(
+    directory: Parents<'_>,
+    names: &Names<'_>,
+    claims: Option<&Claims>,
+) -> Result<(), Refusal> {
+    let Some(claims) = claims else { return Ok(()) };
+    // Nobody can be shown to own an instance that the directory does not know.
+    let owner = names.instance.map(|instance| directory.workspace_of(instance).unwrap_or_default());
+    let reached = [names.workspace, owner].into_iter().flatten();
+    let mut foreign = reached.map(|workspace| !claims.reaches(workspace, directory));
+    let other = names.organisation.is_some_and(|name| !claims.has_organisation(name));
+    if other || foreign.any(|foreign| foreign) { Err(Refusal::ForeignToken) } else { Ok(()) }
 }
 
 fn has(all: &[Box<str>], name: &str) -> bool {
@@ -83,7 +94,7 @@ fn lone(all: Option<&[Box<str>]>) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identify::Tenant;
+    use crate::identify::{Tenant, Tenants};
     use crate::limit::key::{Scope, Seed};
 
     /// ws_a and ws_b belong to org_1, ws_c to org_2, ws_d to nobody; in_a is ws_a's, in_x nobody's.
@@ -126,7 +137,8 @@ mod tests {
         let names = Names { workspace, organisation, instance, claimed_organisation: None };
         let [workspaces, organisations] = claims.map(list);
         let claims = Claims { workspaces, organisations };
-        let agreed = agree(&tenants(), names, Some(&claims));
+        let agreed = agree(Parents::File(&tenants()), &names, Some(&claims))
+            .map(|()| claimed(names, Some(&claims)));
         let makes = makes.ok_or(Refusal::ForeignToken).map(|[workspace, organisation]| Names {
             workspace: named(workspace),
             claimed_organisation: named(organisation),
@@ -202,6 +214,7 @@ mod tests {
     #[test]
     fn without_a_token_what_is_named_is_believed() {
         let names = Names { workspace: Some("ws_a"), ..Names::default() };
-        assert_eq!(agree(&tenants(), names, None), Ok(names));
+        assert_eq!(agree(Parents::File(&tenants()), &names, None), Ok(()));
+        assert_eq!(claimed(names, None), names);
     }
 }

@@ -3,12 +3,13 @@
 //! Every mistake is left in the document it stands in; the rules of a document with mistakes are
 //! there to find more of them, and are never put into force.
 
+mod asked;
 mod cors;
 mod identity;
 mod tenants;
 
 use http::Method;
-use weir_common::directory::{Directory, Values, is_host};
+use weir_common::directory::{Directory, Instance, Values, is_host};
 use weir_common::reader::{At, Document, suggestion};
 use weir_common::{bucket, rolling};
 
@@ -16,7 +17,9 @@ use super::{Batch, Limit, Plan, Route, Rules};
 use crate::limit::key::Seed;
 use crate::limit::{ASKS_MAX, Quota};
 use crate::route::{Hosts, Index, Paths, Pattern};
-use crate::settings::{self, LimitKey, Settings, Unknown};
+use crate::settings::{self, LimitKey, Settings, Source, Unknown};
+
+pub use self::tenants::{Entries, own_values_refused};
 
 /// Makes rules of what was read from `document` and from `of_directory`.
 #[must_use]
@@ -38,6 +41,7 @@ pub fn check(
     let cors = checker.cors();
     checker.server();
     checker.identity();
+    checker.lookups();
     Rules { settings, routes, limits, plans, tenants, cors, hosts, paths, unknown_limits, seed }
 }
 
@@ -70,39 +74,9 @@ impl Checker<'_> {
         let plan = |(name, plan): &(At<String>, settings::Plan)| Plan {
             name: name.value.clone(),
             per_instance_limits: plan.per_instance_limits,
-            quotas: self.quotas(self.document, &plan.limits, limits, None),
+            quotas: quotas(self.document, &plan.limits, limits, None),
         };
         self.settings.plans.iter().map(plan).collect()
-    }
-
-    /// A plan's or a tenant's own values, put onto the limits they name.
-    fn quotas(
-        &self,
-        document: &Document,
-        values: &[(At<String>, Values)],
-        limits: &[Limit],
-        key: Option<LimitKey>,
-    ) -> Vec<(Index, Quota)> {
-        let mut quotas = Vec::new();
-        for (name, values) in values {
-            let Some(index) = lookup(document, name, "limit", names(limits, |limit| &limit.name))
-            else {
-                continue;
-            };
-            let Some(limit) = limits.get(index) else { continue };
-            if key.is_some_and(|key| key != limit.key) {
-                document.fault(
-                    name.at,
-                    format!("limit `{}` is not kept for what stands here", limit.name),
-                );
-            }
-            match with_values(limit.quota, *values) {
-                Some(quota) => quotas.push((index, quota)),
-                None => document
-                    .fault(name.at, format!("limit `{}` has {}", limit.name, takes(limit.quota))),
-            }
-        }
-        quotas
     }
 
     fn routes(&self, limits: &[Limit]) -> Vec<Route> {
@@ -173,8 +147,9 @@ impl Checker<'_> {
         needs_token: bool,
     ) {
         let names_instance = self.names_instance(plane);
+        let has_workspace = |instance: &Instance| instance.workspace.is_some();
         let by_instance =
-            names_instance && self.directory.instances.values().any(|i| i.workspace.is_some());
+            names_instance && (self.asks() || self.directory.instances.values().any(has_workspace));
         let workspace = pattern.workspace_at.is_some() || by_instance || needs_token;
         let (found, what) = match key {
             Some(LimitKey::Workspace) => (workspace, "workspace: the path needs {workspace}"),
@@ -191,6 +166,11 @@ impl Checker<'_> {
             self.document
                 .fault(limit.at, format!("limit `{}` could never find its {what}", limit.value));
         }
+    }
+
+    /// Whether tenants are asked for, and none is known before.
+    fn asks(&self) -> bool {
+        matches!(self.settings.directory.source, Source::Http(_))
     }
 
     /// Whether a plane's hosts name instances.
@@ -215,9 +195,10 @@ impl Checker<'_> {
             };
             keys().any(|key| (by_address && key != LimitKey::Address) || by_instance(key))
         };
-        // Without a token that holds a request is charged to its address.
+        // Without a token that holds a request is charged to its address, and so is whoever the
+        // directory cannot be asked about.
         let may_be_strange = |route: &Route| route.needs_token || may_lack_tenant(route);
-        if !routes.iter().any(may_be_strange) {
+        if !self.asks() && !routes.iter().any(may_be_strange) {
             return Vec::new();
         }
         let mut found = Vec::new();
@@ -323,6 +304,33 @@ impl Checker<'_> {
             }
         }
     }
+}
+
+/// A plan's or a tenant's own values, put onto the limits they name.
+fn quotas(
+    document: &Document,
+    values: &[(At<String>, Values)],
+    limits: &[Limit],
+    key: Option<LimitKey>,
+) -> Vec<(Index, Quota)> {
+    let mut quotas = Vec::new();
+    for (name, values) in values {
+        let Some(index) = lookup(document, name, "limit", names(limits, |limit| &limit.name))
+        else {
+            continue;
+        };
+        let Some(limit) = limits.get(index) else { continue };
+        if key.is_some_and(|key| key != limit.key) {
+            document
+                .fault(name.at, format!("limit `{}` is not kept for what stands here", limit.name));
+        }
+        match with_values(limit.quota, *values) {
+            Some(quota) => quotas.push((index, quota)),
+            None => document
+                .fault(name.at, format!("limit `{}` has {}", limit.name, takes(limit.quota))),
+        }
+    }
+    quotas
 }
 
 fn names<T>(all: &[T], name: impl Fn(&T) -> &str) -> Vec<&str> {

@@ -26,6 +26,15 @@ impl DirectorySource {
             Source::Http(_) => None,
         }
     }
+
+    /// Every file that it is made of.
+    pub fn files(&self) -> impl Iterator<Item = &At<String>> {
+        let files = match &self.source {
+            Source::File(path) => [Some(path), None],
+            Source::Http(lookups) => [lookups.token_file.as_ref(), lookups.ca.as_ref()],
+        };
+        files.into_iter().flatten()
+    }
 }
 
 /// Where the directory is.
@@ -78,6 +87,14 @@ pub(super) fn directory(table: &mut Table<'_>) -> DirectorySource {
     );
     let at = table.at();
     let path = table.text("path", "The file, from the directory the program runs in.");
+    if let Some(path) = path.as_ref().filter(|_| over_http) {
+        // Whoever leaves it there may think that its domains are still served.
+        table.fault_at(
+            path.at,
+            "`path` is of source = \"file\"; over http instances have no domains of their own: \
+             name those in the hosts of a plane",
+        );
+    }
     if !over_http {
         table.set_default("path", PATH.into());
     }
@@ -112,10 +129,15 @@ fn lookups(table: &mut Table<'_>, over_http: bool) -> Option<Lookups> {
         table.need("url");
     }
     let url = table.text("url", "http: what GET {url}/workspaces/{id} begins with.");
+    let token_file = table.text("token_file", "http: a file with a bearer token for it.");
+    let ca = table.text("ca", "http: a PEM file of the root that its certificate has.");
+    for idle in [&url, &token_file, &ca].into_iter().flatten().filter(|_| !over_http) {
+        table.fault_at(idle.at, "this is of source = \"http\"");
+    }
     let lookups = Lookups {
         url: url.unwrap_or(At { value: String::new(), at: table.at() }),
-        token_file: table.text("token_file", "http: a file with a bearer token for it."),
-        ca: table.text("ca", "http: a PEM file of the root that its certificate has."),
+        token_file,
+        ca,
         timeout: table.span_or("timeout", WAIT, seconds(1), "http: how long it may take."),
         ttl: table.span_or("ttl", WAIT, seconds(60), "http: how long an entry is good for."),
         negative_ttl: table.span_or(

@@ -1,0 +1,47 @@
+//! What an operator asks about one tenant has to be asked of its directory, where that is not a
+//! file.
+
+use log::Level;
+use serde_json::json;
+use weir_common::ids::is_identifier;
+use weir_common::logging;
+
+use super::{Admin, Reply};
+use crate::limit::Ask;
+use crate::lookups::Unsure;
+use crate::lookups::answer::Kind;
+
+impl Admin {
+    /// The question that `limit` would ask about `key` now; or why there is none.
+    pub(super) async fn ask(&self, limit: &str, key: &str) -> Result<Ask, Reply> {
+        let unknown = || Reply::unknown_limit(limit, key);
+        let force = self.parts.force.load_full();
+        let names = force.rules.named(limit, key).ok_or_else(unknown)?;
+        let now = self.parts.clock.now().tick;
+        let known = force.known(&names, now).await.map_err(|Unsure| {
+            let detail = "The directory cannot be asked; see the log and directory_* metrics.";
+            Reply::problem(503, "directory-unavailable", "Tenants cannot be looked up now", detail)
+        })?;
+        let identity = force.rules.identify(&names, known.as_ref());
+        let mut ask = force.rules.ask(limit, key, &identity).ok_or_else(unknown)?;
+        self.parts.boosts.apply(std::slice::from_mut(&mut ask), now);
+        Ok(ask)
+    }
+
+    /// Has the directory asked anew about one tenant, as `workspaces/ws_acme`.
+    pub(super) async fn forget(&self, which: &str) -> Reply {
+        let force = self.parts.force.load_full();
+        let Some(lookups) = &force.lookups else {
+            let detail = "The directory is a file: it is read again when it changes.";
+            return Reply::problem(409, "directory-file", "Nothing to forget", detail);
+        };
+        let found = which.split_once('/').and_then(|(kind, name)| {
+            let kind = Kind::ALL.into_iter().find(|known| known.plural() == kind)?;
+            is_identifier(name).then_some((kind, name))
+        });
+        let Some((kind, name)) = found else { return Reply::not_found() };
+        lookups.forget(&force.rules, kind, name).await;
+        logging::event(Level::Info, "directory entry forgotten", &[("entry", json!(which))]);
+        Reply::json(&json!({"forgotten": which}))
+    }
+}

@@ -1,0 +1,270 @@
+//! Reads what a directory answers about one tenant.
+//!
+//! The entries are those of the directory file, as JSON. Members that nobody here knows are left
+//! alone, so that a directory can say more to others; what is known has its type, and `null` is
+//! the same as not said. Every mistake of an answer is reported at once.
+//!
+//! Not here: whether its plan and its limits are those of the settings (`rules::check`).
+
+use serde_json::{Map, Value};
+use weir_common::directory::{Instance, Organisation, Values, Workspace};
+use weir_common::ids::is_identifier;
+use weir_common::reader::{At, Document};
+use weir_common::{bucket, rolling};
+
+use crate::limit::key::Scope;
+
+/// What of an answer's mistakes is told: it may quote whatever the answer holds.
+const FAULT_CHARS_MAX: usize = 300;
+
+/// Of what kind a tenant is: what is asked about it, and what comes back, go by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An organisation.
+    Organisation,
+    /// A workspace.
+    Workspace,
+    /// An instance.
+    Instance,
+}
+
+/// An entry as it was answered, with nothing looked up in it: it outlives a reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Raw {
+    /// An organisation's.
+    Organisation(Organisation),
+    /// A workspace's.
+    Workspace(Workspace),
+    /// An instance's.
+    Instance(Instance),
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Organisation, Self::Workspace, Self::Instance];
+
+    /// What it is called in a path.
+    #[must_use]
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Organisation => "organisations",
+            Self::Workspace => "workspaces",
+            Self::Instance => "instances",
+        }
+    }
+
+    /// What its states are kept for.
+    #[must_use]
+    pub fn scope(self) -> Scope {
+        match self {
+            Self::Organisation => Scope::Organisation,
+            Self::Workspace => Scope::Workspace,
+            Self::Instance => Scope::Instance,
+        }
+    }
+
+    /// An entry that says nothing of it but that it is there.
+    #[must_use]
+    pub fn bare(self) -> Raw {
+        match self {
+            Self::Organisation => Raw::Organisation(Organisation::default()),
+            Self::Workspace => Raw::Workspace(Workspace::default()),
+            Self::Instance => Raw::Instance(Instance::default()),
+        }
+    }
+}
+
+/// Reads an answer, or says everything that is wrong with it.
+pub fn read(kind: Kind, body: &[u8]) -> Result<Raw, String> {
+    let value: Value =
+        serde_json::from_slice(body).map_err(|why| format!("the answer is not JSON: {why}"))?;
+    let Value::Object(members) = value else {
+        return Err("the answer is not an object".to_owned());
+    };
+    let document = Document::new("", "");
+    let members = Members { members: &members, document: &document };
+    let raw = match kind {
+        Kind::Organisation => {
+            Raw::Organisation(Organisation { plan: members.text("plan"), limits: members.limits() })
+        }
+        Kind::Workspace => Raw::Workspace(Workspace {
+            organisation: members.name("organisation"),
+            plan: members.text("plan"),
+            owners: Vec::new(),
+            limits: members.limits(),
+        }),
+        Kind::Instance => Raw::Instance(Instance {
+            workspace: members.name("workspace"),
+            domains: Vec::new(),
+            limits: members.limits(),
+        }),
+    };
+    faults(&document).map_or(Ok(raw), Err)
+}
+
+/// All that was found wrong, in one line of bounded length.
+#[must_use]
+pub fn faults(document: &Document) -> Option<String> {
+    let mistakes = document.mistakes();
+    let texts: Vec<&str> = mistakes.iter().map(|mistake| mistake.message.as_str()).collect();
+    let text = texts.join("; ");
+    (!texts.is_empty()).then(|| text.chars().take(FAULT_CHARS_MAX).collect())
+}
+
+struct Members<'a> {
+    members: &'a Map<String, Value>,
+    document: &'a Document,
+}
+
+impl Members<'_> {
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.members.get(key).filter(|value| !value.is_null())
+    }
+
+    fn fault(&self, text: String) {
+        self.document.fault(0, text);
+    }
+
+    fn text(&self, key: &str) -> Option<At<String>> {
+        match self.get(key)? {
+            Value::String(text) => Some(At { value: text.clone(), at: 0 }),
+            other => {
+                self.fault(format!("{key} must be text, not {}", kind_of(other)));
+                None
+            }
+        }
+    }
+
+    /// The identifier of another entry, which is asked about in turn.
+    fn name(&self, key: &str) -> Option<At<String>> {
+        let name = self.text(key)?;
+        if !is_identifier(&name.value) {
+            self.fault(format!("{key} is no identifier: 1 to 64 of A-Z a-z 0-9 _ -"));
+            return None;
+        }
+        Some(name)
+    }
+
+    fn limits(&self) -> Vec<(At<String>, Values)> {
+        let limits = match self.get("limits") {
+            None => return Vec::new(),
+            Some(Value::Object(limits)) => limits,
+            Some(other) => {
+                self.fault(format!("limits must be an object, not {}", kind_of(other)));
+                return Vec::new();
+            }
+        };
+        let values = |(name, values): (&String, &Value)| {
+            let name = At { value: name.clone(), at: 0 };
+            (name.clone(), self.values(&name.value, values))
+        };
+        limits.iter().filter(|(_, values)| !values.is_null()).map(values).collect()
+    }
+
+    fn values(&self, limit: &str, values: &Value) -> Values {
+        let Value::Object(members) = values else {
+            self.fault(format!("limits.{limit} must be an object, not {}", kind_of(values)));
+            return Values::default();
+        };
+        let number = |key: &str, most: u32| {
+            let value = members.get(key).filter(|value| !value.is_null())?;
+            let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+            let number = number.filter(|number| (1..=most).contains(number));
+            if number.is_none() {
+                let wanted = format!("a whole number from 1 to {most}");
+                self.fault(format!("limits.{limit}.{key} must be {wanted}"));
+            }
+            number
+        };
+        Values {
+            requests: number("requests", rolling::REQUESTS_MAX),
+            rate: number("rate", bucket::TOKENS_MAX),
+            burst: number("burst", bucket::TOKENS_MAX),
+        }
+    }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(kind: Kind, body: &str, wrong: &[&str]) {
+        let found = read(kind, body.as_bytes());
+        match wrong {
+            [] => assert!(found.is_ok(), "{body}: {found:?}"),
+            _ => {
+                let found = found.err().unwrap_or_default();
+                for text in wrong {
+                    assert!(found.contains(text), "{body}: {found} lacks {text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_is_an_entry_of_the_file_in_json() {
+        let body = r#"{"organisation": "org_a", "plan": "pro", "owners": ["a@b.example"],
+            "limits": {"workspace": {"requests": 7}}}"#;
+        let raw = read(Kind::Workspace, body.as_bytes()).unwrap();
+        let Raw::Workspace(workspace) = raw else { panic!("{raw:?}") };
+        assert_eq!(workspace.organisation.map(|name| name.value).as_deref(), Some("org_a"));
+        assert_eq!(workspace.plan.map(|name| name.value).as_deref(), Some("pro"));
+        assert_eq!(workspace.limits[0].1.requests, Some(7));
+        let raw = read(Kind::Instance, br#"{"workspace": "ws_a"}"#).unwrap();
+        let Raw::Instance(instance) = raw else { panic!("{raw:?}") };
+        assert_eq!(instance.workspace.map(|name| name.value).as_deref(), Some("ws_a"));
+    }
+
+    #[test]
+    fn what_nobody_here_knows_is_left_alone_and_null_says_nothing() {
+        for kind in Kind::ALL {
+            check(kind, "{}", &[]);
+            check(kind, r#"{"name": 7, "created_at": [], "owners": 1, "domains": {}}"#, &[]);
+            check(kind, r#"{"plan": null, "workspace": null, "limits": null}"#, &[]);
+            check(kind, r#"{"limits": {"a": null, "b": {"rate": null, "burst": 1}}}"#, &[]);
+            assert_eq!(read(kind, b"{}"), Ok(kind.bare()));
+        }
+    }
+
+    #[test]
+    fn a_wrong_type_is_a_mistake_and_all_of_them_are_told() {
+        let kind = Kind::Workspace;
+        for body in ["", "[]", "\"x\"", "{", "{}x", "null", "\u{feff}{}"] {
+            check(kind, body, &["the answer is not"]);
+        }
+        check(
+            kind,
+            r#"{"plan": 7, "organisation": "a/b", "limits": {"a": 1, "b": {"rate": -1}}}"#,
+            &[
+                "plan must be text, not a number",
+                "organisation is no identifier",
+                "limits.a must be an object, not a number",
+                "limits.b.rate must be a whole number from 1 to",
+            ],
+        );
+        check(kind, r#"{"limits": []}"#, &["limits must be an object, not a list"]);
+        for number in ["0", "1.5", "-1", "\"7\"", "4294967297", "true", "1e99"] {
+            let body = format!(r#"{{"limits": {{"a": {{"requests": {number}}}}}}}"#);
+            check(kind, &body, &["limits.a.requests must be a whole number"]);
+        }
+    }
+
+    #[test]
+    fn what_is_told_of_mistakes_is_of_bounded_length() {
+        let limits: Vec<String> = (0..2_000).map(|n| format!("\"limit_{n}\": 7")).collect();
+        let body = format!("{{\"limits\": {{{}}}}}", limits.join(","));
+        let told = read(Kind::Workspace, body.as_bytes()).unwrap_err();
+        assert_eq!(told.chars().count(), FAULT_CHARS_MAX);
+    }
+}

@@ -1,0 +1,48 @@
+//! A directory that is asked over HTTP: slow, broken, gone, changing, and asked by strangers.
+
+mod asking;
+mod failing;
+
+use weir_tests::directory::Directory;
+use weir_tests::request::Request;
+use weir_tests::response::Response;
+use weir_tests::world::World;
+
+/// A directory, and a world that asks it.
+struct Asked {
+    directory: Directory,
+    world: World,
+}
+
+impl Asked {
+    /// With these lines more in `[directory]`.
+    #[track_caller]
+    fn with(lines: &str) -> Self {
+        let directory = Directory::start();
+        let world = World::with(|config| directory.within(config, lines));
+        Self { directory, world }
+    }
+
+    /// A call for a workspace.
+    #[track_caller]
+    fn get(&self, workspace: &str) -> Response {
+        self.world.get(&format!("/v1/workspaces/{workspace}/users"))
+    }
+
+    /// What the headers of such a call say is allowed.
+    #[track_caller]
+    fn limit(&self, workspace: &str) -> u64 {
+        self.get(workspace).expect(200).allowance().limit
+    }
+
+    /// The value of a metric, as it stands in the text.
+    #[track_caller]
+    fn metric(&self, name: &str) -> f64 {
+        let text = self.world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().unwrap())
+    }
+}
+
+/// The address that all of a test's clients have.
+const ADDRESS: &str = "127.0.0.1";

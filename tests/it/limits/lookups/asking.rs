@@ -1,0 +1,295 @@
+//! What is asked, how often, and what becomes of the answers.
+
+use std::thread;
+
+use weir_tests::answer::{Answer, Gate};
+use weir_tests::config::Config;
+use weir_tests::directory::Directory;
+use weir_tests::folder::Folder;
+use weir_tests::gateway::{CONFIG, run};
+use weir_tests::request::{Request, data_host};
+use weir_tests::wait;
+use weir_tests::world::World;
+
+use super::super::{at_once, count};
+use super::{ADDRESS, Asked};
+
+/// Entries are good for longer than a test takes, unless it says otherwise.
+const LONG: &str = "ttl = \"1h\"\nnegative_ttl = \"1h\"\ntimeout = \"10s\"";
+
+#[test]
+fn a_tenant_is_asked_for_once_and_judged_as_by_the_file() {
+    let asked = Asked::with(LONG);
+    for _ in 0..3 {
+        assert_eq!(asked.limit("ws_acme"), 60);
+        assert_eq!(asked.limit("ws_special"), 7, "its own, against 600 of its plan");
+        assert_eq!(asked.limit("ws_big"), 600);
+    }
+    let login = Request::get("/login").host(&data_host("in_special"));
+    for _ in 0..3 {
+        assert_eq!(asked.world.call(&login).expect(200).allowance().limit, 9);
+    }
+    assert_eq!(
+        asked.directory.questions(),
+        [
+            "workspaces/ws_acme",
+            "organisations/org_acme",
+            "workspaces/ws_special",
+            "organisations/org_globex",
+            "workspaces/ws_big",
+            "instances/in_special",
+        ]
+    );
+    assert_eq!(asked.world.gateway.used("organisation", "org_globex"), 6);
+    assert_eq!(asked.world.gateway.allowed("workspace", "ws_special"), 7);
+    assert_eq!(asked.metric("weir_gateway_directory_questions_total{outcome=\"known\"}"), 6.0);
+    assert_eq!(asked.metric("weir_gateway_directory_question_seconds_count"), 6.0);
+    assert_eq!(asked.metric("weir_gateway_directory_entries{kind=\"known\"}"), 6.0);
+}
+
+#[test]
+fn a_hundred_requests_at_once_for_one_name_are_one_question() {
+    for workspace in ["ws_acme", "ws_stranger"] {
+        let asked = Asked::with(LONG);
+        let gate = Gate::new();
+        let path = format!("workspaces/{workspace}");
+        let answer = match workspace {
+            "ws_acme" => Answer::ok(r#"{"organisation": "org_acme"}"#),
+            _ => Answer::status(404),
+        };
+        asked.directory.answer(&path, Answer::script().wait(&gate).and(answer));
+        let request = Request::get(&format!("/v1/workspaces/{workspace}/users"));
+        thread::scope(|scope| {
+            let answers = scope.spawn(|| at_once(&asked.world, 100, 1, &request));
+            asked.world.control.assert_untouched();
+            asked.directory.server.wait("the question", |seen| seen.requests.first().map(|_| ()));
+            wait::until("all hundred", || {
+                (asked.metric("weir_gateway_requests_in_flight") >= 100.0).then_some(())
+            });
+            gate.open();
+            let answers = answers.join().unwrap();
+            assert_eq!((count(&answers, 200), count(&answers, 429)), (60, 40), "{workspace}");
+        });
+        assert_eq!(asked.directory.count(&path), 1);
+    }
+}
+
+#[test]
+fn a_change_is_seen_when_an_entry_is_too_old_and_a_removal_too() {
+    let asked = Asked::with("ttl = \"300ms\"\nnegative_ttl = \"300ms\"\ntimeout = \"10s\"");
+    assert_eq!(asked.limit("ws_special"), 7);
+    let changed = r#"{"plan": "enterprise", "limits": {"workspace": {"requests": 5}}}"#;
+    asked.directory.set("workspaces/ws_special", changed);
+    // Whether it still fits or not, it is told how much it is.
+    let seen = |what, limit| {
+        wait::until(what, || (asked.get("ws_special").allowance().limit == limit).then_some(()));
+    };
+    seen("the change", 5);
+    asked.directory.remove("workspaces/ws_special");
+    seen("the removal", 60);
+    asked.directory.set("workspaces/ws_special", changed);
+    seen("the return", 5);
+}
+
+#[test]
+fn an_operator_has_a_change_seen_at_once() {
+    let asked = Asked::with(LONG);
+    assert_eq!(asked.limit("ws_special"), 7);
+    assert_eq!(asked.limit("ws_new"), 60);
+    asked.directory.set("workspaces/ws_special", r#"{"limits": {"workspace": {"requests": 5}}}"#);
+    asked.directory.set("workspaces/ws_new", r#"{"limits": {"workspace": {"requests": 4}}}"#);
+    assert_eq!((asked.limit("ws_special"), asked.limit("ws_new")), (7, 60));
+    for name in ["ws_special", "ws_new"] {
+        let forget = Request::new("POST", &format!("/directory/forget/workspaces/{name}")).body("");
+        let forgotten = asked.world.gateway.ask(&forget).expect(200).json();
+        assert_eq!(forgotten["forgotten"], format!("workspaces/{name}"));
+    }
+    assert_eq!((asked.limit("ws_special"), asked.limit("ws_new")), (5, 4));
+    for wrong in ["tenants/ws_new", "workspaces/a.b", "workspaces"] {
+        let forget = Request::new("POST", &format!("/directory/forget/{wrong}")).body("");
+        asked.world.gateway.ask(&forget).expect(404);
+    }
+    let forget = Request::new("POST", "/directory/forget/workspaces/ws_acme").body("");
+    World::new().gateway.ask(&forget).expect_problem(409);
+}
+
+#[test]
+fn whoever_a_known_entry_names_is_known() {
+    let asked = Asked::with(&format!("{LONG}\nunknown = \"by_address\""));
+    asked.directory.remove("organisations/org_acme");
+    asked.directory.remove("workspaces/ws_acme");
+    asked.directory.set("workspaces/ws_quiet", r#"{"organisation": "org_acme"}"#);
+    let own = Request::get("/v1/organisations/org_acme");
+    let before = asked.world.call(&own).expect(200).allowance();
+    assert_eq!(before.resource, "address", "nobody has named it yet");
+    assert_eq!(asked.get("ws_quiet").expect(200).allowance().resource, "workspace");
+    assert_eq!(asked.world.gateway.used("organisation", "org_acme"), 1);
+    assert_eq!(asked.world.gateway.used("address", ADDRESS), 1);
+    asked.world.get_from("in_acme", "/login").expect(200);
+    assert_eq!(asked.directory.count("organisations/org_acme"), 1, "it was asked already");
+}
+
+#[test]
+fn nobody_is_asked_where_nobody_is_charged() {
+    let asked = Asked::with(LONG);
+    asked.world.get("/healthz").expect(200);
+    asked.world.get("/v1/me").expect(200);
+    asked.world.get_from("in_acme", "/oauth/v2/keys").expect(200);
+    assert_eq!(asked.directory.questions(), [""; 0]);
+    let batch = Request::post("/v1/workspaces/ws_acme/tenants:batch", "[]");
+    asked.world.call(&batch).expect(200);
+    asked.world.get_from("in_acme", "/login").expect(200);
+    assert_eq!(asked.directory.questions(), ["workspaces/ws_acme", "instances/in_acme"]);
+}
+
+#[test]
+fn who_invents_names_has_a_bounded_number_asked_about_and_stops_nobody_else() {
+    let directory = Directory::start();
+    let world = World::with(|config| {
+        let config = config.with("[server]", "trusted_proxies = [\"127.0.0.1\"]");
+        directory.within(config, &format!("{LONG}\nunknown = \"by_address\""))
+    });
+    let asked = Asked { directory, world };
+    assert_eq!(asked.limit("ws_acme"), 60);
+    let from = |address: &str, workspace: &str| {
+        Request::get(&format!("/v1/workspaces/{workspace}/users")).field("X-Forwarded-For", address)
+    };
+    let started = wait::now();
+    thread::scope(|scope| {
+        for thread in 0..20 {
+            let (asked, from) = (&asked, &from);
+            scope.spawn(move || {
+                let mut client = asked.world.client();
+                for number in 0..50 {
+                    let name = format!("ws_invented_{thread}_{number}");
+                    let status = client.call(&from("198.51.100.7", &name)).status;
+                    assert!([200, 429, 503].contains(&status), "{status}");
+                }
+            });
+        }
+    });
+    let invented =
+        asked.directory.questions().iter().filter(|path| path.contains("invented")).count();
+    // 60 at once, one each second, and those that were on their way together with the last.
+    let most = 60 + 8 + usize::try_from(started.elapsed().as_secs()).unwrap() + 1;
+    assert!((60..=most).contains(&invented), "{invented} questions, of 60 to {most}");
+    assert_eq!(asked.world.gateway.used("address", "198.51.100.7"), 60);
+
+    // A tenant that is remembered is served even there, and one that is not, elsewhere.
+    asked.world.call(&from("198.51.100.7", "ws_acme")).expect(200);
+    asked.world.call(&from("198.51.100.8", "ws_quiet")).expect(200);
+}
+
+#[test]
+fn who_calls_for_many_tenants_from_one_address_is_never_refused_for_it() {
+    let asked = Asked::with(&format!("{LONG}\nunknown = \"by_address\""));
+    for number in 0..200 {
+        asked.directory.set(&format!("workspaces/ws_{number}"), "{}");
+    }
+    thread::scope(|scope| {
+        for thread in 0..20 {
+            let asked = &asked;
+            scope.spawn(move || {
+                for number in 0..10 {
+                    asked.get(&format!("ws_{}", thread * 10 + number)).expect(200);
+                }
+            });
+        }
+    });
+    assert_eq!(asked.world.gateway.used("address", ADDRESS), 0);
+}
+
+#[test]
+fn a_reload_keeps_what_is_remembered_unless_the_directory_is_another() {
+    let asked = Asked::with(LONG);
+    assert_eq!((asked.limit("ws_big"), asked.limit("ws_special")), (600, 7));
+    let before = asked.directory.questions().len();
+    // The plans and limits that an entry names have other places then, and so has the section.
+    let config = asked
+        .world
+        .config()
+        .with(
+            "[limits.aaa]",
+            "key = \"workspace\"\nalgorithm = \"token_bucket\"\nrate = 1\nburst = 1",
+        )
+        .with("[plans.aaa]", "")
+        .with("[server]", "body_timeout = \"20s\"\nidle_timeout = \"1234567ms\"");
+    asked.world.gateway.write_config(&config.to_string());
+    asked.world.gateway.reload().expect(200);
+    assert_eq!((asked.limit("ws_big"), asked.limit("ws_special")), (600, 7));
+    assert_eq!(asked.directory.questions().len(), before, "it was asked again");
+
+    asked.world.gateway.write_config(&config.with("[directory]", "ttl = \"2h\"").to_string());
+    asked.world.gateway.reload().expect(200);
+    assert_eq!(asked.limit("ws_special"), 7);
+    assert!(asked.directory.questions().len() > before, "it was not asked again");
+}
+
+#[test]
+fn a_question_carries_the_token_and_a_new_one_is_taken_up() {
+    let folder = Folder::new();
+    let token = folder.write("token", "secret-one\n").display().to_string();
+    let asked = Asked::with(&format!("{LONG}\ntoken_file = \"{token}\""));
+    asked.get("ws_acme").expect(200);
+    let sent = |at: usize| {
+        let head = asked.directory.server.requests()[at].head.clone();
+        head.field("authorization").unwrap_or_default().to_owned()
+    };
+    assert_eq!(sent(0), "Bearer secret-one");
+    folder.write("token", "secret-two\n");
+    asked.world.gateway.reload().expect(200);
+    asked.get("ws_acme").expect(200);
+    assert_eq!(asked.directory.questions().len(), 2, "a new token forgets nothing");
+    asked.get("ws_quiet").expect(200);
+    assert_eq!(sent(2), "Bearer secret-two");
+    let all = asked.world.gateway.log().text() + &asked.world.gateway.access_log().text();
+    assert!(!all.contains("secret-"), "{all}");
+}
+
+#[test]
+fn explain_asks_too() {
+    let directory = Directory::start();
+    let folder = Folder::new();
+    folder.write(CONFIG, &directory.within(Config::default(), LONG).to_string());
+    let url = "http://api.localhost/v1/workspaces/ws_special/users";
+    let explain = || run(&folder, &["explain", "GET", url, "--config", CONFIG]).expect(0).stdout;
+    let said = explain();
+    for word in ["org_globex", "enterprise", "7 requests", "its own, in the directory"] {
+        assert!(said.contains(word), "{word} is not in\n{said}");
+    }
+    directory.server.always(Answer::status(500));
+    let said = explain();
+    assert!(said.contains("503") && said.contains("cannot be looked up"), "{said}");
+}
+
+#[test]
+fn what_is_wrong_with_the_way_to_a_directory_is_a_mistake_with_its_place() {
+    let http = "source = \"http\"\n";
+    for (lines, word) in [
+        ("url = \"directory.example.com\"", "is not a URL"),
+        ("url = \"ftp://127.0.0.1\"", "neither https nor http"),
+        ("url = \"http://directory.example.com\"", "not loopback"),
+        ("url = \"http://127.0.0.1\"\npath = \"directory.toml\"", "no domains of their own"),
+        (
+            "url = \"http://127.0.0.1\"\ntoken_file = \"nowhere\"",
+            "cannot read a token in `nowhere`",
+        ),
+        ("url = \"https://127.0.0.1\"\nca = \"nowhere\"", "cannot read `nowhere`"),
+        ("url = \"https://127.0.0.1\"\nca = \"gateway.toml\"", "gateway.toml"),
+        ("ttl = \"1m\"", "url is missing"),
+    ] {
+        let config = Config::default().without("[directory]");
+        let folder = Folder::new();
+        folder.write(CONFIG, &config.with("[directory]", &format!("{http}{lines}")).to_string());
+        let said = run(&folder, &["check", "--config", CONFIG]).expect(64).said();
+        assert!(said.contains(word), "{lines}: {said}");
+        assert!(said.trim().starts_with("gateway.toml:"), "{said}");
+        assert_eq!(said.trim().lines().count(), 1, "{said}");
+    }
+    let config = Config::default().with("[directory]", "url = \"http://127.0.0.1\"");
+    let folder = Folder::new();
+    folder.write(CONFIG, &config.to_string());
+    folder.write("directory.toml", "");
+    let said = run(&folder, &["check", "--config", CONFIG]).expect(64).said();
+    assert!(said.contains("source = \"http\""), "{said}");
+}

@@ -1,0 +1,90 @@
+//! A directory that is asked over HTTP: knows whom a test has told it of, and can be slow, broken
+//! or gone.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use crate::answer::Answer;
+use crate::config::Config;
+use crate::upstream::{Received, Upstream};
+
+type Entries = Arc<Mutex<HashMap<String, Answer>>>;
+
+/// A directory on a port of its own.
+pub struct Directory {
+    /// What it runs on.
+    pub server: Upstream,
+    entries: Entries,
+}
+
+impl Directory {
+    /// Starts a directory that knows those of [`crate::config::DIRECTORY`].
+    pub fn start() -> Self {
+        let directory = Self { server: Upstream::start(), entries: Entries::default() };
+        for (path, entry) in [
+            ("organisations/org_acme", "{}"),
+            ("organisations/org_globex", "{}"),
+            ("workspaces/ws_acme", r#"{"organisation": "org_acme", "plan": "free"}"#),
+            ("workspaces/ws_quiet", r#"{"organisation": "org_acme", "plan": "free"}"#),
+            ("workspaces/ws_big", r#"{"organisation": "org_globex", "plan": "enterprise"}"#),
+            (
+                "workspaces/ws_special",
+                r#"{"organisation": "org_globex", "plan": "enterprise", "name": "Special",
+                    "owners": ["a@b.example"], "limits": {"workspace": {"requests": 7}}}"#,
+            ),
+            ("instances/in_acme", r#"{"workspace": "ws_acme"}"#),
+            (
+                "instances/in_special",
+                r#"{"workspace": "ws_special", "limits": {"instance": {"rate": 1, "burst": 9}}}"#,
+            ),
+        ] {
+            directory.set(path, entry);
+        }
+        directory.well();
+        directory
+    }
+
+    /// Answers with its entries from now on.
+    pub fn well(&self) {
+        let entries = self.entries.clone();
+        self.server.answer(move |question| {
+            let entry = entries.lock().unwrap().get(&path(question)).cloned();
+            entry.unwrap_or_else(|| Answer::status(404))
+        });
+    }
+
+    /// Says so of an entry, as `workspaces/ws_acme`, from now on.
+    pub fn set(&self, path: &str, entry: &str) {
+        self.answer(path, Answer::ok(entry).field("Content-Type", "application/json"));
+    }
+
+    /// Answers so to a question about an entry from now on.
+    pub fn answer(&self, path: &str, answer: Answer) {
+        self.entries.lock().unwrap().insert(path.to_owned(), answer);
+    }
+
+    /// Knows nothing of an entry from now on.
+    pub fn remove(&self, path: &str) {
+        self.entries.lock().unwrap().remove(path);
+    }
+
+    /// What it was asked about so far, in order.
+    pub fn questions(&self) -> Vec<String> {
+        self.server.look(|seen| seen.requests.iter().map(path).collect())
+    }
+
+    /// How often it was asked about an entry.
+    pub fn count(&self, path: &str) -> usize {
+        self.questions().iter().filter(|question| *question == path).count()
+    }
+
+    /// A configuration that asks this directory, with these lines more in its section.
+    pub fn within(&self, config: Config, lines: &str) -> Config {
+        let url = format!("source = \"http\"\nurl = \"http://{}\"", self.server.address());
+        config.without("[directory]").with("[directory]", &format!("{url}\n{lines}"))
+    }
+}
+
+fn path(question: &Received) -> String {
+    String::from_utf8_lossy(&question.target()).trim_start_matches('/').to_owned()
+}
