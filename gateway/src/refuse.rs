@@ -253,7 +253,13 @@ impl Refusal {
     /// Whether the connection must close after it: what follows on it cannot be trusted.
     #[must_use]
     pub fn closes(&self) -> bool {
-        matches!(self, Self::Malformed(Malformed::Framing) | Self::HeadTooLarge | Self::BodyTimeout)
+        matches!(
+            self,
+            Self::Malformed(Malformed::Framing)
+                | Self::Connect
+                | Self::HeadTooLarge
+                | Self::BodyTimeout
+        )
     }
 }
 

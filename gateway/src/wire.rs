@@ -18,6 +18,7 @@
 //!
 //! Accepting connections (`listen`), deadlines of request bodies (Pingora's, set in `proxy`).
 
+mod allowance;
 mod head;
 mod said;
 mod socket;
@@ -31,7 +32,6 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use pingora_core::protocols::l4::socket::SocketAddr as PingoraAddress;
 use pingora_core::protocols::{SocketDigest, Stream};
@@ -40,23 +40,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use weir_common::time::{Clock, Tick};
 
+pub use self::allowance::Allowance;
 use self::head::{Head, Phase};
 use self::said::{Said, last_words};
 pub use self::socket::Socket;
 use crate::refuse::Refusal;
-
-/// What a connection may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowance {
-    /// A whole request head.
-    pub head_timeout: Duration,
-    /// Bytes of a request head.
-    pub head_bytes_max: u64,
-    /// Without a request.
-    pub idle_timeout: Duration,
-    /// Between two writes that the client takes anything of.
-    pub write_timeout: Duration,
-}
 
 /// A connection.
 pub struct Connection {
@@ -136,6 +124,12 @@ impl Connection {
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Whether the client chose HTTP/2.
+    #[must_use]
+    pub fn is_http2(&self) -> bool {
+        self.is_http2
     }
 
     /// Whether it is TLS.
@@ -364,9 +358,7 @@ impl AsyncWrite for Connection {
         if me.phase() == Phase::Head {
             // No request has been handed to us, so this is Pingora's own answer to what it could
             // not parse. Ours takes its place.
-            let connect = bytes.starts_with(b"HTTP/1.1 405");
-            let refusal = if connect { Refusal::Connect } else { Refusal::NotHttp };
-            me.part_with(&refusal);
+            me.part_with(&Refusal::NotHttp);
             return Poll::Ready(Ok(bytes.len()));
         }
         let said = me.said.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -388,8 +380,11 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_send(cx))?;
-        Pin::new(&mut self.socket).poll_flush(cx)
+        let me = &mut *self;
+        ready!(me.poll_send(cx))?;
+        let flushed = Pin::new(&mut me.socket).poll_flush(cx).map_ok(|()| 0);
+        // What TLS has taken from us waits there for the client, and not for ever either.
+        me.poll_taken(cx, flushed).map_ok(drop)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

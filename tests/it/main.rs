@@ -12,6 +12,7 @@ mod deadlines;
 mod dispatching;
 mod harness;
 mod hostile;
+mod http2;
 mod interleavings;
 mod limits;
 mod operating;

@@ -53,6 +53,17 @@ impl Gateway {
         &self.http
     }
 
+    /// Where tenants connect over TLS.
+    #[track_caller]
+    pub fn https(&self) -> String {
+        self.process.listening("https")
+    }
+
+    /// The memory it really uses, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        self.process.resident_bytes()
+    }
+
     /// Where the operator connects.
     pub fn admin(&self) -> &str {
         &self.admin

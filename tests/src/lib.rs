@@ -19,7 +19,9 @@ pub mod client;
 pub mod config;
 pub mod dispatcher;
 pub mod folder;
+pub mod frames;
 pub mod gateway;
+pub mod http2;
 pub mod lines;
 pub mod mailbox;
 #[cfg(all(feature = "model", not(test)))]
@@ -30,6 +32,7 @@ pub mod real;
 pub mod receiver;
 pub mod request;
 pub mod response;
+pub mod secure;
 pub mod stamp;
 pub mod upstream;
 pub mod wait;
