@@ -70,7 +70,7 @@ const FAULTS_MAX: usize = 1_024;
 const REJECTED_MAX: u32 = 32;
 
 /// How long a client without requests may take to say goodbye.
-const GOODBYE_TIME: Duration = Duration::from_secs(1);
+const GOODBYE_TIME: Duration = Duration::from_secs(2);
 
 /// Serves what comes in, by the protocol that the client chose.
 pub struct Front {
@@ -90,6 +90,7 @@ impl ServerApp for Front {
         let bounds = Bounds {
             preface_timeout: server.head_timeout,
             idle_timeout: server.idle_timeout,
+            goodbye_time: GOODBYE_TIME,
             head_bytes_max: server.caps.head_bytes_max,
             requests_max: server.caps.requests_per_connection_max,
             streams_max: server.caps.streams_max,
@@ -113,6 +114,8 @@ pub struct Bounds {
     pub preface_timeout: Duration,
     /// Without a request.
     pub idle_timeout: Duration,
+    /// Without a request, for a client that was told to go.
+    pub goodbye_time: Duration,
     /// Bytes of a request head, as HTTP/1.1 would write it.
     pub head_bytes_max: u64,
     /// Requests, in all.
@@ -219,7 +222,15 @@ impl Driver {
         loop {
             match self.next(&mut stop).await {
                 Event::Gone => break,
-                Event::OutOfPatience if self.leaving => break,
+                // What a slow client has yet to take of its answers is seen out. Should it take
+                // nothing, the connection ends by itself.
+                Event::OutOfPatience if self.leaving && self.connection.has_streams() => {
+                    self.wait_if_idle();
+                }
+                Event::OutOfPatience if self.leaving => {
+                    self.close(Reason::NO_ERROR, self.bounds.idle_timeout).await;
+                    break;
+                }
                 Event::OutOfPatience | Event::Stop => self.leave(),
                 Event::Ended(ended) => {
                     listen::note(ended);
@@ -241,7 +252,7 @@ impl Driver {
             }
             // Who does not go when told, or sends what is no request, is not listened to.
             if self.served >= self.bounds.cut_off_at() || self.faults >= REJECTED_MAX {
-                self.cut_off().await;
+                self.close(Reason::ENHANCE_YOUR_CALM, self.bounds.goodbye_time).await;
                 break;
             }
             if self.served >= self.bounds.requests_max && !self.leaving {
@@ -272,16 +283,18 @@ impl Driver {
 
     fn wait_if_idle(&mut self) {
         if self.requests.is_empty() {
-            let wait = if self.leaving { GOODBYE_TIME } else { self.bounds.idle_timeout };
+            let Bounds { goodbye_time, idle_timeout, .. } = self.bounds;
+            let wait = if self.leaving { goodbye_time } else { idle_timeout };
             self.patience_ends = Some(self.clock.now().tick.plus(wait));
         }
     }
 
-    async fn cut_off(&mut self) {
-        self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+    /// Says which requests were the last to be begun, so that others can be sent elsewhere.
+    async fn close(&mut self, reason: Reason, patience: Duration) {
+        self.connection.abrupt_shutdown(reason);
         let closed = poll_fn(|cx| self.connection.poll_closed(cx));
         // However it goes: the connection is dropped next.
-        let _ = timeout(GOODBYE_TIME, closed).await;
+        let _ = timeout(patience, closed).await;
     }
 }
 
@@ -300,5 +313,206 @@ async fn accept(
         Ok(Some(H2Accept::Session(session))) => Event::Came(Box::new(session)),
         Ok(Some(H2Accept::Rejected)) => Event::Rejected,
         Ok(None) | Err(_) => Event::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use h2::client::{self, ResponseFuture, SendRequest};
+    use pingora_core::apps::ReusedHttpStream;
+    use pingora_http::ResponseHeader;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, duplex, split};
+    use tokio::sync::{Semaphore, watch};
+    use tokio::task::yield_now;
+    use weir_common::time::UnixTime;
+
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        preface_timeout: Duration::from_secs(60),
+        idle_timeout: Duration::from_secs(60),
+        goodbye_time: Duration::from_millis(5),
+        head_bytes_max: 1_000,
+        requests_max: 1_000,
+        streams_max: 2,
+    };
+
+    /// More than goes into the pipe of a test, and less than the window of a client.
+    const LARGE: usize = 60_000;
+
+    /// Panics, or waits to be let through and does not mind who has gone, or answers.
+    struct App {
+        started: AtomicUsize,
+        ended: AtomicUsize,
+        gate: Semaphore,
+    }
+
+    #[async_trait]
+    impl HttpServerApp for App {
+        async fn process_new_http(
+            self: &Arc<Self>,
+            mut session: ServerSession,
+            _stop: &ShutdownWatch,
+        ) -> Option<ReusedHttpStream> {
+            self.started.fetch_add(1, Ordering::Relaxed);
+            let mut body = Bytes::new();
+            match session.req_header().raw_path() {
+                b"/panic" => panic!("on purpose"),
+                b"/wait" => self.gate.acquire().await.unwrap().forget(),
+                b"/large" => body = Bytes::from_static(&[b'x'; LARGE]),
+                _ => {}
+            }
+            let head = ResponseHeader::build(200, None).unwrap();
+            session.write_response_header(Box::new(head)).await.ok()?;
+            session.write_response_body(body, true).await.ok()?;
+            self.ended.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+    }
+
+    struct World {
+        app: Arc<App>,
+        client: SendRequest<Bytes>,
+        stop: watch::Sender<bool>,
+        /// Whether what we send arrives.
+        arrives: watch::Sender<bool>,
+        /// The connection's two ends.
+        ends: JoinSet<()>,
+    }
+
+    impl World {
+        async fn new() -> Self {
+            let app = App { started: 0.into(), ended: 0.into(), gate: Semaphore::new(0) };
+            let app = Arc::new(app);
+            let (ours, far) = duplex(1 << 12);
+            let (near, theirs) = duplex(1 << 12);
+            let (stop, stopping) = watch::channel(false);
+            let (arrives, mut flows) = watch::channel(true);
+            let mut ends = JoinSet::new();
+            ends.spawn(async move {
+                let ((mut from, mut to), (mut back, mut forth)) = (split(far), split(near));
+                let down = async {
+                    let mut piece = [0; 1_024];
+                    while let Ok(count @ 1..) = from.read(&mut piece).await {
+                        flows.wait_for(|flows| *flows).await.unwrap();
+                        forth.write_all(&piece[..count]).await.unwrap();
+                    }
+                    forth.shutdown().await
+                };
+                let up = async {
+                    let _ = copy(&mut back, &mut to).await;
+                    to.shutdown().await
+                };
+                let _ = tokio::join!(down, up);
+            });
+            let served = app.clone();
+            ends.spawn(async move {
+                let clock = Clock::manual(UnixTime(0));
+                let rejected = IntCounter::new("rejected", "rejected").unwrap();
+                serve(&served, Box::new(ours), BOUNDS, &clock, stopping, rejected).await;
+            });
+            let (client, connection) = client::handshake(theirs).await.unwrap();
+            ends.spawn(async move { drop(connection.await) });
+            Self { app, client, stop, arrives, ends }
+        }
+
+        async fn get(&mut self, path: &str) -> ResponseFuture {
+            let uri = format!("https://h.test{path}");
+            let request = http::Request::builder().uri(uri).body(()).unwrap();
+            let mut client = self.client.clone().ready().await.unwrap();
+            client.send_request(request, true).unwrap().0
+        }
+
+        async fn started(&self, count: usize) {
+            while self.app.started.load(Ordering::Relaxed) != count {
+                yield_now().await;
+            }
+        }
+
+        /// Lets everything happen that can happen by itself.
+        async fn settle(&self) {
+            for _ in 0..1_000 {
+                yield_now().await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_the_request_it_happened_in_and_no_other() {
+        let mut world = World::new().await;
+        let waits = world.get("/wait").await;
+        assert!(world.get("/panic").await.await.unwrap_err().is_reset());
+        world.app.gate.add_permits(1);
+        assert_eq!(waits.await.unwrap().status(), 200);
+        assert_eq!(world.get("/").await.await.unwrap().status(), 200);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_was_reset_has_its_place_until_it_is_over() {
+        let mut world = World::new().await;
+        for _ in 0..2 {
+            drop(world.get("/wait").await);
+        }
+        world.started(2).await;
+        let third = world.get("/").await;
+        world.settle().await;
+        assert_eq!(world.app.started.load(Ordering::Relaxed), 2, "two are worked on");
+        world.app.gate.add_permits(1);
+        assert_eq!(third.await.unwrap().status(), 200);
+    }
+
+    #[tokio::test]
+    async fn a_stop_waits_for_what_is_in_flight_and_for_nothing_else() {
+        let mut world = World::new().await;
+        let waits = world.get("/wait").await;
+        world.started(1).await;
+        world.stop.send(true).unwrap();
+        world.settle().await;
+        assert_eq!(world.ends.len(), 3);
+        assert!(world.ends.try_join_next().is_none(), "it has not waited");
+        world.app.gate.add_permits(1);
+        assert_eq!(waits.await.unwrap().status(), 200);
+        while world.ends.join_next().await.is_some() {}
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_is_over_when_its_requests_are() {
+        let mut world = World::new().await;
+        drop(world.get("/wait").await);
+        world.started(1).await;
+        let World { app, client, mut ends, stop: _stop, arrives: _arrives } = world;
+        drop(client);
+        for _ in 0..2 {
+            ends.join_next().await.unwrap().unwrap();
+        }
+        assert!(ends.try_join_next().is_none(), "a request was left to nobody");
+        app.gate.add_permits(1);
+        ends.join_next().await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_still_on_its_way_is_seen_out_by_a_stop() {
+        let mut world = World::new().await;
+        assert_eq!(world.get("/").await.await.unwrap().status(), 200);
+        world.arrives.send(false).unwrap();
+        let answer = world.get("/large").await;
+        while world.app.ended.load(Ordering::Relaxed) != 2 {
+            yield_now().await;
+        }
+        world.stop.send(true).unwrap();
+        // Many times as long as a client may take that has taken everything.
+        sleep(BOUNDS.goodbye_time * 20).await;
+        world.arrives.send(true).unwrap();
+        let mut body = answer.await.unwrap().into_body();
+        let mut bytes = 0;
+        while let Some(piece) = body.data().await {
+            let count = piece.unwrap().len();
+            bytes += count;
+            body.flow_control().release_capacity(count).unwrap();
+        }
+        assert_eq!(bytes, LARGE);
+        while world.ends.join_next().await.is_some() {}
     }
 }
