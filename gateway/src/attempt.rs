@@ -178,6 +178,7 @@ fn refusal_of(error: &Error) -> Option<Refusal> {
             ErrorType::WriteError
             | ErrorType::ReadError
             | ErrorType::ConnectionClosed
+            | ErrorType::H2Error
             | ErrorType::WriteTimedout,
             ErrorSource::Downstream,
         ) => None,

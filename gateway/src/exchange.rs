@@ -15,10 +15,10 @@ use weir_common::time::Moment;
 use crate::body::Taken;
 use crate::force::Force;
 use crate::headers::Told;
-use crate::hold::Slot;
 use crate::limit::ASKS_MAX;
 use crate::refuse::Refusal;
 use crate::route::Index;
+use crate::session::Slot;
 
 /// More servers than this are never tried for one request.
 pub const TRIES_MAX: usize = 16;

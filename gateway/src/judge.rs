@@ -9,8 +9,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use http::header;
 use http::uri::Authority;
+use http::{Method, header};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use weir_common::decision::Decision;
@@ -64,8 +64,12 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
     exchange.trusts_peer = trusted.iter().any(|network| network.contains(&peer.to_canonical()));
     exchange.given_id = given_id(head).filter(|_| exchange.trusts_peer);
     let raw_head = head_bytes.as_deref().unwrap_or_default();
-    if raw_head.len() as u64 > force.rules.settings.server.caps.head_bytes_max {
+    let length = head_bytes.as_ref().map_or_else(|| length(head), |bytes| bytes.len());
+    if length as u64 > force.rules.settings.server.caps.head_bytes_max {
         return Next::Refuse(Refusal::HeadTooLarge);
+    }
+    if head.method == Method::CONNECT {
+        return Next::Refuse(Refusal::Connect);
     }
     let target = match read_target(head, raw_head, repaired) {
         Ok(target) => target,
@@ -208,6 +212,14 @@ fn read_target<'h>(
     // HTTP/2 names the host in `:authority`.
     let host = host.or_else(|| head.uri.authority().map(|host| host.as_str().as_bytes()));
     target::read(head.raw_path(), host)
+}
+
+/// How long a head that came in frames would be in HTTP/1.1, but for its request line's ends.
+fn length(head: &RequestHeader) -> usize {
+    const FIELD: usize = ": \r\n".len();
+    let fields = head.headers.iter().map(|(n, value)| n.as_str().len() + value.len() + FIELD);
+    let authority = head.uri.authority().map_or(0, |authority| authority.as_str().len());
+    head.method.as_str().len() + head.raw_path().len() + authority + fields.sum::<usize>()
 }
 
 /// Refuses a body whose end two parsers could see in different places.

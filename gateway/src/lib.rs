@@ -14,6 +14,8 @@ pub mod tls;
 
 pub mod wire;
 
+pub mod http2;
+
 // Its way through.
 
 pub mod proxy;
@@ -46,6 +48,8 @@ pub mod body;
 pub mod batch;
 
 pub mod hold;
+
+pub mod session;
 
 // core
 pub mod headers;

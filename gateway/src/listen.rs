@@ -319,7 +319,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
 }
 
 /// A panic ends the connection it happened on, and is ours to mend.
-fn note(ended: Result<(), tokio::task::JoinError>) {
+pub(crate) fn note(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended.as_ref().map_err(ToString::to_string) {
         logging::event(Level::Error, "a connection's task failed", &[("error", json!(error))]);
     }

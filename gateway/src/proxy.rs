@@ -71,6 +71,10 @@ impl ProxyHttp for Proxy {
         // Where protocols are switched, silence is no body that fails to come.
         let switches = session.is_upgrade_req();
         session.set_read_timeout(Some(body_timeout).filter(|_| !switches));
+        if session.req_header().version == Version::HTTP_2 {
+            // A stream that its client opens no window for; of others the connection has one.
+            session.set_write_timeout(Some(body_timeout));
+        }
         Ok(())
     }
 
@@ -359,9 +363,10 @@ fn is_interim(status: StatusCode) -> bool {
 fn facts<'s>(session: &'s Session, error: Option<&Error>, answered: usize) -> Facts<'s> {
     let head = session.req_header();
     let target = std::str::from_utf8(head.raw_path()).unwrap_or("(not UTF-8)");
+    let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     Facts {
         method: head.method.as_str(),
-        host: head.headers.get(header::HOST).and_then(|host| host.to_str().ok()),
+        host: host.or_else(|| head.uri.authority().map(|host| host.as_str())),
         path: target.split(['?', '#']).next().unwrap_or_default(),
         version: match head.version {
             Version::HTTP_10 => "HTTP/1.0",

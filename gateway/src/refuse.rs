@@ -217,7 +217,7 @@ impl Refusal {
     pub fn retry_after(&self) -> Option<u64> {
         match self {
             Self::RateLimited { told, .. } => told.retry_after,
-            Self::NoServer { retry_after } => Some((*retry_after).into()),
+            Self::NoServer { retry_after } => Some(*retry_after),
             Self::Busy
             | Self::LimitsUnavailable
             | Self::IdentityUnavailable
@@ -256,7 +256,13 @@ impl Refusal {
     /// Whether the connection must close after it: what follows on it cannot be trusted.
     #[must_use]
     pub fn closes(&self) -> bool {
-        matches!(self, Self::Malformed(Malformed::Framing) | Self::HeadTooLarge | Self::BodyTimeout)
+        matches!(
+            self,
+            Self::Malformed(Malformed::Framing)
+                | Self::Connect
+                | Self::HeadTooLarge
+                | Self::BodyTimeout
+        )
     }
 }
 

@@ -138,6 +138,12 @@ impl Connection {
         self.peer
     }
 
+    /// Whether the client chose HTTP/2.
+    #[must_use]
+    pub fn is_http2(&self) -> bool {
+        self.is_http2
+    }
+
     /// Whether it is TLS.
     #[must_use]
     pub fn is_secure(&self) -> bool {
@@ -316,9 +322,7 @@ impl AsyncWrite for Connection {
         if me.phase() == Phase::Head {
             // No request has been handed to us, so this is Pingora's own answer to what it could
             // not parse. Ours takes its place.
-            let connect = bytes.starts_with(b"HTTP/1.1 405");
-            let refusal = if connect { Refusal::Connect } else { Refusal::NotHttp };
-            me.part_with(&refusal);
+            me.part_with(&Refusal::NotHttp);
             return Poll::Ready(Ok(bytes.len()));
         }
         let said = me.said.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -341,6 +345,7 @@ impl AsyncWrite for Connection {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
+        // What TLS has taken from us waits there for the client, and not for ever either.
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         self.poll_taken(cx, flushed)
     }

@@ -15,6 +15,7 @@ mod dispatching;
 mod edge;
 mod harness;
 mod hostile;
+mod http2;
 mod identity_provider;
 mod interleavings;
 mod limits;

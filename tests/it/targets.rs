@@ -23,6 +23,9 @@ pub(crate) const CONTROL_TARGETS: &[&[Target]] =
 /// Everything sent to an instance.
 pub(crate) const DATA_TARGETS: &[&[Target]] = &[data::ROUTES, data::SPELLINGS];
 
+/// Everything sent to another host.
+pub(crate) const HOSTS: &[(&[u8], &str, &str)] = hosts::HOSTS;
+
 #[test]
 fn targets_on_the_control_plane() {
     check_targets(CONTROL, CONTROL_TARGETS);

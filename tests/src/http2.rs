@@ -1,210 +1,334 @@
-//! A server that speaks HTTP/2 without TLS, frame by frame, as its script says.
-//!
-//! It reads no more of a request than where it begins: what it answers is up to the test.
+//! An HTTP/2 client on a TLS socket: sends the frames it is given, keeps to flow control where it
+//! is asked to send a body, and remembers what became of each stream.
 
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread;
 
-use crate::wait::{Deadline, PATIENCE};
+use httlib_hpack::Decoder;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+use crate::frames::{FRAME_BYTES, Frame, PREFACE, code_name, flag, kind};
+use crate::request::Request;
+use crate::response::Response;
+use crate::secure::{Certificate, Tls};
+use crate::wire::Head;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
+/// The window that each side begins with.
+const WINDOW: i64 = 65_535;
 
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-/// What a server does once a request has begun.
+/// What became of a stream.
 #[derive(Clone, Debug)]
-pub enum Step {
-    /// Sends a head, or trailers.
-    Head(Vec<(&'static str, String)>),
-    /// Sends a head, or trailers, and ends the stream.
-    LastHead(Vec<(&'static str, String)>),
-    /// Sends a piece of a body.
-    Body(Vec<u8>),
-    /// Sends the last piece of a body.
-    LastBody(Vec<u8>),
-    /// Ends the stream with an error code.
-    Reset(u32),
-    /// Says that it takes no streams after this one's number less `before`, with an error code.
-    GoAway {
-        /// How many streams before this one the last is that it takes.
-        before: u32,
-        /// The error code.
-        code: u32,
-    },
-    /// Sends these bytes, which may be no frame.
-    Raw(Vec<u8>),
-    /// Closes the connection.
-    Close,
+pub enum End {
+    /// A whole answer.
+    Answer(Response),
+    /// The server reset it, for this reason.
+    Reset(&'static str),
+    /// The connection ended first: for the reason in a GOAWAY, where there was one.
+    Gone(Option<&'static str>),
 }
 
-/// Which request it is: its connection and its place on it, both counted from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Begun {
-    /// The connection.
-    pub connection: usize,
-    /// Its place on the connection.
-    pub nth: usize,
+#[derive(Default)]
+struct Stream {
+    response: Response,
+    window: i64,
+    ended: bool,
+    reset: Option<u32>,
 }
 
-type Script = dyn Fn(Begun) -> Vec<Step> + Send + Sync;
-
-/// A server on a port of its own.
+/// One connection to a server.
 pub struct Http2 {
-    address: SocketAddr,
-    seen: Arc<(Mutex<Vec<Begun>>, Condvar)>,
+    tls: Tls,
+    ahead: Vec<u8>,
+    decoder: Decoder<'static>,
+    streams: HashMap<u32, Stream>,
+    next: u32,
+    window: i64,
+    /// What the server wants, by number.
+    pub settings: HashMap<u16, u32>,
+    /// The last stream and the reason of the last GOAWAY.
+    pub goaway: Option<(u32, &'static str)>,
+    /// Whether SETTINGS and PINGs are answered, and windows opened again.
+    pub polite: bool,
+    ended: bool,
 }
 
 impl Http2 {
-    /// Starts a server that answers each request as `script` says.
-    pub fn start(script: impl Fn(Begun) -> Vec<Step> + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let seen = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
-        let (script, noted): (Arc<Script>, _) = (Arc::new(script), Arc::clone(&seen));
-        thread::spawn(move || {
-            for (connection, stream) in listener.incoming().flatten().enumerate() {
-                let (script, seen) = (Arc::clone(&script), Arc::clone(&noted));
-                // An error is the client leaving.
-                thread::spawn(move || serve(&stream, connection, &*script, &seen));
-            }
-        });
-        Self { address, seen }
-    }
-
-    /// Where it listens.
-    pub fn address(&self) -> String {
-        self.address.to_string()
-    }
-
-    /// The requests that have begun.
-    pub fn seen(&self) -> Vec<Begun> {
-        self.seen.0.lock().unwrap().clone()
-    }
-
-    /// Waits until so many requests have begun.
+    /// Connects, and begins as every client does.
     #[track_caller]
-    pub fn wait_for(&self, count: usize) {
-        let deadline = Deadline::after(PATIENCE);
-        let mut seen = self.seen.0.lock().unwrap();
-        while seen.len() < count {
-            let left = deadline.left().unwrap_or_else(|| panic!("{count} requests, not {seen:?}"));
-            seen = self.seen.1.wait_timeout(seen, left).unwrap().0;
+    pub fn connect(address: &str, certificate: &Certificate) -> Self {
+        Self::connect_with(address, certificate, &[])
+    }
+
+    /// Connects, and begins with these settings.
+    #[track_caller]
+    pub fn connect_with(address: &str, certificate: &Certificate, settings: &[(u16, u32)]) -> Self {
+        let mut client = Self::raw(address, certificate);
+        client.send(&[PREFACE, &Frame::settings(settings).bytes()].concat());
+        while client.settings.is_empty() {
+            assert!(client.step(), "the server said nothing");
+        }
+        client
+    }
+
+    /// Connects, and says nothing yet.
+    #[track_caller]
+    pub fn raw(address: &str, certificate: &Certificate) -> Self {
+        let tls = certificate.connect(address, &["h2"]);
+        let tls = tls.unwrap_or_else(|error| panic!("connect to {address}: {error}"));
+        assert_eq!(tls.conn.alpn_protocol(), Some(&b"h2"[..]));
+        Self {
+            tls,
+            ahead: Vec::new(),
+            decoder: Decoder::default(),
+            streams: HashMap::new(),
+            next: 1,
+            window: WINDOW,
+            settings: HashMap::new(),
+            goaway: None,
+            polite: true,
+            ended: false,
         }
     }
-}
 
-/// A head with this status.
-pub fn head(status: u16, fields: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
-    let fields = fields.iter().map(|(name, value)| (*name, (*value).to_owned()));
-    [(":status", status.to_string())].into_iter().chain(fields).collect()
-}
+    /// Sends exactly these bytes to a server that may have hung up.
+    pub fn send(&mut self, bytes: &[u8]) {
+        // What the server has said by then still waits to be read.
+        let _ = self.try_send(bytes);
+    }
 
-fn serve(
-    mut stream: &TcpStream,
-    connection: usize,
-    script: &Script,
-    seen: &(Mutex<Vec<Begun>>, Condvar),
-) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE * 6))?;
-    let mut preface = [0; PREFACE.len()];
-    stream.read_exact(&mut preface)?;
-    send(stream, SETTINGS, 0, 0, &[])?;
-    let mut nth = 0;
-    loop {
-        let mut frame = [0; 9];
-        stream.read_exact(&mut frame)?;
-        let length = u32::from_be_bytes([0, frame[0], frame[1], frame[2]]);
-        let mut payload = vec![0; length as usize];
-        stream.read_exact(&mut payload)?;
-        let number = u32::from_be_bytes([frame[5] & 0x7f, frame[6], frame[7], frame[8]]);
-        match (frame[3], frame[4]) {
-            (SETTINGS, 0) => send(stream, SETTINGS, 1, 0, &[])?,
-            (PING, 0) => send(stream, PING, 1, 0, &payload)?,
-            (HEADERS, _) => {
-                let begun = Begun { connection, nth };
-                seen.0.lock().unwrap().push(begun);
-                seen.1.notify_all();
-                nth += 1;
-                for step in script(begun) {
-                    if !play(stream, number, step)? {
-                        return stream.shutdown(std::net::Shutdown::Both);
-                    }
+    /// Sends exactly these bytes.
+    pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.tls.write_all(bytes)?;
+        self.tls.flush()
+    }
+
+    /// Sends frames.
+    pub fn frames(&mut self, frames: &[Frame]) {
+        self.send(&frames.iter().flat_map(Frame::bytes).collect::<Vec<u8>>());
+    }
+
+    /// The id of a stream that has not been used.
+    pub fn id(&mut self) -> u32 {
+        self.next += 2;
+        self.next - 2
+    }
+
+    /// Opens a stream with these fields.
+    pub fn open(&mut self, fields: &[(&str, &str)], end: bool) -> u32 {
+        let id = self.id();
+        self.frames(&Frame::head(id, fields, end));
+        id
+    }
+
+    /// Opens a stream with the head of a request.
+    pub fn head(&mut self, request: &Request, end: bool) -> u32 {
+        let fields = request.pseudo_fields();
+        let fields: Vec<_> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        self.open(&fields, end)
+    }
+
+    /// Sends a request without waiting for an answer.
+    pub fn request(&mut self, request: &Request) -> u32 {
+        let body = request.content();
+        let id = self.head(request, body.is_none());
+        if let Some(body) = body {
+            self.data(id, &body, true);
+        }
+        id
+    }
+
+    /// Sends a body as the server's windows let it, until the stream ends without us.
+    pub fn data(&mut self, id: u32, mut bytes: &[u8], end: bool) {
+        if bytes.is_empty() {
+            return self.frames(&[Frame::data(id, [], end)]);
+        }
+        while !bytes.is_empty() && !self.ended {
+            let initial = self.settings.get(&4).map_or(WINDOW, |window| i64::from(*window));
+            let stream = self.streams.entry(id).or_default();
+            if stream.ended || stream.reset.is_some() {
+                return;
+            }
+            let room = (initial + stream.window).min(self.window);
+            let count = usize::try_from(room).unwrap_or(0).min(bytes.len()).min(FRAME_BYTES);
+            if count == 0 {
+                self.step();
+                continue;
+            }
+            stream.window -= count as i64;
+            self.window -= count as i64;
+            let (piece, rest) = bytes.split_at(count);
+            self.frames(&[Frame::data(id, piece, end && rest.is_empty())]);
+            bytes = rest;
+        }
+    }
+
+    /// Sends a request and reads the answer.
+    #[track_caller]
+    pub fn call(&mut self, request: &Request) -> Response {
+        let id = self.request(request);
+        self.answer(id)
+    }
+
+    /// GETs `target` from the control host.
+    #[track_caller]
+    pub fn get(&mut self, target: &str) -> Response {
+        self.call(&Request::get(target))
+    }
+
+    /// Waits for a whole answer.
+    #[track_caller]
+    pub fn answer(&mut self, id: u32) -> Response {
+        match self.end(id) {
+            End::Answer(response) => response,
+            other => panic!("stream {id} ended in {other:?}; goaway: {:?}", self.goaway),
+        }
+    }
+
+    /// Waits until a stream is over, one way or another.
+    #[track_caller]
+    pub fn end(&mut self, id: u32) -> End {
+        loop {
+            let stream = self.streams.entry(id).or_default();
+            if stream.ended {
+                return End::Answer(std::mem::take(&mut stream.response));
+            }
+            if let Some(code) = stream.reset {
+                return End::Reset(code_name(code));
+            }
+            if self.ended {
+                return End::Gone(self.goaway.map(|(_, reason)| reason));
+            }
+            self.step();
+        }
+    }
+
+    /// How a stream that was answered was ended beside: by a reset, or not.
+    pub fn reset_of(&self, id: u32) -> Option<&'static str> {
+        self.streams.get(&id)?.reset.map(code_name)
+    }
+
+    /// The bytes of an answer so far.
+    pub fn body_so_far(&mut self, id: u32) -> usize {
+        self.streams.entry(id).or_default().response.body.len()
+    }
+
+    /// Reads until the server has said goodbye, and says why.
+    #[track_caller]
+    pub fn goodbye(&mut self) -> Option<&'static str> {
+        while !self.ended {
+            self.step();
+        }
+        self.goaway.map(|(_, reason)| reason)
+    }
+
+    /// Reads until the server's answer to a PING: all that it sent before has been seen then.
+    #[track_caller]
+    pub fn settle(&mut self) {
+        assert!(self.try_settle(), "the connection has ended: {:?}", self.goaway);
+    }
+
+    /// The same, where the connection may end instead; false then.
+    pub fn try_settle(&mut self) -> bool {
+        self.frames(&[Frame::ping(*b"settled?")]);
+        while let Some(frame) = self.read() {
+            self.take(&frame);
+            if frame.kind == kind::PING && frame.flags == flag::ACK {
+                return true;
+            }
+        }
+        self.ended = true;
+        false
+    }
+
+    /// Reads one frame and does what it asks for; false where the connection has ended.
+    #[track_caller]
+    pub fn step(&mut self) -> bool {
+        match self.read() {
+            Some(frame) => self.take(&frame),
+            None => self.ended = true,
+        }
+        !self.ended
+    }
+
+    /// The next frame, as it came; nothing where the connection has ended.
+    #[track_caller]
+    pub fn read(&mut self) -> Option<Frame> {
+        let mut piece = vec![0; 64 * 1024];
+        loop {
+            if let Some(frame) = Frame::take(&mut self.ahead) {
+                return Some(frame);
+            }
+            match self.tls.read(&mut piece) {
+                Ok(0) => return None,
+                Ok(count) => self.ahead.extend_from_slice(&piece[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    panic!("the server says nothing and keeps the connection open")
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+
+    fn take(&mut self, frame: &Frame) {
+        match frame.kind {
+            kind::SETTINGS if frame.flags & flag::ACK == 0 => {
+                for at in (0..frame.payload.len()).step_by(6) {
+                    let name = u16::from_be_bytes([frame.payload[at], frame.payload[at + 1]]);
+                    self.settings.insert(name, frame.number(at + 2));
+                }
+                if self.polite {
+                    self.frames(&[Frame::settings_ack()]);
                 }
             }
+            kind::PING if frame.flags & flag::ACK == 0 && self.polite => {
+                self.frames(&[frame.clone().flags(flag::ACK)]);
+            }
+            kind::GOAWAY => self.goaway = Some((frame.number(0), code_name(frame.number(4)))),
+            kind::RST_STREAM => {
+                self.streams.entry(frame.stream).or_default().reset = Some(frame.number(0));
+            }
+            kind::WINDOW_UPDATE if frame.stream == 0 => self.window += i64::from(frame.number(0)),
+            kind::WINDOW_UPDATE => {
+                let stream = self.streams.entry(frame.stream).or_default();
+                stream.window += i64::from(frame.number(0));
+            }
+            kind::HEADERS => self.take_head(frame),
+            kind::DATA => self.take_data(frame),
             _ => {}
         }
     }
-}
 
-/// Does one step; false where the connection is to be closed.
-fn play(mut stream: &TcpStream, number: u32, step: Step) -> io::Result<bool> {
-    match step {
-        Step::Head(fields) => send(stream, HEADERS, END_HEADERS, number, &packed(&fields))?,
-        Step::LastHead(fields) => {
-            send(stream, HEADERS, END_HEADERS | END_STREAM, number, &packed(&fields))?;
+    fn take_head(&mut self, frame: &Frame) {
+        assert_eq!(frame.flags & (flag::PADDED | flag::PRIORITY), 0, "{frame:?}");
+        let (mut block, mut fields) = (frame.payload.clone(), Vec::new());
+        self.decoder.decode(&mut block, &mut fields).unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut head = Head::default();
+        for (name, value, _) in &fields {
+            assert!(!name.iter().any(u8::is_ascii_uppercase), "{:?}", text(name));
+            head.fields.push((text(name), text(value)));
         }
-        Step::Body(body) => send(stream, DATA, 0, number, &body)?,
-        Step::LastBody(body) => send(stream, DATA, END_STREAM, number, &body)?,
-        Step::Reset(code) => send(stream, RST_STREAM, 0, number, &code.to_be_bytes())?,
-        Step::GoAway { before, code } => {
-            let last = number.saturating_sub(2 * before);
-            let payload = [last.to_be_bytes(), code.to_be_bytes()].concat();
-            send(stream, GOAWAY, 0, 0, &payload)?;
-        }
-        Step::Raw(bytes) => stream.write_all(&bytes)?,
-        Step::Close => return Ok(false),
-    }
-    Ok(true)
-}
-
-/// Fields as HPACK has them that uses no table: each a literal.
-fn packed(fields: &[(&'static str, String)]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (name, value) in fields {
-        bytes.push(0);
-        for text in [name.as_bytes(), value.as_bytes()] {
-            length(text.len(), &mut bytes);
-            bytes.extend_from_slice(text);
+        let stream = self.streams.entry(frame.stream).or_default();
+        stream.ended |= frame.flags & flag::END_STREAM != 0;
+        let Some(status) = head.field(":status").map(|status| status.parse().unwrap()) else {
+            return; // Trailers.
+        };
+        head.raw =
+            head.fields.iter().flat_map(|(n, v)| format!("{n}: {v}\n").into_bytes()).collect();
+        if (100..200).contains(&status) {
+            stream.response.interim.push(head);
+        } else {
+            (stream.response.status, stream.response.head) = (status, head);
         }
     }
-    bytes
-}
 
-/// A length as HPACK has it, with a prefix of seven bits.
-fn length(mut length: usize, into: &mut Vec<u8>) {
-    if length < 127 {
-        into.push(u8::try_from(length).unwrap());
-        return;
+    fn take_data(&mut self, frame: &Frame) {
+        let stream = self.streams.entry(frame.stream).or_default();
+        stream.response.body.extend_from_slice(&frame.payload);
+        stream.ended |= frame.flags & flag::END_STREAM != 0;
+        let (count, open) = (u32::try_from(frame.payload.len()).unwrap(), !stream.ended);
+        if count > 0 && self.polite {
+            let more = [Frame::window(0, count), Frame::window(frame.stream, count)];
+            self.frames(if open { &more } else { &more[..1] });
+        }
     }
-    into.push(127);
-    length -= 127;
-    while length >= 128 {
-        into.push(u8::try_from(length % 128 + 128).unwrap());
-        length /= 128;
-    }
-    into.push(u8::try_from(length).unwrap());
-}
-
-fn send(
-    mut stream: &TcpStream,
-    kind: u8,
-    flags: u8,
-    number: u32,
-    payload: &[u8],
-) -> io::Result<()> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut frame = vec![length[1], length[2], length[3], kind, flags];
-    frame.extend_from_slice(&number.to_be_bytes());
-    frame.extend_from_slice(payload);
-    stream.write_all(&frame)
 }

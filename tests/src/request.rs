@@ -77,6 +77,32 @@ impl Request {
         self.method == "HEAD"
     }
 
+    /// Its head as HTTP/2 has it: pseudo-fields first, names in lower case.
+    pub fn pseudo_fields(&self) -> Vec<(String, String)> {
+        let pseudo = [
+            (":method", &self.method),
+            (":scheme", &"https".to_owned()),
+            (":authority", &self.host),
+            (":path", &self.target),
+        ];
+        let pseudo = pseudo.map(|(name, value)| (name.to_owned(), value.clone()));
+        let fields = self.fields.iter().map(|(n, value)| (n.to_ascii_lowercase(), value.clone()));
+        let length = match &self.body {
+            Some(Body::Fixed(bytes)) => Some(bytes.len().to_string()),
+            _ => None,
+        };
+        let length = length.map(|length| ("content-length".to_owned(), length));
+        pseudo.into_iter().chain(fields).chain(length).collect()
+    }
+
+    /// Its body without any framing, where it has one.
+    pub fn content(&self) -> Option<Vec<u8>> {
+        match self.body.as_ref()? {
+            Body::Fixed(bytes) => Some(bytes.clone()),
+            Body::Chunks(chunks) => Some(chunks.concat()),
+        }
+    }
+
     /// The bytes up to and including the empty line.
     pub fn head_bytes(&self) -> Vec<u8> {
         let mut text =

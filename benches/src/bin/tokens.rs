@@ -143,9 +143,10 @@ fn parts(url: &str) -> Arc<Parts> {
     let _ = std::fs::remove_dir_all(&folder);
     let (rules, origin) = loaded.unwrap_or_else(|mistakes| fail(&format!("{mistakes:?}")));
     let metrics = Arc::new(Metrics::new());
-    let force = Force::new(rules, origin, None, &metrics);
+    let clock = Clock::system();
+    let force = Force::new(rules, origin, None, &metrics, &clock);
     let seeds = Seeds { keys: seed, names: seed };
-    Arc::new(Parts::new(Clock::system(), config, force, seeds, metrics, 1))
+    Arc::new(Parts::new(clock, config, force, seeds, metrics, 1))
 }
 
 /// Answers one question for keys, and says where.

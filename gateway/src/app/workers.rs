@@ -6,11 +6,13 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
+use pingora_core::apps::HttpServerOptions;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::http_proxy;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 
+use crate::http2::Front;
 use crate::listen::{self, Accepted, End, Worker};
 use crate::parts::Parts;
 use crate::proxy::Proxy;
@@ -56,6 +58,11 @@ impl Workers {
 async fn work(parts: Arc<Parts>, from: mpsc::UnboundedReceiver<Accepted>, end: End) {
     let conf =
         ServerConf { threads: 1, upstream_keepalive_pool_size: POOL_MAX, ..ServerConf::default() };
-    let proxy = http_proxy(&Arc::new(conf), Proxy { parts: parts.clone() });
-    listen::serve(Arc::new(proxy), from, parts, end).await;
+    let mut proxy = http_proxy(&Arc::new(conf), Proxy { parts: parts.clone() });
+    let mut options = HttpServerOptions::default();
+    // So that `judge` sees it, and refuses it in our words.
+    options.allow_connect_method_proxying = true;
+    proxy.server_options = Some(options);
+    let front = Front { proxy: Arc::new(proxy), parts: parts.clone() };
+    listen::serve(Arc::new(front), from, parts, end).await;
 }

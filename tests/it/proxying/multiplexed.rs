@@ -1,7 +1,7 @@
 //! Upstreams that speak HTTP/2, frame by frame: what they refuse, break, and say to clients that
 //! speak HTTP/1.1.
 
-use weir_tests::http2::{Begun, Http2, Step, head};
+use weir_tests::http2_server::{Begun, Http2Server, Step, head};
 use weir_tests::request::Request;
 use weir_tests::world::World;
 
@@ -12,7 +12,7 @@ fn ok() -> Vec<Step> {
     vec![Step::Head(head(200, &[])), Step::LastBody(b"hello".to_vec())]
 }
 
-fn world_before(servers: &[&Http2]) -> World {
+fn world_before(servers: &[&Http2Server]) -> World {
     let servers: Vec<String> = servers.iter().map(|s| format!("\"{}\"", s.address())).collect();
     let lines = format!("servers = [{}]\nhttp = \"2\"", servers.join(", "));
     let read = format!("{lines}\nread_timeout = \"2s\"");
@@ -24,7 +24,7 @@ fn world_before(servers: &[&Http2]) -> World {
 fn check(first: fn() -> Vec<Step>, expected: &[(&str, u16, usize)]) {
     for (method, status, begun) in expected {
         let fails = std::sync::atomic::AtomicBool::new(true);
-        let server = Http2::start(move |_| {
+        let server = Http2Server::start(move |_| {
             let now = fails.swap(false, std::sync::atomic::Ordering::SeqCst);
             if now { first() } else { ok() }
         });
@@ -69,7 +69,7 @@ fn nonsense_is_a_502_and_a_request_that_was_sent_is_not_repeated() {
 #[test]
 fn nothing_is_sent_again_once_an_answer_has_begun() {
     for end in [Step::Reset(REFUSED_STREAM), Step::GoAway { before: 1, code: 0 }, Step::Close] {
-        let server = Http2::start(move |_| {
+        let server = Http2Server::start(move |_| {
             let begun = [Step::Head(head(200, &[])), Step::Body(b"begun".to_vec())];
             begun.into_iter().chain([end.clone(), Step::Close]).collect()
         });
@@ -86,7 +86,7 @@ fn nothing_is_sent_again_once_an_answer_has_begun() {
 
 #[test]
 fn answers_reach_a_client_that_speaks_http1() {
-    let server = Http2::start(|begun: Begun| match begun.nth {
+    let server = Http2Server::start(|begun: Begun| match begun.nth {
         0 => vec![
             Step::Head(head(103, &[("link", "</a.css>")])),
             Step::Head(head(200, &[("content-length", "5"), ("server", "two")])),
@@ -122,7 +122,7 @@ fn answers_reach_a_client_that_speaks_http1() {
 #[test]
 fn a_body_that_is_not_as_long_as_it_says_is_not_passed_off_as_whole() {
     for (said, sent) in [("10", 5), ("5", 10)] {
-        let server = Http2::start(move |_| {
+        let server = Http2Server::start(move |_| {
             vec![
                 Step::Head(head(200, &[("content-length", said)])),
                 Step::LastBody(vec![b'x'; sent]),
@@ -139,7 +139,7 @@ fn a_body_that_is_not_as_long_as_it_says_is_not_passed_off_as_whole() {
 
 #[test]
 fn a_connection_that_the_server_closed_meanwhile_is_not_the_clients_problem() {
-    let server = Http2::start(|_| ok().into_iter().chain([Step::Close]).collect());
+    let server = Http2Server::start(|_| ok().into_iter().chain([Step::Close]).collect());
     let world = world_before(&[&server]);
     for _ in 0..10 {
         world.get("/healthz").expect(200);

@@ -1,0 +1,77 @@
+//! Clients that speak HTTP/2: what they ask for, what they are told, and what they cannot do.
+
+mod bounds;
+mod conformance;
+mod refusals;
+mod requests;
+mod stopping;
+mod tools;
+
+use weir_tests::config::Config;
+use weir_tests::http2::{End, Http2};
+use weir_tests::request::Request;
+use weir_tests::secure::Certificate;
+use weir_tests::wait;
+use weir_tests::world::World;
+
+/// A world with a listener that speaks TLS.
+pub(crate) struct Edge {
+    pub(crate) world: World,
+    pub(crate) certificate: Certificate,
+    pub(crate) address: String,
+}
+
+impl Edge {
+    #[track_caller]
+    pub(crate) fn new() -> Self {
+        Self::with(|config| config)
+    }
+
+    #[track_caller]
+    pub(crate) fn with(change: impl FnOnce(Config) -> Config) -> Self {
+        let certificate = Certificate::new();
+        let https = certificate.https();
+        let world = World::with(|config| change(config).with("[[server.https]]", &https));
+        let address = world.gateway.https();
+        Self { world, certificate, address }
+    }
+
+    /// A new connection.
+    #[track_caller]
+    pub(crate) fn client(&self) -> Http2 {
+        Http2::connect(&self.address, &self.certificate)
+    }
+
+    /// What a metric says.
+    #[track_caller]
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let metrics = self.world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    /// Waits until no request is in flight.
+    #[track_caller]
+    pub(crate) fn wait_until_idle(&self) {
+        let idle = || self.metric("weir_gateway_requests_in_flight") == 0.0;
+        wait::until("no request in flight", || idle().then_some(()));
+    }
+
+    /// Waits until no client is connected.
+    #[track_caller]
+    pub(crate) fn wait_until_empty(&self) {
+        let empty = || self.metric("weir_gateway_connections") == 0.0;
+        wait::until("no connection", || empty().then_some(()));
+        self.wait_until_idle();
+    }
+}
+
+/// How a stream ended, in a few words.
+pub(crate) fn outcome(end: End) -> String {
+    match end {
+        End::Answer(answer) => answer.status.to_string(),
+        End::Reset(code) => format!("reset {code}"),
+        End::Gone(Some(code)) => format!("goaway {code}"),
+        End::Gone(None) => "gone".to_owned(),
+    }
+}

@@ -1,0 +1,333 @@
+//! What one connection cannot make the gateway do, however hard it tries.
+
+use std::time::Duration;
+
+use weir_tests::answer::{Answer, Gate};
+use weir_tests::frames::{Frame, PREFACE, block, kind};
+use weir_tests::http2::{End, Http2};
+use weir_tests::request::Request;
+use weir_tests::wait;
+
+use super::{Edge, outcome};
+
+const GET: [(&str, &str); 4] = [
+    (":method", "GET"),
+    (":scheme", "https"),
+    (":authority", "api.localhost"),
+    (":path", "/healthz"),
+];
+
+#[test]
+fn requests_that_are_reset_at_once_are_never_more_than_may_be_open() {
+    let edge = Edge::with(|config| config.with("[server]", "streams_max = 10"));
+    let gate = Gate::new();
+    edge.world.control.always(Answer::script().wait(&gate).and(Answer::ok("late")));
+    let mut client = edge.client();
+    // CVE-2023-44487: none of these counts as open for the client, and each is work for us.
+    let attack: Vec<Frame> = (0..2_000)
+        .flat_map(|_| {
+            let id = client.id();
+            [Frame::headers(id, &GET, true), Frame::reset(id, 8)]
+        })
+        .collect();
+    client.frames(&attack);
+    check_cut_off(&mut client);
+    gate.open();
+    let seen = edge.world.control.requests().len();
+    assert!(seen < 100, "{seen} of 2000 went upstream");
+    edge.wait_until_idle();
+    edge.client().get("/healthz").expect(200);
+}
+
+#[test]
+fn requests_that_are_reset_after_they_were_sent_on_are_bounded_by_the_connections_life() {
+    let edge = Edge::with(|config| {
+        config.with("[server]", "requests_per_connection_max = 50\nstreams_max = 10")
+    });
+    let mut client = edge.client();
+    client.polite = false;
+    for _ in 0..200 {
+        let id = client.head(&Request::post("/healthz", "x"), false);
+        client.frames(&[Frame::reset(id, 8)]);
+        let id = client.id();
+        client.frames(&[Frame::headers(id, &GET, true), Frame::reset(id, 8)]);
+        if !client.try_settle() {
+            break;
+        }
+    }
+    assert_eq!(client.goodbye(), Some("ENHANCE_YOUR_CALM"), "it did not go when told");
+    edge.wait_until_idle();
+}
+
+#[test]
+fn a_client_that_has_its_streams_reset_is_cut_off() {
+    let edge = Edge::new();
+    let mut client = edge.client();
+    // CVE-2025-8671: each of these makes the server reset a stream that it has begun to serve.
+    for _ in 0..20 {
+        let attack: Vec<Frame> = (0..80)
+            .flat_map(|_| {
+                let id = client.id();
+                [Frame::headers(id, &GET, true), Frame::window(id, 0x7fff_ffff)]
+            })
+            .collect();
+        client.frames(&attack);
+    }
+    check_cut_off(&mut client);
+    edge.wait_until_idle();
+    edge.client().get("/healthz").expect(200);
+}
+
+#[test]
+fn requests_that_are_none_are_counted_and_come_to_an_end() {
+    let edge = Edge::new();
+    let mut client = edge.client();
+    let nobody = [GET[0], GET[1], GET[3]];
+    for _ in 0..100 {
+        client.open(&nobody, true);
+    }
+    check_cut_off(&mut client);
+    assert_eq!(edge.metric("weir_gateway_refusals_total{reason=\"malformed-request\"}"), 32.0);
+}
+
+#[test]
+fn floods_of_frames_that_cost_nothing_to_send_end_the_connection_or_are_nothing() {
+    let edge = Edge::new();
+    // CONTINUATION without an end.
+    let mut client = edge.client();
+    let id = client.id();
+    client.frames(&[Frame::new(kind::HEADERS, 1, id, block(&GET))]);
+    for _ in 0..1_000 {
+        client.frames(&[Frame::new(kind::CONTINUATION, 0, id, block(&[("x", "y")]))]);
+    }
+    check_cut_off(&mut client);
+    // The same with frames of nothing.
+    let mut client = edge.client();
+    client.frames(&[Frame::new(kind::HEADERS, 1, 1, block(&GET))]);
+    client.frames(&vec![Frame::new(kind::CONTINUATION, 0, 1, []); 10_000]);
+    check_cut_off(&mut client);
+    // DATA of nothing, and of a byte with nobody to take it.
+    for piece in ["", "x"] {
+        let gate = Gate::new();
+        edge.world.control.always(Answer::script().at_head().wait(&gate).and(Answer::ok("x")));
+        let mut client = edge.client();
+        let id = client.head(&Request::post("/v1/me", "").chunks(&["x"]), false);
+        for _ in 0..20 {
+            client.frames(&vec![Frame::data(id, piece, false); 1_000]);
+        }
+        gate.open();
+        // Either it is cut off, or all of it has gone through.
+        let end = outcome(client.end(id));
+        assert!(["goaway ENHANCE_YOUR_CALM", "gone", "200"].contains(&end.as_str()), "{end}");
+    }
+    edge.wait_until_idle();
+}
+
+/// The reason may be lost where we still send: what comes then resets the connection.
+#[track_caller]
+fn check_cut_off(client: &mut Http2) {
+    let reason = client.goodbye();
+    assert!([None, Some("ENHANCE_YOUR_CALM")].contains(&reason), "{reason:?}");
+}
+
+#[test]
+fn pings_and_settings_are_answered_one_by_one_and_kept_nowhere() {
+    let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"500ms\""));
+    edge.client().get("/healthz").expect(200);
+    let before = edge.world.gateway.resident_bytes();
+    // Nothing of what comes back is read: the gateway must not keep it for us.
+    let mut client = edge.client();
+    let flood =
+        [Frame::ping([7; 8]), Frame::settings(&[(3, 1)])].map(|frame| frame.bytes()).concat();
+    let flood = flood.repeat(10_000);
+    let cut_off = wait::within(wait::PATIENCE, || client.try_send(&flood).is_err().then_some(()));
+    assert!(cut_off.is_some(), "it is read for ever");
+    let grown = edge.world.gateway.resident_bytes().saturating_sub(before);
+    assert!(grown < 8 << 20, "{grown} bytes more");
+}
+
+#[test]
+fn a_head_that_unfolds_costs_no_more_than_a_head_may() {
+    let edge = Edge::new();
+    let mut client = edge.client();
+    let before = edge.world.gateway.resident_bytes();
+    // One long field in the table, and then a byte for each time it is meant (CVE-2016-6581).
+    let long = vec![b'v'; 3_900];
+    let mut bomb = block(&GET);
+    bomb.push(0x40);
+    bomb.extend(&block(&[(b"x".as_slice(), long.as_slice())])[1..]);
+    bomb.extend([0xbe; 10_000]);
+    for _ in 0..50 {
+        let id = client.id();
+        client.frames(&[Frame::new(kind::HEADERS, 5, id, bomb.clone())]);
+        let end = outcome(client.end(id));
+        assert!(
+            ["431", "goaway ENHANCE_YOUR_CALM", "goaway PROTOCOL_ERROR"].contains(&&*end),
+            "{end}"
+        );
+        if client.goaway.is_some() {
+            client = edge.client();
+        }
+    }
+    let grown = edge.world.gateway.resident_bytes().saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes more");
+    edge.world.control.assert_untouched();
+}
+
+#[test]
+fn a_connection_ends_after_its_requests_and_none_of_them_fails() {
+    let edge = Edge::with(|config| config.with("[server]", "requests_per_connection_max = 20"));
+    let mut client = edge.client();
+    let ids: Vec<u32> = (0..60).map(|_| client.id()).collect();
+    let heads: Vec<Frame> = ids.iter().map(|id| Frame::headers(*id, &GET, true)).collect();
+    client.frames(&heads);
+    let ends: Vec<String> = ids.iter().map(|id| outcome(client.end(*id))).collect();
+    assert_eq!(ends, vec!["200"; 60], "the last of them were on their way by then");
+    assert_eq!((client.goodbye(), client.goaway), (Some("NO_ERROR"), Some((119, "NO_ERROR"))));
+    assert_eq!(edge.world.control.requests().len(), 60);
+    edge.client().get("/healthz").expect(200);
+}
+
+#[test]
+fn a_preface_that_is_none() {
+    let edge = Edge::new();
+    let mut client = Http2::raw(&edge.address, &edge.certificate);
+    client.send(b"GET / HTTP/1.1\r\nHost: api.localhost\r\n\r\n");
+    // The RFC lets a server leave without a word here (3.4).
+    assert!([None, Some("PROTOCOL_ERROR")].contains(&client.goodbye()));
+    // It wants SETTINGS first, too. A client that leaves them out is served all the same.
+    let mut client = Http2::raw(&edge.address, &edge.certificate);
+    client.send(PREFACE);
+    client.frames(&[Frame::headers(1, &GET, true)]);
+    client.answer(1).expect(200);
+}
+
+#[test]
+fn a_client_that_does_not_say_what_it_speaks_is_closed() {
+    let edge = Edge::with(|config| config.with("[server]", "head_timeout = \"300ms\""));
+    let mut silent = Http2::raw(&edge.address, &edge.certificate);
+    assert_eq!(silent.goodbye(), None);
+    let mut slow = Http2::raw(&edge.address, &edge.certificate);
+    let bytes = PREFACE.iter().cycle();
+    for byte in bytes.take(PREFACE.len() - 1) {
+        wait::pass(Duration::from_millis(20));
+        if slow.try_send(&[*byte]).is_err() {
+            break;
+        }
+    }
+    assert_eq!(slow.goodbye(), None);
+    edge.wait_until_empty();
+}
+
+#[test]
+fn a_connection_without_a_request_is_told_to_go_and_closed() {
+    let edge = Edge::with(|config| config.with("[server]", "idle_timeout = \"300ms\""));
+    // One that answers, one that does not, one that has said half of a head, one that pings.
+    let mut polite = edge.client();
+    polite.get("/healthz").expect(200);
+    let mut silent = edge.client();
+    silent.polite = false;
+    let mut half = edge.client();
+    half.polite = false;
+    half.frames(&[Frame::new(kind::HEADERS, 1, 1, block(&GET))]);
+    for client in [&mut polite, &mut silent, &mut half] {
+        assert_eq!(client.goodbye(), Some("NO_ERROR"));
+    }
+    let mut pinging = edge.client();
+    let gone = wait::within(wait::PATIENCE, || {
+        wait::pass(Duration::from_millis(50));
+        pinging.try_send(&Frame::ping([1; 8]).bytes()).is_err().then_some(())
+    });
+    assert!(gone.is_some());
+    edge.wait_until_empty();
+}
+
+#[test]
+fn a_request_in_flight_is_no_idleness() {
+    let edge = Edge::with(|config| config.with("[server]", "idle_timeout = \"200ms\""));
+    let gate = Gate::new();
+    edge.world.control.always(Answer::script().wait(&gate).and(Answer::ok("late")));
+    let mut client = edge.client();
+    let id = client.open(&GET, true);
+    edge.world.control.wait_for_requests(1);
+    wait::pass(Duration::from_millis(500));
+    gate.open();
+    assert_eq!(client.answer(id).expect(200).text(), "late");
+}
+
+#[test]
+fn a_stream_that_takes_nothing_is_reset_and_the_others_go_on() {
+    let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"400ms\""));
+    edge.world.control.always(Answer::ok(vec![b'x'; 400_000]));
+    // No window for bodies at all, until it is opened for one of them.
+    let mut client = Http2::connect_with(&edge.address, &edge.certificate, &[(4, 0)]);
+    let [stalled, read] = [(); 2].map(|()| client.open(&GET, true));
+    client.frames(&[Frame::window(read, 1 << 20), Frame::window(0, 1 << 20)]);
+    assert_eq!(client.answer(read).expect(200).body.len(), 400_000);
+    let End::Reset(_) = client.end(stalled) else { panic!("it waits for ever") };
+    assert_eq!(client.body_so_far(stalled), 0);
+    edge.wait_until_idle();
+    // A reader that is slow is waited for.
+    let slow = client.open(&GET, true);
+    client.polite = false;
+    for _ in 0..8 {
+        wait::pass(Duration::from_millis(100));
+        client.frames(&[Frame::window(slow, 50_000)]);
+    }
+    client.frames(&[Frame::window(0, 1 << 20)]);
+    assert_eq!(client.answer(slow).expect(200).body.len(), 400_000);
+}
+
+#[test]
+fn a_connection_that_takes_nothing_is_given_up() {
+    let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"500ms\""));
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 << 20);
+    edge.world.control.always(Answer::script().send(head).flood(64 << 20));
+    let windows = [(4, 0x7fff_ffff)];
+    let mut client = Http2::connect_with(&edge.address, &edge.certificate, &windows);
+    client.frames(&[Frame::window(0, 0x7fff_0000 - 65_535)]);
+    for _ in 0..10 {
+        client.open(&GET, true);
+    }
+    // All windows are open, and nothing is read.
+    edge.wait_until_empty();
+}
+
+/// The figure of the documents: 1,000 answers that wait for their clients, on ten connections.
+#[test]
+fn a_thousand_stalled_streams_take_a_bounded_room() {
+    let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"60s\""));
+    edge.world.control.always(Answer::ok(vec![b'x'; 1 << 20]));
+    edge.client().get("/healthz").expect(200);
+    let before = edge.world.gateway.resident_bytes();
+    let mut clients: Vec<Http2> = (0..10)
+        .map(|_| {
+            let mut client = Http2::connect_with(&edge.address, &edge.certificate, &[(4, 0)]);
+            for _ in 0..100 {
+                client.open(&GET, true);
+            }
+            client
+        })
+        .collect();
+    wait::until("1,000 requests in flight", || {
+        (edge.metric("weir_gateway_requests_in_flight") == 1_000.0).then_some(())
+    });
+    edge.world.control.wait_for_requests(1_001);
+    wait::pass(Duration::from_millis(500));
+    let without_window = edge.world.gateway.resident_bytes().saturating_sub(before);
+    // And then all the windows there can be, of which nothing is read.
+    for client in &mut clients {
+        let windows: Vec<Frame> =
+            (0..100).map(|nth| Frame::window(2 * nth + 1, 0x7fff_ffff)).collect();
+        client.frames(&[Frame::window(0, 0x7fff_0000 - 65_535)]);
+        client.frames(&windows);
+    }
+    wait::pass(Duration::from_secs(1));
+    let unread = edge.world.gateway.resident_bytes().saturating_sub(before);
+    println!("1,000 streams stalled: {without_window} bytes without a window, {unread} unread");
+    // Pingora has nine pieces of 64 KiB on their way through it, whoever the client is.
+    assert!(without_window < 700 << 20, "{without_window}");
+    assert!(unread < 800 << 20, "{unread}");
+    drop(clients);
+    edge.wait_until_empty();
+}

@@ -1,0 +1,212 @@
+//! A server that speaks HTTP/2 without TLS, frame by frame, as its script says.
+//!
+//! It reads no more of a request than where it begins: what it answers is up to the test.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+use crate::wait::{Deadline, PATIENCE};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// What a server does once a request has begun.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Sends a head, or trailers.
+    Head(Vec<(&'static str, String)>),
+    /// Sends a head, or trailers, and ends the stream.
+    LastHead(Vec<(&'static str, String)>),
+    /// Sends a piece of a body.
+    Body(Vec<u8>),
+    /// Sends the last piece of a body.
+    LastBody(Vec<u8>),
+    /// Ends the stream with an error code.
+    Reset(u32),
+    /// Says that it takes no streams after this one's number less `before`, with an error code.
+    GoAway {
+        /// How many streams before this one the last is that it takes.
+        before: u32,
+        /// The error code.
+        code: u32,
+    },
+    /// Sends these bytes, which may be no frame.
+    Raw(Vec<u8>),
+    /// Closes the connection.
+    Close,
+}
+
+/// Which request it is: its connection and its place on it, both counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// The connection.
+    pub connection: usize,
+    /// Its place on the connection.
+    pub nth: usize,
+}
+
+type Script = dyn Fn(Begun) -> Vec<Step> + Send + Sync;
+
+/// A server on a port of its own.
+pub struct Http2Server {
+    address: SocketAddr,
+    seen: Arc<(Mutex<Vec<Begun>>, Condvar)>,
+}
+
+impl Http2Server {
+    /// Starts a server that answers each request as `script` says.
+    pub fn start(script: impl Fn(Begun) -> Vec<Step> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
+        let (script, noted): (Arc<Script>, _) = (Arc::new(script), Arc::clone(&seen));
+        let accepting = move || {
+            for (connection, stream) in listener.incoming().flatten().enumerate() {
+                let (script, seen) = (Arc::clone(&script), Arc::clone(&noted));
+                // An error is the client leaving.
+                let serving = move || serve(&stream, connection, &*script, &seen);
+                thread::Builder::new().name("http2".to_owned()).spawn(serving).unwrap();
+            }
+        };
+        thread::Builder::new().name("http2".to_owned()).spawn(accepting).unwrap();
+        Self { address, seen }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// The requests that have begun.
+    pub fn seen(&self) -> Vec<Begun> {
+        self.seen.0.lock().unwrap().clone()
+    }
+
+    /// Waits until so many requests have begun.
+    #[track_caller]
+    pub fn wait_for(&self, count: usize) {
+        let deadline = Deadline::after(PATIENCE);
+        let mut seen = self.seen.0.lock().unwrap();
+        while seen.len() < count {
+            let left = deadline.left().unwrap_or_else(|| panic!("{count} requests, not {seen:?}"));
+            seen = self.seen.1.wait_timeout(seen, left).unwrap().0;
+        }
+    }
+}
+
+/// A head with this status.
+pub fn head(status: u16, fields: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
+    let fields = fields.iter().map(|(name, value)| (*name, (*value).to_owned()));
+    [(":status", status.to_string())].into_iter().chain(fields).collect()
+}
+
+fn serve(
+    mut stream: &TcpStream,
+    connection: usize,
+    script: &Script,
+    seen: &(Mutex<Vec<Begun>>, Condvar),
+) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE * 6))?;
+    let mut preface = [0; PREFACE.len()];
+    stream.read_exact(&mut preface)?;
+    send(stream, SETTINGS, 0, 0, &[])?;
+    let mut nth = 0;
+    loop {
+        let mut frame = [0; 9];
+        stream.read_exact(&mut frame)?;
+        let length = u32::from_be_bytes([0, frame[0], frame[1], frame[2]]);
+        let mut payload = vec![0; length as usize];
+        stream.read_exact(&mut payload)?;
+        let number = u32::from_be_bytes([frame[5] & 0x7f, frame[6], frame[7], frame[8]]);
+        match (frame[3], frame[4]) {
+            (SETTINGS, 0) => send(stream, SETTINGS, 1, 0, &[])?,
+            (PING, 0) => send(stream, PING, 1, 0, &payload)?,
+            (HEADERS, _) => {
+                let begun = Begun { connection, nth };
+                seen.0.lock().unwrap().push(begun);
+                seen.1.notify_all();
+                nth += 1;
+                for step in script(begun) {
+                    if !play(stream, number, step)? {
+                        return stream.shutdown(std::net::Shutdown::Both);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Does one step; false where the connection is to be closed.
+fn play(mut stream: &TcpStream, number: u32, step: Step) -> io::Result<bool> {
+    match step {
+        Step::Head(fields) => send(stream, HEADERS, END_HEADERS, number, &packed(&fields))?,
+        Step::LastHead(fields) => {
+            send(stream, HEADERS, END_HEADERS | END_STREAM, number, &packed(&fields))?;
+        }
+        Step::Body(body) => send(stream, DATA, 0, number, &body)?,
+        Step::LastBody(body) => send(stream, DATA, END_STREAM, number, &body)?,
+        Step::Reset(code) => send(stream, RST_STREAM, 0, number, &code.to_be_bytes())?,
+        Step::GoAway { before, code } => {
+            let last = number.saturating_sub(2 * before);
+            let payload = [last.to_be_bytes(), code.to_be_bytes()].concat();
+            send(stream, GOAWAY, 0, 0, &payload)?;
+        }
+        Step::Raw(bytes) => stream.write_all(&bytes)?,
+        Step::Close => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Fields as HPACK has them that uses no table: each a literal.
+fn packed(fields: &[(&'static str, String)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (name, value) in fields {
+        bytes.push(0);
+        for text in [name.as_bytes(), value.as_bytes()] {
+            length(text.len(), &mut bytes);
+            bytes.extend_from_slice(text);
+        }
+    }
+    bytes
+}
+
+/// A length as HPACK has it, with a prefix of seven bits.
+fn length(mut length: usize, into: &mut Vec<u8>) {
+    if length < 127 {
+        into.push(u8::try_from(length).unwrap());
+        return;
+    }
+    into.push(127);
+    length -= 127;
+    while length >= 128 {
+        into.push(u8::try_from(length % 128 + 128).unwrap());
+        length /= 128;
+    }
+    into.push(u8::try_from(length).unwrap());
+}
+
+fn send(
+    mut stream: &TcpStream,
+    kind: u8,
+    flags: u8,
+    number: u32,
+    payload: &[u8],
+) -> io::Result<()> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = vec![length[1], length[2], length[3], kind, flags];
+    frame.extend_from_slice(&number.to_be_bytes());
+    frame.extend_from_slice(payload);
+    stream.write_all(&frame)
+}
