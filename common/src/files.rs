@@ -87,8 +87,8 @@ pub async fn watch<F: Future<Output = ()>>(
         // A file that is still being written looks different each time: it is left to settle.
         if now == seen && now != in_force {
             changed().await;
-            // The files may be others now.
-            in_force = stamps();
+            // As they were before: what has changed meanwhile was perhaps not read.
+            in_force.clone_from(&now);
         }
         seen = now;
     }

@@ -123,7 +123,8 @@ fn head(token: &str) -> RequestHeader {
 fn parts(url: &str) -> Arc<Parts> {
     let identity = format!(
         "verify = \"jwt\"\nplanes = [\"control\"]\n\
-         jwt.jwks_url = \"{url}\"\njwt.issuer = \"https://id.test\"\njwt.audience = [\"https://api.test\"]\n"
+         jwt.jwks_url = \"{url}\"\njwt.issuer = \"https://id.test\"\n\
+         jwt.audience = [\"https://api.test\"]\n"
     );
     let shipped = include_str!("../../../config/gateway.toml");
     let settings = shipped.replacen("verify = \"none\"", &identity, 1);

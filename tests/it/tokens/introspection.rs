@@ -23,6 +23,12 @@ struct Asked {
 impl Asked {
     #[track_caller]
     fn new(lines: &str) -> Self {
+        Self::with(lines, 4_000)
+    }
+
+    /// The same, where an address may fail so many times a minute.
+    #[track_caller]
+    fn with(lines: &str, failures: u32) -> Self {
         let server = Upstream::start();
         server.always(active(json!({})));
         let url = format!("url = \"http://{}/introspect\"\n{lines}", server.address());
@@ -30,7 +36,8 @@ impl Asked {
             config
                 .with("[identity]", "verify = \"introspection\"\nplanes = [\"control\"]")
                 .with("[identity.introspection]", &url)
-                .with("[limits.address]", "requests = 20")
+                .with("[limits.workspace]", "requests = 4000")
+                .with("[limits.address]", &format!("requests = {failures}"))
         });
         Self { world, server }
     }
@@ -59,13 +66,6 @@ fn inactive() -> Answer {
 fn a_hundred_requests_at_once_with_one_token_ask_one_question() {
     for (answer, status) in [(active(json!({})), 200), (inactive(), 401)] {
         let asked = Asked::new("");
-        let world = asked
-            .world
-            .config()
-            .with("[limits.address]", "requests = 4000")
-            .with("[limits.workspace]", "requests = 4000");
-        asked.world.gateway.write_config(&world.to_string());
-        asked.world.gateway.reload().expect(200);
         let gate = Gate::new();
         asked.server.always(Answer::script().wait(&gate).and(answer));
         thread::scope(|scope| {
@@ -212,7 +212,7 @@ fn a_server_that_is_down_or_slow_or_does_not_know_us_is_a_503_in_time() {
 
 #[test]
 fn a_flood_of_invented_tokens_asks_no_more_than_its_address_may() {
-    let asked = Asked::new("");
+    let asked = Asked::with("", 20);
     asked.server.always(inactive());
     let statuses: Vec<u16> = (0..60).map(|n| asked.get(&format!("invented-{n}")).status).collect();
     assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 20);

@@ -77,7 +77,7 @@ fn while_the_server_is_down_or_talks_nonsense_the_earlier_keys_do() {
     };
     let mut count = 0.0;
     for nonsense in [
-        Answer::status(500),
+        Answer::status(500).body(published(&[&Signer::new("x")])),
         Answer::ok("<html>"),
         Answer::ok("{\"keys\":[]}"),
         Answer::ok(json!({ "keys": vec![Signer::new("x").jwk(); 101] }).to_string()),

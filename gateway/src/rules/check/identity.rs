@@ -100,7 +100,7 @@ mod tests {
         check("jwt.audience = [\"api\"]\n", "", "identity.jwt.audience is missing");
         check("jwt.jwks_url = \"https://id.test/keys\"\n", "", "identity.jwt.jwks_url is missing");
         check("planes = [\"control\"]\n", "", "`planes` is missing");
-        check("issuer = \"https://id.test\"", "issuer = \"\"", "is not empty");
+        check("issuer = \"https://id.test\"", "issuer = \"\"", "by what is empty");
         check("[\"api\"]", "[\"api\", \"\"]", "by what is empty");
         check("[\"control\"]", "[\"contrl\"]", "unknown plane `contrl`; did you mean `control`?");
         check("verify = \"jwt\"", "verify = \"none\"", "no plane needs a token");
