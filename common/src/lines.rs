@@ -264,4 +264,18 @@ mod tests {
         assert_eq!(log.add(&vec![b'x'; BUFFER_MAX]), Added::Kept);
         assert_eq!(log.add(b"y"), Added::Dropped);
     }
+
+    #[test]
+    fn where_others_write_too_lines_go_out_whole_and_in_small_pieces() {
+        let lines: Vec<u8> = (0..200).flat_map(|n| format!("{n:=<99}\n").into_bytes()).collect();
+        let all: Vec<&[u8]> = pieces(&lines, PIECE_MAX).collect();
+        assert_eq!(all.concat(), lines);
+        assert!(all.iter().all(|piece| piece.len() <= PIECE_MAX && piece.ends_with(b"\n")));
+        assert!(all.len() <= 5, "{}", all.len());
+        assert_eq!(pieces(&lines, lines.len()).count(), 1);
+        let long = [vec![b'x'; 2 * PIECE_MAX], b"\ny\n".to_vec()].concat();
+        let all: Vec<&[u8]> = pieces(&long, PIECE_MAX).collect();
+        assert_eq!(all, [&long[..2 * PIECE_MAX + 1], b"y\n"]);
+        assert_eq!(pieces(b"", 0).count(), 0);
+    }
 }

@@ -46,7 +46,8 @@ pub const TAKE_OVER: &str = "WEIR_TAKE_OVER";
 /// How long a new process may take to be ready: names are resolved and large files read.
 const READY_WAIT: Duration = Duration::from_secs(30);
 
-/// How long the states may take to move: a hundred times what a million of them took.
+/// How long the states may take to move. Requests wait meanwhile: after this they are better off
+/// with the old process.
 const MOVE_WAIT: Duration = Duration::from_secs(10);
 
 /// How long a request waits for a decision: as long as the states may move, and for an answer.

@@ -186,3 +186,39 @@ fn adapt(ask: &mut Ask, rules: &Rules) {
         (ask.quota, ask.lasting) = (limit.quota, limit.quota);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_common::{bucket, rolling};
+
+    use super::*;
+    use crate::force::Config;
+    use crate::limit::key::Seed;
+
+    #[test]
+    fn a_question_of_another_shape_is_asked_as_the_limit_is_now() {
+        let seed = Seed::new([4; 16]);
+        let (rules, _) = Config { path: None }.load(seed).unwrap();
+        let now = rules.limits.iter().find(|limit| &*limit.name == "workspace").unwrap().quota;
+        let window = |requests, seconds| {
+            let window = Duration::from_secs(seconds);
+            Quota::Rolling(rolling::Quota { requests, window })
+        };
+        let adapted = |name: &str, quota| {
+            let (key, limit) = (Key::from_bits(1), seed.limit(name));
+            let mut ask = Ask { key, limit, quota, lasting: quota, enforced: true, known: true };
+            adapt(&mut ask, &rules);
+            assert_eq!(ask.quota, ask.lasting);
+            ask.quota
+        };
+        let own = window(600, now.window().as_secs());
+        assert_eq!(adapted("workspace", own), own, "a tenant's own value stays");
+        let bucket = Quota::Bucket(bucket::Quota { rate: 1, burst: 2 });
+        for then in [window(600, 1), window(600, 7_200), bucket] {
+            assert_eq!(adapted("workspace", then), now);
+            assert_eq!(adapted("gone", then), then);
+        }
+    }
+}
