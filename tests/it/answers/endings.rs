@@ -2,10 +2,12 @@
 //! follows on the connection.
 
 use std::process::Command;
+use std::time::Duration;
 
 use weir_tests::answer::Answer;
 use weir_tests::real;
 use weir_tests::request::{CONTROL, Request};
+use weir_tests::wait;
 use weir_tests::world::World;
 
 use super::{House, WAYS, Way};
@@ -38,6 +40,12 @@ fn a_refusal_of_head_has_the_length_of_one_of_get_and_no_body() {
         let said = house
             .curl(way, &["-I", "-w", "%{num_connects} ", "-o", "none", &url, "-o", "none", &url]);
         assert_eq!(said.trim(), "1 0", "{way:?}");
+    }
+    // To the byte: what comes next on the connection is the next answer.
+    let mut client = house.world.client();
+    for _ in 0..2 {
+        client.call(&Request::new("HEAD", TARGET)).expect(429);
+        client.get(TARGET).expect_problem(429);
     }
     assert_eq!(house.world.gateway.used("workspace", "ws_acme"), 1);
 }
@@ -137,7 +145,10 @@ fn a_refused_body_is_never_asked_for() {
     assert!(answer.interim.is_empty());
     assert_eq!(answer.field("connection"), Some("close"));
     answer.expect_problem(429);
+    let answered = wait::now();
     client.expect_end();
+    let waited = answered.elapsed();
+    assert!(waited < Duration::from_secs(4), "we linger for 5 s, our side is closed at once");
 }
 
 #[test]

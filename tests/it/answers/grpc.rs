@@ -63,6 +63,11 @@ fn real_clients_of_grpc_see_that_a_resource_is_exhausted_and_how_long() {
     let line =
         house.world.gateway.access_log().wait("a refused call", |line| line["path"] == TARGET);
     assert_eq!(line["status"], 429, "{line}");
+    let of_streams = |line: &&Value| line["path"] == "/weir.test.Echo/Stream";
+    let lines = house.world.gateway.access_log().json();
+    let waits = lines.iter().filter(of_streams).map(|line| line["duration_ms"].as_f64().unwrap());
+    let shortest = waits.fold(f64::INFINITY, f64::min);
+    assert!(shortest < 400.0, "a call that goes on sending was read first: {shortest} ms");
     let metrics = house.world.gateway.ask(&Request::get("/metrics")).text();
     let counted = metrics.lines().any(|line| line.contains("\"rate-limited\"} 4"));
     assert!(counted, "{metrics}");
