@@ -10,6 +10,7 @@
 mod batch;
 mod deadlines;
 mod dispatching;
+mod fuzzed;
 mod harness;
 mod hostile;
 mod interleavings;
