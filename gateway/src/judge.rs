@@ -223,7 +223,7 @@ fn length(head: &RequestHeader) -> usize {
 }
 
 /// Refuses a body whose end two parsers could see in different places.
-fn check_framing(head: &RequestHeader, raw_head: &[u8]) -> Result<(), Malformed> {
+pub fn check_framing(head: &RequestHeader, raw_head: &[u8]) -> Result<(), Malformed> {
     let mut lengths = head.headers.get_all(header::CONTENT_LENGTH).iter();
     let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
     let length_holds = lengths.next().is_none_or(|length| {

@@ -18,7 +18,7 @@
 //!
 //! Accepting connections (`listen`), deadlines of request bodies (Pingora's, set in `proxy`).
 
-mod head;
+pub mod head;
 mod linger;
 mod parting;
 mod patience;

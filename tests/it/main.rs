@@ -13,6 +13,7 @@ mod batch;
 mod deadlines;
 mod dispatching;
 mod edge;
+mod fuzzed;
 mod harness;
 mod hostile;
 mod http2;

@@ -29,7 +29,7 @@ impl Phase {
 
 /// What is known of a head that is being read.
 #[derive(Debug, Default)]
-pub(super) struct Head {
+pub struct Head {
     /// How long it is so far.
     pub(super) bytes: u64,
     /// When it must be whole; set once there is something to wait for.
@@ -40,7 +40,7 @@ pub(super) struct Head {
 
 impl Head {
     /// Reads on in a request line; true where it has bytes that no request line has.
-    pub(super) fn has_oddities(&mut self, bytes: &[u8]) -> bool {
+    pub fn has_oddities(&mut self, bytes: &[u8]) -> bool {
         self.bytes += bytes.len() as u64;
         if self.line_ended {
             return false;

@@ -147,6 +147,21 @@ fn an_answer_without_end_is_cut_off() {
 }
 
 #[test]
+fn a_directory_that_fails_is_asked_about_a_name_once_a_second() {
+    let asked = Asked::with(OLD);
+    assert_eq!(asked.limit("ws_big"), 600);
+    asked.directory.answer("workspaces/ws_big", Answer::status(500));
+    let before = asked.directory.count("workspaces/ws_big");
+    let started = wait::now();
+    for _ in 0..100 {
+        assert_eq!(asked.limit("ws_big"), 600);
+    }
+    let seconds = usize::try_from(started.elapsed().as_secs()).unwrap();
+    let questions = asked.directory.count("workspaces/ws_big") - before;
+    assert!((1..=seconds + 2).contains(&questions), "{questions} in {seconds} s");
+}
+
+#[test]
 fn an_answer_that_turns_bad_leaves_the_last_good_one() {
     let asked = Asked::with(OLD);
     assert_eq!(asked.limit("ws_special"), 7);

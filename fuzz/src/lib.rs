@@ -1,0 +1,3 @@
+//! What the fuzzer runs: see `scripts/fuzz`.
+
+pub mod checks;
