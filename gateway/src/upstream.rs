@@ -440,6 +440,14 @@ mod tests {
     }
 
     #[test]
+    fn one_that_rests_is_tried_before_one_that_was_tried_already() {
+        let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
+        let _ = (upstream.failed(0, Tick(0)), upstream.failed(0, Tick(0)));
+        let two = "127.0.0.1:2".parse().unwrap();
+        assert_eq!([(); 4].map(|()| picked(&upstream, &[two])), [1; 4]);
+    }
+
+    #[test]
     fn another_address_of_a_server_that_was_tried_comes_after_another_server() {
         let upstream = upstream(&["backend:80", "127.0.0.1:2"]);
         let addresses = ["127.0.0.1:80", "127.0.0.2:80"].map(|a| a.parse().unwrap());

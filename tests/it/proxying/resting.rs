@@ -61,6 +61,26 @@ fn a_server_that_fails_in_a_row_rests_and_one_request_finds_it_back() {
 }
 
 #[test]
+fn one_that_is_back_is_not_kept_waiting_for_the_end_of_a_long_answer() {
+    let servers = [(); 2].map(|()| Upstream::start());
+    servers[0].always(Answer::status(503));
+    let world = world_of(&servers, &ejection(1, "1s"));
+    while world.get("/healthz").status != 503 {}
+    let end = Gate::new();
+    let long = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n";
+    servers[0].always(Answer::script().send(long).wait(&end).send("end"));
+    let probe = wait::until("a request to be sent to it", || {
+        let mut client = world.client();
+        client.send(Request::get("/healthz").head_bytes());
+        let long = client.read_head_only().field("content-length") == Some("3");
+        long.then_some(client)
+    });
+    assert_eq!(metric(&world, "upstream_resting", &servers[0]).as_deref(), Some("0"));
+    end.open();
+    drop(probe);
+}
+
+#[test]
 fn a_servers_own_errors_do_not_make_it_rest() {
     let servers = [(); 2].map(|()| Upstream::start());
     for (status, more) in [(500, ""), (429, ""), (503, "\ngateway_errors = false")] {

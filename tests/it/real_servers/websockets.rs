@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::process::Command;
+use std::thread::Builder;
 
 use weir_tests::answer::Answer;
 use weir_tests::client::Client;
@@ -135,12 +136,13 @@ fn a_switch_that_comes_before_it_is_asked_for_may_be_torn_down() {
     // HTTP, and this asserts what happens today rather than what should.
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let servers = format!("servers = [\"{}\"]", server.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for stream in server.incoming() {
-            let mut stream = stream.unwrap();
-            std::thread::spawn(move || early(&mut stream));
+    let named = || Builder::new().name("early server".to_owned());
+    let accept = move || {
+        for mut stream in server.incoming().flatten() {
+            named().spawn(move || early(&mut stream)).unwrap();
         }
-    });
+    };
+    named().spawn(accept).unwrap();
     let world = World::with(|config| {
         config
             .with("[limits.instance]", "rate = 1000\nburst = 1000")

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# HTTP/2 against HTTP/1.1 over TLS, through the gateway and through nginx: interleaved, by h2load.
+# usage: http2.sh GATEWAY [ROUNDS]
+set -euo pipefail
+gateway=$1 rounds=${2:-5} home=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$home"' EXIT
+cd "$home"
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem \
+    -out certificate.pem -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost 2>/dev/null
+port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+back=$(port) front=$(port) ours=$(port)
+cat > nginx.conf <<N
+pid $home/nginx.pid; error_log $home/error.log; daemon off; worker_processes 1; user root;
+events { worker_connections 4096; }
+http { access_log off; keepalive_requests 1000000; http2_max_requests 1000000;
+  upstream back { server 127.0.0.1:$back; keepalive 128; keepalive_requests 1000000; }
+  server { listen 127.0.0.1:$back; location / { return 200 "hello"; } }
+  server { listen 127.0.0.1:$front ssl http2; ssl_certificate $home/certificate.pem;
+    ssl_certificate_key $home/key.pem;
+    location / { proxy_pass http://back; proxy_http_version 1.1; proxy_set_header Connection ""; } } }
+N
+cat > gateway.toml <<N
+[server]
+http = []
+admin = "127.0.0.1:0"
+threads = 1
+requests_per_connection_max = 1000000000
+[[server.https]]
+address = "127.0.0.1:$ours"
+certificate = "$home/certificate.pem"
+key = "$home/key.pem"
+[log]
+access = "off"
+[planes.control]
+hosts = ["api.localhost"]
+[upstreams.control]
+servers = ["127.0.0.1:$back"]
+idle_timeout = "30s"
+[directory]
+source = "file"
+path = "$home/directory.toml"
+[limits.workspace]
+key = "workspace"
+algorithm = "token_bucket"
+rate = 1000000
+burst = 1000000
+[[routes]]
+plane = "control"
+path = "/v1/workspaces/{workspace}/{*rest}"
+limits = ["workspace"]
+upstream = "control"
+N
+printf '[organisations.org_a]\n[workspaces.ws_a]\norganisation = "org_a"\n' > directory.toml
+"$gateway" check --config gateway.toml > check.log 2>&1 || { cat check.log >&2; exit 1; }
+nginx -c "$home/nginx.conf" 2>/dev/null &
+"$gateway" run --config gateway.toml > out.log 2> err.log &
+sleep 1.5
+load() { # PORT FLAGS
+    local p=$1; shift
+    h2load -t1 -c32 --warm-up-time=1 -D3 "$@" -H ':authority: api.localhost' \
+        "https://127.0.0.1:$p/v1/workspaces/ws_a/x" > last.log 2>&1
+    awk '/finished in/ { print $4 }' last.log
+    grep -q '[1-9][0-9]* 2xx.* 0 4xx, 0 5xx' last.log || { cat last.log >&2; exit 1; }
+}
+for round in $(seq "$rounds"); do
+    echo "round $round" \
+        "weir-h2 $(load "$ours" -m10) weir-h1 $(load "$ours" --h1)" \
+        "nginx-h2 $(load "$front" -m10) nginx-h1 $(load "$front" --h1)"
+done
