@@ -44,7 +44,7 @@ fn what_a_server_refuses_unread_is_sent_again_whatever_the_method() {
 
 #[test]
 fn a_server_that_refuses_everything_is_asked_no_more_often_than_allowed() {
-    let server = Http2::start(|_| vec![Step::Reset(REFUSED_STREAM)]);
+    let server = Http2Server::start(|_| vec![Step::Reset(REFUSED_STREAM)]);
     let world = world_before(&[&server]);
     world.call(&Request::post("/v1/workspaces/ws_acme", "x")).expect_problem(502);
     assert_eq!(server.seen().len(), 3);
