@@ -74,12 +74,12 @@ pub fn read(bytes: &[u8]) -> Progress {
 /// Version 1, of which at least [`BEGINNING`] bytes are there.
 fn text(bytes: &[u8]) -> Progress {
     let Some(line) = bytes.strip_suffix(b"\r\n") else {
+        let room = LINE_BYTES_MAX.saturating_sub(bytes.len());
         return match bytes.split_last() {
-            _ if bytes.len() >= LINE_BYTES_MAX => Progress::Malformed("its line has no end"),
             Some((b'\n', _)) => Progress::Malformed("its line ends without a carriage return"),
-            Some((b'\r', _)) => Progress::More(1),
+            Some((b'\r', _)) if room >= 1 => Progress::More(1),
+            _ if room < 2 => Progress::Malformed("its line has no end"),
             _ if bytes.contains(&b'\r') => Progress::Malformed("its line has a carriage return"),
-            _ if bytes.len() == LINE_BYTES_MAX - 1 => Progress::Malformed("its line has no end"),
             _ => Progress::More(2),
         };
     };

@@ -239,6 +239,7 @@ impl Connection {
         if !self.held.is_empty() {
             let _ = self.poll_send(cx)?;
         }
+        self.push(cx)?;
         if self.met.is_none() {
             let mut byte = [0];
             let mut next = ReadBuf::new(&mut byte);
@@ -296,9 +297,7 @@ impl AsyncRead for Connection {
                 if !me.held.is_empty() {
                     let _ = me.poll_send(cx)?;
                 }
-                if me.socket.has_unsent() {
-                    let _ = Pin::new(&mut me.socket).poll_flush(cx)?;
-                }
+                me.push(cx)?;
                 match me.poll_patience(cx) {
                     Poll::Pending => Poll::Pending,
                     Poll::Ready(refusal) => me.part(cx, refusal),

@@ -111,6 +111,16 @@ impl Client {
         Self::over(socket.into()).unwrap()
     }
 
+    /// Connects with as little room for what comes as there can be.
+    #[track_caller]
+    pub fn connect_narrow(address: &str) -> Self {
+        let to: SocketAddr = address.parse().unwrap();
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(16 << 10).unwrap();
+        socket.connect(&to.into()).unwrap_or_else(|error| panic!("connect to {to}: {error}"));
+        Self::over(socket.into()).unwrap()
+    }
+
     /// Speaks over a connection that is there already.
     fn over(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
@@ -251,6 +261,16 @@ impl Client {
         self.reader.until(needle).unwrap_or_else(|error| {
             panic!("read up to {:?}: {error}", String::from_utf8_lossy(needle))
         })
+    }
+
+    /// Reads so many raw bytes, and lets them go.
+    #[track_caller]
+    pub fn skip(&mut self, bytes: u64) {
+        let mut left = bytes;
+        let skipped = self.reader.body(Framing::Length(bytes), &mut |piece| {
+            left -= piece.len() as u64;
+        });
+        skipped.unwrap_or_else(|error| panic!("{left} of {bytes} bytes do not come: {error}"));
     }
 
     /// Reads the interim answer that comes next, and nothing behind it.

@@ -3,6 +3,7 @@
 //! A round has three turns: nobody drips; the same number drips at another gateway, which costs
 //! the machine as much; they drip at the one that is measured. Half of them send a request head,
 //! half a TLS handshake, a byte a second each, and whoever is closed at its deadline comes again.
+//! They come one after another for as long as a deadline is, so that none falls due with all.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -31,6 +32,8 @@ const HANDSHAKE: &[u8] = &[22, 3, 1, 2, 0, 1, 0, 1, 252];
 const DRIP_EVERY: Duration = Duration::from_secs(1);
 /// They are served in so many groups.
 const GROUPS: usize = 100;
+/// As long as a head or a handshake may take by default: then they begin to be closed, evenly.
+const DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() {
     let mut flags = Flags::from_env(USAGE);
@@ -123,14 +126,20 @@ struct Dripping {
 }
 
 impl Dripping {
-    /// Opens them all, and lets them drip from then on.
+    /// Opens them all, evenly, and lets them drip from then on.
     fn start([http, https]: [SocketAddr; 2], drippers: usize) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
         let open = Arc::new(AtomicUsize::new(0));
         let mut sockets: Vec<_> = (0..drippers)
             .map(|nth| if nth % 2 == 0 { (http, HEAD) } else { (https, HANDSHAKE) })
-            .map(|(address, beginning)| (address, beginning, connect(address, beginning)))
+            .map(|(address, beginning)| (address, beginning, None))
             .collect();
+        for group in 0..GROUPS {
+            for (address, beginning, socket) in sockets.iter_mut().skip(group).step_by(GROUPS) {
+                *socket = connect(*address, beginning);
+            }
+            std::thread::sleep(DEADLINE / GROUPS as u32);
+        }
         let (told, counted) = (ends.clone(), Arc::clone(&open));
         let thread = Builder::new().name("drippers".to_owned()).spawn(move || {
             for group in (0..GROUPS).cycle() {

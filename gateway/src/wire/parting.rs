@@ -29,6 +29,18 @@ impl Connection {
         Poll::Ready(Ok(()))
     }
 
+    /// Sends what TLS has taken and the socket has not, as far as it takes it now: Pingora flushes
+    /// a body of known length only at its end, and may wait long for what comes before that.
+    pub(super) fn push(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if !self.socket.has_unsent() {
+            return Ok(());
+        }
+        match Pin::new(&mut self.socket).poll_flush(cx) {
+            Poll::Ready(pushed) => pushed,
+            Poll::Pending => Ok(()),
+        }
+    }
+
     /// Sends what is left, and says that nothing follows.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ended = Pin::new(&mut self.socket).poll_shutdown(cx);

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use rustls::HandshakeKind;
-use weir_tests::answer::Answer;
+use weir_tests::answer::{Answer, Gate};
 use weir_tests::authority::{Authority, VERSIONS};
 use weir_tests::client::Client;
 use weir_tests::request::Request;
 use weir_tests::wait;
+use weir_tests::world::World;
 
 use super::{NAMES, secured, world_of};
 
@@ -237,4 +238,57 @@ fn an_answer_that_nobody_takes_costs_little() {
     wait::pass(Duration::from_secs(1));
     let grown = world.gateway.resident_bytes().saturating_sub(before);
     assert!(grown < 32 << 20, "four answers take {} MiB", grown >> 20);
+}
+
+/// Clients that ask for answers of many lengths, and take nothing yet: the end of one lies with
+/// us, of another with TLS, of a third with the kernel. Behind each the upstream waits for `gate`.
+#[track_caller]
+fn lazy(world: &World, authority: &Authority, gate: &Gate) -> Vec<(u64, Client)> {
+    let gate = gate.clone();
+    world.dispatcher.answer(move |request| {
+        let target = String::from_utf8(request.target()).unwrap();
+        let length: u64 = target.rsplit('/').next().unwrap().parse().unwrap();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", length + 4);
+        Answer::script().send(head).flood(length).wait(&gate).send("done")
+    });
+    let ask = |nth: u64| {
+        let length = nth * (40 << 10);
+        let client = Client::connect_narrow(&world.gateway.https());
+        let mut client = client.secured(&authority.trusted(), "api.localhost");
+        client.send(Request::get(&format!("/assets/{length}")).head_bytes());
+        (length, client)
+    };
+    (1..=110).map(ask).collect()
+}
+
+#[test]
+fn what_there_is_of_an_answer_reaches_a_slow_client_though_the_rest_is_not_there_yet() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
+    let gate = Gate::new();
+    let mut clients = lazy(&world, &authority, &gate);
+    wait::pass(Duration::from_secs(1));
+    for (length, client) in &mut clients {
+        client.read_head_only().expect(200);
+        client.skip(*length);
+    }
+    gate.open();
+    for (_, client) in &mut clients {
+        client.skip(4);
+    }
+}
+
+#[test]
+fn a_client_that_takes_nothing_of_the_end_is_let_go_whatever_keeps_it() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| {
+        config.with("[server]", "body_timeout = \"300ms\"\nidle_timeout = \"300ms\"")
+    });
+    let gate = Gate::new();
+    gate.open();
+    let clients = lazy(&world, &authority, &gate);
+    wait::until("all of them gone", || {
+        (world.gateway.metric("weir_gateway_connections") == 0.0).then_some(())
+    });
+    drop(clients);
 }
