@@ -160,7 +160,7 @@ fn announced(session: &ServerSession) -> Option<u64> {
 /// it will not get, the connection closes after the answer, or the stream of HTTP/2 is reset.
 pub async fn drain(session: &mut ServerSession) {
     let waits = session.req_header().headers.contains_key(http::header::EXPECT);
-    if session.is_body_done() || (waits && !session.is_http2()) {
+    if session.is_body_done() || (waits && session.req_header().version != http::Version::HTTP_2) {
         return;
     }
     let drained = async {
@@ -179,10 +179,9 @@ pub async fn drain(session: &mut ServerSession) {
 /// Waits for a moment until the client has ended its stream of HTTP/2, or has learnt that it is
 /// answered: no more is read, so that it runs out of room to send.
 pub async fn await_end(session: &mut ServerSession) {
-    let ServerSession::H2(stream) = session else { return };
-    if !stream.is_body_done() {
+    if session.req_header().version == http::Version::HTTP_2 && !session.is_body_done() {
         // Out of time, the stream is reset, which says the same.
-        let _ = tokio::time::timeout(DRAIN_TIME_MAX, stream.idle()).await;
+        let _ = tokio::time::timeout(DRAIN_TIME_MAX, session.read_body_or_idle(true)).await;
     }
 }
 

@@ -76,6 +76,13 @@ pub fn to_upstream(head: &mut RequestHeader, exchange: &Exchange) -> Result<()> 
     };
     let mut parts = http::request::Parts::from(whole);
     parts.headers.reserve(ADDED);
+    // Where a client speaks HTTP/2 its host is in the target: every upstream is told in one way.
+    if let Some(host) = parts.uri.authority().filter(|_| !parts.headers.contains_key(header::HOST))
+    {
+        let host = HeaderValue::try_from(host.as_str());
+        let host = host.or_err(ErrorType::InvalidHTTPHeader, "the host of the target")?;
+        parts.headers.insert(header::HOST, host);
+    }
     let completed = complete(&mut parts.headers, exchange);
     let of_uri = parts.uri.path_and_query().map(|target| target.as_str().as_bytes());
     let same_target = of_uri == Some(&target);

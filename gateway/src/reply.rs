@@ -9,8 +9,8 @@
 //!
 //! What the answer is (`refuse`, `grpc`, `cors`), and what every answer says (`relay`).
 
-use http::{Method, StatusCode, header};
-use pingora_core::protocols::http::ServerSession;
+use http::{Method, StatusCode, Version, header};
+use pingora_core::protocols::http::HttpTask;
 use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
@@ -82,7 +82,7 @@ impl Reply {
     pub async fn send(mut self, session: &mut Session, exchange: &mut Exchange) -> Result<()> {
         self.lines.push_str(&relay::lines(exchange));
         let with_body = session.req_header().method != Method::HEAD;
-        if session.downstream_session.is_http2() {
+        if session.req_header().version == Version::HTTP_2 {
             return self.send_by_http2(session, with_body).await;
         }
         if self.closes {
@@ -117,18 +117,15 @@ impl Reply {
     }
 
     async fn write_by_http2(self, session: &mut Session, with_body: bool) -> Result<()> {
-        let ServerSession::H2(stream) = &mut *session.downstream_session else { return Ok(()) };
         let mut head = ResponseHeader::build(self.status, Some(16))?;
         if let Some(length) = self.length() {
             head.insert_header(header::CONTENT_LENGTH, length)?;
         }
         relay::add_lines(&mut head, &self.lines)?;
         let with_body = with_body && !self.body.is_empty();
-        stream.write_response_header(Box::new(head), !with_body)?;
-        if with_body {
-            stream.write_body(self.body.into(), true).await?;
-        }
-        Ok(())
+        let mut tasks = vec![HttpTask::Header(Box::new(head), !with_body)];
+        tasks.extend(with_body.then(|| HttpTask::Body(Some(self.body.into()), true)));
+        session.downstream_session.response_duplex_vec(tasks).await.map(drop)
     }
 }
 
