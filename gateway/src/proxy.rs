@@ -123,11 +123,11 @@ impl ProxyHttp for Proxy {
 
     async fn upstream_request_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         head: &mut RequestHeader,
         exchange: &mut Exchange,
     ) -> Result<()> {
-        relay::to_upstream(head, exchange)
+        relay::to_upstream(session.req_header(), head, exchange)
     }
 
     async fn request_body_filter(

@@ -67,7 +67,14 @@ const ADDED: usize = 7;
 ///
 /// Pingora's own header type parses a name and keeps its case anew for each header put in; its
 /// parts are a plain map, so the head is taken apart and put together once.
-pub fn to_upstream(head: &mut RequestHeader, exchange: &Exchange) -> Result<()> {
+///
+/// `asked` is the head as the client sent it: what is of one hop has been taken off `head`, and
+/// with it what a server of gRPC insists on.
+pub fn to_upstream(
+    asked: &RequestHeader,
+    head: &mut RequestHeader,
+    exchange: &Exchange,
+) -> Result<()> {
     let empty = RequestHeader::from(http::Request::new(()).into_parts().0);
     let whole = std::mem::replace(head, empty);
     let target = match &exchange.absolute {
@@ -76,6 +83,11 @@ pub fn to_upstream(head: &mut RequestHeader, exchange: &Exchange) -> Result<()> 
     };
     let mut parts = http::request::Parts::from(whole);
     parts.headers.reserve(ADDED);
+    let takes_trailers =
+        asked.headers.get_all(header::TE).iter().any(|te| te.as_bytes() == b"trailers");
+    if takes_trailers && parts.version == Version::HTTP_2 {
+        parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
     // Where a client speaks HTTP/2 its host is in the target: every upstream is told in one way.
     if let Some(host) = parts.uri.authority().filter(|_| !parts.headers.contains_key(header::HOST))
     {
