@@ -484,6 +484,12 @@ impl Lanes {
         self.lanes.len()
     }
 
+    /// Deliveries in memory that wait, and places in the heap.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.queues.values().map(Queue::held).sum::<usize>() + self.heap.len()
+    }
+
     /// Forgets queues and lanes that have had nothing to do for a while.
     pub fn forget_idle(&mut self, now: Tick) {
         let idle = |queue: &Queue| queue.is_idle() && now.since(queue.used) >= IDLE;

@@ -45,7 +45,7 @@ mod rows;
 mod schema;
 mod sweep;
 mod webhooks;
-mod writer;
+pub(crate) mod writer;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -79,6 +79,21 @@ impl SqliteStore {
             path,
             writer,
         })
+    }
+
+    /// As [`SqliteStore::open`], with a writer that works when it is told to.
+    #[cfg(test)]
+    pub(crate) fn open_by_hand(
+        path: &Path,
+        key_file: &Path,
+        clock: Clock,
+    ) -> Result<(Self, writer::by_hand::ByHand), open::OpenError> {
+        let opened = open::open(path, key_file, clock)?;
+        let (path, sealer) = (opened.path, opened.desk.sealer.clone());
+        let (writer, by_hand) = Writer::by_hand(opened.desk, opened.lock);
+        let (ids, ended_in_order) = (opened.ids, opened.ended_in_order);
+        let readers = Readers::new(path.clone());
+        Ok((Self { ids, ended_in_order, sealer, readers, path, writer }, by_hand))
     }
 
     /// Bytes on disk, the log of changes included.
