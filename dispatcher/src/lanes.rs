@@ -121,6 +121,8 @@ struct Lane {
     turns: VecDeque<WebhookId>,
     /// Its place in the heap: others there are out of date.
     due: Option<(Tick, u64)>,
+    /// Whether it waits for places to be free again that are for others now.
+    aside: bool,
 }
 
 /// All lanes that have work.
@@ -132,6 +134,9 @@ pub struct Lanes {
     /// Lanes by when they have something to do, and in the order in which they came to have it.
     heap: BinaryHeap<Reverse<(Tick, u64, LaneId)>>,
     came: u64,
+    /// Lanes that were left out while all together had too much under way. One that is forgotten
+    /// in the meantime is passed over.
+    aside: VecDeque<LaneId>,
     low: Vec<WebhookId>,
     in_flight: usize,
     /// What the deliveries in memory take, about.
@@ -150,6 +155,7 @@ impl Lanes {
             queues: HashMap::new(),
             heap: BinaryHeap::new(),
             came: 0,
+            aside: VecDeque::new(),
             low: Vec::new(),
             in_flight: 0,
             held_bytes: 0,
@@ -348,35 +354,64 @@ impl Lanes {
                 return Step::Fetch { webhook, limit: room.count, but, round: queue.round };
             }
         }
-        while let Some(&Reverse((due, came, id))) = self.heap.peek() {
-            let lane = self.lanes.get(&id);
-            if lane.is_none_or(|lane| lane.due != Some((due, came))) {
+        loop {
+            while let Some(&Reverse((due, came, id))) = self.heap.peek() {
+                let lane = self.lanes.get(&id);
+                if lane.is_none_or(|lane| lane.due != Some((due, came))) {
+                    self.heap.pop();
+                    continue;
+                }
+                if due > now.tick {
+                    break;
+                }
+                if self.in_flight >= self.pace.total {
+                    return Step::Wait(None);
+                }
                 self.heap.pop();
-                continue;
+                if let Some(step) = self.serve(id, due, now.tick) {
+                    return step;
+                }
             }
-            if due > now.tick {
-                return Step::Wait(Some(due));
-            }
-            if self.in_flight >= self.pace.total {
-                return Step::Wait(None);
-            }
-            self.heap.pop();
-            if let Some(step) = self.serve(id, due, now.tick) {
-                return step;
+            if !self.call_back(now.tick) {
+                return Step::Wait(self.heap.peek().map(|Reverse((due, ..))| *due));
             }
         }
-        Step::Wait(None)
+    }
+
+    /// Lets one lane in again that was left out, if there are places again; says whether it did.
+    fn call_back(&mut self, now: Tick) -> bool {
+        if self.is_crowded() {
+            return false;
+        }
+        let Some(id) = self.aside.pop_front() else { return false };
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.aside = false;
+            self.put(id, now);
+        }
+        true
+    }
+
+    /// Whether the places that are left are for lanes that have nothing under way.
+    fn is_crowded(&self) -> bool {
+        self.in_flight >= self.pace.total - self.pace.total / 4
     }
 
     /// Lets a lane do one thing, and puts it where it has something to do next.
     fn serve(&mut self, id: LaneId, due: Tick, now: Tick) -> Option<Step> {
         let quota = self.pace.quota;
         let room = self.room();
-        let crowded = self.in_flight >= self.pace.total - self.pace.total / 4;
+        let crowded = self.is_crowded();
         let lane = self.lanes.get_mut(&id)?;
         lane.due = None;
-        // Whoever is left out here has something under way, and is looked at when that ends.
-        if lane.in_flight >= if crowded { 1 } else { lane.room } {
+        // It has something under way, and is looked at when that ends.
+        if lane.in_flight >= lane.room {
+            return None;
+        }
+        if crowded && lane.in_flight > 0 {
+            // What others have under way may end sooner.
+            if !std::mem::replace(&mut lane.aside, true) {
+                self.aside.push_back(id);
+            }
             return None;
         }
         let free_at = match lane.starts.decide(quota, 1, now) {
