@@ -407,7 +407,7 @@ pub trait Store: Send + Sync + 'static {
     async fn fetch_one(&self, id: DeliveryId) -> Result<Option<Ready>, StoreError>;
 
     /// Writes down attempts and what follows from them: all or nothing. A webhook or a delivery
-    /// that is gone in the meantime is passed over.
+    /// that is gone in the meantime is passed over; that an attempt started counts all the same.
     async fn record(
         &self,
         ended: Vec<Ended>,
@@ -415,7 +415,8 @@ pub trait Store: Send + Sync + 'static {
         mails: Vec<NewMail>,
     ) -> Result<(), StoreError>;
 
-    /// The attempts that started at or after `since`, by lane.
+    /// The attempts that started at or after `since`, by lane, whatever has become of their
+    /// deliveries and webhooks.
     async fn starts_since(&self, since: UnixTime) -> Result<Vec<(LaneId, UnixTime)>, StoreError>;
 
     /// Whether the process that had the store before us ended in order, with all outcomes
@@ -445,7 +446,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Drops up to `limit` deliveries that ended before these times, or that wait for a webhook
     /// that is gone, with their attempts, and events that no delivery needs; where there is more
-    /// than that, some of each, for a limit of four or more. Says whether there may be more.
+    /// than that, some of each, for a limit of five or more. Says whether there may be more.
     async fn sweep(
         &self,
         delivered_before: UnixTime,
