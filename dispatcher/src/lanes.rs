@@ -142,7 +142,7 @@ pub struct Lanes {
     /// What the deliveries in memory take, about.
     held_bytes: usize,
     /// So many starts on every lane may have left no trace, at the latest then.
-    unseen: Option<(usize, Tick)>,
+    unseen: Vec<(usize, Tick)>,
 }
 
 impl Lanes {
@@ -159,7 +159,7 @@ impl Lanes {
             low: Vec::new(),
             in_flight: 0,
             held_bytes: 0,
-            unseen: None,
+            unseen: Vec::new(),
         }
     }
 
@@ -182,19 +182,14 @@ impl Lanes {
         let _ = self.lane(lane).starts.charge(quota, 1, started);
     }
 
-    /// Counts, on every lane, attempts that may have started before this process did and left no
-    /// trace: which webhooks led where by then is not known any more. To be told last.
-    pub fn suspect(&mut self, count: usize, now: Tick) {
-        self.unseen = Some((count, now));
+    /// Counts, on every lane, attempts that may have started before `at`, before this process did,
+    /// and left no trace: which webhooks led where by then is not known any more. To be told last,
+    /// and of the oldest first.
+    pub fn suspect(&mut self, count: usize, at: Tick) {
+        self.unseen.push((count, at));
         for lane in self.lanes.values_mut() {
-            lane.starts = suspicious(std::mem::take(&mut lane.starts), self.pace.quota, count, now);
+            lane.starts = suspicious(std::mem::take(&mut lane.starts), self.pace.quota, count, at);
         }
-    }
-
-    /// Whether there may have been starts within the window that left no trace.
-    #[must_use]
-    pub fn is_in_doubt(&self, now: Tick) -> bool {
-        self.unseen.is_some_and(|(_, at)| now.since(at) < self.pace.quota.window)
     }
 
     /// Whether the webhook's queue is known here.
@@ -538,10 +533,8 @@ impl Lanes {
             self.remove(*webhook);
             self.lane(*lane).turns.retain(|one| one != webhook);
         }
-        if !self.is_in_doubt(now) {
-            self.unseen = None;
-        }
         let quota = self.pace.quota;
+        self.unseen.retain(|(_, at)| now.since(*at) < quota.window);
         self.lanes.retain(|_, lane| {
             !lane.turns.is_empty() || lane.in_flight > 0 || lane.starts.full_at(quota) > now
         });
@@ -551,10 +544,12 @@ impl Lanes {
         // Whoever has not answered yet is tried by few: thousands of black holes would take every
         // place before the first of them times out.
         let room = (self.pace.per_lane / 4).max(1);
-        let (quota, unseen) = (self.pace.quota, self.unseen);
+        let (quota, unseen) = (self.pace.quota, &self.unseen);
         self.lanes.entry(id).or_insert_with(|| {
-            let starts = unseen.map(|(count, at)| suspicious(Log::default(), quota, count, at));
-            Lane { room, starts: starts.unwrap_or_default(), ..Lane::default() }
+            let starts = unseen
+                .iter()
+                .fold(Log::default(), |starts, (count, at)| suspicious(starts, quota, *count, *at));
+            Lane { room, starts, ..Lane::default() }
         })
     }
 

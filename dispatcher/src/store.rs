@@ -423,6 +423,10 @@ pub trait Store: Send + Sync + 'static {
     /// recorded.
     fn ended_in_order(&self) -> bool;
 
+    /// When processes before us were found not to have ended in order, oldest first: what they had
+    /// under way by then may have left no trace. As far back as is known.
+    fn cut_off(&self) -> Vec<UnixTime>;
+
     /// Puts up to `limit` deliveries of a reactivated webhook back into the order of creation,
     /// at the beginning of their schedule. Says whether that was all.
     async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError>;

@@ -104,9 +104,6 @@ enum Turn {
 pub enum Drained {
     /// Everything.
     Yes,
-    /// Everything; but it is not long since a process was cut off, and what that had started may
-    /// still count in the pace. Whoever comes next has to reckon with it as well.
-    InDoubt,
     /// Some of it was cut off: it will be sent again.
     No,
 }
@@ -135,9 +132,9 @@ impl Worker {
         for (lane, started) in starts {
             lanes.seed(lane, now.tick_of(started));
         }
-        if !parts.store.ended_in_order() {
-            // What was under way when the earlier process was cut off left no trace.
-            lanes.suspect(egress.in_flight_per_lane(), now.tick);
+        for found in parts.store.cut_off().into_iter().filter(|found| *found >= since) {
+            // What was under way when an earlier process was cut off left no trace.
+            lanes.suspect(egress.in_flight_per_lane(), now.tick_of(found));
         }
         let mut hooks = Hooks::default();
         for queue in parts.store.queues().await? {
@@ -197,8 +194,7 @@ impl Worker {
         let wake = if stopping { None } else { self.start(now) };
         self.record(now);
         if stopping && self.lanes.in_flight() == 0 && !self.recording {
-            let in_doubt = self.lanes.is_in_doubt(now.tick);
-            return Turn::Over(if in_doubt { Drained::InDoubt } else { Drained::Yes });
+            return Turn::Over(Drained::Yes);
         }
         let look = self.hooks.next_look().map(|at| now.tick_at(at));
         Turn::Wait(wake.into_iter().chain(look).min())

@@ -55,6 +55,7 @@ pub struct SqliteStore {
     path: PathBuf,
     ids: PublicIds,
     ended_in_order: bool,
+    cut_off: Vec<UnixTime>,
     sealer: Sealer,
     readers: Readers,
     writer: Writer,
@@ -74,6 +75,7 @@ impl SqliteStore {
         Ok(Self {
             ids: opened.ids,
             ended_in_order: opened.ended_in_order,
+            cut_off: opened.cut_off,
             sealer,
             readers: Readers::new(path.clone()),
             path,
@@ -91,9 +93,9 @@ impl SqliteStore {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
         let (writer, by_hand) = Writer::by_hand(opened.desk, opened.lock);
-        let (ids, ended_in_order) = (opened.ids, opened.ended_in_order);
+        let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);
         let readers = Readers::new(path.clone());
-        Ok((Self { ids, ended_in_order, sealer, readers, path, writer }, by_hand))
+        Ok((Self { ids, ended_in_order, cut_off, sealer, readers, path, writer }, by_hand))
     }
 
     /// Bytes on disk, the log of changes included.
@@ -280,6 +282,10 @@ impl Store for SqliteStore {
 
     fn ended_in_order(&self) -> bool {
         self.ended_in_order
+    }
+
+    fn cut_off(&self) -> Vec<UnixTime> {
+        self.cut_off.clone()
     }
 
     async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError> {
