@@ -104,7 +104,14 @@ pub struct Clock(Source);
 #[derive(Clone, Debug)]
 enum Source {
     System,
-    Manual(Arc<AtomicU64>),
+    Manual(Arc<Manual>),
+}
+
+/// Both clocks of one that is turned by hand, in microseconds.
+#[derive(Debug)]
+struct Manual {
+    tick: AtomicU64,
+    unix: AtomicU64,
 }
 
 impl Clock {
@@ -117,13 +124,22 @@ impl Clock {
     /// A clock that stands still until [`Clock::advance`]; its wall clock starts at `unix`.
     #[must_use]
     pub fn manual(unix: UnixTime) -> Self {
-        Self(Source::Manual(Arc::new(AtomicU64::new(unix.0))))
+        let (tick, unix) = (AtomicU64::new(unix.0), AtomicU64::new(unix.0));
+        Self(Source::Manual(Arc::new(Manual { tick, unix })))
     }
 
     /// Turns a manual clock. A real one goes by itself and stays as it is.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(micros_now) = &self.0 {
-            micros_now.fetch_add(micros(by), Ordering::Relaxed);
+        if let Source::Manual(manual) = &self.0 {
+            manual.tick.fetch_add(micros(by), Ordering::Relaxed);
+            manual.unix.fetch_add(micros(by), Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the wall clock of a manual one, and leaves the other as it is.
+    pub fn set(&self, unix: UnixTime) {
+        if let Source::Manual(manual) = &self.0 {
+            manual.unix.store(unix.0, Ordering::Relaxed);
         }
     }
 
@@ -138,10 +154,10 @@ impl Clock {
                     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
                 )),
             },
-            Source::Manual(micros_now) => {
-                let now = micros_now.load(Ordering::Relaxed);
-                Moment { tick: Tick(now), unix: UnixTime(now) }
-            }
+            Source::Manual(manual) => Moment {
+                tick: Tick(manual.tick.load(Ordering::Relaxed)),
+                unix: UnixTime(manual.unix.load(Ordering::Relaxed)),
+            },
         }
     }
 }
@@ -184,6 +200,8 @@ mod tests {
         assert_eq!(clock.now(), clock.now());
         clock.advance(Duration::from_secs(2));
         assert_eq!(clock.now().unix.rfc3339(), "1970-01-01T00:00:02.000Z");
+        clock.set(UnixTime(1));
+        assert_eq!(clock.now(), Moment { tick: Tick(2_000_000), unix: UnixTime(1) });
     }
 
     #[test]

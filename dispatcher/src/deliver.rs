@@ -57,7 +57,18 @@ pub struct Courier {
     tls: ClientConfig,
     clock: Clock,
     current: Mutex<Current>,
+    /// What stands in for the network.
+    #[cfg(test)]
+    network: Option<Network>,
 }
+
+/// Answers attempts in the network's place, or says what came of them without an answer.
+#[cfg(test)]
+pub(crate) type Network =
+    Arc<dyn Fn(Parcel) -> Pin<Box<dyn Future<Output = Answered> + Send>> + Send + Sync>;
+
+#[cfg(test)]
+pub(crate) type Answered = Result<http::Response<Bytes>, Outcome>;
 
 /// The client that has the open connections, and since when.
 struct Current {
@@ -97,7 +108,22 @@ impl Courier {
         let tls = client::tls(egress.extra_ca.as_ref().map(|path| path.value.as_str()))?;
         let client = build(&tls, &rules, egress.deadline)?;
         let current = Mutex::new(Current { client, since: clock.now().tick });
-        Ok(Self { deadline: egress.deadline, rules, tls, clock, current })
+        let deadline = egress.deadline;
+        Ok(Self {
+            deadline,
+            rules,
+            tls,
+            clock,
+            current,
+            #[cfg(test)]
+            network: None,
+        })
+    }
+
+    /// The same over another network.
+    #[cfg(test)]
+    pub(crate) fn over(self, network: Network) -> Self {
+        Self { network: Some(network), ..self }
     }
 
     /// Makes one attempt. Never takes longer than the deadline and a moment.
@@ -109,9 +135,7 @@ impl Courier {
         }
         let began = self.clock.now().tick;
         let mut over = std::pin::pin!(sleep(self.deadline));
-        let tls = parcel.url.scheme() == "https";
-        let request = self.client().post(parcel.url).headers(parcel.headers).body(parcel.body);
-        let mut sent = std::pin::pin!(request.send());
+        let mut sent = std::pin::pin!(self.send(parcel));
         let answer = tokio::select! {
             biased;
             answer = &mut sent => answer,
@@ -127,13 +151,24 @@ impl Courier {
         };
         let response = match answer {
             Ok(response) => response,
-            Err(error) => return Receipt::of(self.explained(&error, tls)),
+            Err(outcome) => return Receipt::of(outcome),
         };
         let status = response.status().as_u16();
         let now = self.clock.now().unix;
         let retry_after = classify::retry_after(status, response.headers(), now);
         drain(response, over).await;
         Receipt { outcome: Outcome::of_status(status), retry_after }
+    }
+
+    /// Sends, and waits for the header of an answer, for as long as that takes.
+    async fn send(&self, parcel: Parcel) -> Result<Response, Outcome> {
+        #[cfg(test)]
+        if let Some(network) = &self.network {
+            return network(parcel).await.map(Response::from);
+        }
+        let tls = parcel.url.scheme() == "https";
+        let request = self.client().post(parcel.url).headers(parcel.headers).body(parcel.body);
+        request.send().await.map_err(|error| self.explained(&error, tls))
     }
 
     fn explained(&self, error: &reqwest::Error, tls: bool) -> Outcome {

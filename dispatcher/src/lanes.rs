@@ -121,6 +121,8 @@ struct Lane {
     turns: VecDeque<WebhookId>,
     /// Its place in the heap: others there are out of date.
     due: Option<(Tick, u64)>,
+    /// Whether it waits for places to be free again that are for others now.
+    aside: bool,
 }
 
 /// All lanes that have work.
@@ -132,12 +134,15 @@ pub struct Lanes {
     /// Lanes by when they have something to do, and in the order in which they came to have it.
     heap: BinaryHeap<Reverse<(Tick, u64, LaneId)>>,
     came: u64,
+    /// Lanes that were left out while all together had too much under way. One that is forgotten
+    /// in the meantime is passed over.
+    aside: VecDeque<LaneId>,
     low: Vec<WebhookId>,
     in_flight: usize,
     /// What the deliveries in memory take, about.
     held_bytes: usize,
     /// So many starts on every lane may have left no trace, at the latest then.
-    unseen: Option<(usize, Tick)>,
+    unseen: Vec<(usize, Tick)>,
 }
 
 impl Lanes {
@@ -150,10 +155,11 @@ impl Lanes {
             queues: HashMap::new(),
             heap: BinaryHeap::new(),
             came: 0,
+            aside: VecDeque::new(),
             low: Vec::new(),
             in_flight: 0,
             held_bytes: 0,
-            unseen: None,
+            unseen: Vec::new(),
         }
     }
 
@@ -176,19 +182,14 @@ impl Lanes {
         let _ = self.lane(lane).starts.charge(quota, 1, started);
     }
 
-    /// Counts, on every lane, attempts that may have started before this process did and left no
-    /// trace: which webhooks led where by then is not known any more. To be told last.
-    pub fn suspect(&mut self, count: usize, now: Tick) {
-        self.unseen = Some((count, now));
+    /// Counts, on every lane, attempts that may have started before `at`, before this process did,
+    /// and left no trace: which webhooks led where by then is not known any more. To be told last,
+    /// and of the oldest first.
+    pub fn suspect(&mut self, count: usize, at: Tick) {
+        self.unseen.push((count, at));
         for lane in self.lanes.values_mut() {
-            lane.starts = suspicious(std::mem::take(&mut lane.starts), self.pace.quota, count, now);
+            lane.starts = suspicious(std::mem::take(&mut lane.starts), self.pace.quota, count, at);
         }
-    }
-
-    /// Whether there may have been starts within the window that left no trace.
-    #[must_use]
-    pub fn is_in_doubt(&self, now: Tick) -> bool {
-        self.unseen.is_some_and(|(_, at)| now.since(at) < self.pace.quota.window)
     }
 
     /// Whether the webhook's queue is known here.
@@ -348,35 +349,64 @@ impl Lanes {
                 return Step::Fetch { webhook, limit: room.count, but, round: queue.round };
             }
         }
-        while let Some(&Reverse((due, came, id))) = self.heap.peek() {
-            let lane = self.lanes.get(&id);
-            if lane.is_none_or(|lane| lane.due != Some((due, came))) {
+        loop {
+            while let Some(&Reverse((due, came, id))) = self.heap.peek() {
+                let lane = self.lanes.get(&id);
+                if lane.is_none_or(|lane| lane.due != Some((due, came))) {
+                    self.heap.pop();
+                    continue;
+                }
+                if due > now.tick {
+                    break;
+                }
+                if self.in_flight >= self.pace.total {
+                    return Step::Wait(None);
+                }
                 self.heap.pop();
-                continue;
+                if let Some(step) = self.serve(id, due, now.tick) {
+                    return step;
+                }
             }
-            if due > now.tick {
-                return Step::Wait(Some(due));
-            }
-            if self.in_flight >= self.pace.total {
-                return Step::Wait(None);
-            }
-            self.heap.pop();
-            if let Some(step) = self.serve(id, due, now.tick) {
-                return step;
+            if !self.call_back(now.tick) {
+                return Step::Wait(self.heap.peek().map(|Reverse((due, ..))| *due));
             }
         }
-        Step::Wait(None)
+    }
+
+    /// Lets one lane in again that was left out, if there are places again; says whether it did.
+    fn call_back(&mut self, now: Tick) -> bool {
+        if self.is_crowded() {
+            return false;
+        }
+        let Some(id) = self.aside.pop_front() else { return false };
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.aside = false;
+            self.put(id, now);
+        }
+        true
+    }
+
+    /// Whether the places that are left are for lanes that have nothing under way.
+    fn is_crowded(&self) -> bool {
+        self.in_flight >= self.pace.total - self.pace.total / 4
     }
 
     /// Lets a lane do one thing, and puts it where it has something to do next.
     fn serve(&mut self, id: LaneId, due: Tick, now: Tick) -> Option<Step> {
         let quota = self.pace.quota;
         let room = self.room();
-        let crowded = self.in_flight >= self.pace.total - self.pace.total / 4;
+        let crowded = self.is_crowded();
         let lane = self.lanes.get_mut(&id)?;
         lane.due = None;
-        // Whoever is left out here has something under way, and is looked at when that ends.
-        if lane.in_flight >= if crowded { 1 } else { lane.room } {
+        // It has something under way, and is looked at when that ends.
+        if lane.in_flight >= lane.room {
+            return None;
+        }
+        if crowded && lane.in_flight > 0 {
+            // What others have under way may end sooner.
+            if !std::mem::replace(&mut lane.aside, true) {
+                self.aside.push_back(id);
+            }
             return None;
         }
         let free_at = match lane.starts.decide(quota, 1, now) {
@@ -484,6 +514,12 @@ impl Lanes {
         self.lanes.len()
     }
 
+    /// Deliveries in memory that wait, and places in the heap.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.queues.values().map(Queue::held).sum::<usize>() + self.heap.len()
+    }
+
     /// Forgets queues and lanes that have had nothing to do for a while.
     pub fn forget_idle(&mut self, now: Tick) {
         let idle = |queue: &Queue| queue.is_idle() && now.since(queue.used) >= IDLE;
@@ -497,10 +533,8 @@ impl Lanes {
             self.remove(*webhook);
             self.lane(*lane).turns.retain(|one| one != webhook);
         }
-        if !self.is_in_doubt(now) {
-            self.unseen = None;
-        }
         let quota = self.pace.quota;
+        self.unseen.retain(|(_, at)| now.since(*at) < quota.window);
         self.lanes.retain(|_, lane| {
             !lane.turns.is_empty() || lane.in_flight > 0 || lane.starts.full_at(quota) > now
         });
@@ -510,10 +544,12 @@ impl Lanes {
         // Whoever has not answered yet is tried by few: thousands of black holes would take every
         // place before the first of them times out.
         let room = (self.pace.per_lane / 4).max(1);
-        let (quota, unseen) = (self.pace.quota, self.unseen);
+        let (quota, unseen) = (self.pace.quota, &self.unseen);
         self.lanes.entry(id).or_insert_with(|| {
-            let starts = unseen.map(|(count, at)| suspicious(Log::default(), quota, count, at));
-            Lane { room, starts: starts.unwrap_or_default(), ..Lane::default() }
+            let starts = unseen
+                .iter()
+                .fold(Log::default(), |starts, (count, at)| suspicious(starts, quota, *count, *at));
+            Lane { room, starts, ..Lane::default() }
         })
     }
 

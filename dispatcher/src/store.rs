@@ -407,7 +407,7 @@ pub trait Store: Send + Sync + 'static {
     async fn fetch_one(&self, id: DeliveryId) -> Result<Option<Ready>, StoreError>;
 
     /// Writes down attempts and what follows from them: all or nothing. A webhook or a delivery
-    /// that is gone in the meantime is passed over.
+    /// that is gone in the meantime is passed over; that an attempt started counts all the same.
     async fn record(
         &self,
         ended: Vec<Ended>,
@@ -415,12 +415,17 @@ pub trait Store: Send + Sync + 'static {
         mails: Vec<NewMail>,
     ) -> Result<(), StoreError>;
 
-    /// The attempts that started at or after `since`, by lane.
+    /// The attempts that started at or after `since`, by lane, whatever has become of their
+    /// deliveries and webhooks.
     async fn starts_since(&self, since: UnixTime) -> Result<Vec<(LaneId, UnixTime)>, StoreError>;
 
     /// Whether the process that had the store before us ended in order, with all outcomes
     /// recorded.
     fn ended_in_order(&self) -> bool;
+
+    /// When processes before us were found not to have ended in order, oldest first: what they had
+    /// under way by then may have left no trace. As far back as is known.
+    fn cut_off(&self) -> Vec<UnixTime>;
 
     /// Puts up to `limit` deliveries of a reactivated webhook back into the order of creation,
     /// at the beginning of their schedule. Says whether that was all.
@@ -445,7 +450,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Drops up to `limit` deliveries that ended before these times, or that wait for a webhook
     /// that is gone, with their attempts, and events that no delivery needs; where there is more
-    /// than that, some of each, for a limit of four or more. Says whether there may be more.
+    /// than that, some of each, for a limit of five or more. Says whether there may be more.
     async fn sweep(
         &self,
         delivered_before: UnixTime,

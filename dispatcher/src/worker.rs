@@ -22,6 +22,8 @@ mod notices;
 mod record;
 mod send;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
 mod verdict;
 
@@ -83,7 +85,18 @@ pub struct Worker {
     recording: bool,
     /// When the store may be asked to write again after a failure.
     store_rests_until: Tick,
+    /// When idle queues were forgotten and gauges set.
+    tidied: Option<Tick>,
     stopping: watch::Receiver<bool>,
+}
+
+/// What a turn of the loop leaves to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Nothing before then, or until something happens.
+    Wait(Option<Tick>),
+    /// Nothing ever again.
+    Over(Drained),
 }
 
 /// Whether everything that was under way was finished and written down.
@@ -91,9 +104,6 @@ pub struct Worker {
 pub enum Drained {
     /// Everything.
     Yes,
-    /// Everything; but it is not long since a process was cut off, and what that had started may
-    /// still count in the pace. Whoever comes next has to reckon with it as well.
-    InDoubt,
     /// Some of it was cut off: it will be sent again.
     No,
 }
@@ -122,9 +132,9 @@ impl Worker {
         for (lane, started) in starts {
             lanes.seed(lane, now.tick_of(started));
         }
-        if !parts.store.ended_in_order() {
-            // What was under way when the earlier process was cut off left no trace.
-            lanes.suspect(egress.in_flight_per_lane(), now.tick);
+        for found in parts.store.cut_off().into_iter().filter(|found| *found >= since) {
+            // What was under way when an earlier process was cut off left no trace.
+            lanes.suspect(egress.in_flight_per_lane(), now.tick_of(found));
         }
         let mut hooks = Hooks::default();
         for queue in parts.store.queues().await? {
@@ -140,34 +150,20 @@ impl Worker {
             open: Vec::new(),
             recording: false,
             store_rests_until: Tick(0),
+            tidied: None,
             stopping,
         })
     }
 
     /// Works until told to stop, then finishes what is under way.
     pub async fn run(mut self) -> Drained {
-        let mut tidied = Tick(0);
-        for webhook in self.hooks.to_reorder() {
-            self.reorder(webhook);
-        }
+        self.begin();
         loop {
+            let wake = match self.turn() {
+                Turn::Wait(wake) => wake,
+                Turn::Over(drained) => return drained,
+            };
             let now = self.parts.clock.now();
-            if now.tick.since(tidied) >= TIDY_EVERY || tidied == Tick(0) {
-                tidied = now.tick;
-                self.tidy(now);
-            }
-            self.look(now);
-            let wake = if *self.stopping.borrow() { None } else { self.start(now) };
-            self.record(now);
-            if *self.stopping.borrow() && self.lanes.in_flight() == 0 && !self.recording {
-                return if self.lanes.is_in_doubt(now.tick) {
-                    Drained::InDoubt
-                } else {
-                    Drained::Yes
-                };
-            }
-            let look = self.hooks.next_look().map(|at| now.tick_at(at));
-            let wake = wake.into_iter().chain(look).min();
             let wait = wake.map_or(TIDY_EVERY, |wake| wake.since(now.tick)).min(TIDY_EVERY);
             tokio::select! {
                 Some(news) = self.inbox.recv() => self.hear(news),
@@ -175,15 +171,44 @@ impl Worker {
                 () = tokio::time::sleep(wait) => {}
                 Ok(()) = self.stopping.changed() => {}
             }
-            // What else has come by now is one look at the clock's worth. What comes meanwhile is
-            // not: others may talk without end.
-            for _ in 0..self.inbox.len() {
-                self.inbox.try_recv().into_iter().for_each(|news| self.hear(news));
-            }
-            for _ in 0..self.tasks.len() {
-                let Some(told) = self.tasks.try_join_next() else { break };
-                self.take(told);
-            }
+            self.catch_up();
+        }
+    }
+
+    /// Goes on with what an earlier process had begun.
+    fn begin(&mut self) {
+        for webhook in self.hooks.to_reorder() {
+            self.reorder(webhook);
+        }
+    }
+
+    /// Does all there is to do now.
+    fn turn(&mut self) -> Turn {
+        let now = self.parts.clock.now();
+        if self.tidied.is_none_or(|tidied| now.tick.since(tidied) >= TIDY_EVERY) {
+            self.tidied = Some(now.tick);
+            self.tidy(now);
+        }
+        self.look(now);
+        let stopping = *self.stopping.borrow();
+        let wake = if stopping { None } else { self.start(now) };
+        self.record(now);
+        if stopping && self.lanes.in_flight() == 0 && !self.recording {
+            return Turn::Over(Drained::Yes);
+        }
+        let look = self.hooks.next_look().map(|at| now.tick_at(at));
+        Turn::Wait(wake.into_iter().chain(look).min())
+    }
+
+    /// Hears what has come by now: one look at the clock's worth. What comes meanwhile is not:
+    /// others may talk without end.
+    fn catch_up(&mut self) {
+        for _ in 0..self.inbox.len() {
+            self.inbox.try_recv().into_iter().for_each(|news| self.hear(news));
+        }
+        for _ in 0..self.tasks.len() {
+            let Some(told) = self.tasks.try_join_next() else { break };
+            self.take(told);
         }
     }
 

@@ -349,6 +349,11 @@ impl Queue {
         rests && self.in_flight.is_empty()
     }
 
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// When the probe may be tried next.
     pub(super) fn probe_at(&self) -> Option<Tick> {
         self.probe.as_ref().map(|probe| probe.at)

@@ -70,6 +70,26 @@ fn no_more_are_under_way_than_a_lane_and_all_lanes_have_room_for() {
 }
 
 #[test]
+fn a_lane_that_was_left_out_goes_on_when_others_have_ended() {
+    // Of eight places six are for everyone, the last two for lanes that have nothing under way.
+    let mut world = World::new(pace(100, 60_000, 12, 8), &[(1, 1), (2, 2), (3, 3)]);
+    for lane in [1, 1, 2, 2, 3, 3, 3] {
+        world.arrive(lane, 0, true);
+    }
+    world.run(1_000);
+    assert_eq!(world.starts.len(), 6, "{:?}", world.starts);
+    // What is under way on the second lane ends, and nothing on the third does.
+    for end in &mut world.ends {
+        end.0 = if end.1 == WebhookId(2) { 10 } else { 1_000 };
+    }
+    world.now = 10;
+    world.end(None);
+    world.run(1_000);
+    let last = world.starts.last().unwrap();
+    assert_eq!((last.0, last.1), (10, LaneId(3)), "there are places, and it may start");
+}
+
+#[test]
 fn lanes_whose_attempts_do_not_end_leave_places_for_others() {
     let dark: Vec<(i64, i64)> = (1..=4).map(|one| (one, one)).collect();
     let mut world = World::new(pace(100, 1_000, 20, 20), &[dark, vec![(5, 5)]].concat());

@@ -83,6 +83,7 @@ promises! {
     upkeep::an_event_stays_until_its_last_delivery_goes,
     upkeep::a_sweep_drops_no_more_than_it_may_at_one_time,
     upkeep::of_a_deleted_webhook_what_waits_goes_at_once,
+    upkeep::the_starts_of_a_deleted_webhook_count_until_they_are_old,
     upkeep::what_is_kept_of_one_deleted_webhook_holds_up_no_other,
     upkeep::a_sweep_has_a_share_for_everything_that_is_dropped,
     upkeep::figures_say_how_much_there_is,

@@ -45,7 +45,7 @@ mod rows;
 mod schema;
 mod sweep;
 mod webhooks;
-mod writer;
+pub(crate) mod writer;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -55,6 +55,7 @@ pub struct SqliteStore {
     path: PathBuf,
     ids: PublicIds,
     ended_in_order: bool,
+    cut_off: Vec<UnixTime>,
     sealer: Sealer,
     readers: Readers,
     writer: Writer,
@@ -74,11 +75,27 @@ impl SqliteStore {
         Ok(Self {
             ids: opened.ids,
             ended_in_order: opened.ended_in_order,
+            cut_off: opened.cut_off,
             sealer,
             readers: Readers::new(path.clone()),
             path,
             writer,
         })
+    }
+
+    /// As [`SqliteStore::open`], with a writer that works when it is told to.
+    #[cfg(test)]
+    pub(crate) fn open_by_hand(
+        path: &Path,
+        key_file: &Path,
+        clock: Clock,
+    ) -> Result<(Self, writer::by_hand::ByHand), open::OpenError> {
+        let opened = open::open(path, key_file, clock)?;
+        let (path, sealer) = (opened.path, opened.desk.sealer.clone());
+        let (writer, by_hand) = Writer::by_hand(opened.desk, opened.lock);
+        let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);
+        let readers = Readers::new(path.clone());
+        Ok((Self { ids, ended_in_order, cut_off, sealer, readers, path, writer }, by_hand))
     }
 
     /// Bytes on disk, the log of changes included.
@@ -265,6 +282,10 @@ impl Store for SqliteStore {
 
     fn ended_in_order(&self) -> bool {
         self.ended_in_order
+    }
+
+    fn cut_off(&self) -> Vec<UnixTime> {
+        self.cut_off.clone()
     }
 
     async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError> {

@@ -109,7 +109,9 @@ impl Hooks {
     /// Those whose deliveries a reactivation has not put into order yet.
     pub(super) fn to_reorder(&self) -> Vec<WebhookId> {
         let reordering = self.hooks.values().filter(|hook| hook.webhook.reordering);
-        reordering.map(|hook| hook.webhook.id).collect()
+        let mut webhooks: Vec<WebhookId> = reordering.map(|hook| hook.webhook.id).collect();
+        webhooks.sort_unstable();
+        webhooks
     }
 
     /// Lets a webhook go that is deleted.

@@ -10,9 +10,9 @@ use super::send::{self, Sent, Tried};
 use super::verdict::{again, sign, verdict};
 use super::{Told, Worker};
 use crate::lanes::Answered;
-use crate::model::{Attempt, Ready, WebhookId};
+use crate::model::{Attempt, LaneId, Ready, WebhookId};
 use crate::outcome::{Failure, Outcome};
-use crate::store::{Ended, NewMail};
+use crate::store::{After, Ended, NewMail};
 
 /// How long after a failure of our own a delivery is tried again.
 const AFTER_FAULT: Duration = Duration::from_secs(1);
@@ -25,6 +25,30 @@ pub(super) struct Open {
     /// The delivery, where it waits again.
     pub(super) again: Option<Ready>,
     pub(super) answered: Answered,
+}
+
+/// An attempt for a webhook that is deleted: of what it says, the store keeps when it started.
+fn nobodys(
+    webhook: WebhookId,
+    lane: LaneId,
+    ready: &Ready,
+    started: Moment,
+    took: Duration,
+    outcome: Outcome,
+    answered: Answered,
+) -> Open {
+    let number = ready.attempts.saturating_add(1);
+    let ended = Ended {
+        delivery: ready.id,
+        webhook,
+        lane,
+        attempt: Attempt { number, started_at: started.unix, took, outcome },
+        after: After::FailedPermanent,
+        first_attempt_at: ready.first_attempt_at,
+        since: ready.since,
+        paused_before: ready.paused_before,
+    };
+    Open { webhook, ended: Some(ended), mails: Vec::new(), again: None, answered }
 }
 
 impl Worker {
@@ -44,9 +68,15 @@ impl Worker {
             verdict(hook, schedule, &ready, started.unix, &receipt.outcome, hint, ended.unix)
         });
         let Some(verdict) = verdict else {
+            let took = ended.tick.since(started.tick);
+            self.parts.metrics.attempt(&receipt.outcome, took);
+            if hook.is_none() && !matches!(receipt.outcome, Outcome::Internal(_)) {
+                // Its webhook was deleted. That it started counts all the same.
+                self.keep(nobodys(webhook, lane, &ready, started, took, receipt.outcome, answered));
+                return;
+            }
             let due = now.unix.plus(AFTER_FAULT);
             let again = Some(Ready { due, ..ready.clone() }).filter(|_| hook.is_some());
-            self.parts.metrics.attempt(&receipt.outcome, ended.tick.since(started.tick));
             self.lanes.recorded(webhook, ready.id, again, answered, now);
             return;
         };

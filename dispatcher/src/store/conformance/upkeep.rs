@@ -118,6 +118,20 @@ pub(super) async fn of_a_deleted_webhook_what_waits_goes_at_once(store: &dyn Sto
     assert_eq!(accept(store, vec![event("evt_over")], t(4)).await.0, [true]);
 }
 
+pub(super) async fn the_starts_of_a_deleted_webhook_count_until_they_are_old(store: &dyn Store) {
+    let gone = webhook(store, "gone").await;
+    let id = arrival(store, "evt_1", t(1)).await.ready.id;
+    let again = After::Again { due: t(9), step: 1 };
+    record(store, vec![ended(&gone, id, t(2), again)]).await;
+    store.delete_webhook(WS, gone.id).await.unwrap();
+    // Its delivery waits no more, and another webhook may lead to the same endpoint.
+    sweep(store, t(2), t(2)).await;
+    assert_eq!(store.figures().await.unwrap().waiting, 0);
+    assert_eq!(store.starts_since(t(0)).await.unwrap(), [(gone.lane, t(2))]);
+    sweep(store, t(3), t(3)).await;
+    assert_eq!(store.starts_since(t(0)).await.unwrap(), []);
+}
+
 pub(super) async fn what_is_kept_of_one_deleted_webhook_holds_up_no_other(store: &dyn Store) {
     let one = webhook(store, "one").await;
     for number in 0..20 {

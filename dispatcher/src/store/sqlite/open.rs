@@ -10,7 +10,7 @@ use log::Level;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
 use weir_common::logging;
-use weir_common::time::Clock;
+use weir_common::time::{Clock, UnixTime};
 
 use super::key_file::{self, KeyError};
 use super::rows;
@@ -25,6 +25,13 @@ pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Under this name: whether the last process recorded all it knew.
 pub(super) const ENDED_IN_ORDER: &str = "ended_in_order";
+
+/// Under this name: when processes were found not to have recorded all they knew, each in eight
+/// bytes, oldest first. One crash after another is more doubt than the last one alone.
+const CUT_OFF: &str = "cut_off";
+
+/// So many of them are kept; the pace of any endpoint is used up by fewer.
+const CUT_OFF_MAX: usize = 1_024;
 
 /// Under this name: the key of public identifiers.
 const PUBLIC_ID_KEY: &str = "public_id_key";
@@ -135,6 +142,7 @@ pub(super) struct Opened {
     pub(super) lock: File,
     pub(super) ids: PublicIds,
     pub(super) ended_in_order: bool,
+    pub(super) cut_off: Vec<UnixTime>,
 }
 
 /// Makes an empty file that only we may read, where there is none: bodies of events lie in it. The
@@ -160,12 +168,13 @@ pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened,
         return Err(OpenError::WrongKey { path: path.clone(), key_file: key_path.to_owned() });
     }
     prepare(&mut conn).map_err(sqlite)?;
-    let (ids, ended_in_order) = begin(&conn, &sealer).map_err(sqlite)?;
+    let began = begin(&conn, &sealer, clock.now().unix).map_err(sqlite)?;
     let folder = key_file::folder_of(path);
     key_file::sync_folder(folder).map_err(|source| unusable(folder, source))?;
     let tally = read_tally(&conn).map_err(sqlite)?;
     let desk = Desk { conn, sealer, clock, tally };
-    Ok(Opened { path: path.clone(), desk, lock, ids, ended_in_order })
+    let Began { ids, ended_in_order, cut_off } = began;
+    Ok(Opened { path: path.clone(), desk, lock, ids, ended_in_order, cut_off })
 }
 
 /// Refuses what is not ours, before anything is written to it.
@@ -254,8 +263,15 @@ pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
     schema::migrate(conn)
 }
 
+/// What a process finds of those before it.
+struct Began {
+    ids: PublicIds,
+    ended_in_order: bool,
+    cut_off: Vec<UnixTime>,
+}
+
 /// Makes what a new database lacks, and notes that a process has it now.
-fn begin(conn: &Connection, sealer: &Sealer) -> rusqlite::Result<(PublicIds, bool)> {
+fn begin(conn: &Connection, sealer: &Sealer, now: UnixTime) -> rusqlite::Result<Began> {
     let change = conn.unchecked_transaction()?;
     let key = match schema::meta(&change, PUBLIC_ID_KEY)?.map(<[u8; 32]>::try_from) {
         Some(Ok(key)) => key,
@@ -271,7 +287,14 @@ fn begin(conn: &Connection, sealer: &Sealer) -> rusqlite::Result<(PublicIds, boo
         schema::set_meta(&change, KEY_CHECK, &sealer.seal(CHECKED.0, CHECKED.1, nonce))?;
     }
     // Before a new database there was nobody who could have left anything unsaid.
-    let ended = schema::meta(&change, ENDED_IN_ORDER)?.is_none_or(|value| value == [1]);
+    let ended_in_order = schema::meta(&change, ENDED_IN_ORDER)?.is_none_or(|value| value == [1]);
+    let mut cut_off = times(&schema::meta(&change, CUT_OFF)?.unwrap_or_default());
+    if !ended_in_order {
+        cut_off.push(now);
+        cut_off.drain(..cut_off.len().saturating_sub(CUT_OFF_MAX));
+        let bytes: Vec<u8> = cut_off.iter().flat_map(|at| at.0.to_le_bytes()).collect();
+        schema::set_meta(&change, CUT_OFF, &bytes)?;
+    }
     schema::set_meta(&change, ENDED_IN_ORDER, &[0])?;
     let lost = change.execute("UPDATE mails SET state = 4 WHERE state = 1", [])?;
     change.commit()?;
@@ -279,7 +302,13 @@ fn begin(conn: &Connection, sealer: &Sealer) -> rusqlite::Result<(PublicIds, boo
         // Whether they went out nobody knows, and none is sent twice.
         logging::event(Level::Warn, "mails_lost", &[("count", lost.into())]);
     }
-    Ok((PublicIds::new(key), ended))
+    Ok(Began { ids: PublicIds::new(key), ended_in_order, cut_off })
+}
+
+fn times(bytes: &[u8]) -> Vec<UnixTime> {
+    let time =
+        |chunk: &[u8]| chunk.try_into().ok().map(|bytes| UnixTime(u64::from_le_bytes(bytes)));
+    bytes.chunks(8).filter_map(time).collect()
 }
 
 fn random<const N: usize>() -> rusqlite::Result<[u8; N]> {

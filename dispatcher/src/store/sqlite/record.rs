@@ -1,7 +1,8 @@
 //! Writes down what came of attempts.
 //!
 //! Invariant: a webhook or a delivery that is gone is passed over, and with it all that is said
-//! of it. A delivery that has ended stays ended.
+//! of it but for when an attempt started, which counts in the pace of its lane. A delivery that has
+//! ended stays ended.
 
 use rusqlite::OptionalExtension;
 
@@ -15,6 +16,9 @@ use crate::store::{After, Ended, Fared, NewMail};
 
 pub(super) const STATE: &str = "SELECT d.state FROM deliveries d JOIN webhooks w \
     ON w.id = d.webhook WHERE d.id = ?1 AND w.gone_up_to IS NULL";
+
+/// In a delivery's place, of attempts whose delivery is gone: no delivery has this number.
+pub(super) const NOBODYS: i64 = 0;
 
 /// Writes down attempts and what follows from them.
 pub(super) fn record(
@@ -39,18 +43,18 @@ fn attempt(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
     let mut query = desk.conn.prepare_cached(STATE)?;
     let state = query.query_row([ended.delivery.0], |row| row.get::<_, u8>(0)).optional()?;
     drop(query);
-    let Some(state) = state else { return Ok(()) };
     let outcome = ended.attempt.outcome.to_string();
     let sql = "INSERT INTO attempts (delivery, lane, number, started_at, took, outcome) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     desk.conn.prepare_cached(sql)?.execute((
-        ended.delivery.0,
+        if state.is_some() { ended.delivery.0 } else { NOBODYS },
         ended.lane.0,
         ended.attempt.number,
         at(ended.attempt.started_at),
         span(ended.attempt.took),
         &outcome,
     ))?;
+    let Some(state) = state else { return Ok(()) };
     if state == DeliveryState::Waiting.code() {
         waited(desk, ended, &outcome)
     } else {

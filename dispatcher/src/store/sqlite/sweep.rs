@@ -5,7 +5,9 @@
 //! 1. An event stays for as long as a delivery needs it; one that nobody needs, for as long as a
 //!    delivered one would have, so that it is known when it is sent again.
 //! 2. Nothing is looked at but what is dropped, and no kind of it waits for another.
-//! 3. Of a deleted webhook, what waits goes at once, and then its row. What had ended is hidden,
+//! 3. That an attempt started outlives its delivery: the pace of an endpoint outlives the webhooks
+//!    that name it, and a restart.
+//! 4. Of a deleted webhook, what waits goes at once, and then its row. What had ended is hidden,
 //!    since the row is gone or marked, and goes when it has been kept for long enough.
 
 use rusqlite::{Connection, OptionalExtension};
@@ -13,6 +15,7 @@ use weir_common::time::UnixTime;
 
 use super::deliveries;
 use super::fault::Fault;
+use super::record;
 use super::rows::{self, at};
 use super::writer::Desk;
 use crate::model::DeliveryState;
@@ -29,12 +32,17 @@ pub(super) const GONE: &str =
 pub(super) const WAITING: &str =
     "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 LIMIT ?2";
 
+/// The oldest attempts of deliveries that are gone.
+pub(super) const NOBODYS: &str =
+    "SELECT id, started_at FROM attempts WHERE delivery = ?1 ORDER BY id LIMIT ?2";
+
 /// What is dropped.
 #[derive(Clone, Copy)]
 enum Kind {
     Ended(DeliveryState, UnixTime),
     Gone,
     Unneeded(UnixTime),
+    Started(UnixTime),
 }
 
 /// Drops up to `limit` webhooks, deliveries and events. Says whether there may be more.
@@ -49,6 +57,7 @@ pub(super) fn sweep(
         Kind::Ended(DeliveryState::FailedPermanent, failed_before),
         Kind::Gone,
         Kind::Unneeded(delivered_before),
+        Kind::Started(delivered_before),
     ];
     let share = (limit / kinds.len()).max(1);
     let mut left = limit;
@@ -77,6 +86,7 @@ fn drop_some(desk: &mut Desk, kind: Kind, most: usize) -> Result<usize, Fault> {
             }
             Ok(unneeded.len())
         }
+        Kind::Started(before) => drop_started(&desk.conn, before, most),
     }
 }
 
@@ -114,7 +124,12 @@ fn drop_deliveries(desk: &mut Desk, ids: &[i64]) -> Result<usize, Fault> {
 fn drop_delivery(desk: &mut Desk, id: i64) -> Result<(), Fault> {
     let Some((event, state)) = deliveries::event_of(&desk.conn, id)? else { return Ok(()) };
     let conn = &desk.conn;
-    conn.prepare_cached("DELETE FROM attempts WHERE delivery = ?1")?.execute([id])?;
+    if state == DeliveryState::Waiting.code() {
+        let sql = "UPDATE attempts SET delivery = ?2 WHERE delivery = ?1";
+        conn.prepare_cached(sql)?.execute((id, record::NOBODYS))?;
+    } else {
+        conn.prepare_cached("DELETE FROM attempts WHERE delivery = ?1")?.execute([id])?;
+    }
     conn.prepare_cached("DELETE FROM deliveries WHERE id = ?1")?.execute([id])?;
     // Most have one delivery: to drop such a row at once spares its body being written again.
     let sql = "DELETE FROM events WHERE id = ?1 AND needed_by <= 1";
@@ -126,6 +141,25 @@ fn drop_delivery(desk: &mut Desk, id: i64) -> Result<(), Fault> {
         desk.tally.waiting = desk.tally.waiting.saturating_sub(1);
     }
     Ok(())
+}
+
+/// Drops what is kept of attempts whose delivery is gone.
+fn drop_started(conn: &Connection, before: UnixTime, most: usize) -> Result<usize, Fault> {
+    let mut query = conn.prepare_cached(NOBODYS)?;
+    let all = query.query_map((record::NOBODYS, rows::count(most)), |row| {
+        Ok((row.get::<_, i64>("id")?, rows::time(row, "started_at")?))
+    })?;
+    let mut dropped = 0;
+    for one in all.collect::<rusqlite::Result<Vec<_>>>()? {
+        // They stand in the order in which they came: those behind a young one are no older.
+        let (id, started_at) = one;
+        if started_at >= before {
+            break;
+        }
+        conn.prepare_cached("DELETE FROM attempts WHERE id = ?1")?.execute([id])?;
+        dropped += 1;
+    }
+    Ok(dropped)
 }
 
 fn drop_event(conn: &Connection, id: i64) -> Result<(), Fault> {

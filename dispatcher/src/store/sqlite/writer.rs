@@ -120,28 +120,33 @@ pub(super) struct Writer {
 impl Writer {
     /// Starts the thread. It keeps the lock until the connection is closed.
     pub(super) fn start(desk: Desk, lock: File) -> std::io::Result<Self> {
-        let (calls, inbox) = mpsc::channel();
-        let room = Arc::new(Semaphore::new(WAITING_MAX));
-        let shown = Arc::new(Shown::default());
-        shown.waiting.store(desk.tally.waiting, Ordering::Relaxed);
-        shown.webhooks.store(desk.tally.webhooks, Ordering::Relaxed);
-        let thread = Thread {
-            written: desk.tally,
-            desk,
-            inbox,
-            room: Arc::clone(&room),
-            shown: Arc::clone(&shown),
-            ending: None,
-            failing: false,
-            folded: true,
-        };
+        let (mut writer, thread) = Self::over(desk);
         let thread =
             std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
                 thread.run();
                 // Another process may come in only now that the connection is closed.
                 drop(lock);
             })?;
-        Ok(Self { calls: Some(calls), room, shown, thread: Some(thread) })
+        writer.thread = Some(thread);
+        Ok(writer)
+    }
+
+    /// The way to a thread that does not run yet.
+    fn over(desk: Desk) -> (Self, Thread) {
+        let (calls, inbox) = mpsc::channel();
+        let room = Arc::new(Semaphore::new(WAITING_MAX));
+        let shown = Arc::new(Shown::default());
+        shown.waiting.store(desk.tally.waiting, Ordering::Relaxed);
+        shown.webhooks.store(desk.tally.webhooks, Ordering::Relaxed);
+        let writer = Self {
+            calls: Some(calls),
+            room: Arc::clone(&room),
+            shown: Arc::clone(&shown),
+            thread: None,
+        };
+        let written = desk.tally;
+        let (ending, failing, folded) = (None, false, true);
+        (writer, Thread { written, desk, inbox, room, shown, ending, failing, folded })
     }
 
     /// What was there after the last commit.
@@ -173,22 +178,6 @@ impl Writer {
             Err(tokio::sync::TryAcquireError::Closed) => return Err(gone()),
         }
         self.hand_over(work).await
-    }
-
-    /// Leaves no room, as if so much waited; gives how much there was.
-    #[cfg(test)]
-    pub(super) fn take_all_room(&self) -> usize {
-        self.room.forget_permits(WAITING_MAX)
-    }
-
-    #[cfg(test)]
-    pub(super) fn room_left(&self) -> usize {
-        self.room.available_permits()
-    }
-
-    #[cfg(test)]
-    pub(super) fn give_back_room(&self, room: usize) {
-        self.room.add_permits(room);
     }
 
     async fn hand_over<T, W>(&self, work: W) -> Result<T, StoreError>
@@ -263,24 +252,33 @@ impl Thread {
     fn run(mut self) {
         loop {
             match self.inbox.recv_timeout(IDLE_AFTER) {
-                Ok(Call::Task(task)) => self.batch(task),
-                Ok(Call::End(answer)) => self.ending = Some(answer),
+                Ok(call) => self.take(call),
                 Err(RecvTimeoutError::Timeout) => self.fold(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if let Some(answer) = self.ending.take() {
-                // What was handed over before the end was announced is still done.
-                while let Some(task) = self.next() {
-                    self.batch(task);
-                }
-                self.folded = false;
-                let ended = schema::set_meta(&self.desk.conn, super::open::ENDED_IN_ORDER, &[1]);
-                self.fold();
-                drop(self);
-                let _ = answer.send(ended.map_err(|error| Fault::from(error).told()));
-                return;
+                return self.end(answer);
             }
         }
+    }
+
+    fn take(&mut self, call: Call) {
+        match call {
+            Call::Task(task) => self.batch(task),
+            Call::End(answer) => self.ending = Some(answer),
+        }
+    }
+
+    fn end(mut self, answer: oneshot::Sender<Result<(), StoreError>>) {
+        // What was handed over before the end was announced is still done.
+        while let Some(task) = self.next() {
+            self.batch(task);
+        }
+        self.folded = false;
+        let ended = schema::set_meta(&self.desk.conn, super::open::ENDED_IN_ORDER, &[1]);
+        self.fold();
+        drop(self);
+        let _ = answer.send(ended.map_err(|error| Fault::from(error).told()));
     }
 
     fn batch(&mut self, first: Box<dyn Task>) {
@@ -398,3 +396,6 @@ impl Thread {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod by_hand;

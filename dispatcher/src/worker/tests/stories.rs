@@ -72,7 +72,7 @@ async fn the_pace_holds_through_a_kill_and_the_stop_that_follows() {
     stage.held_back(&webhook, &waiting).await;
     assert_eq!(stage.receiver.count(), 6);
     // This one ends in order, but what it has not seen still counts.
-    assert_eq!(stage.stop().await, Drained::InDoubt);
+    assert_eq!(stage.stop().await, Drained::Yes);
     stage.start().await;
     stage.held_back(&webhook, &waiting).await;
     assert_eq!(stage.receiver.count(), 6, "seven have started within a minute");
@@ -83,6 +83,26 @@ async fn the_pace_holds_through_a_kill_and_the_stop_that_follows() {
     stage.start().await;
     stage.held_back(&webhook, &waiting).await;
     assert_eq!(stage.receiver.count(), 12);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pace_holds_through_one_kill_after_another() {
+    let mut stage = Stage::new(SLOW).await;
+    let webhook = stage.webhook().await;
+    stage.receiver.hold();
+    let waiting = stage.events(3).await;
+    // Each leaves one start that nobody has written down.
+    for kills in 1..=6 {
+        stage.start().await;
+        stage.received(kills).await;
+        stage.kill().await;
+    }
+    for _ in 0..2 {
+        stage.start().await;
+        stage.held_back(&webhook, &waiting).await;
+        assert_eq!(stage.receiver.count(), 6, "seven have started within a minute");
+        stage.kill().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

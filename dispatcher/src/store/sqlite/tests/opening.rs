@@ -39,10 +39,16 @@ async fn a_process_that_did_not_close_did_not_end_in_order() {
     drop(store);
     let store = open(&folder).unwrap();
     assert!(!store.ended_in_order());
+    assert_eq!(store.cut_off(), [NOW]);
     assert_eq!(waiting(&store, webhook).await, 1);
+    drop(store);
+    let store = open(&folder).unwrap();
+    assert_eq!(store.cut_off(), [NOW; 2], "one does not make up for another");
     store.close().await.unwrap();
     drop(store);
-    assert!(open(&folder).unwrap().ended_in_order());
+    let store = open(&folder).unwrap();
+    assert!(store.ended_in_order());
+    assert_eq!(store.cut_off().len(), 2, "it may have been a moment ago");
 }
 
 #[tokio::test]

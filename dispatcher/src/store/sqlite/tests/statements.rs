@@ -7,7 +7,7 @@ use crate::store::sqlite::{
 };
 
 /// All that reads or writes what there may be millions of.
-const STATEMENTS: [&str; 27] = [
+const STATEMENTS: [&str; 29] = [
     deliveries::NEWEST,
     deliveries::NEWEST_FAILED,
     deliveries::THIS,
@@ -31,10 +31,12 @@ const STATEMENTS: [&str; 27] = [
     sweep::UNNEEDED,
     sweep::GONE,
     sweep::WAITING,
+    sweep::NOBODYS,
     webhooks::HOW_MANY,
     webhooks::ONE,
     webhooks::PAGE,
     "DELETE FROM attempts WHERE delivery = ?1",
+    "UPDATE attempts SET delivery = ?2 WHERE delivery = ?1",
 ];
 
 #[test]

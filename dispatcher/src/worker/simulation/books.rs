@@ -1,0 +1,320 @@
+//! What was promised, kept by somebody who trusts nothing that the dispatcher says.
+//!
+//! Webhooks are as customers were told that they are, deliveries as backends were told, attempts
+//! as receivers saw them. What the dispatcher has written down is compared with that (`ledger`),
+//! and each start is judged as it happens (`gate`).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use weir_common::time::{Moment, Tick, UnixTime};
+
+use super::orders::Order;
+use crate::model::{DeliveryId, DeliveryState, EventSet, EventType, WebhookId};
+use crate::outcome::Outcome;
+use crate::settings::Settings;
+
+/// Ends the world: a promise is broken.
+#[track_caller]
+pub(super) fn violated(promise: &str, story: impl AsRef<str>) -> ! {
+    panic!("[{promise}] {}", story.as_ref())
+}
+
+/// A webhook, as its owner knows it.
+pub(super) struct Hook {
+    pub(super) id: WebhookId,
+    pub(super) public: String,
+    pub(super) ws: Arc<str>,
+    pub(super) url: usize,
+    pub(super) events: EventSet,
+    pub(super) secret: String,
+    /// Changed since the worker could last be sure to know: what it was before is right as well.
+    pub(super) news: Option<News>,
+    pub(super) previous: Option<(String, UnixTime)>,
+    pub(super) deleted: bool,
+    pub(super) paused_at: Option<UnixTime>,
+    pub(super) paused_total: Duration,
+    pub(super) reordering: bool,
+    /// Reactivated, and not answered since.
+    pub(super) probes: bool,
+    pub(super) probe: Option<DeliveryId>,
+    /// After a probe: the last delivery that began, of those that had waited.
+    pub(super) drained_to: Option<(UnixTime, DeliveryId)>,
+    pub(super) drains_since: Option<UnixTime>,
+    pub(super) record: super::record::Record,
+}
+
+/// What was also true of a webhook a moment ago.
+#[derive(Clone, Default)]
+pub(super) struct News {
+    pub(super) url: Option<usize>,
+    pub(super) secret: Option<String>,
+}
+
+/// An attempt, as its receiver knows it.
+#[derive(Clone, Debug)]
+pub(super) struct Flight {
+    pub(super) started: Moment,
+    pub(super) url: usize,
+    pub(super) ended: Option<Landed>,
+    /// What follows cannot be foretold: something changed while it was under way.
+    pub(super) loose: bool,
+}
+
+/// How an attempt ended, and what must follow.
+#[derive(Clone, Debug)]
+pub(super) struct Landed {
+    pub(super) at: Moment,
+    pub(super) outcome: Outcome,
+    pub(super) state: DeliveryState,
+    pub(super) due: UnixTime,
+}
+
+/// An event for a webhook.
+pub(super) struct Delivery {
+    pub(super) id: DeliveryId,
+    pub(super) hook: WebhookId,
+    pub(super) event: Arc<str>,
+    pub(super) kind: EventType,
+    pub(super) body: Bytes,
+    pub(super) created_at: UnixTime,
+    /// `None` once it was rightly dropped.
+    pub(super) state: Option<DeliveryState>,
+    pub(super) ended_at: UnixTime,
+    pub(super) due: UnixTime,
+    pub(super) due_tick: Tick,
+    /// For a fault of ours it may wait for so long.
+    pub(super) put_off: Tick,
+    pub(super) step: usize,
+    pub(super) first: Option<UnixTime>,
+    pub(super) paused_before: Duration,
+    pub(super) attempts: u32,
+    pub(super) flight: Option<Flight>,
+    /// The receiver has said 2xx since it began.
+    pub(super) taken: bool,
+    /// It was tried since the reactivation that was then.
+    pub(super) drained: Option<UnixTime>,
+    /// It began anew by its owner's wish: it has left the order of creation.
+    pub(super) redelivered: bool,
+}
+
+/// What came about, to see that a world had something to it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) events: u64,
+    pub(super) starts: u64,
+    pub(super) delivered: u64,
+    pub(super) failed: u64,
+    pub(super) again: u64,
+    pub(super) duplicates: u64,
+    pub(super) crashes: u64,
+    pub(super) stops: u64,
+    pub(super) pauses: u64,
+    pub(super) reactivations: u64,
+    pub(super) warnings: u64,
+    pub(super) commits: u64,
+    pub(super) steps: u64,
+}
+
+pub(super) struct Books {
+    pub(super) urls: Vec<String>,
+    pub(super) settings: Settings,
+    pub(super) hooks: BTreeMap<WebhookId, Hook>,
+    pub(super) deliveries: BTreeMap<DeliveryId, Delivery>,
+    pub(super) names: BTreeMap<(Arc<str>, WebhookId), DeliveryId>,
+    /// Deliveries that are not over.
+    pub(super) open: BTreeSet<(WebhookId, DeliveryId)>,
+    /// Attempts whose place is taken, and at which URL.
+    pub(super) under_way: BTreeMap<DeliveryId, usize>,
+    /// Events that are known to be on disk.
+    pub(super) on_disk: BTreeSet<Arc<str>>,
+    pub(super) orders: BTreeMap<u64, (Order, Moment)>,
+    /// Starts at each URL within the window, as its receiver saw them.
+    pub(super) starts: Vec<VecDeque<Start>>,
+    pub(super) places: Vec<Places>,
+    /// When processes were found to have been killed: within a window of each, a place for every
+    /// attempt that may have been under way is taken.
+    pub(super) doubts: Vec<Tick>,
+    /// Until then it may take starts that lie ahead of a clock that was set for those of now.
+    pub(super) slow_until: Tick,
+    /// A job that redelivers is under way.
+    pub(super) job: bool,
+    /// The wall clock was set: what is promised of it is less.
+    pub(super) clock_set: bool,
+    /// When it was, the last time.
+    pub(super) set_at: Tick,
+    pub(super) tally: Tally,
+    pub(super) notes: Option<VecDeque<String>>,
+}
+
+/// An attempt that started, and whether its receiver heard of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    pub(super) at: Tick,
+    pub(super) heard: bool,
+}
+
+/// Attempts that may be under way at one URL.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    pub(super) room: usize,
+    pub(super) used: Tick,
+}
+
+impl Books {
+    pub(super) fn new(urls: Vec<String>, settings: Settings, trace: bool) -> Self {
+        let places = Places { room: 1, used: Tick(0) };
+        Self {
+            starts: vec![VecDeque::new(); urls.len()],
+            places: vec![places; urls.len()],
+            urls,
+            settings,
+            hooks: BTreeMap::new(),
+            deliveries: BTreeMap::new(),
+            names: BTreeMap::new(),
+            open: BTreeSet::new(),
+            under_way: BTreeMap::new(),
+            on_disk: BTreeSet::new(),
+            orders: BTreeMap::new(),
+            doubts: Vec::new(),
+            slow_until: Tick(0),
+            job: false,
+            clock_set: false,
+            set_at: Tick(0),
+            tally: Tally::default(),
+            notes: trace.then(VecDeque::new),
+        }
+    }
+
+    /// Notes something for whoever replays a seed.
+    pub(super) fn note(&mut self, now: Moment, what: impl FnOnce() -> String) {
+        let Some(notes) = &mut self.notes else { return };
+        let line = format!("{} {}", now.unix.rfc3339(), what());
+        if std::env::var_os("WEIR_TRACE").is_some() {
+            println!("{line}");
+        }
+        notes.push_back(line);
+        if notes.len() > 80 {
+            notes.pop_front();
+        }
+    }
+
+    pub(super) fn quarter(&self) -> usize {
+        (self.settings.egress.in_flight_per_lane() / 4).max(1)
+    }
+
+    /// Attempts whose place is taken, at a URL or at all of them.
+    pub(super) fn in_flight(&self, url: Option<usize>) -> usize {
+        self.under_way.values().filter(|at| url.is_none_or(|url| **at == url)).count()
+    }
+
+    /// Takes in a delivery that is on disk.
+    pub(super) fn comes(&mut self, delivery: Delivery) {
+        let name = (delivery.event.clone(), delivery.hook);
+        self.on_disk.insert(delivery.event.clone());
+        if self.names.insert(name, delivery.id).is_some() {
+            violated("8", format!("{} was stored twice for one webhook", delivery.event));
+        }
+        self.open.insert((delivery.hook, delivery.id));
+        self.deliveries.insert(delivery.id, delivery);
+    }
+
+    /// Webhooks that an event is for.
+    pub(super) fn subscribed(&self, ws: &str, kind: EventType) -> BTreeSet<WebhookId> {
+        let of = |hook: &&Hook| !hook.deleted && *hook.ws == *ws && hook.events.has(kind);
+        self.hooks.values().filter(of).map(|hook| hook.id).collect()
+    }
+
+    /// A process that was killed, or has ended: what was under way is nobody's.
+    pub(super) fn forget_flights(&mut self) {
+        self.under_way.clear();
+        for (_, id) in &self.open {
+            if let Some(delivery) = self.deliveries.get_mut(id) {
+                delivery.flight = None;
+                delivery.put_off = Tick(0);
+            }
+        }
+        for hook in self.hooks.values_mut() {
+            hook.record.forget_unwritten();
+        }
+        let gone = self.open.iter().filter(|(hook, _)| self.hooks[hook].deleted);
+        for id in gone.map(|(_, id)| *id).collect::<Vec<_>>() {
+            self.drop_gone(id);
+        }
+    }
+
+    /// A process has read everything anew.
+    pub(super) fn read_anew(&mut self, now: Moment) {
+        let quarter = self.quarter();
+        for places in &mut self.places {
+            *places = Places { room: quarter, used: now.tick };
+        }
+        for (_, id) in &self.open {
+            if let Some(delivery) = self.deliveries.get_mut(id) {
+                delivery.due_tick = now.tick_at(delivery.due);
+            }
+        }
+    }
+
+    /// The worker has had the time to learn of every change.
+    pub(super) fn settle_news(&mut self) {
+        let mut gone = BTreeSet::new();
+        for hook in self.hooks.values_mut().filter(|hook| hook.news.is_some()) {
+            hook.news = None;
+            gone.extend(hook.deleted.then_some(hook.id));
+        }
+        if !gone.is_empty() {
+            let gone: Vec<_> = self.open.iter().filter(|(hook, _)| gone.contains(hook)).collect();
+            for id in gone.into_iter().map(|(_, id)| *id).collect::<Vec<_>>() {
+                self.drop_gone(id);
+            }
+        }
+    }
+
+    /// Lets a delivery of a deleted webhook go, unless an attempt is under way.
+    pub(super) fn drop_gone(&mut self, id: DeliveryId) {
+        let delivery = self.deliveries.get_mut(&id).unwrap();
+        if delivery.flight.as_ref().is_none_or(|flight| flight.ended.is_some()) {
+            (delivery.state, delivery.flight) = (None, None);
+            self.open.remove(&(delivery.hook, id));
+            self.under_way.remove(&id);
+        }
+    }
+
+    /// A delivery begins anew: its owner asked for it.
+    pub(super) fn begins_anew(&mut self, id: DeliveryId, now: Moment, due: UnixTime) {
+        let Some(delivery) = self.deliveries.get_mut(&id) else { return };
+        self.open.insert((delivery.hook, id));
+        delivery.state = Some(DeliveryState::Waiting);
+        (delivery.due, delivery.due_tick) = (due, now.tick_at(due));
+        (delivery.step, delivery.first) = (0, None);
+        delivery.paused_before = Duration::ZERO;
+        (delivery.taken, delivery.redelivered) = (false, true);
+        if let Some(flight) = &mut delivery.flight {
+            flight.loose = true;
+        }
+    }
+
+    /// A webhook's pause is over.
+    pub(super) fn reactivated(&mut self, id: WebhookId, now: Moment, total: Duration) {
+        self.tally.reactivations += 1;
+        let hook = self.hooks.get_mut(&id).unwrap();
+        (hook.paused_at, hook.paused_total) = (None, total);
+        (hook.probes, hook.probe, hook.reordering) = (true, None, true);
+        (hook.drained_to, hook.drains_since) = (None, Some(now.unix));
+        hook.record = super::record::Record::default();
+        for (_, open) in self.open.iter().filter(|(hook, _)| *hook == id) {
+            let delivery = self.deliveries.get_mut(open).unwrap();
+            if let Some(flight) = &mut delivery.flight {
+                flight.loose = true;
+                self.hooks.get_mut(&id).unwrap().record.vague = true;
+            } else if delivery.step > 0 {
+                delivery.step = 0;
+                delivery.due = delivery.created_at;
+                delivery.due_tick = Tick(0);
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Judges each attempt as its receiver sees it start, and foretells what must follow from its end.
+
+use std::time::Duration;
+
+use weir_common::time::{Moment, Tick, UnixTime};
+
+use super::books::{Books, Delivery, Flight, Hook, Landed, Start, violated};
+use crate::deliver::Parcel;
+use crate::health::Sign;
+use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
+use crate::outcome::{Failure, Outcome};
+use crate::sign;
+
+impl Books {
+    /// An attempt has reached the network. Says which it is.
+    pub(super) fn started(&mut self, parcel: &Parcel, heard: bool, now: Moment) -> DeliveryId {
+        let url = self.urls.iter().position(|url| *url == parcel.url.as_str());
+        let Some(url) = url else { violated("11", format!("nobody is at {}", parcel.url)) };
+        let id = self.whose(parcel, url, now);
+        self.tally.starts += 1;
+        self.note(now, || format!("start {id:?} at url {url}"));
+        self.paced(url, Start { at: now.tick, heard });
+        let delivery = &self.deliveries[&id];
+        if delivery.body != parcel.body {
+            violated("same bytes", format!("{id:?} has another body than was accepted"));
+        }
+        if delivery.state != Some(DeliveryState::Waiting) {
+            violated("terminal", format!("{id:?} starts, and is {:?}", delivery.state));
+        }
+        if delivery.flight.is_some() {
+            violated("once", format!("{id:?} is under way twice"));
+        }
+        if now.tick < delivery.due_tick && now.unix < delivery.due {
+            let early = delivery.due.since(now.unix);
+            violated("schedule", format!("{id:?} starts {early:?} before it is due"));
+        }
+        self.opened(&self.hooks[&delivery.hook], delivery);
+        let taken = delivery.taken;
+        self.probed(id);
+        self.tally.duplicates += u64::from(taken);
+        let flight = Flight { started: now, url, ended: None, loose: false };
+        self.deliveries.get_mut(&id).unwrap().flight = Some(flight);
+        self.under_way.insert(id, url);
+        self.crowded(url);
+        id
+    }
+
+    /// Which delivery this is: its event's name and its signature say so.
+    fn whose(&self, parcel: &Parcel, url: usize, now: Moment) -> DeliveryId {
+        let text = |name: &str| {
+            parcel.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+        };
+        let (name, signature) = (text("webhook-id"), text("service-signature"));
+        let holds = |secret: &str| {
+            let seconds = now.unix.0 / 1_000_000;
+            sign::verify(secret, signature, &parcel.body, seconds, 0).is_ok()
+        };
+        let mut events = self.names.range((name.into(), WebhookId(0))..);
+        let mine = |hook: &Hook| {
+            let news = hook.news.as_ref();
+            let there = hook.url == url || news.is_some_and(|news| news.url == Some(url));
+            let before = news.and_then(|news| news.secret.as_ref());
+            there && (holds(&hook.secret) || before.is_some_and(|secret| holds(secret)))
+        };
+        while let Some(((event, hook), id)) = events.next().filter(|(key, _)| *key.0 == *name) {
+            if mine(&self.hooks[hook]) {
+                let hook = &self.hooks[hook];
+                let both = hook.previous.as_ref().filter(|(_, until)| now.unix < *until);
+                if hook.news.is_none() && both.is_some_and(|(secret, _)| !holds(secret)) {
+                    violated("rotation", format!("{event}: the secret before does not sign"));
+                }
+                return *id;
+            }
+        }
+        violated("8", format!("`{name}` at url {url} is no event of any webhook there"))
+    }
+
+    /// Never more than so many starts within any window (invariant 9).
+    fn paced(&mut self, url: usize, start: Start) {
+        let egress = &self.settings.egress;
+        let (most, window) = (egress.requests as usize, egress.window);
+        let starts = &mut self.starts[url];
+        while starts.front().is_some_and(|first| start.at.since(first.at) >= window) {
+            starts.pop_front();
+        }
+        starts.push_back(start);
+        let many = starts.iter().filter(|start| start.heard).count();
+        if many > most {
+            violated("9 pace", format!("{many} starts at url {url} within {window:?}"));
+        }
+    }
+
+    fn opened(&self, hook: &Hook, delivery: &Delivery) {
+        let id = delivery.id;
+        if hook.news.is_none() && hook.deleted {
+            violated("deleted", format!("{id:?} starts, and its webhook is deleted"));
+        }
+        if hook.news.is_none() && (hook.paused_at.is_some() || hook.reordering) {
+            violated("10 paused", format!("{id:?} starts, and {:?} is paused", hook.id));
+        }
+    }
+
+    /// Of a webhook that was reactivated, one alone until it is taken; then all in order.
+    fn probed(&mut self, id: DeliveryId) {
+        let delivery = &self.deliveries[&id];
+        let (key, hook_id) = ((delivery.created_at, id), delivery.hook);
+        let again = delivery.drained;
+        let redelivered = delivery.redelivered;
+        let probes = self.hooks[&hook_id].probes;
+        let others = self.waiting(hook_id).filter(|other| other.id != id);
+        let (mut busy, mut oldest) = (0, true);
+        for other in others.take_while(|_| probes) {
+            busy += usize::from(other.flight.is_some());
+            oldest &= (other.due, other.id) > (delivery.due, id) || other.put_off > Tick(0);
+        }
+        let settled = !self.clock_set && self.hooks[&hook_id].news.is_none();
+        let hook = self.hooks.get_mut(&hook_id).unwrap();
+        if hook.probes {
+            let is_probe = hook.probe.map_or(oldest, |probe| probe == id);
+            if busy > 0 || (!is_probe && settled) {
+                violated("10 probe", format!("{id:?} starts beside the probe of {hook_id:?}"));
+            }
+            hook.probe = Some(id);
+        } else if hook.drains_since.is_some_and(|since| delivery.created_at < since)
+            && again != hook.drains_since
+            && !redelivered
+            && settled
+        {
+            if hook.drained_to.is_some_and(|to| key < to) {
+                violated("10 order", format!("{id:?} comes after a younger one"));
+            }
+            hook.drained_to = Some(key);
+        }
+        self.deliveries.get_mut(&id).unwrap().drained = hook.drains_since;
+    }
+
+    /// Deliveries of a webhook that wait or are under way.
+    pub(super) fn waiting(&self, hook: WebhookId) -> impl Iterator<Item = &Delivery> {
+        let range = (hook, DeliveryId(0))..=(hook, DeliveryId(i64::MAX));
+        let all = self.open.range(range).map(|(_, id)| &self.deliveries[id]);
+        all.filter(move |one| one.state == Some(DeliveryState::Waiting))
+    }
+
+    fn crowded(&self, url: usize) {
+        let egress = &self.settings.egress;
+        let (here, all) = (self.in_flight(Some(url)), self.in_flight(None));
+        if here > egress.in_flight_per_lane() || all > egress.in_flight_max {
+            violated("caps", format!("{here} under way at url {url}, {all} altogether"));
+        }
+    }
+
+    /// An attempt has ended. Where it was ours to blame, nothing follows.
+    pub(super) fn ended(
+        &mut self,
+        id: DeliveryId,
+        outcome: &Outcome,
+        retry_after: Option<u64>,
+        at: Moment,
+    ) {
+        self.note(at, || format!("end {id:?} {outcome}"));
+        let delivery = self.deliveries.get_mut(&id).unwrap();
+        if let Outcome::Delivered { .. } = outcome {
+            delivery.taken = true;
+        }
+        let Some(flight) = &delivery.flight else { return };
+        let started = flight.started;
+        let hook = self.hooks.get_mut(&delivery.hook).unwrap();
+        if let Outcome::Internal(_) = outcome {
+            delivery.put_off = at.tick.plus(Duration::from_secs(1));
+            let url = flight.url;
+            delivery.flight = None;
+            self.under_way.remove(&id);
+            self.freed(url, outcome, at.tick);
+            return;
+        }
+        let policy = &self.settings.health;
+        let loose = hook.paused_at.is_some()
+            || hook.news.is_some()
+            || hook.record.pauses_at(policy).is_some_and(|pause| pause <= at.unix);
+        let landed = follows(&self.settings, delivery, hook, started, outcome, retry_after, at);
+        let sign = match (outcome, delivery.kind) {
+            (Outcome::Delivered { .. }, EventType::Ping) => Some(Sign::PingWell),
+            (Outcome::Delivered { .. }, _) => Some(Sign::Well),
+            (_, EventType::Ping) => None,
+            _ => Some(Sign::Ill),
+        };
+        if let Some(sign) = sign {
+            hook.record.add(sign, started.unix, at.unix);
+        }
+        let flight = delivery.flight.as_mut().unwrap();
+        flight.loose |= loose;
+        flight.ended = Some(landed);
+        let url = flight.url;
+        if hook.deleted {
+            // Nothing is written of it any more.
+            self.freed(url, outcome, at.tick);
+            self.drop_gone(id);
+        }
+    }
+
+    /// A lane that is forgotten, a minute after its last start, begins again with a quarter.
+    pub(super) fn forgotten(&mut self, url: usize, now: Tick) {
+        let quarter = self.quarter();
+        let places = &mut self.places[url];
+        if now.since(places.used) >= Duration::from_secs(40) {
+            places.room = places.room.min(quarter);
+        }
+    }
+
+    /// The place of an attempt is free again: how many there are depends on how it ended.
+    pub(super) fn freed(&mut self, url: usize, outcome: &Outcome, now: Tick) {
+        self.forgotten(url, now);
+        let most = self.settings.egress.in_flight_per_lane();
+        let places = &mut self.places[url];
+        places.room = match outcome {
+            Outcome::Failed(Failure::Timeout) => (places.room / 2).max(1),
+            _ => (places.room * 2).clamp(1, most),
+        };
+        places.used = now;
+    }
+}
+
+/// What must follow from an attempt: the contract's schedule, written down once more.
+fn follows(
+    settings: &crate::settings::Settings,
+    delivery: &Delivery,
+    hook: &Hook,
+    started: Moment,
+    outcome: &Outcome,
+    retry_after: Option<u64>,
+    at: Moment,
+) -> Landed {
+    let landed = |state, due| Landed { at, outcome: outcome.clone(), state, due };
+    if let Outcome::Delivered { .. } = outcome {
+        return landed(DeliveryState::Delivered, UnixTime(0));
+    }
+    let before = if delivery.first.is_some() { delivery.paused_before } else { hook.paused_total };
+    let paused = hook.paused_total.saturating_sub(before);
+    let first = delivery.first.unwrap_or(started.unix);
+    let deadline = first.plus(settings.retry.give_up_after).plus(paused);
+    if delivery.kind == EventType::Ping || at.unix >= deadline {
+        return landed(DeliveryState::FailedPermanent, UnixTime(0));
+    }
+    let delays = &settings.retry.delays;
+    let listed = at.unix.plus(delays[delivery.step.min(delays.len() - 1)]);
+    let asked = at.unix.plus(Duration::from_secs(retry_after.unwrap_or(0)));
+    landed(DeliveryState::Waiting, listed.max(asked).min(deadline))
+}

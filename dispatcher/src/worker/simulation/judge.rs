@@ -1,0 +1,106 @@
+//! Judges a moment at which everything has come to rest: what could start must have started.
+
+use weir_common::time::{Moment, UnixTime};
+
+use super::books::{Books, Delivery, Hook, Start, violated};
+use crate::model::DeliveryState;
+
+impl Books {
+    /// Nothing is left to do now: is that so? For a process that is up and has a store that works.
+    pub(super) fn at_rest(&mut self, now: Moment) {
+        self.settle_news();
+        for id in self.under_way.keys() {
+            if self.deliveries[id].flight.as_ref().is_some_and(|flight| flight.ended.is_some()) {
+                violated("written", format!("what came of {id:?} is not on disk"));
+            }
+        }
+        for url in 0..self.places.len() {
+            self.forgotten(url, now.tick);
+        }
+        for hook in self.hooks.values().filter(|hook| !hook.deleted) {
+            if hook.paused_at.is_none()
+                && !hook.reordering
+                && let Some(why) = self.may_start(hook.url, now)
+            {
+                self.nobody_starves(hook, &why, now);
+            }
+            if hook.paused_at.is_none() && !hook.record.vague && !self.clock_set {
+                self.told_in_time(hook, now);
+            }
+        }
+    }
+
+    fn nobody_starves(&self, hook: &Hook, why: &str, now: Moment) {
+        let may = |one: &Delivery| {
+            one.flight.is_none()
+                && one.put_off <= now.tick
+                && one.due <= now.unix
+                && one.due_tick <= now.tick
+                // What waited when the clock was set may wait for longer.
+                && (!self.clock_set || (one.attempts == 0 && one.due_tick > self.set_at))
+        };
+        let mut could = self.waiting(hook.id);
+        let first = if hook.probes {
+            let probe = hook.probe.map(|probe| &self.deliveries[&probe]);
+            let probe = probe.filter(|one| one.state == Some(DeliveryState::Waiting));
+            let busy = self.waiting(hook.id).any(|one| one.flight.is_some());
+            match probe {
+                _ if busy => None,
+                Some(probe) => Some(probe).filter(|one| may(one)),
+                None => could.find(|one| may(one)),
+            }
+        } else {
+            could.find(|one| may(one))
+        };
+        if let Some(first) = first {
+            violated("starves", format!("{:?} could start, and does not: {why}", first.id));
+        }
+    }
+
+    /// Why nothing keeps the next attempt at this URL from starting; `None` where something does.
+    fn may_start(&self, url: usize, now: Moment) -> Option<String> {
+        let egress = &self.settings.egress;
+        let since = |start: &&Start| now.tick.since(start.at) < egress.window;
+        let started = self.starts[url].iter().filter(since).count();
+        // What is counted late counts for longer.
+        let doubts = self.doubts.iter().filter(|at| now.tick.since(**at) < 2 * egress.window);
+        let unseen = doubts.count() * egress.in_flight_per_lane();
+        let (here, all) = (self.in_flight(Some(url)), self.in_flight(None));
+        let crowded = all >= egress.in_flight_max - egress.in_flight_max / 4;
+        let room = if crowded { 1 } else { self.places[url].room };
+        let held = started + unseen >= egress.requests as usize
+            || now.tick < self.slow_until
+            || here >= room
+            || all >= egress.in_flight_max;
+        let why = || format!("{started} of {} started, {here} of {room} go", egress.requests);
+        (!held).then(why)
+    }
+
+    fn told_in_time(&self, hook: &Hook, now: Moment) {
+        let policy = &self.settings.health;
+        let late = UnixTime(now.unix.0 - 2_000);
+        if let Some(right) = hook.record.pauses_at(policy).filter(|right| *right <= late) {
+            violated("16 pause", format!("{:?} should be paused since {right:?}", hook.id));
+        }
+        if hook.record.must_have_warned(policy, now.unix) {
+            violated("15 warning", format!("{:?} fails, and nobody was warned", hook.id));
+        }
+    }
+
+    /// A process has ended in order: nothing may be under way.
+    pub(super) fn stopped(&self) {
+        if let Some((id, _)) = self.under_way.first_key_value() {
+            violated("stop", format!("{id:?} was under way, and was cut off"));
+        }
+    }
+
+    /// Memory grows with the lanes that have work, not with what waits (invariant 13).
+    pub(super) fn small(&self, lanes: usize, held: usize) {
+        let hooks = self.hooks.len();
+        // 32 deliveries a webhook, two places in the heap for a lane, and what is not tidied up.
+        let most = 33 * hooks + 2 * lanes + 66;
+        if lanes > self.urls.len() || held > most {
+            violated("13", format!("{lanes} lanes and {held} places are held in memory"));
+        }
+    }
+}

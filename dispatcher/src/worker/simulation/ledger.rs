@@ -1,0 +1,328 @@
+//! Compares what the dispatcher has written down with what the world has seen.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, Row};
+use weir_common::time::{Moment, UnixTime};
+
+use super::books::{Books, Flight, violated};
+use crate::model::{DeliveryId, DeliveryState, WebhookId};
+use crate::outcome::Outcome;
+
+const ATTEMPTS: &str = "SELECT a.delivery, a.number, a.started_at, a.took, a.outcome, d.state, \
+    d.due, d.step, d.first_attempt_at, d.paused_before, d.ended_at FROM attempts a \
+    JOIN deliveries d ON d.id = a.delivery WHERE a.id > ?1 ORDER BY a.id";
+
+const HOOKS: &str = "SELECT id, paused_at, paused_total, reordering, probing FROM webhooks \
+    WHERE gone_up_to IS NULL";
+
+const MAILS: &str = "SELECT key FROM mails WHERE id > ?1 ORDER BY id";
+
+/// Steps back in time, up to the longest that a disk fails.
+const LATER: Duration = Duration::from_millis(250);
+
+/// An attempt and its delivery, as they are on disk.
+struct Written {
+    delivery: DeliveryId,
+    number: u32,
+    started_at: UnixTime,
+    took: Duration,
+    outcome: Outcome,
+    state: DeliveryState,
+    due: UnixTime,
+    step: usize,
+    first: Option<UnixTime>,
+    paused_before: Duration,
+    ended_at: Option<UnixTime>,
+}
+
+pub(super) fn unix(row: &Row<'_>, column: usize) -> Option<UnixTime> {
+    row.get::<_, Option<i64>>(column).unwrap().map(|micros| UnixTime(micros.cast_unsigned()))
+}
+
+fn span(row: &Row<'_>, column: usize) -> Duration {
+    Duration::from_micros(row.get::<_, i64>(column).unwrap().cast_unsigned())
+}
+
+fn state(row: &Row<'_>, column: usize) -> DeliveryState {
+    DeliveryState::of_code(row.get(column).unwrap()).unwrap()
+}
+
+/// How far the ledger was read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Read {
+    attempts: i64,
+    mails: i64,
+}
+
+impl Read {
+    /// All that there is now: to be taken before the store writes, since numbers of attempts may
+    /// be used again.
+    pub(super) fn so_far(conn: &Connection) -> Self {
+        let max = |sql| {
+            let mut query = conn.prepare_cached(sql).unwrap();
+            query.query_row([], |row| row.get::<_, Option<i64>>(0)).unwrap().unwrap_or(0)
+        };
+        Self {
+            attempts: max("SELECT max(id) FROM attempts"),
+            mails: max("SELECT max(id) FROM mails"),
+        }
+    }
+}
+
+impl Books {
+    /// Looks at what was written since.
+    pub(super) fn observe(&mut self, conn: &Connection, since: Read, now: Moment) {
+        let mut query = conn.prepare_cached(ATTEMPTS).unwrap();
+        let rows = query.query_map([since.attempts], |row| {
+            let outcome: String = row.get(4)?;
+            Ok(Written {
+                delivery: DeliveryId(row.get(0)?),
+                number: row.get(1)?,
+                started_at: unix(row, 2).unwrap(),
+                took: span(row, 3),
+                outcome: Outcome::of_name(&outcome).unwrap(),
+                state: state(row, 5),
+                due: unix(row, 6).unwrap(),
+                step: row.get::<_, i64>(7)? as usize,
+                first: unix(row, 8),
+                paused_before: span(row, 9),
+                ended_at: unix(row, 10),
+            })
+        });
+        for written in rows.unwrap() {
+            self.written(&written.unwrap(), now);
+        }
+        let paused = self.observe_hooks(conn, now);
+        let mails = self.observe_mails(conn, since, now);
+        for hook in paused {
+            let public = &self.hooks[&hook].public;
+            let told = mails.iter().filter(|key| key.contains(public.as_str())).count();
+            if told != 1 {
+                violated("one mail", format!("of the pause of {hook:?} {told} mails tell"));
+            }
+        }
+        if self.job {
+            self.adopt_redelivered(conn, now);
+        }
+    }
+
+    /// An attempt was written down: it must have happened, and what follows must be right.
+    fn written(&mut self, written: &Written, now: Moment) {
+        let id = written.delivery;
+        self.note(now, || {
+            format!("written {id:?} #{} {} {:?}", written.number, written.outcome, written.state)
+        });
+        let Some(delivery) = self.deliveries.get_mut(&id) else {
+            violated("8", format!("{id:?} was tried, and nobody knows it"))
+        };
+        let Some(flight) = delivery.flight.take() else {
+            violated("true", format!("an attempt at {id:?} was written that nobody saw"))
+        };
+        let Flight { started, url, ended: Some(landed), loose } = flight else {
+            violated("true", format!("an attempt at {id:?} was written before its end"))
+        };
+        let took = landed.at.tick.since(started.tick);
+        let same = (written.started_at, written.took) == (started.unix, took);
+        if !same || written.outcome != landed.outcome {
+            let found = (written.started_at, written.took, &written.outcome);
+            violated("true", format!("{id:?}: {found:?}, not {started:?} {landed:?}"));
+        }
+        if written.number != delivery.attempts + 1 {
+            violated("number", format!("{id:?}: attempt {}", written.number));
+        }
+        delivery.attempts = written.number;
+        let hook = self.hooks.get_mut(&delivery.hook).unwrap();
+        hook.record.written(started.unix);
+        if loose {
+            (delivery.first, delivery.paused_before) = (written.first, written.paused_before);
+        } else {
+            if delivery.first.is_none() {
+                delivery.first = Some(started.unix);
+                delivery.paused_before = hook.paused_total;
+            }
+            let due = landed.state == DeliveryState::Waiting;
+            if written.state != landed.state || (due && written.due != landed.due) {
+                let found = (written.state, written.due.rfc3339());
+                let right = (landed.state, landed.due.rfc3339());
+                violated("schedule", format!("{id:?}: {found:?}, and right is {right:?}"));
+            }
+            let step = delivery.step + 1;
+            if due && (written.step != step || written.first != delivery.first) {
+                violated("schedule", format!("{id:?}: step {}, not {step}", written.step));
+            }
+        }
+        delivery.state = Some(written.state);
+        (delivery.due, delivery.step) = (written.due, written.step);
+        (delivery.due_tick, delivery.put_off) = (now.tick_at(written.due), Default::default());
+        delivery.ended_at = written.ended_at.unwrap_or_default();
+        if hook.probe == Some(id) {
+            match written.state {
+                DeliveryState::Delivered if hook.probes => {
+                    (hook.probes, hook.drained_to) = (false, None);
+                }
+                DeliveryState::FailedPermanent => hook.probe = None,
+                DeliveryState::Delivered | DeliveryState::Waiting => {}
+            }
+        }
+        match written.state {
+            DeliveryState::Waiting => self.tally.again += 1,
+            DeliveryState::Delivered => self.tally.delivered += 1,
+            DeliveryState::FailedPermanent => self.tally.failed += 1,
+        }
+        if written.state != DeliveryState::Waiting {
+            self.open.remove(&(delivery.hook, id));
+        }
+        self.under_way.remove(&id);
+        self.freed(url, &written.outcome, now.tick);
+    }
+
+    /// Gives the webhooks that were paused.
+    fn observe_hooks(&mut self, conn: &Connection, now: Moment) -> Vec<WebhookId> {
+        let (mut seen, mut paused) = (0, Vec::new());
+        let mut query = conn.prepare_cached(HOOKS).unwrap();
+        let mut rows = query.query([]).unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            let Some(hook) = self.hooks.get_mut(&WebhookId(row.get(0).unwrap())) else { continue };
+            let id = hook.id;
+            seen += 1;
+            if hook.deleted {
+                violated("deleted", format!("{id:?} is there again"));
+            }
+            let total = span(row, 2);
+            if total != hook.paused_total {
+                violated("12 pause", format!("{id:?}: {total:?}, not {:?}", hook.paused_total));
+            }
+            if hook.reordering && !row.get::<_, bool>(3).unwrap() {
+                hook.reordering = false;
+            }
+            let probing = row.get::<_, Option<i64>>(4).unwrap().is_some();
+            match (unix(row, 1), hook.paused_at) {
+                (at, before) if at == before => {}
+                (Some(at), None) => paused.push((id, at)),
+                (at, _) => violated("10 paused", format!("{id:?} was paused, and is {at:?}")),
+            }
+            let pauses = hook.paused_at.is_some() || paused.iter().any(|(paused, _)| *paused == id);
+            if hook.probes && !probing && !pauses {
+                violated("10 probe", format!("{id:?} is open before its probe was taken"));
+            }
+        }
+        let alive = self.hooks.values().filter(|hook| !hook.deleted).count();
+        if seen != alive {
+            violated("8", format!("{seen} webhooks are on disk, and there should be {alive}"));
+        }
+        for (id, at) in &paused {
+            self.paused(*id, *at, now);
+        }
+        paused.into_iter().map(|(id, _)| id).collect()
+    }
+
+    fn paused(&mut self, id: WebhookId, at: UnixTime, now: Moment) {
+        self.tally.pauses += 1;
+        self.note(now, || format!("{id:?} is paused at {}", at.rfc3339()));
+        let hook = self.hooks.get_mut(&id).unwrap();
+        (hook.paused_at, hook.probes, hook.probe) = (Some(at), false, None);
+        let right = hook.record.paused_at(&self.settings.health, at);
+        if !hook.record.vague && !self.clock_set && right.is_none_or(|right| at < right) {
+            violated("16 pause", format!("{id:?} is paused at {at:?}, and right is {right:?}"));
+        }
+    }
+
+    /// Gives the keys of the mails that tell of a pause.
+    fn observe_mails(&mut self, conn: &Connection, since: Read, now: Moment) -> Vec<String> {
+        let mut query = conn.prepare_cached(MAILS).unwrap();
+        let keys = query.query_map([since.mails], |row| row.get::<_, String>(0)).unwrap();
+        let mut pauses = Vec::new();
+        for key in keys {
+            let key = key.unwrap();
+            if key.starts_with("paused:") {
+                pauses.push(key);
+                continue;
+            }
+            self.tally.warnings += 1;
+            let hook = self.hooks.values_mut().find(|hook| key.contains(&hook.public));
+            let Some(hook) = hook else { continue };
+            let record = &mut hook.record;
+            let policy = &self.settings.health;
+            // A store that is slow, or fails, writes later what was decided in time.
+            let then = |nth: u64| UnixTime(now.unix.0 - nth * LATER.as_micros() as u64);
+            let right = (0..600).any(|nth| record.warns_wrongly(policy, then(nth)).is_none());
+            let why = record.warns_wrongly(policy, now.unix).filter(|_| !right);
+            let why = why.filter(|_| !record.vague && !self.clock_set);
+            if let Some(why) = why {
+                violated("15 warning", format!("{:?} is warned {why}", hook.id));
+            }
+            record.warned = Some(now.unix);
+        }
+        pauses
+    }
+
+    /// A job puts deliveries back that were given up.
+    fn adopt_redelivered(&mut self, conn: &Connection, now: Moment) {
+        let failed = |id: &DeliveryId| {
+            let delivery = &self.deliveries[id];
+            delivery.state == Some(DeliveryState::FailedPermanent)
+                && !self.hooks[&delivery.hook].deleted
+        };
+        let failed: Vec<DeliveryId> = self.deliveries.keys().copied().filter(failed).collect();
+        for id in failed {
+            let sql = "SELECT due FROM deliveries WHERE id = ?1 AND state = 0";
+            let mut query = conn.prepare_cached(sql).unwrap();
+            if let Some(row) = query.query([id.0]).unwrap().next().unwrap() {
+                self.begins_anew(id, now, unix(row, 0).unwrap());
+            }
+        }
+        let sql = "SELECT count(*) FROM jobs WHERE ended_at IS NULL";
+        self.job = conn.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap() > 0;
+    }
+
+    /// Compares every delivery there is with what must be there (invariant 8).
+    pub(super) fn audit(&mut self, conn: &Connection, now: Moment) {
+        let sql = "SELECT id, webhook, state, due, step, attempts, ended_at FROM deliveries";
+        let mut query = conn.prepare_cached(sql).unwrap();
+        let mut rows = query.query([]).unwrap();
+        let (mut found, mut waiting) = (std::collections::BTreeSet::new(), 0_i64);
+        while let Some(row) = rows.next().unwrap() {
+            let (id, on_disk) = (DeliveryId(row.get(0).unwrap()), state(row, 2));
+            waiting += i64::from(on_disk == DeliveryState::Waiting);
+            let Some(delivery) = self.deliveries.get(&id) else {
+                violated("8", format!("nobody asked for {id:?}"))
+            };
+            found.insert(id);
+            let hook = &self.hooks[&delivery.hook];
+            if hook.deleted || delivery.flight.is_some() {
+                continue;
+            }
+            let due = unix(row, 3).unwrap();
+            let same = delivery.state == Some(on_disk)
+                && row.get::<_, u32>(5).unwrap() == delivery.attempts
+                && (on_disk != DeliveryState::Waiting || hook.reordering || due == delivery.due);
+            if !same {
+                let (right, due) = (delivery.state, (due.rfc3339(), delivery.due.rfc3339()));
+                violated("8", format!("{id:?} is {on_disk:?}, not {right:?}; due {due:?}"));
+            }
+        }
+        let counted = "SELECT waiting FROM counters";
+        let counted = conn.query_row(counted, [], |row| row.get::<_, i64>(0)).unwrap();
+        if counted != waiting {
+            violated("count", format!("{counted} are said to wait, and {waiting} do"));
+        }
+        let kept = self.settings.retention.clone();
+        for (id, delivery) in &mut self.deliveries {
+            if found.contains(id) || self.hooks[&delivery.hook].deleted {
+                continue;
+            }
+            let kept = match delivery.state {
+                None => continue,
+                Some(DeliveryState::Delivered) => Some(kept.delivered),
+                Some(DeliveryState::FailedPermanent) => Some(kept.failed),
+                Some(DeliveryState::Waiting) => None,
+            };
+            let over = kept.is_some_and(|kept| delivery.ended_at.plus(kept) <= now.unix);
+            if !over && (kept.is_none() || !self.clock_set) {
+                violated("8 lost", format!("{id:?}, {:?}, is not on disk", delivery.state));
+            }
+            delivery.state = None;
+        }
+    }
+}

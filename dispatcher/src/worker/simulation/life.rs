@@ -1,0 +1,338 @@
+//! What befalls a world: events, moods, owners' wishes, crashes, full disks, clocks that are set.
+//!
+//! Each has a timer of its own; how often they ring is a matter of the pace of a world.
+
+use std::time::Duration;
+
+use weir_common::time::{Tick, UnixTime, micros};
+
+use super::books::{Delivery, Hook, violated};
+use super::dice::Dice;
+use super::orders::Order;
+use super::receivers::{MOODS, Mood};
+use super::world::{Disk, World};
+use crate::model::{DeliveryState, EventSet, EventType};
+use crate::store::NewEvent;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// With so much that waits, no more comes: a world is to end some day.
+const OPEN_MAX: usize = 100;
+
+/// Two workspaces, of which webhooks share URLs.
+const WORKSPACES: [&str; 2] = ["ws_0", "ws_1"];
+
+/// How fast a world lives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tempo {
+    pub(super) horizon: Duration,
+    events: [Duration; 2],
+    burst: u64,
+    moods: [Duration; 2],
+    owners: [Duration; 2],
+    troubles: [Duration; 2],
+    /// Whether the wall clock is set now and then.
+    pub(super) clocks: bool,
+}
+
+impl Tempo {
+    pub(super) fn of(dice: &mut Dice) -> Self {
+        let clocks = dice.chance(15);
+        match dice.roll(10) {
+            0..=2 => Self {
+                horizon: 200 * DAY,
+                events: [5 * HOUR, 8 * DAY],
+                burst: 3,
+                moods: [DAY, 9 * DAY],
+                owners: [DAY, 20 * DAY],
+                troubles: [2 * DAY, 20 * DAY],
+                clocks,
+            },
+            3..=4 => Self {
+                horizon: 20 * DAY,
+                events: [10 * MINUTE, 20 * HOUR],
+                burst: 4,
+                moods: [4 * HOUR, 6 * DAY],
+                owners: [2 * HOUR, 3 * DAY],
+                troubles: [6 * HOUR, 6 * DAY],
+                clocks,
+            },
+            5..=7 => Self {
+                horizon: 2 * DAY,
+                events: [5 * SECOND, 2 * HOUR],
+                burst: 15,
+                moods: [2 * MINUTE, 30 * HOUR],
+                owners: [5 * MINUTE, 10 * HOUR],
+                troubles: [10 * MINUTE, DAY],
+                clocks,
+            },
+            _ => Self {
+                horizon: HOUR / 2,
+                events: [Duration::from_millis(20), 60 * SECOND],
+                burst: 60,
+                moods: [2 * SECOND, 10 * MINUTE],
+                owners: [2 * SECOND, 5 * MINUTE],
+                troubles: [3 * SECOND, 8 * MINUTE],
+                clocks,
+            },
+        }
+    }
+}
+
+/// The timers of a world, and what rings next.
+pub(super) struct Life {
+    tempo: Tempo,
+    events: Tick,
+    moods: Tick,
+    owners: Tick,
+    troubles: Tick,
+    /// When the next process starts, or the disk recovers.
+    recovers: Tick,
+    made: u64,
+}
+
+impl Life {
+    pub(super) fn new(tempo: Tempo, now: Tick) -> Self {
+        let far = now.plus(tempo.troubles[1]);
+        let moods = now.plus(tempo.moods[0]);
+        Self { tempo, events: now, moods, owners: now, troubles: far, recovers: now, made: 0 }
+    }
+
+    pub(super) fn next(&self, world: &World) -> Tick {
+        let timers = [self.events, self.moods, self.owners, self.troubles];
+        let next = timers.into_iter().min().unwrap();
+        if world.process.is_none() || world.disk != Disk::Well {
+            next.min(self.recovers)
+        } else {
+            next
+        }
+    }
+
+    /// Does what is due now.
+    pub(super) async fn befall(&mut self, world: &mut World) {
+        let now = world.now().tick;
+        let tempo = self.tempo;
+        let again = |world: &mut World, [from, to]: [Duration; 2]| {
+            now.plus(world.dice.span(from, to).max(Duration::from_millis(1)))
+        };
+        if self.recovers <= now {
+            if world.process.is_none() {
+                world.start().await;
+            } else if world.disk != Disk::Well {
+                world.set_disk(Disk::Well);
+            }
+        }
+        if self.moods <= now {
+            let nth = world.dice.roll(world.receivers.len() as u64) as usize;
+            let mood = *world.dice.pick(&MOODS).unwrap();
+            world.receivers[nth].mood = mood;
+            world.receivers[nth].poisons = world.dice.chance(30);
+            let moment = world.now();
+            world.books.note(moment, || format!("url {nth} is {mood:?}"));
+            self.moods = again(world, tempo.moods);
+        }
+        if self.owners <= now {
+            self.owner(world);
+            self.owners = again(world, tempo.owners);
+        }
+        if self.events <= now {
+            let burst = if world.dice.chance(80) { 3 } else { tempo.burst };
+            for _ in 0..1 + world.dice.roll(burst) {
+                if world.books.open.len() < OPEN_MAX {
+                    self.events(world);
+                }
+            }
+            self.events = again(world, tempo.events);
+        }
+        if self.troubles <= now {
+            self.trouble(world);
+            self.troubles = again(world, tempo.troubles);
+        }
+    }
+
+    fn event(&mut self, ws: &str, kind: EventType) -> NewEvent {
+        self.made += 1;
+        let id = format!("evt_{}", self.made);
+        let body = format!("{{\"id\":\"{id}\",\"canary\":true}}").into_bytes().into();
+        let digest = [self.made as u8; 32];
+        NewEvent { id: id.into(), workspace: ws.into(), kind, body, digest }
+    }
+
+    /// A batch of events, sometimes with some that were sent before.
+    fn events(&mut self, world: &mut World) {
+        let ws = *world.dice.pick(&WORKSPACES).unwrap();
+        let mut batch = Vec::new();
+        for _ in 0..1 + world.dice.roll(3) {
+            let kind = EventType::ALL[world.dice.roll(3) as usize];
+            batch.push(self.event(ws, kind));
+        }
+        if world.dice.chance(10) {
+            let again = world.books.deliveries.values().next_back();
+            let again = again.filter(|one| {
+                let there = world.books.hooks[&one.hook].ws.as_ref() == ws;
+                // What was dropped is known no more.
+                let young = world.now().unix.since(one.created_at) < DAY && !world.books.clock_set;
+                there && young && one.kind != EventType::Ping && one.state.is_some()
+            });
+            batch.extend(again.map(|one| NewEvent {
+                id: one.event.clone(),
+                workspace: ws.into(),
+                kind: one.kind,
+                body: one.body.clone(),
+                digest: [one.event[4..].parse::<u64>().unwrap() as u8; 32],
+            }));
+        }
+        world.order(Order::Accept(batch));
+    }
+
+    /// An owner wishes for something.
+    fn owner(&mut self, world: &mut World) {
+        let alive: Vec<_> = world.books.hooks.values().filter(|hook| !hook.deleted).collect();
+        let busy = |hook: &Hook| world.books.orders.values().any(|(order, _)| names(order, hook));
+        let mut dice = world.dice.clone();
+        let paused: Vec<_> = alive.iter().filter(|hook| hook.paused_at.is_some()).collect();
+        let hook = match dice.pick(&paused) {
+            Some(hook) if dice.chance(70) => Some(**hook),
+            _ => dice.pick(&alive).copied(),
+        };
+        let (ws, url) = (*dice.pick(&WORKSPACES).unwrap(), dice.pick(&world.books.urls).cloned());
+        let url = url.unwrap();
+        let secret = format!("whsec_{:016x}", dice.next());
+        let events = EventSet::of(EventType::ALL.into_iter().take(1 + dice.roll(3) as usize));
+        let order = match (hook, dice.roll(100)) {
+            (None, _) => Order::Create { ws: ws.into(), url, events, secret },
+            (_, 0..=14) if alive.len() < 6 => Order::Create { ws: ws.into(), url, events, secret },
+            (_, 15..=20) => Order::Sweep,
+            (_, 21..=26) => Order::Post,
+            (_, 27..=31) => Order::RedeliverFailed { ws: ws.into() },
+            (Some(hook), _) if busy(hook) => Order::Post,
+            (Some(hook), 32..=46) => {
+                // One of a webhook that is gone must be refused.
+                let gone = dice.chance(20);
+                let over = |one: &&Delivery| {
+                    let of = &world.books.hooks[&one.hook];
+                    one.state.is_some_and(|state| state != DeliveryState::Waiting)
+                        && (of.id == hook.id || (gone && of.deleted && of.ws == hook.ws))
+                };
+                let over: Vec<_> = world.books.deliveries.values().filter(over).collect();
+                let ws = hook.ws.clone();
+                match dice.pick(&over) {
+                    Some(one) => Order::Redeliver { ws, delivery: one.id },
+                    None => Order::Post,
+                }
+            }
+            (Some(hook), roll) => {
+                let (id, ws, shut) = (hook.id, hook.ws.clone(), hook.paused_at.is_some());
+                let shut = shut || hook.probes;
+                match roll {
+                    _ if hook.paused_at.is_some() && roll < 90 => {
+                        Order::Reactivate { ws, hook: id }
+                    }
+                    0..=60 if !shut => {
+                        let event = self.event(&ws, EventType::Ping);
+                        Order::Ping { ws, hook: id, event }
+                    }
+                    0..=70 => Order::Move { ws, hook: id, url },
+                    71..=78 => Order::Subscribe { ws, hook: id, events },
+                    79..=88 => Order::Rotate { ws, hook: id, secret },
+                    89..=95 => Order::Delete { ws, hook: id },
+                    _ => Order::Reactivate { ws, hook: id },
+                }
+            }
+        };
+        world.dice = dice;
+        let now = world.now();
+        world.books.note(now, || format!("orders {}", super::replies::short(&order)));
+        world.order(order);
+    }
+
+    /// Something goes wrong.
+    fn trouble(&mut self, world: &mut World) {
+        let now = world.now();
+        let down = match world.dice.roll(4) {
+            0 => Duration::from_millis(1),
+            1 => world.dice.span(SECOND, MINUTE),
+            _ => world.dice.span(SECOND, self.tempo.troubles[1]),
+        };
+        if world.process.is_none() || world.disk != Disk::Well || world.stopping {
+            return;
+        }
+        self.recovers = now.tick.plus(down);
+        if self.tempo.clocks && world.dice.chance(60) {
+            let by = micros(world.dice.span(SECOND, 3 * DAY));
+            let set = if world.dice.chance(50) { now.unix.0 + by } else { now.unix.0 - by };
+            world.books.note(now, || format!("the clock is set to {}", UnixTime(set).rfc3339()));
+            world.set_clock(UnixTime(set));
+        }
+        // Something is to be asked for when it happens.
+        self.owner(world);
+        match world.dice.roll(100) {
+            0..=54 => world.crash_in = Some(world.dice.roll(12) as u32),
+            roll @ 55..=74 => {
+                let alive = world.books.hooks.values().filter(|hook| !hook.deleted);
+                let first = alive.min_by_key(|hook| hook.id.0 ^ roll as i64);
+                // What its owner has just let go must not be forgotten where it counts.
+                if let Some(hook) = first.filter(|_| roll < 65) {
+                    let order = Order::Delete { ws: hook.ws.clone(), hook: hook.id };
+                    world.order(order);
+                    world.order(Order::Sweep);
+                }
+                world.stop();
+            }
+            roll => {
+                let disk = if roll % 2 == 0 { Disk::Broken } else { Disk::Full };
+                world.books.note(now, || format!("the disk is {disk:?}"));
+                self.recovers = now.tick.plus(down.min(2 * MINUTE));
+                world.set_disk(disk);
+                self.events(world);
+            }
+        }
+        self.events(world);
+    }
+
+    /// All is well again, and stays so: everything must come to its end.
+    pub(super) async fn end_well(&mut self, world: &mut World, over: &dyn Fn() -> bool) {
+        for receiver in &mut world.receivers {
+            (receiver.mood, receiver.poisons) = (Mood::Well, false);
+        }
+        world.crash_in = None;
+        let until = world.now().tick.plus(8 * DAY);
+        while world.now().tick < until {
+            if over() {
+                return;
+            }
+            if world.process.is_none() {
+                world.start().await;
+            } else if world.disk != Disk::Well {
+                world.set_disk(Disk::Well);
+            }
+            let paused = world.books.hooks.values();
+            let paused = paused.filter(|hook| !hook.deleted && hook.paused_at.is_some());
+            let orders: Vec<_> = paused
+                .map(|hook| Order::Reactivate { ws: hook.ws.clone(), hook: hook.id })
+                .collect();
+            orders.into_iter().for_each(|order| world.order(order));
+            world.settle().await;
+            if world.books.open.is_empty() && world.process.is_some() {
+                return world.crash().await;
+            }
+            world.go_on(world.now().tick.plus(HOUR)).await;
+        }
+        let left: Vec<_> = world.books.open.iter().take(5).collect();
+        violated("8 ends", format!("{left:?} never come to an end"))
+    }
+}
+
+fn names(order: &Order, hook: &Hook) -> bool {
+    match order {
+        Order::Move { hook: id, .. }
+        | Order::Subscribe { hook: id, .. }
+        | Order::Rotate { hook: id, .. }
+        | Order::Delete { hook: id, .. }
+        | Order::Reactivate { hook: id, .. } => *id == hook.id,
+        _ => false,
+    }
+}

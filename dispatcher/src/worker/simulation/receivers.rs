@@ -1,0 +1,134 @@
+//! Receivers: what stands behind each URL, how it behaves today, and what it answers.
+//!
+//! A receiver knows nothing of the dispatcher but what reaches it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::dice::Dice;
+use crate::deliver::{Answered, Network, Parcel};
+use crate::outcome::{Failure, Fault, Outcome};
+
+/// An attempt that has reached the network.
+pub(super) struct Call {
+    pub(super) parcel: Parcel,
+    pub(super) answer: oneshot::Sender<Answered>,
+}
+
+/// What has reached the network and was not looked at yet.
+pub(super) type Calls = Arc<Mutex<Vec<Call>>>;
+
+/// A network that hands every attempt over, and answers when it is told to.
+pub(super) fn network(calls: Calls) -> Network {
+    Arc::new(move |parcel| {
+        let (answer, answered) = oneshot::channel();
+        calls.lock().unwrap().push(Call { parcel, answer });
+        Box::pin(async move {
+            match answered.await {
+                Ok(answer) => answer,
+                // Nobody will ever answer this one.
+                Err(_) => std::future::pending().await,
+            }
+        })
+    })
+}
+
+/// How a receiver behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mood {
+    Well,
+    /// Answers shortly before, at, or after the deadline.
+    Late,
+    Slow,
+    Refusing,
+    Silent,
+    Erring,
+    /// Answers 429 or 503 and says for how long.
+    Limiting,
+    Redirecting,
+    /// Any of the others, anew each time.
+    Flapping,
+    /// Well, but now and then we have no sockets for it.
+    Scarce,
+}
+
+pub(super) const MOODS: [Mood; 14] = [
+    Mood::Well,
+    Mood::Well,
+    Mood::Well,
+    Mood::Well,
+    Mood::Late,
+    Mood::Slow,
+    Mood::Refusing,
+    Mood::Refusing,
+    Mood::Silent,
+    Mood::Erring,
+    Mood::Limiting,
+    Mood::Redirecting,
+    Mood::Flapping,
+    Mood::Scarce,
+];
+
+#[derive(Debug)]
+pub(super) struct Receiver {
+    pub(super) url: String,
+    pub(super) mood: Mood,
+    /// Events that it can never take.
+    pub(super) poisons: bool,
+}
+
+/// What a receiver does with an attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Reaction {
+    /// How long after its start; never, where it is longer than the deadline.
+    pub(super) after: Duration,
+    pub(super) outcome: Outcome,
+    pub(super) retry_after: Option<u64>,
+}
+
+impl Reaction {
+    /// The answer on the wire.
+    pub(super) fn answer(&self) -> Answered {
+        let Some(status) = self.outcome.status() else { return Err(self.outcome.clone()) };
+        let mut response = http::Response::builder().status(status);
+        if let Some(seconds) = self.retry_after {
+            response = response.header("retry-after", seconds.to_string());
+        }
+        Ok(response.body(Bytes::from_static(b"said")).unwrap())
+    }
+}
+
+impl Receiver {
+    /// What it does with an attempt at this event.
+    pub(super) fn react(&self, event: &str, dice: &mut Dice) -> Reaction {
+        let ms = Duration::from_millis;
+        let poisoned = self.poisons && event.ends_with('7');
+        let mood = match self.mood {
+            Mood::Flapping => *dice.pick(&MOODS).unwrap(),
+            mood => mood,
+        };
+        let status = |status| Outcome::of_status(status);
+        let (after, outcome) = match mood {
+            Mood::Scarce if dice.chance(25) => (ms(0), Outcome::Internal(Fault::Resources)),
+            Mood::Well | Mood::Flapping | Mood::Scarce if poisoned => {
+                (ms(dice.roll(2) * dice.roll(50)), status(422))
+            }
+            Mood::Well | Mood::Flapping | Mood::Scarce => {
+                (ms(dice.roll(300)), status(200 + dice.roll(7) as u16))
+            }
+            Mood::Late => (ms(9_998 + dice.roll(5)), status(200)),
+            Mood::Slow => (ms(2_000 + dice.roll(7_000)), status(if poisoned { 500 } else { 200 })),
+            Mood::Refusing => (ms(dice.roll(3)), Outcome::Failed(Failure::Refused)),
+            Mood::Silent => (Duration::MAX, Outcome::Failed(Failure::Timeout)),
+            Mood::Erring => (ms(dice.roll(2_000)), status([500, 404, 410][dice.roll(3) as usize])),
+            Mood::Limiting => (ms(dice.roll(20)), status([429, 503][dice.roll(2) as usize])),
+            Mood::Redirecting => (ms(dice.roll(20)), status(302)),
+        };
+        let says = mood == Mood::Limiting || (mood == Mood::Redirecting && dice.chance(50));
+        let retry_after = says.then(|| [0, 1, 30, 90, 3_600, 100_000][dice.roll(6) as usize]);
+        Reaction { after, outcome, retry_after }
+    }
+}

@@ -1,0 +1,322 @@
+//! What customers and backends were answered, and what is true where nobody was.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension};
+use weir_common::time::{Moment, Tick, UnixTime};
+
+use super::books::{Books, Delivery, Hook, News, violated};
+use super::ledger::unix;
+use super::orders::{OVERLAP, Order, Reply};
+use crate::model::{Arrival, DeliveryId, DeliveryState, EventSet, Webhook, WebhookId};
+use crate::store::{Accepted, Created, NewEvent, Store, StoreError};
+
+impl Books {
+    /// Takes in an answer. What it promises holds from here on.
+    pub(super) fn answered(&mut self, number: u64, reply: Reply, store: &dyn Store, now: Moment) {
+        let Some((order, asked)) = self.orders.remove(&number) else { return };
+        self.note(now, || format!("answered {number}: {}", short(&order)));
+        match (order, reply) {
+            (Order::Accept(events), Reply::Accepted(Ok(Accepted::Stored { new, arrivals }))) => {
+                self.accepted(&events, &new, &arrivals, now);
+            }
+            (Order::Accept(_), Reply::Accepted(Ok(Accepted::Conflict(_)))) => {
+                violated("8", "an event that is sent again is another one");
+            }
+            (Order::Create { ws, url, events, secret }, Reply::Created(Ok(created))) => {
+                let Created::Webhook(made) = created else { violated("8", "no room") };
+                let public = store.ids().webhook(made.id);
+                self.created(made.id, public, ws, &url, events, secret);
+            }
+            (Order::Move { hook, url, .. }, Reply::Changed(Ok(Some(_)))) => self.moved(hook, &url),
+            (Order::Subscribe { hook, events, .. }, Reply::Changed(Ok(Some(_)))) => {
+                self.hooks.get_mut(&hook).unwrap().events = events;
+            }
+            (Order::Rotate { hook, secret, .. }, Reply::Changed(Ok(Some(_)))) => {
+                self.rotated(hook, secret, asked.unix.plus(OVERLAP));
+            }
+            (Order::Delete { hook, .. }, Reply::Deleted(Ok(true))) => self.deleted(hook),
+            (Order::Reactivate { hook, .. }, Reply::Changed(Ok(Some(found)))) => {
+                self.maybe_reactivated(hook, &found, asked, now);
+            }
+            (Order::Redeliver { delivery, .. }, Reply::Redelivered(Ok(Some(_)))) => {
+                if self.hooks[&self.deliveries[&delivery].hook].deleted {
+                    violated("deleted", format!("{delivery:?} begins anew, for nobody"));
+                }
+                self.begins_anew(delivery, now, asked.unix);
+                self.changed(delivery);
+            }
+            (Order::Ping { event, hook, .. }, Reply::Pinged(Ok(Some(arrival)))) => {
+                if arrival.webhook != hook {
+                    violated("8", "a ping for another webhook");
+                }
+                self.arrives(&event, hook, arrival.ready.id, asked.unix, now);
+            }
+            (Order::RedeliverFailed { .. }, Reply::Done(Ok(()))) => self.job = true,
+            (_, Reply::Done(Ok(()))) => {}
+            (order, reply) => self.refused(&order, &reply),
+        }
+    }
+
+    /// Where the answer is an error, nothing has changed; nobody is told of what is not there.
+    fn refused(&self, order: &Order, reply: &Reply) {
+        let error: Option<&StoreError> = match reply {
+            Reply::Accepted(reply) => reply.as_ref().err(),
+            Reply::Created(reply) => reply.as_ref().err(),
+            Reply::Changed(reply) => reply.as_ref().err(),
+            Reply::Deleted(reply) => reply.as_ref().err(),
+            Reply::Redelivered(reply) => reply.as_ref().err(),
+            Reply::Pinged(reply) => reply.as_ref().err(),
+            Reply::Done(reply) => reply.as_ref().err(),
+        };
+        let gone = match order {
+            Order::Redeliver { .. } => true,
+            Order::Move { hook, .. }
+            | Order::Subscribe { hook, .. }
+            | Order::Rotate { hook, .. }
+            | Order::Delete { hook, .. }
+            | Order::Reactivate { hook, .. }
+            | Order::Ping { hook, .. } => self.hooks[hook].deleted,
+            _ => false,
+        };
+        if error.is_none() && !gone {
+            violated("8", format!("{} was not done, and is no error", short(order)));
+        }
+    }
+
+    /// A 202: from here on every one of these events must reach every one of its webhooks.
+    fn accepted(&mut self, events: &[NewEvent], new: &[bool], arrivals: &[Arrival], now: Moment) {
+        let mut arrivals = arrivals.iter();
+        for (event, new) in events.iter().zip(new) {
+            if !new {
+                if !self.on_disk.contains(&event.id) {
+                    violated("8", format!("{} is said to be there", event.id));
+                }
+                continue;
+            }
+            if self.on_disk.contains(&event.id) {
+                violated("8", format!("{} is stored a second time", event.id));
+            }
+            self.on_disk.insert(event.id.clone());
+            self.tally.events += 1;
+            let mut subscribed = self.subscribed(&event.workspace, event.kind);
+            for arrival in arrivals.by_ref().take(subscribed.len()) {
+                if !subscribed.remove(&arrival.webhook) || arrival.ready.event_id != event.id {
+                    violated("8 fan-out", format!("{} for {:?}", event.id, arrival.webhook));
+                }
+                let (hook, id) = (arrival.webhook, arrival.ready.id);
+                self.arrives(event, hook, id, arrival.ready.created_at, now);
+            }
+            if !subscribed.is_empty() {
+                violated("8 fan-out", format!("{} is not for {subscribed:?}", event.id));
+            }
+        }
+        if arrivals.next().is_some() {
+            violated("8 fan-out", "there are more deliveries than events ask for");
+        }
+    }
+
+    fn arrives(
+        &mut self,
+        event: &NewEvent,
+        hook: WebhookId,
+        id: DeliveryId,
+        created_at: UnixTime,
+        now: Moment,
+    ) {
+        self.note(now, || format!("{id:?} is {} for {hook:?}", event.id));
+        self.comes(Delivery {
+            id,
+            hook,
+            event: event.id.clone(),
+            kind: event.kind,
+            body: event.body.clone(),
+            created_at,
+            state: Some(DeliveryState::Waiting),
+            ended_at: UnixTime(0),
+            due: created_at,
+            due_tick: now.tick_at(created_at),
+            put_off: Tick(0),
+            step: 0,
+            first: None,
+            paused_before: Duration::ZERO,
+            attempts: 0,
+            flight: None,
+            taken: false,
+            drained: None,
+            redelivered: false,
+        });
+    }
+
+    fn created(
+        &mut self,
+        id: WebhookId,
+        public: String,
+        ws: Arc<str>,
+        url: &str,
+        events: EventSet,
+        secret: String,
+    ) {
+        let url = self.place(url);
+        let hook = Hook {
+            id,
+            public,
+            ws,
+            url,
+            events,
+            secret,
+            news: None,
+            previous: None,
+            deleted: false,
+            paused_at: None,
+            paused_total: Duration::ZERO,
+            reordering: false,
+            probes: false,
+            probe: None,
+            drained_to: None,
+            drains_since: None,
+            record: super::record::Record::default(),
+        };
+        self.hooks.insert(id, hook);
+    }
+
+    fn place(&self, url: &str) -> usize {
+        self.urls.iter().position(|one| one == url).unwrap()
+    }
+
+    fn moved(&mut self, id: WebhookId, url: &str) {
+        let url = self.place(url);
+        let hook = self.hooks.get_mut(&id).unwrap();
+        let before = std::mem::replace(&mut hook.url, url);
+        hook.news.get_or_insert_default().url = Some(before);
+    }
+
+    fn rotated(&mut self, id: WebhookId, secret: String, until: UnixTime) {
+        let hook = self.hooks.get_mut(&id).unwrap();
+        let before = std::mem::replace(&mut hook.secret, secret);
+        hook.news.get_or_insert_default().secret = Some(before.clone());
+        hook.previous = Some((before, until));
+    }
+
+    fn deleted(&mut self, id: WebhookId) {
+        let hook = self.hooks.get_mut(&id).unwrap();
+        hook.deleted = true;
+        hook.news.get_or_insert_default();
+    }
+
+    fn changed(&mut self, id: DeliveryId) {
+        let hook = self.deliveries[&id].hook;
+        self.hooks.get_mut(&hook).unwrap().news.get_or_insert_default();
+    }
+
+    fn maybe_reactivated(&mut self, id: WebhookId, found: &Webhook, asked: Moment, now: Moment) {
+        let hook = &self.hooks[&id];
+        let Some(paused_at) = hook.paused_at else { return };
+        let paused = asked.unix.since(paused_at).max(Duration::from_micros(1));
+        let total = hook.paused_total + paused;
+        if found.paused_at.is_some() || found.paused_total != total {
+            violated("12 pause", format!("{id:?}: {:?}, not {total:?}", found.paused_total));
+        }
+        self.hooks.get_mut(&id).unwrap().news.get_or_insert(News::default());
+        self.reactivated(id, now, total);
+    }
+
+    /// After a crash: what nobody was answered was done whole, or not at all.
+    pub(super) fn reconcile(&mut self, conn: &Connection, store: &dyn Store, now: Moment) {
+        for (_, (order, _)) in std::mem::take(&mut self.orders) {
+            match order {
+                Order::Accept(events) => self.reconcile_events(&events, conn, now),
+                Order::Ping { event, .. } => self.reconcile_events(&[event], conn, now),
+                Order::Create { ws, url, events, secret } => {
+                    let known = self.hooks.keys().next_back().map_or(0, |id| id.0);
+                    let sql = "SELECT id FROM webhooks WHERE id > ?1 ORDER BY id LIMIT 1";
+                    let id = conn.query_row(sql, [known], |row| row.get(0)).optional().unwrap();
+                    if let Some(id) = id.map(WebhookId) {
+                        let public = store.ids().webhook(id);
+                        self.created(id, public, ws, &url, events, secret);
+                    }
+                }
+                Order::Redeliver { delivery, .. } => {
+                    let sql = "SELECT due FROM deliveries WHERE id = ?1 AND state = 0 \
+                        AND first_attempt_at IS NULL AND attempts > 0";
+                    let mut query = conn.prepare_cached(sql).unwrap();
+                    if let Some(row) = query.query([delivery.0]).unwrap().next().unwrap() {
+                        self.begins_anew(delivery, now, unix(row, 0).unwrap());
+                    }
+                }
+                Order::RedeliverFailed { .. } => self.job = true,
+                Order::Sweep | Order::Post => {}
+                Order::Move { hook, .. }
+                | Order::Subscribe { hook, .. }
+                | Order::Rotate { hook, .. }
+                | Order::Delete { hook, .. }
+                | Order::Reactivate { hook, .. } => {
+                    self.reconcile_hook(&order, hook, conn, now);
+                }
+            }
+        }
+    }
+
+    fn reconcile_events(&mut self, events: &[NewEvent], conn: &Connection, now: Moment) {
+        let mut there = Vec::new();
+        for event in events.iter().filter(|event| !self.on_disk.contains(&event.id)) {
+            let sql = "SELECT id, created_at FROM events WHERE name = ?1";
+            let mut query = conn.prepare_cached(sql).unwrap();
+            let found = query
+                .query_row([&*event.id], |row| Ok((row.get::<_, i64>(0)?, unix(row, 1).unwrap())));
+            there.push((event, found.optional().unwrap()));
+        }
+        if there.iter().any(|(_, found)| found.is_some() != there[0].1.is_some()) {
+            violated("8 batch", "a part of a batch is on disk");
+        }
+        for (event, found) in there {
+            let Some((number, created_at)) = found else { continue };
+            self.on_disk.insert(event.id.clone());
+            let sql = "SELECT id, webhook FROM deliveries WHERE event = ?1 ORDER BY id";
+            let mut query = conn.prepare_cached(sql).unwrap();
+            let rows = query
+                .query_map([number], |row| Ok((DeliveryId(row.get(0)?), WebhookId(row.get(1)?))));
+            let rows: Vec<_> = rows.unwrap().map(Result::unwrap).collect();
+            for (id, hook) in rows {
+                self.arrives(event, hook, id, created_at, now);
+            }
+        }
+    }
+
+    fn reconcile_hook(&mut self, order: &Order, id: WebhookId, conn: &Connection, now: Moment) {
+        let sql = "SELECT l.url, w.events, w.secret_before_until, w.paused_at, w.paused_total \
+            FROM webhooks w JOIN lanes l ON l.id = w.lane WHERE w.id = ?1 AND gone_up_to IS NULL";
+        let row = conn.query_row(sql, [id.0], |row| {
+            let url: String = row.get(0)?;
+            let total = Duration::from_micros(row.get::<_, i64>(4)?.cast_unsigned());
+            Ok((url, EventSet(row.get(1)?), unix(row, 2), unix(row, 3), total))
+        });
+        let Some((url, events, until, paused_at, total)) = row.optional().unwrap() else {
+            return self.deleted(id);
+        };
+        let hook = self.hooks.get_mut(&id).unwrap();
+        hook.events = events;
+        let until_before = hook.previous.as_ref().map(|(_, until)| *until);
+        let paused = hook.paused_at;
+        match order {
+            Order::Move { .. } => self.moved(id, &url),
+            Order::Rotate { secret, .. } if until.is_some() && until != until_before => {
+                self.rotated(id, secret.clone(), until.unwrap());
+            }
+            Order::Reactivate { .. } if paused.is_some() && paused_at.is_none() => {
+                self.reactivated(id, now, total);
+            }
+            _ => {}
+        }
+    }
+}
+
+pub(super) fn short(order: &Order) -> String {
+    match order {
+        Order::Accept(events) => format!("{} events", events.len()),
+        Order::Create { url, .. } => format!("create {url}"),
+        Order::Rotate { hook, .. } => format!("rotate {hook:?}"),
+        order => format!("{order:?}"),
+    }
+}
