@@ -8,6 +8,7 @@
 //!
 //! 1. No key is ignored: each is asked for, or reported.
 //! 2. The schema and the reading cannot disagree: one call makes both.
+//! 3. A mistake is one line, whatever stands in the file.
 //!
 //! Not here: what the values mean together, which whoever asked reports with [`Document::fault`].
 
@@ -88,9 +89,13 @@ impl Document {
         Reading { made, schema, effective }
     }
 
-    /// Notes a mistake at a byte offset.
+    /// Notes a mistake at a byte offset. What it quotes of the file cannot make two lines of it.
     pub fn fault(&self, at: usize, message: impl Into<String>) {
-        self.faults.borrow_mut().push((at, message.into()));
+        let mut message = message.into();
+        if message.contains(char::is_control) {
+            message = message.chars().map(printed).collect();
+        }
+        self.faults.borrow_mut().push((at, message));
     }
 
     /// Every mistake so far, in the order of the file; of very many, the first.
@@ -125,6 +130,11 @@ impl Document {
             message,
         }
     }
+}
+
+/// A character as a mistake shows it: in an escape, where a terminal would obey it.
+fn printed(char: char) -> String {
+    if char.is_control() { char.escape_default().collect() } else { char.into() }
 }
 
 /// What came of reading a document.
@@ -217,6 +227,14 @@ mod tests {
         let made = document.read(read).made;
         assert_eq!(made, (Duration::from_secs(60), 60, false, 2048));
         assert_eq!(document.mistakes(), []);
+    }
+
+    #[test]
+    fn a_mistake_is_one_line_whatever_stands_in_the_file() {
+        let found = mistakes("quiet = \"no\\nf.toml:9:9: yes\"\n\"ne\\u001b\\u0085w\" = 1\n");
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found.iter().all(|mistake| !mistake.contains(char::is_control)), "{found:?}");
+        assert!(found[1].starts_with("f.toml:2:1: unknown key `ne\\u{1b}\\u{85}w`"), "{found:?}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use weir_common::directory::Directory;
 use weir_common::ids::is_identifier;
 use weir_common::reader::{At, Document, Mistake};
 use weir_gateway::batch::{self, Miscount};
-use weir_gateway::judge::check_framing;
+use weir_gateway::judge::head::check_framing;
 use weir_gateway::limit::key::Seed;
 use weir_gateway::lookups::answer::{self, Kind, Raw};
 use weir_gateway::wire::head::Head;
@@ -167,7 +167,10 @@ fn check_place(mistake: &Mistake, text: &str) {
     let line = line.unwrap_or_else(|| panic!("{mistake} is beyond the end"));
     let columns = line.chars().count() + 1;
     assert!((1..=columns).contains(&mistake.column), "{mistake} is beyond its line");
-    assert!(!mistake.message.is_empty() && !mistake.message.contains('\n'), "{mistake:?}");
+    assert!(
+        !mistake.message.is_empty() && !mistake.message.contains(char::is_control),
+        "{mistake:?}"
+    );
 }
 
 /// What a directory answers: it is refused, or names identifiers and numbers within bounds.

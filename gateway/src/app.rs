@@ -232,7 +232,7 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
     let parts = Arc::new(Parts::new(clock, config, force, seeds, metrics, connections_max));
     parts.mark_applied();
     if let Some(earlier) = earlier {
-        let states = earlier.restore(&parts.store);
+        let states = resume::take_up(&parts, earlier);
         logging::event(Level::Info, "limits restored", &[("states", json!(states))]);
     }
     Ok(Prepared { parts, sockets, clients, admin, token })

@@ -4,7 +4,10 @@
 //! they say is kept in the exchange. Only `caller` and `lookups` may wait, and `handover` where
 //! the states have moved; the clock is not read.
 //!
-//! Not here: carrying it out (`proxy`).
+//! Not here: what a head may look like (`judge::head`), carrying it out (`proxy`).
+
+// core
+pub mod head;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -31,12 +34,9 @@ use crate::refuse::Refusal;
 use crate::reply::Reply;
 use crate::rules::{Batch, Charges, NoWay, Way};
 use crate::settings::LimitKey;
-use crate::target::{self, Malformed, Target};
+use crate::target::Target;
 use crate::upstream::Upstream;
 use crate::wire::Connection;
-
-/// A request's name that came from a trusted proxy is kept up to this length.
-const REQUEST_ID_MAX: usize = 128;
 
 /// What is to be done with a request.
 #[derive(Debug)]
@@ -59,19 +59,19 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
     let head = session.req_header();
     let peer = exchange.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let trusted = &force.rules.settings.server.trusted_proxies;
-    let address = client_address(peer, trusted, values(head, "x-forwarded-for"));
+    let address = client_address(peer, trusted, head::values(head, "x-forwarded-for"));
     exchange.client = Some(address);
     exchange.trusts_peer = trusted.iter().any(|network| network.contains(&peer.to_canonical()));
-    exchange.given_id = given_id(head).filter(|_| exchange.trusts_peer);
+    exchange.given_id = head::given_id(head).filter(|_| exchange.trusts_peer);
     let raw_head = head_bytes.as_deref().unwrap_or_default();
-    let length = head_bytes.as_ref().map_or_else(|| length(head), |bytes| bytes.len());
+    let length = head_bytes.as_ref().map_or_else(|| head::length(head), |bytes| bytes.len());
     if length as u64 > force.rules.settings.server.caps.head_bytes_max {
         return Next::Refuse(Refusal::HeadTooLarge);
     }
     if head.method == Method::CONNECT {
         return Next::Refuse(Refusal::Connect);
     }
-    let target = match read_target(head, raw_head, repaired) {
+    let target = match head::read_target(head, raw_head, repaired) {
         Ok(target) => target,
         Err(why) => return Next::Refuse(Refusal::Malformed(why)),
     };
@@ -194,63 +194,6 @@ pub fn no_server(upstream: Option<&Upstream>) -> Refusal {
     Refusal::NoServer {
         retry_after: wait.as_millis().div_ceil(1_000).max(1).try_into().unwrap_or(1),
     }
-}
-
-fn read_target<'h>(
-    head: &'h RequestHeader,
-    raw_head: &[u8],
-    repaired: bool,
-) -> Result<Target<'h>, Malformed> {
-    if repaired {
-        return Err(Malformed::RequestLine);
-    }
-    if !head.method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-') {
-        return Err(Malformed::Method);
-    }
-    check_framing(head, raw_head)?;
-    let host = head.headers.get(header::HOST).map(|host| host.as_bytes());
-    // HTTP/2 names the host in `:authority`.
-    let host = host.or_else(|| head.uri.authority().map(|host| host.as_str().as_bytes()));
-    target::read(head.raw_path(), host)
-}
-
-/// How long a head that came in frames would be in HTTP/1.1, but for its request line's ends.
-fn length(head: &RequestHeader) -> usize {
-    const FIELD: usize = ": \r\n".len();
-    let fields = head.headers.iter().map(|(n, value)| n.as_str().len() + value.len() + FIELD);
-    let authority = head.uri.authority().map_or(0, |authority| authority.as_str().len());
-    head.method.as_str().len() + head.raw_path().len() + authority + fields.sum::<usize>()
-}
-
-/// Refuses a body whose end two parsers could see in different places.
-pub fn check_framing(head: &RequestHeader, raw_head: &[u8]) -> Result<(), Malformed> {
-    let mut lengths = head.headers.get_all(header::CONTENT_LENGTH).iter();
-    let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
-    let length_holds = lengths.next().is_none_or(|length| {
-        !length.is_empty() && length.as_bytes().iter().all(u8::is_ascii_digit)
-    });
-    let coding = codings.next();
-    // Pingora drops Content-Length where both are there; what came over the wire still has it.
-    let coding_holds = coding.is_none_or(|coding| {
-        coding.as_bytes().eq_ignore_ascii_case(b"chunked") && !has_content_length(raw_head)
-    });
-    let once = lengths.next().is_none() && codings.next().is_none();
-    if length_holds && coding_holds && once { Ok(()) } else { Err(Malformed::Framing) }
-}
-
-fn has_content_length(raw_head: &[u8]) -> bool {
-    const NAME: &[u8] = b"content-length";
-    raw_head
-        .split(|byte| *byte == b'\n')
-        .any(|line| line.get(..NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME)))
-}
-
-/// The name that a request came with, where it can be one.
-fn given_id(head: &RequestHeader) -> Option<Box<str>> {
-    let given = head.headers.get("x-request-id")?.to_str().ok()?;
-    let holds =
-        (1..=REQUEST_ID_MAX).contains(&given.len()) && given.bytes().all(|b| b.is_ascii_graphic());
-    holds.then(|| given.into())
 }
 
 /// The answer to a preflight: nothing where it is none, its origin is not allowed, or its path is
@@ -391,12 +334,4 @@ fn keep(exchange: &mut Exchange, identity: Identity<'_>, guessed: bool) {
     let organisation = identity.organisation.filter(|_| !guessed);
     whose.organisation = organisation.map(|subject| subject.name);
     whose.instance = identity.instance.map(|subject| subject.name);
-}
-
-/// Every value of a header that can be read as text, in order.
-pub fn values<'h>(
-    head: &'h RequestHeader,
-    name: &'static str,
-) -> impl DoubleEndedIterator<Item = &'h str> {
-    head.headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
 }

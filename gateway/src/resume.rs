@@ -13,6 +13,7 @@ use weir_common::logging;
 use weir_common::time::Clock;
 
 use crate::app::RunError;
+use crate::force::Memory;
 use crate::limit::snapshot::{self, Snapshot};
 use crate::parts::Parts;
 use crate::settings::Store;
@@ -58,11 +59,23 @@ fn no_states(path: &str, why: &str) -> Option<Snapshot> {
     None
 }
 
+/// Takes up the states of `earlier`, and forgets none of them while rules that remember for longer
+/// may still ask for it. Says how many there are.
+#[must_use]
+pub fn take_up(parts: &Parts, earlier: Snapshot) -> usize {
+    // What cannot be read is of a version whose rules had no such times.
+    let memory = serde_json::from_slice::<Memory>(&earlier.memory);
+    let longer = memory.map(|memory| memory.until(&parts.force.load().rules)).unwrap_or_default();
+    parts.store.keep_until(parts.clock.now().tick.plus(longer));
+    earlier.restore(&parts.store)
+}
+
 /// Leaves the states for the next process, whole or not at all; nothing where none are kept.
 pub fn leave(parts: &Parts) -> Result<(), RunError> {
     let force = parts.force.load();
     let Some(path) = force.rules.settings.store.snapshot.as_deref() else { return Ok(()) };
-    let states = snapshot::write(&parts.store, parts.seed, parts.clock.now());
+    let memory = serde_json::to_vec(&Memory::of(&force.rules)).unwrap_or_default();
+    let states = snapshot::write(&parts.store, parts.seed, &memory, parts.clock.now());
     let written = || -> io::Result<()> {
         let mut file = open(path)?;
         file.write_all(&states)?;

@@ -5,11 +5,12 @@ mod browsers;
 mod chromium;
 mod endings;
 mod grpc;
+mod strangers;
 
 use std::process::Command;
 
+use weir_tests::authority::Authority;
 use weir_tests::config::Config;
-use weir_tests::folder::Folder;
 use weir_tests::real;
 use weir_tests::request::CONTROL;
 use weir_tests::response::Response;
@@ -44,28 +45,19 @@ pub(crate) struct House {
     pub(crate) world: World,
     /// Where TLS is spoken.
     pub(crate) https: String,
-    /// Its certificates, and the authority that signed them, `ca.crt`.
-    pub(crate) folder: Folder,
+    /// Who signed its certificate; its folder is where clients are run.
+    pub(crate) authority: Authority,
 }
 
 impl House {
     /// The default configuration as `change` changes it, with a listener for TLS.
     #[track_caller]
     pub(crate) fn with(change: impl FnOnce(Config) -> Config) -> Self {
-        let folder = certificates();
-        let [certificate, key] = ["server.crt", "server.key"].map(|name| folder.path(name));
-        let listener = format!(
-            "address = \"127.0.0.1:0\"\ncertificate = \"{}\"\nkey = \"{}\"",
-            certificate.display(),
-            key.display()
-        );
+        let authority = Authority::of_server();
+        let listener = authority.entry_of("server");
         let world = World::with(|config| change(config.with("[[server.https]]", &listener)));
-        let says = |line: &serde_json::Value| {
-            line["message"] == "listening" && line["listener"] == "https"
-        };
-        let line = world.gateway.log().wait("where https listens", says);
-        let https = line["address"].as_str().unwrap().to_owned();
-        Self { world, https, folder }
+        let https = world.gateway.https();
+        Self { world, https, authority }
     }
 
     /// A target of the control host, as a client writes it that comes this way.
@@ -83,8 +75,8 @@ impl House {
     fn curl(&self, way: Way, arguments: &[&str]) -> String {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--show-error", "--max-time", "20", "--path-as-is", "--cacert"]);
-        curl.arg(self.folder.path("ca.crt")).arg(way.version()).args(arguments);
-        real::run(curl.current_dir(self.folder.root())).expect(0).stdout
+        curl.arg(self.authority.path("ca.crt")).arg(way.version()).args(arguments);
+        real::run(curl.current_dir(self.authority.root())).expect(0).stdout
     }
 
     /// What one request is answered.
@@ -93,7 +85,7 @@ impl House {
         let url = self.url(way, target);
         // Lines are collected without their ends, so the answer goes by a file.
         self.curl(way, &[arguments, &["-i", "-o", "answer", &url]].concat());
-        parse(std::fs::read(self.folder.path("answer")).unwrap())
+        parse(std::fs::read(self.authority.path("answer")).unwrap())
     }
 }
 
@@ -114,29 +106,6 @@ fn parse(mut bytes: Vec<u8>) -> Response {
         (response.status, response.head, response.body) = (status, head, body);
         return response;
     }
-}
-
-/// An authority, `ca`, and what it signed, `server`, for the hosts of the default configuration.
-#[track_caller]
-fn certificates() -> Folder {
-    let folder = Folder::new();
-    let openssl = |arguments: &str| {
-        let mut command = Command::new("openssl");
-        real::run(command.args(arguments.split(' ')).current_dir(folder.root())).expect(0);
-    };
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    openssl(&format!(
-        "req -x509 {key} -keyout ca.key -out ca.crt -days 2 -subj /CN=weir-test-ca \
-         -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign"
-    ));
-    openssl(&format!("req -new {key} -keyout server.key -out server.csr -subj /CN=server"));
-    let names = "DNS:api.localhost,DNS:*.auth.localhost,IP:127.0.0.1";
-    folder.write("server.ext", &format!("subjectAltName={names}\n"));
-    openssl(
-        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt \
-         -days 2 -extfile server.ext",
-    );
-    folder
 }
 
 /// The default configuration, with a control plane that [`APP`] may read, cookies included.

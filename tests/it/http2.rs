@@ -7,17 +7,16 @@ mod requests;
 mod stopping;
 mod tools;
 
+use weir_tests::authority::Authority;
 use weir_tests::config::Config;
 use weir_tests::http2::{End, Http2};
-use weir_tests::request::Request;
-use weir_tests::secure::Certificate;
 use weir_tests::wait;
 use weir_tests::world::World;
 
 /// A world with a listener that speaks TLS.
 pub(crate) struct Edge {
     pub(crate) world: World,
-    pub(crate) certificate: Certificate,
+    pub(crate) authority: Authority,
     pub(crate) address: String,
 }
 
@@ -29,25 +28,23 @@ impl Edge {
 
     #[track_caller]
     pub(crate) fn with(change: impl FnOnce(Config) -> Config) -> Self {
-        let certificate = Certificate::new();
-        let https = certificate.https();
+        let authority = Authority::of_server();
+        let https = authority.entry_of("server");
         let world = World::with(|config| change(config).with("[[server.https]]", &https));
         let address = world.gateway.https();
-        Self { world, certificate, address }
+        Self { world, authority, address }
     }
 
     /// A new connection.
     #[track_caller]
     pub(crate) fn client(&self) -> Http2 {
-        Http2::connect(&self.address, &self.certificate)
+        Http2::connect(&self.address, &self.authority)
     }
 
     /// What a metric says.
     #[track_caller]
     pub(crate) fn metric(&self, name: &str) -> f64 {
-        let metrics = self.world.gateway.ask(&Request::get("/metrics")).expect(200).text();
-        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.map_or(0.0, |value| value.parse().unwrap())
+        self.world.gateway.metric(name)
     }
 
     /// Waits until no request is in flight.

@@ -6,10 +6,15 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use weir_tests::process::Process;
 use weir_tests::real;
-use weir_tests::request::data_host;
+use weir_tests::request::{Request, data_host};
+use weir_tests::response::Response;
 use weir_tests::wait;
 
 use crate::answers::House;
+
+/// By which the gateway itself asks the provider, as whoever knows no public name of it.
+const FOR_ITSELF: &str = "plane = \"own\"\npath = \"/oauth/v2/{*rest}\"\n\
+                          limits = [\"address\"]\nupstream = \"data\"";
 
 /// A house with the provider on its data plane, and little refill, so that a burst is a burst.
 struct Provided {
@@ -26,7 +31,11 @@ impl Provided {
         let address = provider.stdout().wait("where the provider listens", says);
         let servers = format!("servers = [{}]", address["listening"]);
         let house = House::with(|config| {
-            config.with("[upstreams.data]", &servers).with("[limits.instance]", "rate = 1")
+            config
+                .with("[upstreams.data]", &servers)
+                .with("[limits.instance]", "rate = 1")
+                .with("[planes.own]", "hosts = [\"127.0.0.1\"]")
+                .with("[[routes]]", FOR_ITSELF)
         });
         Self { house, _provider: provider }
     }
@@ -41,11 +50,33 @@ impl Provided {
         format!("{scheme}://{}:{port}", data_host(instance))
     }
 
+    /// Has the control plane verify tokens from now on, as these lines say.
+    #[track_caller]
+    fn verify(&self, how: &str, lines: &str) {
+        let world = &self.house.world;
+        let identity = format!(
+            "verify = \"{how}\"\nplanes = [\"control\"]\nworkspace_claim = \"workspace\"\n\
+             organisation_claim = \"organisation\""
+        );
+        let config =
+            world.config().with("[identity]", &identity).with(&format!("[identity.{how}]"), lines);
+        world.gateway.write_config(&config.to_string());
+        world.gateway.reload().expect(200);
+    }
+
+    /// What a call for a workspace is answered that comes with this token.
+    #[track_caller]
+    fn call(&self, workspace: &str, token: &str) -> Response {
+        let target = format!("/v1/workspaces/{workspace}/users");
+        let bearer = format!("Bearer {token}");
+        self.house.world.call(&Request::get(&target).field("Authorization", &bearer))
+    }
+
     /// What the client sees.
     #[track_caller]
     fn client(&self, issuer: &str, task: &str) -> Value {
         let mut client = real::node("tests/real/identity_client.mjs");
-        client.env("NODE_EXTRA_CA_CERTS", self.house.folder.path("ca.crt")).args([issuer, task]);
+        client.env("NODE_EXTRA_CA_CERTS", self.house.authority.path("ca.crt")).args([issuer, task]);
         serde_json::from_str(&real::run(&mut client).expect(0).stdout).unwrap()
     }
 }
@@ -123,4 +154,54 @@ fn its_access_tokens_for_a_resource_name_the_workspace() {
     assert_eq!(claims["iss"], *issuer);
     assert_eq!(claims["aud"], "https://api.example.com");
     assert_eq!(claims["workspace"], "ws_acme");
+}
+
+#[test]
+fn its_tokens_are_verified_by_the_keys_that_it_publishes() {
+    let provided = Provided::start();
+    let issuer = provided.issuer("https", "in_acme");
+    let token = provided.client(&issuer, "token");
+    let token = token["access_token"].as_str().unwrap();
+    provided.verify(
+        "jwt",
+        &format!(
+            "jwks_url = \"http://{}/oauth/v2/keys\"\nissuer = \"{issuer}\"\n\
+             audience = [\"https://api.example.com\"]",
+            provided.house.world.gateway.http()
+        ),
+    );
+    let answer = provided.call("ws_acme", token).expect(200);
+    assert_eq!(answer.allowance().resource, "workspace");
+    provided.call("ws_big", token).expect_problem(403);
+    provided.call("ws_quiet", token).expect_problem(403);
+    let (head, rest) = token.split_once('.').unwrap();
+    let (claims, signature) = rest.split_once('.').unwrap();
+    let claims = String::from_utf8(URL_SAFE_NO_PAD.decode(claims).unwrap()).unwrap();
+    let other = URL_SAFE_NO_PAD.encode(claims.replace("ws_acme", "ws_quiet"));
+    let tampered = provided.call("ws_quiet", &format!("{head}.{other}.{signature}"));
+    tampered.expect_problem(401);
+    assert_eq!(provided.house.world.control.requests().len(), 1);
+    assert_eq!(provided.house.world.gateway.used("workspace", "ws_acme"), 1);
+}
+
+#[test]
+fn it_is_asked_about_tokens_that_say_nothing() {
+    let provided = Provided::start();
+    let token = provided.client(&provided.issuer("https", "in_acme"), "opaque");
+    let token = token["access_token"].as_str().unwrap();
+    assert!(!token.contains('.'), "this one can be read: {token}");
+    provided.house.world.gateway.folder().write("secret", "a-secret-of-the-test\n");
+    provided.verify(
+        "introspection",
+        &format!(
+            "url = \"http://{}/oauth/v2/introspect\"\nclient_id = \"app\"\n\
+             client_secret_file = \"secret\"",
+            provided.house.world.gateway.http()
+        ),
+    );
+    let answer = provided.call("ws_acme", token).expect(200);
+    assert_eq!(answer.allowance().resource, "workspace");
+    provided.call("ws_quiet", token).expect_problem(403);
+    provided.call("ws_acme", &format!("{token}x")).expect_problem(401);
+    assert_eq!(provided.house.world.control.requests().len(), 1);
 }

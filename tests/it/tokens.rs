@@ -1,6 +1,7 @@
 //! Who may come in: tokens that the gateway verifies by itself, against a server of keys.
 
 mod attacks;
+mod directory;
 mod introspection;
 mod keys;
 
@@ -47,7 +48,7 @@ impl Guarded {
 }
 
 /// A configuration whose control plane verifies tokens by the keys of a server.
-fn by_keys(config: Config, server: &Upstream) -> Config {
+pub(crate) fn by_keys(config: Config, server: &Upstream) -> Config {
     let jwt = format!(
         "jwks_url = \"http://{}/keys\"\nissuer = \"{ISSUER}\"\naudience = [\"{AUDIENCE}\"]",
         server.address()
@@ -57,20 +58,14 @@ fn by_keys(config: Config, server: &Upstream) -> Config {
         .with("[identity.jwt]", &jwt)
 }
 
-fn bearing(target: &str, token: &str) -> Request {
+pub(crate) fn bearing(target: &str, token: &str) -> Request {
     Request::get(target).field("Authorization", &format!("Bearer {token}"))
 }
 
-/// The value of a metric, zero where it has none.
-#[track_caller]
-fn metric(world: &World, name: &str) -> f64 {
-    let text = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.map_or(0.0, |value| value.parse().unwrap())
-}
-
 fn outcomes(world: &World, outcome: &str) -> f64 {
-    metric(world, &format!("weir_gateway_token_verifications_total{{outcome=\"{outcome}\"}}"))
+    world
+        .gateway
+        .metric(&format!("weir_gateway_token_verifications_total{{outcome=\"{outcome}\"}}"))
 }
 
 #[test]
@@ -133,7 +128,7 @@ fn a_token_reaches_its_own_workspace_and_is_charged_there() {
     assert_eq!(guarded.used("address", "127.0.0.1"), 3);
     assert_eq!(outcomes(&guarded.world, "verified"), 1.0);
     assert_eq!(outcomes(&guarded.world, "remembered"), 3.0);
-    assert_eq!(metric(&guarded.world, "weir_gateway_jwks_keys"), 1.0);
+    assert_eq!(guarded.world.gateway.metric("weir_gateway_jwks_keys"), 1.0);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //     identity_client.mjs ISSUER free       a thousand calls that no limit governs
 //     identity_client.mjs ISSUER burst      token calls until one is refused
 //     identity_client.mjs ISSUER token      one access token that is a JWT, and nothing else
+//     identity_client.mjs ISSUER opaque     one that says nothing to whoever reads it
 
 import dns from "node:dns";
 import * as client from "openid-client";
@@ -121,5 +122,10 @@ async function token() {
   return { access_token: tokens.access_token };
 }
 
-const said = await { "sign-in": signIn, free, burst, token }[task]();
+async function opaque() {
+  const tokens = await client.clientCredentialsGrant(await discover(), {});
+  return { access_token: tokens.access_token };
+}
+
+const said = await { "sign-in": signIn, free, burst, token, opaque }[task]();
 console.log(JSON.stringify(said));

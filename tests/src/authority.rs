@@ -1,6 +1,7 @@
 //! An authority of a test's own, made with the openssl that everybody has: what it signs, and
 //! clients that trust it.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -13,6 +14,10 @@ use crate::real;
 
 /// How keys are made: small ones, in no time.
 const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+
+/// Every host of the default configuration, and of the servers behind a gateway.
+pub const NAMES: &str = "DNS:localhost,DNS:api.localhost,DNS:in_acme.auth.localhost,\
+                         DNS:*.auth.localhost,DNS:backend.test,IP:127.0.0.1";
 
 /// Both versions that are taken.
 pub const VERSIONS: &[&SupportedProtocolVersion] =
@@ -33,6 +38,14 @@ impl Authority {
             "req -x509 {KEY} -keyout ca.key -out ca.crt -days 2 -subj /CN=weir-test-ca \
              -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign"
         ));
+        authority
+    }
+
+    /// A new one that has signed `server`, for [`NAMES`].
+    #[track_caller]
+    pub fn of_server() -> Self {
+        let authority = Self::new();
+        authority.sign("server", NAMES, 2);
         authority
     }
 
@@ -75,6 +88,11 @@ impl Authority {
         )
     }
 
+    /// The folder of all its files.
+    pub fn root(&self) -> &Path {
+        self.folder.root()
+    }
+
     /// Where a file of this name is.
     pub fn path(&self, name: &str) -> String {
         self.folder.path(name).display().to_string()
@@ -101,6 +119,14 @@ impl Authority {
     #[track_caller]
     pub fn trusted(&self) -> Arc<ClientConfig> {
         self.client(VERSIONS, None)
+    }
+
+    /// The same, that offers this protocol.
+    #[track_caller]
+    pub fn speaking(&self, protocol: &str) -> Arc<ClientConfig> {
+        let mut config = Arc::unwrap_or_clone(self.trusted());
+        config.alpn_protocols = vec![protocol.into()];
+        Arc::new(config)
     }
 
     /// A client that trusts this authority, speaks these versions, and shows a certificate.

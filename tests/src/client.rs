@@ -20,11 +20,33 @@ pub struct Client {
     reader: Reader<Stream>,
 }
 
+/// A socket after its handshake.
+pub type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+/// A socket on which nobody waits for ever.
+pub fn prepare(socket: TcpStream) -> io::Result<TcpStream> {
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+/// Shakes hands on a socket, and asks for `name`.
+pub fn shake(socket: TcpStream, config: &Arc<ClientConfig>, name: &str) -> io::Result<Tls> {
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let connection = ClientConnection::new(config.clone(), name).unwrap();
+    let mut stream = StreamOwned::new(connection, socket);
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock)?;
+    }
+    Ok(stream)
+}
+
 /// What its bytes go through.
 #[derive(Debug)]
 enum Stream {
     Plain(TcpStream),
-    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Tls(Box<Tls>),
 }
 
 impl Stream {
@@ -65,7 +87,7 @@ impl Write for Stream {
 }
 
 /// Sends what TLS has to say.
-fn write_tls(stream: &mut StreamOwned<ClientConnection, TcpStream>) -> io::Result<()> {
+fn write_tls(stream: &mut Tls) -> io::Result<()> {
     while stream.conn.wants_write() {
         stream.conn.write_tls(&mut stream.sock)?;
     }
@@ -73,16 +95,16 @@ fn write_tls(stream: &mut StreamOwned<ClientConnection, TcpStream>) -> io::Resul
 }
 
 /// Reads on, whether or not the server still takes what we send: an answer may come first.
-fn read_tls(
-    stream: &mut StreamOwned<ClientConnection, TcpStream>,
-    into: &mut [u8],
-) -> io::Result<usize> {
+fn read_tls(stream: &mut Tls, into: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.conn.reader().read(into) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             read => return read,
         }
-        stream.conn.read_tls(&mut stream.sock)?;
+        match stream.conn.read_tls(&mut stream.sock) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
         let processed = stream.conn.process_new_packets();
         let _ = write_tls(stream);
         processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
@@ -123,21 +145,13 @@ impl Client {
 
     /// Speaks over a connection that is there already.
     fn over(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { reader: Reader::new(Stream::Plain(stream)) })
+        Ok(Self { reader: Reader::new(Stream::Plain(prepare(stream)?)) })
     }
 
     /// Goes on by TLS, and asks for `name`.
     pub fn try_secured(self, config: &Arc<ClientConfig>, name: &str) -> io::Result<Self> {
-        let name = ServerName::try_from(name.to_owned()).unwrap();
-        let connection = ClientConnection::new(config.clone(), name).unwrap();
         let Stream::Plain(socket) = self.reader.into_stream() else { panic!("twice TLS") };
-        let mut stream = StreamOwned::new(connection, socket);
-        while stream.conn.is_handshaking() {
-            stream.conn.complete_io(&mut stream.sock)?;
-        }
+        let stream = shake(socket, config, name)?;
         Ok(Self { reader: Reader::new(Stream::Tls(Box::new(stream))) })
     }
 
@@ -155,11 +169,6 @@ impl Client {
             Stream::Tls(stream) => &stream.conn,
             Stream::Plain(_) => panic!("no TLS here"),
         }
-    }
-
-    /// Our end of the connection, as the server sees it.
-    pub fn local_address(&self) -> String {
-        self.reader.stream().socket().local_addr().unwrap().to_string()
     }
 
     /// Sends exactly these bytes.

@@ -173,11 +173,6 @@ impl Dispatcher {
         &self.addresses.ingest
     }
 
-    /// Where the operator connects.
-    pub fn admin_address(&self) -> &str {
-        &self.addresses.admin
-    }
-
     /// The owner of `ws_acme`.
     pub fn acme(&self) -> Api<'_> {
         self.api(ACME, "ws_acme")

@@ -3,13 +3,15 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 
 use httlib_hpack::Decoder;
 
+use crate::authority::Authority;
+use crate::client::{Tls, prepare, shake};
 use crate::frames::{FRAME_BYTES, Frame, PREFACE, code_name, flag, kind};
 use crate::request::Request;
 use crate::response::Response;
-use crate::secure::{Certificate, Tls};
 use crate::wire::Head;
 
 /// The window that each side begins with.
@@ -54,14 +56,14 @@ pub struct Http2 {
 impl Http2 {
     /// Connects, and begins as every client does.
     #[track_caller]
-    pub fn connect(address: &str, certificate: &Certificate) -> Self {
-        Self::connect_with(address, certificate, &[])
+    pub fn connect(address: &str, authority: &Authority) -> Self {
+        Self::connect_with(address, authority, &[])
     }
 
     /// Connects, and begins with these settings.
     #[track_caller]
-    pub fn connect_with(address: &str, certificate: &Certificate, settings: &[(u16, u32)]) -> Self {
-        let mut client = Self::raw(address, certificate);
+    pub fn connect_with(address: &str, authority: &Authority, settings: &[(u16, u32)]) -> Self {
+        let mut client = Self::raw(address, authority);
         client.send(&[PREFACE, &Frame::settings(settings).bytes()].concat());
         while client.settings.is_empty() {
             assert!(client.step(), "the server said nothing");
@@ -71,8 +73,9 @@ impl Http2 {
 
     /// Connects, and says nothing yet.
     #[track_caller]
-    pub fn raw(address: &str, certificate: &Certificate) -> Self {
-        let tls = certificate.connect(address, &["h2"]);
+    pub fn raw(address: &str, authority: &Authority) -> Self {
+        let socket = TcpStream::connect(address).and_then(prepare);
+        let tls = socket.and_then(|socket| shake(socket, &authority.speaking("h2"), "localhost"));
         let tls = tls.unwrap_or_else(|error| panic!("connect to {address}: {error}"));
         assert_eq!(tls.conn.alpn_protocol(), Some(&b"h2"[..]));
         Self {

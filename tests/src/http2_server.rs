@@ -7,19 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
+use crate::frames::{FRAME_BYTES, Frame, PREFACE, flag, kind};
 use crate::wait::{Deadline, PATIENCE};
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
 
 /// What a server does once a request has begun.
 #[derive(Clone, Debug)]
@@ -120,25 +109,26 @@ fn serve(
     stream.set_read_timeout(Some(PATIENCE * 6))?;
     let mut preface = [0; PREFACE.len()];
     stream.read_exact(&mut preface)?;
-    send(stream, SETTINGS, 0, 0, &[])?;
-    let mut nth = 0;
+    send(stream, &Frame::settings(&[]))?;
+    let (mut nth, mut ahead, mut piece) = (0, Vec::new(), vec![0; FRAME_BYTES]);
     loop {
-        let mut frame = [0; 9];
-        stream.read_exact(&mut frame)?;
-        let length = u32::from_be_bytes([0, frame[0], frame[1], frame[2]]);
-        let mut payload = vec![0; length as usize];
-        stream.read_exact(&mut payload)?;
-        let number = u32::from_be_bytes([frame[5] & 0x7f, frame[6], frame[7], frame[8]]);
-        match (frame[3], frame[4]) {
-            (SETTINGS, 0) => send(stream, SETTINGS, 1, 0, &[])?,
-            (PING, 0) => send(stream, PING, 1, 0, &payload)?,
-            (HEADERS, _) => {
+        let Some(frame) = Frame::take(&mut ahead) else {
+            match stream.read(&mut piece)? {
+                0 => return Ok(()),
+                count => ahead.extend_from_slice(&piece[..count]),
+            }
+            continue;
+        };
+        match (frame.kind, frame.flags) {
+            (kind::SETTINGS, 0) => send(stream, &Frame::settings_ack())?,
+            (kind::PING, 0) => send(stream, &frame.flags(flag::ACK))?,
+            (kind::HEADERS, _) => {
                 let begun = Begun { connection, nth };
                 seen.0.lock().unwrap().push(begun);
                 seen.1.notify_all();
                 nth += 1;
                 for step in script(begun) {
-                    if !play(stream, number, step)? {
+                    if !play(stream, frame.stream, step)? {
                         return stream.shutdown(std::net::Shutdown::Both);
                     }
                 }
@@ -151,17 +141,15 @@ fn serve(
 /// Does one step; false where the connection is to be closed.
 fn play(mut stream: &TcpStream, number: u32, step: Step) -> io::Result<bool> {
     match step {
-        Step::Head(fields) => send(stream, HEADERS, END_HEADERS, number, &packed(&fields))?,
-        Step::LastHead(fields) => {
-            send(stream, HEADERS, END_HEADERS | END_STREAM, number, &packed(&fields))?;
-        }
-        Step::Body(body) => send(stream, DATA, 0, number, &body)?,
-        Step::LastBody(body) => send(stream, DATA, END_STREAM, number, &body)?,
-        Step::Reset(code) => send(stream, RST_STREAM, 0, number, &code.to_be_bytes())?,
+        Step::Head(fields) => send(stream, &Frame::headers(number, &fields, false))?,
+        Step::LastHead(fields) => send(stream, &Frame::headers(number, &fields, true))?,
+        Step::Body(body) => send(stream, &Frame::data(number, body, false))?,
+        Step::LastBody(body) => send(stream, &Frame::data(number, body, true))?,
+        Step::Reset(code) => send(stream, &Frame::reset(number, code))?,
         Step::GoAway { before, code } => {
             let last = number.saturating_sub(2 * before);
             let payload = [last.to_be_bytes(), code.to_be_bytes()].concat();
-            send(stream, GOAWAY, 0, 0, &payload)?;
+            send(stream, &Frame::new(kind::GOAWAY, 0, 0, payload))?;
         }
         Step::Raw(bytes) => stream.write_all(&bytes)?,
         Step::Close => return Ok(false),
@@ -169,44 +157,6 @@ fn play(mut stream: &TcpStream, number: u32, step: Step) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Fields as HPACK has them that uses no table: each a literal.
-fn packed(fields: &[(&'static str, String)]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (name, value) in fields {
-        bytes.push(0);
-        for text in [name.as_bytes(), value.as_bytes()] {
-            length(text.len(), &mut bytes);
-            bytes.extend_from_slice(text);
-        }
-    }
-    bytes
-}
-
-/// A length as HPACK has it, with a prefix of seven bits.
-fn length(mut length: usize, into: &mut Vec<u8>) {
-    if length < 127 {
-        into.push(u8::try_from(length).unwrap());
-        return;
-    }
-    into.push(127);
-    length -= 127;
-    while length >= 128 {
-        into.push(u8::try_from(length % 128 + 128).unwrap());
-        length /= 128;
-    }
-    into.push(u8::try_from(length).unwrap());
-}
-
-fn send(
-    mut stream: &TcpStream,
-    kind: u8,
-    flags: u8,
-    number: u32,
-    payload: &[u8],
-) -> io::Result<()> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut frame = vec![length[1], length[2], length[3], kind, flags];
-    frame.extend_from_slice(&number.to_be_bytes());
-    frame.extend_from_slice(payload);
-    stream.write_all(&frame)
+fn send(mut stream: &TcpStream, frame: &Frame) -> io::Result<()> {
+    stream.write_all(&frame.bytes())
 }

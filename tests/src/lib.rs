@@ -37,7 +37,6 @@ pub mod real;
 pub mod receiver;
 pub mod request;
 pub mod response;
-pub mod secure;
 pub mod stamp;
 pub mod upstream;
 pub mod wait;

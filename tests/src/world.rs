@@ -33,8 +33,8 @@ impl Secure {
     /// The default configuration as `change` changes it, and the default directory.
     #[track_caller]
     pub fn with(change: impl FnOnce(Config) -> Config) -> Self {
-        let authority = Authority::new();
-        let entry = authority.entry("server", "DNS:api.localhost,DNS:*.auth.localhost");
+        let authority = Authority::of_server();
+        let entry = authority.entry_of("server");
         let mut world = World::with(|config| change(config).with("[[server.https]]", &entry));
         world.authority = Some(authority);
         Self(world)

@@ -1,4 +1,6 @@
 //! Reads JSON that two readers could not read differently: no member stands twice.
+//!
+//! Not here: what the members mean (`token::claims`, `token::keys`).
 
 use std::fmt;
 

@@ -8,6 +8,10 @@
 //!
 //! A key that is not for us (another type or use, too small, with a secret in it) is passed over,
 //! as RFC 7517 wants it; a set that cannot be read is an error.
+//!
+//! # Not here
+//!
+//! Where the keys come from and when they are fetched (the gateway's `caller`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

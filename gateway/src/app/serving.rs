@@ -5,6 +5,10 @@
 //! 1. A connection that was accepted is served: nobody who serves ends before those who accept.
 //! 2. Where another process has taken our place, no connection is closed under a client: each ends
 //!    with its next answer, or with `shutdown_grace`.
+//!
+//! # Not here
+//!
+//! Building the parts (`app`), what the two processes say to each other (`handover`).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

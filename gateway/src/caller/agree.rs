@@ -8,6 +8,10 @@
 //! 2. A token that names nobody reaches nobody: it is good for what names no tenant, and is
 //!    charged to its address there.
 //! 3. A claim that is there and holds no identifier lets in nobody, and never everybody.
+//!
+//! # Not here
+//!
+//! Whether the token is valid (`caller::verifier`), whom the directory knows (`lookups`).
 
 use weir_common::token;
 

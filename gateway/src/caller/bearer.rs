@@ -1,6 +1,8 @@
 //! Reads the token that a request brings along (RFC 6750, 2.1). (core)
 //!
 //! Tokens in a query or in a body are not read: they would stand in logs.
+//!
+//! Not here: whether the token is valid (`caller::verifier`).
 
 use http::{HeaderMap, header};
 use weir_common::token::TOKEN_BYTES_MAX;

@@ -5,6 +5,10 @@
 //! 1. Whatever strangers send, two fetches begin [`AGAIN_AFTER`] apart at least.
 //! 2. While the server is down nobody waits for it, and it is asked less and less often until
 //!    somebody needs it.
+//!
+//! # Not here
+//!
+//! Fetching them (`caller::keyring`).
 
 use std::time::Duration;
 

@@ -6,6 +6,10 @@
 //! 1. We accept nothing before we have everything, and need nothing of it afterwards.
 //! 2. What it asks is decided as our own requests are, by its own allowances; where a limit's
 //!    window or algorithm is another now, by ours: its states must not be cut to an older shape.
+//!
+//! # Not here
+//!
+//! How it looks from there (`handover::successor`), the frames (`handover::frame`).
 
 use std::io::{self, IsTerminal};
 use std::net::TcpListener;

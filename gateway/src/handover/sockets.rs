@@ -4,6 +4,10 @@
 //!
 //! 1. A socket that was taken over goes on listening: a connection that waits in it waits for us.
 //! 2. One that the settings no longer name is closed.
+//!
+//! # Not here
+//!
+//! Accepting on them (`listen`), sending them over (`handover::frame`).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -6,6 +6,11 @@
 //!    opened again.
 //! 2. There are never more than [`PIPELINE_MAX`] questions under way: both directions fit into
 //!    what the kernel keeps for a socket, so that neither process waits for the other to read.
+//!
+//! # Not here
+//!
+//! How it looks from there (`handover::predecessor`), the frames
+//! (`handover::frame`).
 
 use std::collections::VecDeque;
 use std::env;

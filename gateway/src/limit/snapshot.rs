@@ -7,6 +7,7 @@
 //!
 //! 1. A file that is cut short or not ours is refused whole, and never half read.
 //! 2. A clock that was set back between the two makes no room: what seems to lie ahead is now.
+//! 3. What may not be dropped yet is written, however fresh it seems, and is not dropped after.
 //!
 //! # Not here
 //!
@@ -23,7 +24,7 @@ use super::key::{Key, Seed};
 use super::memory::{Kept, Store};
 
 /// What the file starts with; another layout gets another number.
-const MAGIC: &[u8; 16] = b"weir limits 1\n\0\0";
+const MAGIC: &[u8; 16] = b"weir limits 2\n\0\0";
 
 /// What is wrong with a file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +42,9 @@ pub enum SnapshotError {
 pub struct Snapshot {
     /// What its keys were made with.
     pub seed: Seed,
+    /// How long the rules remember by which the states were kept, as whoever wrote it has it.
+    pub memory: Vec<u8>,
+    keep_until: Tick,
     kept: Vec<Kept>,
 }
 
@@ -48,21 +52,27 @@ impl Snapshot {
     /// Puts every state into `store`.
     pub fn restore(self, store: &Store) -> usize {
         let count = self.kept.len();
+        store.keep_until(self.keep_until);
         self.kept.into_iter().for_each(|kept| store.restore(kept));
         count
     }
 }
 
-/// Writes every state of `store` that is not as good as fresh at `now`.
+/// Writes every state of `store` that is not as good as fresh at `now`, or may not be dropped;
+/// `memory` says how long the rules in force remember.
 #[must_use]
-pub fn write(store: &Store, seed: Seed, now: Moment) -> Vec<u8> {
+pub fn write(store: &Store, seed: Seed, memory: &[u8], now: Moment) -> Vec<u8> {
+    let keep_until = store.kept_until();
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&seed.bytes());
+    bytes.extend_from_slice(&now.unix_of(keep_until).0.to_le_bytes());
+    bytes.extend_from_slice(&(memory.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(memory);
     let count_at = bytes.len();
     bytes.extend_from_slice(&0_u64.to_le_bytes());
     let mut count = 0_u64;
     store.each(|kept| {
-        if kept.full_at > now.tick {
+        if kept.full_at.max(keep_until) > now.tick {
             count += 1;
             put(&mut bytes, kept, now);
         }
@@ -114,6 +124,8 @@ pub fn read(bytes: &[u8], now: Moment) -> Result<Snapshot, SnapshotError> {
     let bytes = bytes.strip_prefix(MAGIC).ok_or(SnapshotError::NotOurs)?;
     let (seed, rest) = bytes.split_first_chunk::<16>().ok_or(SnapshotError::Damaged)?;
     let mut reader = Reader { rest, now };
+    let keep_until = reader.ahead()?;
+    let memory = reader.memory()?;
     let count = reader.number()?;
     let mut kept = Vec::new();
     for _ in 0..count {
@@ -122,7 +134,7 @@ pub fn read(bytes: &[u8], now: Moment) -> Result<Snapshot, SnapshotError> {
     if !reader.rest.is_empty() {
         return Err(SnapshotError::Damaged);
     }
-    Ok(Snapshot { seed: Seed::new(*seed), kept })
+    Ok(Snapshot { seed: Seed::new(*seed), memory, keep_until, kept })
 }
 
 /// Reads states that [`put`] wrote, one after another, into `store`.
@@ -153,13 +165,23 @@ impl Reader<'_> {
         Ok(self.now.tick_of(unix))
     }
 
+    /// A time to come, or now; nothing lasts longer than the longest window.
+    fn ahead(&mut self) -> Result<Tick, SnapshotError> {
+        let lasts = Duration::from_micros(self.number()?.saturating_sub(self.now.unix.0));
+        Ok(self.now.tick.plus(lasts.min(rolling::WINDOW_MAX)))
+    }
+
+    fn memory(&mut self) -> Result<Vec<u8>, SnapshotError> {
+        let length = usize::try_from(self.number()?).map_err(|_| SnapshotError::Damaged)?;
+        let (memory, rest) = self.rest.split_at_checked(length).ok_or(SnapshotError::Damaged)?;
+        self.rest = rest;
+        Ok(memory.to_vec())
+    }
+
     fn kept(&mut self) -> Result<Kept, SnapshotError> {
         let (low, high) = (self.number()?, self.number()?);
         let key = Key::from_bits(u128::from(high) << 64 | u128::from(low));
-        // How long the state lasts beyond now; nothing lasts longer than the longest window.
-        let lasts = self.number()?.saturating_sub(self.now.unix.0);
-        let longest = Duration::from_micros(lasts).min(rolling::WINDOW_MAX);
-        let full_at = self.now.tick.plus(longest);
+        let full_at = self.ahead()?;
         let marks = self.number()?;
         let state = if marks & BUCKET == 0 { self.log(marks & WIDE != 0)? } else { self.bucket()? };
         Ok(Kept { key, full_at, state, known: marks & 1 == 1 })
@@ -222,7 +244,7 @@ mod tests {
     #[test]
     fn a_window_goes_on_where_it_was() {
         let (store, asks) = stopped();
-        let snapshot = read(&write(&store, SEED, STOPPED), STARTED).unwrap();
+        let snapshot = read(&write(&store, SEED, b"", STOPPED), STARTED).unwrap();
         assert_eq!(snapshot.seed, SEED);
         let after = Store::new(1_000);
         assert_eq!(snapshot.restore(&after), 3);
@@ -245,7 +267,7 @@ mod tests {
         let hours = ask("known hours", window(1, 7_200));
         let store = Store::new(10);
         assert!(store.judge(&[hours], STOPPED.tick).unwrap().is_admitted());
-        let bytes = write(&store, SEED, STOPPED);
+        let bytes = write(&store, SEED, b"", STOPPED);
         let unix = STOPPED.unix.plus(Duration::from_secs(6_600));
         let later = Moment { tick: Tick(10_000_000_000_000), unix };
         let after = Store::new(10);
@@ -259,8 +281,26 @@ mod tests {
     fn what_is_as_good_as_fresh_is_not_written() {
         let (store, _) = stopped();
         let later = Moment { tick: Tick(STOPPED.tick.0 + 3_600_000_000), ..STARTED };
-        let snapshot = read(&write(&store, SEED, later), later).unwrap();
+        let snapshot = read(&write(&store, SEED, b"", later), later).unwrap();
         assert_eq!(snapshot.kept.len(), 1, "the window of hours");
+    }
+
+    #[test]
+    fn what_may_not_be_dropped_yet_is_written_and_kept_after() {
+        let (store, asks) = stopped();
+        let stops = Moment { tick: STOPPED.tick.plus(Duration::from_secs(3_600)), ..STOPPED };
+        store.keep_until(stops.tick.plus(Duration::from_secs(60)));
+        let snapshot = read(&write(&store, SEED, b"windows", stops), STARTED).unwrap();
+        assert_eq!(snapshot.memory, b"windows");
+        let after = Store::new(1_000);
+        assert_eq!(snapshot.restore(&after), 3);
+        let hour = Ask { quota: window(5, 7_200), ..asks[0] };
+        let left_at = |seconds: u64| {
+            let now = STARTED.tick.plus(Duration::from_secs(seconds));
+            (0..after.shards()).for_each(|nth| after.sweep(nth, now));
+            after.standing(&hour, now).map(|standing| standing.remaining).unwrap()
+        };
+        assert_eq!((left_at(49), left_at(50)), (3, 5), "sixty seconds from the stop, not before");
     }
 
     #[test]
@@ -268,14 +308,14 @@ mod tests {
         let (store, asks) = stopped();
         let back = Moment { tick: STARTED.tick, unix: UnixTime(1_600_000_000_000_000) };
         let after = Store::new(1_000);
-        let _ = read(&write(&store, SEED, STOPPED), back).unwrap().restore(&after);
+        let _ = read(&write(&store, SEED, b"", STOPPED), back).unwrap().restore(&after);
         assert_eq!(after.standing(&asks[0], back.tick).unwrap().remaining, 3);
     }
 
     #[test]
     fn a_damaged_file_is_refused_whole() {
         let (store, _) = stopped();
-        let bytes = write(&store, SEED, STOPPED);
+        let bytes = write(&store, SEED, b"", STOPPED);
         for length in 0..bytes.len() {
             assert!(read(&bytes[..length], STARTED).is_err(), "{length}");
         }

@@ -4,6 +4,10 @@
 //!
 //! 1. An address has no more places than it may; an IPv6 /64 is one address.
 //! 2. Memory goes by the connections that are open: an address without any is not remembered.
+//!
+//! # Not here
+//!
+//! Whose address it is behind a proxy (`listen::greet`).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -7,6 +7,10 @@
 //!
 //! 1. While open, at most one question goes out in each pause.
 //! 2. One answer, whatever it says, closes it.
+//!
+//! # Not here
+//!
+//! Asking (`lookups::directory`).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

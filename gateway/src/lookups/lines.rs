@@ -4,6 +4,10 @@
 //!
 //! 1. No more than `room` have a turn of one name at one time.
 //! 2. A line is there only as long as somebody has a turn in it or waits for one.
+//!
+//! # Not here
+//!
+//! What they wait for (`lookups`).
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -9,6 +9,10 @@
 //!
 //! An entry has as many values as the settings have limits, so that entries are of a bounded size
 //! each and are counted rather than weighed.
+//!
+//! # Not here
+//!
+//! Asking (`lookups::directory`), reading what it says (`lookups::answer`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

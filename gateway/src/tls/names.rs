@@ -4,6 +4,10 @@
 //!
 //! 1. A name is looked for as it stands, then as a wildcard over its first label, and no deeper.
 //! 2. Whoever asks for no name, or for one that nobody has, is shown the first certificate.
+//!
+//! # Not here
+//!
+//! The certificates (`tls::certificate`), shaking hands (`tls`).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -5,6 +5,10 @@
 //! 1. What Pingora would stumble over when a connection is made is a mistake of the configuration
 //!    instead, with its place.
 //! 2. A private key is never printed.
+//!
+//! # Not here
+//!
+//! Connecting (`upstream`), when the files are read again (`watch`).
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

@@ -4,6 +4,8 @@
 //! before they look for an answer, or lose the one they had (RFC 9112, 9.6).
 //!
 //! Invariant: this costs a connection for so long and so many bytes at most.
+//!
+//! Not here: when a body is left unread (`reply`).
 
 use std::future::Future;
 use std::io;

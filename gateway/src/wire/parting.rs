@@ -1,6 +1,8 @@
 //! Sends what is left to be sent, and takes leave.
 //!
 //! Invariant: every wait here ends when the client has taken nothing for `write_timeout`.
+//!
+//! Not here: how long a client may take (`wire::patience`).
 
 use std::io;
 use std::pin::Pin;

@@ -26,7 +26,7 @@ fn cors_fields(answer: &Response) -> Vec<(String, String)> {
 }
 
 #[track_caller]
-fn assert_readable(answer: &Response) {
+pub(super) fn assert_readable(answer: &Response) {
     let field = |name: &str| answer.field(name).unwrap_or_default().to_owned();
     assert_eq!(field("access-control-allow-origin"), APP, "{}", answer.head_text());
     assert_eq!(field("access-control-allow-credentials"), "true");

@@ -128,7 +128,7 @@ fn a_websocket_is_counted_once() {
 #[test]
 fn a_refused_body_is_never_asked_for() {
     let house = used_up();
-    house.folder.write("large", &"x".repeat(300_000));
+    house.authority.write("large", &"x".repeat(300_000));
     for way in WAYS {
         let arguments = ["-H", "Expect: 100-continue", "--data-binary", "@large"];
         let answer = house.call(way, &arguments, TARGET);
@@ -175,8 +175,8 @@ fn clients_of_http_1_0_are_refused_as_they_expect_it() {
 #[test]
 fn a_refusal_is_read_whatever_of_the_body_is_still_on_its_way() {
     let house = used_up();
-    house.folder.write("small", &"x".repeat(30_000));
-    house.folder.write("large", &"x".repeat(3_000_000));
+    house.authority.write("small", &"x".repeat(30_000));
+    house.authority.write("large", &"x".repeat(3_000_000));
     for way in WAYS {
         for (body, connects) in [("@small", "1 0"), ("@large", "1 1")] {
             let arguments = ["-H", "Expect:", "--data-binary", body];
@@ -197,7 +197,7 @@ fn a_refusal_is_read_whatever_of_the_body_is_still_on_its_way() {
     let url = format!("https://{}{TARGET}", house.https);
     let host = format!(":authority: {CONTROL}");
     let mut nghttp = Command::new("nghttp");
-    nghttp.args(["-v", "-d", "large", "-H", &host, &url]).current_dir(house.folder.root());
+    nghttp.args(["-v", "-d", "large", "-H", &host, &url]).current_dir(house.authority.root());
     let said = real::run(&mut nghttp).expect(0).stdout;
     let at = |what: &str| said.find(what).unwrap_or_else(|| panic!("no {what} in {said}"));
     // RFC 9113, 8.1: the whole answer, and then the client is told to stop, which is no error.
@@ -212,7 +212,7 @@ fn a_refusal_is_read_whatever_of_the_body_is_still_on_its_way() {
 fn an_answer_is_read_that_comes_before_the_body_has_been_sent() {
     let house =
         House::with(|config| config.with("[upstreams.dispatcher]", "servers = [\"127.0.0.1:9\"]"));
-    house.folder.write("large", &"x".repeat(3_000_000));
+    house.authority.write("large", &"x".repeat(3_000_000));
     let early = Answer::status(413).field("Connection", "close").body("no").at_head().close();
     house.world.control.always(early);
     for way in WAYS {

@@ -30,7 +30,7 @@ fn house(window: &str, used: bool) -> House {
 /// What a client sees, as it prints it.
 #[track_caller]
 fn seen(house: &House, mut client: Command, arguments: &[&str]) -> Value {
-    client.args([&house.https, CONTROL]).arg(house.folder.path("ca.crt")).args(arguments);
+    client.args([&house.https, CONTROL]).arg(house.authority.path("ca.crt")).args(arguments);
     serde_json::from_str(&real::run(&mut client).expect(0).stdout).unwrap()
 }
 

@@ -96,7 +96,7 @@ fn a_mail_that_was_put_off_comes_later_and_once_even_after_a_kill() {
 #[test]
 fn mails_go_encrypted_and_signed_in_where_the_server_wants_it() {
     let folder = certificates();
-    let path = |name: &str| folder.path(name).display().to_string();
+    let path = |name: &str| folder.path(name);
     let (certificate, key) = (path("server.crt"), path("server.key"));
     let mailbox = Mailbox::start_with(&["--auth", "weir:pass%word", "--tls", &certificate, &key]);
     let smtp = format!("smtp://weir:pass%25word@{}", mailbox.address());

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use weir_tests::folder::Folder;
+use weir_tests::authority::Authority;
 use weir_tests::nginx::Nginx;
 use weir_tests::real;
 use weir_tests::receiver::Receiver;
@@ -29,7 +29,7 @@ fn curl_agrees_which_certificates_hold() {
 fn a_certificate_of_an_authority_that_is_trusted_holds() {
     let (folder, receiver) = (certificates(), Receiver::start());
     let nginx = before(&receiver, &folder, "server");
-    let extra_ca = format!("extra_ca = \"{}\"", folder.path("ca.crt").display());
+    let extra_ca = format!("extra_ca = \"{}\"", folder.path("ca.crt"));
     let stage =
         Stage::with(|config| config.with("[egress]", &format!("allow_http = false\n{extra_ca}")));
     let url = format!("https://{}/hook", nginx.address());
@@ -45,7 +45,7 @@ fn one_that_does_not_hold_is_told_nothing() {
     for (name, trusted) in [("server", false), ("elsewhere", true), ("lapsed", true)] {
         let (folder, receiver) = (certificates(), Receiver::start());
         let nginx = before(&receiver, &folder, name);
-        let extra_ca = format!("extra_ca = \"{}\"", folder.path("ca.crt").display());
+        let extra_ca = format!("extra_ca = \"{}\"", folder.path("ca.crt"));
         let stage = Stage::with(|config| match trusted {
             true => config.with("[egress]", &extra_ca),
             false => config,
@@ -74,9 +74,9 @@ fn what_speaks_no_tls_on_an_https_port_is_a_failure_of_tls() {
 
 /// An nginx that ends TLS with this certificate in front of a receiver.
 #[track_caller]
-fn before(receiver: &Receiver, folder: &Folder, name: &str) -> Nginx {
+fn before(receiver: &Receiver, folder: &Authority, name: &str) -> Nginx {
     let upstream = receiver.upstream().address();
-    let path = |end: &str| folder.path(&format!("{name}.{end}")).display().to_string();
+    let path = |end: &str| folder.path(&format!("{name}.{end}"));
     let (certificate, key) = (path("crt"), path("key"));
     Nginx::start(|address, _| {
         format!(
@@ -89,28 +89,10 @@ fn before(receiver: &Receiver, folder: &Folder, name: &str) -> Nginx {
 /// An authority, `ca`, and what it signed: `server` for 127.0.0.1, `elsewhere` for another name,
 /// and `lapsed`, whose time is over.
 #[track_caller]
-pub(super) fn certificates() -> Folder {
-    let folder = Folder::new();
-    let openssl = |arguments: &str| {
-        let mut command = Command::new("openssl");
-        real::run(command.args(arguments.split(' ')).current_dir(folder.root())).expect(0);
-    };
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    openssl(&format!(
-        "req -x509 {key} -keyout ca.key -out ca.crt -days 2 -subj /CN=weir-test-ca \
-         -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign"
-    ));
-    for (name, subject, days) in [
-        ("server", "IP:127.0.0.1", 2),
-        ("elsewhere", "DNS:example.com", 2),
-        ("lapsed", "IP:127.0.0.1", -1),
-    ] {
-        openssl(&format!("req -new {key} -keyout {name}.key -out {name}.csr -subj /CN={name}"));
-        folder.write(&format!("{name}.ext"), &format!("subjectAltName={subject}\n"));
-        openssl(&format!(
-            "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out {name}.crt \
-             -days {days} -extfile {name}.ext"
-        ));
-    }
-    folder
+pub(super) fn certificates() -> Authority {
+    let authority = Authority::new();
+    authority.sign("server", "IP:127.0.0.1", 2);
+    authority.sign("elsewhere", "DNS:example.com", 2);
+    authority.sign("lapsed", "IP:127.0.0.1", -1);
+    authority
 }

@@ -191,12 +191,12 @@ fn a_connection_ends_after_its_requests_and_none_of_them_fails() {
 #[test]
 fn a_preface_that_is_none() {
     let edge = Edge::new();
-    let mut client = Http2::raw(&edge.address, &edge.certificate);
+    let mut client = Http2::raw(&edge.address, &edge.authority);
     client.send(b"GET / HTTP/1.1\r\nHost: api.localhost\r\n\r\n");
     // The RFC lets a server leave without a word here (3.4).
     assert!([None, Some("PROTOCOL_ERROR")].contains(&client.goodbye()));
     // It wants SETTINGS first, too. A client that leaves them out is served all the same.
-    let mut client = Http2::raw(&edge.address, &edge.certificate);
+    let mut client = Http2::raw(&edge.address, &edge.authority);
     client.send(PREFACE);
     client.frames(&[Frame::headers(1, &GET, true)]);
     client.answer(1).expect(200);
@@ -205,10 +205,10 @@ fn a_preface_that_is_none() {
 #[test]
 fn a_client_that_does_not_say_what_it_speaks_is_closed() {
     let edge = Edge::with(|config| config.with("[server]", "head_timeout = \"300ms\""));
-    let mut silent = Http2::raw(&edge.address, &edge.certificate);
+    let mut silent = Http2::raw(&edge.address, &edge.authority);
     silent.polite = false;
     assert_eq!(silent.goodbye(), None);
-    let mut slow = Http2::raw(&edge.address, &edge.certificate);
+    let mut slow = Http2::raw(&edge.address, &edge.authority);
     slow.polite = false;
     let bytes = PREFACE.iter().cycle();
     for byte in bytes.take(PREFACE.len() - 1) {
@@ -262,7 +262,7 @@ fn a_stream_that_takes_nothing_is_reset_and_the_others_go_on() {
     let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"400ms\""));
     edge.world.control.always(Answer::ok(vec![b'x'; 400_000]));
     // No window for bodies at all, until it is opened for one of them.
-    let mut client = Http2::connect_with(&edge.address, &edge.certificate, &[(4, 0)]);
+    let mut client = Http2::connect_with(&edge.address, &edge.authority, &[(4, 0)]);
     let [stalled, read] = [(); 2].map(|()| client.open(&GET, true));
     client.frames(&[Frame::window(read, 1 << 20), Frame::window(0, 1 << 20)]);
     assert_eq!(client.answer(read).expect(200).body.len(), 400_000);
@@ -286,7 +286,7 @@ fn a_connection_that_takes_nothing_is_given_up() {
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 << 20);
     edge.world.control.always(Answer::script().send(head).flood(64 << 20));
     let windows = [(4, 0x7fff_ffff)];
-    let mut client = Http2::connect_with(&edge.address, &edge.certificate, &windows);
+    let mut client = Http2::connect_with(&edge.address, &edge.authority, &windows);
     client.frames(&[Frame::window(0, 0x7fff_0000 - 65_535)]);
     for _ in 0..10 {
         client.open(&GET, true);
@@ -304,7 +304,7 @@ fn a_thousand_stalled_streams_take_a_bounded_room() {
     let before = edge.world.gateway.resident_bytes();
     let mut clients: Vec<Http2> = (0..10)
         .map(|_| {
-            let mut client = Http2::connect_with(&edge.address, &edge.certificate, &[(4, 0)]);
+            let mut client = Http2::connect_with(&edge.address, &edge.authority, &[(4, 0)]);
             for _ in 0..100 {
                 client.open(&GET, true);
             }

@@ -36,7 +36,7 @@ fn nghttp_uploads_and_reads_trailers_of_nobody() {
     assert!(said.contains(":status: 405"), "{said}");
     let mut curl = Command::new("curl");
     let url = format!("https://api.localhost:{}/v1/me", port(&edge));
-    curl.args(["-sS", "--http2", "--cacert", &edge.certificate.path(), "--data-binary"]);
+    curl.args(["-sS", "--http2", "--cacert", &edge.authority.path("ca.crt"), "--data-binary"]);
     curl.args([&format!("@{body}"), "-w", " %{http_version} %{http_code}"]);
     curl.args(["--resolve", &format!("api.localhost:{}:127.0.0.1", port(&edge)), &url]);
     assert_eq!(real::run(&mut curl).expect(0).stdout, "hello 2 200");

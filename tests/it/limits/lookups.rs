@@ -4,7 +4,6 @@ mod asking;
 mod failing;
 
 use weir_tests::directory::Directory;
-use weir_tests::request::Request;
 use weir_tests::response::Response;
 use weir_tests::world::World;
 
@@ -38,9 +37,7 @@ impl Asked {
     /// The value of a metric, as it stands in the text.
     #[track_caller]
     fn metric(&self, name: &str) -> f64 {
-        let text = self.world.gateway.ask(&Request::get("/metrics")).expect(200).text();
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.map_or(0.0, |value| value.parse().unwrap())
+        self.world.gateway.metric(name)
     }
 }
 

@@ -1,11 +1,9 @@
 //! Upstreams that are reached by TLS, by HTTP/2, or both: an nginx behind the gateway says how.
 
-use std::process::Command;
-
+use weir_tests::authority::{Authority, NAMES};
 use weir_tests::folder::Folder;
 use weir_tests::gateway;
 use weir_tests::nginx::Nginx;
-use weir_tests::real;
 use weir_tests::request::Request;
 use weir_tests::wait;
 use weir_tests::world::World;
@@ -92,7 +90,7 @@ fn a_server_that_goes_away_now_and_then_loses_no_request() {
 fn a_certificate_of_another_name_time_or_root_is_refused() {
     let files = certificates();
     let other = certificates();
-    let named = |files: &Folder, name: &str| {
+    let named = |files: &Authority, name: &str| {
         format!("{}\nserver_name = \"{name}\"", line(files, "ca", "ca.crt"))
     };
     let nginx = secure_nginx(&files, "server", "");
@@ -113,7 +111,7 @@ fn a_certificate_of_another_name_time_or_root_is_refused() {
 fn upstreams_of_other_credentials_share_no_connection() {
     let (files, other) = (certificates(), certificates());
     let nginx = secure_nginx(&files, "server", "");
-    let trusting = |files: &Folder| {
+    let trusting = |files: &Authority| {
         let ca = line(files, "ca", "ca.crt");
         let server = nginx.address();
         format!("servers = [\"{server}\"]\ntls = true\nserver_name = \"backend.test\"\n{ca}")
@@ -132,7 +130,7 @@ fn upstreams_of_other_credentials_share_no_connection() {
 fn a_client_certificate_is_shown_where_there_is_one() {
     let files = certificates();
     let nginx = Nginx::start(|address, _| {
-        let path = |name: &str| files.path(name).display().to_string();
+        let path = |name: &str| files.path(name);
         let (crt, key, ca) = (path("server.crt"), path("server.key"), path("ca.crt"));
         format!(
             "server {{ listen {address} ssl; ssl_certificate {crt}; ssl_certificate_key {key};\n\
@@ -141,8 +139,7 @@ fn a_client_certificate_is_shown_where_there_is_one() {
         )
     });
     let ca = format!("{}\nserver_name = \"backend.test\"", line(&files, "ca", "ca.crt"));
-    let [certificate, key] =
-        ["crt", "key"].map(|end| files.path(&format!("client.{end}")).display().to_string());
+    let [certificate, key] = ["crt", "key"].map(|end| files.path(&format!("client.{end}")));
     let shown = format!("{ca}\nclient_certificate = \"{certificate}\"\nclient_key = \"{key}\"");
     assert_eq!(world_before(&nginx, &shown).get("/healthz").expect(200).text(), "CN=client");
     // nginx says so in HTTP rather than in the handshake.
@@ -154,11 +151,9 @@ fn a_changed_root_is_taken_up() {
     let (files, other) = (certificates(), certificates());
     let nginx = secure_nginx(&files, "server", "");
     let kept = Folder::new();
-    let copy = |from: &Folder| {
-        kept.write("ca.crt", &std::fs::read_to_string(from.path("ca.crt")).unwrap());
-    };
+    let copy = |from: &Authority| kept.write("ca.crt", &from.read("ca.crt"));
     copy(&other);
-    let ca = format!("{}\nserver_name = \"backend.test\"", line(&kept, "ca", "ca.crt"));
+    let ca = format!("ca = \"{}\"\nserver_name = \"backend.test\"", kept.path("ca.crt").display());
     let world = world_before(&nginx, &ca);
     world.get("/healthz").expect_problem(502);
     copy(&files);
@@ -200,7 +195,7 @@ fn health_is_asked_for_in_the_way_that_requests_are_sent() {
 fn what_cannot_be_used_is_a_mistake_with_its_place() {
     let files = certificates();
     files.write("empty.crt", "");
-    let path = |name: &str| files.path(name).display().to_string();
+    let path = |name: &str| files.path(name);
     let (client, key, server_key) = (path("client.crt"), path("client.key"), path("server.key"));
     let tls = "tls = true\nserver_name = \"backend.test\"";
     for (lines, message) in [
@@ -242,8 +237,8 @@ fn world_before(nginx: &Nginx, lines: &str) -> World {
 }
 
 /// An nginx that answers how it was reached.
-fn secure_nginx(files: &Folder, certificate: &str, listens: &str) -> Nginx {
-    let path = |end: &str| files.path(&format!("{certificate}.{end}")).display().to_string();
+fn secure_nginx(files: &Authority, certificate: &str, listens: &str) -> Nginx {
+    let path = |end: &str| files.path(&format!("{certificate}.{end}"));
     let (crt, key) = (path("crt"), path("key"));
     Nginx::start(|address, _| {
         format!(
@@ -254,32 +249,15 @@ fn secure_nginx(files: &Folder, certificate: &str, listens: &str) -> Nginx {
 }
 
 /// A line that names one of these files.
-fn line(files: &Folder, key: &str, name: &str) -> String {
-    format!("{key} = \"{}\"", files.path(name).display())
+fn line(files: &Authority, key: &str, name: &str) -> String {
+    format!("{key} = \"{}\"", files.path(name))
 }
 
-/// An authority, `ca`, and what it signed: `server`, `client`, and `lapsed`, whose time is over.
+/// An authority that has signed `server`, `client`, and `lapsed`, whose time is over.
 #[track_caller]
-pub(crate) fn certificates() -> Folder {
-    let folder = Folder::new();
-    let openssl = |arguments: &str| {
-        let mut command = Command::new("openssl");
-        real::run(command.args(arguments.split(' ')).current_dir(folder.root())).expect(0);
-    };
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    openssl(&format!(
-        "req -x509 {key} -keyout ca.key -out ca.crt -days 2 -subj /CN=weir-test-ca \
-         -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign"
-    ));
-    let names = "DNS:backend.test,DNS:localhost,DNS:api.localhost,DNS:in_acme.auth.localhost,\
-                 DNS:*.auth.localhost,IP:127.0.0.1";
-    for (name, days) in [("server", 2), ("client", 2), ("lapsed", -1)] {
-        openssl(&format!("req -new {key} -keyout {name}.key -out {name}.csr -subj /CN={name}"));
-        folder.write("names.ext", &format!("subjectAltName={names}\n"));
-        openssl(&format!(
-            "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out {name}.crt \
-             -days {days} -extfile names.ext"
-        ));
-    }
-    folder
+pub(crate) fn certificates() -> Authority {
+    let authority = Authority::of_server();
+    authority.sign("client", NAMES, 2);
+    authority.sign("lapsed", NAMES, -1);
+    authority
 }

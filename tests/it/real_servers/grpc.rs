@@ -1,7 +1,7 @@
 //! gRPC through the gateway, with a server and a client of another make: over TLS in front, over
 //! HTTP/2 without and with TLS behind.
 
-use weir_tests::folder::Folder;
+use weir_tests::authority::Authority;
 use weir_tests::process::{Process, finish};
 use weir_tests::real;
 use weir_tests::request::Request;
@@ -38,8 +38,8 @@ fn a_call_that_is_over_its_limit_is_told_so_as_grpc_reads_it() {
     call(&world, &files, &["empty"]);
     let mut command = client(&world, &files, &["empty"]);
     let refused = finish(Process::spawn("grpc_client", &mut command));
-    // HTTP's 429 is UNAVAILABLE to gRPC, which may be tried again.
-    assert!(refused.stderr.contains("StatusCode.UNAVAILABLE"), "{}", refused.stderr);
+    // As gRPC says it, and no longer HTTP's 429, which its clients would read as UNAVAILABLE.
+    assert!(refused.stderr.contains("StatusCode.RESOURCE_EXHAUSTED"), "{}", refused.stderr);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_stream_that_is_silent_for_longer_than_the_read_timeout_is_cut() {
     world.gateway.ask(&Request::get("/livez")).expect(200);
 }
 
-fn server(files: &Folder, secure: bool) -> Process {
+fn server(files: &Authority, secure: bool) -> Process {
     let mut command = real::python("tests/real/grpc_server.py");
     if secure {
         command.arg(files.path("server.crt")).arg(files.path("server.key"));
@@ -64,20 +64,15 @@ fn server(files: &Folder, secure: bool) -> Process {
 }
 
 #[track_caller]
-fn world_before(server: &Process, files: &Folder, secure: bool, more: &str) -> World {
-    let path = |name: &str| files.path(name).display().to_string();
+fn world_before(server: &Process, files: &Authority, secure: bool, more: &str) -> World {
     let tls = if secure {
-        format!("tls = true\nserver_name = \"backend.test\"\nca = \"{}\"", path("ca.crt"))
+        format!("tls = true\nserver_name = \"backend.test\"\nca = \"{}\"", files.path("ca.crt"))
     } else {
         String::new()
     };
     let address = server.listening("grpc");
     let upstream = format!("servers = [\"{address}\"]\nhttp = \"2\"\n{tls}\n{more}");
-    let https = format!(
-        "address = \"127.0.0.1:0\"\ncertificate = \"{}\"\nkey = \"{}\"",
-        path("server.crt"),
-        path("server.key")
-    );
+    let https = files.entry_of("server");
     World::with(|config| {
         config
             .with("[[server.https]]", &https)
@@ -91,17 +86,14 @@ fn world_before(server: &Process, files: &Folder, secure: bool, more: &str) -> W
     })
 }
 
-fn client(world: &World, files: &Folder, names: &[&str]) -> std::process::Command {
-    let https = world.gateway.log().wait("where https listens", |line| {
-        line["message"] == "listening" && line["listener"] == "https"
-    });
+fn client(world: &World, files: &Authority, names: &[&str]) -> std::process::Command {
     let mut command = real::python("tests/real/grpc_client.py");
-    command.arg(https["address"].as_str().unwrap()).arg(files.path("ca.crt")).args(names);
+    command.arg(world.gateway.https()).arg(files.path("ca.crt")).args(names);
     command
 }
 
 #[track_caller]
-fn call(world: &World, files: &Folder, names: &[&str]) -> String {
+fn call(world: &World, files: &Authority, names: &[&str]) -> String {
     let mut command = client(world, files, names);
     let done = finish(Process::spawn("grpc_client", &mut command));
     done.expect(0).stdout

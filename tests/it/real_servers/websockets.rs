@@ -5,8 +5,8 @@ use std::process::Command;
 use std::thread::Builder;
 
 use weir_tests::answer::Answer;
+use weir_tests::authority::Authority;
 use weir_tests::client::Client;
-use weir_tests::folder::Folder;
 use weir_tests::nginx::Nginx;
 use weir_tests::process::{Process, finish};
 use weir_tests::real;
@@ -24,7 +24,7 @@ fn every_kind_of_frame_passes_plain_and_over_tls() {
         let server = server(serve());
         let world = world_before(&server, Some(&files), "");
         for make in [python as fn() -> Command, node] {
-            let (plain, https) = (world.gateway.http().to_owned(), https(&world));
+            let (plain, https) = (world.gateway.http().to_owned(), world.gateway.https());
             // The two say different things where they close, so each meets its own.
             if std::ptr::fn_addr_eq(make, calls) {
                 continue;
@@ -44,7 +44,7 @@ fn a_server_that_speaks_http2_too_is_asked_to_switch_in_http1() {
     let files = certificates();
     let server = server(python());
     let behind = server.listening("ws");
-    let path = |name: &str| files.path(name).display().to_string();
+    let path = |name: &str| files.path(name);
     let (crt, key) = (path("server.crt"), path("server.key"));
     let nginx = Nginx::start(|address, _| {
         format!(
@@ -148,8 +148,9 @@ fn a_switch_that_comes_before_it_is_asked_for_may_be_torn_down() {
             .with("[limits.instance]", "rate = 1000\nburst = 1000")
             .with("[upstreams.data]", &servers)
     });
-    let held = (0..200).filter(|_| holds(&world)).count();
-    assert!((1..200).contains(&held), "{held} of 200 tunnels held");
+    // How often depends on what else the machine has to do: most hold.
+    let torn = (0..3_000).find(|_| !holds(&world));
+    assert!(torn.is_some(), "all of 3,000 tunnels held");
 }
 
 /// Switches before it is asked, and answers whatever ends a head after the first.
@@ -198,27 +199,13 @@ fn upstream(server: &Process, more: &str) -> String {
 }
 
 #[track_caller]
-fn world_before(server: &Process, files: Option<&Folder>, more: &str) -> World {
+fn world_before(server: &Process, files: Option<&Authority>, more: &str) -> World {
     let upstream = upstream(server, more);
     World::with(|config| {
         let config = config.with("[upstreams.data]", &upstream);
         let Some(files) = files else { return config };
-        let path = |name: &str| files.path(name).display().to_string();
-        let https = format!(
-            "address = \"127.0.0.1:0\"\ncertificate = \"{}\"\nkey = \"{}\"",
-            path("server.crt"),
-            path("server.key")
-        );
-        config.with("[[server.https]]", &https)
+        config.with("[[server.https]]", &files.entry_of("server"))
     })
-}
-
-#[track_caller]
-fn https(world: &World) -> String {
-    let line = world.gateway.log().wait("where https listens", |line| {
-        line["message"] == "listening" && line["listener"] == "https"
-    });
-    line["address"].as_str().unwrap().to_owned()
 }
 
 #[track_caller]

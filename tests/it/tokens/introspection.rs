@@ -73,7 +73,7 @@ fn a_hundred_requests_at_once_with_one_token_ask_one_question() {
                 (0..100).map(|_| scope.spawn(|| asked.get("opaque").status)).collect();
             asked.server.wait_for_requests(1);
             wait::until("all to be in flight", || {
-                let in_flight = super::metric(&asked.world, "weir_gateway_requests_in_flight");
+                let in_flight = asked.world.gateway.metric("weir_gateway_requests_in_flight");
                 (in_flight >= 100.0).then_some(())
             });
             gate.open();

@@ -8,7 +8,7 @@ use weir_tests::upstream::Upstream;
 use weir_tests::wait;
 use weir_tests::world::World;
 
-use super::{Guarded, bearing, by_keys, metric};
+use super::{Guarded, bearing, by_keys};
 
 const TARGET: &str = "/v1/workspaces/ws_acme/users";
 
@@ -69,11 +69,13 @@ fn while_the_server_is_down_or_talks_nonsense_the_earlier_keys_do() {
     guarded.world.call(&of(&guarded.signer)).expect(200);
     let failed = "weir_gateway_identity_questions_total{kind=\"keys\",outcome=\"failed\"}";
     let fails_anew = |guarded: &Guarded, than: f64| {
-        wait::until("a fetch to fail", || (metric(&guarded.world, failed) > than).then_some(()));
+        wait::until("a fetch to fail", || {
+            (guarded.world.gateway.metric(failed) > than).then_some(())
+        });
         // Another token, so that a key is needed.
         let other = guarded.signer.token(&json!({ "workspace_id": "ws_acme", "jti": than }));
         guarded.world.call(&bearing(TARGET, &other)).expect(200);
-        metric(&guarded.world, failed)
+        guarded.world.gateway.metric(failed)
     };
     let mut count = 0.0;
     for nonsense in [
@@ -91,7 +93,7 @@ fn while_the_server_is_down_or_talks_nonsense_the_earlier_keys_do() {
     let _ = fails_anew(&guarded, count);
     let unknown = of(&Signer::new("second"));
     guarded.world.call(&unknown).expect(503);
-    assert!(metric(&guarded.world, "weir_gateway_jwks_fetched_timestamp_seconds") > 1e9);
+    assert!(guarded.world.gateway.metric("weir_gateway_jwks_fetched_timestamp_seconds") > 1e9);
 }
 
 #[test]

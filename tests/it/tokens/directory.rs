@@ -1,0 +1,70 @@
+//! Tokens beside a directory that is asked over HTTP: what it is asked about, and what becomes of
+//! a request that it says nothing about.
+
+use serde_json::json;
+use weir_tests::answer::Answer;
+use weir_tests::config::Config;
+use weir_tests::directory::Directory;
+
+use super::Guarded;
+
+/// Entries are good for longer than a test takes.
+const LONG: &str = "ttl = \"1h\"\nnegative_ttl = \"1h\"\ntimeout = \"10s\"";
+
+#[track_caller]
+fn guarded(change: impl FnOnce(Config) -> Config) -> (Guarded, Directory) {
+    let directory = Directory::start();
+    let guarded = Guarded::with(|config| change(directory.within(config, LONG)));
+    (guarded, directory)
+}
+
+#[test]
+fn a_token_of_an_organisation_has_the_workspaces_organisation_looked_up() {
+    let (guarded, directory) = guarded(|config| config);
+    let claims = || json!({ "organisation_id": "org_acme" });
+    for _ in 0..2 {
+        guarded.get("/v1/workspaces/ws_acme/users", claims()).expect(200);
+        let foreign = guarded.get("/v1/workspaces/ws_big/users", claims()).expect(403);
+        assert_eq!(foreign.json()["type"], "urn:weir:problem:foreign-token");
+        guarded.get("/v1/workspaces/ws_unknown/users", claims()).expect(403);
+    }
+    for asked in ["workspaces/ws_acme", "workspaces/ws_big", "workspaces/ws_unknown"] {
+        assert_eq!(directory.count(asked), 1, "{asked}: {:?}", directory.questions());
+    }
+    assert_eq!(guarded.used("workspace", "ws_acme"), 2);
+    assert_eq!(guarded.used("organisation", "org_acme"), 2);
+    assert_eq!(guarded.used("organisation", "org_globex"), 0);
+    assert_eq!(guarded.used("address", "127.0.0.1"), 4);
+}
+
+#[test]
+fn a_directory_that_cannot_say_is_503_and_costs_the_address_alone() {
+    let (guarded, directory) = guarded(|config| config);
+    directory.server.always(Answer::status(500));
+    for claims in [json!({ "organisation_id": "org_acme" }), json!({ "workspace_id": "ws_acme" })] {
+        let answer = guarded.get("/v1/workspaces/ws_acme/users", claims).expect(503);
+        assert_eq!(answer.json()["type"], "urn:weir:problem:directory-unavailable");
+        assert_eq!(answer.allowance().resource, "address");
+    }
+    guarded.world.control.assert_untouched();
+    assert_eq!(guarded.used("address", "127.0.0.1"), 2);
+}
+
+#[test]
+fn nobody_is_asked_where_the_token_lists_workspaces_and_no_limit_needs_to_know() {
+    let (guarded, directory) = guarded(|config| {
+        config.with(
+            "[[routes]]",
+            "plane = \"control\"\npath = \"/v1/workspaces/{workspace}/status\"\n\
+             limits = [\"address\"]\nupstream = \"control\"",
+        )
+    });
+    let listed = || json!({ "workspace_id": ["ws_quiet", "ws_acme"] });
+    guarded.get("/v1/workspaces/ws_acme/status", listed()).expect(200);
+    guarded.get("/v1/workspaces/ws_big/status", listed()).expect(403);
+    assert_eq!(directory.questions(), [""; 0]);
+    // The organisation alone says nothing of a workspace.
+    let claims = json!({ "organisation_id": "org_acme" });
+    guarded.get("/v1/workspaces/ws_acme/status", claims).expect(200);
+    assert_eq!(directory.questions(), ["workspaces/ws_acme"]);
+}
