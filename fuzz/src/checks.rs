@@ -3,17 +3,27 @@
 //! The fuzzer searches for an input that breaks one (`scripts/fuzz`); the end-to-end tests run each
 //! on the inputs in `fuzz/corpus`, where a finding is kept.
 
+use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderName, HeaderValue, Method};
 use pingora_http::RequestHeader;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde::de::IgnoredAny;
-use serde_json::Value;
+use serde_json::{Value, json};
 use weir_common::directory::Directory;
 use weir_common::ids::is_identifier;
 use weir_common::reader::{At, Document, Mistake};
+use weir_common::time::UnixTime;
+use weir_common::token::{Algorithm, Claims, Flaw, KEYS_MAX, KeySet, NAMES_MAX, Terms, verify};
 use weir_gateway::batch::{self, Miscount};
 use weir_gateway::judge::head::check_framing;
 use weir_gateway::limit::key::Seed;
 use weir_gateway::lookups::answer::{self, Kind, Raw};
+use weir_gateway::proxy_protocol::{self, HEADER_BYTES_MAX, Origin, Progress};
 use weir_gateway::wire::head::Head;
 use weir_gateway::{rules, settings, target as targets};
 
@@ -21,12 +31,14 @@ use weir_gateway::{rules, settings, target as targets};
 pub type Check = fn(&[u8]);
 
 /// Every check, by the name of its folder in the corpus.
-pub const ALL: [(&str, Check); 5] = [
+pub const ALL: [(&str, Check); 7] = [
     ("target", target),
     ("head", head),
     ("batch", batch),
     ("settings", settings),
     ("answer", answer),
+    ("proxy", proxy),
+    ("token", token),
 ];
 
 /// A host, a line end, a target: what is classified is what is forwarded, and has one reading.
@@ -190,5 +202,191 @@ pub fn answer(data: &[u8]) {
         let numbers = limits.iter().flat_map(|(_, v)| [v.requests, v.rate, v.burst]);
         assert!(numbers.flatten().all(|number| number >= 1), "an allowance of nothing");
         assert!(serde_json::from_slice::<Value>(data).is_ok_and(|value| value.is_object()));
+    }
+}
+
+/// What a load balancer puts before a connection: it comes to the same in whatever pieces, and
+/// takes no byte of what is behind it.
+pub fn proxy(data: &[u8]) {
+    let (progress, taken) = fed(data, usize::MAX);
+    for piece in 1..=3 {
+        let (other, end) = fed(data, piece);
+        match (&progress, &other) {
+            // In small pieces it may be seen to be none sooner, and for another reason.
+            (Progress::Malformed(_), Progress::Malformed(_)) => {}
+            _ => assert_eq!((&other, end), (&progress, taken), "in pieces of {piece}"),
+        }
+    }
+    if matches!(progress, Progress::Whole(_)) {
+        let line = data.windows(2).position(|pair| pair == b"\r\n").map(|at| at + 2);
+        let said = data.get(14..16).and_then(|length| <[u8; 2]>::try_from(length).ok());
+        let said = said.map(|length| 16 + usize::from(u16::from_be_bytes(length)));
+        let end = if data.starts_with(b"PROXY ") { line } else { said };
+        assert_eq!(Some(taken), end, "it does not end where its header does");
+        let line_end = data.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+        assert!(line_end == end || !data.starts_with(b"PROXY "), "a line end within a line");
+    }
+    let Some((port, rest)) = data.split_first_chunk::<2>() else { return };
+    let port = u16::from_be_bytes(*port);
+    if let Some((ip, rest)) = rest.split_first_chunk::<4>() {
+        check_written((*ip).into(), port, rest);
+    }
+    if let Some((ip, rest)) = rest.split_first_chunk::<16>() {
+        check_written((*ip).into(), port, rest);
+    }
+}
+
+/// Gives what is asked for, in pieces of so many bytes at most, while there is any; says what it
+/// came to and how much of it was taken.
+fn fed(data: &[u8], piece: usize) -> (Progress, usize) {
+    let mut taken = 0;
+    loop {
+        let so_far = data.get(..taken).unwrap_or_default();
+        match proxy_protocol::read(so_far) {
+            Progress::More(bytes) => {
+                assert!(bytes > 0, "it asks for nothing");
+                assert!(taken + bytes <= HEADER_BYTES_MAX, "it asks for more than any has");
+                if taken == data.len() {
+                    return (Progress::More(bytes), taken);
+                }
+                taken = (taken + bytes.min(piece)).min(data.len());
+            }
+            done => return (done, taken),
+        }
+    }
+}
+
+/// Both versions of a header for an address, with something behind them, say that address.
+fn check_written(ip: IpAddr, port: u16, behind: &[u8]) {
+    let (word, family, octets) = match ip {
+        IpAddr::V4(ip) => ("TCP4", 0x11, ip.octets().to_vec()),
+        IpAddr::V6(ip) => ("TCP6", 0x21, ip.octets().to_vec()),
+    };
+    let line = format!("PROXY {word} {ip} {ip} {port} {port}\r\n");
+    let port_bytes = port.to_be_bytes();
+    let addresses = [&octets[..], &octets, &port_bytes, &port_bytes].concat();
+    let length = u16::try_from(addresses.len()).unwrap_or(u16::MAX).to_be_bytes();
+    let fixed = [b"\r\n\r\n\0\r\nQUIT\n\x21".as_slice(), &[family], &length].concat();
+    for header in [line.into_bytes(), [fixed, addresses].concat()] {
+        let whole = Progress::Whole(Origin::Client(SocketAddr::new(ip, port)));
+        assert_eq!(fed(&[&header, behind].concat(), 5), (whole, header.len()));
+    }
+}
+
+/// When every token is judged, in Unix seconds.
+const NOW: u64 = 1_800_000_000;
+
+const SIGNED_HEADER: &str = r#"{"alg":"EdDSA","kid":"ours"}"#;
+
+/// Keys of all three kinds, and the tokens that are known to be signed by them.
+struct Signers {
+    ours: Ed25519KeyPair,
+    keys: KeySet,
+    terms: Terms,
+    /// Holds: `fuzz/corpus/token/ours`.
+    held: String,
+    /// The published examples, which are meant for nobody.
+    published: Vec<String>,
+}
+
+static SIGNERS: LazyLock<Signers> = LazyLock::new(|| {
+    let ours = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).expect("a seed has 32 bytes");
+    let x = URL_SAFE_NO_PAD.encode(ours.public_key());
+    let mut keys = vec![json!({ "kty": "OKP", "crv": "Ed25519", "kid": "ours", "x": x })];
+    let vectors = include_str!("../../common/src/token/vectors.json");
+    let vectors: Value = serde_json::from_str(vectors).expect("the examples are JSON");
+    let mut published = Vec::new();
+    for vector in ["rs256", "es256"].iter().filter_map(|name| vectors.get(name)) {
+        let mut key = vector.get("key").cloned().unwrap_or_default();
+        if let Some(members) = key.as_object_mut() {
+            members.retain(|name, _| ["kty", "crv", "n", "e", "x", "y"].contains(&name.as_str()));
+        }
+        keys.push(key);
+        published.extend(vector.get("token").and_then(Value::as_str).map(str::to_owned));
+    }
+    let keys = KeySet::read(json!({ "keys": keys }).to_string().as_bytes());
+    let claims = json!({ "iss": "https://id.test", "aud": "api", "exp": NOW + 60, "sub": "ws_a" });
+    Signers {
+        held: signed(&ours, SIGNED_HEADER.as_bytes(), claims.to_string().as_bytes()),
+        ours,
+        keys: keys.expect("the keys are keys"),
+        terms: Terms {
+            issuer: "https://id.test".to_owned(),
+            audience: vec!["api".to_owned()],
+            algorithms: vec![Algorithm::Rs256, Algorithm::Es256, Algorithm::EdDsa],
+            leeway: Duration::from_secs(30),
+        },
+        published,
+    }
+});
+
+fn signed(key: &Ed25519KeyPair, header: &[u8], claims: &[u8]) -> String {
+    let [header, claims] = [header, claims].map(|part| URL_SAFE_NO_PAD.encode(part));
+    let text = format!("{header}.{claims}");
+    let signature = URL_SAFE_NO_PAD.encode(key.sign(text.as_bytes()));
+    format!("{text}.{signature}")
+}
+
+/// A token, a part of one, or a set of keys: nothing holds that was not signed just so, and what
+/// is signed says what it says.
+pub fn token(data: &[u8]) {
+    let signers = &*SIGNERS;
+    let now = UnixTime(NOW * 1_000_000);
+    let judge = |token: &str| verify(token, &signers.keys, &signers.terms, now);
+    assert!(judge(&signers.held).is_ok(), "a token that holds");
+    if let Ok(text) = std::str::from_utf8(data) {
+        check_unsigned(text);
+        // Put into a token that holds, it breaks it.
+        let at = data.iter().map(|byte| usize::from(*byte)).sum::<usize>() % signers.held.len();
+        let (before, behind) = signers.held.split_at(at);
+        check_unsigned(&format!("{before}{text}{behind}"));
+        let cut = behind.get(text.len()..).unwrap_or_default();
+        check_unsigned(&format!("{before}{text}{cut}"));
+    }
+    let claims = Claims::read(data);
+    if let Ok(verified) = judge(&signed(&signers.ours, SIGNED_HEADER.as_bytes(), data)) {
+        assert!(verified.expires > now, "it is over");
+        assert_eq!(Some(verified.claims), claims, "it says something else");
+    }
+    let of_held = br#"{"iss":"https://id.test","aud":"api","exp":1800000060}"#;
+    if judge(&signed(&signers.ours, data, of_held)).is_ok() {
+        let header: Value = serde_json::from_slice(data).unwrap_or_default();
+        let alg = header.get("alg").and_then(Value::as_str);
+        assert!(matches!(alg, Some("EdDSA" | "Ed25519")), "the algorithm is the token's");
+        assert!(header.get("crit").is_none(), "what is critical is not understood");
+    }
+    claims.iter().for_each(|claims| check_claims(claims, data));
+    if let Ok(keys) = KeySet::read(data) {
+        assert!((1..=KEYS_MAX).contains(&keys.len()), "{} keys", keys.len());
+    }
+}
+
+/// A text that gets past the signature is a token that is known to be signed.
+fn check_unsigned(text: &str) {
+    let signers = &*SIGNERS;
+    let passed = match verify(text, &signers.keys, &signers.terms, UnixTime(NOW * 1_000_000)) {
+        Ok(_) => return assert_eq!(text, signers.held, "nobody signed it"),
+        Err(flaw) => {
+            matches!(flaw, Flaw::Issuer | Flaw::Audience | Flaw::Expired | Flaw::Early)
+        }
+    };
+    // Not the whole of it: the mirrored signature of an ES256 token is as good.
+    let body = |token: &str| token.rsplit_once('.').map(|(body, _)| body.to_owned());
+    let is_known = signers.published.iter().any(|token| body(token) == body(text));
+    assert!(!passed || is_known, "its claims are looked at, and nobody signed it: {text}");
+}
+
+/// Claims read the same again, also as somebody else would write them.
+fn check_claims(claims: &Claims, data: &[u8]) {
+    assert_eq!(Claims::read(data).as_ref(), Some(claims), "it reads otherwise the second time");
+    let value = serde_json::from_slice::<Value>(data).expect("claims are JSON");
+    let written = value.to_string();
+    // A fraction may be rounded once more each time it is read.
+    if serde_json::from_str::<Value>(&written).is_ok_and(|again| again == value) {
+        assert_eq!(Claims::read(written.as_bytes()).as_ref(), Some(claims), "{written}");
+    }
+    for name in ["sub", "a.b", "scope", ""] {
+        let names = claims.names(name).unwrap_or_default();
+        assert!(names.len() <= NAMES_MAX && names.iter().all(|name| is_identifier(name)));
     }
 }

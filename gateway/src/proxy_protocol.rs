@@ -7,6 +7,7 @@
 //! 1. No more is asked for than the header is sure to have: what follows is never touched.
 //! 2. What does not begin like a header is refused at its first wrong byte.
 //! 3. A header has an end within [`HEADER_BYTES_MAX`].
+//! 4. What it comes to does not depend on the pieces that it comes in.
 //!
 //! # Not here
 //!
@@ -73,10 +74,14 @@ pub fn read(bytes: &[u8]) -> Progress {
 
 /// Version 1, of which at least [`BEGINNING`] bytes are there.
 fn text(bytes: &[u8]) -> Progress {
+    // Also where more is there already: whoever ends its lines so has begun with something else.
+    let line_end = bytes.iter().position(|byte| *byte == b'\n');
+    if line_end.is_some_and(|at| !bytes.get(..=at).unwrap_or_default().ends_with(b"\r\n")) {
+        return Progress::Malformed("its line ends without a carriage return");
+    }
     let Some(line) = bytes.strip_suffix(b"\r\n") else {
         let room = LINE_BYTES_MAX.saturating_sub(bytes.len());
         return match bytes.split_last() {
-            Some((b'\n', _)) => Progress::Malformed("its line ends without a carriage return"),
             Some((b'\r', _)) if room >= 1 => Progress::More(1),
             _ if room < 2 => Progress::Malformed("its line has no end"),
             _ if bytes.contains(&b'\r') => Progress::Malformed("its line has a carriage return"),
@@ -238,6 +243,8 @@ mod tests {
             "PROXY TCP6 192.0.2.1 198.51.100.2 4711 443\r\n",
             "PROXY UDP4 192.0.2.1 198.51.100.2 4711 443\r\n",
             "PROXY TCP4 192.0.2.1 198.51.100.2 4711 443\n",
+            "PROXY UNKNOWN ab\nGET / HTTP/1.1\r\n",
+            "PROXY UNKNOWN abc\nGET / HTTP/1.1\r\n",
             "PROXY TCP4 192.0.2.1\r198.51.100.2 4711 443\r\n",
             "proxy TCP4 192.0.2.1 198.51.100.2 4711 443\r\n",
             "GET / HTTP/1.1\r\n",
