@@ -32,7 +32,7 @@ use crate::parts::Parts;
 use crate::refuse::Refusal;
 use crate::rules::{Charges, Route};
 
-pub use self::agree::{Claims, agree, claimed, needs_directory};
+pub use self::agree::{Claims, agree, claimed, is_foreign, needs_directory};
 pub use self::keyring::keep;
 pub use self::verifier::{Files, Origin, Verifier};
 

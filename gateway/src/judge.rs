@@ -149,7 +149,7 @@ async fn look_up(
     let with_organisation = is_limited_by(LimitKey::Organisation);
     let tenants = [LimitKey::Workspace, LimitKey::Instance].into_iter().any(is_limited_by);
     let needed = tenants || with_organisation || caller::needs_directory(&way.names, claims);
-    let known = if needed {
+    let known = if needed && !caller::is_foreign(&way.names, claims) {
         let allowance = rules.unknown_names(address);
         let caller = Caller { allowance: Some((&parts.store, allowance)), now };
         let known = lookups.find(rules, names, with_organisation, &caller).await;

@@ -8,6 +8,7 @@ mod keys;
 use serde_json::{Value, json};
 use weir_tests::answer::Answer;
 use weir_tests::config::Config;
+use weir_tests::directory::Directory;
 use weir_tests::issuer::{AUDIENCE, ISSUER, Signer, published};
 use weir_tests::request::Request;
 use weir_tests::response::Response;
@@ -141,6 +142,21 @@ fn a_token_of_an_organisation_reaches_its_workspaces_by_the_directory() {
     guarded.get("/v1/organisations/org_globex/x", claims()).expect(403);
     guarded.get("/v1/workspaces/ws_acme/users", json!({})).expect(403);
     assert_eq!(guarded.used("organisation", "org_acme"), 2);
+}
+
+#[test]
+fn a_foreign_token_has_no_directory_asked() {
+    let directory = Directory::start();
+    let guarded = Guarded::with(|config| directory.within(config, "ttl = \"1h\""));
+    let claims = json!({ "workspace_id": "ws_acme" });
+    for nth in 0..20 {
+        guarded.get(&format!("/v1/workspaces/ws_{nth}/users"), claims.clone()).expect(403);
+    }
+    guarded.get("/v1/organisations/org_acme", claims.clone()).expect(403);
+    guarded.get("/v1/workspaces/ws_quiet/users", json!({})).expect(403);
+    assert!(directory.questions().is_empty(), "{:?}", directory.questions());
+    guarded.get("/v1/workspaces/ws_acme/users", claims).expect(200);
+    assert_eq!(directory.questions(), ["workspaces/ws_acme", "organisations/org_acme"]);
 }
 
 #[test]

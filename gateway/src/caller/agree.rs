@@ -8,6 +8,8 @@
 //! 2. A token that names nobody reaches nobody: it is good for what names no tenant, and is
 //!    charged to its address there.
 //! 3. A claim that is there and holds no identifier lets in nobody, and never everybody.
+//! 4. What a token does not reach whatever a directory says, no directory is asked about: a token
+//!    of one tenant is no way to have names of others tried.
 //!
 //! # Not here
 //!
@@ -68,6 +70,20 @@ pub fn needs_directory(names: &Names<'_>, claims: Option<&Claims>) -> bool {
     claims.is_some_and(|claims| by_organisation(claims) || names.instance.is_some())
 }
 
+/// Whether a token says by itself that it does not reach what a target names, whoever belongs to
+/// whom.
+#[must_use]
+pub fn is_foreign(names: &Names<'_>, claims: Option<&Claims>) -> bool {
+    let Some(claims) = claims else { return false };
+    let has_any = |all: &Option<Vec<Box<str>>>| all.as_ref().is_some_and(|all| !all.is_empty());
+    let may_own = match &claims.workspaces {
+        Some(all) => names.workspace.map_or(!all.is_empty(), |name| has(all, name)),
+        None => has_any(&claims.organisations),
+    };
+    let other = names.organisation.is_some_and(|name| !claims.has_organisation(name));
+    other || (names.workspace.or(names.instance).is_some() && !may_own)
+}
+
 /// Refuses a request whose target names somebody whom its token does not reach.
 pub fn agree(
     directory: Parents<'_>,
@@ -98,7 +114,7 @@ fn lone(all: Option<&[Box<str>]>) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identify::{Tenant, Tenants};
+    use crate::identify::{Known, Tenant, Tenants};
     use crate::limit::key::{Scope, Seed};
 
     /// ws_a and ws_b belong to org_1, ws_c to org_2, ws_d to nobody; in_a is ws_a's, in_x nobody's.
@@ -149,6 +165,13 @@ mod tests {
             ..names
         });
         assert_eq!(agreed, makes, "{names:?} {claims:?}");
+        if is_foreign(&names, Some(&claims)) {
+            // So it is refused by whatever is known, and by nothing as well.
+            let unasked = Known::default();
+            let agreed = agree(Parents::Asked(&unasked), &names, Some(&claims));
+            assert_eq!(agreed, Err(Refusal::ForeignToken), "{names:?} {claims:?}");
+            assert!(makes.is_err(), "{names:?} {claims:?}");
+        }
     }
 
     #[test]
@@ -213,6 +236,38 @@ mod tests {
         check(["", "org_1", ""], ["", ""], None);
         check(["", "", "in_a"], ["", ""], None);
         check(["", "", "in_x"], ["", ""], None);
+    }
+
+    #[test]
+    fn what_a_token_cannot_reach_whatever_the_directory_says_needs_no_directory() {
+        let foreign = |names: [&str; 3], claims: [&str; 2]| {
+            let [workspace, organisation, instance] = names.map(named);
+            let names = Names { workspace, organisation, instance, claimed_organisation: None };
+            let [workspaces, organisations] = claims.map(list);
+            is_foreign(&names, Some(&Claims { workspaces, organisations }))
+        };
+        for (names, claims) in [
+            (["ws_x", "", ""], ["ws_a", ""]),
+            (["ws_x", "", ""], ["ws_a", "org_1"]),
+            (["ws_x", "", ""], ["()", "org_1"]),
+            (["ws_x", "", ""], ["", "()"]),
+            (["ws_x", "", ""], ["", ""]),
+            (["", "org_x", ""], ["ws_a", "org_1"]),
+            (["", "", "in_x"], ["()", "org_1"]),
+            (["", "", "in_x"], ["", ""]),
+        ] {
+            assert!(foreign(names, claims), "{names:?} {claims:?}");
+        }
+        for (names, claims) in [
+            (["ws_x", "", ""], ["ws_x", ""]),
+            (["ws_x", "", ""], ["", "org_1"]),
+            (["", "org_1", ""], ["", "org_1"]),
+            (["", "", "in_x"], ["ws_a", ""]),
+            (["", "", "in_x"], ["", "org_1"]),
+            (["", "", ""], ["", ""]),
+        ] {
+            assert!(!foreign(names, claims), "{names:?} {claims:?}");
+        }
     }
 
     #[test]
