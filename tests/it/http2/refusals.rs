@@ -105,7 +105,7 @@ fn an_early_429_reaches_a_client_that_is_still_sending() {
     let mut client = edge.client();
     client.get(PATH).expect(200);
     for round in 0..3 {
-        // More at one time than are remembered after their answer.
+        // In three rounds, more than are remembered after their answer.
         let ids: Vec<_> =
             (0..90).map(|_| client.head(&Request::post(PATH, "").chunks(&["x"]), false)).collect();
         for id in &ids {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weir_tests::authority::Authority;
 use weir_tests::client::Client;
 use weir_tests::config::Config;
-use weir_tests::folder::Folder;
 use weir_tests::process::{self, Finished, Process};
 use weir_tests::request::Request;
 use weir_tests::wait;
@@ -131,21 +131,11 @@ fn no_window_holds_more_than_the_limit_and_none_much_less() {
     assert!(admitted.len() >= LIMIT * windows, "{} in {lasted:?}", admitted.len());
 }
 
-/// A world with a TLS listener beside the plain one, and the folder of its certificate.
-fn with_tls() -> (World, Folder) {
-    let folder = Folder::new();
-    let [certificate, key] = ["tls.pem", "tls.key"].map(|name| folder.path(name));
-    let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]);
-    openssl.args(["-nodes", "-days", "2", "-subj", "/CN=api.localhost"]);
-    openssl.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
-    process::finish(Process::spawn("openssl", &mut openssl)).expect(0);
-    let https = format!(
-        "address = \"127.0.0.1:0\"\ncertificate = \"{}\"\nkey = \"{}\"",
-        certificate.display(),
-        key.display()
-    );
-    (World::with(|config| generous(config).with("[[server.https]]", &https)), folder)
+/// A world with a TLS listener beside the plain one, and who signed its certificate.
+fn with_tls() -> (World, Authority) {
+    let authority = Authority::of_server();
+    let https = authority.entry_of("server");
+    (World::with(|config| generous(config).with("[[server.https]]", &https)), authority)
 }
 
 #[test]
