@@ -14,8 +14,20 @@ pub struct Notify(Option<UnixDatagram>);
 
 impl Notify {
     /// The supervisor at `place`: a path, or a name behind an `@`.
+    ///
+    /// # Errors
+    ///
+    /// Where nobody listens there: who is supervised would be ended for saying nothing.
     pub fn at(place: Option<&OsStr>) -> io::Result<Self> {
         let Some(place) = place else { return Ok(Self(None)) };
+        Self::connected(place).map_err(|why| {
+            let place = place.display();
+            let text = format!("no supervisor listens at `{place}`, which NOTIFY_SOCKET names");
+            io::Error::new(why.kind(), format!("{text}: {why}; unset it where there is none"))
+        })
+    }
+
+    fn connected(place: &OsStr) -> io::Result<Self> {
         let address = match place.as_bytes().strip_prefix(b"@") {
             Some(name) => SocketAddr::from_abstract_name(name)?,
             None => SocketAddr::from_pathname(place)?,
@@ -70,6 +82,7 @@ mod tests {
     #[test]
     fn nobody_to_tell_is_no_mistake_and_a_place_that_is_none_is() {
         Notify::at(None).unwrap().ready();
-        assert!(Notify::at(Some("/no/such/socket".as_ref())).is_err());
+        let error = Notify::at(Some("/no/such/socket".as_ref())).unwrap_err().to_string();
+        assert!(error.contains("`/no/such/socket`, which NOTIFY_SOCKET names"), "{error}");
     }
 }

@@ -69,7 +69,7 @@ impl ProxyHttp for Proxy {
         }
         let body_timeout = exchange.force.rules.settings.server.body_timeout;
         // Where protocols are switched, silence is no body that fails to come.
-        let switches = session.is_upgrade_req();
+        let switches = may_switch(session);
         session.set_read_timeout(Some(body_timeout).filter(|_| !switches));
         if session.req_header().version == Version::HTTP_2 {
             // A stream that its client opens no window for; of others the connection has one.
@@ -114,7 +114,7 @@ impl ProxyHttp for Proxy {
         exchange.server = Some(pick.server);
         exchange.failed = false;
         exchange.unconnected = false;
-        let switches = session.is_upgrade_req();
+        let switches = may_switch(session);
         if let Some(connection) = Connection::of(session.stream()).filter(|_| switches) {
             connection.bear_silence(upstream.settings.read_timeout, now);
         }
@@ -352,6 +352,16 @@ impl Proxy {
         exchange.refusal = Some(refusal);
         Ok(())
     }
+}
+
+/// Whether a request asks for another protocol, and has no body that could fail to come: one that
+/// has is timed as any other, for a client that withholds it is no server that is silent.
+fn may_switch(session: &Session) -> bool {
+    let headers = &session.req_header().headers;
+    let length = headers.get(header::CONTENT_LENGTH).map(|length| length.as_bytes());
+    let has_body = headers.contains_key(header::TRANSFER_ENCODING)
+        || length.is_some_and(|length| length.iter().any(|digit| *digit != b'0'));
+    session.is_upgrade_req() && !has_body
 }
 
 /// Whether an answer is followed by another: 1xx, but for the 101 that ends HTTP.

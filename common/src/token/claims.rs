@@ -69,17 +69,35 @@ impl Claims {
     ///
     /// Where it does not hold, or one of its times is none.
     pub fn check_time(&self, now: UnixTime, leeway: Duration) -> Result<Option<UnixTime>, Flaw> {
+        let expires = self.check_end(now, leeway)?;
+        self.check_start(now, leeway)?;
+        Ok(expires)
+    }
+
+    /// Checks that it is not over, and says when it will be, leeway included; nothing where it
+    /// does not say.
+    ///
+    /// # Errors
+    ///
+    /// Where it is over, or its end is no time.
+    pub fn check_end(&self, now: UnixTime, leeway: Duration) -> Result<Option<UnixTime>, Flaw> {
         let expires = self.date("exp", false)?.map(|expires| expires.plus(leeway));
-        if expires.is_some_and(|expires| now >= expires) {
-            return Err(Flaw::Expired);
-        }
+        if expires.is_some_and(|expires| now >= expires) { Err(Flaw::Expired) } else { Ok(expires) }
+    }
+
+    /// Checks that it has begun to hold, by a clock that may be behind by `leeway`.
+    ///
+    /// # Errors
+    ///
+    /// Where it has not, or one of its times is none.
+    pub fn check_start(&self, now: UnixTime, leeway: Duration) -> Result<(), Flaw> {
         let latest = now.plus(leeway);
         for claim in ["nbf", "iat"] {
             if self.date(claim, true)?.is_some_and(|from| from > latest) {
                 return Err(Flaw::Early);
             }
         }
-        Ok(expires)
+        Ok(())
     }
 
     /// A NumericDate: seconds since 1970, with a fraction that is rounded against the token.

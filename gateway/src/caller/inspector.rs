@@ -34,6 +34,10 @@ const QUESTIONS_MAX: usize = 64;
 /// What `application/x-www-form-urlencoded` writes as it is, but for the space.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'*').remove(b'-').remove(b'.').remove(b'_');
 
+/// How far the clock of whoever issues tokens may be ahead of ours: it says itself that a token
+/// holds, and one that was issued a moment ago is the one that is used next. As for keys.
+const AHEAD_MAX: Duration = Duration::from_secs(30);
+
 /// Between two lines of the log that say why there is no answer.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
@@ -135,7 +139,8 @@ impl Inspector {
             let audience: Vec<String> = audience.iter().map(|one| one.value.clone()).collect();
             says.check_audience(&audience)?;
         }
-        let expires = says.check_time(now, Duration::ZERO)?;
+        let expires = says.check_end(now, Duration::ZERO)?;
+        says.check_start(now, AHEAD_MAX)?;
         let kept = now.plus(*ttl);
         Ok((says, expires.map_or(kept, |expires| expires.min(kept))))
     }

@@ -102,9 +102,12 @@ pub(super) fn identity(table: &mut Table<'_>) -> Identity {
         introspection(table, kind == 2)
     });
     let claim = |table: &mut Table<'_>, key: &str, default: &str, doc: &str| {
-        let claim = table.text(key, doc).map(|claim| claim.value);
+        let claim = table.text(key, doc);
         table.set_default(key, default.into());
-        claim.unwrap_or_else(|| default.to_owned())
+        if let Some(empty) = claim.as_ref().filter(|claim| claim.value.is_empty()) {
+            table.fault_at(empty.at, format!("no claim has an empty name: `{key}` names one"));
+        }
+        claim.map_or_else(|| default.to_owned(), |claim| claim.value)
     };
     Identity {
         at,
@@ -163,6 +166,9 @@ fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
     let jwks_url = table.text("jwks_url", "Where the keys are.").unwrap_or_else(nothing);
     let issuer = table.text("issuer", "What `iss` must be.");
     let audience = table.texts("audience", "One of these must be in `aud`.");
+    if needed && table.has("audience") && audience.is_empty() {
+        table.fault("`audience` is empty, and a token for nobody is not taken: say who we are");
+    }
     for empty in issuer.iter().chain(&audience).filter(|one| one.value.is_empty()) {
         table.fault_at(empty.at, "nobody is told from another by what is empty");
     }

@@ -130,9 +130,11 @@ fn timeouts_and_nonsense_make_it_rest_and_a_rest_outlives_a_reload() {
 fn a_client_that_is_slow_with_its_body_makes_no_server_rest() {
     let servers = [(); 2].map(|()| Upstream::start());
     let world = world_of(&servers, &format!("read_timeout = \"100ms\"{}", ejection(1, "1h")));
-    for _ in 0..4 {
+    // Nor one that says that it would rather speak something else.
+    for lines in ["", "Upgrade: a\r\nConnection: upgrade\r\n"].repeat(4) {
         let mut client = world.client();
-        client.send("POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\nContent-Length: 9\r\n\r\nhalf");
+        let head = format!("POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\n{lines}");
+        client.send(&format!("{head}Content-Length: 9\r\n\r\nhalf"));
         client.read().expect_problem(504);
     }
     for server in &servers {

@@ -102,6 +102,9 @@ mod tests {
         check("planes = [\"control\"]\n", "", "`planes` is missing");
         check("issuer = \"https://id.test\"", "issuer = \"\"", "by what is empty");
         check("[\"api\"]", "[\"api\", \"\"]", "by what is empty");
+        check("[\"api\"]", "[]", "`audience` is empty");
+        check("jwt.issuer", "workspace_claim = \"\"\njwt.issuer", "an empty name");
+        check("jwt.issuer", "organisation_claim = \"\"\njwt.issuer", "an empty name");
         check("[\"control\"]", "[\"contrl\"]", "unknown plane `contrl`; did you mean `control`?");
         check("verify = \"jwt\"", "verify = \"none\"", "no plane needs a token");
         check(
