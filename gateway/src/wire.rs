@@ -44,6 +44,7 @@ use tokio::time::Sleep;
 use weir_common::time::{Clock, Tick};
 
 use self::head::{Head, Phase};
+use self::linger::Linger;
 pub use self::patience::Allowance;
 use self::patience::Silence;
 use self::said::Said;
@@ -101,6 +102,8 @@ impl Connection {
         // The cell is empty: it was made in the line above.
         let _ = digest.peer_addr.set(Some(PingoraAddress::Inet(peer)));
         let idle_from = AtomicU64::new(clock.now().tick.0);
+        let linger = socket.speaks_http2().then(Linger::briefly);
+        let said = Said { linger, ..Said::default() };
         Self {
             is_http2: socket.speaks_http2(),
             client_certificate: socket.client_certificate().map(client_cert),
@@ -118,7 +121,7 @@ impl Connection {
             silence: Silence::default(),
             repaired: AtomicBool::new(false),
             held: Vec::new(),
-            said: Mutex::default(),
+            said: Mutex::new(said),
             farewell: None,
             stalled_from: None,
             alarm: None,

@@ -3,10 +3,11 @@
 mod answers;
 mod world;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 use weir_common::time::{Moment, UnixTime};
 
-use super::{Answered, Gate, Lanes, Step};
+use super::{Answered, Gate, HELD_BYTES_ALL, Lanes, Step};
 use crate::model::{DeliveryId, LaneId, Ready, WebhookId};
 use crate::store::Fetched;
 
@@ -222,6 +223,44 @@ fn memory_holds_few_of_many_and_none_is_passed_over() {
     }
     world.drain();
     assert_eq!(world.starts.len(), 100);
+}
+
+#[test]
+fn what_waits_takes_bounded_memory_however_many_webhooks_have_work() {
+    const WEBHOOKS: i64 = 4_000;
+    const HOUR: u64 = 3_600_000;
+    let mut lanes = Lanes::new(pace(1, HOUR, 17, 10_000));
+    let body = Bytes::from_static(&[b'x'; 2_000]);
+    for id in 0..WEBHOOKS {
+        lanes.open(WebhookId(id), LaneId(id), Gate::Open, None, at(0).tick);
+        for nth in 0..20 {
+            let one = Ready { body: body.clone(), ..ready(id * 20 + nth, 0) };
+            lanes.arrived(WebhookId(id), one, at(0));
+        }
+    }
+    let first = steps(&mut lanes, at(0));
+    assert_eq!(first, (WEBHOOKS as usize, 0), "one of each starts");
+    // Nobody may start for an hour, and most hold nothing until then.
+    assert!(lanes.held_bytes <= HELD_BYTES_ALL / 2, "{}", lanes.held_bytes);
+    for id in 0..WEBHOOKS {
+        lanes.recorded(WebhookId(id), DeliveryId(id * 20), None, Answered::Yes, at(1));
+    }
+    assert_eq!(steps(&mut lanes, at(2)), (0, 0));
+    let (started, asked) = steps(&mut lanes, at(HOUR));
+    assert_eq!(started + asked, WEBHOOKS as usize, "{started} start, {asked} are read");
+    assert!(asked > 0);
+}
+
+/// How many start now, and of how many the store is asked for more.
+fn steps(lanes: &mut Lanes, now: Moment) -> (usize, usize) {
+    let (mut started, mut asked) = (0, 0);
+    loop {
+        match lanes.next(now) {
+            Step::Start { .. } => started += 1,
+            Step::Fetch { .. } | Step::FetchOne { .. } => asked += 1,
+            Step::Wait(_) => return (started, asked),
+        }
+    }
 }
 
 #[test]

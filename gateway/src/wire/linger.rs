@@ -29,18 +29,31 @@ const LINGER_BYTES_MAX: usize = 16 << 20;
 /// What is read at a time, to be thrown away.
 const READ_BYTES: usize = 16 << 10;
 
+/// An HTTP/2 client that has read our goodbye sends no more than what was on its way: the word
+/// that it has room, and answers to PINGs. A round trip around the world is over by then.
+const GOODBYE_TIME_MAX: Duration = Duration::from_millis(500);
+
 /// A close that waits for the client to stop sending.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Linger {
+    /// How long.
+    time_max: Duration,
     /// Until when; nothing before our side is closed.
     until: Option<Pin<Box<Sleep>>>,
     taken: usize,
 }
 
+impl Linger {
+    /// The close of a connection that has been said goodbye to.
+    pub(super) fn briefly() -> Self {
+        Self { time_max: GOODBYE_TIME_MAX, until: None, taken: 0 }
+    }
+}
+
 impl Connection {
     /// Says that a body was left unread, and that the connection closes.
     pub fn leaves_body(&self) {
-        self.said().linger = Some(Linger::default());
+        self.said().linger = Some(Linger { time_max: LINGER_TIME_MAX, ..Linger::briefly() });
     }
 
     /// Closes our side, and reads away what is still coming where that is due.
@@ -61,7 +74,7 @@ impl Connection {
         if linger.until.is_none() {
             ready!(self.poll_end(cx))?;
         }
-        let sleep = || Box::pin(tokio::time::sleep(LINGER_TIME_MAX));
+        let sleep = || Box::pin(tokio::time::sleep(linger.time_max));
         let until = linger.until.get_or_insert_with(sleep);
         while linger.taken <= LINGER_BYTES_MAX && until.as_mut().poll(cx).is_pending() {
             let mut bytes = [MaybeUninit::uninit(); READ_BYTES];
