@@ -336,6 +336,7 @@ fn print(text: &str) -> u8 {
 }
 
 fn fail(code: u8, text: &str) -> u8 {
-    let _ = writeln!(io::stderr(), "{text}");
+    // One write, so that two processes of one terminal keep to lines of their own.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
     code
 }
