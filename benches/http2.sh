@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# HTTP/2 against HTTP/1.1 over TLS, through the gateway and through nginx: interleaved, by h2load.
+# HTTP/2 against HTTP/1.1 over TLS, through the gateway, nginx and HAProxy, one worker
+# each: interleaved, by h2load.
 # usage: http2.sh GATEWAY [ROUNDS]
 set -euo pipefail
 gateway=$1 rounds=${2:-5} home=$(mktemp -d)
@@ -8,7 +9,7 @@ cd "$home"
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem \
     -out certificate.pem -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost 2>/dev/null
 port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-back=$(port) front=$(port) ours=$(port)
+back=$(port) front=$(port) theirs=$(port) ours=$(port)
 cat > nginx.conf <<N
 pid $home/nginx.pid; error_log $home/error.log; daemon off; worker_processes 1; user root;
 events { worker_connections 4096; }
@@ -52,7 +53,22 @@ upstream = "control"
 N
 printf '[organisations.org_a]\n[workspaces.ws_a]\norganisation = "org_a"\n' > directory.toml
 "$gateway" check --config gateway.toml > check.log 2>&1 || { cat check.log >&2; exit 1; }
+cat certificate.pem key.pem > both.pem
+cat > haproxy.cfg <<N
+global
+  nbthread 1
+  maxconn 4096
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 30s
+  timeout server 30s
+listen front
+  bind 127.0.0.1:$theirs ssl crt $home/both.pem alpn h2,http/1.1
+  server back 127.0.0.1:$back
+N
 nginx -c "$home/nginx.conf" 2>/dev/null &
+haproxy -f haproxy.cfg > haproxy.log 2>&1 &
 "$gateway" run --config gateway.toml > out.log 2> err.log &
 sleep 1.5
 load() { # PORT FLAGS
@@ -65,5 +81,6 @@ load() { # PORT FLAGS
 for round in $(seq "$rounds"); do
     echo "round $round" \
         "weir-h2 $(load "$ours" -m10) weir-h1 $(load "$ours" --h1)" \
-        "nginx-h2 $(load "$front" -m10) nginx-h1 $(load "$front" --h1)"
+        "nginx-h2 $(load "$front" -m10) nginx-h1 $(load "$front" --h1)" \
+        "haproxy-h2 $(load "$theirs" -m10) haproxy-h1 $(load "$theirs" --h1)"
 done
