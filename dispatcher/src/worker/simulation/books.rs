@@ -84,7 +84,10 @@ pub(super) struct Delivery {
     pub(super) state: Option<DeliveryState>,
     pub(super) ended_at: UnixTime,
     pub(super) due: UnixTime,
+    /// When that is, as the clock stood when it was last known to be read.
     pub(super) due_tick: Tick,
+    /// The first that it may start: with any clock since then it may have been read once more.
+    pub(super) soonest: Tick,
     /// For a fault of ours it may wait for so long.
     pub(super) put_off: Tick,
     pub(super) step: usize,
@@ -98,6 +101,15 @@ pub(super) struct Delivery {
     pub(super) drained: Option<UnixTime>,
     /// It began anew by its owner's wish: it has left the order of creation.
     pub(super) redelivered: bool,
+}
+
+impl Delivery {
+    /// It is due then, as is known now.
+    pub(super) fn waits_until(&mut self, due: UnixTime, now: Moment) {
+        self.due = due;
+        self.due_tick = now.tick_at(due);
+        self.soonest = self.due_tick;
+    }
 }
 
 /// What came about, to see that a world had something to it.
@@ -253,7 +265,18 @@ impl Books {
         }
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {
-                delivery.due_tick = now.tick_at(delivery.due);
+                delivery.waits_until(delivery.due, now);
+            }
+        }
+    }
+
+    /// The wall clock was set. The worker keeps the ticks of what it holds, and may read any of it
+    /// from disk again at any time: a webhook that is changed is read anew.
+    pub(super) fn clock_was_set(&mut self, now: Moment) {
+        (self.clock_set, self.set_at) = (true, now.tick);
+        for (_, id) in &self.open {
+            if let Some(delivery) = self.deliveries.get_mut(id) {
+                delivery.soonest = delivery.soonest.min(now.tick_at(delivery.due));
             }
         }
     }
@@ -288,7 +311,7 @@ impl Books {
         let Some(delivery) = self.deliveries.get_mut(&id) else { return };
         self.open.insert((delivery.hook, id));
         delivery.state = Some(DeliveryState::Waiting);
-        (delivery.due, delivery.due_tick) = (due, now.tick_at(due));
+        delivery.waits_until(due, now);
         (delivery.step, delivery.first) = (0, None);
         delivery.paused_before = Duration::ZERO;
         (delivery.taken, delivery.redelivered) = (false, true);
@@ -313,7 +336,7 @@ impl Books {
             } else if delivery.step > 0 {
                 delivery.step = 0;
                 delivery.due = delivery.created_at;
-                delivery.due_tick = Tick(0);
+                (delivery.due_tick, delivery.soonest) = (Tick(0), Tick(0));
             }
         }
     }

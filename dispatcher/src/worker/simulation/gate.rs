@@ -30,7 +30,7 @@ impl Books {
         if delivery.flight.is_some() {
             violated("once", format!("{id:?} is under way twice"));
         }
-        if now.tick < delivery.due_tick && now.unix < delivery.due {
+        if now.tick < delivery.soonest && now.unix < delivery.due {
             let early = delivery.due.since(now.unix);
             violated("schedule", format!("{id:?} starts {early:?} before it is due"));
         }

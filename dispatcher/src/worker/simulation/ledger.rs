@@ -153,8 +153,8 @@ impl Books {
             }
         }
         delivery.state = Some(written.state);
-        (delivery.due, delivery.step) = (written.due, written.step);
-        (delivery.due_tick, delivery.put_off) = (now.tick_at(written.due), Default::default());
+        delivery.waits_until(written.due, now);
+        (delivery.step, delivery.put_off) = (written.step, Default::default());
         delivery.ended_at = written.ended_at.unwrap_or_default();
         if hook.probe == Some(id) {
             match written.state {

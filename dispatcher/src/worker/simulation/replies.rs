@@ -137,6 +137,7 @@ impl Books {
             ended_at: UnixTime(0),
             due: created_at,
             due_tick: now.tick_at(created_at),
+            soonest: now.tick_at(created_at),
             put_off: Tick(0),
             step: 0,
             first: None,

@@ -168,8 +168,7 @@ impl World {
 
     pub(super) fn set_clock(&mut self, unix: UnixTime) {
         self.machine.clock.set(unix);
-        self.books.clock_set = true;
-        self.books.set_at = self.now().tick;
+        self.books.clock_was_set(self.now());
     }
 
     /// Lets everything come to rest, or the process be killed on the way.
