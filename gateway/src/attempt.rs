@@ -5,6 +5,9 @@
 //! 1. A request that may have been carried out is sent again only where its method allows that
 //!    (RFC 9110, 9.2.2), never once its answer has begun, and only with its whole body.
 //! 2. A connection that was kept and found closed is nobody's failure.
+//! 3. A kept connection that its server ends in order uses up none of the tries that are set: the
+//!    next may be one of those that end too. What it did not take is sent again all the same, up
+//!    to `TRIES_MAX` times.
 //!
 //! # Not here
 //!
@@ -69,6 +72,18 @@ pub fn may_repeat(error: &Error, facts: Facts) -> bool {
         Done::Failed => false,
     };
     allowed && facts.replayable && !facts.begun && *error.esource() == ErrorSource::Upstream
+}
+
+/// How many tries a request has after an error, of those that are `set`. A server that refuses
+/// streams is not tried more often than that, since it may have too much to do.
+#[must_use]
+pub fn tries_after(error: &Error, facts: Facts, set: usize) -> usize {
+    let is_orderly = error.root_cause().downcast_ref::<h2::Error>().is_some_and(|cause| {
+        cause.is_go_away() && cause.is_remote() && cause.reason() == Some(h2::Reason::NO_ERROR)
+    });
+    let is_kept = facts.reused && done(error, facts.reused) == Done::Nothing;
+    // One try that is set means that nothing is sent again.
+    if is_orderly && is_kept && set > 1 { TRIES_MAX } else { set }
 }
 
 /// Whether an error is the server's fault. One that waits for a client that is slow with its body
@@ -193,6 +208,8 @@ fn refusal_of(error: &Error) -> Option<Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     const SAFE: Facts =
@@ -211,6 +228,41 @@ mod tests {
         assert!(!may_repeat(&refused, Facts { replayable: false, ..SAFE }));
         assert!(!may_repeat(&refused, Facts { begun: true, ..SAFE }));
         assert!(!is_fault(&refused, SAFE));
+    }
+
+    /// What h2 says of a request on a connection that its peer ended without taking it.
+    async fn gone(reason: h2::Reason) -> h2::Error {
+        let (near, mut far) = tokio::io::duplex(1024);
+        let (mut sender, connection) = h2::client::handshake(near).await.unwrap();
+        let request = http::Request::get("http://control.test/").body(()).unwrap();
+        let (answer, _) = sender.send_request(request, true).unwrap();
+        // SETTINGS without any, then GOAWAY with 0 as the last stream that was taken.
+        far.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+        far.write_all(&[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]).await.unwrap();
+        far.write_all(&u32::from(reason).to_be_bytes()).await.unwrap();
+        let (_, answer) = tokio::join!(connection, answer);
+        answer.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn only_a_kept_connection_that_ends_in_order_uses_up_no_try() {
+        let refused = |cause: h2::Error, retry: bool| {
+            let mut error = Error::because(ErrorType::H2Error, "", cause).into_up();
+            error.retry = retry.into();
+            error
+        };
+        let ended = refused(gone(h2::Reason::NO_ERROR).await, true);
+        assert_eq!(tries_after(&ended, SAFE, 3), TRIES_MAX);
+        assert_eq!(tries_after(&ended, Facts { reused: false, ..SAFE }, 3), 3);
+        assert_eq!(tries_after(&ended, SAFE, 1), 1);
+        let unsure = refused(gone(h2::Reason::NO_ERROR).await, false);
+        assert_eq!(tries_after(&unsure, SAFE, 3), 3);
+        let angry = refused(gone(h2::Reason::ENHANCE_YOUR_CALM).await, true);
+        assert_eq!(tries_after(&angry, SAFE, 3), 3);
+        let busy = refused(h2::Reason::REFUSED_STREAM.into(), true);
+        assert_eq!(tries_after(&busy, SAFE, 3), 3);
+        let closed = error(ErrorType::ConnectionClosed, RetryType::ReusedOnly);
+        assert_eq!(tries_after(&closed, SAFE, 3), 3);
     }
 
     #[test]

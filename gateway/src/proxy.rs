@@ -213,8 +213,8 @@ impl ProxyHttp for Proxy {
             whole: session.as_mut().is_body_done(),
             begun: exchange.answered,
         };
-        let again =
-            attempt::may_repeat(&error, facts) && exchange.tried.len() < attempt::tries(exchange);
+        let tries = attempt::tries_after(&error, facts, attempt::tries(exchange));
+        let again = attempt::may_repeat(&error, facts) && exchange.tried.len() < tries;
         let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent);
         if attempt::is_fault(&error, facts) || (silent && !exchange.answered) {
             attempt::failed(&self.parts, exchange);
