@@ -134,7 +134,7 @@ fn a_client_that_is_slow_with_its_body_makes_no_server_rest() {
     for lines in ["", "Upgrade: a\r\nConnection: upgrade\r\n"].repeat(4) {
         let mut client = world.client();
         let head = format!("POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\n{lines}");
-        client.send(&format!("{head}Content-Length: 9\r\n\r\nhalf"));
+        client.send(format!("{head}Content-Length: 9\r\n\r\nhalf"));
         client.read().expect_problem(504);
     }
     for server in &servers {
