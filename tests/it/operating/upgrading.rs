@@ -110,7 +110,10 @@ fn the_admin_listener_follows_and_an_old_connection_to_it_says_so() {
     old.get("/readyz").expect(200);
     older.get("/readyz").expect(200);
     world.gateway.upgrade();
-    old.get("/readyz").expect(503);
+    // The new process may say that it serves a moment before the old one knows.
+    wait::until("the old process to be out of service", || {
+        (old.get("/readyz").status == 503).then_some(())
+    });
     assert_eq!(older.get("/limits/workspace/ws_acme").expect_problem(503)["status"], 503);
     world.gateway.ask(&Request::get("/readyz")).expect(200);
     world.gateway.ask(&Request::get("/livez")).expect(200);
