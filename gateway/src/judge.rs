@@ -91,8 +91,8 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
     let names = claims.map(|claims| (caller::claimed(way.names, claims), claims));
     let known = match names {
         Ok((names, claims)) => {
-            let asked = Sought { address, now: exchange.began.tick };
-            let known = look_up(parts, &force, &way, &names, claims, asked).await;
+            let now = exchange.began.tick;
+            let known = look_up(parts, &force, &way, &names, claims, address, now).await;
             known.map(|known| (names, known))
         }
         Err(refusal) => Err(refusal),
@@ -123,12 +123,6 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
     }
 }
 
-/// On whose behalf the directory is asked, and when.
-struct Sought {
-    address: IpAddr,
-    now: Tick,
-}
-
 /// What the directory says of those whom a request names, where it is one that is asked; a
 /// refusal where its token does not reach them. Where nobody is to be charged whom it could know,
 /// nobody waits for it.
@@ -138,7 +132,8 @@ async fn look_up(
     way: &Way<'_>,
     names: &Names<'_>,
     claims: Option<&caller::Claims>,
-    Sought { address, now }: Sought,
+    address: IpAddr,
+    now: Tick,
 ) -> Result<Option<Known>, Refusal> {
     let rules = &force.rules;
     let Some(lookups) = &force.lookups else {

@@ -113,10 +113,6 @@ impl Reply {
         if !self.at_once && !waits {
             body::drain(&mut session.downstream_session).await;
         }
-        self.write_by_http2(session, with_body).await
-    }
-
-    async fn write_by_http2(self, session: &mut Session, with_body: bool) -> Result<()> {
         let mut head = ResponseHeader::build(self.status, Some(16))?;
         if let Some(length) = self.length() {
             head.insert_header(header::CONTENT_LENGTH, length)?;

@@ -54,7 +54,7 @@ use crate::refuse::Refusal;
 /// A connection.
 pub struct Connection {
     socket: Socket,
-    /// HTTP/2 frames many requests into one stream of bytes: Pingora's own bounds apply there.
+    /// HTTP/2 frames many requests into one stream of bytes: `http2` has the bounds of that.
     is_http2: bool,
     /// A byte of the next request that a probe has met.
     met: Option<u8>,
