@@ -14,7 +14,6 @@
 //! Where tokens and keys come from, for how long a verdict is kept, whom a claim lets in.
 
 mod claims;
-mod json;
 mod jws;
 mod keys;
 

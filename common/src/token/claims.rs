@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::{Flaw, json};
+use super::Flaw;
 use crate::ids::is_identifier;
+use crate::json;
 use crate::time::{UnixTime, micros};
 
 /// Names that one claim may hold: a token of 8 KiB has room for more only where they are short.
@@ -21,7 +22,7 @@ impl Claims {
     /// Reads them; nothing where they are no object, or say something twice.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
-        json::object(bytes).map(Self)
+        json::object(bytes).ok().map(Self)
     }
 
     /// Whether a claim is there and `true`.

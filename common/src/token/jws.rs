@@ -6,7 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
-use super::{Algorithm, Flaw, TOKEN_BYTES_MAX, json};
+use super::{Algorithm, Flaw, TOKEN_BYTES_MAX};
+use crate::json;
 
 /// What `typ` may be where it is there: a token of another type is meant for something else.
 const TYPES: [&str; 4] = ["jwt", "at+jwt", "application/jwt", "application/at+jwt"];
@@ -33,7 +34,7 @@ impl<'t> Jws<'t> {
         }
         let (signed, signature) = token.rsplit_once('.').ok_or(Flaw::Malformed)?;
         let (header, payload) = signed.split_once('.').ok_or(Flaw::Malformed)?;
-        let header = json::object(&decoded(header)?).ok_or(Flaw::Malformed)?;
+        let header = json::object(&decoded(header)?).map_err(|_| Flaw::Malformed)?;
         // No extension is understood here, so none may be critical (RFC 7515, 4.1.11).
         if header.contains_key("crit") {
             return Err(Flaw::Malformed);

@@ -22,7 +22,8 @@ use ring::signature::{
 use serde_json::{Map, Value};
 
 use super::jws::Jws;
-use super::{Algorithm, Flaw, json};
+use super::{Algorithm, Flaw};
+use crate::json;
 
 /// Who rotates keys has two or three.
 pub const KEYS_MAX: usize = 100;
@@ -84,7 +85,7 @@ impl KeySet {
     ///
     /// Where there is no key in it that tokens could be verified with.
     pub fn read(bytes: &[u8]) -> Result<Self, Unusable> {
-        let set = json::object(bytes).ok_or(Unusable::Malformed)?;
+        let set = json::object(bytes).map_err(|_| Unusable::Malformed)?;
         let keys = set.get("keys").and_then(Value::as_array).ok_or(Unusable::Malformed)?;
         if keys.len() > KEYS_MAX {
             return Err(Unusable::TooMany);

@@ -2,13 +2,15 @@
 //!
 //! The entries are those of the directory file, as JSON. Members that nobody here knows are left
 //! alone, so that a directory can say more to others; what is known has its type, and `null` is
-//! the same as not said. Every mistake of an answer is reported at once.
+//! the same as not said. A member that stands twice could be read in two ways, and is in none.
+//! Every mistake of an answer is reported at once.
 //!
 //! Not here: whether its plan and its limits are those of the settings (`rules::check`).
 
 use serde_json::{Map, Value};
 use weir_common::directory::{Instance, Organisation, Values, Workspace};
 use weir_common::ids::is_identifier;
+use weir_common::json;
 use weir_common::reader::{At, Document};
 use weir_common::{bucket, rolling};
 
@@ -76,11 +78,7 @@ impl Kind {
 
 /// Reads an answer, or says everything that is wrong with it.
 pub fn read(kind: Kind, body: &[u8]) -> Result<Raw, String> {
-    let value: Value =
-        serde_json::from_slice(body).map_err(|why| format!("the answer is not JSON: {why}"))?;
-    let Value::Object(members) = value else {
-        return Err("the answer is not an object".to_owned());
-    };
+    let members = json::object(body).map_err(|why| format!("the answer is {why}"))?;
     let document = Document::new("", "");
     let members = Members { members: &members, document: &document };
     let raw = match kind {
@@ -242,6 +240,13 @@ mod tests {
         let kind = Kind::Workspace;
         for body in ["", "[]", "\"x\"", "{", "{}x", "null", "\u{feff}{}"] {
             check(kind, body, &["the answer is not"]);
+        }
+        for body in [
+            r#"{"plan": "free", "plan": "pro"}"#,
+            r#"{"limits": {"a": {"requests": 1, "requests": 9}}}"#,
+            r#"{"others": {"x": 1, "x": 2}}"#,
+        ] {
+            check(kind, body, &["a member stands twice"]);
         }
         check(
             kind,

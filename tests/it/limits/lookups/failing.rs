@@ -105,6 +105,7 @@ fn an_answer_that_cannot_be_used_is_refused_reported_once_and_counted() {
     let asked = Asked::with("timeout = \"10s\"");
     for (at, (answer, word)) in [
         (Answer::ok("[]"), "not an object"),
+        (Answer::ok(r#"{"plan": "free", "plan": "pro"}"#), "stands twice"),
         (Answer::ok(r#"{"plan": 7}"#), "plan must be text"),
         (Answer::ok(r#"{"plan": "gold"}"#), "unknown plan `gold`"),
         (Answer::ok(r#"{"limits": {"wrkspace": {"requests": 1}}}"#), "unknown limit `wrkspace`"),
@@ -128,9 +129,9 @@ fn an_answer_that_cannot_be_used_is_refused_reported_once_and_counted() {
         let lines = asked.world.gateway.log().json();
         assert_eq!(lines.iter().filter(|line| about(line)).count(), 1);
     }
-    assert_eq!(asked.metric("weir_gateway_directory_questions_total{outcome=\"invalid\"}"), 6.0);
+    assert_eq!(asked.metric("weir_gateway_directory_questions_total{outcome=\"invalid\"}"), 7.0);
     assert_eq!(asked.metric("weir_gateway_directory_questions_total{outcome=\"failed\"}"), 2.0);
-    assert_eq!(asked.metric("weir_gateway_directory_unusable_total"), 8.0);
+    assert_eq!(asked.metric("weir_gateway_directory_unusable_total"), 9.0);
     assert_eq!(asked.world.control.requests().len(), 0);
 }
 

@@ -1,18 +1,31 @@
 //! Reads JSON that two readers could not read differently: no member stands twice.
 //!
-//! Not here: what the members mean (`token::claims`, `token::keys`).
+//! What the first of two says and what the second says are two answers to whoever asks, and which
+//! of them counts differs from library to library.
+//!
+//! Not here: what the members mean (`token`, and whoever asks a server for an object).
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// The object that `bytes` are; nothing where they are no object, or a member of any object in
-/// it stands twice.
-pub(super) fn object(bytes: &[u8]) -> Option<Map<String, Value>> {
-    match serde_json::from_slice(bytes) {
-        Ok(Once(Value::Object(object))) => Some(object),
-        _ => None,
+/// What bytes are that are no object; after `it is`.
+#[derive(Debug, thiserror::Error)]
+pub enum NoObject {
+    /// It is no JSON, or a member of any object in it stands twice.
+    #[error("not JSON with one meaning: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    /// It is other JSON.
+    #[error("not an object")]
+    Other,
+}
+
+/// The object that `bytes` are.
+pub fn object(bytes: &[u8]) -> Result<Map<String, Value>, NoObject> {
+    match serde_json::from_slice(bytes)? {
+        Once(Value::Object(object)) => Ok(object),
+        Once(_) => Err(NoObject::Other),
     }
 }
 
@@ -103,8 +116,8 @@ mod tests {
             r#"{"a":1e999}"#,
             &format!("{{\"a\":{}{}}}", "[".repeat(500), "]".repeat(500)),
         ] {
-            assert!(object(text.as_bytes()).is_none(), "{text}");
+            assert!(object(text.as_bytes()).is_err(), "{text}");
         }
-        assert!(object(b"{\"a\":\"\xff\"}").is_none());
+        assert!(object(b"{\"a\":\"\xff\"}").is_err());
     }
 }
