@@ -11,6 +11,10 @@ use serde_json::{Map, Value};
 
 use crate::time::Clock;
 
+/// Libraries that are not listened to: Pingora tells whole heads, tokens and all, and rustls a line
+/// for each handshake of a stranger who asks for an address as a name.
+const SILENT: [&str; 2] = ["pingora", "rustls"];
+
 static LOG: OnceLock<JsonLines> = OnceLock::new();
 
 /// Installs the log for the whole process. A second call changes the level alone.
@@ -52,8 +56,9 @@ impl JsonLines {
 
 impl Log for JsonLines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // Pingora tells whole heads, tokens and all; what matters of it we say ourselves.
-        !metadata.target().starts_with("pingora") && metadata.level() <= log::max_level()
+        // What matters of these we say ourselves.
+        let is_silent = SILENT.iter().any(|library| metadata.target().starts_with(library));
+        !is_silent && metadata.level() <= log::max_level()
     }
 
     fn log(&self, record: &Record<'_>) {
@@ -74,6 +79,20 @@ impl Log for JsonLines {
 mod tests {
     use super::*;
     use crate::time::UnixTime;
+
+    #[test]
+    fn libraries_that_say_what_strangers_make_them_say_are_not_listened_to() {
+        let log = JsonLines { clock: Clock::manual(UnixTime(0)) };
+        log::set_max_level(LevelFilter::Info);
+        for (target, heard) in [
+            ("pingora_proxy::proxy_h1", false),
+            ("rustls::msgs::handshake", false),
+            ("reqwest::connect", true),
+        ] {
+            let metadata = Metadata::builder().target(target).level(Level::Warn).build();
+            assert_eq!(log.enabled(&metadata), heard, "{target}");
+        }
+    }
 
     #[test]
     fn an_event_is_one_line_of_json_with_its_fields_named() {
