@@ -146,9 +146,10 @@ impl Command {
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-gateway: {error}")),
             },
             Action::Check(from) => match from.config().load(Seed::new([0; 16])) {
-                Ok((_, origin)) => {
-                    for expired in origin.tls.expired(Clock::system().now().unix) {
-                        let _ = writeln!(io::stderr(), "warning: {expired}");
+                Ok((rules, origin)) => {
+                    let expired = origin.tls.expired(Clock::system().now().unix);
+                    for warning in rules.settings.warnings().iter().chain(&expired) {
+                        let _ = writeln!(io::stderr(), "warning: {warning}");
                     }
                     print(&format!("{}: no problems", from.config().name()))
                 }

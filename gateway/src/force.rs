@@ -253,7 +253,7 @@ impl Force {
         lookups.find(&self.rules, names, true, &operator).await.map(Some)
     }
 
-    /// What the new settings change that only a restart can.
+    /// What the new settings change that only another process can: a restart, or an upgrade.
     #[must_use]
     pub fn needs_restart(&self, new: &Settings) -> Vec<&'static str> {
         let (old, new) = (&self.rules.settings, new);

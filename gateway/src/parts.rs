@@ -168,7 +168,7 @@ impl Parts {
                 file: self.config.name(),
                 line: 1,
                 column: 1,
-                message: format!("`{what}` changes only with a restart"),
+                message: format!("`{what}` changes only with a restart or an upgrade (SIGUSR2)"),
             };
             return Reload::Refused(restart.iter().map(mistake).collect());
         }
@@ -188,7 +188,12 @@ impl Parts {
     /// Notes when the configuration in force was put there.
     pub fn mark_applied(&self) {
         let now = self.clock.now().unix;
-        for expired in self.force.load().origin.tls.expired(now) {
+        let force = self.force.load();
+        for warning in force.rules.settings.warnings() {
+            let fields = [("detail", json!(warning))];
+            logging::event(log::Level::Warn, "a setting lets in more than it should", &fields);
+        }
+        for expired in force.origin.tls.expired(now) {
             let fields = [("detail", json!(expired))];
             logging::event(log::Level::Warn, "a certificate has expired", &fields);
         }

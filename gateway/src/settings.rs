@@ -55,6 +55,31 @@ pub struct Settings {
     pub routes: Vec<Route>,
 }
 
+impl Settings {
+    /// A sentence for each setting that means what nobody is likely to mean.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let everybody = |networks: &[IpNet]| networks.iter().any(|net| net.prefix_len() == 0);
+        let Server { trusted_proxies, proxy_protocol_from, .. } = &self.server;
+        let mut warnings = Vec::new();
+        if everybody(trusted_proxies) {
+            warnings.push(
+                "server.trusted_proxies is every network there is: any client may write another's \
+                 address into X-Forwarded-For, and have as many connections as it likes"
+                    .to_owned(),
+            );
+        }
+        if everybody(proxy_protocol_from) {
+            warnings.push(
+                "server.proxy_protocol_from is every network there is: whoever can connect says \
+                 itself which address it has"
+                    .to_owned(),
+            );
+        }
+        warnings
+    }
+}
+
 /// `[server]`: what a reload cannot change, and the deadlines, which it can.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {

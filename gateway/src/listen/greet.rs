@@ -72,7 +72,7 @@ pub(super) async fn greet(
     }
     let Some(https) = https else { return Ok(Greeted { socket: Wire::Plain(socket), peer, seat }) };
     let config = parts.force.load().origin.tls.config(https).cloned();
-    // A listener's entries are there for as long as it is: only a restart takes one away.
+    // A listener's entries are there for as long as it is: only another process has others.
     let config = config.ok_or(Failed::Handshake("other"))?;
     let stream = tls::shake(config, socket).await.map_err(Failed::Handshake)?;
     Ok(Greeted { socket: Wire::Tls(Box::new(stream)), peer, seat })

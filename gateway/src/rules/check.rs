@@ -210,6 +210,9 @@ impl Checker<'_> {
                     format!("limit `{}` is not by address, as unknown_limits must be", name.value);
                 self.document.fault(name.at, text);
             }
+            if found.contains(&index) {
+                self.document.fault(name.at, format!("limit `{}` stands twice", name.value));
+            }
             found.push(index);
         }
         let most = routes.iter().map(|route| route.limits.len()).max().unwrap_or_default();
@@ -238,8 +241,9 @@ impl Checker<'_> {
                     );
                     self.document.fault(host.at, text);
                 } else if !hosts.add(&host.value, index, None) {
-                    self.document
-                        .fault(host.at, format!("`{}` belongs to another plane", host.value));
+                    let own = plane.hosts.iter().filter(|own| own.value == host.value).count() > 1;
+                    let why = if own { "stands twice" } else { "belongs to another plane" };
+                    self.document.fault(host.at, format!("`{}` {why}", host.value));
                 }
             }
         }
@@ -536,14 +540,20 @@ mod tests {
         let with = |limits: &str| {
             let settings = SHIPPED.replace(shipped, "unknown = \"by_address\"");
             let line = settings.lines().find(|line| line.starts_with("unknown_limits")).unwrap();
-            settings.replace(line, &format!("unknown_limits = [\"{limits}\"]"))
+            settings.replace(line, &format!("unknown_limits = [{limits}]"))
         };
-        let document = Document::new("g", &with("workspace"));
-        let nothing = Document::new("d", "");
-        let settings = settings::read(&document).made;
-        let _ = check(settings, &document, &Directory::default(), &nothing, Seed::new([0; 16]));
-        let found: Vec<String> = document.mistakes().into_iter().map(|m| m.message).collect();
-        assert_eq!(found, ["limit `workspace` is not by address, as unknown_limits must be"]);
+        for (limits, mistake) in [
+            ("\"workspace\"", "limit `workspace` is not by address, as unknown_limits must be"),
+            // It would be charged twice for each request.
+            ("\"address\", \"address\"", "limit `address` stands twice"),
+        ] {
+            let document = Document::new("g", &with(limits));
+            let nothing = Document::new("d", "");
+            let settings = settings::read(&document).made;
+            let _ = check(settings, &document, &Directory::default(), &nothing, Seed::new([0; 16]));
+            let found: Vec<String> = document.mistakes().into_iter().map(|m| m.message).collect();
+            assert_eq!(found, [mistake]);
+        }
     }
 
     #[test]

@@ -198,20 +198,20 @@ fn tls(table: &mut Table<'_>) -> Option<Tls> {
 
 fn ejection(table: &mut Table<'_>) -> Ejection {
     let seconds = Duration::from_secs;
+    let often = "Failed requests in a row after which a server rests; 0: it never does.";
+    let failures = small(table.number_or("failures", 0..=1_000, 5, often));
+    let pause = table.span_or("pause", WAIT, seconds(5), "How long, the first time; then twice.");
+    let longest = "How long at most; `pause`, where that is longer and this is not given.";
+    let pause_max = table.span_or("pause_max", WAIT, seconds(60).max(pause), longest);
+    if pause > pause_max {
+        table.fault("`pause` is longer than `pause_max`: raise the one, or lower the other");
+    }
+    let said = "Whether its own answers 502, 503 and 504 are failures.";
     Ejection {
-        failures: small(table.number_or(
-            "failures",
-            0..=1_000,
-            5,
-            "Failed requests in a row after which a server rests; 0: it never does.",
-        )),
-        pause: table.span_or("pause", WAIT, seconds(5), "How long, the first time; then twice."),
-        pause_max: table.span_or("pause_max", WAIT, seconds(60), "How long at most."),
-        gateway_errors: table.flag(
-            "gateway_errors",
-            true,
-            "Whether its own answers 502, 503 and 504 are failures.",
-        ),
+        failures,
+        pause,
+        pause_max,
+        gateway_errors: table.flag("gateway_errors", true, said),
     }
 }
 

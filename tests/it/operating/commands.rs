@@ -1,16 +1,39 @@
 //! The command line: what it answers, where it writes, and with which code it exits.
 
 use serde_json::Value;
+use weir_tests::config::{Config, DIRECTORY};
 use weir_tests::folder::Folder;
-use weir_tests::gateway::{CONFIG, run};
+use weir_tests::gateway::{CONFIG, Gateway, run};
 use weir_tests::process::Finished;
 use weir_tests::world::World;
 
-use super::folder;
+use super::{folder, folder_of};
 
 #[test]
 fn a_good_file_is_found_good() {
     run(&folder(), &["check", "--config", CONFIG]).expect(0);
+}
+
+#[test]
+fn a_setting_that_believes_everybody_is_warned_of_and_taken() {
+    for (key, network) in [
+        ("trusted_proxies", "0.0.0.0/0"),
+        ("trusted_proxies", "::/0"),
+        ("proxy_protocol_from", "0.0.0.0/0"),
+    ] {
+        let line = format!("{key} = [\"10.0.0.0/8\", \"{network}\"]");
+        let config = Config::default().with("[server]", &line);
+        let checked = run(&folder_of(&config, DIRECTORY), &["check", "--config", CONFIG]);
+        let said = checked.expect(0).said();
+        assert!(said.contains("warning: ") && said.contains(key), "{said}");
+        let gateway = Gateway::start(&config.to_string(), DIRECTORY);
+        gateway.log().wait("the warning", |line| {
+            line["level"] == "warn"
+                && line["detail"].as_str().is_some_and(|text| text.contains(key))
+        });
+    }
+    let said = run(&folder(), &["check", "--config", CONFIG]).expect(0).said();
+    assert!(!said.contains("warning"), "{said}");
 }
 
 #[test]

@@ -9,9 +9,12 @@ use crate::settings::{self, Verify};
 impl Checker<'_> {
     pub(super) fn identity(&self) {
         let identity = &self.settings.identity;
-        for plane in &identity.planes {
+        for (nth, plane) in identity.planes.iter().enumerate() {
             let known = names(&self.settings.planes, |(name, _)| &name.value);
             let _ = lookup(self.document, plane, "plane", known);
+            if identity.planes.iter().take(nth).any(|earlier| earlier.value == plane.value) {
+                self.document.fault(plane.at, format!("plane `{}` stands twice", plane.value));
+            }
         }
         match &identity.verify {
             Verify::Nothing => {
@@ -105,6 +108,7 @@ mod tests {
         check("[\"api\"]", "[]", "`audience` is empty");
         check("jwt.issuer", "workspace_claim = \"\"\njwt.issuer", "an empty name");
         check("jwt.issuer", "organisation_claim = \"\"\njwt.issuer", "an empty name");
+        check("[\"control\"]", "[\"control\", \"control\"]", "plane `control` stands twice");
         check("[\"control\"]", "[\"contrl\"]", "unknown plane `contrl`; did you mean `control`?");
         check("verify = \"jwt\"", "verify = \"none\"", "no plane needs a token");
         check(
