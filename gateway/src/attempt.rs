@@ -16,7 +16,7 @@
 
 use http::StatusCode;
 use log::Level;
-use pingora_core::{Error, ErrorSource, ErrorType, RetryType};
+use pingora_core::{Error, ErrorSource, ErrorType, Result, RetryType};
 use serde_json::json;
 use weir_common::logging;
 
@@ -25,6 +25,10 @@ use crate::judge;
 use crate::parts::Parts;
 use crate::refuse::Refusal;
 use crate::upstream::passive::Change;
+
+/// Interim answers (1xx) to one request, at most: each begins the wait for the answer anew. One who
+/// says twice a minute that the work goes on (102) may work for an hour and a half.
+const INTERIMS_MAX: u32 = 200;
 
 /// What is known of a request whose answer did not come.
 #[derive(Clone, Copy, Debug)]
@@ -127,6 +131,22 @@ pub fn answered(parts: &Parts, exchange: &mut Exchange, status: StatusCode) {
         let change = upstream.went_well(server);
         tell(parts, exchange, change);
     }
+}
+
+/// Whether an answer is followed by another: 1xx, but for the 101 that ends HTTP.
+#[must_use]
+pub fn is_interim(status: StatusCode) -> bool {
+    status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
+}
+
+/// Takes note of an interim answer, after which its server must still answer.
+pub fn interim(exchange: &mut Exchange) -> Result<()> {
+    exchange.interims += 1;
+    if exchange.interims > INTERIMS_MAX {
+        let error = Error::explain(ErrorType::InvalidHTTPHeader, "interim answers without end");
+        return Err(error.into_up());
+    }
+    Ok(())
 }
 
 /// Takes note that the request is over.

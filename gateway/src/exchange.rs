@@ -65,6 +65,8 @@ pub struct Exchange {
     pub failed: bool,
     /// Whether that one has begun to answer.
     pub answered: bool,
+    /// How many interim answers (1xx) there have been.
+    pub interims: u32,
     /// A body that was held back, and the session behind it.
     pub held: Option<Replayed>,
     /// How long the body of an answer of our own is, where Pingora did not write it.
@@ -157,6 +159,7 @@ impl Exchange {
             server: None,
             failed: false,
             answered: false,
+            interims: 0,
             held: None,
             answered_bytes: 0,
             unconnected: false,

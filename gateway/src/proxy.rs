@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{StatusCode, Version, header};
+use http::{HeaderMap, StatusCode, Version, header};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
@@ -151,7 +151,9 @@ impl ProxyHttp for Proxy {
         head: &mut ResponseHeader,
         exchange: &mut Exchange,
     ) -> Result<()> {
-        if is_interim(head.status) {
+        relay::check_size(head)?;
+        if attempt::is_interim(head.status) {
+            attempt::interim(exchange)?;
             relay::remove_limits_of(head);
             return Ok(());
         }
@@ -176,6 +178,16 @@ impl ProxyHttp for Proxy {
         head.set_version(Version::HTTP_11);
         relay::end_hop(head, session.req_header().version);
         relay::to_client(Connection::of(session.stream()), head, exchange)
+    }
+
+    async fn response_trailer_filter(
+        &self,
+        _session: &mut Session,
+        trailers: &mut HeaderMap,
+        _exchange: &mut Exchange,
+    ) -> Result<Option<Bytes>> {
+        relay::remove_limits(trailers);
+        Ok(None)
     }
 
     fn fail_to_connect(
@@ -239,7 +251,7 @@ impl ProxyHttp for Proxy {
             let failures = &self.parts.metrics.upstream_failures;
             failures.with_label_values(&[upstream.name.as_str(), "answer"]).inc();
         }
-        let is_answer = |status: StatusCode| !is_interim(status);
+        let is_answer = |status: StatusCode| !attempt::is_interim(status);
         let begun = session.response_written().is_some_and(|head| is_answer(head.status));
         if let Some(held) = exchange.held.take() {
             hold::unwrap(&mut session.downstream_session, &held.slot);
@@ -362,11 +374,6 @@ fn may_switch(session: &Session) -> bool {
     let has_body = headers.contains_key(header::TRANSFER_ENCODING)
         || length.is_some_and(|length| length.iter().any(|digit| *digit != b'0'));
     session.is_upgrade_req() && !has_body
-}
-
-/// Whether an answer is followed by another: 1xx, but for the 101 that ends HTTP.
-fn is_interim(status: StatusCode) -> bool {
-    status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
 }
 
 /// What the access log writes of a session.

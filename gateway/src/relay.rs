@@ -13,7 +13,7 @@
 //! What the numbers are (`headers`). Hop-by-hop headers, which Pingora strips.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
-use pingora_core::{ErrorType, OrErr, Result};
+use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use crate::cors;
@@ -26,6 +26,11 @@ const OF_HOP: [&str; 2] = ["keep-alive", "proxy-connection"];
 
 /// What `Connection` cannot take off an answer: its end would be lost.
 const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "upgrade"];
+
+/// The largest head of an answer, in bytes, and the most fields of one. Pingora takes no more over
+/// HTTP/1.1, and 16 MiB over HTTP/2.
+const HEAD_BYTES_MAX: usize = 1 << 20;
+const HEAD_FIELDS_MAX: usize = 256;
 
 /// What neither side may say, for we do.
 const LIMIT_HEADERS: [&str; 9] = [
@@ -198,13 +203,23 @@ fn join_cookies(headers: &mut HeaderMap) -> Result<()> {
     Ok(())
 }
 
-/// Takes off a request what only we may say.
-fn remove_limits(headers: &mut HeaderMap) {
+/// Takes off a request, or what follows the body of an answer, what only we may say.
+pub fn remove_limits(headers: &mut HeaderMap) {
     if says_limits(headers) {
         for name in LIMIT_HEADERS {
             headers.remove(name);
         }
     }
+}
+
+/// Refuses the head of an answer that is too large for a client to be bothered with.
+pub fn check_size(head: &ResponseHeader) -> Result<()> {
+    let bytes = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    if head.headers.len() > HEAD_FIELDS_MAX || bytes.sum::<usize>() > HEAD_BYTES_MAX {
+        let error = Error::explain(ErrorType::InvalidHTTPHeader, "a head that is too large");
+        return Err(error.into_up());
+    }
+    Ok(())
 }
 
 /// Completes the head of an answer on its way to the client.

@@ -3,6 +3,7 @@
 mod failing;
 mod fields;
 mod healing;
+mod lying;
 mod multiplexed;
 mod resting;
 pub(crate) mod secure;

@@ -95,7 +95,7 @@ fn write_tls(stream: &mut Tls) -> io::Result<()> {
 }
 
 /// Reads on, whether or not the server still takes what we send: an answer may come first.
-fn read_tls(stream: &mut Tls, into: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn read_tls(stream: &mut Tls, into: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.conn.reader().read(into) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -2,13 +2,13 @@
 //! is asked to send a body, and remembers what became of each stream.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::TcpStream;
 
 use httlib_hpack::Decoder;
 
 use crate::authority::Authority;
-use crate::client::{Tls, prepare, shake};
+use crate::client::{Tls, prepare, read_tls, shake};
 use crate::frames::{FRAME_BYTES, Frame, PREFACE, code_name, flag, kind};
 use crate::request::Request;
 use crate::response::Response;
@@ -260,7 +260,7 @@ impl Http2 {
             if let Some(frame) = Frame::take(&mut self.ahead) {
                 return Some(frame);
             }
-            match self.tls.read(&mut piece) {
+            match read_tls(&mut self.tls, &mut piece) {
                 Ok(0) => return None,
                 Ok(count) => self.ahead.extend_from_slice(&piece[..count]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -313,7 +313,8 @@ impl Http2 {
         let stream = self.streams.entry(frame.stream).or_default();
         stream.ended |= frame.flags & flag::END_STREAM != 0;
         let Some(status) = head.field(":status").map(|status| status.parse().unwrap()) else {
-            return; // Trailers.
+            stream.response.trailers = head;
+            return;
         };
         head.raw =
             head.fields.iter().flat_map(|(n, v)| format!("{n}: {v}\n").into_bytes()).collect();

@@ -32,6 +32,8 @@ pub enum Step {
     },
     /// Sends these bytes, which may be no frame.
     Raw(Vec<u8>),
+    /// Sends these bytes over and over, for as long as they are taken.
+    Forever(Vec<u8>),
     /// Closes the connection.
     Close,
 }
@@ -43,6 +45,8 @@ pub struct Begun {
     pub connection: usize,
     /// Its place on the connection.
     pub nth: usize,
+    /// Its stream's number.
+    pub stream: u32,
 }
 
 type Script = dyn Fn(Begun) -> Vec<Step> + Send + Sync;
@@ -56,6 +60,15 @@ pub struct Http2Server {
 impl Http2Server {
     /// Starts a server that answers each request as `script` says.
     pub fn start(script: impl Fn(Begun) -> Vec<Step> + Send + Sync + 'static) -> Self {
+        Self::start_with(&[], script)
+    }
+
+    /// The same, of a server that begins with these settings, each a number and a value.
+    pub fn start_with(
+        settings: &[(u16, u32)],
+        script: impl Fn(Begun) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Self {
+        let first = Frame::settings(settings);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
@@ -63,8 +76,9 @@ impl Http2Server {
         let accepting = move || {
             for (connection, stream) in listener.incoming().flatten().enumerate() {
                 let (script, seen) = (Arc::clone(&script), Arc::clone(&noted));
+                let first = first.clone();
                 // An error is the client leaving.
-                let serving = move || serve(&stream, connection, &*script, &seen);
+                let serving = move || serve(&stream, &first, connection, &*script, &seen);
                 thread::Builder::new().name("http2".to_owned()).spawn(serving).unwrap();
             }
         };
@@ -102,14 +116,16 @@ pub fn head(status: u16, fields: &[(&'static str, &str)]) -> Vec<(&'static str, 
 
 fn serve(
     mut stream: &TcpStream,
+    first: &Frame,
     connection: usize,
     script: &Script,
     seen: &(Mutex<Vec<Begun>>, Condvar),
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE * 6))?;
+    stream.set_write_timeout(Some(PATIENCE * 6))?;
     let mut preface = [0; PREFACE.len()];
     stream.read_exact(&mut preface)?;
-    send(stream, &Frame::settings(&[]))?;
+    send(stream, first)?;
     let (mut nth, mut ahead, mut piece) = (0, Vec::new(), vec![0; FRAME_BYTES]);
     loop {
         let Some(frame) = Frame::take(&mut ahead) else {
@@ -123,7 +139,7 @@ fn serve(
             (kind::SETTINGS, 0) => send(stream, &Frame::settings_ack())?,
             (kind::PING, 0) => send(stream, &frame.flags(flag::ACK))?,
             (kind::HEADERS, _) => {
-                let begun = Begun { connection, nth };
+                let begun = Begun { connection, nth, stream: frame.stream };
                 seen.0.lock().unwrap().push(begun);
                 seen.1.notify_all();
                 nth += 1;
@@ -152,6 +168,9 @@ fn play(mut stream: &TcpStream, number: u32, step: Step) -> io::Result<bool> {
             send(stream, &Frame::new(kind::GOAWAY, 0, 0, payload))?;
         }
         Step::Raw(bytes) => stream.write_all(&bytes)?,
+        Step::Forever(bytes) => loop {
+            stream.write_all(&bytes)?;
+        },
         Step::Close => return Ok(false),
     }
     Ok(true)

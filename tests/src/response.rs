@@ -15,6 +15,8 @@ pub struct Response {
     pub body: Vec<u8>,
     /// The 1xx heads that came first.
     pub interim: Vec<Head>,
+    /// The fields that came last, where HTTP/2 brought any.
+    pub trailers: Head,
 }
 
 /// What `X-RateLimit-*` say about a request.

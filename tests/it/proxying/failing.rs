@@ -52,6 +52,50 @@ fn no_server_at_all_is_a_502_with_the_headers_of_what_was_charged() {
 }
 
 #[test]
+fn interim_answers_that_never_end_are_a_502() {
+    let world = World::new();
+    let hint = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n";
+    world.control.always(Answer::script().send(hint.repeat(150)).and(Answer::ok("hello")));
+    let answer = world.get("/healthz").expect(200);
+    assert_eq!((answer.interim.len(), &*answer.body), (150, &b"hello"[..]));
+    // It goes on for as long as anybody takes it.
+    let long = std::time::Duration::from_micros(10);
+    world.control.always(Answer::script().drip(hint, 10_000_000, long));
+    for request in [Request::get("/healthz"), Request::post("/v1/me", "x")] {
+        let answer = world.call(&request);
+        assert_eq!(answer.interim.len(), 200);
+        answer.expect_problem(502);
+    }
+}
+
+#[test]
+fn no_connection_goes_on_behind_a_body_that_was_not_read() {
+    let world = World::with(|config| config.with("[limits.address]", "requests = 1000"));
+    world.control.always(Answer::ok("early").at_head());
+    let head = "POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\n";
+    for (framing, now, later) in [
+        ("Content-Length: 5", "", "hello"),
+        ("Content-Length: 5", "he", "llo"),
+        ("Content-Length: 5", "hello", ""),
+        ("Transfer-Encoding: chunked", "5\r\nhello\r\n", "0\r\n\r\n"),
+    ]
+    .repeat(10)
+    {
+        let mut client = world.client();
+        client.send(format!("{head}{framing}\r\n\r\n{now}"));
+        let answer = client.read().expect(200);
+        let closes = answer.field("connection") == Some("close");
+        assert!(closes || later.is_empty(), "{framing} {now}");
+        let _ = client.try_send(later);
+        let _ = client.try_send(Request::get("/healthz").head_bytes());
+        match closes {
+            true => client.expect_end(),
+            false => drop(client.read().expect(200)),
+        }
+    }
+}
+
+#[test]
 fn a_502_says_that_its_connection_ends() {
     // Pingora gives a connection up once a request has failed on its way; the answer says so,
     // and a client that reads it opens another without being surprised.

@@ -1,0 +1,316 @@
+//! Upstreams that speak HTTP/2 and lie, stall or flood: their clients get a clear answer in time,
+//! and never half of one as the whole.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use weir_tests::client::Client;
+use weir_tests::config::Config;
+use weir_tests::frames::{Frame, block, flag, kind};
+use weir_tests::http2::End;
+use weir_tests::http2_server::{Http2Server, Step, head};
+use weir_tests::request::Request;
+
+use crate::http2::{Edge, outcome};
+
+/// What a server does with a stream of this number.
+type Lie = fn(u32) -> Vec<Step>;
+
+/// The whole answer, as a server means it that keeps to the rules.
+fn truth(_: u32) -> Vec<Step> {
+    vec![Step::Head(head(200, &[])), Step::LastBody(b"hello".to_vec())]
+}
+
+fn raw(frame: Frame) -> Step {
+    Step::Raw(frame.bytes())
+}
+
+/// A head without a status, or with more than one: whatever `fields` say.
+fn fields(stream: u32, fields: &[(&str, &str)]) -> Vec<Step> {
+    vec![raw(Frame::headers(stream, fields, false)), Step::LastBody(b"hello".to_vec())]
+}
+
+/// An answer that has begun, with what follows.
+fn begun(then: impl IntoIterator<Item = Step>) -> Vec<Step> {
+    let begun = [Step::Head(head(200, &[])), Step::Body(b"half".to_vec())];
+    begun.into_iter().chain(then).collect()
+}
+
+/// A gateway before a server that lies to requests which say so.
+struct Liar {
+    edge: Edge,
+    lie: Arc<Mutex<Lie>>,
+    _server: Http2Server,
+}
+
+impl Liar {
+    fn new(settings: &[(u16, u32)]) -> Self {
+        let lie = Arc::new(Mutex::new(truth as Lie));
+        let told = lie.clone();
+        let server = Http2Server::start_with(settings, move |begun| {
+            // Each lie is told once.
+            let lie = std::mem::replace(&mut *told.lock().unwrap(), truth);
+            lie(begun.stream)
+        });
+        let lines = format!(
+            "servers = [\"{}\"]\nhttp = \"2\"\nread_timeout = \"1500ms\"\nwrite_timeout = \"1s\"",
+            server.address()
+        );
+        let change = |config: Config| {
+            config.with("[upstreams.control]", &lines).with("[limits.address]", "requests = 4000")
+        };
+        Self { edge: Edge::with(change), lie, _server: server }
+    }
+
+    /// What becomes of a request, in a word: of clients of both versions.
+    fn outcomes(&self, lie: Lie, request: &Request) -> [String; 2] {
+        *self.lie.lock().unwrap() = lie;
+        let mut client = self.edge.world.gateway.client();
+        client.send(request.head_bytes());
+        let _ = client.try_send(request.body_bytes());
+        let by_http1 = by_http1(&mut client);
+        *self.lie.lock().unwrap() = lie;
+        let mut client = self.edge.client();
+        let id = client.request(request);
+        let by_http2 = match client.end(id) {
+            End::Answer(answer) if answer.status == 200 => {
+                format!("200 {}", answer.text().len())
+            }
+            End::Reset(_) => "cut".to_owned(),
+            other => outcome(other),
+        };
+        *self.lie.lock().unwrap() = truth;
+        [by_http1, by_http2]
+    }
+
+    /// Whatever it was, the next one is served, and nothing in the gateway has failed.
+    fn check_well(&self, of: &str) {
+        self.edge.wait_until_idle();
+        self.edge.world.get("/healthz").expect(200);
+        let log = self.edge.world.gateway.log().text();
+        assert!(!log.contains("panicked") && !log.contains("task failed"), "{of}: {log}");
+    }
+}
+
+fn by_http1(client: &mut Client) -> String {
+    match client.try_read() {
+        Ok(answer) if answer.status == 200 => format!("200 {}", answer.body.len()),
+        Ok(answer) => answer.status.to_string(),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => "nothing".to_owned(),
+        Err(_) => "cut".to_owned(),
+    }
+}
+
+/// Tells each lie to clients of both versions; `allowed` are the words for what they may see.
+#[track_caller]
+fn check(lies: &[(&str, &str, Lie)]) {
+    let liar = Liar::new(&[]);
+    let request = Request::post("/v1/me", "x");
+    let mut wrong = Vec::new();
+    for (name, allowed, lie) in lies {
+        let allowed: BTreeSet<&str> = allowed.split(", ").collect();
+        let outcomes = liar.outcomes(*lie, &request);
+        if !outcomes.iter().all(|outcome| allowed.contains(outcome.as_str())) {
+            wrong.push(format!("{name}: {outcomes:?}, not of {allowed:?}"));
+        }
+        liar.check_well(name);
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_head_that_is_none_is_a_502() {
+    check(&[
+        ("no status", "502", |s| fields(s, &[("x", "y")])),
+        ("two statuses", "502", |s| fields(s, &[(":status", "200"), (":status", "404")])),
+        ("a word", "502", |s| fields(s, &[(":status", "fine")])),
+        ("a long number", "502", |s| fields(s, &[(":status", "0200")])),
+        // h2 reads it, and tells nobody.
+        ("a request's field", "502, 200 5", |s| fields(s, &[(":status", "200"), (":path", "/")])),
+        ("one that nobody knows", "502", |s| fields(s, &[(":status", "200"), (":x", "y")])),
+        ("one that comes late", "502", |s| fields(s, &[("x", "y"), (":status", "200")])),
+        ("upper case", "502", |s| fields(s, &[(":status", "200"), ("X-Y", "z")])),
+        ("a name with a space", "502", |s| fields(s, &[(":status", "200"), ("x y", "z")])),
+        ("a name with a colon", "502", |s| fields(s, &[(":status", "200"), ("x:", "z")])),
+        ("a line end", "502", |s| fields(s, &[(":status", "200"), ("x", "y\r\nset-cookie: a")])),
+        ("a zero", "502", |s| fields(s, &[(":status", "200"), ("x", "y\0")])),
+        ("a connection", "502", |s| fields(s, &[(":status", "200"), ("connection", "close")])),
+        ("chunks", "502", |s| fields(s, &[(":status", "200"), ("transfer-encoding", "chunked")])),
+        ("lengths", "502", |s| {
+            fields(s, &[(":status", "200"), ("content-length", "5"), ("content-length", "6")])
+        }),
+        ("a length with a sign", "502", |s| {
+            fields(s, &[(":status", "200"), ("content-length", "+5")])
+        }),
+        ("a length in words", "502", |s| {
+            fields(s, &[(":status", "200"), ("content-length", "five")])
+        }),
+        ("no HPACK", "502", |s| vec![raw(Frame::new(kind::HEADERS, 4, s, [0xff; 40]))]),
+        ("on no stream", "502", |_| vec![raw(Frame::headers(0, &head(200, &[]), true))]),
+        ("on a stream of its own", "502", |_| vec![raw(Frame::headers(2, &head(200, &[]), true))]),
+        ("on another stream", "502", |s| vec![raw(Frame::headers(s + 200, &head(200, &[]), true))]),
+        ("a body first", "502", |s| vec![raw(Frame::data(s, "early", false))]),
+        ("a promise", "502", |s| {
+            let promised = [&2_u32.to_be_bytes()[..], &block(&[(":path", "/")])].concat();
+            let promise = Frame::new(kind::PUSH_PROMISE, flag::END_HEADERS, s, promised);
+            std::iter::once(raw(promise)).chain(truth(s)).collect()
+        }),
+    ]);
+}
+
+#[test]
+fn a_head_is_as_large_as_over_http_1_1_and_no_larger() {
+    fn large(stream: u32, bytes: usize) -> Vec<Step> {
+        let long = "y".repeat(bytes);
+        let frames = Frame::head(stream, &[(":status", "200"), ("x", &long)], true);
+        frames.into_iter().map(raw).collect()
+    }
+    check(&[
+        ("of 10 KB", "200 0", |s| large(s, 10_000)),
+        ("of 2 MB", "502", |s| large(s, 2_000_000)),
+        ("of 20 MB", "502", |s| large(s, 20_000_000)),
+        ("of many fields", "502", |s| {
+            let many: Vec<String> = (0..30_000).map(|nth| format!("x{nth}")).collect();
+            let fields = many.iter().map(|name| (name.as_str(), "y"));
+            let fields: Vec<_> = [(":status", "200")].into_iter().chain(fields).collect();
+            Frame::head(s, &fields, true).into_iter().map(raw).collect()
+        }),
+        ("that unfolds", "502", |s| {
+            let mut bomb = block(&[(":status", "200")]);
+            bomb.push(0x40);
+            bomb.extend(&block(&[("x", "y".repeat(3_900))])[1..]);
+            bomb.extend([0xbe; 10_000]);
+            vec![raw(Frame::new(kind::HEADERS, 5, s, bomb))]
+        }),
+        ("that never ends", "502", |s| {
+            let more = Frame::new(kind::CONTINUATION, 0, s, block(&[("x", "y")]));
+            let first = Frame::new(kind::HEADERS, 0, s, block(&[(":status", "200")]));
+            vec![raw(first), Step::Forever(more.bytes())]
+        }),
+        ("that goes on with nothing", "502", |s| {
+            let first = Frame::new(kind::HEADERS, 0, s, block(&[(":status", "200")]));
+            vec![raw(first), Step::Forever(Frame::new(kind::CONTINUATION, 0, s, []).bytes())]
+        }),
+        ("that goes on elsewhere", "502", |s| {
+            let first = Frame::new(kind::HEADERS, 0, s, block(&[(":status", "200")]));
+            vec![raw(first), raw(Frame::new(kind::CONTINUATION, 4, s + 2, []))]
+        }),
+    ]);
+}
+
+#[test]
+fn half_an_answer_is_never_the_whole() {
+    check(&[
+        ("a longer length", "cut, 502", |_| {
+            vec![Step::Head(head(200, &[("content-length", "10")])), Step::LastBody(vec![b'x'; 5])]
+        }),
+        ("a shorter length", "cut, 502", |_| {
+            vec![Step::Head(head(200, &[("content-length", "5")])), Step::LastBody(vec![b'x'; 10])]
+        }),
+        ("a length of nothing", "cut, 502", |_| {
+            vec![Step::LastHead(head(200, &[("content-length", "5")]))]
+        }),
+        ("a reset without an error", "cut, 502", |_| begun([Step::Reset(0)])),
+        ("a reset for a fault", "cut, 502", |_| begun([Step::Reset(1)])),
+        ("a reset to be repeated", "cut, 502", |_| begun([Step::Reset(7)])),
+        ("a cancelled one", "cut, 502", |_| begun([Step::Reset(8)])),
+        ("a goodbye to earlier ones", "cut, 502", |_| begun([Step::GoAway { before: 1, code: 0 }])),
+        ("a goodbye and the end", "cut, 502", |_| {
+            begun([Step::GoAway { before: 0, code: 0 }, Step::Close])
+        }),
+        ("the end", "cut, 502", |_| begun([Step::Close])),
+        ("trailers that are not the last", "cut, 502", |_| {
+            begun([Step::Head(vec![("x-last", "word".to_owned())]), Step::Close])
+        }),
+        ("interim answers in the middle", "cut, 502", |_| {
+            begun([Step::Head(head(103, &[])), Step::LastBody(b"half".to_vec())])
+        }),
+        ("a frame that is too large", "cut, 502", |s| {
+            begun([raw(Frame::data(s, vec![b'x'; 1 << 20], true))])
+        }),
+        ("more padding than there is", "cut, 502", |s| {
+            begun([raw(Frame::new(kind::DATA, 9, s, [200, 0, 0]))])
+        }),
+        ("no more window", "cut, 502", |s| begun([raw(Frame::window(s, 0))])),
+        ("too much window", "cut, 502", |s| {
+            begun([raw(Frame::window(s, 0x7fff_ffff)), raw(Frame::window(s, 0x7fff_ffff))])
+        }),
+        ("settings that cannot be", "cut, 502", |_| {
+            begun([raw(Frame::settings(&[(4, 0x8000_0000)]))])
+        }),
+        ("nothing more", "cut, 504", |_| begun([])),
+        ("frames of nothing", "cut, 502, 504", |s| {
+            begun([Step::Forever(Frame::data(s, [], false).bytes())])
+        }),
+    ]);
+}
+
+#[test]
+fn what_follows_a_whole_answer_is_none_of_it() {
+    check(&[
+        ("a body", "200 5, cut, 502", |s| {
+            truth(s).into_iter().chain([raw(Frame::data(s, "more", true))]).collect()
+        }),
+        ("a head", "200 5, cut, 502", |s| {
+            truth(s).into_iter().chain([raw(Frame::headers(s, &head(500, &[]), true))]).collect()
+        }),
+        ("a status after the body", "200 5, cut, 502", |_| {
+            let body = Step::Body(b"hello".to_vec());
+            vec![Step::Head(head(200, &[])), body, Step::LastHead(head(500, &[]))]
+        }),
+        ("a length after the body", "200 5, cut, 502", |_| {
+            let body = Step::Body(b"hello".to_vec());
+            let last = vec![("content-length", "9".to_owned())];
+            vec![Step::Head(head(200, &[])), body, Step::LastHead(last)]
+        }),
+    ]);
+}
+
+#[test]
+fn floods_end_at_the_deadline_of_the_answer() {
+    check(&[
+        ("interim answers", "502, 504", |s| {
+            vec![Step::Forever(Frame::headers(s, &head(103, &[("link", "</a>")]), false).bytes())]
+        }),
+        ("a last interim answer", "502", |_| vec![Step::LastHead(head(103, &[]))]),
+        ("a switch of protocols", "502, 504", |_| vec![Step::Head(head(101, &[]))]),
+        ("settings", "502, 504", |_| vec![Step::Forever(Frame::settings(&[(3, 1)]).bytes())]),
+        ("pings", "502, 504", |_| vec![Step::Forever(Frame::ping([1; 8]).bytes())]),
+        ("windows", "502, 504", |_| vec![Step::Forever(Frame::window(0, 1).bytes())]),
+        ("priorities", "502, 504", |s| {
+            vec![Step::Forever(Frame::new(kind::PRIORITY, 0, s, [0; 5]).bytes())]
+        }),
+        ("frames that nobody knows", "502, 504", |s| {
+            vec![Step::Forever(Frame::new(77, 0, s, [0; 100]).bytes())]
+        }),
+        ("nothing", "504", |_| Vec::new()),
+    ]);
+}
+
+#[test]
+fn a_body_that_a_server_takes_nothing_of_ends_at_its_deadline() {
+    // No window for any body: SETTINGS_INITIAL_WINDOW_SIZE is 0, and stays so.
+    let liar = Liar::new(&[(4, 0)]);
+    for length in [1, 100_000, 1_000_000] {
+        let outcomes = liar.outcomes(|_| Vec::new(), &Request::post("/v1/me", vec![b'x'; length]));
+        assert_eq!(outcomes, ["504", "504"], "{length}");
+        liar.check_well("no window");
+    }
+    // One that answers without having taken it is heard.
+    let outcomes = liar.outcomes(truth, &Request::post("/v1/me", vec![b'x'; 100_000]));
+    assert_eq!(outcomes, ["200 5", "200 5"]);
+}
+
+#[test]
+fn limits_of_a_server_reach_nobody_after_its_body_either() {
+    let liar = Liar::new(&[]);
+    *liar.lie.lock().unwrap() = |_| {
+        let last = [("x-ratelimit-limit", "7"), ("ratelimit", "a"), ("grpc-status", "0")];
+        let last = last.map(|(name, value)| (name, value.to_owned())).to_vec();
+        begun([Step::LastHead(last)])
+    };
+    let answer = liar.edge.client().get("/v1/me").expect(200);
+    assert_eq!(answer.text(), "half");
+    let told: Vec<&str> = answer.trailers.fields.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(told, ["grpc-status"]);
+}
