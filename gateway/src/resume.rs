@@ -90,3 +90,59 @@ pub fn leave(parts: &Parts) -> Result<(), RunError> {
     );
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_common::directory::Directory;
+    use weir_common::reader::Document;
+    use weir_common::time::{Tick, UnixTime};
+
+    use super::*;
+    use crate::force::{Config, Force, Origin};
+    use crate::limit::key::Seed;
+    use crate::metrics::Metrics;
+    use crate::parts::Seeds;
+    use crate::{rules, settings};
+
+    const SHIPPED: &str = include_str!("../../config/gateway.toml");
+
+    /// The parts of a process whose workspaces have such a window, and whose buckets such a burst.
+    fn parts(window: &str, burst: u32, clock: &Clock) -> Parts {
+        let text = SHIPPED.replacen("window = \"1m\"", &format!("window = \"{window}\""), 1);
+        let text = text.replacen("burst = 200", &format!("burst = {burst}"), 1);
+        let (document, nothing) = (Document::new("g", &text), Document::new("d", ""));
+        let settings = settings::read(&document).made;
+        let seed = Seed::new([7; 16]);
+        let rules = rules::check(settings, &document, &Directory::default(), &nothing, seed);
+        assert!(document.mistakes().is_empty(), "{:?}", document.mistakes());
+        let metrics = std::sync::Arc::new(Metrics::default());
+        let force = Force::new(rules, Origin::default(), None, &metrics, clock);
+        let seeds = Seeds { keys: seed, names: seed };
+        Parts::new(clock.clone(), Config { path: None }, force, seeds, metrics, 10)
+    }
+
+    /// For how long nothing is dropped once rules have taken up what others left, or what left
+    /// `memory` in their place.
+    fn kept(old: (&str, u32), new: (&str, u32), memory: Option<&[u8]>) -> Duration {
+        let clock = Clock::manual(UnixTime(1_000_000_000));
+        let (left, taken) = (parts(old.0, old.1, &clock), parts(new.0, new.1, &clock));
+        let own = serde_json::to_vec(&Memory::of(&left.force.load().rules)).unwrap();
+        let now = clock.now();
+        let bytes = snapshot::write(&left.store, left.seed, memory.unwrap_or(&own), now);
+        let _ = take_up(&taken, snapshot::read(&bytes, now).unwrap());
+        taken.store.kept_until().since(now.tick.max(Tick(0)))
+    }
+
+    #[test]
+    fn rules_that_remember_for_longer_than_those_before_them_have_nothing_dropped_meanwhile() {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        assert_eq!(kept(("1m", 200), ("1m", 200), None), Duration::ZERO);
+        assert_eq!(kept(("1m", 200), ("10m", 200), None), minutes(10));
+        assert_eq!(kept(("10m", 200), ("1m", 200), None), Duration::ZERO);
+        // 500 tokens at 50 a second.
+        assert_eq!(kept(("1m", 200), ("1m", 500), None), Duration::from_secs(10));
+        assert_eq!(kept(("1m", 200), ("10m", 500), Some(b"of another version")), Duration::ZERO);
+    }
+}

@@ -5,6 +5,7 @@ mod clients;
 mod crowds;
 mod drippers;
 mod proxies;
+mod renewing;
 mod tls;
 mod tools;
 

@@ -62,6 +62,13 @@ fn a_broken_file_is_refused_with_its_place_and_the_earlier_one_is_shown() {
         world.gateway.reload().expect(200);
         assert_eq!(world.gateway.metric("weir_gateway_config_last_reload_successful"), 1.0);
     }
+    // One that cannot be read at all.
+    std::fs::remove_file(authority.path("server.key")).unwrap();
+    let problems = world.gateway.reload().expect_problem(422)["problems"].to_string();
+    assert!(problems.contains("cannot be read"), "{problems}");
+    assert_eq!(shown(&world, &authority), good);
+    authority.write("server.key", &key);
+    world.gateway.reload().expect(200);
     let said = world.gateway.log().text();
     let secret = |line: &str| line.len() > 20 && said.contains(line);
     assert!(!key.lines().chain(other_key.lines()).any(secret), "a key was logged");

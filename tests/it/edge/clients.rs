@@ -1,7 +1,7 @@
 //! Clients that show certificates of their own.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
-use rustls::HandshakeKind;
+use rustls::{HandshakeKind, SupportedProtocolVersion};
 use weir_tests::authority::{Authority, VERSIONS};
 use weir_tests::client::Client;
 use weir_tests::request::Request;
@@ -128,4 +128,48 @@ fn an_authority_that_is_taken_away_lets_nobody_in_any_more() {
         clients.write("ca.crt", &old_ca);
         world.gateway.reload().expect(200);
     }
+}
+
+#[test]
+fn a_certificate_that_is_over_lets_nobody_in() {
+    let (authority, clients) = (Authority::new(), Authority::new());
+    let world = asking(&authority, &clients, "optional");
+    for (days, comes_in) in [(2, true), (-1, false)] {
+        clients.sign("client", "DNS:client.example", days);
+        for end in ["crt", "key"] {
+            authority.write(&format!("client.{end}"), &clients.read(&format!("client.{end}")));
+        }
+        for version in VERSIONS {
+            assert_eq!(answers(&authority, &world, version), comes_in, "{version:?} {days}");
+        }
+    }
+    let failures = "weir_gateway_handshake_failures_total{reason=\"client_certificate\"}";
+    wait::until("two failures", || (world.gateway.metric(failures) == 2.0).then_some(()));
+}
+
+/// Not what an operator might expect, and why `docs/security.md` says so: an authority is trusted
+/// for as long as its file is there, whatever stands in it.
+#[test]
+fn an_authority_that_is_over_is_trusted_until_it_is_taken_away() {
+    let (authority, clients) = (Authority::new(), Authority::new());
+    client_of(&authority, &clients, "client");
+    clients.lapse();
+    let world = asking(&authority, &clients, "required");
+    for version in VERSIONS {
+        assert!(answers(&authority, &world, version), "{version:?}");
+    }
+}
+
+/// Whether one who shows `client` is answered.
+fn answers(
+    authority: &Authority,
+    world: &World,
+    version: &'static SupportedProtocolVersion,
+) -> bool {
+    let config = authority.client(&[version], Some("client"));
+    // In TLS 1.3 a client is done before the server has seen what it shows.
+    let answer = Client::connect(&world.gateway.https())
+        .try_secured(&config, "api.localhost")
+        .and_then(|mut client| client.try_exchange(Request::get("/healthz").head_bytes()));
+    answer.is_ok()
 }

@@ -44,7 +44,13 @@ fn requests_that_are_reset_after_they_were_sent_on_are_bounded_by_the_connection
     let edge = Edge::with(|config| {
         config.with("[server]", "requests_per_connection_max = 50\nstreams_max = 10")
     });
+    // A client with a request in flight is never idle, however slow it is: it is not told to go
+    // for that, which is another end.
+    let gate = Gate::new();
+    edge.world.dispatcher.always(Answer::script().wait(&gate).and(Answer::ok("late")));
     let mut client = edge.client();
+    client.head(&Request::get("/assets/held"), true);
+    edge.world.dispatcher.wait_for_requests(1);
     client.polite = false;
     for _ in 0..200 {
         let id = client.head(&Request::post("/healthz", "x"), false);
@@ -56,6 +62,7 @@ fn requests_that_are_reset_after_they_were_sent_on_are_bounded_by_the_connection
         }
     }
     assert_eq!(client.goodbye(), Some("ENHANCE_YOUR_CALM"), "it did not go when told");
+    gate.open();
     edge.wait_until_idle();
 }
 
@@ -295,41 +302,73 @@ fn a_connection_that_takes_nothing_is_given_up() {
     edge.wait_until_empty();
 }
 
+/// A thousand requests for a MiB each, on ten connections that have these settings.
+fn thousand(edge: &Edge, settings: &[(u16, u32)]) -> Vec<Http2> {
+    let client = |_| {
+        let mut client = Http2::connect_with(&edge.address, &edge.authority, settings);
+        for _ in 0..100 {
+            client.open(&GET, true);
+        }
+        client
+    };
+    (0..10).map(client).collect()
+}
+
+/// Others are served meanwhile, one after another, each in a moment.
+#[track_caller]
+fn check_others(edge: &Edge) {
+    for _ in 0..10 {
+        let before = wait::now();
+        assert_eq!(edge.client().get("/healthz").expect(200).body.len(), 1 << 20);
+        edge.world.get("/healthz").expect(200);
+        assert!(before.elapsed() < Duration::from_secs(5), "{:?}", before.elapsed());
+    }
+}
+
 /// The figure of the documents: 1,000 answers that wait for their clients, on ten connections.
 #[test]
-fn a_thousand_stalled_streams_take_a_bounded_room() {
-    let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"60s\""));
+fn a_thousand_stalled_streams_take_a_bounded_room_and_end_at_their_deadline() {
+    const IN_FLIGHT: &str = "weir_gateway_requests_in_flight";
+    const CONNECTIONS: &str = "weir_gateway_connections";
+    const SERVED: &str = "weir_gateway_requests_total{code=\"200\",plane=\"control\"}";
+    let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"12s\""));
     edge.world.control.always(Answer::ok(vec![b'x'; 1 << 20]));
     edge.client().get("/healthz").expect(200);
     let before = edge.world.gateway.resident_bytes();
-    let mut clients: Vec<Http2> = (0..10)
-        .map(|_| {
-            let mut client = Http2::connect_with(&edge.address, &edge.authority, &[(4, 0)]);
-            for _ in 0..100 {
-                client.open(&GET, true);
-            }
-            client
-        })
-        .collect();
-    wait::until("1,000 requests in flight", || {
-        (edge.metric("weir_gateway_requests_in_flight") == 1_000.0).then_some(())
-    });
+    let grown = || edge.world.gateway.resident_bytes().saturating_sub(before);
+    // No window for any body.
+    let mut clients = thousand(&edge, &[(4, 0)]);
+    let all = || (edge.metric(IN_FLIGHT) == 1_000.0).then_some(());
+    wait::until("1,000 requests in flight", all);
     edge.world.control.wait_for_requests(1_001);
-    wait::pass(Duration::from_millis(500));
-    let without_window = edge.world.gateway.resident_bytes().saturating_sub(before);
-    // And then all the windows there can be, of which nothing is read.
+    check_others(&edge);
+    let without_window = grown();
+    // Each stream ends by itself, and its connection does not.
+    let over = || (edge.metric(IN_FLIGHT) == 0.0).then_some(());
+    wait::within(wait::PATIENCE * 3, over).expect("the deadlines of 1,000 streams");
+    wait::until("the others to be gone", || (edge.metric(CONNECTIONS) == 10.0).then_some(()));
+    assert_eq!(edge.metric(SERVED), 1_021.0);
     for client in &mut clients {
-        let windows: Vec<Frame> =
-            (0..100).map(|nth| Frame::window(2 * nth + 1, 0x7fff_ffff)).collect();
-        client.frames(&[Frame::window(0, 0x7fff_0000 - 65_535)]);
-        client.frames(&windows);
+        let resets = (0..100).filter(|nth| matches!(client.end(2 * nth + 1), End::Reset(_)));
+        assert_eq!(resets.count(), 100);
+        client.call(&Request::new("HEAD", "/healthz")).expect(200);
     }
-    wait::pass(Duration::from_secs(1));
-    let unread = edge.world.gateway.resident_bytes().saturating_sub(before);
+    // And then all the windows there can be, of which nothing is read: the connections end.
+    let mut unreading = thousand(&edge, &[(4, 0x7fff_ffff)]);
+    for client in &mut unreading {
+        client.frames(&[Frame::window(0, 0x7fff_0000 - 65_535)]);
+    }
+    edge.world.control.wait_for_requests(2_001);
+    check_others(&edge);
+    let unread = grown();
     println!("1,000 streams stalled: {without_window} bytes without a window, {unread} unread");
     // Pingora has nine pieces of 64 KiB on their way through it, whoever the client is.
     assert!(without_window < 700 << 20, "{without_window}");
     assert!(unread < 800 << 20, "{unread}");
     drop(clients);
-    edge.wait_until_empty();
+    let gone = || (edge.metric(CONNECTIONS) == 0.0).then_some(());
+    wait::within(wait::PATIENCE * 3, gone).expect("connections that take nothing end");
+    edge.wait_until_idle();
+    edge.client().get("/healthz").expect(200);
+    drop(unreading);
 }

@@ -67,6 +67,38 @@ fn with_no_server_well_the_answer_is_503_and_says_when_to_come_back() {
 }
 
 #[test]
+fn servers_that_go_and_come_turn_answers_into_503_and_back_as_often_as_they_do() {
+    let servers = [(); 2].map(|()| Upstream::start());
+    let lines =
+        format!("servers = [\"{}\", \"{}\"]{HEALTH}", servers[0].address(), servers[1].address());
+    let world = World::with(|config| config.with("[upstreams.control]", &lines));
+    let well = |count: f64| {
+        let of = |server: &Upstream| {
+            let labels = format!("server=\"{}\",upstream=\"control\"", server.address());
+            world.gateway.metric(&format!("weir_gateway_upstream_healthy{{{labels}}}"))
+        };
+        (servers.iter().map(of).sum::<f64>() == count).then_some(())
+    };
+    for _ in 0..3 {
+        for (ill, count) in [(&servers[0], 1.0), (&servers[1], 0.0)] {
+            ill.answer(feeling(500));
+            wait::until("one more to be found out", || well(count));
+            world.get("/healthz").expect(if count > 0.0 { 200 } else { 503 });
+        }
+        assert_eq!(world.get("/healthz").retry_after(), 1);
+        servers[1].answer(feeling(200));
+        wait::until("one to be found back", || well(1.0));
+        world.get("/healthz").expect(200);
+        servers[0].answer(feeling(200));
+        wait::until("both to be found back", || well(2.0));
+        let before = servers.each_ref().map(served);
+        (0..4).for_each(|_| drop(world.get("/healthz").expect(200)));
+        let after = servers.each_ref().map(served);
+        assert_eq!([after[0] - before[0], after[1] - before[1]], [2, 2], "each its half at once");
+    }
+}
+
+#[test]
 fn a_server_may_go_by_a_name() {
     let server = Upstream::start();
     let port = server.address().rsplit(':').next().unwrap().to_owned();

@@ -61,6 +61,32 @@ fn a_server_that_fails_in_a_row_rests_and_one_request_finds_it_back() {
 }
 
 #[test]
+fn one_that_comes_and_goes_is_back_in_full_each_time_and_rests_no_longer_than_the_first_time() {
+    let servers = [(); 2].map(|()| Upstream::start());
+    let world = world_of(&servers, &ejection(1, "400ms"));
+    let mut client = world.client();
+    for nth in 1..=4 {
+        servers[0].always(Answer::status(503));
+        wait::until("it to fail", || (client.get("/healthz").status == 503).then_some(()));
+        servers[0].always(Answer::ok("back"));
+        let rests = metric(&world, "upstream_rests_total", &servers[0]).unwrap();
+        assert_eq!(rests, nth.to_string());
+        let line =
+            |line: &serde_json::Value| line["message"] == "a server failed requests and rests";
+        let told: Vec<_> = world.gateway.log().json().into_iter().filter(line).collect();
+        assert_eq!(told.last().unwrap()["seconds"], 0.4, "it is not held against it for ever");
+        let before = servers[0].requests().len();
+        wait::until("it to be found back", || {
+            client.get("/healthz").expect(200);
+            (metric(&world, "upstream_resting", &servers[0])? == "0").then_some(())
+        });
+        assert_eq!(servers[0].requests().len(), before + 1, "one request finds it back");
+        (0..10).for_each(|_| drop(client.get("/healthz").expect(200)));
+        assert_eq!(servers[0].requests().len(), before + 6, "and then it has its half");
+    }
+}
+
+#[test]
 fn one_that_is_back_is_not_kept_waiting_for_the_end_of_a_long_answer() {
     let servers = [(); 2].map(|()| Upstream::start());
     servers[0].always(Answer::status(503));

@@ -4,9 +4,11 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use weir_tests::answer::{Answer, Gate};
 use weir_tests::config::{Config, DIRECTORY};
 use weir_tests::folder::Folder;
 use weir_tests::gateway::Gateway;
+use weir_tests::http2::Http2;
 use weir_tests::process::{self, program};
 use weir_tests::request::Request;
 use weir_tests::upstream::Upstream;
@@ -14,6 +16,7 @@ use weir_tests::wait;
 use weir_tests::world::World;
 
 use super::TARGET;
+use crate::http2::Edge;
 
 #[test]
 fn a_configuration_with_a_mistake_leaves_the_old_process_serving() {
@@ -144,4 +147,48 @@ fn where_the_new_process_is_lost_the_old_one_guesses_nothing_and_ends() {
     // Idle connections are closed then: there is nobody to ask for them.
     idle.expect_end();
     assert_eq!(world.gateway.wait_for_exit(), Some(0));
+}
+
+#[test]
+fn what_is_in_flight_when_the_new_process_is_lost_is_finished_and_nothing_more_is_decided() {
+    let mut edge = Edge::new();
+    let gate = Gate::new();
+    let world = &mut edge.world;
+    world.control.always(Answer::script().wait(&gate).and(Answer::ok("finished")));
+    // One that was charged, a batch whose body is on its way, and one whose head is.
+    let mut down = world.client();
+    down.send(Request::get(TARGET).head_bytes());
+    let mut up = world.client();
+    up.send(Request::post("/v1/workspaces/ws_acme/tenants:batch", "[1, 2, 3]").head_bytes());
+    up.send("[1, ");
+    let mut half = world.client();
+    half.send(&Request::get(TARGET).head_bytes()[..20]);
+    let mut several = Http2::connect(&edge.address, &edge.authority);
+    let first = several.request(&Request::get(TARGET));
+    // It is slow to hear that it should go, so that what it opens is served still.
+    several.polite = false;
+    world.control.wait_for_requests(2);
+    wait::until("the batch to be charged", || {
+        (world.gateway.used("batch", "ws_acme") == 1).then_some(())
+    });
+    let new = world.gateway.upgrade();
+    assert!(process::signal(new, "KILL"));
+    world.gateway.log().wait("that it is lost", |line| {
+        line["message"] == "the process that has the counters is lost"
+    });
+    // Nobody can say whether it fits; where nothing is to be decided nobody is asked.
+    let refused = several.call(&Request::get(TARGET)).expect_problem(503);
+    assert_eq!(refused["type"], "urn:weir:problem:limits-unavailable");
+    several.get("/assets/a").expect(200);
+    // What is no request yet ends as an idle connection does.
+    half.expect_end();
+    up.send("2, 3]");
+    world.control.wait_for_requests(3);
+    gate.open();
+    assert_eq!(down.read().expect(200).body, b"finished");
+    assert_eq!(up.read().expect(200).body, b"finished");
+    assert_eq!(several.answer(first).expect(200).body, b"finished");
+    drop(several);
+    assert_eq!(world.gateway.wait_for_exit(), Some(0));
+    assert_eq!(world.control.requests().len(), 3);
 }

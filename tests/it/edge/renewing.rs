@@ -1,0 +1,83 @@
+//! Certificates that are exchanged while clients come and go.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::HandshakeKind;
+use weir_tests::authority::{Authority, VERSIONS};
+use weir_tests::client::Client;
+use weir_tests::process::{self, Process};
+use weir_tests::request::Request;
+use weir_tests::wait;
+
+use super::{NAMES, world_of};
+
+#[test]
+fn certificates_that_are_exchanged_under_load_fail_no_connection() {
+    let authority = Authority::new();
+    for fields in [&[][..], &["-H", "Connection: close"]] {
+        let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
+        let url = format!("https://{}/healthz", world.gateway.https());
+        let mut wrk = Command::new("wrk");
+        wrk.args(["-t1", "-c8", "-d60s", "--timeout", "20s", "-H", "Host: api.localhost"]);
+        let wrk = Process::spawn("wrk", wrk.args(fields).arg(&url));
+        world.control.wait_for_requests(1);
+        for _ in 0..8 {
+            authority.sign("server", NAMES, 2);
+            world.gateway.reload().expect(200);
+            wait::pass(Duration::from_millis(100));
+        }
+        let metrics = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+        let failed = |line: &&str| line.starts_with("weir_gateway_handshake_failures_total");
+        let failed: Vec<&str> = metrics.lines().filter(failed).collect();
+        // wrk looks first whether anybody is there.
+        let own = |line: &&str| line.ends_with("{reason=\"closed\"} 1");
+        assert!(failed.iter().all(own), "{failed:?}");
+        // It counts to the end where it is interrupted.
+        wrk.signal("INT");
+        let said = process::finish(wrk).stdout;
+        assert!(said.contains(" requests in "), "{said}");
+        assert!(!said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
+        // It asks for an address as a name, in each of its handshakes: that is no line each.
+        assert!(world.gateway.log().json().len() < 50);
+    }
+}
+
+#[test]
+fn a_session_under_an_earlier_certificate_is_made_anew_and_the_next_is_resumed() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
+    for version in VERSIONS {
+        let config = authority.client(&[version], None);
+        let kind = || {
+            let client = Client::connect(&world.gateway.https());
+            let mut client = client.secured(&config, "api.localhost");
+            client.get("/healthz").expect(200);
+            client.tls().handshake_kind()
+        };
+        assert_eq!([kind(), kind()], [HandshakeKind::Full, HandshakeKind::Resumed].map(Some));
+        authority.sign("server", NAMES, 2);
+        world.gateway.reload().expect(200);
+        // Whoever shows what it has kept is not turned away for it.
+        assert_eq!([kind(), kind()], [HandshakeKind::Full, HandshakeKind::Resumed].map(Some));
+    }
+}
+
+#[test]
+fn nothing_is_taken_before_the_handshake_that_could_be_played_again() {
+    let authority = Authority::new();
+    let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
+    let mut config = Arc::unwrap_or_clone(authority.trusted());
+    config.enable_early_data = true;
+    let config = Arc::new(config);
+    for expected in [HandshakeKind::Full, HandshakeKind::Resumed] {
+        // The ticket says how much may come early: nothing.
+        let name = "api.localhost".try_into().unwrap();
+        let mut early = rustls::ClientConnection::new(config.clone(), name).unwrap();
+        assert!(early.early_data().is_none());
+        let mut client = Client::connect(&world.gateway.https()).secured(&config, "api.localhost");
+        client.get("/healthz").expect(200);
+        assert_eq!(client.tls().handshake_kind(), Some(expected));
+    }
+}
