@@ -1,6 +1,8 @@
 //! Requests of our own: to a server, whether it is well, and to the admin listener.
 //!
 //! One request, one connection, one deadline over all of it.
+//!
+//! Not here: questions with an answer that is made something of (`inquire`).
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -27,7 +27,7 @@ use crate::identify::{Known, Names, Tenants};
 use crate::inquire;
 use crate::limit::Quota;
 use crate::limit::key::Seed;
-use crate::lookups::caller::Caller;
+use crate::lookups::asker::Asker;
 use crate::lookups::directory::Directory as Asked;
 use crate::lookups::{Lookups, Unsure};
 use crate::metrics::{LimitMeter, Metrics, PlaneMeter};
@@ -249,7 +249,7 @@ impl Force {
     /// What the directory says of `names` to the operator, where it is one that is asked.
     pub async fn known(&self, names: &Names<'_>, now: Tick) -> Result<Option<Known>, Unsure> {
         let Some(lookups) = &self.lookups else { return Ok(None) };
-        let operator = Caller { allowance: None, now };
+        let operator = Asker { allowance: None, now };
         lookups.find(&self.rules, names, true, &operator).await.map(Some)
     }
 
@@ -280,20 +280,20 @@ impl Force {
     /// For how long no state may be dropped because `new` takes longer than this to forget.
     #[must_use]
     pub fn memory_of(&self, new: &Rules) -> Duration {
-        Memory::of(&self.rules).until(new)
+        Retention::of(&self.rules).until(new)
     }
 }
 
 /// How long the states of some rules are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
+pub struct Retention {
     /// The windows of limits that have one, by name.
     windows: Vec<(String, Duration)>,
     /// Rate and burst of every bucket.
     buckets: Vec<(u32, u32)>,
 }
 
-impl Memory {
+impl Retention {
     /// That of `rules`.
     #[must_use]
     pub fn of(rules: &Rules) -> Self {

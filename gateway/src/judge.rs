@@ -28,7 +28,7 @@ use crate::headers::{self, Named};
 use crate::identify::{Identity, Known, Names, Parents, client_address};
 use crate::limit::Verdict;
 use crate::lookups::Unsure;
-use crate::lookups::caller::Caller;
+use crate::lookups::asker::Asker;
 use crate::parts::Parts;
 use crate::refuse::Refusal;
 use crate::reply::Reply;
@@ -146,8 +146,8 @@ async fn look_up(
     let needed = tenants || with_organisation || caller::needs_directory(&way.names, claims);
     let known = if needed && !caller::is_foreign(&way.names, claims) {
         let allowance = rules.unknown_names(address);
-        let caller = Caller { allowance: Some((&parts.store, allowance)), now };
-        let known = lookups.find(rules, names, with_organisation, &caller).await;
+        let asker = Asker { allowance: Some((&parts.store, allowance)), now };
+        let known = lookups.find(rules, names, with_organisation, &asker).await;
         known.map_err(|Unsure| Refusal::DirectoryUnavailable)?
     } else {
         Known::default()

@@ -8,7 +8,7 @@
 //!
 //! 1. Nobody waits without a deadline, and no more than [`QUESTIONS_MAX`] questions are on their
 //!    way at one time; of one name, one.
-//! 2. An address that invents names has [`caller::UNKNOWN_MAX`] questions at once and then one a
+//! 2. An address that invents names has [`asker::UNKNOWN_MAX`] questions at once and then one a
 //!    second, and waits in a line of its own; whoever is remembered costs nobody a question.
 //! 3. What cannot be asked about is judged by its last good entry until that is too old, and then
 //!    not at all: it is refused, never guessed.
@@ -20,8 +20,8 @@
 
 // core
 pub mod answer;
+pub mod asker;
 pub mod breaker;
-pub mod caller;
 pub mod directory;
 pub mod lines;
 pub mod memory;
@@ -35,8 +35,8 @@ use tokio::time::timeout;
 use weir_common::time::{Clock, Tick};
 
 use self::answer::{Kind, Raw};
+use self::asker::Asker;
 use self::breaker::{Breaker, PAUSE};
-use self::caller::Caller;
 use self::directory::Directory;
 use self::lines::Lines;
 use self::memory::{Absent, Entry, Memory, Remembered};
@@ -129,25 +129,25 @@ impl Lookups {
         rules: &Rules,
         names: &Names<'_>,
         with_organisation: bool,
-        caller: &Caller<'_>,
+        asker: &Asker<'_>,
     ) -> Result<Known, Unsure> {
         let mut known = Known::default();
         if let Some(name) = names.instance {
-            known.instance = self.one(rules, Kind::Instance, name, false, caller).await?;
+            known.instance = self.one(rules, Kind::Instance, name, false, asker).await?;
         }
         let of_instance = known.instance.as_ref().and_then(|instance| instance.parent.as_deref());
         if let Some(name) = names.workspace.or(of_instance) {
             let vouched = names.workspace.is_none();
-            known.workspace = self.one(rules, Kind::Workspace, name, vouched, caller).await?;
+            known.workspace = self.one(rules, Kind::Workspace, name, vouched, asker).await?;
         }
         let of_workspace = known.workspace.as_ref().and_then(|tenant| tenant.parent.as_deref());
         let organisation = names.organisation.or(of_workspace).or(names.claimed_organisation);
         let organisation = organisation.filter(|_| with_organisation);
         if let Some(name) = organisation {
             let vouched = names.organisation.is_none() && of_workspace.is_some();
-            known.organisation = self.one(rules, Kind::Organisation, name, vouched, caller).await?;
+            known.organisation = self.one(rules, Kind::Organisation, name, vouched, asker).await?;
         }
-        self.check(rules, &known, caller.now)?;
+        self.check(rules, &known, asker.now)?;
         Ok(known)
     }
 
@@ -172,14 +172,14 @@ impl Lookups {
         kind: Kind,
         name: &str,
         vouched: bool,
-        caller: &Caller<'_>,
+        asker: &Asker<'_>,
     ) -> Found {
         let owner = rules.seed().owner(kind.scope(), name.as_bytes());
         let sought = Sought { kind, name, owner, vouched };
-        match self.remembered(rules, sought, caller.now).await {
+        match self.remembered(rules, sought, asker.now).await {
             Ok(found) => found,
             // In a box: this is rare, and would make every request's state larger.
-            Err(stale) => Box::pin(self.wait(rules, sought, caller, stale)).await,
+            Err(stale) => Box::pin(self.wait(rules, sought, asker, stale)).await,
         }
     }
 
@@ -206,38 +206,38 @@ impl Lookups {
         &self,
         rules: &Rules,
         sought: Sought<'_>,
-        caller: &Caller<'_>,
+        asker: &Asker<'_>,
         stale: Option<Arc<Entry>>,
     ) -> Found {
         let shared = &*self.shared;
         let spared = |entry: &Arc<Entry>| {
-            entry.has_just_failed(caller.now) || shared.breaker.is_resting(caller.now)
+            entry.has_just_failed(asker.now) || shared.breaker.is_resting(asker.now)
         };
         if stale.as_ref().is_some_and(spared) {
-            return self.fall_back(rules, sought, stale, caller.now);
+            return self.fall_back(rules, sought, stale, asker.now);
         }
         let turn = async {
-            let address = match &caller.allowance {
+            let address = match &asker.allowance {
                 Some((_, ask)) if stale.is_none() => Some(shared.addresses.turn(ask.key).await),
                 _ => None,
             };
             (address, shared.flights.turn(sought.owner).await)
         };
         let Ok(_turn) = timeout(shared.settings.timeout, turn).await else {
-            return self.fall_back(rules, sought, stale, caller.now);
+            return self.fall_back(rules, sought, stale, asker.now);
         };
-        let stale = match self.remembered(rules, sought, caller.now).await {
+        let stale = match self.remembered(rules, sought, asker.now).await {
             Ok(found) => return found,
             Err(stale) => stale,
         };
         // What is or was known was not invented, nor what an entry names.
-        let may_ask = stale.is_some() || sought.vouched || caller.may_ask();
-        if stale.as_ref().is_some_and(spared) || !may_ask || !shared.breaker.may_ask(caller.now) {
-            return self.fall_back(rules, sought, stale, caller.now);
+        let may_ask = stale.is_some() || sought.vouched || asker.may_ask();
+        if stale.as_ref().is_some_and(spared) || !may_ask || !shared.breaker.may_ask(asker.now) {
+            return self.fall_back(rules, sought, stale, asker.now);
         }
         match timeout(shared.settings.timeout, shared.questions.acquire()).await {
-            Ok(Ok(_permit)) => self.ask(rules, sought, caller, stale).await,
-            _ => self.fall_back(rules, sought, stale, caller.now),
+            Ok(Ok(_permit)) => self.ask(rules, sought, asker, stale).await,
+            _ => self.fall_back(rules, sought, stale, asker.now),
         }
     }
 
@@ -246,7 +246,7 @@ impl Lookups {
         &self,
         rules: &Rules,
         sought: Sought<'_>,
-        caller: &Caller<'_>,
+        asker: &Asker<'_>,
         stale: Option<Arc<Entry>>,
     ) -> Found {
         let shared = &*self.shared;
@@ -260,20 +260,20 @@ impl Lookups {
         let failed = match answer {
             Ok(answer) if answer.status == 200 => {
                 let raw = answer::read(sought.kind, &answer.body);
-                match raw.and_then(|raw| self.entry(rules, sought, raw, caller.now)) {
+                match raw.and_then(|raw| self.entry(rules, sought, raw, asker.now)) {
                     Ok(entry) => {
                         self.count("known");
                         let entry = Arc::new(entry);
                         shared.memory.keep(sought.owner, entry.clone(), mark).await;
                         shared.report.good(sought.owner);
-                        return self.made(rules, sought, &entry, caller.now);
+                        return self.made(rules, sought, &entry, asker.now);
                     }
                     Err(why) => ("invalid", why),
                 }
             }
             Ok(answer) if answer.status == 404 => {
                 self.count("unknown");
-                return self.unknown(rules, sought, caller, mark).await;
+                return self.unknown(rules, sought, asker, mark).await;
             }
             Ok(answer) => ("failed", format!("the directory answered {}", answer.status)),
             Err(why) => ("unanswered", format!("the directory did not answer: {why}")),
@@ -291,7 +291,7 @@ impl Lookups {
                 shared.memory.keep_absent(sought.owner, absent, mark).await;
             }
         }
-        self.fall_back(rules, sought, stale, caller.now)
+        self.fall_back(rules, sought, stale, asker.now)
     }
 
     fn entry(
@@ -311,16 +311,16 @@ impl Lookups {
         &self,
         rules: &Rules,
         sought: Sought<'_>,
-        caller: &Caller<'_>,
+        asker: &Asker<'_>,
         mark: u64,
     ) -> Found {
-        let until = caller.now.plus(self.shared.settings.negative_ttl);
+        let until = asker.now.plus(self.shared.settings.negative_ttl);
         let absent = Absent { until, is_certain: true };
         self.shared.memory.keep_absent(sought.owner, absent, mark).await;
         if sought.vouched {
             return self.vouched(rules, sought, until).await;
         }
-        caller.found_nobody();
+        asker.found_nobody();
         Ok(None)
     }
 

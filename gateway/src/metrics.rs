@@ -2,6 +2,8 @@
 //!
 //! Names and units follow Prometheus' conventions. No label ever names a tenant, a path or a
 //! client: who is busy is told by `top`, on the admin listener.
+//!
+//! Not here: when something is counted, which is said where it happens.
 
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use weir_common::logging;
 use weir_common::time::Clock;
 
 use crate::app::RunError;
-use crate::force::Memory;
+use crate::force::Retention;
 use crate::limit::snapshot::{self, Snapshot};
 use crate::parts::Parts;
 use crate::settings::Store;
@@ -64,7 +64,7 @@ fn no_states(path: &str, why: &str) -> Option<Snapshot> {
 #[must_use]
 pub fn take_up(parts: &Parts, earlier: Snapshot) -> usize {
     // What cannot be read is of a version whose rules had no such times.
-    let memory = serde_json::from_slice::<Memory>(&earlier.memory);
+    let memory = serde_json::from_slice::<Retention>(&earlier.memory);
     let longer = memory.map(|memory| memory.until(&parts.force.load().rules)).unwrap_or_default();
     parts.store.keep_until(parts.clock.now().tick.plus(longer));
     earlier.restore(&parts.store)
@@ -74,7 +74,7 @@ pub fn take_up(parts: &Parts, earlier: Snapshot) -> usize {
 pub fn leave(parts: &Parts) -> Result<(), RunError> {
     let force = parts.force.load();
     let Some(path) = force.rules.settings.store.snapshot.as_deref() else { return Ok(()) };
-    let memory = serde_json::to_vec(&Memory::of(&force.rules)).unwrap_or_default();
+    let memory = serde_json::to_vec(&Retention::of(&force.rules)).unwrap_or_default();
     let states = snapshot::write(&parts.store, parts.seed, &memory, parts.clock.now());
     let written = || -> io::Result<()> {
         let mut file = open(path)?;
@@ -128,7 +128,7 @@ mod tests {
     fn kept(old: (&str, u32), new: (&str, u32), memory: Option<&[u8]>) -> Duration {
         let clock = Clock::manual(UnixTime(1_000_000_000));
         let (left, taken) = (parts(old.0, old.1, &clock), parts(new.0, new.1, &clock));
-        let own = serde_json::to_vec(&Memory::of(&left.force.load().rules)).unwrap();
+        let own = serde_json::to_vec(&Retention::of(&left.force.load().rules)).unwrap();
         let now = clock.now();
         let bytes = snapshot::write(&left.store, left.seed, memory.unwrap_or(&own), now);
         let _ = take_up(&taken, snapshot::read(&bytes, now).unwrap());

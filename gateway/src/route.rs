@@ -8,6 +8,10 @@
 //!
 //! 1. A path that would lead elsewhere without its `;parameters` is refused.
 //! 2. Two routes never answer for the same path and method: that is a mistake in the settings.
+//!
+//! # Not here
+//!
+//! Which spellings of a target are taken (`target`), what meets a route's requests (`judge`).
 
 use std::collections::HashMap;
 

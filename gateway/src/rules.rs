@@ -27,7 +27,7 @@ use crate::cors::Cors;
 use crate::identify::{Identity, Known, Names, Subject, Tenant, Tenants};
 use crate::limit::key::{Key, LimitTag, Seed};
 use crate::limit::{ASKS_MAX, Ask, Quota};
-use crate::lookups::caller::{UNKNOWN_LIMIT, UNKNOWN_QUOTA};
+use crate::lookups::asker::{UNKNOWN_LIMIT, UNKNOWN_QUOTA};
 use crate::route::{Found, Hosts, Index, Paths, Pattern, segment};
 use crate::settings::{LimitKey, Settings, Unknown};
 use crate::target::{Malformed, Target};

@@ -16,7 +16,7 @@ use weir_common::time::{Tick, micros};
 use weir_common::{bucket, rolling};
 
 use super::Told;
-use crate::force::Memory;
+use crate::force::Retention;
 use crate::limit::key::{Key, LimitTag};
 use crate::limit::{ASKS_MAX, Answer, Ask, Quota, Verdict};
 
@@ -83,7 +83,7 @@ pub struct Offer {
     /// The sockets, in the order in which they came.
     pub sockets: Vec<Named>,
     /// How long states are kept: the new rules may have to keep them longer.
-    pub memory: Memory,
+    pub memory: Retention,
 }
 
 /// One of the sockets.

@@ -33,7 +33,7 @@ use super::sockets::{self, SOCKETS_MAX, Sockets};
 use super::{
     HandoverError, MOVE_WAIT, Place, QUESTIONS_MAX, Question, READY_WAIT, TAKE_OVER, Told, broken,
 };
-use crate::force::Memory;
+use crate::force::Retention;
 use crate::limit::memory::Closed;
 use crate::limit::snapshot;
 use crate::parts::Parts;
@@ -79,7 +79,7 @@ pub async fn start(parts: &Arc<Parts>, sockets: &Sockets) -> Result<Candidate, H
     if named.len() > SOCKETS_MAX {
         return Err(HandoverError::TooManySockets);
     }
-    let memory = Memory::of(&parts.force.load().rules);
+    let memory = Retention::of(&parts.force.load().rules);
     let offer = Offer { seed: parts.seed.bytes(), sockets: named, memory };
     let (ours, theirs) = StdStream::pair().map_err(broken("making a way to the new process"))?;
     let started = Started(Some(spawn(theirs.into())?));

@@ -3,6 +3,8 @@
 //! The bits come from a keyed hash (SipHash-1-3 with a secret drawn at start), so that nobody
 //! outside can find two names that meet, nor crowd one shard. Each part is hashed with its
 //! length, so that `a` + `bc` and `ab` + `c` differ.
+//!
+//! Not here: where states are kept (`limit::memory`), what a limit is for (`identify`).
 
 use std::fmt;
 use std::hash::Hasher;

@@ -25,14 +25,14 @@ pub const UNKNOWN_QUOTA: Quota =
     Quota::Bucket(bucket::Quota { rate: UNKNOWN_PER_SECOND, burst: UNKNOWN_MAX });
 
 /// For whom something is asked.
-pub struct Caller<'s> {
+pub struct Asker<'s> {
     /// What its address may yet ask about that nobody knows. The operator may ask about anything.
     pub allowance: Option<(&'s Store, Ask)>,
     /// When the request came.
     pub now: Tick,
 }
 
-impl Caller<'_> {
+impl Asker<'_> {
     /// Whether the directory may be asked about a name of which nothing is remembered.
     pub(super) fn may_ask(&self) -> bool {
         let Some((store, ask)) = &self.allowance else { return true };

@@ -2,6 +2,8 @@
 //!
 //! Every mistake is left in the document it stands in; the rules of a document with mistakes are
 //! there to find more of them, and are never put into force.
+//!
+//! Not here: what is wrong with one value alone (`settings`).
 
 mod asked;
 mod cors;

@@ -1,4 +1,6 @@
 //! Reads where it is known who belongs to whom.
+//!
+//! Not here: what a directory says (`weir_common::directory`, `lookups::answer`).
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Reads the addresses that clients call by TLS.
+//!
+//! Not here: what the files hold (`tls`).
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,6 @@
 //! Reads how a client proves who it is.
+//!
+//! Not here: which routes need a token (`rules::check::identity`), whether one holds (`caller`).
 
 use std::path::Path;
 use std::time::Duration;

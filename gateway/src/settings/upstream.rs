@@ -1,4 +1,6 @@
 //! Reads where requests go.
+//!
+//! Not here: what the files of its TLS hold (`upstream::credentials`), who is chosen (`upstream`).
 
 use std::net::SocketAddr;
 use std::time::Duration;
