@@ -1,9 +1,11 @@
 //! The dispatcher as its owners, backends, receivers and operators meet it.
 
+mod enduring;
 mod fronted;
 mod health;
 mod hostile;
 mod ingesting;
+mod judging;
 mod listing;
 mod mailing;
 mod operating;
