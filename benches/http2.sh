@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # HTTP/2 against HTTP/1.1 over TLS, through the gateway, nginx and HAProxy, one worker
-# each: interleaved, by h2load.
+# each: interleaved, by h2load. Requests a second, and CPU of the proxy per request.
 # usage: http2.sh GATEWAY [ROUNDS]
 set -euo pipefail
 gateway=$1 rounds=${2:-5} home=$(mktemp -d)
@@ -10,19 +10,25 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyou
     -out certificate.pem -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost 2>/dev/null
 port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 back=$(port) front=$(port) theirs=$(port) ours=$(port)
+# Its own process, so that what the proxies cost is counted apart from what is behind them.
 cat > nginx.conf <<N
 pid $home/nginx.pid; error_log $home/error.log; daemon off; worker_processes 1; user root;
 events { worker_connections 4096; }
+http { access_log off; keepalive_requests 1000000;
+  server { listen 127.0.0.1:$back; location / { return 200 "hello"; } } }
+N
+cat > front.conf <<N
+pid $home/front.pid; error_log $home/front.log; daemon off; master_process off; user root;
+events { worker_connections 4096; }
 http { access_log off; keepalive_requests 1000000; http2_max_requests 1000000;
-  upstream back { server 127.0.0.1:$back; keepalive 128; keepalive_requests 1000000; }
-  server { listen 127.0.0.1:$back; location / { return 200 "hello"; } }
+  upstream back { server 127.0.0.1:$back; keepalive 512; keepalive_requests 1000000; }
   server { listen 127.0.0.1:$front ssl http2; ssl_certificate $home/certificate.pem;
     ssl_certificate_key $home/key.pem;
     location / { proxy_pass http://back; proxy_http_version 1.1; proxy_set_header Connection ""; } } }
 N
 cat > gateway.toml <<N
 [server]
-http = []
+http = ["127.0.0.1:0"]
 admin = "127.0.0.1:0"
 threads = 1
 requests_per_connection_max = 1000000000
@@ -68,19 +74,31 @@ listen front
   server back 127.0.0.1:$back
 N
 nginx -c "$home/nginx.conf" 2>/dev/null &
-haproxy -f haproxy.cfg > haproxy.log 2>&1 &
-"$gateway" run --config gateway.toml > out.log 2> err.log &
-sleep 1.5
-load() { # PORT FLAGS
-    local p=$1; shift
-    h2load -t1 -c32 --warm-up-time=1 -D3 "$@" -H ':authority: api.localhost' \
+nginx -c "$home/front.conf" 2>/dev/null & nginx=$!
+haproxy -db -f haproxy.cfg > haproxy.log 2>&1 & haproxy=$!
+"$gateway" run --config gateway.toml > out.log 2> err.log & weir=$!
+for _ in $(seq 100); do
+    grep -qsh '"message":"ready"' out.log err.log && break
+    sleep 0.2
+done
+h2=(-c32 -m10)
+read -ra h1 <<< "${H1:---h1 -c32}"
+ticks() { awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$1/stat"; }
+load() { # PROCESS PORT FLAGS
+    local pid=$1 p=$2 before; shift 2
+    before=$(ticks "$pid")
+    h2load -t1 --warm-up-time=1 -D3 "$@" -H ':authority: api.localhost' \
         "https://127.0.0.1:$p/v1/workspaces/ws_a/x" > last.log 2>&1
-    awk '/finished in/ { print $4 }' last.log
     grep -q '[1-9][0-9]* 2xx.* 0 4xx, 0 5xx' last.log || { cat last.log >&2; exit 1; }
+    # The second of warming up is in the ticks of 10 ms, and not among the requests.
+    awk -v ticks=$(($(ticks "$pid") - before)) '
+        /finished in/ { printf "%d/s", $4 } / succeeded,/ { n = $8 }
+        END { printf " %.1fus", ticks * 10000 / (n * 4 / 3) }' last.log
 }
 for round in $(seq "$rounds"); do
     echo "round $round" \
-        "weir-h2 $(load "$ours" -m10) weir-h1 $(load "$ours" --h1)" \
-        "nginx-h2 $(load "$front" -m10) nginx-h1 $(load "$front" --h1)" \
-        "haproxy-h2 $(load "$theirs" -m10) haproxy-h1 $(load "$theirs" --h1)"
+        "weir-h2 $(load $weir "$ours" "${h2[@]}") weir-h1 $(load $weir "$ours" "${h1[@]}")" \
+        "nginx-h2 $(load $nginx "$front" "${h2[@]}") nginx-h1 $(load $nginx "$front" "${h1[@]}")" \
+        "haproxy-h2 $(load $haproxy "$theirs" "${h2[@]}")" \
+        "haproxy-h1 $(load $haproxy "$theirs" "${h1[@]}")"
 done

@@ -5,13 +5,17 @@
 
 use async_trait::async_trait;
 use pingora_core::Result;
+use pingora_core::listeners::tls::TlsSettings;
 use pingora_core::server::Server;
 use pingora_core::server::configuration::ServerConf;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_http::ResponseHeader;
 use pingora_proxy::{ProxyHttp, Session, http_proxy_service};
 
-const USAGE: &str = "usage: bare-pingora LISTEN_ADDRESS UPSTREAM_ADDRESS [--refuse]";
+use crate::flags::fail;
+
+const USAGE: &str = "usage: bare-pingora LISTEN_ADDRESS UPSTREAM_ADDRESS [--refuse] \
+    [--tls CERTIFICATE KEY]";
 const REFUSAL: &str = r#"{"title":"Too Many Requests","status":429}"#;
 
 struct Bare {
@@ -54,7 +58,16 @@ pub fn serve() {
     let refuse = rest.iter().any(|flag| flag == "--refuse");
     let bare = Bare { upstream: upstream.clone(), refuse };
     let mut service = http_proxy_service(&server.configuration, bare);
-    service.add_tcp(listen);
+    let tls = rest.iter().skip_while(|flag| *flag != "--tls").skip(1).collect::<Vec<_>>();
+    match tls.as_slice() {
+        [certificate, key, ..] => {
+            let settings = TlsSettings::intermediate(certificate, key);
+            let mut settings = settings.unwrap_or_else(|error| fail(&error.to_string()));
+            settings.enable_h2();
+            service.add_tls_with_settings(listen, None, settings);
+        }
+        _ => service.add_tcp(listen),
+    }
     server.add_service(service);
     server.run_forever();
 }

@@ -162,10 +162,10 @@ impl Process {
         self.child.id()
     }
 
-    /// Where callgrind left what it counted first, where it was asked to count.
+    /// Where callgrind left what it counted the `nth` time, where it was asked to count.
     #[must_use]
-    pub fn counts(&self) -> PathBuf {
-        self.log.with_extension("callgrind.1")
+    pub fn counts(&self, nth: u32) -> PathBuf {
+        self.log.with_extension(format!("callgrind.{nth}"))
     }
 
     /// The processor time used until now, by all its threads.

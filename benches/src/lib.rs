@@ -11,5 +11,6 @@ pub mod lab;
 pub mod load;
 pub mod post;
 pub mod report;
+pub mod secure;
 pub mod steady;
 pub mod targets;

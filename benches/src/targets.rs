@@ -51,7 +51,12 @@ pub struct Target {
 }
 
 impl Target {
-    fn new(name: &str, limits: Limits, address: SocketAddr, mut process: Process) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        limits: Limits,
+        address: SocketAddr,
+        mut process: Process,
+    ) -> Self {
         process.wait_for(address);
         let aim = Aim { address, host: CONTROL_HOST.to_owned(), path: CONTROL_PATH.to_owned() };
         Self { name: name.to_owned(), limits, aim, process }
@@ -112,7 +117,7 @@ pub fn nginx(folder: &Folder, upstream: SocketAddr, limits: Limits, access_log: 
     Target::new(&name, limits, address, process)
 }
 
-fn run_nginx(folder: &Folder, file: &str, http: &str, server: &str) -> Process {
+pub(crate) fn run_nginx(folder: &Folder, file: &str, http: &str, server: &str) -> Process {
     let path = |suffix: &str| folder.path(&format!("{file}.{suffix}")).display().to_string();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path {};", path(kind)))

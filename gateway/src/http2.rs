@@ -16,7 +16,7 @@
 //!
 //! Frames and their faults (`h2`), requests (`proxy`), a client that takes nothing (`wire`).
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -270,7 +270,7 @@ impl Driver {
             _ = stop.wait_for(|stop| *stop), if !self.leaving => Event::Stop,
             Some(ended) = self.requests.join_next() => Event::Ended(ended),
             event = accept(&mut self.connection, &self.digest, has_room) => event,
-            () = sleep(left.unwrap_or_default()), if left.is_some() => Event::OutOfPatience,
+            () = wait(left) => Event::OutOfPatience,
         }
     }
 
@@ -295,6 +295,14 @@ impl Driver {
         let closed = poll_fn(|cx| self.connection.poll_closed(cx));
         // However it goes: the connection is dropped next.
         let _ = timeout(patience, closed).await;
+    }
+}
+
+/// Waits that long, or for ever; a timer is made only where there is something to wait for.
+async fn wait(left: Option<Duration>) {
+    match left {
+        Some(left) => sleep(left).await,
+        None => pending().await,
     }
 }
 

@@ -176,8 +176,9 @@ impl ProxyHttp for Proxy {
         }
         // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
         head.set_version(Version::HTTP_11);
-        relay::end_hop(head, session.req_header().version);
-        relay::to_client(Connection::of(session.stream()), head, exchange)
+        let client = session.req_header().version;
+        relay::end_hop(head, client);
+        relay::to_client(Connection::of(session.stream()), client, head, exchange)
     }
 
     async fn response_trailer_filter(

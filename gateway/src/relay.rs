@@ -12,10 +12,16 @@
 //!
 //! What the numbers are (`headers`). Hop-by-hop headers, which Pingora strips.
 
+mod ours;
+
+use arrayvec::ArrayString;
+use http::header::InvalidHeaderValue;
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
+use self::ours::add_fields;
+pub use self::ours::{add_text, lines};
 use crate::cors;
 use crate::exchange::Exchange;
 use crate::headers::{forwarded, is_traceparent};
@@ -173,18 +179,18 @@ fn name_request(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
         headers.remove("tracestate");
         let mut trace = String::with_capacity(55);
         trace.push_str("00-");
-        push_hex(&mut trace, exchange.id, 32);
+        trace.push_str(&hex(exchange.id, 32));
         trace.push('-');
         // The middle of the name tells this span from the trace, which has all of it.
-        push_hex(&mut trace, (exchange.id >> 32) & u128::from(u64::MAX) | 1, 16);
+        trace.push_str(&hex((exchange.id >> 32) & u128::from(u64::MAX) | 1, 16));
         trace.push_str("-00");
         headers.insert(TRACE_PARENT, value(trace)?);
     }
     Ok(())
 }
 
-fn value(text: String) -> Result<HeaderValue> {
-    HeaderValue::try_from(text).or_err(ErrorType::InvalidHTTPHeader, "a header of our own")
+fn value(text: impl TryInto<HeaderValue, Error = InvalidHeaderValue>) -> Result<HeaderValue> {
+    text.try_into().or_err(ErrorType::InvalidHTTPHeader, "a header of our own")
 }
 
 /// HTTP/2 may send a cookie in crumbs, which an HTTP/1.1 upstream must get as one (RFC 9113,
@@ -225,6 +231,7 @@ pub fn check_size(head: &ResponseHeader) -> Result<()> {
 /// Completes the head of an answer on its way to the client.
 pub fn to_client(
     connection: Option<&Connection>,
+    client: Version,
     head: &mut ResponseHeader,
     exchange: &Exchange,
 ) -> Result<()> {
@@ -239,13 +246,14 @@ pub fn to_client(
     expose(head, exchange)?;
     match connection {
         Some(connection) => connection.add_lines(lines(exchange).as_bytes()),
+        None if client == Version::HTTP_2 => add_fields(head, exchange)?,
         None => add_lines(head, &lines(exchange))?,
     }
     Ok(())
 }
 
 /// Adds header lines, each with its line end, where nobody takes them as text.
-pub fn add_lines(head: &mut ResponseHeader, lines: &str) -> Result<()> {
+fn add_lines(head: &mut ResponseHeader, lines: &str) -> Result<()> {
     for line in lines.lines() {
         let (name, value) = line.split_once(": ").unwrap_or((line, ""));
         head.append_header(name.to_owned(), value)?;
@@ -297,8 +305,7 @@ fn says_limits(headers: &HeaderMap) -> bool {
 /// Takes off an answer what was meant for us alone (RFC 9110, 7.6.1), and what its client is too
 /// old to read.
 pub fn end_hop(head: &mut ResponseHeader, client: Version) {
-    let of_hop = |name: &HeaderName| *name == header::CONNECTION || OF_HOP.contains(&name.as_str());
-    if head.headers.keys().any(of_hop) {
+    if head.headers.contains_key(header::CONNECTION) {
         let named: Vec<String> = head
             .headers
             .get_all(header::CONNECTION)
@@ -308,9 +315,12 @@ pub fn end_hop(head: &mut ResponseHeader, client: Version) {
             .map(|option| option.trim().to_ascii_lowercase())
             .filter(|option| !option.is_empty() && !FRAMING.contains(&option.as_str()))
             .collect();
-        for name in named.iter().map(String::as_str).chain(OF_HOP) {
-            head.remove_header(name);
+        for name in named.iter().map(String::as_str) {
+            remove_seldom(head, name);
         }
+    }
+    for name in OF_HOP {
+        remove_seldom(head, name);
     }
     if client == Version::HTTP_10 {
         // Without chunks the end of the body is the end of the connection.
@@ -318,52 +328,19 @@ pub fn end_hop(head: &mut ResponseHeader, client: Version) {
     }
 }
 
-/// What every answer says for us, as header lines with their line ends.
-pub fn lines(exchange: &Exchange) -> String {
-    let mut text = String::with_capacity(256);
-    write_lines(&mut text, exchange);
-    text
-}
-
-fn write_lines(text: &mut String, exchange: &Exchange) {
-    text.push_str("X-Request-Id: ");
-    match &exchange.given_id {
-        Some(given) => text.push_str(given),
-        None => push_hex(text, exchange.id, 32),
-    }
-    text.push_str("\r\n");
-    let Some(told) = &exchange.told else { return };
-    let mut number = |name: &str, number: u64| {
-        text.push_str(name);
-        text.push_str(itoa::Buffer::new().format(number));
-        text.push_str("\r\n");
-    };
-    number("X-RateLimit-Limit: ", told.limit.into());
-    number("X-RateLimit-Remaining: ", told.remaining.into());
-    number("X-RateLimit-Reset: ", told.reset);
-    if let Some(seconds) = told.retry_after {
-        number("Retry-After: ", seconds);
-    }
-    let limits = &exchange.force.rules.limits;
-    let binding = exchange.said.get(told.binding).and_then(|said| limits.get(said.limit));
-    let mut line = |name: &str, value: &str| {
-        text.push_str(name);
-        text.push_str(value);
-        text.push_str("\r\n");
-    };
-    if let Some(limit) = binding {
-        line("X-RateLimit-Resource: ", &limit.name);
-    }
-    if let Some((policy, standing)) = &exchange.ietf {
-        line("RateLimit-Policy: ", policy);
-        line("RateLimit: ", standing);
+/// Removes what is hardly ever there: to look is cheaper than to ask a map.
+fn remove_seldom(head: &mut ResponseHeader, name: &str) {
+    if head.headers.keys().any(|key| key.as_str() == name) {
+        head.remove_header(name);
     }
 }
 
-/// The last `digits` hexadecimal digits of a number.
-fn push_hex(text: &mut String, number: u128, digits: u32) {
-    for nth in (0..digits).rev() {
+/// The last `digits` hexadecimal digits of a number, 32 at most.
+fn hex(number: u128, digits: u32) -> ArrayString<32> {
+    let mut text = ArrayString::new();
+    for nth in (0..digits.min(32)).rev() {
         let digit = u32::try_from(number >> (4 * nth) & 0xf).unwrap_or_default();
         text.push(char::from_digit(digit, 16).unwrap_or('0'));
     }
+    text
 }

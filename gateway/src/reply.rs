@@ -113,11 +113,11 @@ impl Reply {
         if !self.at_once && !waits {
             body::drain(&mut session.downstream_session).await;
         }
-        let mut head = ResponseHeader::build(self.status, Some(16))?;
+        let mut head = ResponseHeader::build_no_case(self.status, Some(16))?;
         if let Some(length) = self.length() {
             head.insert_header(header::CONTENT_LENGTH, length)?;
         }
-        relay::add_lines(&mut head, &self.lines)?;
+        relay::add_text(&mut head, &self.lines)?;
         let with_body = with_body && !self.body.is_empty();
         let mut tasks = vec![HttpTask::Header(Box::new(head), !with_body)];
         tasks.extend(with_body.then(|| HttpTask::Body(Some(self.body.into()), true)));

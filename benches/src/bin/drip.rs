@@ -8,15 +8,15 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Builder;
 use std::time::Duration;
 
-use weir_benches::flags::{Flags, fail, sibling};
+use weir_benches::flags::{Flags, sibling};
 use weir_benches::lab::Folder;
 use weir_benches::report::{Series, quantile, table};
+use weir_benches::secure::Pair;
 use weir_benches::steady::{self, Pace};
 use weir_benches::targets::{Limits, Plane, Target, upstream, weir_with};
 use weir_common::files;
@@ -94,23 +94,9 @@ fn main() {
 
 /// A gateway, and where it takes plain connections and TLS.
 fn start(folder: &Folder, gateway: &std::path::Path, up: &Target) -> (Target, [SocketAddr; 2]) {
-    let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| folder.path(name));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
-        .args(["-nodes", "-days", "2", "-subj", "/CN=bench", "-addext"])
-        .args(["subjectAltName=DNS:api.localhost", "-keyout"])
-        .arg(&key)
-        .arg("-out")
-        .arg(&certificate)
-        .output();
-    if !made.is_ok_and(|made| made.status.success()) {
-        fail("openssl makes no certificate");
-    }
     let more = format!(
-        "connections_per_address_max = 1_000_000\n[[server.https]]\naddress = \"127.0.0.1:0\"\n\
-         certificate = \"{}\"\nkey = \"{}\"\n",
-        certificate.display(),
-        key.display()
+        "connections_per_address_max = 1_000_000\n{}",
+        Pair::new(folder).https("127.0.0.1:0")
     );
     let row = (Plane::Control, Limits::Admit, false);
     let mut target = weir_with(folder, gateway, up.aim.address, row, &more);

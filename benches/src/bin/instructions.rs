@@ -4,7 +4,8 @@
 //! does: two runs differ by a few in ten thousand. It says nothing of the kernel and of caches.
 //!
 //! Sixteen connections take turns: all send, then all are read. What was counted while they were
-//! opened and warmed up is thrown away.
+//! opened and warmed up is thrown away. By TLS `h2load` asks, two times, the second time more
+//! often: what the connections cost falls out of the difference.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,10 +15,11 @@ use std::process::Command;
 use weir_benches::flags::{Flags, fail, sibling};
 use weir_benches::lab::Folder;
 use weir_benches::report::table;
+use weir_benches::secure::{self, Pair, Version};
 use weir_benches::targets::{Limits, Plane, Target, bare, haproxy, nginx, upstream, weir};
 
 const USAGE: &str = "usage: instructions [--gateway PATH] [--requests 3200] [--only TEXT] \
-    [--keep FILE]";
+    [--by plain|tls] [--keep FILE]";
 const CONNECTIONS: usize = 16;
 const WARM_UP: usize = 20;
 
@@ -26,20 +28,38 @@ fn main() {
     let gateway: PathBuf = flags.value("--gateway", sibling("weir-gateway"));
     let requests = flags.value("--requests", 3_200);
     let only = flags.value("--only", String::new());
+    let by = flags.value("--by", String::new());
     let keep = flags.value("--keep", String::new());
     let [] = flags.rest();
     let (plain, counting) = (Folder::new("upstream"), Folder::counting("counted"));
     let up = upstream(&plain);
+    let pair = Pair::new(&plain);
     let mut rows = Vec::new();
-    for make in makers(&counting, &gateway, &up) {
+    let mut row = |name: String, target: &Target, counted: u64, dump: u32| {
+        if !keep.is_empty() {
+            copy(&target.process.counts(dump), &keep);
+        }
+        eprintln!("{name}: {counted}");
+        rows.push(vec![name, counted.to_string()]);
+    };
+    let makers = if by == "tls" { Vec::new() } else { makers(&counting, &gateway, &up) };
+    for make in makers {
         let target = make();
         if target.name.contains(&only) {
             let counted = count(&target, requests / CONNECTIONS);
-            if !keep.is_empty() {
-                copy(&target.process.counts(), &keep);
+            row(target.name.clone(), &target, counted, 1);
+        }
+    }
+    let makers =
+        if by == "plain" { Vec::new() } else { makers_tls(&counting, &gateway, &up, &pair) };
+    for (name, make) in makers {
+        for version in [Version::One, Version::Two] {
+            let name = format!("{name}, {}", version.name());
+            if name.contains(&only) {
+                let target = make();
+                let counted = count_tls(&target, version, requests);
+                row(name, &target, counted, 2);
             }
-            eprintln!("{}: {counted}", target.name);
-            rows.push(vec![target.name, format!("{counted}")]);
         }
     }
     println!("{}", table("User instructions per request", &["", "instructions"], &rows));
@@ -72,6 +92,34 @@ fn makers<'a>(folder: &'a Folder, gateway: &'a Path, up: &'a Target) -> Vec<Make
     all
 }
 
+/// The same by TLS, with their names.
+fn makers_tls<'a>(
+    folder: &'a Folder,
+    gateway: &'a Path,
+    up: &'a Target,
+    pair: &'a Pair,
+) -> Vec<(&'static str, Maker<'a>)> {
+    vec![
+        ("nginx", Box::new(move || secure::nginx(folder, &up.aim, pair))),
+        ("HAProxy", Box::new(move || secure::haproxy(folder, &up.aim, pair))),
+        ("bare pingora, mimalloc", Box::new(move || secure::bare(folder, &up.aim, pair))),
+        ("weir", Box::new(move || secure::weir(folder, gateway, &up.aim, pair))),
+    ]
+}
+
+fn count_tls(target: &Target, version: Version, requests: usize) -> u64 {
+    secure::load(&target.aim, version, requests / 10);
+    control(target, "--instr=on");
+    let counts = [(1, requests / 2), (2, requests / 2 + requests)].map(|(dump, requests)| {
+        control(target, "--zero");
+        secure::load(&target.aim, version, requests);
+        control(target, "--dump");
+        counted(target, dump)
+    });
+    let [few, many] = counts;
+    many.saturating_sub(few) / requests as u64
+}
+
 fn count(target: &Target, turns: usize) -> u64 {
     let aim = &target.aim;
     let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", aim.path, aim.host);
@@ -95,12 +143,16 @@ fn count(target: &Target, turns: usize) -> u64 {
         check(target, &exchange(target, &mut streams, request.as_bytes()));
     }
     control(target, "--dump");
-    let counts = std::fs::read_to_string(target.process.counts()).unwrap_or_default();
+    counted(target, 1) / (turns * CONNECTIONS) as u64
+}
+
+/// What the `nth` dump came to.
+fn counted(target: &Target, nth: u32) -> u64 {
+    let counts = std::fs::read_to_string(target.process.counts(nth)).unwrap_or_default();
     let total = counts.lines().find_map(|line| line.strip_prefix("summary: "));
-    let Some(total) = total.and_then(|text| text.trim().parse::<u64>().ok()) else {
-        fail(&format!("{}: callgrind counted nothing", target.name));
-    };
-    total / (turns * CONNECTIONS) as u64
+    total
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or_else(|| fail(&format!("{}: callgrind counted nothing", target.name)))
 }
 
 /// One request on each connection; their answers' first lines.

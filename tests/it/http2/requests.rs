@@ -1,6 +1,7 @@
 //! What a request says in HTTP/2, and what its upstream is told in HTTP/1.1.
 
-use weir_tests::frames::Frame;
+use httlib_hpack::Decoder;
+use weir_tests::frames::{Frame, kind};
 use weir_tests::http2::{End, Http2};
 use weir_tests::request::Request;
 
@@ -305,4 +306,29 @@ fn ask(edge: &Edge, method: &[u8], target: &[u8], host: &[u8]) -> String {
     }
     let resources = answer.head.all("x-ratelimit-resource");
     format!("{}@{name}", resources.first().unwrap_or(&"exempt"))
+}
+
+#[test]
+fn what_no_other_answer_says_again_takes_no_room_in_a_clients_table() {
+    let edge = Edge::new();
+    let mut client = edge.client();
+    client.open(&GET, true);
+    let mut block = loop {
+        let frame = client.read().expect("an answer");
+        if frame.kind == kind::HEADERS {
+            break frame.payload;
+        }
+    };
+    let mut fields = Vec::new();
+    Decoder::default().decode(&mut block, &mut fields).unwrap();
+    for (name, is_kept) in [
+        ("x-request-id", false),
+        ("x-ratelimit-remaining", false),
+        ("x-ratelimit-limit", true),
+        ("x-ratelimit-resource", true),
+    ] {
+        let field = fields.iter().find(|(field, ..)| field == name.as_bytes());
+        let (.., flags) = field.unwrap_or_else(|| panic!("no {name}"));
+        assert_eq!(flags & Decoder::WITH_INDEXING != 0, is_kept, "{name}");
+    }
 }

@@ -1,0 +1,165 @@
+//! The proxies by TLS, and load for them: `h2load`, by either version of HTTP.
+//!
+//! Each does what its namesake in `targets` does, limits and all, on a port that takes TLS with one
+//! certificate and lets the client choose the version.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::flags::{fail, sibling};
+use crate::lab::{Folder, Process, free_address};
+use crate::load::Aim;
+use crate::targets::{Limits, Plane, Target, run_nginx, weir_with};
+
+/// A certificate and its key, in files.
+pub struct Pair {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Pair {
+    /// A new one in `folder`, by `openssl`.
+    #[must_use]
+    pub fn new(folder: &Folder) -> Self {
+        let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| folder.path(name));
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+            .args(["-nodes", "-days", "2", "-subj", "/CN=bench", "-addext"])
+            .args(["subjectAltName=DNS:api.localhost", "-keyout"])
+            .arg(&key)
+            .arg("-out")
+            .arg(&certificate)
+            .output();
+        if !made.is_ok_and(|made| made.status.success()) {
+            fail("openssl makes no certificate");
+        }
+        Self { certificate, key }
+    }
+
+    /// The gateway's table for an address that shows it.
+    #[must_use]
+    pub fn https(&self, address: &str) -> String {
+        let [certificate, key] = self.paths();
+        format!(
+            "[[server.https]]\naddress = \"{address}\"\n\
+             certificate = \"{certificate}\"\nkey = \"{key}\"\n"
+        )
+    }
+
+    fn paths(&self) -> [String; 2] {
+        [&self.certificate, &self.key].map(|path| path.display().to_string())
+    }
+
+    /// Both in one file, as HAProxy wants them.
+    fn both(&self, folder: &Folder) -> String {
+        let text = [&self.certificate, &self.key].map(std::fs::read_to_string);
+        let text = text.map(|text| text.unwrap_or_else(|error| fail(&error.to_string())));
+        folder.write("both.pem", &text.concat()).display().to_string()
+    }
+}
+
+/// nginx without limits.
+#[must_use]
+pub fn nginx(folder: &Folder, upstream: &Aim, pair: &Pair) -> Target {
+    let (address, [certificate, key]) = (free_address(), pair.paths());
+    let upstream = upstream.address;
+    let http = format!(
+        "access_log off; http2_max_requests 1000000000;
+        upstream up {{ server {upstream}; keepalive 1024; keepalive_requests 1000000000; }}"
+    );
+    let server = format!(
+        "listen {address} ssl http2; ssl_certificate {certificate}; ssl_certificate_key {key};
+        location / {{
+            proxy_pass http://up; proxy_http_version 1.1;
+            proxy_set_header Connection ''; proxy_set_header Host $host;
+        }}"
+    );
+    let process = run_nginx(folder, "nginx-tls", &http, &server);
+    Target::new("nginx", Limits::None, address, process)
+}
+
+/// HAProxy without limits.
+#[must_use]
+pub fn haproxy(folder: &Folder, upstream: &Aim, pair: &Pair) -> Target {
+    let (address, upstream) = (free_address(), upstream.address);
+    let text = format!(
+        "global
+        nbthread 1
+        maxconn 4096
+    defaults
+        mode http
+        timeout connect 5s
+        timeout client 60s
+        timeout server 60s
+    frontend front
+        bind {address} ssl crt {both} alpn h2,http/1.1
+        default_backend back
+    backend back
+        http-reuse always
+        server up {upstream}
+",
+        both = pair.both(folder),
+    );
+    let config = folder.write("haproxy-tls.cfg", &text).display().to_string();
+    let args = ["-db", "-f", &config];
+    let process = Process::start(folder, "haproxy-tls", Path::new("haproxy"), &args);
+    Target::new("HAProxy", Limits::None, address, process)
+}
+
+/// Pingora, as a person would write a proxy first.
+#[must_use]
+pub fn bare(folder: &Folder, upstream: &Aim, pair: &Pair) -> Target {
+    let address = free_address();
+    let [listen, up] = [address, upstream.address].map(|address| address.to_string());
+    let [certificate, key] = pair.paths();
+    let args = [&listen, &up, "--tls", &certificate, &key];
+    let program = sibling("bare-pingora-mimalloc");
+    let process = Process::start(folder, "bare-pingora-tls", &program, &args);
+    Target::new("bare pingora, mimalloc", Limits::None, address, process)
+}
+
+/// weir-gateway with two limits.
+#[must_use]
+pub fn weir(folder: &Folder, gateway: &Path, upstream: &Aim, pair: &Pair) -> Target {
+    let more =
+        format!("requests_per_connection_max = 1_000_000_000\n{}", pair.https("127.0.0.1:0"));
+    let row = (Plane::Control, Limits::Admit, false);
+    let mut target = weir_with(folder, gateway, upstream.address, row, &more);
+    target.aim.address = target.https();
+    target
+}
+
+/// A version of HTTP, as `h2load` is told of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// One request of a connection at a time.
+    One,
+    /// Ten.
+    Two,
+}
+
+impl Version {
+    /// Its name in a table.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::One => "HTTP/1.1 by TLS",
+            Self::Two => "HTTP/2",
+        }
+    }
+}
+
+/// So many requests on sixteen connections, each opened for it; all of them are answered well.
+pub fn load(aim: &Aim, version: Version, requests: usize) {
+    let how = if version == Version::One { "--h1" } else { "-m10" };
+    let authority = format!(":authority: {}", aim.host);
+    let output = Command::new("h2load")
+        .args(["-t1", "-c16", how, "-n", &requests.to_string(), "-H", &authority])
+        .arg(format!("https://{}{}", aim.address, aim.path))
+        .output()
+        .unwrap_or_else(|e| fail(&format!("h2load: {e} (Debian: apt install nghttp2-client)")));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !text.contains(&format!("status codes: {requests} 2xx")) {
+        fail(&format!("h2load at {}: {text}", aim.address));
+    }
+}
