@@ -302,6 +302,11 @@ impl Checker<'_> {
                 "server.admin is not loopback: it needs server.admin_token_file",
             );
         }
+        if server.http.is_empty() && server.https.is_empty() {
+            let why =
+                "clients have nowhere to call: name an address in server.http or server.https";
+            self.document.fault(server.admin_at, why);
+        }
         for entry in &server.https {
             let is_taken = server.http.contains(&entry.address) || server.admin == entry.address;
             if is_taken && entry.address.port() != 0 {
@@ -562,6 +567,16 @@ mod tests {
     fn an_admin_listener_for_others_needs_a_token() {
         let found = of_settings("admin = \"127.0.0.1:8081\"", "admin = \"0.0.0.0:8081\"");
         assert_eq!(found, ["server.admin is not loopback: it needs server.admin_token_file"]);
+    }
+
+    #[test]
+    fn clients_need_an_address_and_an_empty_list_is_none() {
+        let shipped = "http = [\"127.0.0.1:8080\"]";
+        let why = "clients have nowhere to call: name an address in server.http or server.https";
+        assert_eq!(of_settings(shipped, "http = []"), [why]);
+        let by_tls = "{ address = \"127.0.0.1:8443\", certificate = \"c\", key = \"k\" }";
+        let secure = format!("http = []\nhttps = [{by_tls}]");
+        assert!(of_settings(shipped, &secure).is_empty());
     }
 
     #[test]

@@ -68,7 +68,7 @@ fn server(table: &mut Table<'_>) -> Server {
     let admin_at = admin.as_ref().map_or(table.at(), |admin| admin.at);
     let admin = admin.and_then(|text| address(table, &text));
     Server {
-        http: addresses(table, "http", "127.0.0.1:8080", "Addresses that clients call."),
+        http: addresses(table, "http", "127.0.0.1:8080", "Addresses that clients call; []: none, where all call by TLS."),
         admin: admin.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8081))),
         admin_at,
         admin_token_file: table.text(
@@ -234,9 +234,10 @@ fn route(table: &mut Table<'_>) -> Route {
 }
 
 fn addresses(table: &mut Table<'_>, key: &str, default: &str, doc: &str) -> Vec<SocketAddr> {
+    let is_given = table.has(key);
     let texts = table.texts(key, doc);
     table.set_default(key, vec![default].into());
-    if texts.is_empty() {
+    if !is_given {
         return default.parse().into_iter().collect();
     }
     texts.iter().filter_map(|text| address(table, text)).collect()

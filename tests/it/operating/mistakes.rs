@@ -13,6 +13,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("[server]", "threads = \"many\"", "threads"),
     ("[server]", "threads = -1", "threads"),
     ("[server]", "http = [\"localhost\"]", "localhost"),
+    ("[server]", "http = []", "nowhere to call"),
     ("[server]", "admin = \"0.0.0.0:0\"", "token"),
     ("[server]", "trusted_proxies = [\"10.0.0.0/99\"]", "10.0.0.0/99"),
     ("[server]", "head_timeout = \"soon\"", "head_timeout"),
