@@ -68,7 +68,12 @@ fn server(table: &mut Table<'_>) -> Server {
     let admin_at = admin.as_ref().map_or(table.at(), |admin| admin.at);
     let admin = admin.and_then(|text| address(table, &text));
     Server {
-        http: addresses(table, "http", "127.0.0.1:8080", "Addresses that clients call; []: none, where all call by TLS."),
+        http: addresses(
+            table,
+            "http",
+            "127.0.0.1:8080",
+            "Addresses that clients call; []: none, where all call by TLS.",
+        ),
         admin: admin.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8081))),
         admin_at,
         admin_token_file: table.text(
