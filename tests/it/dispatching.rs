@@ -1,5 +1,6 @@
 //! The dispatcher as its owners, backends, receivers and operators meet it.
 
+mod enduring;
 mod fronted;
 mod health;
 mod hostile;

@@ -1,0 +1,90 @@
+//! Whether weir-dispatcher loses anything that it acknowledged: kills it, stops it, fills its disk
+//! and sets its clock at random instants under load, for as long as one likes, and compares what
+//! was acknowledged with what arrived. What it does and what it judges: `weir_tests::survival`.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use weir_benches::flags::{Flags, fail, sibling};
+use weir_tests::survival::books::Books;
+use weir_tests::survival::fate::{Longest, Part};
+use weir_tests::survival::{Plan, Skipped, folder_of, run};
+
+const USAGE: &str = "usage: survive [--minutes 60] [--seed N] [--folder DIR] \
+    [--only kill|stop|full|clock] [--dispatcher PATH]";
+
+/// Of how many parts of the time each part gets how many: kills are what it is about.
+const SHARES: [(Part, f64); 4] =
+    [(Part::Kill, 0.5), (Part::Stop, 0.2), (Part::Full, 0.15), (Part::Clock, 0.15)];
+
+/// How often it says that it goes on.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+fn main() {
+    let mut flags = Flags::from_env(USAGE);
+    let minutes: f64 = flags.value("--minutes", 60.0);
+    let seed: u64 = flags.value("--seed", u64::from(std::process::id()));
+    let temporary = std::env::temp_dir().join(format!("weir-survive-{}", std::process::id()));
+    let root: PathBuf = flags.value("--folder", temporary.clone());
+    let only: String = flags.value("--only", String::new());
+    let program: PathBuf = flags.value("--dispatcher", sibling("weir-dispatcher"));
+    let [] = flags.rest();
+    if !only.is_empty() && !Part::ALL.iter().any(|part| part.name() == only) {
+        fail(USAGE);
+    }
+    println!("seed {seed}, files in {}", root.display());
+    let mut faults = 0;
+    for (part, share) in SHARES {
+        if !only.is_empty() && part.name() != only {
+            continue;
+        }
+        let share = if only.is_empty() { share } else { 1.0 };
+        let plan = Plan {
+            program: program.clone(),
+            folder: folder_of(&root, part),
+            part,
+            time: Duration::from_secs_f64(minutes * 60.0 * share),
+            longest: Longest::HOURS,
+            seed,
+        };
+        faults += one(&plan);
+    }
+    if faults > 0 {
+        fail(&format!("{faults} faults; the files in {} stay", root.display()));
+    }
+    if root == temporary {
+        let _ = std::fs::remove_dir_all(&root);
+    }
+}
+
+/// Runs one part, and says what came of it. Gives how many faults there are.
+fn one(plan: &Plan) -> usize {
+    println!("\n## {}, {:.0} s\n", plan.part.name(), plan.time.as_secs_f64());
+    let told = Cell::new(Duration::ZERO);
+    let tell = |books: &Books| {
+        let now = books.elapsed();
+        if now.saturating_sub(told.get()) >= TELL_EVERY {
+            told.set(now);
+            let state = books.state();
+            let (owed, settled, ends) = (state.owed, state.settled, state.ends.len());
+            let faults = state.faults.len();
+            eprintln!(
+                "{:>5} s: {ends} kills, {owed} deliveries owed, {settled} taken, {faults} faults",
+                now.as_secs()
+            );
+        }
+    };
+    let ran = match run(plan, &tell) {
+        Ok(ran) => ran,
+        Err(Skipped::NoFaketime) => {
+            println!("SKIPPED: there is no libfaketime (Debian: apt install faketime)");
+            return 0;
+        }
+    };
+    println!("Disk: {}.\n\n| | |\n|---|--:|\n{}", ran.disk, ran.verdict);
+    for fault in ran.verdict.faults.iter().take(50) {
+        println!("- {fault}");
+    }
+    ran.verdict.faults.len()
+}

@@ -1,0 +1,289 @@
+//! What really happened: which calls were answered how, what arrived where and when, and what was
+//! done to the process meanwhile. Nothing here is believed that the dispatcher says of itself.
+//!
+//! Everything is in memory, for `judge`, and in a file, for whoever wonders about a fault. Times
+//! are microseconds since the beginning, of the monotonic clock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Arguments;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::cast;
+use super::events::{Event, Mark};
+use crate::wait;
+
+/// A stretch of time, in microseconds since the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Its first.
+    pub from: u64,
+    /// Its last; the end of time where it goes on.
+    pub to: u64,
+}
+
+impl Span {
+    /// How long it is.
+    pub fn length(self) -> u64 {
+        self.to.saturating_sub(self.from)
+    }
+}
+
+/// How a call was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// With 202: at least one time, if it was made again.
+    Taken,
+    /// With this error, each time.
+    Refused(u16),
+    /// Not at all, at least one time, and never with 202.
+    CutOff,
+}
+
+/// A call that posts events.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// How many.
+    pub count: u64,
+    /// Whether it gives ids, and is made again until it is taken.
+    pub given_ids: bool,
+    /// How it was answered; nothing where it was never sent.
+    pub answered: Option<Answered>,
+    /// How often it was sent.
+    pub sent: u32,
+    /// The ids of its events, where it was taken.
+    pub ids: Vec<String>,
+}
+
+/// A delivery that arrived whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// When its head had arrived.
+    pub at: u64,
+    /// When its answer was written; the end of time until then.
+    pub answered: u64,
+    /// What it was answered; nothing where the connection was closed.
+    pub status: Option<u16>,
+}
+
+impl Arrival {
+    /// Whether its receiver said that it has it.
+    pub fn is_taken(&self) -> bool {
+        self.status.is_some_and(|status| (200..300).contains(&status))
+    }
+}
+
+/// A start of an attempt, as its endpoint saw it.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// When its head had arrived: it started then, or before.
+    pub at: u64,
+    /// The Unix second it was signed in: it started then, or later.
+    pub signed: u64,
+}
+
+/// A test that an owner asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Ping {
+    /// Whether the call was answered 202.
+    pub taken: bool,
+    /// When it arrived.
+    pub arrived: Vec<u64>,
+}
+
+/// An owner's call to send an event once more.
+#[derive(Clone, Copy, Debug)]
+pub struct Redelivered {
+    /// When the call was made.
+    pub at: u64,
+    /// Whether it was answered 202; otherwise it may have been done, or not.
+    pub taken: bool,
+}
+
+/// All that is known.
+#[derive(Debug, Default)]
+pub struct State {
+    /// Calls, by their numbers.
+    pub calls: BTreeMap<u64, Call>,
+    /// What arrived of each event at each endpoint, in order.
+    pub arrivals: HashMap<(Mark, usize), Vec<Arrival>>,
+    /// The id of each event that arrived or was acknowledged, and the first bytes that arrived.
+    pub bodies: HashMap<Mark, (String, Option<u64>)>,
+    /// The mark of an id.
+    pub marks: HashMap<String, Mark>,
+    /// All starts at each endpoint.
+    pub starts: Vec<Vec<Start>>,
+    /// Tests, by their events' ids.
+    pub pings: HashMap<String, Ping>,
+    /// When owners asked for an event once more, at which endpoint.
+    pub redelivered: HashMap<(Mark, usize), Vec<Redelivered>>,
+    /// When the process ended other than in order: from before the blow until it was gone.
+    pub ends: Vec<Span>,
+    /// When it ended in order.
+    pub orderly: Vec<Span>,
+    /// When it stood still.
+    pub stops: Vec<Span>,
+    /// When its disk was full.
+    pub fulls: Vec<Span>,
+    /// When the wall clock was set, and to how many seconds ahead.
+    pub sets: Vec<(u64, i64)>,
+    /// Starts that came to nothing: the disk was full.
+    pub failed_starts: u64,
+    /// Calls that were answered while the disk was full: 202, and anything else.
+    pub while_full: [u64; 2],
+    /// What must not be, in words.
+    pub faults: Vec<String>,
+    /// Pairs of an event and an endpoint that were acknowledged.
+    pub owed: u64,
+    /// Pairs that were taken.
+    pub settled: u64,
+}
+
+/// The books of one run.
+#[derive(Debug)]
+pub struct Books {
+    began: Instant,
+    /// The wall clock at the beginning, in microseconds since 1970.
+    pub unix_began: u64,
+    /// What decides what events are.
+    pub seed: u64,
+    state: Mutex<State>,
+    file: Mutex<BufWriter<File>>,
+}
+
+/// Faults beyond so many are counted in the file alone.
+const FAULTS_MAX: usize = 200;
+
+impl Books {
+    /// Begins, with a file in this folder.
+    pub fn open(folder: &Path, seed: u64) -> Self {
+        let file = File::create(folder.join("books.log")).unwrap();
+        let starts = vec![Vec::new(); cast::ENDPOINTS.len()];
+        Self {
+            began: wait::now(),
+            unix_began: wait::unix_millis() * 1_000,
+            seed,
+            state: Mutex::new(State { starts, ..State::default() }),
+            file: Mutex::new(BufWriter::new(file)),
+        }
+    }
+
+    /// How long ago it began, in microseconds.
+    pub fn now(&self) -> u64 {
+        self.elapsed().as_micros() as u64
+    }
+
+    /// How long ago it began.
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// All that is known.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        // Whoever panicked has said so; the books are as good as before.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a line into the file.
+    pub fn note(&self, what: Arguments<'_>) {
+        let now = self.now() as f64 / 1e6;
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        // The books in memory are those that are judged.
+        let _ = writeln!(file, "{now:.6} {what}");
+    }
+
+    /// Sees to it that all lines are in the file.
+    pub fn flush(&self) {
+        let _ = self.file.lock().unwrap_or_else(PoisonError::into_inner).flush();
+    }
+
+    /// What must not be.
+    pub fn fault(&self, what: String) {
+        self.note(format_args!("FAULT {what}"));
+        let mut state = self.state();
+        if state.faults.len() < FAULTS_MAX {
+            state.faults.push(what);
+        }
+    }
+
+    /// A call is about to be made for the first time; gives its number.
+    pub fn call(&self, count: u64, given_ids: bool) -> u64 {
+        let mut state = self.state();
+        let number = state.calls.last_key_value().map_or(1, |(last, _)| last + 1);
+        let call = Call { count, given_ids, answered: None, sent: 0, ids: Vec::new() };
+        state.calls.insert(number, call);
+        number
+    }
+
+    /// A call was sent, and came to this. `ids` where it was taken.
+    pub fn answered(&self, number: u64, answered: Answered, ids: Vec<String>) {
+        let state = &mut *self.state();
+        let Some(call) = state.calls.get_mut(&number) else { return };
+        call.sent += 1;
+        if state.fulls.last().is_some_and(|span| span.to == u64::MAX) {
+            match answered {
+                Answered::Taken => state.while_full[0] += 1,
+                Answered::Refused(_) => state.while_full[1] += 1,
+                Answered::CutOff => {}
+            }
+        }
+        call.answered = Some(match (call.answered, answered) {
+            (_, Answered::Taken) => Answered::Taken,
+            (Some(Answered::CutOff), _) => Answered::CutOff,
+            (_, now) => now,
+        });
+        for (nth, id) in ids.iter().enumerate() {
+            let mark = Mark { call: number, nth: nth as u64 };
+            let event = Event::new(self.seed, mark);
+            let endpoints: Vec<usize> = cast::reached(event.workspace, event.kind).collect();
+            state.owed += endpoints.len() as u64;
+            self.note(format_args!("taken {mark} {id} for {endpoints:?}"));
+            state.marks.insert(id.clone(), mark);
+            let known = state.bodies.entry(mark).or_insert_with(|| (id.clone(), None));
+            if known.0 != *id {
+                let what = format!("{mark} was acknowledged as {id} and arrived as {}", known.0);
+                state.faults.push(what);
+            }
+        }
+        if answered != Answered::Taken {
+            self.note(format_args!("call {number} {answered:?}"));
+        }
+        call.ids = ids;
+    }
+
+    /// An attempt began at an endpoint.
+    pub fn started(&self, endpoint: usize, start: Start) {
+        self.state().starts[endpoint].push(start);
+    }
+
+    /// An event arrived whole and as it should be; gives its number among those of its pair.
+    pub fn arrived(&self, mark: Mark, endpoint: usize, at: u64, id: &str, hash: u64) -> usize {
+        let state = &mut *self.state();
+        let known = state.bodies.entry(mark).or_insert_with(|| (id.to_owned(), None));
+        let first = *known.1.get_or_insert(hash);
+        if known.0 != id || first != hash {
+            state.faults.push(format!("{mark} is {id} here and {} elsewhere, or differs", known.0));
+        }
+        state.marks.entry(id.to_owned()).or_insert(mark);
+        let arrivals = state.arrivals.entry((mark, endpoint)).or_default();
+        arrivals.push(Arrival { at, answered: u64::MAX, status: None });
+        arrivals.len() - 1
+    }
+
+    /// What arrived was answered.
+    pub fn replied(&self, mark: Mark, endpoint: usize, nth: usize, status: Option<u16>) {
+        let now = self.now();
+        let state = &mut *self.state();
+        let Some(arrivals) = state.arrivals.get_mut(&(mark, endpoint)) else { return };
+        let already = arrivals.iter().any(Arrival::is_taken);
+        if let Some(arrival) = arrivals.get_mut(nth) {
+            (arrival.answered, arrival.status) = (now, status);
+            state.settled += u64::from(arrival.is_taken() && !already);
+            let took = now - arrival.at;
+            self.note(format_args!("at e{endpoint} {mark} answered {status:?} after {took} us"));
+        }
+    }
+}

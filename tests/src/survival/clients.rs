@@ -1,0 +1,366 @@
+//! Those who call: backends that post events without end, and make a call again under the same ids
+//! when it was not answered; and an owner who looks after the webhooks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::books::{Answered, Books, Redelivered};
+use super::cast::{HOOKS, WORKSPACES};
+use super::events::{Event, Mark, given_id};
+use super::receivers::Receivers;
+use super::victim::{Addresses, TOKEN};
+use crate::client::Client;
+use crate::dice::Dice;
+use crate::request::Request;
+use crate::response::Response;
+use crate::wait::{self, Deadline};
+
+/// How long a call is made again and again that was never taken.
+const PERSISTENCE: Duration = Duration::from_secs(120);
+
+/// Pairs of an event and an endpoint that may be outstanding before backends post less: what is
+/// there at the end is still to be sent, at the endpoints' pace.
+const OUTSTANDING_MAX: u64 = 6_000;
+
+/// What becomes of a call.
+enum Came {
+    /// An answer.
+    Answer(Box<Response>),
+    /// It was sent, at least in part, and not answered.
+    Nothing,
+    /// Nobody is there.
+    Nobody,
+}
+
+/// A connection that is opened anew whenever it is gone.
+struct Line<'a> {
+    address: &'a str,
+    client: Option<Client>,
+}
+
+impl<'a> Line<'a> {
+    fn to(address: &'a str) -> Self {
+        Self { address, client: None }
+    }
+
+    fn call(&mut self, request: &Request) -> Came {
+        let Some(mut client) = self.open() else { return Came::Nobody };
+        let bytes = [request.head_bytes(), request.body_bytes()].concat();
+        match client.try_exchange(&bytes) {
+            Ok(answer) => {
+                let closes = answer.field("connection").is_some_and(|says| says == "close");
+                self.client = Some(client).filter(|_| !closes);
+                Came::Answer(Box::new(answer))
+            }
+            Err(_) => Came::Nothing,
+        }
+    }
+
+    /// Sends, and hangs up.
+    fn shout(&mut self, request: &Request) -> Came {
+        let Some(mut client) = self.open() else { return Came::Nobody };
+        let _ = client.try_send([request.head_bytes(), request.body_bytes()].concat());
+        Came::Nothing
+    }
+
+    fn open(&mut self) -> Option<Client> {
+        self.client.take().or_else(|| Client::try_connect(self.address).ok())
+    }
+}
+
+fn request(method: &str, target: &str, body: Option<String>) -> Request {
+    let request = Request::new(method, target).field("Authorization", &format!("Bearer {TOKEN}"));
+    match body {
+        Some(body) => request.field("Content-Type", "application/json").body(body),
+        None => request,
+    }
+}
+
+/// A backend: posts until it is `over`, and then sees its last call through.
+pub fn backend(books: &Books, addresses: &Addresses, stream: u64, over: &AtomicBool) {
+    let mut dice = Dice::new(books.seed, stream);
+    let mut line = Line::to(&addresses.ingest);
+    while !over.load(Ordering::SeqCst) {
+        let count = match dice.below(1_000) {
+            0..700 => 1,
+            700..960 => 2 + dice.below(18),
+            960..998 => 20 + dice.below(80),
+            _ => 400 + dice.below(400),
+        };
+        let given_ids = dice.percent(50);
+        let number = books.call(count, given_ids);
+        post(books, &mut line, &mut dice, number, over);
+        let outstanding = {
+            let state = books.state();
+            state.owed.saturating_sub(state.settled)
+        };
+        let crowded = if outstanding > OUTSTANDING_MAX { 20 } else { 1 };
+        wait::pass(dice.time(20, 800) * crowded);
+    }
+}
+
+/// Makes a call; again under the same ids, until it is taken, where it gives ids.
+fn post(books: &Books, line: &mut Line<'_>, dice: &mut Dice, number: u64, over: &AtomicBool) {
+    let Some(call) = books.state().calls.get(&number).cloned() else { return };
+    let events: Vec<String> = (0..call.count)
+        .map(|nth| {
+            let mark = Mark { call: number, nth };
+            let id = call.given_ids.then(|| given_id(mark));
+            Event::new(books.seed, mark).posted(id.as_deref())
+        })
+        .collect();
+    let body = if call.count == 1 { events.concat() } else { format!("[{}]", events.join(",")) };
+    let request = request("POST", "/internal/v1/events", Some(body));
+    let deadline = Deadline::after(PERSISTENCE);
+    loop {
+        let came = if dice.percent(2) { line.shout(&request) } else { line.call(&request) };
+        match came {
+            Came::Answer(answer) if answer.status == 202 => {
+                let ids = ids(&answer.json());
+                if ids.len() as u64 != call.count {
+                    books.fault(format!("call {number} was answered {}", answer.text()));
+                }
+                books.answered(number, Answered::Taken, ids);
+                return;
+            }
+            Came::Answer(answer) => {
+                books.answered(number, Answered::Refused(answer.status), Vec::new());
+                if answer.status != 503 {
+                    let text = answer.text();
+                    books.fault(format!("call {number} was answered {}: {text}", answer.status));
+                    return;
+                }
+            }
+            Came::Nothing => books.answered(number, Answered::CutOff, Vec::new()),
+            Came::Nobody => {}
+        }
+        let sent = books.state().calls.get(&number).is_some_and(|call| call.sent > 0);
+        if deadline.left().is_none() {
+            books.fault(format!("call {number} was not taken within {PERSISTENCE:?}"));
+            return;
+        }
+        if sent && !call.given_ids || !sent && over.load(Ordering::SeqCst) {
+            return;
+        }
+        wait::pass(dice.time(20, 500));
+    }
+}
+
+fn ids(answer: &Value) -> Vec<String> {
+    let events = answer["events"].as_array().map(Vec::as_slice).unwrap_or_default();
+    events.iter().filter_map(|one| one["id"].as_str().map(str::to_owned)).collect()
+}
+
+/// An owner of every workspace.
+pub struct Owner<'a> {
+    books: &'a Books,
+    receivers: &'a Receivers,
+    line: Line<'a>,
+    admin: &'a str,
+    /// The webhooks' ids, in the order of [`HOOKS`].
+    webhooks: Vec<String>,
+}
+
+/// A delivery that was given up.
+#[derive(Clone, Debug)]
+pub struct GivenUp {
+    /// Its event.
+    pub event: String,
+    /// Its endpoint.
+    pub endpoint: usize,
+    /// Whether it was a test.
+    pub is_ping: bool,
+}
+
+impl<'a> Owner<'a> {
+    /// Registers every webhook; gives their secrets too.
+    pub fn register(
+        books: &'a Books,
+        receivers: &'a Receivers,
+        addresses: &'a Addresses,
+    ) -> (Self, Vec<String>) {
+        let line = Line::to(&addresses.api);
+        let admin = &addresses.admin;
+        let mut owner = Self { books, receivers, line, admin, webhooks: Vec::new() };
+        let mut secrets = Vec::new();
+        for (workspace, endpoint, kinds) in HOOKS {
+            let kinds: Vec<&str> = kinds.iter().map(|kind| super::cast::KINDS[*kind]).collect();
+            let body = json!({ "url": receivers.url(endpoint), "events": kinds });
+            let made = owner.call("POST", workspace, "/webhooks", Some(body));
+            let made = made.expect("nothing disturbs it yet").expect(201).json();
+            owner.webhooks.push(made["id"].as_str().unwrap().to_owned());
+            secrets.push(made["secret"].as_str().unwrap().to_owned());
+        }
+        (owner, secrets)
+    }
+
+    fn call(
+        &mut self,
+        method: &str,
+        workspace: usize,
+        path: &str,
+        body: Option<Value>,
+    ) -> Option<Response> {
+        let target = format!("/v1/workspaces/{}{path}", WORKSPACES[workspace]);
+        match self.line.call(&request(method, &target, body.map(|body| body.to_string()))) {
+            Came::Answer(answer) => Some(*answer),
+            Came::Nothing | Came::Nobody => None,
+        }
+    }
+
+    /// A call that is made until it is answered with this status.
+    fn insist(
+        &mut self,
+        method: &str,
+        workspace: usize,
+        path: &str,
+        body: Option<Value>,
+        status: u16,
+    ) -> Value {
+        let answered = wait::within(PERSISTENCE, || {
+            let answer = self.call(method, workspace, path, body.clone())?;
+            (answer.status == status).then(|| answer.json())
+        });
+        answered.unwrap_or_else(|| panic!("{method} {path} is never answered {status}"))
+    }
+
+    /// Looks after the webhooks until it is `over`.
+    pub fn work(&mut self, over: &AtomicBool) {
+        let mut dice = Dice::new(self.books.seed, 2);
+        while !over.load(Ordering::SeqCst) {
+            wait::pass(dice.time(50, 1_000));
+            match dice.below(10) {
+                0..3 => self.ping(dice.below(HOOKS.len() as u64) as usize),
+                3..5 => self.redeliver_one(&mut dice),
+                _ => self.reactivate(),
+            }
+        }
+    }
+
+    /// Reactivates what is paused and well again.
+    pub fn reactivate(&mut self) {
+        for (at, (workspace, endpoint, _)) in HOOKS.iter().enumerate() {
+            let path = format!("/webhooks/{}", self.webhooks[at]);
+            let Some(answer) = self.call("GET", *workspace, &path, None) else { return };
+            let paused = answer.status == 200 && answer.json()["state"] == "paused";
+            if paused && self.receivers.is_well(*endpoint) {
+                let answer = self.call("POST", *workspace, &format!("{path}:reactivate"), None);
+                self.books.note(format_args!(
+                    "reactivated e{endpoint}: {:?}",
+                    answer.map(|answer| answer.status)
+                ));
+            }
+        }
+    }
+
+    fn ping(&mut self, hook: usize) {
+        let path = format!("/webhooks/{}:ping", self.webhooks[hook]);
+        let Some(answer) = self.call("POST", HOOKS[hook].0, &path, None) else { return };
+        if answer.status != 202 {
+            return;
+        }
+        let delivery = answer.json();
+        let id = delivery["event_id"].as_str().unwrap().to_owned();
+        self.books.note(format_args!("pinged {id}"));
+        self.books.state().pings.entry(id).or_default().taken = true;
+    }
+
+    fn redeliver_one(&mut self, dice: &mut Dice) {
+        let workspace = dice.below(WORKSPACES.len() as u64) as usize;
+        let path = "/deliveries?state=delivered&limit=20";
+        let Some(answer) = self.call("GET", workspace, path, None) else { return };
+        if answer.status != 200 {
+            return;
+        }
+        let page = answer.json();
+        let listed = page["data"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if listed.is_empty() {
+            return;
+        }
+        let one = dice.one_of(listed);
+        let [id, event, webhook] =
+            ["id", "event_id", "webhook_id"].map(|name| one[name].as_str().unwrap_or_default());
+        let hook = self.webhooks.iter().position(|known| known == webhook);
+        let mark = self.books.state().marks.get(event).copied();
+        let (Some(hook), Some(mark)) = (hook, mark) else { return };
+        let pair = (mark, HOOKS[hook].1);
+        let at = self.books.now();
+        // In the books before the call: what is cut off may have been done.
+        let asked = |taken| {
+            let mut state = self.books.state();
+            let all = state.redelivered.entry(pair).or_default();
+            all.retain(|one| one.at != at);
+            all.push(Redelivered { at, taken });
+        };
+        asked(false);
+        let path = format!("/deliveries/{id}:redeliver");
+        let status = self.call("POST", workspace, &path, None).map(|answer| answer.status);
+        asked(status == Some(202));
+        self.books.note(format_args!("redelivered {mark} at e{}: {status:?}", pair.1));
+    }
+
+    /// Waits until nothing waits, and reactivates what is paused meanwhile. False where it does
+    /// not come to that.
+    pub fn drain(&mut self, patience: Duration) -> bool {
+        let drained = wait::within(patience, || {
+            self.reactivate();
+            wait::pass(Duration::from_millis(100));
+            let [waiting, in_flight] = ["deliveries_waiting", "attempts_in_flight"]
+                .map(|name| self.metric(&format!("weir_dispatcher_{name}")));
+            (waiting? == 0.0 && in_flight? == 0.0).then_some(())
+        });
+        drained.is_some()
+    }
+
+    fn metric(&self, name: &str) -> Option<f64> {
+        let mut client = Client::try_connect(self.admin).ok()?;
+        let request = Request::get("/metrics");
+        let page = client.try_exchange(request.head_bytes()).ok()?.text();
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        line.trim().parse().ok()
+    }
+
+    /// What was given up, of all workspaces.
+    pub fn given_up(&mut self) -> Vec<GivenUp> {
+        let mut all = Vec::new();
+        for workspace in 0..WORKSPACES.len() {
+            let mut cursor = String::new();
+            loop {
+                let path = format!("/deliveries?state=failed_permanent&limit=100{cursor}");
+                let page = self.insist("GET", workspace, &path, None, 200);
+                for one in page["data"].as_array().unwrap_or(&Vec::new()) {
+                    let webhook = one["webhook_id"].as_str();
+                    let hook =
+                        self.webhooks.iter().position(|known| Some(known.as_str()) == webhook);
+                    let Some(hook) = hook else { continue };
+                    all.push(GivenUp {
+                        event: one["event_id"].as_str().unwrap_or_default().to_owned(),
+                        endpoint: HOOKS[hook].1,
+                        is_ping: one["type"] == "webhook.ping",
+                    });
+                }
+                let Some(next) = page["next_cursor"].as_str() else { break };
+                cursor = format!("&cursor={next}");
+            }
+        }
+        all
+    }
+
+    /// Has everything sent once more that was given up.
+    pub fn redeliver_all(&mut self) {
+        for workspace in 0..WORKSPACES.len() {
+            let body = json!({ "state": "failed_permanent" });
+            let job = self.insist("POST", workspace, "/deliveries:redeliver", Some(body), 202);
+            let path = format!("/redeliveries/{}", job["id"].as_str().unwrap());
+            let done = wait::within(PERSISTENCE, || {
+                let job = self.insist("GET", workspace, &path, None, 200);
+                (job["state"] == "done").then_some(())
+            });
+            if done.is_none() {
+                self.books.fault(format!("the job {path} is never done"));
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A disk that can be full: a small file system of its own, where one may be mounted, or a limit on
+//! the size of files, which the kernel enforces with another error.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Room on a small disk: what a run keeps, with its log of changes, many times over.
+const BYTES: &str = "512m";
+
+/// Written at a time to fill a disk.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// What a database lies on.
+#[derive(Debug)]
+pub struct Disk {
+    folder: PathBuf,
+    kind: Kind,
+    full: bool,
+    /// Whether it has been full at any time.
+    was_full: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Whatever there is. It is never filled.
+    Plain,
+    /// A file system in memory, mounted for the run: ENOSPC.
+    Mounted,
+    /// Whatever there is; no file of the process may grow: EFBIG.
+    Limited,
+}
+
+impl Disk {
+    /// The disk that the folder is on.
+    pub fn plain(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), kind: Kind::Plain, full: false, was_full: false }
+    }
+
+    /// A disk that can be full.
+    pub fn small(folder: &Path) -> Self {
+        let at = folder.join("disk");
+        fs::create_dir_all(&at).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={BYTES},mode=700"), "weir-survival"])
+            .arg(&at)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        let kind = match mounted {
+            Ok(status) if status.success() => Kind::Mounted,
+            _ => Kind::Limited,
+        };
+        Self { folder: at, kind, full: false, was_full: false }
+    }
+
+    /// How it is filled, in words.
+    pub fn how(&self) -> &'static str {
+        match self.kind {
+            Kind::Plain => "never full",
+            Kind::Mounted => "a tmpfs of 512 MiB, filled (ENOSPC)",
+            Kind::Limited => "no mount permitted: files may not grow (RLIMIT_FSIZE, EFBIG)",
+        }
+    }
+
+    /// Where the database goes.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether there is no room.
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// Whether there was no room at any time.
+    pub fn was_full(&self) -> bool {
+        self.was_full
+    }
+
+    /// A command that runs `program` there.
+    pub fn command(&self, program: &Path) -> Command {
+        if self.kind != Kind::Limited {
+            return Command::new(program);
+        }
+        // The signal that comes with EFBIG ends a process; one that is ignored stays so.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(program);
+        shell
+    }
+
+    /// Leaves no room.
+    pub fn fill(&mut self, process: Option<u32>) {
+        (self.full, self.was_full) = (true, true);
+        match (self.kind, process) {
+            (Kind::Mounted, _) => self.write_filler(),
+            (Kind::Limited, Some(process)) => limit(process, "0"),
+            _ => {}
+        }
+    }
+
+    /// Makes room again.
+    pub fn make_room(&mut self, process: Option<u32>) {
+        self.full = false;
+        match (self.kind, process) {
+            (Kind::Mounted, _) => fs::remove_file(self.filler()).unwrap(),
+            (Kind::Limited, Some(process)) => limit(process, "unlimited"),
+            _ => {}
+        }
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.folder.join("filler")
+    }
+
+    /// Takes what room there is again, where there is to be none.
+    pub fn top_up(&self) {
+        if self.full && self.kind == Kind::Mounted {
+            self.write_filler();
+        }
+    }
+
+    fn write_filler(&self) {
+        let file = File::options().create(true).append(true).open(self.filler());
+        let mut file = file.unwrap();
+        let piece = vec![0; PIECE_BYTES];
+        // Large pieces first, then the rest of the room a page at a time.
+        for size in [PIECE_BYTES, 4_096] {
+            while file.write_all(&piece[..size]).is_ok() {}
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.kind == Kind::Mounted {
+            let _ = Command::new("umount").arg("-l").arg(&self.folder).status();
+        }
+    }
+}
+
+/// Sets the soft limit on the size of files of a process.
+fn limit(process: u32, bytes: &str) {
+    let limit = format!("--fsize={bytes}:");
+    let set = Command::new("prlimit").args(["--pid", &process.to_string(), &limit]).status();
+    assert!(set.is_ok_and(|status| status.success()), "prlimit {limit} of {process}");
+}

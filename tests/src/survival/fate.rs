@@ -1,0 +1,207 @@
+//! What is done to the dispatcher, and when: blows from a seeded die.
+
+use std::time::Duration;
+
+use super::victim::Victim;
+use super::wall_clock::WallClock;
+use crate::dice::Dice;
+use crate::wait::{self, Deadline};
+
+/// A full disk is looked at so often: files that become shorter make room.
+const TOP_UP_EVERY: Duration = Duration::from_millis(50);
+
+/// What a run is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// `kill -9` at random instants, on the disk that there is.
+    Kill,
+    /// The process stands still, and goes on or is killed.
+    Stop,
+    /// The disk is full.
+    Full,
+    /// The wall clock is set.
+    Clock,
+}
+
+impl Part {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Kill, Self::Stop, Self::Full, Self::Clock];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Stop => "stop",
+            Self::Full => "full",
+            Self::Clock => "clock",
+        }
+    }
+
+    /// How long nothing is done between two blows, at least and at most, in milliseconds.
+    fn rest_ms(self) -> (u64, u64) {
+        match self {
+            Self::Kill => (100, 12_000),
+            _ => (300, 8_000),
+        }
+    }
+}
+
+/// The longest that a process stands still, and that a disk is full, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Longest {
+    /// Of standing still.
+    pub stop_ms: u64,
+    /// Of a full disk.
+    pub full_ms: u64,
+    /// Between two blows.
+    pub rest_ms: u64,
+}
+
+impl Longest {
+    /// For a run of minutes and more.
+    pub const HOURS: Self = Self { stop_ms: 15_000, full_ms: 10_000, rest_ms: u64::MAX };
+    /// For a run of seconds.
+    pub const SECONDS: Self = Self { stop_ms: 2_500, full_ms: 1_500, rest_ms: 700 };
+}
+
+/// One who deals blows.
+pub struct Fate<'a> {
+    /// What it is about.
+    pub part: Part,
+    /// How long blows take.
+    pub longest: Longest,
+    /// What it deals by.
+    pub dice: Dice,
+    /// Who is dealt them.
+    pub victim: &'a mut Victim,
+    /// The clock that is set.
+    pub clock: Option<&'a WallClock>,
+}
+
+impl Fate<'_> {
+    /// Rests, and deals one blow. The victim is up again afterwards, or coming up.
+    pub fn strike(&mut self) {
+        let (least, most) = self.part.rest_ms();
+        wait::pass(self.dice.time(least, most.min(self.longest.rest_ms)));
+        self.victim.expect_alive();
+        let luck = self.dice.below(100);
+        match self.part {
+            Part::Kill => match luck {
+                0..60 => self.kill(),
+                60..75 => self.kill_twice(),
+                75..90 => self.kill_at_start(),
+                _ => self.orderly(),
+            },
+            Part::Stop => match luck {
+                0..55 => self.freeze(),
+                55..75 => self.kill_frozen(),
+                75..90 => self.kill(),
+                _ => self.orderly(),
+            },
+            Part::Full => match luck {
+                0..45 => self.full(),
+                45..75 => self.kill_full(),
+                75..90 => self.kill(),
+                _ => self.orderly(),
+            },
+            Part::Clock => match luck {
+                0..60 => self.set_clock(),
+                60..75 => self.kill(),
+                75..90 => self.orderly(),
+                _ => self.freeze(),
+            },
+        }
+    }
+
+    fn rise(&mut self) {
+        wait::pass(self.dice.time(1, 300));
+        self.victim.launch();
+    }
+
+    fn kill(&mut self) {
+        self.victim.kill();
+        self.rise();
+        self.victim.wait_ready();
+    }
+
+    fn kill_twice(&mut self) {
+        self.victim.kill();
+        self.rise();
+        self.victim.wait_ready();
+        wait::pass(self.dice.time(1, 200));
+        self.kill();
+    }
+
+    /// Killed before it is up, once or more often.
+    fn kill_at_start(&mut self) {
+        self.victim.kill();
+        for _ in 0..=self.dice.below(3) {
+            self.victim.launch();
+            wait::pass(self.dice.time(1, 60));
+            self.victim.kill();
+        }
+        self.rise();
+        self.victim.wait_ready();
+    }
+
+    fn orderly(&mut self) {
+        self.victim.stop_in_order();
+        self.rise();
+        self.victim.wait_ready();
+    }
+
+    fn freeze(&mut self) {
+        self.victim.freeze();
+        wait::pass(self.dice.time(100, self.longest.stop_ms));
+        self.victim.thaw();
+    }
+
+    fn kill_frozen(&mut self) {
+        self.victim.freeze();
+        wait::pass(self.dice.time(100, self.longest.stop_ms));
+        self.victim.kill();
+        self.victim.thawed();
+        self.rise();
+        self.victim.wait_ready();
+    }
+
+    fn full(&mut self) {
+        self.victim.fill();
+        self.pass_full();
+        self.victim.expect_alive();
+        self.victim.make_room();
+    }
+
+    /// Killed while its disk is full, and started before there is room: it need not come up then.
+    fn kill_full(&mut self) {
+        self.victim.fill();
+        self.pass_full();
+        self.victim.expect_alive();
+        self.victim.kill();
+        self.victim.launch();
+        self.pass_full();
+        self.victim.make_room();
+        self.victim.wait_ready();
+    }
+
+    fn pass_full(&mut self) {
+        let deadline = Deadline::after(self.dice.time(200, self.longest.full_ms));
+        while let Some(left) = deadline.left() {
+            wait::pass(left.min(TOP_UP_EVERY));
+            self.victim.disk.top_up();
+        }
+    }
+
+    /// Minutes to days, either way, or back to the time that it is.
+    fn set_clock(&mut self) {
+        let Some(clock) = self.clock else { return };
+        let far = self.dice.time(1_000, 2 * 86_400 * 1_000).as_secs() as i64;
+        let offset = match self.dice.below(5) {
+            0 => 0,
+            1 | 2 => far,
+            _ => -far,
+        };
+        clock.set(offset);
+        self.victim.clock_was_set(offset);
+    }
+}
