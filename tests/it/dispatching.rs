@@ -5,6 +5,7 @@ mod fronted;
 mod health;
 mod hostile;
 mod ingesting;
+mod judging;
 mod listing;
 mod mailing;
 mod operating;

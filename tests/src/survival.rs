@@ -93,6 +93,7 @@ pub fn run(plan: &Plan, told: &dyn Fn(&Books)) -> Result<Ran, Skipped> {
     let clock_holds = clock.is_none();
     let disk = match part {
         Part::Full => Disk::small(folder),
+        Part::Refuse => Disk::limited(folder),
         _ => Disk::plain(folder),
     };
     let books = Arc::new(Books::open(folder, *seed));

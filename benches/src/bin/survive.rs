@@ -12,11 +12,16 @@ use weir_tests::survival::fate::{Longest, Part};
 use weir_tests::survival::{Plan, Skipped, folder_of, run};
 
 const USAGE: &str = "usage: survive [--minutes 60] [--seed N] [--folder DIR] \
-    [--only kill|stop|full|clock] [--dispatcher PATH]";
+    [--only kill|stop|full|refuse|clock] [--dispatcher PATH]";
 
 /// Of how many parts of the time each part gets how many: kills are what it is about.
-const SHARES: [(Part, f64); 4] =
-    [(Part::Kill, 0.5), (Part::Stop, 0.2), (Part::Full, 0.15), (Part::Clock, 0.15)];
+const SHARES: [(Part, f64); 5] = [
+    (Part::Kill, 0.5),
+    (Part::Stop, 0.2),
+    (Part::Full, 0.1),
+    (Part::Refuse, 0.1),
+    (Part::Clock, 0.1),
+];
 
 /// How often it says that it goes on.
 const TELL_EVERY: Duration = Duration::from_secs(60);

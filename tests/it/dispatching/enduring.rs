@@ -56,6 +56,14 @@ fn without_room_it_acknowledges_nothing_that_is_lost_and_goes_on_with_room() {
 }
 
 #[test]
+fn where_the_disk_refuses_every_write_it_loses_nothing_and_goes_on_when_it_does_not() {
+    let verdict = check(Part::Refuse);
+    assert!(verdict.figure("disk full") > 2, "{verdict}");
+    assert!(verdict.figure("calls refused while it was full") > 0, "{verdict}");
+    assert_eq!(verdict.figure("calls taken while it was full"), 0, "{verdict}");
+}
+
+#[test]
 fn whatever_the_clock_is_set_to_it_loses_nothing() {
     let verdict = check(Part::Clock);
     assert!(verdict.figure("clock set") > 2, "{verdict}");

@@ -132,6 +132,8 @@ pub struct State {
     pub sets: Vec<(u64, i64)>,
     /// Starts that came to nothing: the disk was full.
     pub failed_starts: u64,
+    /// Whether the disk is full now, to the last byte.
+    pub no_room: bool,
     /// Calls that were answered while the disk was full: 202, and anything else.
     pub while_full: [u64; 2],
     /// What must not be, in words.
@@ -223,7 +225,7 @@ impl Books {
         let state = &mut *self.state();
         let Some(call) = state.calls.get_mut(&number) else { return };
         call.sent += 1;
-        if state.fulls.last().is_some_and(|span| span.to == u64::MAX) {
+        if state.no_room {
             match answered {
                 Answered::Taken => state.while_full[0] += 1,
                 Answered::Refused(_) => state.while_full[1] += 1,

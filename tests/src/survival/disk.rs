@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Room on a small disk: what a run keeps, with its log of changes, many times over.
-const BYTES: &str = "512m";
+const BYTES: &str = "256m";
 
 /// Written at a time to fill a disk.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -35,10 +35,19 @@ enum Kind {
 impl Disk {
     /// The disk that the folder is on.
     pub fn plain(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), kind: Kind::Plain, full: false, was_full: false }
+        Self::of(folder, Kind::Plain)
     }
 
-    /// A disk that can be full.
+    fn of(folder: &Path, kind: Kind) -> Self {
+        Self { folder: folder.to_owned(), kind, full: false, was_full: false }
+    }
+
+    /// The disk that the folder is on, of which the process may write nothing when told so.
+    pub fn limited(folder: &Path) -> Self {
+        Self::of(folder, Kind::Limited)
+    }
+
+    /// A disk that can be full; the one above where none may be mounted.
     pub fn small(folder: &Path) -> Self {
         let at = folder.join("disk");
         fs::create_dir_all(&at).unwrap();
@@ -52,15 +61,15 @@ impl Disk {
             Ok(status) if status.success() => Kind::Mounted,
             _ => Kind::Limited,
         };
-        Self { folder: at, kind, full: false, was_full: false }
+        Self::of(&at, kind)
     }
 
     /// How it is filled, in words.
     pub fn how(&self) -> &'static str {
         match self.kind {
             Kind::Plain => "never full",
-            Kind::Mounted => "a tmpfs of 512 MiB, filled (ENOSPC)",
-            Kind::Limited => "no mount permitted: files may not grow (RLIMIT_FSIZE, EFBIG)",
+            Kind::Mounted => "a tmpfs of 256 MiB, filled (ENOSPC)",
+            Kind::Limited => "files may not be written (RLIMIT_FSIZE, EFBIG)",
         }
     }
 
@@ -97,6 +106,13 @@ impl Disk {
             (Kind::Mounted, _) => self.write_filler(),
             (Kind::Limited, Some(process)) => limit(process, "0"),
             _ => {}
+        }
+    }
+
+    /// Another process takes the place of the one before: it is no better off.
+    pub fn heir(&self, process: u32) {
+        if self.full && self.kind == Kind::Limited {
+            limit(process, "0");
         }
     }
 
@@ -140,9 +156,10 @@ impl Drop for Disk {
     }
 }
 
-/// Sets the soft limit on the size of files of a process.
+/// Sets the soft limit on the size of files of a process, which may have ended.
 fn limit(process: u32, bytes: &str) {
     let limit = format!("--fsize={bytes}:");
-    let set = Command::new("prlimit").args(["--pid", &process.to_string(), &limit]).status();
-    assert!(set.is_ok_and(|status| status.success()), "prlimit {limit} of {process}");
+    let mut command = Command::new("prlimit");
+    command.args(["--pid", &process.to_string(), &limit]).stderr(Stdio::null());
+    command.status().unwrap();
 }

@@ -19,13 +19,15 @@ pub enum Part {
     Stop,
     /// The disk is full.
     Full,
+    /// The disk refuses every write.
+    Refuse,
     /// The wall clock is set.
     Clock,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Kill, Self::Stop, Self::Full, Self::Clock];
+    pub const ALL: [Self; 5] = [Self::Kill, Self::Stop, Self::Full, Self::Refuse, Self::Clock];
 
     /// What it is called.
     pub fn name(self) -> &'static str {
@@ -33,6 +35,7 @@ impl Part {
             Self::Kill => "kill",
             Self::Stop => "stop",
             Self::Full => "full",
+            Self::Refuse => "refuse",
             Self::Clock => "clock",
         }
     }
@@ -98,7 +101,7 @@ impl Fate<'_> {
                 75..90 => self.kill(),
                 _ => self.orderly(),
             },
-            Part::Full => match luck {
+            Part::Full | Part::Refuse => match luck {
                 0..45 => self.full(),
                 45..75 => self.kill_full(),
                 75..90 => self.kill(),

@@ -1,0 +1,180 @@
+//! The checker of `enduring` and of the bench `survive`, on books that are made up: what it must
+//! find, and what it must not call a fault.
+
+use weir_tests::folder::Folder;
+use weir_tests::survival::books::{Answered, Arrival, Books, Redelivered, Span, Start};
+use weir_tests::survival::cast::{REQUESTS, reached};
+use weir_tests::survival::clients::GivenUp;
+use weir_tests::survival::events::{Event, Mark};
+use weir_tests::survival::judge::{Cause, Verdict, judge};
+
+const SECOND: u64 = 1_000_000;
+
+/// Books of one call of so many events, answered like this, after a minute of nothing.
+struct Story {
+    _folder: Folder,
+    books: Books,
+    pairs: Vec<(Mark, usize)>,
+}
+
+impl Story {
+    fn of(count: u64, answered: Answered) -> Self {
+        let folder = Folder::new();
+        let books = Books::open(folder.root(), 1);
+        let call = books.call(count, false);
+        let marks: Vec<Mark> = (0..count).map(|nth| Mark { call, nth }).collect();
+        let ids = marks.iter().map(|mark| format!("evt_{mark}")).collect();
+        books.answered(call, answered, if answered == Answered::Taken { ids } else { Vec::new() });
+        let of_mark = |mark: &Mark| {
+            let event = Event::new(1, *mark);
+            let mark = *mark;
+            reached(event.workspace, event.kind).map(move |endpoint| (mark, endpoint))
+        };
+        let pairs: Vec<(Mark, usize)> = marks.iter().flat_map(of_mark).collect();
+        assert!(pairs.len() > 2, "{pairs:?}");
+        Self { _folder: folder, books, pairs }
+    }
+
+    /// Everything arrives at second 60, and is taken at once.
+    fn arrived(self) -> Self {
+        for nth in 0..self.pairs.len() {
+            self.comes(nth, 60 * SECOND, 200);
+        }
+        self
+    }
+
+    fn comes(&self, pair: usize, at: u64, status: u16) {
+        let arrival = Arrival { at, answered: at + 1_000, status: Some(status) };
+        let mut state = self.books.state();
+        state.arrivals.entry(self.pairs[pair]).or_default().push(arrival);
+    }
+
+    fn judged(&self) -> Verdict {
+        judge(&self.books, &[], true)
+    }
+
+    #[track_caller]
+    fn check(&self, faults: usize, cause: Option<Cause>) {
+        let verdict = self.judged();
+        assert_eq!(verdict.faults.len(), faults, "{:?}", verdict.faults);
+        if let Some(cause) = cause {
+            assert_eq!(verdict.duplicates[&cause], 1, "{verdict}");
+        }
+    }
+}
+
+#[test]
+fn what_arrived_once_everywhere_is_well() {
+    Story::of(9, Answered::Taken).arrived().check(0, None);
+}
+
+#[test]
+fn what_was_acknowledged_and_not_taken_everywhere_is_lost() {
+    let story = Story::of(9, Answered::Taken).arrived();
+    let pair = story.pairs[1];
+    story.books.state().arrivals.remove(&pair);
+    assert_eq!(story.judged().figure("lost"), 1);
+    story.comes(1, 60 * SECOND, 503);
+    assert_eq!(story.judged().figure("lost"), 1);
+    story.comes(1, 61 * SECOND, 200);
+    story.check(0, None);
+}
+
+#[test]
+fn what_was_refused_must_not_arrive_and_what_was_cut_off_arrives_whole_or_not() {
+    Story::of(9, Answered::Refused(503)).check(0, None);
+    Story::of(9, Answered::Refused(503)).arrived().check(1, None);
+    Story::of(9, Answered::CutOff).check(0, None);
+    let story = Story::of(9, Answered::CutOff).arrived();
+    story.check(0, None);
+    let pair = story.pairs[1];
+    story.books.state().arrivals.remove(&pair);
+    story.check(1, None);
+}
+
+#[test]
+fn what_comes_again_needs_a_reason_that_fits() {
+    let again = || {
+        let story = Story::of(9, Answered::Taken).arrived();
+        story.comes(0, 70 * SECOND, 200);
+        story
+    };
+    again().check(1, Some(Cause::Unexplained));
+    let span = |from, to| Span { from: from * SECOND / 10, to: to * SECOND / 10 };
+    let killed = |from, to| {
+        let story = again();
+        story.books.state().ends.push(span(from, to));
+        story
+    };
+    killed(605, 606).check(0, Some(Cause::Ended));
+    // Long before, and so long after that it was on disk.
+    killed(590, 591).check(1, Some(Cause::Unexplained));
+    killed(630, 631).check(1, Some(Cause::Unexplained));
+    // It stood still, or had no room, from before the outcome was on disk to the kill.
+    let story = killed(680, 681);
+    story.books.state().fulls.push(span(595, 679));
+    story.check(0, Some(Cause::Ended));
+    let story = again();
+    story.books.state().stops.push(span(600, 650));
+    story.check(0, Some(Cause::Frozen));
+    let story = again();
+    story.books.state().stops.push(span(600, 603));
+    story.check(1, Some(Cause::Unexplained));
+    let story = again();
+    let pair = story.pairs[0];
+    let asked = Redelivered { at: 65 * SECOND, taken: true };
+    story.books.state().redelivered.insert(pair, vec![asked]);
+    story.check(0, Some(Cause::Redelivered));
+}
+
+#[test]
+fn a_try_after_a_failure_waits_for_its_delay() {
+    let story = Story::of(9, Answered::Taken).arrived();
+    let pair = story.pairs[0];
+    story.books.state().arrivals.remove(&pair);
+    story.comes(0, 60 * SECOND, 503);
+    story.comes(0, 60 * SECOND + SECOND / 3, 200);
+    story.check(1, None);
+    story.books.state().ends.push(Span { from: 60 * SECOND, to: 60 * SECOND });
+    story.check(0, None);
+}
+
+#[test]
+fn what_was_asked_for_anew_must_come_anew() {
+    let story = Story::of(9, Answered::Taken).arrived();
+    let pair = story.pairs[0];
+    let asked = Redelivered { at: 65 * SECOND, taken: true };
+    story.books.state().redelivered.insert(pair, vec![asked]);
+    story.check(1, None);
+}
+
+#[test]
+fn more_starts_than_may_be_are_found_where_the_second_leaves_no_doubt() {
+    let surplus = |apart: u64| {
+        let story = Story::of(9, Answered::Taken).arrived();
+        let second = story.books.unix_began / SECOND + 10;
+        let at = |signed: u64| signed * SECOND - story.books.unix_began + SECOND / 2;
+        let start = |signed| Start { at: at(signed), signed };
+        let starts = (0..=u64::from(REQUESTS)).map(|nth| start(second + nth % 2 * apart));
+        story.books.state().starts[0].extend(starts);
+        story
+    };
+    surplus(19).check(1, None);
+    // The first may have started at the end of its second, the last at the beginning of its own.
+    surplus(20).check(0, None);
+}
+
+#[test]
+fn what_is_given_up_was_tried_until_its_end() {
+    for (seconds, faults) in [(59, 1), (61, 0)] {
+        let story = Story::of(9, Answered::Taken).arrived();
+        let (mark, endpoint) = story.pairs[0];
+        story.books.state().arrivals.remove(&(mark, endpoint));
+        story.comes(0, 10 * SECOND, 422);
+        story.comes(0, (10 + seconds) * SECOND, 422);
+        story.comes(0, 200 * SECOND, 200);
+        let given_up = GivenUp { event: format!("evt_{mark}"), endpoint, is_ping: false };
+        let verdict = judge(&story.books, &[given_up], true);
+        assert_eq!(verdict.faults.len(), faults, "{:?}", verdict.faults);
+    }
+}
