@@ -6,7 +6,8 @@
 //! # Invariants
 //!
 //! 1. The checker (`books`, `receivers`, `judge`) believes nothing that the dispatcher says of
-//!    itself, but for the list of what it gave up, which is judged too.
+//!    itself, but for what it gave up, which is judged too, and for timeouts on a slow machine,
+//!    which are counted apart (`logs`).
 //! 2. What is done to the process is in the books before it is done.
 //! 3. At the end everybody is well, and everything must have arrived.
 
@@ -17,7 +18,7 @@ pub mod disk;
 pub mod events;
 pub mod fate;
 pub mod judge;
-mod logs;
+pub mod logs;
 pub mod receivers;
 pub mod victim;
 pub mod wall_clock;
@@ -30,7 +31,7 @@ use std::time::Duration;
 use self::books::Books;
 use self::clients::{GivenUp, Owner, backend};
 use self::disk::Disk;
-use self::fate::{Fate, Longest, Part};
+use self::fate::{Fate, Part, Scale};
 use self::judge::Verdict;
 use self::receivers::Receivers;
 use self::victim::Victim;
@@ -59,8 +60,8 @@ pub struct Plan {
     pub part: Part,
     /// How long blows are dealt.
     pub time: Duration,
-    /// How long each takes.
-    pub longest: Longest,
+    /// How much there is of everything.
+    pub scale: Scale,
     /// What decides what happens.
     pub seed: u64,
 }
@@ -104,12 +105,12 @@ pub fn run(plan: &Plan, told: &dyn Fn(&Books)) -> Result<Ran, Skipped> {
     let mut victim = Victim::new(&plan.program, folder, disk, environment, &books, retention);
     let how = victim.disk.how();
     victim.start();
-    let given_up = live(plan, &books, &receivers, &mut victim, clock.as_ref(), told);
+    let left = live(plan, &books, &receivers, &mut victim, clock.as_ref(), told);
     victim.stop_in_order();
     drop(victim);
     drop(receivers);
-    let mut verdict = judge::judge(&books, &given_up, clock_holds);
-    logs::read(&folder.join("attempts.log"), &mut verdict);
+    let said = logs::read(&folder.join("attempts.log"), &left.webhooks);
+    let verdict = judge::judge(&books, &left.given_up, &said, clock_holds);
     for fault in &verdict.faults {
         books.note(format_args!("JUDGED {fault}"));
     }
@@ -117,7 +118,15 @@ pub fn run(plan: &Plan, told: &dyn Fn(&Books)) -> Result<Ran, Skipped> {
     Ok(Ran { verdict, disk: how })
 }
 
-/// Load and blows, then peace. Gives what had been given up before everything was sent again.
+/// What is known at the end beside the books.
+struct Left {
+    /// What had been given up before everything was sent again.
+    given_up: Vec<GivenUp>,
+    /// The webhooks' ids, in the order of [`cast::HOOKS`].
+    webhooks: Vec<String>,
+}
+
+/// Load and blows, then peace.
 fn live(
     plan: &Plan,
     books: &Books,
@@ -125,20 +134,20 @@ fn live(
     victim: &mut Victim,
     clock: Option<&WallClock>,
     told: &dyn Fn(&Books),
-) -> Vec<GivenUp> {
+) -> Left {
     let addresses = victim.addresses.clone();
     let (mut owner, secrets) = Owner::register(books, receivers, &addresses);
     receivers.know(secrets);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for stream in 0..BACKENDS {
-            let (over, addresses) = (&over, &addresses);
-            scope.spawn(move || backend(books, addresses, 10 + stream, over));
+            let (over, addresses, burst) = (&over, &addresses, plan.scale.burst);
+            scope.spawn(move || backend(books, addresses, 10 + stream, burst, over));
         }
         scope.spawn(|| owner.work(&over));
         let deadline = Deadline::after(plan.time);
         let dice = Dice::new(plan.seed, 0);
-        let mut fate = Fate { part: plan.part, longest: plan.longest, dice, victim, clock };
+        let mut fate = Fate { part: plan.part, scale: plan.scale, dice, victim, clock };
         while deadline.left().is_some() {
             fate.strike();
             told(books);
@@ -162,7 +171,7 @@ fn live(
     if !owner.drain(DRAIN_MAX) {
         books.fault(format!("what was given up still waits after {DRAIN_MAX:?}"));
     }
-    given_up
+    Left { given_up, webhooks: owner.webhooks }
 }
 
 /// A folder of this name for a run, in another.

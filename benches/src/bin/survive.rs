@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_benches::flags::{Flags, fail, sibling};
 use weir_tests::survival::books::Books;
-use weir_tests::survival::fate::{Longest, Part};
+use weir_tests::survival::fate::{Part, Scale};
 use weir_tests::survival::{Plan, Skipped, folder_of, run};
 
 const USAGE: &str = "usage: survive [--minutes 60] [--seed N] [--folder DIR] \
@@ -50,7 +50,7 @@ fn main() {
             folder: folder_of(&root, part),
             part,
             time: Duration::from_secs_f64(minutes * 60.0 * share),
-            longest: Longest::HOURS,
+            scale: Scale::HOURS,
             seed,
         };
         faults += one(&plan);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_tests::dispatcher::PROGRAM;
 use weir_tests::folder::Folder;
 use weir_tests::process::program;
-use weir_tests::survival::fate::{Longest, Part};
+use weir_tests::survival::fate::{Part, Scale};
 use weir_tests::survival::judge::{Cause, Verdict};
 use weir_tests::survival::{Plan, run};
 
@@ -21,7 +21,7 @@ fn check(part: Part) -> Verdict {
         folder: folder.path("run"),
         part,
         time: TIME,
-        longest: Longest::SECONDS,
+        scale: Scale::SECONDS,
         seed: 1,
     };
     let ran = run(&plan, &|_| ()).unwrap_or_else(|skipped| panic!("{skipped:?}"));

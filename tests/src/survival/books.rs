@@ -63,7 +63,9 @@ pub struct Call {
 pub struct Arrival {
     /// When its head had arrived.
     pub at: u64,
-    /// When its answer was written; the end of time until then.
+    /// The Unix second it was signed in.
+    pub signed: u64,
+    /// When its answer began to be written; the end of time until then.
     pub answered: u64,
     /// What it was answered; nothing where the connection was closed.
     pub status: Option<u16>,
@@ -262,7 +264,13 @@ impl Books {
     }
 
     /// An event arrived whole and as it should be; gives its number among those of its pair.
-    pub fn arrived(&self, mark: Mark, endpoint: usize, at: u64, id: &str, hash: u64) -> usize {
+    pub fn arrived(
+        &self,
+        (mark, endpoint): (Mark, usize),
+        start: Start,
+        id: &str,
+        hash: u64,
+    ) -> usize {
         let state = &mut *self.state();
         let known = state.bodies.entry(mark).or_insert_with(|| (id.to_owned(), None));
         let first = *known.1.get_or_insert(hash);
@@ -271,12 +279,13 @@ impl Books {
         }
         state.marks.entry(id.to_owned()).or_insert(mark);
         let arrivals = state.arrivals.entry((mark, endpoint)).or_default();
-        arrivals.push(Arrival { at, answered: u64::MAX, status: None });
+        let Start { at, signed } = start;
+        arrivals.push(Arrival { at, signed, answered: u64::MAX, status: None });
         arrivals.len() - 1
     }
 
-    /// What arrived was answered.
-    pub fn replied(&self, mark: Mark, endpoint: usize, nth: usize, status: Option<u16>) {
+    /// What arrived is answered.
+    pub fn replies(&self, (mark, endpoint): (Mark, usize), nth: usize, status: Option<u16>) {
         let now = self.now();
         let state = &mut *self.state();
         let Some(arrivals) = state.arrivals.get_mut(&(mark, endpoint)) else { return };

@@ -7,9 +7,9 @@ use crate::dice::Dice;
 
 /// The deadline of an attempt.
 pub const DEADLINE: Duration = Duration::from_secs(1);
-/// Attempts that may start at an endpoint within [`WINDOW`]. A crash uses up a twentieth of them,
-/// so that a crash every two seconds leaves half.
-pub const REQUESTS: u32 = 1_000;
+/// Attempts that may start at an endpoint within [`WINDOW`]: few enough that bursts are held back,
+/// so many that a crash, which uses up a twentieth, leaves half of them once in two seconds.
+pub const REQUESTS: u32 = 500;
 /// The window of the pace.
 pub const WINDOW: Duration = Duration::from_secs(20);
 /// The first of the delays after a failure.

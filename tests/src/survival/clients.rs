@@ -78,8 +78,9 @@ fn request(method: &str, target: &str, body: Option<String>) -> Request {
     }
 }
 
-/// A backend: posts until it is `over`, and then sees its last call through.
-pub fn backend(books: &Books, addresses: &Addresses, stream: u64, over: &AtomicBool) {
+/// A backend: posts until it is `over`, and then sees its last call through. Its largest calls
+/// have as many events as `burst`.
+pub fn backend(books: &Books, addresses: &Addresses, stream: u64, burst: u64, over: &AtomicBool) {
     let mut dice = Dice::new(books.seed, stream);
     let mut line = Line::to(&addresses.ingest);
     while !over.load(Ordering::SeqCst) {
@@ -87,7 +88,7 @@ pub fn backend(books: &Books, addresses: &Addresses, stream: u64, over: &AtomicB
             0..700 => 1,
             700..960 => 2 + dice.below(18),
             960..998 => 20 + dice.below(80),
-            _ => 400 + dice.below(400),
+            _ => burst / 2 + dice.below(burst / 2),
         };
         let given_ids = dice.percent(50);
         let number = books.call(count, given_ids);
@@ -160,7 +161,7 @@ pub struct Owner<'a> {
     line: Line<'a>,
     admin: &'a str,
     /// The webhooks' ids, in the order of [`HOOKS`].
-    webhooks: Vec<String>,
+    pub webhooks: Vec<String>,
 }
 
 /// A delivery that was given up.

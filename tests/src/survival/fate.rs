@@ -49,22 +49,25 @@ impl Part {
     }
 }
 
-/// The longest that a process stands still, and that a disk is full, in milliseconds.
+/// How much there is of everything, at most.
 #[derive(Clone, Copy, Debug)]
-pub struct Longest {
-    /// Of standing still.
+pub struct Scale {
+    /// How long a process stands still, in milliseconds.
     pub stop_ms: u64,
-    /// Of a full disk.
+    /// How long a disk is full, in milliseconds.
     pub full_ms: u64,
-    /// Between two blows.
+    /// From one blow to the next, in milliseconds.
     pub rest_ms: u64,
+    /// Events of the largest calls: more than an endpoint's pace, or none that takes long.
+    pub burst: u64,
 }
 
-impl Longest {
+impl Scale {
     /// For a run of minutes and more.
-    pub const HOURS: Self = Self { stop_ms: 15_000, full_ms: 10_000, rest_ms: u64::MAX };
+    pub const HOURS: Self =
+        Self { stop_ms: 15_000, full_ms: 10_000, rest_ms: u64::MAX, burst: 1_000 };
     /// For a run of seconds.
-    pub const SECONDS: Self = Self { stop_ms: 2_500, full_ms: 1_500, rest_ms: 700 };
+    pub const SECONDS: Self = Self { stop_ms: 2_500, full_ms: 1_500, rest_ms: 700, burst: 200 };
 }
 
 /// One who deals blows.
@@ -72,7 +75,7 @@ pub struct Fate<'a> {
     /// What it is about.
     pub part: Part,
     /// How long blows take.
-    pub longest: Longest,
+    pub scale: Scale,
     /// What it deals by.
     pub dice: Dice,
     /// Who is dealt them.
@@ -85,7 +88,7 @@ impl Fate<'_> {
     /// Rests, and deals one blow. The victim is up again afterwards, or coming up.
     pub fn strike(&mut self) {
         let (least, most) = self.part.rest_ms();
-        wait::pass(self.dice.time(least, most.min(self.longest.rest_ms)));
+        wait::pass(self.dice.time(least, most.min(self.scale.rest_ms)));
         self.victim.expect_alive();
         let luck = self.dice.below(100);
         match self.part {
@@ -155,13 +158,13 @@ impl Fate<'_> {
 
     fn freeze(&mut self) {
         self.victim.freeze();
-        wait::pass(self.dice.time(100, self.longest.stop_ms));
+        wait::pass(self.dice.time(100, self.scale.stop_ms));
         self.victim.thaw();
     }
 
     fn kill_frozen(&mut self) {
         self.victim.freeze();
-        wait::pass(self.dice.time(100, self.longest.stop_ms));
+        wait::pass(self.dice.time(100, self.scale.stop_ms));
         self.victim.kill();
         self.victim.thawed();
         self.rise();
@@ -188,7 +191,7 @@ impl Fate<'_> {
     }
 
     fn pass_full(&mut self) {
-        let deadline = Deadline::after(self.dice.time(200, self.longest.full_ms));
+        let deadline = Deadline::after(self.dice.time(200, self.scale.full_ms));
         while let Some(left) = deadline.left() {
             wait::pass(left.min(TOP_UP_EVERY));
             self.victim.disk.top_up();

@@ -11,18 +11,28 @@ use super::books::{Answered, Arrival, Books, Call, Span, State};
 use super::cast::{self, DEADLINE, FIRST_DELAY, GIVE_UP_AFTER, REQUESTS, WINDOW};
 use super::clients::GivenUp;
 use super::events::{Event, Mark};
+use super::logs::Said;
 
 const SECOND: u64 = 1_000_000;
 
-/// Within so long an outcome is on disk, where the process stands still no moment and the disk has
-/// room: hundreds of times what it takes.
+/// Within so long an outcome is on disk once it is known, where the process stands still no moment
+/// and the disk has room: hundreds of times what it takes.
 const RECORDED_WITHIN: u64 = SECOND;
+
+/// Kills explain much: it is told how many of what they explain came within these of the answer.
+const SOON: [(u64, &str); 2] = [
+    (SECOND / 10, "duplicates by a kill within 100 ms of the answer"),
+    (SECOND, "duplicates by a kill within 1 s of the answer"),
+];
 
 /// After the disk has room again: the worker's pause after a failure, and the same again.
 const RECORDED_AFTER_FULL: u64 = 2 * SECOND;
 
 /// A receiver may notice so much later what was sent, and the dispatcher what was answered.
 const LAG: u64 = SECOND / 4;
+
+/// A first attempt may have started so much earlier than it arrived, on a slow machine.
+const DOUBT: u64 = 2 * SECOND;
 
 /// Why an event came again to a receiver that had taken it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +41,9 @@ pub enum Cause {
     Ended,
     /// The answer came after the deadline.
     Late,
+    /// The answer was in time for its receiver, and the process says that it was not: a machine
+    /// with too much to do.
+    TimedOut,
     /// The process stood still until the deadline was over.
     Frozen,
     /// Its owner asked for it.
@@ -46,8 +59,6 @@ pub struct Verdict {
     pub figures: Vec<(&'static str, u64)>,
     /// Duplicates, by what explains them.
     pub duplicates: BTreeMap<Cause, u64>,
-    /// From an answer to the kill that explains that it was not recorded, at most, in microseconds.
-    pub ended_after_max: u64,
     /// What must not be.
     pub faults: Vec<String>,
 }
@@ -68,21 +79,21 @@ impl fmt::Display for Verdict {
         for (cause, count) in &self.duplicates {
             writeln!(out, "| duplicates: {cause:?} | {count} |")?;
         }
-        let most = self.ended_after_max as f64 / 1_000.0;
-        writeln!(out, "| answer to kill, at most, ms | {most:.1} |")?;
         writeln!(out, "| faults | {} |", self.faults.len())
     }
 }
 
 /// Judges a run that has come to its end: everybody well, nothing waiting. `clock_holds` where the
 /// wall clock was not set.
-pub fn judge(books: &Books, given_up: &[GivenUp], clock_holds: bool) -> Verdict {
+pub fn judge(books: &Books, given_up: &[GivenUp], said: &Said, clock_holds: bool) -> Verdict {
     let state = &*books.state();
     let mut judge = Judge {
         state,
         seed: books.seed,
         unix_began: books.unix_began,
         clock_holds,
+        said,
+        soon: [0; 2],
         verdict: Verdict { faults: state.faults.clone(), ..Verdict::default() },
     };
     judge.blows();
@@ -91,6 +102,7 @@ pub fn judge(books: &Books, given_up: &[GivenUp], clock_holds: bool) -> Verdict 
     judge.owners();
     judge.given_up(given_up);
     judge.pace();
+    judge.said();
     judge.verdict
 }
 
@@ -99,6 +111,9 @@ struct Judge<'a> {
     seed: u64,
     unix_began: u64,
     clock_holds: bool,
+    said: &'a Said,
+    /// Duplicates by a kill that came soon.
+    soon: [u64; 2],
     verdict: Verdict,
 }
 
@@ -204,8 +219,10 @@ impl Judge<'_> {
             arrivals += all.len() as u64;
             let mut all = all.clone();
             all.sort_by_key(|one| one.at);
+            let last_try =
+                all.first().map_or(0, |first| first.at) + GIVE_UP_AFTER.as_micros() as u64;
             for (one, next) in all.iter().zip(all.iter().skip(1)) {
-                let cause = self.cause(*pair, *one, *next);
+                let cause = self.cause(*pair, one, next);
                 if one.is_taken() {
                     *self.verdict.duplicates.entry(cause).or_default() += 1;
                     if cause == Cause::Unexplained {
@@ -218,7 +235,8 @@ impl Judge<'_> {
                 }
                 retries += 1;
                 let gap = next.at.saturating_sub(one.answered);
-                let soon = gap < FIRST_DELAY.as_micros() as u64;
+                // The last try comes when it is time for it.
+                let soon = gap < FIRST_DELAY.as_micros() as u64 && next.at + DOUBT < last_try;
                 if soon && cause == Cause::Unexplained && self.clock_holds {
                     early += 1;
                     self.fault(format!(
@@ -231,12 +249,15 @@ impl Judge<'_> {
         self.tell("arrivals", arrivals);
         self.tell("tried again after a failure", retries);
         self.tell("of these too early", early);
+        for (count, (_, name)) in self.soon.into_iter().zip(SOON) {
+            self.tell(name, count);
+        }
         self.verdict.duplicates.entry(Cause::Unexplained).or_default();
     }
 
     /// What explains that `next` came, whatever was answered to `one`. A kill explains only what
     /// nothing else does.
-    fn cause(&mut self, pair: (Mark, usize), one: Arrival, next: Arrival) -> Cause {
+    fn cause(&mut self, pair: (Mark, usize), one: &Arrival, next: &Arrival) -> Cause {
         let deadline = DEADLINE.as_micros() as u64;
         let took = one.answered.saturating_sub(one.at);
         if took + LAG >= deadline {
@@ -254,25 +275,33 @@ impl Judge<'_> {
         if self.state.stops.iter().any(|span| froze(&span)) {
             return Cause::Frozen;
         }
-        let recorded = self.recorded_by(one.answered);
+        let known = self.state.bodies.get(&pair.0).map(|(id, _)| (id.clone(), pair.1));
+        let timeouts = known.and_then(|known| self.said.timeouts.get(&known));
+        if timeouts.is_some_and(|seconds| seconds.contains(&one.signed)) {
+            return Cause::TimedOut;
+        }
+        // What was answered in time is known by the deadline.
+        let recorded = self.recorded_by(one.answered.max(one.at + deadline));
         let ended = self.state.ends.iter().find(|end| {
             end.to.saturating_add(LAG) >= one.at && end.from <= recorded && end.from <= next.at
         });
         let Some(end) = ended else { return Cause::Unexplained };
-        let after = end.from.saturating_sub(one.answered);
-        self.verdict.ended_after_max = self.verdict.ended_after_max.max(after);
+        if one.is_taken() {
+            for (count, (within, _)) in self.soon.iter_mut().zip(SOON) {
+                *count += u64::from(end.from <= one.answered + within);
+            }
+        }
         Cause::Ended
     }
 
-    /// When the outcome of what was answered then is on disk, at the latest.
-    fn recorded_by(&self, answered: u64) -> u64 {
-        let mut by = answered.saturating_add(RECORDED_WITHIN);
+    /// When an outcome that was known then is on disk, at the latest.
+    fn recorded_by(&self, known: u64) -> u64 {
+        let mut by = known.saturating_add(RECORDED_WITHIN);
         let State { stops, fulls, .. } = self.state;
         loop {
             let before = by;
             for (spans, more) in [(stops, RECORDED_WITHIN), (fulls, RECORDED_AFTER_FULL)] {
-                let meanwhile =
-                    spans.iter().filter(|span| span.from <= before && span.to >= answered);
+                let meanwhile = spans.iter().filter(|span| span.from <= before && span.to >= known);
                 let until = meanwhile.map(|span| span.to.saturating_add(more)).max();
                 by = by.max(until.unwrap_or(0));
             }
@@ -302,7 +331,7 @@ impl Judge<'_> {
 
     /// What was given up before the end.
     fn given_up(&mut self, given_up: &[GivenUp]) {
-        let patience = GIVE_UP_AFTER.as_micros() as u64 - LAG;
+        let patience = GIVE_UP_AFTER.as_micros() as u64 - DOUBT;
         let [mut early, mut events] = [0_u64; 2];
         let tests: HashSet<&str> =
             given_up.iter().filter(|one| one.is_ping).map(|one| one.event.as_str()).collect();
@@ -330,6 +359,14 @@ impl Judge<'_> {
         }
         self.tell("deliveries given up, and sent again at the end", events);
         self.tell("of these given up too early", early);
+    }
+
+    /// What only the dispatcher can tell.
+    fn said(&mut self) {
+        self.tell("attempts that the log tells of", self.said.attempts);
+        let second = &self.said.second;
+        self.tell("second deliveries of one event and webhook", second.len() as u64);
+        self.verdict.faults.extend(second.iter().cloned());
     }
 
     /// An attempt started between the second that it was signed in and its arrival. A stretch of

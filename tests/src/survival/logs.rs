@@ -1,5 +1,6 @@
-//! What the dispatcher says of its attempts, looked at for one thing that no receiver can see: that
-//! an event has one delivery for each webhook, however often it was posted.
+//! What the dispatcher says of its attempts, looked at for what no receiver can see: that an event
+//! has one delivery for each webhook, however often it was posted; and which attempts it gave up
+//! at their deadline, though the answer was on its way.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,12 +9,26 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::judge::Verdict;
+use super::cast::{DEADLINE, HOOKS};
+use crate::stamp;
 
-/// Reads the lines of all attempts. A line that was cut off by a kill is none.
-pub(super) fn read(path: &Path, verdict: &mut Verdict) {
+/// What all lines of attempts say.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    /// How many there are.
+    pub attempts: u64,
+    /// Pairs of deliveries of one event and webhook.
+    pub second: Vec<String>,
+    /// The Unix seconds in which attempts began that were given up after the deadline or later, of
+    /// each event and endpoint.
+    pub timeouts: HashMap<(String, usize), Vec<u64>>,
+}
+
+/// Reads the lines of all attempts. A line that was cut off by a kill is none. `webhooks` are in
+/// the order of [`HOOKS`].
+pub(super) fn read(path: &Path, webhooks: &[String]) -> Said {
+    let mut said = Said::default();
     let mut deliveries: HashMap<(String, String), String> = HashMap::new();
-    let [mut lines, mut second] = [0_u64; 2];
     let file = BufReader::new(File::open(path).unwrap());
     for line in file.split(b'\n').map_while(Result::ok) {
         let Ok(line) = serde_json::from_slice::<Value>(&line) else { continue };
@@ -22,13 +37,19 @@ pub(super) fn read(path: &Path, verdict: &mut Verdict) {
         let (Some(event), Some(webhook), Some(delivery)) = (event, webhook, delivery) else {
             continue;
         };
-        lines += 1;
+        said.attempts += 1;
+        let took = line["duration_ms"].as_f64().unwrap_or(0.0);
+        let hook = webhooks.iter().position(|known| *known == webhook);
+        if let (Some(hook), "timeout") = (hook, line["outcome"].as_str().unwrap_or_default())
+            && took >= DEADLINE.as_secs_f64() * 1_000.0
+        {
+            let began = stamp::millis(line["time"].as_str().unwrap_or_default()) / 1_000;
+            said.timeouts.entry((event.clone(), HOOKS[hook].1)).or_default().push(began);
+        }
         let first = deliveries.entry((event, webhook)).or_insert_with(|| delivery.clone());
         if *first != delivery {
-            second += 1;
-            verdict.faults.push(format!("{first} and {delivery} are of one event and webhook"));
+            said.second.push(format!("{first} and {delivery} are of one event and webhook"));
         }
     }
-    verdict.figures.push(("attempts that the log tells of", lines));
-    verdict.figures.push(("second deliveries of one event and webhook", second));
+    said
 }

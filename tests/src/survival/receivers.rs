@@ -129,7 +129,8 @@ impl Shared {
                 return Ok(());
             };
             let signed = signed_at(&head);
-            self.books.started(endpoint, Start { at, signed: signed.unwrap_or(0) });
+            let start = Start { at, signed: signed.unwrap_or(0) };
+            self.books.started(endpoint, start);
             let mut body = Vec::new();
             reader.body(head.framing(Framing::Empty), &mut |piece| body.extend(piece))?;
             let found = match self.check(&head, &body, endpoint) {
@@ -147,12 +148,12 @@ impl Shared {
                     answer(stream, Conduct::WELL)
                 }
                 Found::Event { mark, id, hash } => {
-                    let nth = self.books.arrived(mark, endpoint, at, &id, hash);
+                    let pair = (mark, endpoint);
+                    let nth = self.books.arrived(pair, start, &id, hash);
                     let conduct = self.conduct(endpoint, mark);
                     wait::pass(conduct.after);
-                    let answered = answer(stream, conduct);
-                    self.books.replied(mark, endpoint, nth, conduct.status);
-                    answered
+                    self.books.replies(pair, nth, conduct.status);
+                    answer(stream, conduct)
                 }
             };
             if !kept? {
