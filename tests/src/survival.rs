@@ -58,8 +58,10 @@ pub struct Plan {
     pub folder: PathBuf,
     /// What it is about.
     pub part: Part,
-    /// How long blows are dealt.
+    /// How long blows are dealt, at least.
     pub time: Duration,
+    /// How many blows are dealt, at least.
+    pub blows: u64,
     /// How much there is of everything.
     pub scale: Scale,
     /// What decides what happens.
@@ -148,8 +150,10 @@ fn live(
         let deadline = Deadline::after(plan.time);
         let dice = Dice::new(plan.seed, 0);
         let mut fate = Fate { part: plan.part, scale: plan.scale, dice, victim, clock };
-        while deadline.left().is_some() {
+        let mut blows = 0;
+        while deadline.left().is_some() || blows < plan.blows {
             fate.strike();
+            blows += 1;
             told(books);
         }
         over.store(true, Ordering::SeqCst);

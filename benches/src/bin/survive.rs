@@ -50,6 +50,7 @@ fn main() {
             folder: folder_of(&root, part),
             part,
             time: Duration::from_secs_f64(minutes * 60.0 * share),
+            blows: 1,
             scale: Scale::HOURS,
             seed,
         };

@@ -11,6 +11,8 @@ use weir_tests::survival::logs::Said;
 
 const SECOND: u64 = 1_000_000;
 
+const TAKEN: Answered = Answered::Taken { new: true };
+
 /// Books of one call of so many events, answered like this, after a minute of nothing.
 struct Story {
     _folder: Folder,
@@ -25,7 +27,7 @@ impl Story {
         let call = books.call(count, false);
         let marks: Vec<Mark> = (0..count).map(|nth| Mark { call, nth }).collect();
         let ids = marks.iter().map(|mark| format!("evt_{mark}")).collect();
-        books.answered(call, answered, if answered == Answered::Taken { ids } else { Vec::new() });
+        books.answered(call, 0, answered, if answered == TAKEN { ids } else { Vec::new() });
         let of_mark = |mark: &Mark| {
             let event = Event::new(1, *mark);
             let mark = *mark;
@@ -66,12 +68,12 @@ impl Story {
 
 #[test]
 fn what_arrived_once_everywhere_is_well() {
-    Story::of(9, Answered::Taken).arrived().check(0, None);
+    Story::of(9, TAKEN).arrived().check(0, None);
 }
 
 #[test]
 fn what_was_acknowledged_and_not_taken_everywhere_is_lost() {
-    let story = Story::of(9, Answered::Taken).arrived();
+    let story = Story::of(9, TAKEN).arrived();
     let pair = story.pairs[1];
     story.books.state().arrivals.remove(&pair);
     assert_eq!(story.judged().figure("lost"), 1);
@@ -96,7 +98,7 @@ fn what_was_refused_must_not_arrive_and_what_was_cut_off_arrives_whole_or_not() 
 #[test]
 fn what_comes_again_needs_a_reason_that_fits() {
     let again = || {
-        let story = Story::of(9, Answered::Taken).arrived();
+        let story = Story::of(9, TAKEN).arrived();
         story.comes(0, 70 * SECOND, 200);
         story
     };
@@ -130,7 +132,7 @@ fn what_comes_again_needs_a_reason_that_fits() {
 
 #[test]
 fn a_try_after_a_failure_waits_for_its_delay() {
-    let story = Story::of(9, Answered::Taken).arrived();
+    let story = Story::of(9, TAKEN).arrived();
     let pair = story.pairs[0];
     story.books.state().arrivals.remove(&pair);
     story.comes(0, 60 * SECOND, 503);
@@ -142,7 +144,7 @@ fn a_try_after_a_failure_waits_for_its_delay() {
 
 #[test]
 fn what_was_asked_for_anew_must_come_anew() {
-    let story = Story::of(9, Answered::Taken).arrived();
+    let story = Story::of(9, TAKEN).arrived();
     let pair = story.pairs[0];
     let asked = Redelivered { at: 65 * SECOND, taken: true };
     story.books.state().redelivered.insert(pair, vec![asked]);
@@ -152,7 +154,7 @@ fn what_was_asked_for_anew_must_come_anew() {
 #[test]
 fn more_starts_than_may_be_are_found_where_the_second_leaves_no_doubt() {
     let surplus = |apart: u64| {
-        let story = Story::of(9, Answered::Taken).arrived();
+        let story = Story::of(9, TAKEN).arrived();
         let second = story.books.unix_began / SECOND + 10;
         let at = |signed: u64| signed * SECOND - story.books.unix_began + SECOND / 2;
         let start = |signed| Start { at: at(signed), signed };
@@ -168,7 +170,7 @@ fn more_starts_than_may_be_are_found_where_the_second_leaves_no_doubt() {
 #[test]
 fn what_is_given_up_was_tried_until_its_end() {
     for (seconds, faults) in [(57, 1), (59, 0)] {
-        let story = Story::of(9, Answered::Taken).arrived();
+        let story = Story::of(9, TAKEN).arrived();
         let (mark, endpoint) = story.pairs[0];
         story.books.state().arrivals.remove(&(mark, endpoint));
         story.comes(0, 10 * SECOND, 422);

@@ -36,7 +36,10 @@ impl Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answered {
     /// With 202: at least one time, if it was made again.
-    Taken,
+    Taken {
+        /// Whether anything had to be stored for it.
+        new: bool,
+    },
     /// With this error, each time.
     Refused(u16),
     /// Not at all, at least one time, and never with 202.
@@ -134,10 +137,11 @@ pub struct State {
     pub sets: Vec<(u64, i64)>,
     /// Starts that came to nothing: the disk was full.
     pub failed_starts: u64,
-    /// Whether the disk is full now, to the last byte.
-    pub no_room: bool,
-    /// Calls that were answered while the disk was full: 202, and anything else.
-    pub while_full: [u64; 2],
+    /// Since when there has been no room, to the last byte.
+    pub no_room_since: Option<u64>,
+    /// Calls that were made and answered while the disk was full: 202 to what was already stored,
+    /// 202 to what was not, and anything else.
+    pub while_full: [u64; 3],
     /// What must not be, in words.
     pub faults: Vec<String>,
     /// Pairs of an event and an endpoint that were acknowledged.
@@ -222,20 +226,20 @@ impl Books {
         number
     }
 
-    /// A call was sent, and came to this. `ids` where it was taken.
-    pub fn answered(&self, number: u64, answered: Answered, ids: Vec<String>) {
+    /// A call was sent then, and came to this. `ids` where it was taken.
+    pub fn answered(&self, number: u64, sent_at: u64, answered: Answered, ids: Vec<String>) {
         let state = &mut *self.state();
         let Some(call) = state.calls.get_mut(&number) else { return };
         call.sent += 1;
-        if state.no_room {
+        if state.no_room_since.is_some_and(|since| since < sent_at) {
             match answered {
-                Answered::Taken => state.while_full[0] += 1,
-                Answered::Refused(_) => state.while_full[1] += 1,
+                Answered::Taken { new } => state.while_full[usize::from(new)] += 1,
+                Answered::Refused(_) => state.while_full[2] += 1,
                 Answered::CutOff => {}
             }
         }
         call.answered = Some(match (call.answered, answered) {
-            (_, Answered::Taken) => Answered::Taken,
+            (_, Answered::Taken { new }) => Answered::Taken { new },
             (Some(Answered::CutOff), _) => Answered::CutOff,
             (_, now) => now,
         });
@@ -252,7 +256,7 @@ impl Books {
                 state.faults.push(what);
             }
         }
-        if answered != Answered::Taken {
+        if !matches!(answered, Answered::Taken { .. }) {
             self.note(format_args!("call {number} {answered:?}"));
         }
         call.ids = ids;

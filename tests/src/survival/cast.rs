@@ -129,7 +129,7 @@ impl Temper {
                 _ => Conduct::WELL,
             },
             Self::Waves | Self::Down if self.is_out(since) => Conduct::at_once(503),
-            Self::Choosy if number % CHOOSY == 0 => Conduct::at_once(422),
+            Self::Choosy if number.is_multiple_of(CHOOSY) => Conduct::at_once(422),
             _ => Conduct::WELL,
         }
     }

@@ -116,25 +116,26 @@ fn post(books: &Books, line: &mut Line<'_>, dice: &mut Dice, number: u64, over: 
     let request = request("POST", "/internal/v1/events", Some(body));
     let deadline = Deadline::after(PERSISTENCE);
     loop {
+        let at = books.now();
         let came = if dice.percent(2) { line.shout(&request) } else { line.call(&request) };
         match came {
             Came::Answer(answer) if answer.status == 202 => {
-                let ids = ids(&answer.json());
+                let (ids, new) = ids(&answer.json());
                 if ids.len() as u64 != call.count {
                     books.fault(format!("call {number} was answered {}", answer.text()));
                 }
-                books.answered(number, Answered::Taken, ids);
+                books.answered(number, at, Answered::Taken { new }, ids);
                 return;
             }
             Came::Answer(answer) => {
-                books.answered(number, Answered::Refused(answer.status), Vec::new());
+                books.answered(number, at, Answered::Refused(answer.status), Vec::new());
                 if answer.status != 503 {
                     let text = answer.text();
                     books.fault(format!("call {number} was answered {}: {text}", answer.status));
                     return;
                 }
             }
-            Came::Nothing => books.answered(number, Answered::CutOff, Vec::new()),
+            Came::Nothing => books.answered(number, at, Answered::CutOff, Vec::new()),
             Came::Nobody => {}
         }
         let sent = books.state().calls.get(&number).is_some_and(|call| call.sent > 0);
@@ -149,9 +150,11 @@ fn post(books: &Books, line: &mut Line<'_>, dice: &mut Dice, number: u64, over: 
     }
 }
 
-fn ids(answer: &Value) -> Vec<String> {
+/// The ids of an answer, and whether any event was new.
+fn ids(answer: &Value) -> (Vec<String>, bool) {
     let events = answer["events"].as_array().map(Vec::as_slice).unwrap_or_default();
-    events.iter().filter_map(|one| one["id"].as_str().map(str::to_owned)).collect()
+    let ids = events.iter().filter_map(|one| one["id"].as_str().map(str::to_owned)).collect();
+    (ids, events.iter().any(|one| one["new"] == true))
 }
 
 /// An owner of every workspace.

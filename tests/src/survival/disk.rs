@@ -94,8 +94,9 @@ impl Disk {
             return Command::new(program);
         }
         // The signal that comes with EFBIG ends a process; one that is ignored stays so.
+        let limit = if self.full { "ulimit -S -f 0;" } else { "" };
         let mut shell = Command::new("sh");
-        shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(program);
+        shell.arg("-c").arg(format!("trap '' XFSZ; {limit} exec \"$0\" \"$@\"")).arg(program);
         shell
     }
 
@@ -106,13 +107,6 @@ impl Disk {
             (Kind::Mounted, _) => self.write_filler(),
             (Kind::Limited, Some(process)) => limit(process, "0"),
             _ => {}
-        }
-    }
-
-    /// Another process takes the place of the one before: it is no better off.
-    pub fn heir(&self, process: u32) {
-        if self.full && self.kind == Kind::Limited {
-            limit(process, "0");
         }
     }
 

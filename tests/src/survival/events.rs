@@ -59,7 +59,7 @@ impl Event {
         };
         // Written as nobody's library would: what is sent is what came, byte for byte.
         let data = format!(
-            "{{ \"mark\":\"{mark}\",  \"share\":1.50e+1, \"name\":\"\\u00e9é\\/\", \"pad\":\"{}\"}}",
+            "{{ \"mark\":\"{mark}\",  \"n\":1.50e+1, \"name\":\"\\u00e9é\\/\", \"pad\":\"{}\"}}",
             "x".repeat(pad as usize)
         );
         Self { workspace, kind, data }

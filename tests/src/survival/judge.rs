@@ -4,32 +4,19 @@
 //! Nothing is read here but the books. What a second, a window or a pause leaves in doubt counts
 //! for the dispatcher: what is called a fault is one.
 
+mod pace;
+mod repeats;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-use super::books::{Answered, Arrival, Books, Call, Span, State};
-use super::cast::{self, DEADLINE, FIRST_DELAY, GIVE_UP_AFTER, REQUESTS, WINDOW};
+use super::books::{Answered, Arrival, Books, Call, State};
+use super::cast::{self, GIVE_UP_AFTER};
 use super::clients::GivenUp;
 use super::events::{Event, Mark};
 use super::logs::Said;
 
 const SECOND: u64 = 1_000_000;
-
-/// Within so long an outcome is on disk once it is known, where the process stands still no moment
-/// and the disk has room: hundreds of times what it takes.
-const RECORDED_WITHIN: u64 = SECOND;
-
-/// Kills explain much: it is told how many of what they explain came within these of the answer.
-const SOON: [(u64, &str); 2] = [
-    (SECOND / 10, "duplicates by a kill within 100 ms of the answer"),
-    (SECOND, "duplicates by a kill within 1 s of the answer"),
-];
-
-/// After the disk has room again: the worker's pause after a failure, and the same again.
-const RECORDED_AFTER_FULL: u64 = 2 * SECOND;
-
-/// A receiver may notice so much later what was sent, and the dispatcher what was answered.
-const LAG: u64 = SECOND / 4;
 
 /// A first attempt may have started so much earlier than it arrived, on a slow machine.
 const DOUBT: u64 = 2 * SECOND;
@@ -138,8 +125,10 @@ impl Judge<'_> {
             fulls.iter().map(|span| span.length()).sum::<u64>() / SECOND,
         );
         self.tell("starts that the full disk refused", self.state.failed_starts);
-        self.tell("calls refused while it was full", self.state.while_full[1]);
-        self.tell("calls taken while it was full", self.state.while_full[0]);
+        let [known, taken, refused] = self.state.while_full;
+        self.tell("calls made while it was full, and refused", refused);
+        self.tell("calls made while it was full, and taken", taken);
+        self.tell("calls made while it was full, for what was stored already", known);
         self.tell("clock set", sets.len() as u64);
     }
 
@@ -154,7 +143,7 @@ impl Judge<'_> {
                         self.fault(format!("call {number} was never sent, and arrived"));
                     }
                 }
-                Some(Answered::Taken) => {
+                Some(Answered::Taken { .. }) => {
                     taken += call.count;
                     for pair in self.pairs(*number, call) {
                         pairs += 1;
@@ -208,107 +197,6 @@ impl Judge<'_> {
         let pairs = self.pairs(number, call);
         let arrived = pairs.iter().filter(|pair| self.state.arrivals.contains_key(pair)).count();
         (arrived as u64, pairs.len() as u64)
-    }
-
-    /// Whatever came more than once.
-    fn repeats(&mut self) {
-        let [mut arrivals, mut retries, mut early] = [0_u64; 3];
-        let mut pairs: Vec<_> = self.state.arrivals.iter().collect();
-        pairs.sort_by_key(|(pair, _)| **pair);
-        for (pair, all) in pairs {
-            arrivals += all.len() as u64;
-            let mut all = all.clone();
-            all.sort_by_key(|one| one.at);
-            let last_try =
-                all.first().map_or(0, |first| first.at) + GIVE_UP_AFTER.as_micros() as u64;
-            for (one, next) in all.iter().zip(all.iter().skip(1)) {
-                let cause = self.cause(*pair, one, next);
-                if one.is_taken() {
-                    *self.verdict.duplicates.entry(cause).or_default() += 1;
-                    if cause == Cause::Unexplained {
-                        self.fault(format!(
-                            "{} came again to e{}: {one:?}, {next:?}",
-                            pair.0, pair.1
-                        ));
-                    }
-                    continue;
-                }
-                retries += 1;
-                let gap = next.at.saturating_sub(one.answered);
-                // The last try comes when it is time for it.
-                let soon = gap < FIRST_DELAY.as_micros() as u64 && next.at + DOUBT < last_try;
-                if soon && cause == Cause::Unexplained && self.clock_holds {
-                    early += 1;
-                    self.fault(format!(
-                        "{} came to e{} too early: {one:?}, {next:?}",
-                        pair.0, pair.1
-                    ));
-                }
-            }
-        }
-        self.tell("arrivals", arrivals);
-        self.tell("tried again after a failure", retries);
-        self.tell("of these too early", early);
-        for (count, (_, name)) in self.soon.into_iter().zip(SOON) {
-            self.tell(name, count);
-        }
-        self.verdict.duplicates.entry(Cause::Unexplained).or_default();
-    }
-
-    /// What explains that `next` came, whatever was answered to `one`. A kill explains only what
-    /// nothing else does.
-    fn cause(&mut self, pair: (Mark, usize), one: &Arrival, next: &Arrival) -> Cause {
-        let deadline = DEADLINE.as_micros() as u64;
-        let took = one.answered.saturating_sub(one.at);
-        if took + LAG >= deadline {
-            return Cause::Late;
-        }
-        let asked = self.state.redelivered.get(&pair).map(Vec::as_slice).unwrap_or_default();
-        if asked.iter().any(|asked| asked.at >= one.at && asked.at <= next.at) {
-            return Cause::Redelivered;
-        }
-        let froze = |span: &&Span| {
-            span.from <= one.answered + LAG
-                && span.to.saturating_add(deadline) >= one.at
-                && span.length() + took + LAG >= deadline
-        };
-        if self.state.stops.iter().any(|span| froze(&span)) {
-            return Cause::Frozen;
-        }
-        let known = self.state.bodies.get(&pair.0).map(|(id, _)| (id.clone(), pair.1));
-        let timeouts = known.and_then(|known| self.said.timeouts.get(&known));
-        if timeouts.is_some_and(|seconds| seconds.contains(&one.signed)) {
-            return Cause::TimedOut;
-        }
-        // What was answered in time is known by the deadline.
-        let recorded = self.recorded_by(one.answered.max(one.at + deadline));
-        let ended = self.state.ends.iter().find(|end| {
-            end.to.saturating_add(LAG) >= one.at && end.from <= recorded && end.from <= next.at
-        });
-        let Some(end) = ended else { return Cause::Unexplained };
-        if one.is_taken() {
-            for (count, (within, _)) in self.soon.iter_mut().zip(SOON) {
-                *count += u64::from(end.from <= one.answered + within);
-            }
-        }
-        Cause::Ended
-    }
-
-    /// When an outcome that was known then is on disk, at the latest.
-    fn recorded_by(&self, known: u64) -> u64 {
-        let mut by = known.saturating_add(RECORDED_WITHIN);
-        let State { stops, fulls, .. } = self.state;
-        loop {
-            let before = by;
-            for (spans, more) in [(stops, RECORDED_WITHIN), (fulls, RECORDED_AFTER_FULL)] {
-                let meanwhile = spans.iter().filter(|span| span.from <= before && span.to >= known);
-                let until = meanwhile.map(|span| span.to.saturating_add(more)).max();
-                by = by.max(until.unwrap_or(0));
-            }
-            if by == before {
-                return by;
-            }
-        }
     }
 
     /// What owners asked for.
@@ -368,61 +256,8 @@ impl Judge<'_> {
         self.tell("second deliveries of one event and webhook", second.len() as u64);
         self.verdict.faults.extend(second.iter().cloned());
     }
-
-    /// An attempt started between the second that it was signed in and its arrival. A stretch of
-    /// the window that begins with a second and surely holds more starts than may be is a fault.
-    fn pace(&mut self) {
-        let window = WINDOW.as_micros() as u64;
-        let [mut sure, mut seen] = [0_usize; 2];
-        for endpoint in 0..self.state.starts.len() {
-            let mut starts = self.state.starts[endpoint].clone();
-            starts.sort_by_key(|start| start.at);
-            let at: Vec<u64> = starts.iter().map(|start| start.at).collect();
-            seen = seen.max(most_within(&at, window));
-            if !self.clock_holds {
-                continue;
-            }
-            // Sorted by when they were signed, each with the latest that it can have started.
-            let mut bounds: Vec<(u64, u64)> = starts
-                .iter()
-                .map(|start| {
-                    let from = (start.signed * SECOND).saturating_sub(self.unix_began);
-                    (from, start.at.min(from + SECOND))
-                })
-                .collect();
-            bounds.sort_unstable();
-            let mut first = 0;
-            while let Some((from, _)) = bounds.get(first).copied() {
-                let within = bounds[first..].iter().take_while(|one| one.0 < from + window);
-                let count = within.filter(|one| one.1 < from + window).count();
-                sure = sure.max(count);
-                if count > REQUESTS as usize {
-                    self.fault(format!(
-                        "e{endpoint}: {count} starts within {WINDOW:?} from {from}"
-                    ));
-                }
-                first += bounds[first..].iter().take_while(|one| one.0 == from).count();
-            }
-        }
-        self.tell("attempts", self.state.starts.iter().map(|all| all.len() as u64).sum());
-        self.tell("most that surely started at an endpoint within its window", sure as u64);
-        self.tell("most that arrived within it", seen as u64);
-    }
 }
 
 fn taken_by(all: &[Arrival]) -> bool {
     all.iter().any(Arrival::is_taken)
-}
-
-/// The most of these sorted times that any stretch of so long holds.
-fn most_within(times: &[u64], window: u64) -> usize {
-    let mut first = 0;
-    let mut most = 0;
-    for (last, time) in times.iter().enumerate() {
-        while times[first] + window <= *time {
-            first += 1;
-        }
-        most = most.max(last + 1 - first);
-    }
-    most
 }

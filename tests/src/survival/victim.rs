@@ -134,7 +134,6 @@ impl Victim {
         self.books.note(format_args!("start {}", child.id()));
         keep(child.stdout.take().unwrap(), &self.folder.join("attempts.log"));
         keep(child.stderr.take().unwrap(), &self.folder.join("dispatcher.log"));
-        self.disk.heir(child.id());
         self.child = Some(child);
     }
 
@@ -251,13 +250,14 @@ impl Victim {
         let span = Span { from: self.books.now(), to: u64::MAX };
         self.books.state().fulls.push(span);
         self.disk.fill(self.child.as_ref().map(Child::id));
-        self.books.state().no_room = true;
+        let now = self.books.now();
+        self.books.state().no_room_since = Some(now);
         self.books.note(format_args!("full"));
     }
 
     /// Its disk has room again.
     pub fn make_room(&mut self) {
-        self.books.state().no_room = false;
+        self.books.state().no_room_since = None;
         self.disk.make_room(self.child.as_ref().map(Child::id));
         let now = self.books.now();
         if let Some(span) = self.books.state().fulls.last_mut() {
