@@ -32,12 +32,22 @@ fn main() {
     let seed: u64 = flags.value("--seed", u64::from(std::process::id()));
     let temporary = std::env::temp_dir().join(format!("weir-survive-{}", std::process::id()));
     let root: PathBuf = flags.value("--folder", temporary.clone());
+    let keeps = root != temporary;
     let only: String = flags.value("--only", String::new());
     let program: PathBuf = flags.value("--dispatcher", sibling("weir-dispatcher"));
     let [] = flags.rest();
     if !only.is_empty() && !Part::ALL.iter().any(|part| part.name() == only) {
         fail(USAGE);
     }
+    // It runs in a folder of its own.
+    let absolute = |path: PathBuf| {
+        let found = path.canonicalize();
+        found.unwrap_or_else(|error| fail(&format!("{}: {error}", path.display())))
+    };
+    if let Err(error) = std::fs::create_dir_all(&root) {
+        fail(&format!("{}: {error}", root.display()));
+    }
+    let (program, root) = (absolute(program), absolute(root));
     println!("seed {seed}, files in {}", root.display());
     let mut faults = 0;
     for (part, share) in SHARES {
@@ -59,7 +69,7 @@ fn main() {
     if faults > 0 {
         fail(&format!("{faults} faults; the files in {} stay", root.display()));
     }
-    if root == temporary {
+    if !keeps {
         let _ = std::fs::remove_dir_all(&root);
     }
 }
