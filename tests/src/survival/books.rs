@@ -9,12 +9,13 @@ use std::fmt::Arguments;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::cast;
 use super::events::{Event, Mark};
-use crate::wait;
+use crate::wait::{self, Deadline};
 
 /// A stretch of time, in microseconds since the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +161,8 @@ pub struct Books {
     pub seed: u64,
     state: Mutex<State>,
     file: Mutex<BufWriter<File>>,
+    /// Calls that were answered 202, counted before anything else is done with the answer.
+    heard: AtomicU64,
 }
 
 /// Faults beyond so many are counted in the file alone.
@@ -176,6 +179,7 @@ impl Books {
             seed,
             state: Mutex::new(State { starts, ..State::default() }),
             file: Mutex::new(BufWriter::new(file)),
+            heard: AtomicU64::new(0),
         }
     }
 
@@ -214,6 +218,20 @@ impl Books {
         let mut state = self.state();
         if state.faults.len() < FAULTS_MAX {
             state.faults.push(what);
+        }
+    }
+
+    /// A call was answered 202 just now.
+    pub fn hears(&self) {
+        self.heard.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Waits for the next 202, without a moment's delay, for so long at most.
+    pub fn listen(&self, most: Duration) {
+        let before = self.heard.load(Ordering::SeqCst);
+        let deadline = Deadline::after(most);
+        while self.heard.load(Ordering::SeqCst) == before && deadline.left().is_some() {
+            std::thread::yield_now();
         }
     }
 

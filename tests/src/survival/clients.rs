@@ -120,6 +120,7 @@ fn post(books: &Books, line: &mut Line<'_>, dice: &mut Dice, number: u64, over: 
         let came = if dice.percent(2) { line.shout(&request) } else { line.call(&request) };
         match came {
             Came::Answer(answer) if answer.status == 202 => {
+                books.hears();
                 let (ids, new) = ids(&answer.json());
                 if ids.len() as u64 != call.count {
                     books.fault(format!("call {number} was answered {}", answer.text()));

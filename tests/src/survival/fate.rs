@@ -93,7 +93,8 @@ impl Fate<'_> {
         let luck = self.dice.below(100);
         match self.part {
             Part::Kill => match luck {
-                0..60 => self.kill(),
+                0..30 => self.kill(),
+                30..60 => self.kill_at_answer(),
                 60..75 => self.kill_twice(),
                 75..90 => self.kill_at_start(),
                 _ => self.orderly(),
@@ -126,6 +127,13 @@ impl Fate<'_> {
 
     fn kill(&mut self) {
         self.victim.kill();
+        self.rise();
+        self.victim.wait_ready();
+    }
+
+    /// What is acknowledged must be on disk by then.
+    fn kill_at_answer(&mut self) {
+        self.victim.kill_at_answer();
         self.rise();
         self.victim.wait_ready();
     }

@@ -28,6 +28,9 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// How long a stop in order may take: what is in flight, and then some.
 const STOP_MAX: Duration = Duration::from_secs(30);
 
+/// How long an answer is waited for to kill at.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
 /// Where the dispatcher listens.
 #[derive(Clone, Debug)]
 pub struct Addresses {
@@ -184,6 +187,12 @@ impl Victim {
             self.books.fault("the process ended by itself; see dispatcher.log".to_owned());
             self.start();
         }
+    }
+
+    /// `kill -9` as soon as a backend has its 202.
+    pub fn kill_at_answer(&mut self) {
+        self.books.listen(ANSWER_MAX);
+        self.kill();
     }
 
     /// `kill -9`.
