@@ -128,6 +128,15 @@ struct Left {
     webhooks: Vec<String>,
 }
 
+/// Sets it when it goes, also where something panics: others wait for it.
+struct Sets<'a>(&'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Load and blows, then peace.
 fn live(
     plan: &Plan,
@@ -142,6 +151,7 @@ fn live(
     receivers.know(secrets);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let over_at_last = Sets(&over);
         for stream in 0..BACKENDS {
             let (over, addresses, burst) = (&over, &addresses, plan.scale.burst);
             scope.spawn(move || backend(books, addresses, 10 + stream, burst, over));
@@ -156,7 +166,7 @@ fn live(
             blows += 1;
             told(books);
         }
-        over.store(true, Ordering::SeqCst);
+        drop(over_at_last);
     });
     receivers.heal();
     victim.expect_alive();
