@@ -22,8 +22,9 @@ use log::Level;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 use weir_common::logging;
-use weir_common::time::Clock;
+use weir_common::time::{Clock, Tick};
 
+use super::door::Door;
 use super::fault::Fault;
 use super::schema;
 use crate::seal::Sealer;
@@ -40,6 +41,13 @@ const BATCH_TIME_MAX: Duration = Duration::from_millis(3);
 
 /// After so long without work the log of changes is folded into the database.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
+
+/// A log of changes that is too long and cannot be emptied is tried again so soon: somebody of
+/// another process may read it for long.
+const CUT_EVERY: Duration = Duration::from_secs(1);
+
+/// Then readers of ours are waited for, for so long: each looks for some milliseconds.
+pub(super) const READERS_PATIENCE: Duration = Duration::from_millis(100);
 
 /// How much there is: kept here so that nobody counts, and on disk with what it counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +76,20 @@ pub(super) struct Desk {
     pub(super) sealer: Sealer,
     pub(super) clock: Clock,
     pub(super) tally: Tally,
+    /// What readers come in by.
+    pub(super) door: Arc<Door>,
+    /// A log of changes longer than this is not left to grow, whoever reads.
+    pub(super) log_bytes_max: u64,
+    /// Readers are waited for, for so long.
+    pub(super) readers_patience: Duration,
+}
+
+impl Desk {
+    /// The length of the log of changes.
+    fn log_bytes(&self) -> u64 {
+        let log = self.conn.path().map(|path| format!("{path}-wal"));
+        log.and_then(|log| std::fs::metadata(log).ok()).map_or(0, |file| file.len())
+    }
 }
 
 /// Work, and who waits for it.
@@ -145,8 +167,8 @@ impl Writer {
             thread: None,
         };
         let written = desk.tally;
-        let (ending, failing, folded) = (None, false, true);
-        (writer, Thread { written, desk, inbox, room, shown, ending, failing, folded })
+        let (ending, failing, folded, cut) = (None, false, true, None);
+        (writer, Thread { written, desk, inbox, room, shown, ending, failing, folded, cut })
     }
 
     /// What was there after the last commit.
@@ -246,6 +268,8 @@ struct Thread {
     failing: bool,
     /// Whether the log of changes has been folded into the database since the last of them.
     folded: bool,
+    /// When a log that is too long could not be emptied.
+    cut: Option<Tick>,
 }
 
 impl Thread {
@@ -304,6 +328,7 @@ impl Thread {
         for (task, own) in answers {
             task.answer(went.clone().and(own));
         }
+        self.cut();
     }
 
     fn next(&mut self) -> Option<Box<dyn Task>> {
@@ -379,6 +404,23 @@ impl Thread {
     fn say(&self, sql: &str) -> Result<(), Fault> {
         self.desk.conn.prepare_cached(sql)?.execute([])?;
         Ok(())
+    }
+
+    /// Empties a log of changes that has become too long, for readers took turns so that there was
+    /// always one: ours are kept out for a moment.
+    fn cut(&mut self) {
+        let now = self.desk.clock.now().tick;
+        let failed = self.cut.is_some_and(|cut| now.since(cut) < CUT_EVERY);
+        if failed || self.desk.log_bytes() <= self.desk.log_bytes_max {
+            return;
+        }
+        let door = Arc::clone(&self.desk.door);
+        door.while_empty(self.desk.readers_patience, || {
+            self.folded = false;
+            self.fold();
+        });
+        let too_long = self.desk.log_bytes() > self.desk.log_bytes_max;
+        self.cut = too_long.then_some(now);
     }
 
     /// Folds the log of changes into the database and empties it, unless somebody reads it.
