@@ -472,7 +472,7 @@ impl Lanes {
 
     /// How much each webhook may have in memory.
     fn room(&self) -> Room {
-        Room::share(HELD_BYTES_ALL, self.queues.len())
+        Room::share(HELD_BYTES_ALL, self.queues.len(), self.pace.quota)
     }
 
     /// Lets what a lane holds go that has nothing to do for so long, where all hold too much.

@@ -7,15 +7,24 @@
 //! 2. However many wait, no more than [`Room`] allows are in memory.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use weir_common::time::{Moment, Tick};
+use weir_common::rolling::Quota;
+use weir_common::time::{Moment, Tick, micros};
 
 use super::line::{Held, Key, Line};
 use crate::model::{DeliveryId, LaneId, Ready};
 use crate::store::Fetched;
 
-/// Deliveries of one webhook in memory. At 100 a minute it is twenty seconds' worth.
-const HELD_MAX: usize = 32;
+/// Deliveries of one webhook in memory: what may start within [`HELD_FOR`], but no fewer than this,
+/// which at 100 a minute is twenty seconds' worth,
+const HELD_MIN: usize = 32;
+
+/// nor more than this: to read so many takes the store some milliseconds.
+const HELD_MAX: usize = 512;
+
+/// The store answers within a few milliseconds, or some dozens where its disk is busy.
+const HELD_FOR: Duration = Duration::from_millis(100);
 
 /// Bytes of their bodies in memory, unless one alone is larger.
 const HELD_BYTES_MAX: usize = 256 << 10;
@@ -37,11 +46,13 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// What each of so many webhooks may have in memory of the `bytes` that all share.
-    pub(super) fn share(bytes: usize, webhooks: usize) -> Self {
+    /// What each of so many webhooks may have in memory of the `bytes` that all share, at this pace.
+    pub(super) fn share(bytes: usize, webhooks: usize, quota: Quota) -> Self {
         let own = bytes / webhooks.max(1);
+        let soon = u64::from(quota.requests) * micros(HELD_FOR) / micros(quota.window).max(1);
+        let most = usize::try_from(soon).unwrap_or(HELD_MAX).clamp(HELD_MIN, HELD_MAX);
         Self {
-            count: (own / (2 * HELD_COST)).clamp(1, HELD_MAX),
+            count: (own / (2 * HELD_COST)).clamp(1, most),
             bytes: own.clamp(HELD_COST, HELD_BYTES_MAX),
         }
     }

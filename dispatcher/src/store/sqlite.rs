@@ -36,6 +36,7 @@ mod door;
 mod events;
 mod fault;
 mod jobs;
+mod journal;
 pub mod key_file;
 mod mails;
 pub mod open;
@@ -71,7 +72,7 @@ impl SqliteStore {
     pub fn open(path: &Path, key_file: &Path, clock: Clock) -> Result<Self, open::OpenError> {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
-        let readers = Readers::new(path.clone(), opened.desk.door.clone());
+        let readers = Readers::new(path.clone(), opened.desk.log.door());
         let writer = Writer::start(opened.desk, opened.lock)
             .map_err(|source| open::OpenError::Folder { path: path.clone(), source })?;
         Ok(Self {
@@ -94,7 +95,7 @@ impl SqliteStore {
     ) -> Result<(Self, writer::by_hand::ByHand), open::OpenError> {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
-        let readers = Readers::new(path.clone(), opened.desk.door.clone());
+        let readers = Readers::new(path.clone(), opened.desk.log.door());
         let (writer, by_hand) = Writer::by_hand(opened.desk, opened.lock);
         let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);
         Ok((Self { ids, ended_in_order, cut_off, sealer, readers, path, writer }, by_hand))

@@ -4,7 +4,6 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use log::Level;
@@ -13,10 +12,11 @@ use rusqlite::{Connection, ErrorCode};
 use weir_common::logging;
 use weir_common::time::{Clock, UnixTime};
 
+use super::journal::Bound;
 use super::key_file::{self, KeyError};
 use super::rows;
 use super::schema::{self, Found};
-use super::writer::{Desk, READERS_PATIENCE, Tally};
+use super::writer::{Desk, Tally};
 use crate::model::WebhookId;
 use crate::public_id::PublicIds;
 use crate::seal::{NONCE_BYTES, Sealer};
@@ -173,9 +173,8 @@ pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened,
     let folder = key_file::folder_of(path);
     key_file::sync_folder(folder).map_err(|source| unusable(folder, source))?;
     let tally = read_tally(&conn).map_err(sqlite)?;
-    let (door, log_bytes_max) = (Arc::default(), LOG_BYTES_MAX.unsigned_abs());
-    let readers_patience = READERS_PATIENCE;
-    let desk = Desk { conn, sealer, clock, tally, door, log_bytes_max, readers_patience };
+    let log = Bound::of(LOG_BYTES_MAX.unsigned_abs());
+    let desk = Desk { conn, sealer, clock, tally, log };
     let Began { ids, ended_in_order, cut_off } = began;
     Ok(Opened { path: path.clone(), desk, lock, ids, ended_in_order, cut_off })
 }

@@ -22,10 +22,10 @@ use log::Level;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 use weir_common::logging;
-use weir_common::time::{Clock, Tick};
+use weir_common::time::Clock;
 
-use super::door::Door;
 use super::fault::Fault;
+use super::journal::{self, Bound};
 use super::schema;
 use crate::seal::Sealer;
 use crate::store::StoreError;
@@ -41,13 +41,6 @@ const BATCH_TIME_MAX: Duration = Duration::from_millis(3);
 
 /// After so long without work the log of changes is folded into the database.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-
-/// A log of changes that is too long and cannot be emptied is tried again so soon: somebody of
-/// another process may read it for long.
-const CUT_EVERY: Duration = Duration::from_secs(1);
-
-/// Then readers of ours are waited for, for so long: each looks for some milliseconds.
-pub(super) const READERS_PATIENCE: Duration = Duration::from_millis(100);
 
 /// How much there is: kept here so that nobody counts, and on disk with what it counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,20 +69,8 @@ pub(super) struct Desk {
     pub(super) sealer: Sealer,
     pub(super) clock: Clock,
     pub(super) tally: Tally,
-    /// What readers come in by.
-    pub(super) door: Arc<Door>,
-    /// A log of changes longer than this is not left to grow, whoever reads.
-    pub(super) log_bytes_max: u64,
-    /// Readers are waited for, for so long.
-    pub(super) readers_patience: Duration,
-}
-
-impl Desk {
-    /// The length of the log of changes.
-    fn log_bytes(&self) -> u64 {
-        let log = self.conn.path().map(|path| format!("{path}-wal"));
-        log.and_then(|log| std::fs::metadata(log).ok()).map_or(0, |file| file.len())
-    }
+    /// Keeps the log of changes from growing while it is read.
+    pub(super) log: Bound,
 }
 
 /// Work, and who waits for it.
@@ -167,8 +148,8 @@ impl Writer {
             thread: None,
         };
         let written = desk.tally;
-        let (ending, failing, folded, cut) = (None, false, true, None);
-        (writer, Thread { written, desk, inbox, room, shown, ending, failing, folded, cut })
+        let (ending, failing, folded) = (None, false, true);
+        (writer, Thread { written, desk, inbox, room, shown, ending, failing, folded })
     }
 
     /// What was there after the last commit.
@@ -268,8 +249,6 @@ struct Thread {
     failing: bool,
     /// Whether the log of changes has been folded into the database since the last of them.
     folded: bool,
-    /// When a log that is too long could not be emptied.
-    cut: Option<Tick>,
 }
 
 impl Thread {
@@ -328,7 +307,8 @@ impl Thread {
         for (task, own) in answers {
             task.answer(went.clone().and(own));
         }
-        self.cut();
+        let now = self.desk.clock.now().tick;
+        self.desk.log.keep(&self.desk.conn, now);
     }
 
     fn next(&mut self) -> Option<Box<dyn Task>> {
@@ -406,35 +386,10 @@ impl Thread {
         Ok(())
     }
 
-    /// Empties a log of changes that has become too long, for readers took turns so that there was
-    /// always one: ours are kept out for a moment.
-    fn cut(&mut self) {
-        let now = self.desk.clock.now().tick;
-        let failed = self.cut.is_some_and(|cut| now.since(cut) < CUT_EVERY);
-        if failed || self.desk.log_bytes() <= self.desk.log_bytes_max {
-            return;
-        }
-        let door = Arc::clone(&self.desk.door);
-        door.while_empty(self.desk.readers_patience, || {
-            self.folded = false;
-            self.fold();
-        });
-        let too_long = self.desk.log_bytes() > self.desk.log_bytes_max;
-        self.cut = too_long.then_some(now);
-    }
-
     /// Folds the log of changes into the database and empties it, unless somebody reads it.
     fn fold(&mut self) {
         if !std::mem::replace(&mut self.folded, true) {
-            let conn = &self.desk.conn;
-            // Work may come at any time: better leave the log long than wait for a reader.
-            let _ = conn.busy_timeout(Duration::ZERO);
-            let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
-            if let Err(error) = conn.query_row(sql, [], |_| Ok(())) {
-                let cause = error.to_string();
-                logging::event(Level::Warn, "store_checkpoint_failed", &[("cause", cause.into())]);
-            }
-            let _ = conn.busy_timeout(super::open::BUSY_TIMEOUT);
+            journal::empty(&self.desk.conn);
         }
     }
 }

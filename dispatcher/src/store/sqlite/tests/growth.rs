@@ -322,9 +322,8 @@ async fn readers_that_take_turns_do_not_let_the_log_grow() {
     arrive(&store, (0..800).map(|nth| format!("evt_{nth}")), NOW).await;
     pragma(&store, "wal_autocheckpoint", 64).await;
     let set = |desk: &mut crate::store::sqlite::writer::Desk| {
-        desk.log_bytes_max = MOST;
         // However busy the machine is, they end.
-        desk.readers_patience = Duration::from_secs(20);
+        desk.log.bound(MOST, Duration::from_secs(20));
         Ok(())
     };
     store.writer.ask(set).await.unwrap();
