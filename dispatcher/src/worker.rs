@@ -56,7 +56,7 @@ const QUESTIONS_MAX: usize = 256;
 
 /// Webhooks that are looked at together at the start: a hundred thousand need not be in memory
 /// twice.
-const QUEUES_PAGE: usize = 1_000;
+const QUEUES_PAGE: usize = if cfg!(test) { 2 } else { 1_000 };
 
 /// How often idle queues are forgotten and gauges are set.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
