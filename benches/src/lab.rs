@@ -189,6 +189,12 @@ impl Process {
         resident_kib(&self.child.id().to_string()) / 1024.0
     }
 
+    /// The most that it has had resident so far, in MiB.
+    #[must_use]
+    pub fn resident_most_mib(&self) -> f64 {
+        status_kib(&self.child.id().to_string(), "VmHWM:") / 1024.0
+    }
+
     fn gone(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         format!("{} has gone:\n{log}", self.name)
@@ -220,8 +226,12 @@ fn usage_of(process: &str) -> Option<Usage> {
 /// Resident memory in KiB of the process `pid`, or of `self`.
 #[must_use]
 pub fn resident_kib(pid: &str) -> f64 {
+    status_kib(pid, "VmRSS:")
+}
+
+fn status_kib(pid: &str, name: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0.0)
 }
 

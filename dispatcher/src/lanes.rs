@@ -22,6 +22,7 @@
 //!
 //! How deliveries are sent and what follows (`worker`), when a failed one is due (`schedule`).
 
+mod line;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -124,6 +125,9 @@ struct Lane {
     /// Whether it waits for places to be free again that are for others now.
     aside: bool,
 }
+
+/// A hundred thousand endpoints may wait: what is known of each is less than this, in bytes.
+const _: () = assert!(size_of::<Lane>() <= 128 && size_of::<Queue>() <= 176);
 
 /// All lanes that have work.
 #[derive(Debug)]
@@ -273,6 +277,15 @@ impl Lanes {
         self.held_bytes = self.held_bytes + queue.weight() - before;
         let lane = queue.lane;
         self.put(lane, now.tick);
+    }
+
+    /// Forgets what is in memory of what waits for a webhook: there is more on disk than was told.
+    pub fn reread(&mut self, webhook: WebhookId, now: Tick) {
+        let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| !queue.gone) else { return };
+        self.held_bytes -= queue.weight();
+        let (lane, gate) = (queue.lane, queue.gate);
+        queue.forget(lane, gate, now);
+        self.put(lane, now);
     }
 
     /// Takes in the store's answer to [`Step::Fetch`].
@@ -459,7 +472,7 @@ impl Lanes {
 
     /// How much each webhook may have in memory.
     fn room(&self) -> Room {
-        Room::share(HELD_BYTES_ALL, self.queues.len())
+        Room::share(HELD_BYTES_ALL, self.queues.len(), self.pace.quota)
     }
 
     /// Lets what a lane holds go that has nothing to do for so long, where all hold too much.

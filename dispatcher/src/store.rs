@@ -196,7 +196,7 @@ pub struct NewMail {
     pub subject: String,
     /// Plain text.
     pub text: String,
-    /// Unique to this mail for ever: a second one of the same key is not stored.
+    /// Unique to this mail: for a month after it is over a second one of this key is not stored.
     pub key: String,
 }
 
@@ -392,8 +392,13 @@ pub trait Store: Send + Sync + 'static {
     /// A webhook, whoever's it is. `None` once it is deleted.
     async fn load(&self, id: WebhookId) -> Result<Option<Queue>, StoreError>;
 
-    /// Every webhook that has deliveries waiting, is to be looked at, or is being put in order.
-    async fn queues(&self) -> Result<Vec<Queue>, StoreError>;
+    /// Every webhook that has deliveries waiting, is to be looked at, or is being put in order: the
+    /// page after `after`, for which `limit` webhooks were looked at.
+    async fn queues(
+        &self,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> Result<Page<Queue, WebhookId>, StoreError>;
 
     /// The first deliveries that wait for a webhook, but for these, which are few.
     async fn fetch(
@@ -449,8 +454,9 @@ pub trait Store: Send + Sync + 'static {
     // Upkeep.
 
     /// Drops up to `limit` deliveries that ended before these times, or that wait for a webhook
-    /// that is gone, with their attempts, and events that no delivery needs; where there is more
-    /// than that, some of each, for a limit of five or more. Says whether there may be more.
+    /// that is gone, with their attempts, events that no delivery needs, and jobs, mails and lanes
+    /// that have been over for a month; where there is more than that, some of each, for a limit
+    /// of six or more. Says whether there may be more.
     async fn sweep(
         &self,
         delivered_before: UnixTime,

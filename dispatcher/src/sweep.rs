@@ -13,6 +13,8 @@ use weir_common::logging;
 use weir_common::time::{UnixTime, micros};
 
 use crate::parts::{Parts, Reload};
+use crate::settings::Retention;
+use crate::store::{Store, StoreError};
 
 /// Deliveries that a job puts back at a time: a commit of some milliseconds.
 const JOB_STEP: usize = 500;
@@ -26,8 +28,9 @@ const JOB_RETRY: Duration = Duration::from_secs(1);
 /// Deliveries that are dropped at a time.
 const SWEEP_STEP: usize = 500;
 
-/// Between two steps of dropping.
-const SWEEP_PAUSE: Duration = Duration::from_millis(50);
+/// Between two steps of dropping, at least: otherwise as long as a step takes, so that others have
+/// half of the store's time however much is to go.
+const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(5);
 
 /// How often it is looked for what may be dropped.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
@@ -62,11 +65,12 @@ pub async fn jobs(parts: Arc<Parts>) {
 pub async fn retention(parts: Arc<Parts>) {
     loop {
         let retention = parts.force.load().settings.retention.clone();
-        let now = parts.clock.now().unix;
-        let before = |kept: Duration| UnixTime(now.0.saturating_sub(micros(kept)));
-        let (delivered, failed) = (before(retention.delivered), before(retention.failed));
-        match parts.store.sweep(delivered, failed, SWEEP_STEP).await {
-            Ok(true) => tokio::time::sleep(SWEEP_PAUSE).await,
+        let began = parts.clock.now();
+        match drop_old(&*parts.store, &retention, began.unix).await {
+            Ok(true) => {
+                let took = parts.clock.now().tick.since(began.tick);
+                tokio::time::sleep(took.max(SWEEP_PAUSE_MIN)).await;
+            }
             Ok(false) => tokio::time::sleep(SWEEP_EVERY).await,
             Err(error) => {
                 let fields = [("error", json!(error.to_string()))];
@@ -75,6 +79,16 @@ pub async fn retention(parts: Arc<Parts>) {
             }
         }
     }
+}
+
+/// Drops some of what has been kept for long enough; says whether there may be more.
+pub async fn drop_old(
+    store: &dyn Store,
+    retention: &Retention,
+    now: UnixTime,
+) -> Result<bool, StoreError> {
+    let before = |kept: Duration| UnixTime(now.0.saturating_sub(micros(kept)));
+    store.sweep(before(retention.delivered), before(retention.failed), SWEEP_STEP).await
 }
 
 /// Reloads when one of the configuration's files changes.

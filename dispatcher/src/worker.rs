@@ -54,6 +54,10 @@ const STORE_PAUSE: Duration = Duration::from_millis(500);
 /// Questions to the store at a time: a small part of what its writer lets wait.
 const QUESTIONS_MAX: usize = 256;
 
+/// Webhooks that are looked at together at the start: a hundred thousand need not be in memory
+/// twice.
+const QUEUES_PAGE: usize = if cfg!(test) { 2 } else { 1_000 };
+
 /// How often idle queues are forgotten and gauges are set.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 
@@ -137,8 +141,16 @@ impl Worker {
             lanes.suspect(egress.in_flight_per_lane(), now.tick_of(found));
         }
         let mut hooks = Hooks::default();
-        for queue in parts.store.queues().await? {
-            hooks.restore(queue, &mut lanes, now, &parts);
+        let mut after = None;
+        loop {
+            let page = parts.store.queues(after, QUEUES_PAGE).await?;
+            for queue in page.items {
+                hooks.restore(queue, &mut lanes, now, &parts);
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
         }
         Ok(Self {
             parts,
@@ -249,12 +261,22 @@ impl Worker {
         let now = self.parts.clock.now();
         match news {
             News::Arrived(arrivals) => {
+                self.parts.worker.heard(&arrivals);
                 for arrival in arrivals {
                     if self.lanes.knows(arrival.webhook) {
                         self.lanes.arrived(arrival.webhook, arrival.ready, now);
                     } else {
                         // The webhook is read together with what waits for it.
                         self.load(arrival.webhook);
+                    }
+                }
+            }
+            News::Missed => {
+                for webhook in self.parts.worker.missed() {
+                    if self.lanes.knows(webhook) {
+                        self.lanes.reread(webhook, now.tick);
+                    } else {
+                        self.load(webhook);
                     }
                 }
             }

@@ -6,15 +6,25 @@
 //!    late it is told of that a delivery has come.
 //! 2. However many wait, no more than [`Room`] allows are in memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use weir_common::time::{Moment, Tick, UnixTime};
+use weir_common::rolling::Quota;
+use weir_common::time::{Moment, Tick, micros};
 
+use super::line::{Held, Key, Line};
 use crate::model::{DeliveryId, LaneId, Ready};
 use crate::store::Fetched;
 
-/// Deliveries of one webhook in memory. At 100 a minute it is twenty seconds' worth.
-const HELD_MAX: usize = 32;
+/// Deliveries of one webhook in memory: what may start within [`HELD_FOR`], but no fewer than this,
+/// which at 100 a minute is twenty seconds' worth,
+const HELD_MIN: usize = 32;
+
+/// nor more than this: to read so many takes the store some milliseconds.
+const HELD_MAX: usize = 512;
+
+/// The store answers within a few milliseconds, or some dozens where its disk is busy.
+const HELD_FOR: Duration = Duration::from_millis(100);
 
 /// Bytes of their bodies in memory, unless one alone is larger.
 const HELD_BYTES_MAX: usize = 256 << 10;
@@ -36,11 +46,13 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// What each of so many webhooks may have in memory of the `bytes` that all share.
-    pub(super) fn share(bytes: usize, webhooks: usize) -> Self {
+    /// What each of so many webhooks may have in memory of the `bytes` that all share, at this pace.
+    pub(super) fn share(bytes: usize, webhooks: usize, quota: Quota) -> Self {
         let own = bytes / webhooks.max(1);
+        let soon = u64::from(quota.requests) * micros(HELD_FOR) / micros(quota.window).max(1);
+        let most = usize::try_from(soon).unwrap_or(HELD_MAX).clamp(HELD_MIN, HELD_MAX);
         Self {
-            count: (own / (2 * HELD_COST)).clamp(1, HELD_MAX),
+            count: (own / (2 * HELD_COST)).clamp(1, most),
             bytes: own.clamp(HELD_COST, HELD_BYTES_MAX),
         }
     }
@@ -72,18 +84,12 @@ pub(super) enum Turn {
     Rest,
 }
 
-#[derive(Debug)]
-struct Held {
-    at: Tick,
-    ready: Ready,
-}
-
 /// A question to the store that is not answered yet.
 #[derive(Debug, Default)]
 struct Asked {
     /// The last delivery held when it was asked: what is due later waits for the answer, which
     /// may tell of others before it.
-    known_to: Option<(UnixTime, DeliveryId)>,
+    known_to: Option<Key>,
     /// Deliveries whose attempt ended since: the answer may show them as they were before.
     ended: Vec<DeliveryId>,
     /// Whether deliveries were let go since for want of room.
@@ -97,7 +103,7 @@ pub(super) struct Queue {
     /// Whether its webhook is deleted: it stays until what is under way has ended.
     pub(super) gone: bool,
     /// The first that wait, in the order in which they are due.
-    held: BTreeMap<(UnixTime, DeliveryId), Held>,
+    held: Line,
     held_bytes: usize,
     /// Whether `held` is all that waits.
     complete: bool,
@@ -108,8 +114,8 @@ pub(super) struct Queue {
     seen: Option<DeliveryId>,
     /// Tells an answer of the store to a question that was since withdrawn.
     pub(super) round: u64,
-    /// What is under way, and on which lane it counts.
-    pub(super) in_flight: HashMap<DeliveryId, LaneId>,
+    /// What is under way, and on which lane it counts: a map that takes no room while it is empty.
+    pub(super) in_flight: BTreeMap<DeliveryId, LaneId>,
     /// The delivery that probes, once it is known.
     probe: Option<Box<Held>>,
     /// When something was last done.
@@ -122,14 +128,14 @@ impl Queue {
             lane,
             gate,
             gone: false,
-            held: BTreeMap::new(),
+            held: Line::default(),
             held_bytes: 0,
             complete: expected.is_none(),
             expected: expected.unwrap_or_default(),
             asked: None,
             seen: None,
             round: 0,
-            in_flight: HashMap::new(),
+            in_flight: BTreeMap::new(),
             probe: None,
             used: now,
         }
@@ -169,7 +175,7 @@ impl Queue {
         if self.first_due(now).is_some() {
             return Turn::Start;
         }
-        match self.known().map(|(_, held)| held.at).min() {
+        match self.known().map(|held| held.at).min() {
             Some(soonest) => Turn::At(soonest),
             None if self.complete || self.asked.is_some() => Turn::Rest,
             None if self.expected <= now => Turn::Fetch,
@@ -179,14 +185,14 @@ impl Queue {
 
     /// The first that may start. Where the wall clock was set since, it need not be the first that
     /// is held.
-    fn first_due(&self, now: Tick) -> Option<(UnixTime, DeliveryId)> {
-        self.known().find(|(_, held)| held.at <= now).map(|(key, _)| *key)
+    fn first_due(&self, now: Tick) -> Option<Key> {
+        self.known().find(|held| held.at <= now).map(Held::key)
     }
 
     /// Those held of which it is known that no other is due before them.
-    fn known(&self) -> impl Iterator<Item = (&(UnixTime, DeliveryId), &Held)> {
+    fn known(&self) -> impl Iterator<Item = &Held> {
         let unsure = |key| self.asked.as_ref().is_some_and(|asked| Some(key) > asked.known_to);
-        self.held.iter().take_while(move |(key, _)| !unsure(**key))
+        self.held.iter().take_while(move |held| !unsure(held.key()))
     }
 
     /// Whether it is time to ask for more, before memory runs out of them.
@@ -204,7 +210,7 @@ impl Queue {
 
     /// Lets all go that is held: it is in the store, and will be read when its time comes.
     pub(super) fn shed(&mut self) {
-        let Some(first) = self.known().map(|(_, held)| held.at).min() else { return };
+        let Some(first) = self.known().map(|held| held.at).min() else { return };
         if self.asked.is_some() {
             return;
         }
@@ -217,7 +223,7 @@ impl Queue {
     /// Notes that the store is asked, and gives what is under way: as far as the store knows, that
     /// still waits.
     pub(super) fn ask(&mut self) -> Vec<DeliveryId> {
-        let known_to = self.held.last_key_value().map(|(key, _)| *key);
+        let known_to = self.held.last();
         self.asked = Some(Box::new(Asked { known_to, ..Asked::default() }));
         self.in_flight.keys().copied().collect()
     }
@@ -228,7 +234,7 @@ impl Queue {
             Gate::Closed => None,
             Gate::Probe(Some(_)) => self.probe.take().map(|probe| *probe),
             Gate::Open | Gate::Probe(None) => {
-                let first = self.first_due(now).and_then(|key| self.held.remove(&key));
+                let first = self.first_due(now).and_then(|key| self.held.remove(key));
                 self.held_bytes -= first.as_ref().map_or(0, |held| held.ready.body.len());
                 first
             }
@@ -261,7 +267,7 @@ impl Queue {
         }
         let key = (ready.due, ready.id);
         // Before the store has answered nobody knows what lies behind the last one held.
-        let in_order = self.held.last_key_value().is_some_and(|(last, _)| key < *last);
+        let in_order = self.held.last().is_some_and(|last| key < last);
         if self.complete || self.asked.is_some() || in_order {
             self.hold(ready, now);
         } else if self.held.is_empty() {
@@ -271,10 +277,8 @@ impl Queue {
     }
 
     fn hold(&mut self, ready: Ready, now: Moment) {
-        let key = (ready.due, ready.id);
         self.held_bytes += ready.body.len();
-        let held = Held { at: now.tick_at(ready.due), ready };
-        let before = self.held.insert(key, held);
+        let before = self.held.insert(Held { at: now.tick_at(ready.due), ready });
         self.held_bytes -= before.map_or(0, |held| held.ready.body.len());
     }
 
@@ -286,7 +290,7 @@ impl Queue {
         };
         while too_many(self) {
             let last = self.held.pop_last();
-            self.held_bytes -= last.map_or(0, |(_, held)| held.ready.body.len());
+            self.held_bytes -= last.map_or(0, |held| held.ready.body.len());
             self.complete = false;
             if let Some(asked) = &mut self.asked {
                 asked.let_go = true;
@@ -301,7 +305,7 @@ impl Queue {
         for ready in fetched.ready {
             self.seen = self.seen.max(Some(ready.id));
             // One that could not be tried for a fault of ours waits for longer than is on disk.
-            let held = self.held.keys().any(|(_, id)| *id == ready.id);
+            let held = self.held.iter().any(|held| held.ready.id == ready.id);
             let busy = self.in_flight.contains_key(&ready.id) || asked.ended.contains(&ready.id);
             if !held && !busy {
                 self.hold(ready, now);
@@ -310,8 +314,8 @@ impl Queue {
         self.complete = !fetched.more && !asked.let_go;
         if let Some(last) = last.filter(|_| fetched.more) {
             // Between the last one told of and what came meanwhile there may be others.
-            let beyond = self.held.split_off(&(last.0, DeliveryId(last.1.0.saturating_add(1))));
-            self.held_bytes -= beyond.values().map(|held| held.ready.body.len()).sum::<usize>();
+            let beyond = self.held.after(last);
+            self.held_bytes -= beyond.iter().map(|held| held.ready.body.len()).sum::<usize>();
         }
         self.let_go(room);
         if self.held.is_empty() && !self.complete {

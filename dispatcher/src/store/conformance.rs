@@ -232,6 +232,19 @@ async fn delivery(store: &dyn Store, id: DeliveryId) -> Delivery {
     store.delivery(WS, id).await.unwrap().expect("it was stored").0
 }
 
+/// The webhooks that have work, and when the first of it is due: page by page, a few to each.
+async fn queues(store: &dyn Store) -> Vec<(WebhookId, Option<UnixTime>)> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.queues(after, 2).await.unwrap();
+        all.extend(page.items.into_iter().map(|queue| (queue.webhook.id, queue.due)));
+        match page.next {
+            next @ Some(_) => after = next,
+            None => return all,
+        }
+    }
+}
+
 /// The identifiers of the events on the first page that a filter gives.
 async fn listed(store: &dyn Store, filter: Filter) -> Vec<String> {
     let page = store.deliveries(WS, &filter, None, 100).await.unwrap();

@@ -32,9 +32,11 @@ use crate::seal::{NONCE_BYTES, Sealer};
 
 pub mod backup;
 mod deliveries;
+mod door;
 mod events;
 mod fault;
 mod jobs;
+mod journal;
 pub mod key_file;
 mod mails;
 pub mod open;
@@ -70,6 +72,7 @@ impl SqliteStore {
     pub fn open(path: &Path, key_file: &Path, clock: Clock) -> Result<Self, open::OpenError> {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
+        let readers = Readers::new(path.clone(), opened.desk.log.door());
         let writer = Writer::start(opened.desk, opened.lock)
             .map_err(|source| open::OpenError::Folder { path: path.clone(), source })?;
         Ok(Self {
@@ -77,7 +80,7 @@ impl SqliteStore {
             ended_in_order: opened.ended_in_order,
             cut_off: opened.cut_off,
             sealer,
-            readers: Readers::new(path.clone()),
+            readers,
             path,
             writer,
         })
@@ -92,9 +95,9 @@ impl SqliteStore {
     ) -> Result<(Self, writer::by_hand::ByHand), open::OpenError> {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
+        let readers = Readers::new(path.clone(), opened.desk.log.door());
         let (writer, by_hand) = Writer::by_hand(opened.desk, opened.lock);
         let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);
-        let readers = Readers::new(path.clone());
         Ok((Self { ids, ended_in_order, cut_off, sealer, readers, path, writer }, by_hand))
     }
 
@@ -249,8 +252,12 @@ impl Store for SqliteStore {
         self.writer.ask(move |desk| queue::load(desk, id)).await
     }
 
-    async fn queues(&self) -> Result<Vec<Queue>, StoreError> {
-        self.writer.ask(|desk| queue::all(desk)).await
+    async fn queues(
+        &self,
+        after: Option<WebhookId>,
+        limit: usize,
+    ) -> Result<Page<Queue, WebhookId>, StoreError> {
+        self.writer.ask(move |desk| queue::page(desk, after, limit)).await
     }
 
     async fn fetch(

@@ -41,6 +41,9 @@ struct Hook {
     unwritten: usize,
 }
 
+/// A hundred thousand webhooks may wait: what is known of each is less than this, in bytes.
+const _: () = assert!(size_of::<Hook>() <= 448);
+
 /// What is to be done with a webhook that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restored {
@@ -53,7 +56,7 @@ pub(super) enum Restored {
 /// Every webhook that has work or may soon bring a notice.
 #[derive(Default)]
 pub(super) struct Hooks {
-    hooks: HashMap<WebhookId, Hook>,
+    hooks: HashMap<WebhookId, Box<Hook>>,
     /// When to look at which; what has changed since is passed over.
     looks: BinaryHeap<Reverse<(UnixTime, WebhookId)>>,
     /// Those the store is asked about, and whether they have changed since.
@@ -101,7 +104,8 @@ impl Hooks {
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Open };
         lanes.open(id, webhook.lane, gate, due.map(|due| now.tick_at(due)), now.tick);
         let target = Weak::new();
-        self.hooks.insert(id, Hook { webhook, target, look_at: None, unwritten });
+        let hook = Hook { webhook, target, look_at: None, unwritten };
+        self.hooks.insert(id, Box::new(hook));
         self.plan(id, &parts.force.load().settings.health, now.unix);
         restored
     }
@@ -221,6 +225,10 @@ impl Hooks {
     pub(super) fn settle(&mut self, webhook: WebhookId, lanes: &mut Lanes, now: Moment) {
         let Some(hook) = self.hooks.get_mut(&webhook) else { return };
         hook.unwritten = hook.unwritten.saturating_sub(1);
+        if hook.target.strong_count() == 0 {
+            // What nobody uses any more takes its room for as long as it is pointed to.
+            hook.target = Weak::new();
+        }
         let probes = matches!(lanes.gate(webhook), Some(Gate::Probe(_)));
         if probes && gate_of(&hook.webhook) == Gate::Open {
             lanes.set_gate(webhook, Gate::Open, now.tick);
@@ -229,7 +237,7 @@ impl Hooks {
 
     /// What is to be written of a webhook.
     pub(super) fn record(&self, webhook: WebhookId) -> Option<Fared> {
-        let Hook { webhook: known, look_at, .. } = self.hooks.get(&webhook)?;
+        let Hook { webhook: known, look_at, .. } = &**self.hooks.get(&webhook)?;
         Some(Fared {
             webhook,
             paused_total: known.paused_total,
@@ -272,7 +280,7 @@ impl Hooks {
         // What has changed since would stay until its time, however far ahead that is.
         if self.looks.len() > 2 * self.hooks.len() + LOOKS_MIN {
             let planned = |hook: &Hook| hook.look_at.map(|at| Reverse((at, hook.webhook.id)));
-            self.looks = self.hooks.values().filter_map(planned).collect();
+            self.looks = self.hooks.values().filter_map(|hook| planned(hook)).collect();
         }
     }
 }

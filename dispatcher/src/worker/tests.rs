@@ -188,8 +188,12 @@ impl Stage {
     }
 
     async fn start(&mut self) {
+        self.start_over(Handle::new()).await;
+    }
+
+    async fn start_over(&mut self, way: (Handle, mpsc::UnboundedReceiver<News>)) {
         let (mut parts, _) = parts(&self.folder, &self.clock, self.store.clone());
-        let (handle, inbox) = Handle::new();
+        let (handle, inbox) = way;
         parts.worker = handle;
         self.parts = Arc::new(parts);
         let (stop, stopping) = watch::channel(false);

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::model::{LaneId, Probe};
-use crate::store::Queue;
 
 pub(super) async fn deliveries_are_fetched_in_the_order_in_which_they_are_due(store: &dyn Store) {
     let made = webhook(store, "one").await;
@@ -142,21 +141,18 @@ pub(super) async fn a_webhook_with_work_has_a_queue(store: &dyn Store) {
     let idle = webhook(store, "idle").await;
     let looked_at = webhook(store, "looked-at").await;
     let reordered = webhook(store, "reordered").await;
-    assert!(store.queues().await.unwrap().is_empty());
+    assert_eq!(queues(store).await, []);
     let look = Fared { look_at: Some(t(50)), ..fared(&looked_at) };
     store.record(vec![], vec![look], vec![]).await.unwrap();
     pause(store, &reordered, t(1)).await;
     store.reactivate(WS, reordered.id, t(2)).await.unwrap();
-    let queues = |queues: Vec<Queue>| -> Vec<(WebhookId, Option<UnixTime>)> {
-        queues.into_iter().map(|queue| (queue.webhook.id, queue.due)).collect()
-    };
-    let found = queues(store.queues().await.unwrap());
+    let found = queues(store).await;
     assert_eq!(found, [(looked_at.id, None), (reordered.id, None)]);
     let (_, arrivals) = accept(store, vec![event("evt_1"), event("evt_2")], t(5)).await;
     let mine = arrivals.iter().find(|one| one.webhook == idle.id).unwrap().ready.id;
     let again = After::Again { due: t(65), step: 1 };
     record(store, vec![ended(&idle, mine, t(6), again)]).await;
-    let found = queues(store.queues().await.unwrap());
+    let found = queues(store).await;
     let due = Some(t(5));
     assert_eq!(found, [(idle.id, due), (looked_at.id, due), (reordered.id, due)]);
     assert_eq!(store.load(idle.id).await.unwrap().unwrap().due, due);

@@ -16,7 +16,7 @@ pub(super) async fn a_mail_is_taken_once_and_stored_once(store: &dyn Store) {
     assert_eq!(rest.iter().map(|one| &*one.mail.key).collect::<Vec<_>>(), ["three"]);
     store.posted(first[0].id, Posted::Sent).await.unwrap();
     store.posted(first[1].id, Posted::GivenUp).await.unwrap();
-    // A key is known for ever, whatever became of its mail.
+    // A key is known for a month, whatever became of its mail.
     store.record(vec![], vec![], vec![mail("one"), mail("two"), mail("three")]).await.unwrap();
     assert_eq!(store.take_mails(9, t(9)).await.unwrap(), []);
     assert_eq!(store.mail_due().await.unwrap(), None);
@@ -191,6 +191,6 @@ pub(super) async fn a_closed_store_does_nothing_more(store: &dyn Store) {
     let refused = store.accept(vec![event("evt_1")], t(1)).await;
     assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
     assert!(store.webhooks(WS, None, 9).await.is_err());
-    assert!(store.queues().await.is_err());
+    assert!(store.queues(None, 9).await.is_err());
     assert!(store.close().await.is_err());
 }

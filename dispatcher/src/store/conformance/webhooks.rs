@@ -115,7 +115,7 @@ pub(super) async fn a_deleted_webhook_is_gone_with_all_that_waited(store: &dyn S
     assert!(!store.delete_webhook(WS, made.id).await.unwrap());
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), None);
     assert!(store.load(made.id).await.unwrap().is_none());
-    assert!(store.queues().await.unwrap().is_empty());
+    assert_eq!(queues(store).await, []);
     assert!(store.fetch(made.id, &[], 10).await.unwrap().ready.is_empty());
     assert_eq!(store.fetch_one(waiting).await.unwrap(), None);
     assert_eq!(store.delivery(WS, waiting).await.unwrap(), None);

@@ -17,24 +17,24 @@ use crate::store::{Filter, Page};
 /// Rows that one call looks at: some milliseconds.
 const EXAMINED_MAX: usize = 5_000;
 
-pub(super) const NEWEST: &str =
+const NEWEST: &str =
     select_deliveries!("WHERE d.workspace = ?1 AND d.id < ?2 ORDER BY d.id DESC LIMIT ?3");
 
-pub(super) const NEWEST_FAILED: &str = select_deliveries!(
+const NEWEST_FAILED: &str = select_deliveries!(
     "WHERE d.workspace = ?1 AND d.id < ?2 AND d.state = 2 ORDER BY d.id DESC LIMIT ?3"
 );
 
-pub(super) const THIS: &str = select_deliveries!(
+const THIS: &str = select_deliveries!(
     "WHERE d.id = ?1 AND d.workspace = ?2 \
      AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.gone_up_to IS NULL)"
 );
 
-pub(super) const EVENT_NAME: &str = "SELECT name FROM events WHERE id = ?1";
+const EVENT_NAME: &str = "SELECT name FROM events WHERE id = ?1";
 
-pub(super) const ATTEMPTS: &str =
+const ATTEMPTS: &str =
     "SELECT number, started_at, took, outcome FROM attempts WHERE delivery = ?1 ORDER BY id";
 
-pub(super) const AHEAD: &str = "SELECT count(*) FROM (SELECT 1 FROM deliveries \
+const AHEAD: &str = "SELECT count(*) FROM (SELECT 1 FROM deliveries \
     WHERE webhook = ?1 AND state = 0 AND (due, id) < (?2, ?3) LIMIT ?4)";
 
 /// A page of a workspace's deliveries, newest first.

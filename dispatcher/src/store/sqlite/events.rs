@@ -18,9 +18,9 @@ use super::writer::Desk;
 use crate::model::{Arrival, DeliveryId, EventSet, Ready, WebhookId};
 use crate::store::{Accepted, NewEvent};
 
-pub(super) const DIGEST: &str = "SELECT digest FROM events WHERE workspace = ?1 AND name = ?2";
+const DIGEST: &str = "SELECT digest FROM events WHERE workspace = ?1 AND name = ?2";
 
-pub(super) const SUBSCRIBED: &str =
+const SUBSCRIBED: &str =
     "SELECT id, events FROM webhooks WHERE workspace = ?1 AND gone_up_to IS NULL ORDER BY id";
 
 /// A workspace's number and its webhooks, as they are for the length of a batch.

@@ -27,13 +27,13 @@ macro_rules! select_jobs {
 
 const ONE: &str = select_jobs!("WHERE id = ?1");
 
-pub(super) const OLDEST_OPEN: &str = select_jobs!("WHERE ended_at IS NULL ORDER BY id LIMIT 1");
+const OLDEST_OPEN: &str = select_jobs!("WHERE ended_at IS NULL ORDER BY id LIMIT 1");
 
-pub(super) const NEXT: &str = select_deliveries!(
+const NEXT: &str = select_deliveries!(
     "WHERE d.workspace = ?1 AND d.id > ?2 AND d.id <= ?3 ORDER BY d.id LIMIT ?4"
 );
 
-pub(super) const NEXT_FAILED: &str = select_deliveries!(
+const NEXT_FAILED: &str = select_deliveries!(
     "WHERE d.workspace = ?1 AND d.id > ?2 AND d.id <= ?3 AND d.state = 2 ORDER BY d.id LIMIT ?4"
 );
 

@@ -12,10 +12,10 @@ use super::writer::Desk;
 use crate::model::MailId;
 use crate::store::{Mail, NewMail, Posted};
 
-pub(super) const DUE: &str = "SELECT id, key, recipient, subject, text, failures FROM mails \
+const DUE: &str = "SELECT id, key, recipient, subject, text, failures FROM mails \
     WHERE state = 0 AND due <= ?1 ORDER BY due, id LIMIT ?2";
 
-pub(super) const NEXT: &str = "SELECT due FROM mails WHERE state = 0 ORDER BY due, id LIMIT 1";
+const NEXT: &str = "SELECT due FROM mails WHERE state = 0 ORDER BY due, id LIMIT 1";
 
 /// Stores a mail, unless there was one of its key.
 pub(super) fn store(conn: &Connection, mail: &NewMail) -> Result<(), Fault> {
@@ -47,11 +47,12 @@ pub(super) fn take(desk: &Desk, limit: usize, now: UnixTime) -> Result<Vec<Mail>
 
 /// Writes down what came of a mail. Of its text only the key is kept once it is over.
 pub(super) fn posted(desk: &Desk, id: MailId, posted: Posted) -> Result<(), Fault> {
-    let over = "UPDATE mails SET state = ?2, recipient = '', subject = '', text = '' \
-        WHERE id = ?1 AND state = 1";
+    let over = "UPDATE mails SET state = ?2, over_at = ?3, recipient = '', subject = '', \
+        text = '' WHERE id = ?1 AND state = 1";
+    let now = at(desk.clock.now().unix);
     match posted {
-        Posted::Sent => desk.conn.prepare_cached(over)?.execute((id.0, 2))?,
-        Posted::GivenUp => desk.conn.prepare_cached(over)?.execute((id.0, 3))?,
+        Posted::Sent => desk.conn.prepare_cached(over)?.execute((id.0, 2, now))?,
+        Posted::GivenUp => desk.conn.prepare_cached(over)?.execute((id.0, 3, now))?,
         Posted::Again(due) => {
             let sql = "UPDATE mails SET state = 0, failures = failures + 1, due = ?2 \
                 WHERE id = ?1 AND state = 1";

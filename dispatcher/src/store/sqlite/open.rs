@@ -12,6 +12,7 @@ use rusqlite::{Connection, ErrorCode};
 use weir_common::logging;
 use weir_common::time::{Clock, UnixTime};
 
+use super::journal::Bound;
 use super::key_file::{self, KeyError};
 use super::rows;
 use super::schema::{self, Found};
@@ -46,7 +47,7 @@ const CHECKED: (WebhookId, &str) = (WebhookId(0), "weir");
 const PAGE_BYTES: i64 = 4 * 1_024;
 
 /// Memory for pages, in KiB: the hot ends of a few indexes.
-const CACHE_KIB: i64 = 64 * 1_024;
+const CACHE_KIB: i64 = 32 * 1_024;
 
 /// The log of changes is folded into the database at 32 MiB: seldom, and never for long.
 const CHECKPOINT_PAGES: i64 = 8_192;
@@ -172,7 +173,8 @@ pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened,
     let folder = key_file::folder_of(path);
     key_file::sync_folder(folder).map_err(|source| unusable(folder, source))?;
     let tally = read_tally(&conn).map_err(sqlite)?;
-    let desk = Desk { conn, sealer, clock, tally };
+    let log = Bound::of(LOG_BYTES_MAX.unsigned_abs());
+    let desk = Desk { conn, sealer, clock, tally, log };
     let Began { ids, ended_in_order, cut_off } = began;
     Ok(Opened { path: path.clone(), desk, lock, ids, ended_in_order, cut_off })
 }
@@ -260,7 +262,10 @@ pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "mmap_size", 0)?;
     conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
-    schema::migrate(conn)
+    schema::migrate(conn)?;
+    #[cfg(test)]
+    super::tests::watch::look_on(conn)?;
+    Ok(())
 }
 
 /// What a process finds of those before it.
@@ -296,7 +301,8 @@ fn begin(conn: &Connection, sealer: &Sealer, now: UnixTime) -> rusqlite::Result<
         schema::set_meta(&change, CUT_OFF, &bytes)?;
     }
     schema::set_meta(&change, ENDED_IN_ORDER, &[0])?;
-    let lost = change.execute("UPDATE mails SET state = 4 WHERE state = 1", [])?;
+    let lost = "UPDATE mails SET state = 4, over_at = ?1 WHERE state = 1";
+    let lost = change.execute(lost, [rows::at(now)])?;
     change.commit()?;
     if lost > 0 {
         // Whether they went out nobody knows, and none is sent twice.

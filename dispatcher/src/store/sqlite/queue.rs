@@ -12,29 +12,29 @@ use super::rows::{self, select_ready, select_webhooks};
 use super::webhooks;
 use super::writer::Desk;
 use crate::model::{DeliveryId, LaneId, Ready, WebhookId};
-use crate::store::{Fetched, Queue};
+use crate::store::{Fetched, Page, Queue};
 
-pub(super) const FIRST_DUE: &str =
+const FIRST_DUE: &str =
     "SELECT due FROM deliveries WHERE webhook = ?1 AND state = 0 ORDER BY due, id LIMIT 1";
 
-/// All webhooks: their number is what start-up may grow with.
-const ALL: &str = select_webhooks!("WHERE w.gone_up_to IS NULL ORDER BY w.id");
+const PAGE: &str =
+    select_webhooks!("WHERE w.id > ?1 AND w.gone_up_to IS NULL ORDER BY w.id LIMIT ?2");
 
-pub(super) const FIRST: &str = select_ready!(
+const FIRST: &str = select_ready!(
     "WHERE d.webhook = ?1 AND d.state = 0 \
      AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.gone_up_to IS NULL) \
      ORDER BY d.due, d.id LIMIT ?2"
 );
 
-pub(super) const THIS: &str = select_ready!(
+const THIS: &str = select_ready!(
     "WHERE d.id = ?1 AND d.state = 0 \
      AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.gone_up_to IS NULL)"
 );
 
-pub(super) const TRIED: &str =
+const TRIED: &str =
     "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 AND step > 0 LIMIT ?2";
 
-pub(super) const STARTS: &str = "SELECT id, lane, started_at, took FROM attempts \
+const STARTS: &str = "SELECT id, lane, started_at, took FROM attempts \
     WHERE id < ?1 ORDER BY id DESC LIMIT 1024";
 
 /// Attempts that end together are recorded in batches, and those of one moment in any order: a
@@ -51,24 +51,30 @@ pub(super) fn load(desk: &Desk, id: WebhookId) -> Result<Option<Queue>, Fault> {
     Ok(Some(Queue { webhook, due: first_due(&desk.conn, id)? }))
 }
 
-/// Every webhook that has work.
-pub(super) fn all(desk: &Desk) -> Result<Vec<Queue>, Fault> {
-    let mut queues = Vec::new();
-    let mut query = desk.conn.prepare_cached(ALL)?;
-    let mut found = query.query([])?;
+/// Those that have work of the next webhooks.
+pub(super) fn page(
+    desk: &Desk,
+    after: Option<WebhookId>,
+    limit: usize,
+) -> Result<Page<Queue, WebhookId>, Fault> {
+    let mut items = Vec::new();
+    let mut query = desk.conn.prepare_cached(PAGE)?;
+    let mut found = query.query((after.map_or(0, |id| id.0), rows::count(limit)))?;
+    let (mut examined, mut last) = (0, None);
     while let Some(row) = found.next()? {
+        let webhook: i64 = row.get("id")?;
+        (examined, last) = (examined + 1, Some(WebhookId(webhook)));
         match with_work(desk, row) {
-            Ok(queue) => queues.extend(queue),
+            Ok(queue) => items.extend(queue),
             Err(fault) if fault.is_the_disks() => return Err(fault),
             Err(fault) => {
                 // One that cannot be read must not keep all others from being served.
-                let webhook: i64 = row.get("id")?;
                 let fields = [("webhook", webhook.into()), ("cause", fault.to_string().into())];
                 logging::event(Level::Error, "webhook_unreadable", &fields);
             }
         }
     }
-    Ok(queues)
+    Ok(Page { items, next: last.filter(|_| examined == limit) })
 }
 
 fn with_work(desk: &Desk, row: &Row<'_>) -> Result<Option<Queue>, Fault> {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
 
+use super::door::Door;
 use super::fault::Fault;
 use super::open::BUSY_TIMEOUT;
 use super::writer::gone;
@@ -25,15 +26,16 @@ pub(super) struct Readers(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
+    door: Arc<Door>,
     permits: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Readers {
-    /// Of the database at `path`, which is there and of our version.
-    pub(super) fn new(path: PathBuf) -> Self {
+    /// Of the database at `path`, which is there and of our version. They come in by this door.
+    pub(super) fn new(path: PathBuf, door: Arc<Door>) -> Self {
         let permits = Semaphore::new(READERS_MAX);
-        Self(Arc::new(Shared { path, permits, idle: Mutex::default() }))
+        Self(Arc::new(Shared { path, door, permits, idle: Mutex::default() }))
     }
 
     /// Has `look` look at the database as it was when it began.
@@ -60,6 +62,7 @@ impl Shared {
     fn look<T>(&self, look: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, Fault> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let conn = idle.map_or_else(|| self.open(), Ok)?;
+        let _inside = self.door.enter();
         // One snapshot for the whole look: a list and what is said of its rows belong together.
         let seen = conn.unchecked_transaction().map_err(Fault::from).and_then(|_seen| look(&conn));
         if !self.permits.is_closed() {
@@ -75,6 +78,8 @@ impl Shared {
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
         conn.pragma_update(None, "temp_store", "MEMORY")?;
         conn.set_prepared_statement_cache_capacity(64);
+        #[cfg(test)]
+        let conn = super::tests::watch::looked_on(conn)?;
         Ok(conn)
     }
 }

@@ -14,7 +14,7 @@ use super::writer::Desk;
 use crate::model::DeliveryState;
 use crate::store::{After, Ended, Fared, NewMail};
 
-pub(super) const STATE: &str = "SELECT d.state FROM deliveries d JOIN webhooks w \
+const STATE: &str = "SELECT d.state FROM deliveries d JOIN webhooks w \
     ON w.id = d.webhook WHERE d.id = ?1 AND w.gone_up_to IS NULL";
 
 /// In a delivery's place, of attempts whose delivery is gone: no delivery has this number.

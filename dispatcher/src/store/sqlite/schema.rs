@@ -15,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension};
 pub(super) const APPLICATION_ID: i64 = 0x7765_6972;
 
 /// Each makes the tables of one version into those of the next.
-const MIGRATIONS: &[&str] = &[FIRST];
+const MIGRATIONS: &[&str] = &[FIRST, WHAT_IS_OVER];
 
 const FIRST: &str = "
 CREATE TABLE meta (
@@ -38,7 +38,7 @@ CREATE TABLE workspaces (
     name TEXT NOT NULL UNIQUE
 ) STRICT;
 
--- Never dropped: the pace of an endpoint outlives the webhooks that name it.
+-- The pace of an endpoint outlives the webhooks that name it.
 CREATE TABLE lanes (
     id INTEGER PRIMARY KEY,
     url TEXT NOT NULL UNIQUE
@@ -137,7 +137,7 @@ CREATE TABLE jobs (
 ) STRICT;
 CREATE INDEX jobs_open ON jobs (id) WHERE ended_at IS NULL;
 
--- A mail's key is kept for ever, its text until it is sent.
+-- A mail's text is kept until it is sent, its key for longer.
 CREATE TABLE mails (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     key TEXT NOT NULL UNIQUE,
@@ -151,6 +151,22 @@ CREATE TABLE mails (
 ) STRICT;
 CREATE INDEX mails_due ON mails (due, id) WHERE state = 0;
 CREATE INDEX mails_taken ON mails (id) WHERE state = 1;
+";
+
+/// When what is kept beside deliveries was last of use, so that it goes some day.
+const WHAT_IS_OVER: &str = "
+-- Since when no webhook names it.
+ALTER TABLE lanes ADD COLUMN left_at INTEGER;
+CREATE INDEX webhooks_on ON webhooks (lane);
+UPDATE lanes SET left_at = unixepoch() * 1000000
+    WHERE NOT EXISTS (SELECT 1 FROM webhooks w WHERE w.lane = lanes.id);
+CREATE INDEX lanes_left ON lanes (left_at) WHERE left_at IS NOT NULL;
+
+ALTER TABLE mails ADD COLUMN over_at INTEGER;
+UPDATE mails SET over_at = unixepoch() * 1000000 WHERE state > 1;
+CREATE INDEX mails_over ON mails (over_at) WHERE over_at IS NOT NULL;
+
+CREATE INDEX jobs_over ON jobs (ended_at) WHERE ended_at IS NOT NULL;
 ";
 
 /// What a file turned out to be.

@@ -7,34 +7,48 @@
 //! 2. Nothing is looked at but what is dropped, and no kind of it waits for another.
 //! 3. That an attempt started outlives its delivery: the pace of an endpoint outlives the webhooks
 //!    that name it, and a restart.
-//! 4. Of a deleted webhook, what waits goes at once, and then its row. What had ended is hidden,
+//! 4. What no setting says how long to keep, ended jobs, keys of mails that are over and endpoints
+//!    that no webhook names, goes after [`KEPT`]: nothing grows for ever.
+//! 5. Of a deleted webhook, what waits goes at once, and then its row. What had ended is hidden,
 //!    since the row is gone or marked, and goes when it has been kept for long enough.
 
-use rusqlite::{Connection, OptionalExtension};
-use weir_common::time::UnixTime;
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row};
+use weir_common::rolling::WINDOW_MAX;
+use weir_common::time::{UnixTime, micros};
 
 use super::deliveries;
 use super::fault::Fault;
 use super::record;
 use super::rows::{self, at};
+use super::webhooks;
 use super::writer::Desk;
 use crate::model::DeliveryState;
 
-pub(super) const ENDED: &str =
+/// A month: no window of a pace is longer, so that who comes back to an endpoint later finds it
+/// rested; and whoever asked for a job has looked at what came of it.
+const KEPT: Duration = WINDOW_MAX;
+
+const ENDED: &str =
     "SELECT id FROM deliveries WHERE state = ?1 AND state > 0 AND ended_at < ?2 LIMIT ?3";
 
-pub(super) const UNNEEDED: &str =
-    "SELECT id FROM events WHERE needed_by = 0 AND created_at < ?1 LIMIT ?2";
+const UNNEEDED: &str = "SELECT id FROM events WHERE needed_by = 0 AND created_at < ?1 LIMIT ?2";
 
-pub(super) const GONE: &str =
-    "SELECT id FROM webhooks WHERE gone_up_to IS NOT NULL ORDER BY id LIMIT 1";
+const GONE: &str = "SELECT id, lane FROM webhooks WHERE gone_up_to IS NOT NULL ORDER BY id LIMIT 1";
 
-pub(super) const WAITING: &str =
-    "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 LIMIT ?2";
+const WAITING: &str = "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 LIMIT ?2";
 
 /// The oldest attempts of deliveries that are gone.
-pub(super) const NOBODYS: &str =
+const NOBODYS: &str =
     "SELECT id, started_at FROM attempts WHERE delivery = ?1 ORDER BY id LIMIT ?2";
+
+/// What is dropped a month after it was over: how it is found, and how it goes.
+const OVER: [(&str, &str); 3] = [
+    ("SELECT id FROM jobs WHERE ended_at < ?1 LIMIT ?2", "DELETE FROM jobs WHERE id = ?1"),
+    ("SELECT id FROM mails WHERE over_at < ?1 LIMIT ?2", "DELETE FROM mails WHERE id = ?1"),
+    ("SELECT id FROM lanes WHERE left_at < ?1 LIMIT ?2", "DELETE FROM lanes WHERE id = ?1"),
+];
 
 /// What is dropped.
 #[derive(Clone, Copy)]
@@ -43,6 +57,7 @@ enum Kind {
     Gone,
     Unneeded(UnixTime),
     Started(UnixTime),
+    Over(UnixTime),
 }
 
 /// Drops up to `limit` webhooks, deliveries and events. Says whether there may be more.
@@ -52,12 +67,14 @@ pub(super) fn sweep(
     failed_before: UnixTime,
     limit: usize,
 ) -> Result<bool, Fault> {
+    let now = desk.clock.now().unix;
     let kinds = [
         Kind::Ended(DeliveryState::Delivered, delivered_before),
         Kind::Ended(DeliveryState::FailedPermanent, failed_before),
         Kind::Gone,
         Kind::Unneeded(delivered_before),
         Kind::Started(delivered_before),
+        Kind::Over(UnixTime(now.0.saturating_sub(micros(KEPT)))),
     ];
     let share = (limit / kinds.len()).max(1);
     let mut left = limit;
@@ -87,6 +104,7 @@ fn drop_some(desk: &mut Desk, kind: Kind, most: usize) -> Result<usize, Fault> {
             Ok(unneeded.len())
         }
         Kind::Started(before) => drop_started(&desk.conn, before, most),
+        Kind::Over(before) => drop_over(&desk.conn, before, most),
     }
 }
 
@@ -100,13 +118,15 @@ fn ids(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Ve
 fn drop_gone(desk: &mut Desk, most: usize) -> Result<usize, Fault> {
     let mut left = most;
     while left > 0 {
-        let gone = desk.conn.prepare_cached(GONE)?.query_row([], |row| row.get(0)).optional()?;
-        let Some(webhook): Option<i64> = gone else { break };
+        let both = |row: &Row<'_>| Ok((row.get("id")?, row.get("lane")?));
+        let gone = desk.conn.prepare_cached(GONE)?.query_row([], both).optional()?;
+        let Some((webhook, lane)): Option<(i64, i64)> = gone else { break };
         let waiting = ids(&desk.conn, WAITING, (webhook, rows::count(left)))?;
         left = left.saturating_sub(drop_deliveries(desk, &waiting)?);
         // Where there is room for more, nothing waits any more.
         if left > 0 {
             desk.conn.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([webhook])?;
+            webhooks::leave(desk, lane)?;
             left -= 1;
         }
     }
@@ -160,6 +180,18 @@ fn drop_started(conn: &Connection, before: UnixTime, most: usize) -> Result<usiz
         dropped += 1;
     }
     Ok(dropped)
+}
+
+/// Drops what was over by then of what is kept beside deliveries.
+fn drop_over(conn: &Connection, before: UnixTime, most: usize) -> Result<usize, Fault> {
+    let mut left = most;
+    for (find, drop) in OVER {
+        for id in ids(conn, find, (at(before), rows::count(left)))? {
+            conn.prepare_cached(drop)?.execute([id])?;
+            left -= 1;
+        }
+    }
+    Ok(most - left)
 }
 
 fn drop_event(conn: &Connection, id: i64) -> Result<(), Fault> {

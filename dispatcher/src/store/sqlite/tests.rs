@@ -1,7 +1,9 @@
 //! What only a store in a file promises; the rest is in `conformance`.
 
+mod growth;
 mod opening;
 mod statements;
+pub(super) mod watch;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -13,13 +13,13 @@ use crate::model::{Webhook, WebhookId};
 use crate::seal::{NONCE_BYTES, Sealer};
 use crate::store::{Created, NewWebhook, Page, WebhookChange};
 
-pub(super) const ONE: &str = select_webhooks!("WHERE w.id = ?1 AND w.gone_up_to IS NULL");
+const ONE: &str = select_webhooks!("WHERE w.id = ?1 AND w.gone_up_to IS NULL");
 
-pub(super) const PAGE: &str = select_webhooks!(
+const PAGE: &str = select_webhooks!(
     "WHERE w.workspace = ?1 AND w.id > ?2 AND w.gone_up_to IS NULL ORDER BY w.id LIMIT ?3"
 );
 
-pub(super) const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
+const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
     WHERE workspace = (SELECT id FROM workspaces WHERE name = ?1) AND gone_up_to IS NULL";
 
 /// Registers a webhook, unless its workspace has as many as it may have.
@@ -58,10 +58,19 @@ fn lane(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
         .query_row([url], |row| row.get(0))
         .optional()?;
     if let Some(id) = known {
+        let sql = "UPDATE lanes SET left_at = NULL WHERE id = ?1 AND left_at IS NOT NULL";
+        conn.prepare_cached(sql)?.execute([id])?;
         return Ok(id);
     }
     conn.prepare_cached("INSERT INTO lanes (url) VALUES (?1)")?.execute([url])?;
     Ok(conn.last_insert_rowid())
+}
+
+/// Notes since when no webhook names a lane, where that is so.
+pub(super) fn leave(desk: &Desk, lane: i64) -> rusqlite::Result<()> {
+    let sql = "UPDATE lanes SET left_at = ?2 WHERE id = ?1 AND left_at IS NULL \
+        AND NOT EXISTS (SELECT 1 FROM webhooks WHERE lane = ?1)";
+    desk.conn.prepare_cached(sql)?.execute((lane, at(desk.clock.now().unix))).map(drop)
 }
 
 /// What is kept of a webhook's health.
@@ -123,13 +132,12 @@ pub(super) fn change(
     nonce: [u8; NONCE_BYTES],
 ) -> Result<Option<Webhook>, Fault> {
     let conn = &desk.conn;
-    if of_workspace(conn, &desk.sealer, workspace, id)?.is_none() {
-        return Ok(None);
-    }
+    let Some(before) = of_workspace(conn, &desk.sealer, workspace, id)? else { return Ok(None) };
     if let Some(url) = change.url {
         let lane = lane(conn, &url)?;
         conn.prepare_cached("UPDATE webhooks SET lane = ?2 WHERE id = ?1")?
             .execute((id.0, lane))?;
+        leave(desk, before.lane.0)?;
     }
     if let Some(events) = change.events {
         let sql = "UPDATE webhooks SET events = ?2 WHERE id = ?1";

@@ -25,6 +25,7 @@ use weir_common::logging;
 use weir_common::time::Clock;
 
 use super::fault::Fault;
+use super::journal::{self, Bound};
 use super::schema;
 use crate::seal::Sealer;
 use crate::store::StoreError;
@@ -68,6 +69,8 @@ pub(super) struct Desk {
     pub(super) sealer: Sealer,
     pub(super) clock: Clock,
     pub(super) tally: Tally,
+    /// Keeps the log of changes from growing while it is read.
+    pub(super) log: Bound,
 }
 
 /// Work, and who waits for it.
@@ -304,6 +307,8 @@ impl Thread {
         for (task, own) in answers {
             task.answer(went.clone().and(own));
         }
+        let now = self.desk.clock.now().tick;
+        self.desk.log.keep(&self.desk.conn, now);
     }
 
     fn next(&mut self) -> Option<Box<dyn Task>> {
@@ -384,15 +389,7 @@ impl Thread {
     /// Folds the log of changes into the database and empties it, unless somebody reads it.
     fn fold(&mut self) {
         if !std::mem::replace(&mut self.folded, true) {
-            let conn = &self.desk.conn;
-            // Work may come at any time: better leave the log long than wait for a reader.
-            let _ = conn.busy_timeout(Duration::ZERO);
-            let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
-            if let Err(error) = conn.query_row(sql, [], |_| Ok(())) {
-                let cause = error.to_string();
-                logging::event(Level::Warn, "store_checkpoint_failed", &[("cause", cause.into())]);
-            }
-            let _ = conn.busy_timeout(super::open::BUSY_TIMEOUT);
+            journal::empty(&self.desk.conn);
         }
     }
 }

@@ -294,3 +294,24 @@ async fn a_webhook_that_is_deleted_while_an_attempt_is_under_way_leaves_nothing_
     assert_eq!(stage.receiver.events().last().map(String::as_str), Some("evt_4"));
     assert_eq!(stage.stop().await, Drained::Yes);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_much_to_be_told_one_by_one_is_sent_all_the_same() {
+    for room in [0, 2_000] {
+        let mut stage = Stage::new(FAST).await;
+        stage.webhook().await;
+        stage.start_over(Handle::with_room(room)).await;
+        let first = stage.events(40).await;
+        stage.received(40).await;
+        // One that is known, and one that is not.
+        stage.webhook().await;
+        stage.events(40).await;
+        until("all are delivered", async || {
+            stage.nudge().await;
+            stage.store.figures().await.unwrap().waiting == 0
+        })
+        .await;
+        assert_eq!(stage.state(first[0]).await, (DeliveryState::Delivered, 1));
+        assert_eq!(stage.receiver.count(), 120, "each is sent once");
+    }
+}

@@ -1,0 +1,125 @@
+//! Days of steady traffic on a clock that is turned by hand: through the store, and through the
+//! sweep as the dispatcher's own loop calls it. Prints how large the files are after each day.
+
+use std::time::Duration;
+
+use weir_benches::flags::fail;
+use weir_benches::lab::Folder;
+use weir_benches::post::seconds;
+use weir_benches::report::table;
+use weir_common::secret::Secret;
+use weir_common::time::{Clock, UnixTime};
+use weir_dispatcher::model::{Attempt, DeliveryId, EventSet, EventType, LaneId, WebhookId};
+use weir_dispatcher::outcome::{Failure, Outcome};
+use weir_dispatcher::settings::Retention;
+use weir_dispatcher::store::sqlite::SqliteStore;
+use weir_dispatcher::store::{
+    Accepted, After, Created, Ended, NewEvent, NewWebhook, Store, StoreError,
+};
+use weir_dispatcher::sweep::drop_old;
+
+const DAY: Duration = Duration::from_secs(86_400);
+const KEPT: Retention = Retention {
+    delivered: Duration::from_secs(2 * 86_400),
+    failed: Duration::from_secs(3 * 86_400),
+};
+
+/// Turns of a day, events of a turn.
+const TURNS: u32 = 48;
+const EVENTS: u32 = 1_000;
+
+/// Webhooks of the one workspace: each event is for all of them.
+const WEBHOOKS: u32 = 2;
+
+/// Some day in 2026.
+const BEGAN: UnixTime = UnixTime(1_790_000_000_000_000);
+
+/// Lives for so many days.
+pub(crate) fn run(days: u32) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.unwrap_or_else(|error| fail(&format!("no runtime: {error}")));
+    let lived = runtime.block_on(live(days));
+    let rows = lived.unwrap_or_else(|error| fail(&format!("the store: {error}")));
+    let title = format!(
+        "Days of {} deliveries each, kept for two days, or three if given up",
+        TURNS * EVENTS * WEBHOOKS
+    );
+    println!("{}", table(&title, &["day", "database MiB", "log MiB", "took s"], &rows));
+}
+
+async fn live(days: u32) -> Result<Vec<Vec<String>>, StoreError> {
+    let (folder, clock, real) = (Folder::new("churn"), Clock::manual(BEGAN), Clock::system());
+    let (path, key) = (folder.path("dispatcher.db"), folder.path("secrets.key"));
+    let store = SqliteStore::open(&path, &key, clock.clone());
+    let store = store.unwrap_or_else(|error| fail(&error.to_string()));
+    for nth in 0..WEBHOOKS {
+        register(&store, nth).await?;
+    }
+    let mut rows = Vec::new();
+    for day in 0..days {
+        let began = real.now().tick;
+        for turn in 0..TURNS {
+            clock.advance(DAY / TURNS);
+            let now = clock.now().unix;
+            let first = (day * TURNS + turn) * EVENTS;
+            let events = (first..first + EVENTS).map(event).collect();
+            let Accepted::Stored { arrivals, .. } = store.accept(events, now).await? else {
+                fail("events are in conflict");
+            };
+            let ended = arrivals.iter().map(|one| ended(one.webhook, one.ready.id, now)).collect();
+            store.record(ended, Vec::new(), Vec::new()).await?;
+            while drop_old(&store, &KEPT, now).await? {}
+        }
+        let (bytes, log) = crate::sizes(&folder);
+        let took = seconds(real.now().tick.since(began));
+        let row = [f64::from(day + 1), bytes, log, took];
+        rows.push(row.iter().map(|figure| format!("{figure:.0}")).collect());
+    }
+    store.close().await?;
+    Ok(rows)
+}
+
+async fn register(store: &SqliteStore, nth: u32) -> Result<(), StoreError> {
+    let new = NewWebhook {
+        workspace: "ws_churn".into(),
+        url: format!("https://hooks.example.com/{nth}").into(),
+        events: EventSet::of(EventType::ALL),
+        secret: Secret::new("whsec_secret".to_owned()),
+        webhooks_max: 20,
+    };
+    match store.create_webhook(new, BEGAN).await? {
+        Created::Webhook(_) => Ok(()),
+        Created::TooMany => fail("there is no room for a webhook"),
+    }
+}
+
+/// Of 512 bytes, under a name that follows no order.
+fn event(nth: u32) -> NewEvent {
+    let name = u64::from(nth).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    NewEvent {
+        id: format!("evt_{name:016x}").into(),
+        workspace: "ws_churn".into(),
+        kind: EventType::SessionStarted,
+        body: vec![b'x'; 512].into(),
+        digest: [7; 32],
+    }
+}
+
+fn ended(webhook: WebhookId, delivery: DeliveryId, now: UnixTime) -> Ended {
+    let failed = delivery.0 % 10 == 0;
+    let outcome = if failed {
+        Outcome::Failed(Failure::Status(500))
+    } else {
+        Outcome::Delivered { status: 204 }
+    };
+    Ended {
+        delivery,
+        webhook,
+        lane: LaneId(webhook.0),
+        attempt: Attempt { number: 1, started_at: now, took: Duration::from_millis(20), outcome },
+        after: if failed { After::FailedPermanent } else { After::Delivered },
+        first_attempt_at: Some(now),
+        since: Some(now),
+        paused_before: Duration::ZERO,
+    }
+}

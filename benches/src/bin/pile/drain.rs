@@ -1,0 +1,110 @@
+//! One endpoint's backlog, drained: how long it takes beside what the pace alone would, and how
+//! many starts the fullest window held.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+use weir_benches::flags::fail;
+use weir_benches::lab::Folder;
+use weir_benches::post::{Load, flood, seconds};
+use weir_benches::report::table;
+use weir_common::time::micros;
+
+use crate::{Lab, urls};
+
+/// The pace: 4,000 a second.
+const REQUESTS: u64 = 4_000;
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// Two clocks are read for a start, and each is cut to a microsecond: it is told by the one, and the
+/// pace goes by the other.
+const CLOCKS: u64 = 10;
+
+/// How long nothing may arrive while a backlog drains.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// After the last arrival its outcome is written.
+const RECORDED: Duration = Duration::from_secs(3);
+
+impl Lab {
+    pub(crate) fn drain(&self) {
+        let folder = Folder::new("drain");
+        let mut dispatcher = self.still(&folder);
+        dispatcher.register("d", &urls(&self.arrivals.addresses, 1));
+        let aim = dispatcher.all_of_each("d");
+        let events = self.plan.backlog;
+        let _ = flood(&aim, Load { events, per_call: 1_000, connections: 4 }, &self.clock);
+        drop(dispatcher);
+        let before = self.arrivals.count();
+        let dispatcher = self.paced(&folder, REQUESTS, WINDOW);
+        self.arrivals.wait_for(self.plan.backlog, PATIENCE);
+        let count = self.arrivals.count() - before;
+        std::thread::sleep(RECORDED);
+        let resident = dispatcher.process.resident_most_mib();
+        drop(dispatcher);
+        // The first went before the backlog came.
+        let starts: Vec<u64> = starts(&folder).split_off(1);
+        let took = starts.last().zip(starts.first()).map_or(0, |(last, first)| last - first);
+        let took = Duration::from_micros(took);
+        let least =
+            WINDOW * u32::try_from((starts.len() as u64).div_ceil(REQUESTS) - 1).unwrap_or(0);
+        let (most, fewest) = windows(&starts);
+        let row = vec![
+            format!("{count} at {REQUESTS} in {WINDOW:?}"),
+            format!("{:.2}", seconds(took)),
+            format!("{:.2}", seconds(least)),
+            format!("{:.4}", seconds(took) / seconds(least)),
+            most.to_string(),
+            format!("{:.3}", seconds(shortest(&starts)) * 1_000.0),
+            fewest.to_string(),
+            format!("{resident:.0}"),
+        ];
+        let head = [
+            "",
+            "first to last start s",
+            "the pace allows s",
+            "ratio",
+            "starts in the fullest window",
+            "4,001 took at least ms",
+            "in the emptiest",
+            "resident MiB at most",
+        ];
+        println!("{}", table("A backlog of one endpoint", &head, &[row]));
+    }
+}
+
+/// When each attempt started, as it was written down, in microseconds.
+fn starts(folder: &Folder) -> Vec<u64> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let read = || -> rusqlite::Result<Vec<i64>> {
+        let conn = Connection::open_with_flags(folder.path("dispatcher.db"), flags)?;
+        let mut query = conn.prepare("SELECT started_at FROM attempts ORDER BY started_at")?;
+        query.query_map([], |row| row.get(0))?.collect()
+    };
+    let all = read().unwrap_or_else(|error| fail(&format!("attempts: {error}")));
+    all.into_iter().map(i64::cast_unsigned).collect()
+}
+
+/// The shortest stretch in which one more started than may within a window.
+fn shortest(starts: &[u64]) -> Duration {
+    let later = starts.iter().skip(REQUESTS as usize);
+    let took = later.zip(starts).map(|(end, begin)| end - begin).min();
+    Duration::from_micros(took.unwrap_or_default())
+}
+
+/// The most starts in any stretch of the window, and the fewest in any that begins with a start
+/// and lies before the last.
+fn windows(starts: &[u64]) -> (usize, usize) {
+    let window = micros(WINDOW).saturating_sub(CLOCKS);
+    let (mut most, mut fewest, mut end) = (0, usize::MAX, 0);
+    for (nth, start) in starts.iter().enumerate() {
+        while starts.get(end).is_some_and(|other| *other < start + window) {
+            end += 1;
+        }
+        most = most.max(end - nth);
+        if end < starts.len() {
+            fewest = fewest.min(end - nth);
+        }
+    }
+    (most, fewest)
+}

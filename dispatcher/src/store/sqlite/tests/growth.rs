@@ -1,0 +1,348 @@
+//! No call does more the more there is, and a file stops growing where as much goes as comes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weir_common::time::Clock;
+
+use super::watch::Watch;
+use super::*;
+use crate::model::{Attempt, DeliveryId, DeliveryState, LaneId};
+use crate::outcome::{Failure, Outcome};
+use crate::settings::Retention;
+use crate::store::{After, Ended, Fared, WebhookChange};
+use crate::sweep::drop_old;
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn ended(delivery: DeliveryId, started_at: UnixTime, after: After) -> Ended {
+    let outcome = match after {
+        After::Delivered => Outcome::Delivered { status: 204 },
+        _ => Outcome::Failed(Failure::Status(500)),
+    };
+    Ended {
+        delivery,
+        webhook: WebhookId(1),
+        lane: LaneId(1),
+        attempt: Attempt { number: 1, started_at, took: SECOND, outcome },
+        after,
+        first_attempt_at: Some(started_at),
+        since: Some(started_at),
+        paused_before: Duration::ZERO,
+    }
+}
+
+async fn another(store: &SqliteStore, url: &str) -> WebhookId {
+    let new = NewWebhook {
+        workspace: WS.into(),
+        url: url.into(),
+        events: EventSet::of([EventType::PlanChanged]),
+        secret: Secret::new("whsec_secret".to_owned()),
+        webhooks_max: 20,
+    };
+    match store.create_webhook(new, NOW).await.unwrap() {
+        Created::Webhook(webhook) => webhook.id,
+        Created::TooMany => panic!("there was room"),
+    }
+}
+
+/// Stores events, and gives what now waits.
+async fn arrive(
+    store: &SqliteStore,
+    names: impl Iterator<Item = String>,
+    now: UnixTime,
+) -> Vec<DeliveryId> {
+    let events = names.map(|name| event(&name)).collect();
+    match store.accept(events, now).await.unwrap() {
+        Accepted::Stored { arrivals, .. } => arrivals.iter().map(|one| one.ready.id).collect(),
+        Accepted::Conflict(places) => panic!("conflicts at {places:?}"),
+    }
+}
+
+/// A store in which `thousands` wait, were tried and wait, were delivered, and were given up, each.
+async fn filled(store: &SqliteStore, thousands: u64) -> Vec<DeliveryId> {
+    webhook(store).await;
+    another(store, "https://hooks.example.com/paused").await;
+    let mut all = Vec::new();
+    for round in 0..thousands {
+        let now = NOW.plus(SECOND * u32::try_from(round).unwrap());
+        let afters = [
+            None,
+            Some(After::Again { due: now.plus(HOUR), step: 1 }),
+            Some(After::Delivered),
+            Some(After::FailedPermanent),
+        ];
+        for (kind, after) in afters.into_iter().enumerate() {
+            let names = (0..1_000).map(|nth| format!("evt_{round}_{kind}_{nth}"));
+            let ids = arrive(store, names, now).await;
+            let over = after.into_iter().flat_map(|after| ids.iter().map(move |id| (*id, after)));
+            let over = over.map(|(id, after)| ended(id, now, after)).collect();
+            store.record(over, vec![], vec![]).await.unwrap();
+            all.extend(ids);
+        }
+    }
+    all
+}
+
+/// What each call costs in a store of that size, in steps of SQLite's machine.
+fn costs(thousands: u64) -> BTreeMap<&'static str, i64> {
+    let watch = Watch::default();
+    watch.wear();
+    watch.runtime().block_on(async {
+        let (_folder, store) = fresh();
+        let all = filled(&store, thousands).await;
+        let mut costs = BTreeMap::new();
+        let mut cost = |call| {
+            let steps = watch.take().values().map(|seen| seen.steps).sum();
+            assert!(costs.insert(call, steps).is_none(), "{call} twice");
+        };
+        reads(&store, &all, &mut cost).await;
+        writes(&store, &all, &mut cost).await;
+        costs
+    })
+}
+
+async fn reads(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&'static str)) {
+    let now = NOW.plus(HOUR);
+    let in_state = |state| Filter { state: Some(state), ..Filter::default() };
+    let filters = [
+        ("list", Filter::default()),
+        ("list waiting", in_state(DeliveryState::Waiting)),
+        ("list delivered", in_state(DeliveryState::Delivered)),
+        ("list failed", in_state(DeliveryState::FailedPermanent)),
+        ("list of one", Filter { webhook: Some(WebhookId(1)), ..Filter::default() }),
+        ("list of nothing", Filter { webhook: Some(WebhookId(2)), ..Filter::default() }),
+        ("list of a type", Filter { kind: Some(EventType::PlanChanged), ..Filter::default() }),
+        ("list since", Filter { since: Some(now), ..Filter::default() }),
+        ("list until", Filter { until: Some(UnixTime(1)), ..Filter::default() }),
+    ];
+    store.webhooks(WS, None, 100).await.unwrap();
+    cost("(before)");
+    for (name, filter) in filters {
+        store.deliveries(WS, &filter, None, 10).await.unwrap();
+        cost(name);
+    }
+    store.deliveries(WS, &Filter::default(), Some(all[3_000]), 10).await.unwrap();
+    cost("list further on");
+    store.delivery(WS, all[2_500]).await.unwrap();
+    cost("one");
+    store.ahead_of(WebhookId(1), now.plus(HOUR), all[100], 500).await.unwrap();
+    cost("ahead");
+    store.webhooks(WS, None, 100).await.unwrap();
+    store.webhook(WS, WebhookId(1)).await.unwrap();
+    cost("webhooks");
+    store.figures().await.unwrap();
+    cost("figures");
+    store.load(WebhookId(1)).await.unwrap();
+    cost("load");
+    store.queues(None, 100).await.unwrap();
+    cost("start: queues");
+    store.starts_since(now).await.unwrap();
+    cost("start: starts");
+    store.fetch(WebhookId(1), &all[..5], 32).await.unwrap();
+    store.fetch_one(all[10]).await.unwrap();
+    cost("fetch");
+}
+
+async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&'static str)) {
+    let now = NOW.plus(HOUR);
+    let ids = arrive(store, (0..10).map(|nth| format!("evt_new_{nth}")), now).await;
+    cost("accept");
+    arrive(store, (0..10).map(|nth| format!("evt_new_{nth}")), now).await;
+    cost("accept again");
+    store.ping(WS, WebhookId(1), event("evt_ping"), now).await.unwrap();
+    cost("ping");
+    let over = ids.iter().map(|id| ended(*id, now, After::Delivered)).collect();
+    store.record(over, vec![], vec![]).await.unwrap();
+    cost("record");
+    store.redeliver(WS, all[3_100], now).await.unwrap();
+    cost("redeliver");
+    let job = store.create_job(WS, Filter::default(), now).await.unwrap();
+    store.step_job(50, now).await.unwrap();
+    store.job(WS, job.id).await.unwrap();
+    cost("job of the failed");
+    store
+        .writer
+        .ask(|desk| Ok(desk.conn.execute("UPDATE jobs SET ended_at = 1", [])?))
+        .await
+        .unwrap();
+    let delivered = Filter { state: Some(DeliveryState::Delivered), ..Filter::default() };
+    store.create_job(WS, delivered, now).await.unwrap();
+    cost("(a job is made)");
+    store.step_job(50, now).await.unwrap();
+    cost("job of the delivered");
+    store.sweep(UnixTime(0), UnixTime(0), 500).await.unwrap();
+    cost("sweep of nothing");
+    store.sweep(now, now, 500).await.unwrap();
+    cost("sweep");
+    let paused_at = Some(now);
+    let paused = Fared {
+        webhook: WebhookId(1),
+        paused_total: Duration::ZERO,
+        health: crate::health::Health::default(),
+        last_outcome: None,
+        look_at: None,
+        paused_at,
+        probing: None,
+    };
+    store.record(vec![], vec![paused], vec![]).await.unwrap();
+    store.reactivate(WS, WebhookId(1), now).await.unwrap();
+    cost("reactivate");
+    assert!(!store.reorder(WebhookId(1), 100).await.unwrap());
+    cost("reorder");
+    let moved =
+        WebhookChange { url: Some("https://else.example.com".into()), ..WebhookChange::default() };
+    store.change_webhook(WS, WebhookId(1), moved).await.unwrap();
+    cost("change");
+    store.delete_webhook(WS, WebhookId(1)).await.unwrap();
+    cost("delete");
+    store.sweep(UnixTime(0), UnixTime(0), 500).await.unwrap();
+    cost("sweep of the deleted");
+}
+
+#[test]
+fn no_call_does_more_the_more_there_is() {
+    let (few, many) = (costs(2), costs(8));
+    assert!(few.len() > 30, "{few:?}");
+    for (call, steps) in &few {
+        println!("{call}: {steps} steps in a small store, {} in a large one", many[call]);
+    }
+    for (call, steps) in few.iter().filter(|(call, _)| !call.starts_with('(')) {
+        assert_eq!(many[call], *steps, "{call}, with four times as much in the store");
+    }
+}
+
+/// What is kept, and for how long.
+const KEPT: Retention = Retention {
+    delivered: Duration::from_secs(2 * 86_400),
+    failed: Duration::from_secs(3 * 86_400),
+};
+
+/// Lets days pass, each with as much traffic; gives the bytes on disk after each.
+async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
+    let hook = webhook(store).await;
+    let mut sizes = Vec::new();
+    for turn in 0..days * 4 {
+        clock.advance(6 * HOUR);
+        let now = clock.now().unix;
+        // Names in no order, as those of the world are.
+        let name = |nth: u32| format!("evt_{:08x}", (turn * 100 + nth).wrapping_mul(0x9e37_79b1));
+        let ids = arrive(store, (0..100).map(name), now).await;
+        let after = |nth| if nth % 10 == 0 { After::FailedPermanent } else { After::Delivered };
+        let over = ids.iter().enumerate().map(|(nth, id)| ended(*id, now, after(nth)));
+        let key = format!("warning of {hook:?} to owner@example.com at {turn}");
+        let mail =
+            NewMail {
+                to: "owner".to_owned(), subject: String::new(), text: "…".repeat(100), key
+            };
+        store.record(over.collect(), vec![], vec![mail]).await.unwrap();
+        for mail in store.take_mails(10, now).await.unwrap() {
+            store.posted(mail.id, crate::store::Posted::Sent).await.unwrap();
+        }
+        // Somebody tries it out, each time with another URL.
+        let gone =
+            another(store, &format!("https://hooks.example.com/{turn}?{}", "x".repeat(99))).await;
+        store.ping(WS, gone, event(&format!("evt_ping_{turn}")), now).await.unwrap();
+        store.delete_webhook(WS, gone).await.unwrap();
+        store
+            .create_job(WS, Filter { since: Some(now.plus(HOUR)), ..Filter::default() }, now)
+            .await
+            .unwrap();
+        while store.step_job(500, now).await.unwrap().more {}
+        while drop_old(store, &KEPT, now).await.unwrap() {}
+        if turn % 4 == 3 {
+            sizes.push(store.figures().await.unwrap().bytes);
+        }
+    }
+    sizes
+}
+
+#[tokio::test]
+async fn days_of_traffic_take_no_more_room_than_what_is_kept() {
+    let folder = Folder::new();
+    let clock = Clock::manual(NOW);
+    let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
+    let store = SqliteStore::open(&path, &key, clock.clone()).unwrap();
+    // Otherwise the log of changes alone would be larger than all of this.
+    pragma(&store, "wal_autocheckpoint", 64).await;
+    let sizes = live(&store, &clock, 90).await;
+    println!("bytes after each day: {sizes:?}");
+    let most = |days: &[u64]| days.iter().copied().max().unwrap();
+    // After a month everything that is kept has begun to go.
+    let (first, last) = (most(&sizes[..40]), most(&sizes[40..]));
+    assert!(last <= first + first / 20, "{first} bytes, then {last}: {sizes:?}");
+    for (table, most) in
+        [("lanes", 130), ("mails", 130), ("jobs", 130), ("events", 1_300), ("attempts", 1_300)]
+    {
+        let count = move |desk: &mut crate::store::sqlite::writer::Desk| {
+            let sql = format!("SELECT count(*) FROM {table}");
+            Ok(desk.conn.query_row(&sql, [], |row| row.get::<_, i64>(0))?)
+        };
+        let count = store.writer.ask(count).await.unwrap();
+        assert!((1..=most).contains(&count), "{count} {table}");
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_lane() {
+    let folder = Folder::new();
+    let clock = Clock::manual(NOW);
+    let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
+    let store = SqliteStore::open(&path, &key, clock.clone()).unwrap();
+    let lane = async |id| store.webhook(WS, id).await.unwrap().unwrap().lane;
+    let sweep = async || while drop_old(&store, &KEPT, clock.now().unix).await.unwrap() {};
+    let url = "https://hooks.example.com/in";
+    let first = another(&store, url).await;
+    let second = another(&store, "https://hooks.example.com/out").await;
+    let known = lane(first).await;
+    store.delete_webhook(WS, first).await.unwrap();
+    sweep().await;
+    clock.advance(30 * 24 * HOUR);
+    sweep().await;
+    let moved = WebhookChange { url: Some(url.into()), ..WebhookChange::default() };
+    store.change_webhook(WS, second, moved).await.unwrap();
+    assert_eq!(lane(second).await, known);
+    // Named again it stays, however long ago it was left.
+    clock.advance(60 * 24 * HOUR);
+    sweep().await;
+    assert_eq!(lane(second).await, known);
+    let lanes = |desk: &mut crate::store::sqlite::writer::Desk| {
+        Ok(desk.conn.query_row("SELECT count(*) FROM lanes", [], |row| row.get::<_, i64>(0))?)
+    };
+    assert_eq!(store.writer.ask(lanes).await.unwrap(), 1, "what nobody names goes in the end");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn readers_that_take_turns_do_not_let_the_log_grow() {
+    const MOST: u64 = 1 << 20;
+    let (folder, store) = fresh();
+    let store = Arc::new(store);
+    webhook(&store).await;
+    arrive(&store, (0..800).map(|nth| format!("evt_{nth}")), NOW).await;
+    pragma(&store, "wal_autocheckpoint", 64).await;
+    let set = |desk: &mut crate::store::sqlite::writer::Desk| {
+        // However busy the machine is, they end.
+        desk.log.bound(MOST, Duration::from_secs(20));
+        Ok(())
+    };
+    store.writer.ask(set).await.unwrap();
+    let mut readers = JoinSet::new();
+    for _ in 0..4 {
+        let store = Arc::clone(&store);
+        readers.spawn(async move {
+            let rare = Filter { kind: Some(EventType::PlanChanged), ..Filter::default() };
+            loop {
+                store.deliveries(WS, &rare, None, 10).await.unwrap();
+            }
+        });
+    }
+    let mut most = 0;
+    for call in 0..600 {
+        arrive(&store, (0..20).map(|nth| format!("evt_{call}_{nth}")), NOW).await;
+        most = most.max(folder.path("data/dispatcher.db-wal").metadata().unwrap().len());
+    }
+    readers.shutdown().await;
+    // 27 MB were written to it.
+    assert!(most < 3 * MOST, "the log had {most} bytes");
+}
