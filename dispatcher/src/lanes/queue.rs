@@ -46,7 +46,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// What each of so many webhooks may have in memory of the `bytes` that all share, at this pace.
+    /// What each of so many webhooks may have in memory of what all share, at this pace.
     pub(super) fn share(bytes: usize, webhooks: usize, quota: Quota) -> Self {
         let own = bytes / webhooks.max(1);
         let soon = u64::from(quota.requests) * micros(HELD_FOR) / micros(quota.window).max(1);

@@ -16,8 +16,8 @@ use crate::{Lab, urls};
 const REQUESTS: u64 = 4_000;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Two clocks are read for a start, and each is cut to a microsecond: it is told by the one, and the
-/// pace goes by the other.
+/// Two clocks are read for a start, and each is cut to a microsecond: it is told by the one, and
+/// the pace goes by the other.
 const CLOCKS: u64 = 10;
 
 /// How long nothing may arrive while a backlog drains.

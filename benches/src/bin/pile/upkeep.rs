@@ -141,7 +141,8 @@ fn works(webhook: &str) -> Vec<Work> {
             name: "a redelivery by filter, of all of a webhook's",
             before: format!(
                 "UPDATE counters SET waiting = waiting - (SELECT count(*) FROM deliveries WHERE \
-                 {waiting}); UPDATE deliveries SET state = 2, ended_at = created_at WHERE {waiting};"
+                 {waiting}); \
+                 UPDATE deliveries SET state = 2, ended_at = created_at WHERE {waiting};"
             ),
             method: "POST",
             path: format!("{LARGE}/deliveries:redeliver"),

@@ -115,3 +115,27 @@ fn starts_that_left_no_trace_count_on_every_lane_there_may_be() {
     assert_eq!(started(&mut lanes, 1_000), [1]);
     assert_eq!(started(&mut lanes, 1_100), [3]);
 }
+
+#[test]
+fn a_fast_pace_is_kept_up_while_the_store_takes_its_time() {
+    const STORE_MS: u64 = 10;
+    let mut world = World::new(pace(4_000, 1_000, 10_000, 10_000), &[(1, 1)]);
+    for _ in 0..12_000 {
+        world.arrive(1, 0, false);
+    }
+    let mut answers = std::collections::VecDeque::new();
+    while world.starts.len() < 12_000 {
+        world.run(1);
+        world.read();
+        answers.extend(world.read.drain(..).map(|answer| (world.now + STORE_MS, answer)));
+        world.now += 1;
+        world.end(None);
+        while answers.front().is_some_and(|(at, _)| *at <= world.now) {
+            let (_, (webhook, round, fetched)) = answers.pop_front().unwrap();
+            world.lanes.fetched(webhook, round, fetched, at(world.now));
+        }
+        // The pace alone takes two seconds.
+        assert!(world.now < 2_500, "{} have started", world.starts.len());
+    }
+    world.check_pace();
+}
