@@ -2,9 +2,10 @@
 //!
 //! They do no more than they must, so that what a machine can do is measured of the dispatcher: a
 //! request is found by its length, its body looked at for the time that it carries, and answered
-//! 204. A request to `/h/…` is never answered: whoever sent it has met a black hole.
+//! 204. How long it took is not kept of a request to `/x/…`, which is there for company.
 //!
-//! Not here: whether a signature holds (the end-to-end tests check that).
+//! Not here: whether a signature holds (the end-to-end tests check that), receivers that do not
+//! answer (`dark`).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +15,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use weir_common::time::{Clock, Tick};
+use weir_common::time::{Clock, Tick, micros};
 
 use crate::flags::fail;
+use crate::report::sorted;
 
 const ANSWER: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
 
@@ -32,11 +34,11 @@ pub struct Arrivals {
     /// The ports.
     pub addresses: Vec<SocketAddr>,
     count: AtomicU64,
-    swallowed: AtomicU64,
+    company: AtomicU64,
     /// When the last came.
     last: AtomicU64,
-    /// From when its event was due to its arrival, of each, in microseconds.
-    latencies: Mutex<Vec<u64>>,
+    /// When its event was due, and when it arrived, of each.
+    times: Mutex<Vec<(Tick, Tick)>>,
 }
 
 impl Arrivals {
@@ -55,9 +57,9 @@ impl Arrivals {
             clock: clock.clone(),
             addresses,
             count: AtomicU64::new(0),
-            swallowed: AtomicU64::new(0),
+            company: AtomicU64::new(0),
             last: AtomicU64::new(0),
-            latencies: Mutex::default(),
+            times: Mutex::default(),
         });
         let receiving = arrivals.clone();
         let thread = std::thread::Builder::new().name("receivers".to_owned());
@@ -66,16 +68,16 @@ impl Arrivals {
         arrivals
     }
 
-    /// Deliveries that arrived and were answered.
+    /// Deliveries that arrived, but for those to company.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Deliveries that fell into a black hole.
+    /// Deliveries that arrived at company.
     #[must_use]
-    pub fn swallowed(&self) -> u64 {
-        self.swallowed.load(Ordering::Acquire)
+    pub fn company(&self) -> u64 {
+        self.company.load(Ordering::Acquire)
     }
 
     /// When the last one arrived.
@@ -86,32 +88,45 @@ impl Arrivals {
 
     /// Waits until so many have arrived; ends the process when nothing comes for `patience`.
     pub fn wait_for(&self, count: u64, patience: Duration) {
-        let (mut seen, mut moved) = (self.count(), self.clock.now().tick);
+        self.wait_until(|| self.count(), count, patience);
+    }
+
+    /// The same of those to company.
+    pub fn wait_for_company(&self, count: u64, patience: Duration) {
+        self.wait_until(|| self.company(), count, patience);
+    }
+
+    fn wait_until(&self, arrived: impl Fn() -> u64, count: u64, patience: Duration) {
+        let (mut seen, mut moved) = (arrived(), self.clock.now().tick);
         while seen < count {
             std::thread::sleep(LOOK_EVERY);
             let now = self.clock.now().tick;
-            if self.count() > seen {
-                (seen, moved) = (self.count(), now);
+            if arrived() > seen {
+                (seen, moved) = (arrived(), now);
             } else if now.since(moved) > patience {
                 fail(&format!("{seen} of {count} deliveries arrived, then none for {patience:?}"));
             }
         }
     }
 
-    /// The latencies since the last call, sorted.
+    /// When the events were due that arrived since the last call, and when they did.
+    #[must_use]
+    pub fn take(&self) -> Vec<(Tick, Tick)> {
+        std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From when its event was due to its arrival, of each since the last call, in microseconds;
+    /// sorted.
     #[must_use]
     pub fn take_latencies(&self) -> Vec<u64> {
-        let mut latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = std::mem::take(&mut *latencies);
-        taken.sort_unstable();
-        taken
+        sorted(self.take().into_iter().map(|(due, arrived)| micros(arrived.since(due))))
     }
 
     fn arrived(&self, body: &[u8]) {
         let now = self.clock.now().tick;
-        if let Some(at) = number_after(body, AT.as_bytes()) {
-            let mut latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
-            latencies.push(now.0.saturating_sub(at));
+        if let Some(due) = number_after(body, AT.as_bytes()) {
+            let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+            times.push((Tick(due), now));
         }
         self.last.store(now.0, Ordering::Release);
         self.count.fetch_add(1, Ordering::AcqRel);
@@ -151,13 +166,13 @@ async fn answer(mut stream: TcpStream, arrivals: Arc<Arrivals>) {
             Ok(_) => {}
         }
         let Some((head, whole)) = whole_message(&seen) else { continue };
-        if seen.starts_with(b"POST /h/") {
-            arrivals.swallowed.fetch_add(1, Ordering::AcqRel);
+        if seen.starts_with(b"POST /x/") {
+            arrivals.company.fetch_add(1, Ordering::AcqRel);
         } else {
             arrivals.arrived(seen.get(head..whole).unwrap_or_default());
-            if stream.write_all(ANSWER).await.is_err() {
-                return;
-            }
+        }
+        if stream.write_all(ANSWER).await.is_err() {
+            return;
         }
         seen.drain(..whole);
     }

@@ -5,6 +5,7 @@
 pub mod arrivals;
 pub mod bare;
 pub mod counted;
+pub mod dark;
 pub mod dispatched;
 pub mod flags;
 pub mod lab;

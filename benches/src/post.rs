@@ -64,24 +64,59 @@ pub fn flood(aim: &Aim, load: Load, clock: &Clock) -> Duration {
     clock.now().tick.since(began)
 }
 
+/// A call that was answered.
+#[derive(Clone, Copy)]
+pub struct Answered {
+    /// When its event was due to be posted.
+    pub due: Tick,
+    /// When the answer had come.
+    pub at: Tick,
+}
+
+/// Posts one event a call for so long, each connection as soon as its last call is answered.
+#[must_use]
+pub fn press(aim: &Aim, connections: u64, lasting: Duration, clock: &Clock) -> Vec<Answered> {
+    let began = clock.now().tick;
+    let next = AtomicU64::new(0);
+    let each = || {
+        let (mut line, mut answered) = (Line::connect(aim), Vec::new());
+        loop {
+            let due = clock.now().tick;
+            if due.since(began) >= lasting {
+                return answered;
+            }
+            line.post(aim, next.fetch_add(1, Ordering::Relaxed), 1, due);
+            answered.push(Answered { due, at: clock.now().tick });
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..connections).map(|_| scope.spawn(each)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+    })
+}
+
 /// Posts one event a call at `rate` a second, whether or not the answers keep up.
-pub fn steadily(aim: &Aim, load: Load, rate: u64, clock: &Clock) {
+pub fn steadily(aim: &Aim, load: Load, rate: u64, clock: &Clock) -> Vec<Answered> {
     // Threads inherit it: wake within a microsecond of the time asked for, not within fifty.
     let _ = std::fs::write("/proc/self/timerslack_ns", "1");
     let began = clock.now().tick;
+    let each = |nth: u64| {
+        let _ = std::fs::write("/proc/thread-self/timerslack_ns", "1");
+        let mut line = Line::connect(aim);
+        let numbers = (nth..load.events).step_by(load.connections as usize);
+        let calls = numbers.map(|number| {
+            let due = Tick(began.0 + number * 1_000_000 / rate);
+            std::thread::sleep(due.since(clock.now().tick));
+            line.post(aim, number, 1, due);
+            Answered { due, at: clock.now().tick }
+        });
+        calls.collect::<Vec<_>>()
+    };
     std::thread::scope(|scope| {
-        for nth in 0..load.connections {
-            scope.spawn(move || {
-                let _ = std::fs::write("/proc/thread-self/timerslack_ns", "1");
-                let mut line = Line::connect(aim);
-                for number in (nth..load.events).step_by(load.connections as usize) {
-                    let due = Tick(began.0 + number * 1_000_000 / rate);
-                    std::thread::sleep(due.since(clock.now().tick));
-                    line.post(aim, number, 1, due);
-                }
-            });
-        }
-    });
+        let threads: Vec<_> =
+            (0..load.connections).map(|nth| scope.spawn(move || each(nth))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+    })
 }
 
 /// A connection to the dispatcher.

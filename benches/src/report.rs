@@ -33,6 +33,14 @@ impl Series {
     }
 }
 
+/// Samples in order, for [`quantile`].
+#[must_use]
+pub fn sorted(samples: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut samples: Vec<u64> = samples.collect();
+    samples.sort_unstable();
+    samples
+}
+
 /// The value below which `share` of the sorted samples lie.
 #[must_use]
 pub fn quantile(sorted: &[u64], share: f64) -> u64 {

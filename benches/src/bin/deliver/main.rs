@@ -1,13 +1,20 @@
 //! Measures weir-dispatcher from the post of an event to the record of its delivery: how many a
-//! second, how long one takes, what it costs, and what black holes do to the others.
+//! second, how long one takes, and what it costs. Beside this file: what black holes do to the
+//! others (`holes`), what one workspace's backlog does (`crowd`), and how many commits it takes
+//! (`curve`).
 //!
 //! Every endpoint has a URL, and so a lane, of its own, and each is called no faster than the
 //! shipped pace allows. The database is on the disk of the folder for temporary files, and every
 //! run ends with nothing waiting. Load, receivers and dispatcher share the machine; the tables say
 //! what share of the processors' time went to the first two.
 
+mod crowd;
+mod curve;
+mod holes;
+
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +22,14 @@ use weir_benches::arrivals::Arrivals;
 use weir_benches::dispatched::{Dispatcher, PER_WORKSPACE};
 use weir_benches::flags::{Flags, fail, sibling};
 use weir_benches::lab::{Folder, Usage, own_usage};
-use weir_benches::post::{Aim, Line, Load, flood, seconds, steadily};
-use weir_benches::report::{Series, quantile, table};
-use weir_common::time::Clock;
+use weir_benches::post::{Aim, Answered, Line, Load, flood, seconds, steadily};
+use weir_benches::report::{Series, quantile, sorted, table};
+use weir_common::time::{Clock, Tick, micros};
 
 const USAGE: &str = "usage: deliver [--dispatcher PATH] [--rounds 3] [--endpoints 6000] \
     [--ports 16] [--events 60000] [--connections 64] [--rate 5000] [--seconds 10] [--idle 400] \
-    [--only speed|holes] [--deadlines 2s,10s] [--no-log]";
+    [--only speed|holes|crowd|curve] [--deadlines 2s,10s] [--shares 10,50,90] \
+    [--dark silent,deaf,dripping] [--crowd 1000000] [--before PATH] [--no-log]";
 
 /// What a delivery may take while others arrive.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -32,14 +40,11 @@ const FIGURES: Duration = Duration::from_millis(5_500);
 /// An idle dispatcher has written down the last outcome by then.
 const REST: Duration = Duration::from_millis(5);
 
-/// One endpoint in so many is a black hole.
-const HOLES: usize = 10;
-
-/// Black holes are hosts of their own.
-const DARK_PORTS: usize = 4;
-
 /// What a machine may have open: a connection for each attempt at either end.
 const DESCRIPTORS: u64 = 16_384;
+
+/// The parts of an event's way. It may arrive before whoever posted it has read the answer.
+const PARTS: [&str; 3] = ["post to arrival", "post to 202", "202 to arrival"];
 
 struct Plan {
     dispatcher: PathBuf,
@@ -53,6 +58,11 @@ struct Plan {
     idle: usize,
     only: String,
     deadlines: String,
+    shares: String,
+    dark: String,
+    crowd: u64,
+    /// Another dispatcher, to be measured in turn with the first.
+    before: PathBuf,
     log: bool,
 }
 
@@ -63,13 +73,19 @@ fn main() {
         eprintln!("only {descriptors} files may be open; black holes need more");
     }
     let clock = Clock::system();
-    let arrivals = Arrivals::receive(plan.ports + DARK_PORTS, &clock);
+    let arrivals = Arrivals::receive(plan.ports, &clock);
     let lab = Lab { plan, clock, arrivals };
     if lab.plan.wants("speed") {
         lab.speed();
     }
     if lab.plan.wants("holes") {
         lab.holes();
+    }
+    if lab.plan.wants("crowd") {
+        lab.crowd();
+    }
+    if lab.plan.wants("curve") {
+        lab.curve();
     }
 }
 
@@ -87,6 +103,10 @@ fn plan() -> Plan {
         idle: flags.value("--idle", 400),
         only: flags.value("--only", String::new()),
         deadlines: flags.value("--deadlines", "2s,10s".to_owned()),
+        shares: flags.value("--shares", "10,50,90".to_owned()),
+        dark: flags.value("--dark", "silent,deaf,dripping".to_owned()),
+        crowd: flags.value("--crowd", 1_000_000),
+        before: flags.value("--before", PathBuf::new()),
         log: !flags.has("--no-log"),
     };
     let [] = flags.rest();
@@ -96,6 +116,13 @@ fn plan() -> Plan {
 impl Plan {
     fn wants(&self, part: &str) -> bool {
         self.only.is_empty() || self.only == part
+    }
+
+    /// The dispatchers to measure, with what tells them apart in a table.
+    fn programs(&self) -> Vec<(&'static str, &Path)> {
+        let now = ("", self.dispatcher.as_path());
+        let earlier = ("before: ", self.before.as_path());
+        [earlier, now].into_iter().filter(|(_, path)| !path.as_os_str().is_empty()).collect()
     }
 }
 
@@ -135,18 +162,20 @@ impl Lab {
             row("five endpoints, one event a call", 1, PER_WORKSPACE),
             row("five endpoints, fifty events a call", 50, PER_WORKSPACE),
         ];
-        let [mut idle, mut half] = [const { [const { Series(Vec::new()) }; 3] }; 2];
+        let [mut idle, mut half] = [const { [const { [const { Series(Vec::new()) }; 3] }; 3] }; 2];
         let mut resident = Series::default();
         for round in 0..self.plan.rounds {
             let folder = Folder::new("deliver");
-            let dispatcher = self.warm(&folder, "10s", 0);
-            record(&mut idle, &self.idle(&dispatcher));
+            let mut dispatcher = self.start(&folder, &self.plan.dispatcher, "10s");
+            self.warm(&mut dispatcher, self.plan.endpoints);
+            let answered = self.one_by_one(&dispatcher.one_each("h"), || true);
+            self.parts_of_the_way(&mut idle, &answered);
             for row in &mut rows {
                 self.flood(&dispatcher, row);
             }
             let load = self.load(self.plan.rate * self.plan.seconds, 1);
-            self.steadily(&dispatcher.one_each("h"), load, self.plan.rate);
-            record(&mut half, &self.arrivals.take_latencies());
+            let answered = self.steadily(&dispatcher.one_each("h"), load, self.plan.rate);
+            self.parts_of_the_way(&mut half, &answered);
             self.settle(&dispatcher);
             resident.0.push(dispatcher.process.resident_mib());
             eprintln!("speed: round {} of {}", round + 1, self.plan.rounds);
@@ -163,48 +192,64 @@ impl Lab {
         ];
         println!("{}", table("As fast as it goes", &head, &cells));
         let steady = format!("{} a second", self.plan.rate);
-        let latencies = [latency("idle, one at a time", &idle), latency(&steady, &half)];
-        println!(
-            "{}",
-            table("From post to arrival", &["", "p50 ms", "p99 ms", "max ms"], &latencies)
-        );
+        let loads = [("idle, one at a time", &idle), (steady.as_str(), &half)];
+        let rows = loads.iter().flat_map(|(load, parts)| {
+            let named = PARTS.iter().zip(*parts);
+            named.map(move |(part, series)| latency(&format!("{load}: {part}"), series))
+        });
+        let rows: Vec<_> = rows.collect();
+        println!("{}", table("An event's way", &["", "p50 ms", "p99 ms", "max ms"], &rows));
         println!("Resident at the end: {} MiB", resident.range(0));
     }
 
-    /// A dispatcher that has called each of its endpoints once; one of `holes`, where there are
-    /// any, is a black hole, and was not called.
-    fn warm(&self, folder: &Folder, deadline: &str, holes: usize) -> Dispatcher {
-        let plan = &self.plan;
-        let mut dispatcher = Dispatcher::start(folder, &plan.dispatcher, deadline, plan.log);
-        let (bright, dark) = self.arrivals.addresses.split_at(plan.ports);
-        let dark_count = plan.endpoints.checked_div(holes).unwrap_or_default();
-        let bright = urls(bright, "r", plan.endpoints - dark_count);
-        dispatcher.register("h", &bright);
-        dispatcher.register("b", &urls(dark, "h", dark_count));
+    /// Records what each part of an event's way took of all that have arrived.
+    fn parts_of_the_way(&self, parts: &mut [[Series; 3]; 3], answered: &[Answered]) {
+        let arrived: HashMap<Tick, Tick> = self.arrivals.take().into_iter().collect();
+        let [arrivals, answers, between] = parts;
+        record(arrivals, &sorted(arrived.iter().map(|(due, at)| micros(at.since(*due)))));
+        record(answers, &sorted(answered.iter().map(|one| micros(one.at.since(one.due)))));
+        let both = answered.iter().filter_map(|one| Some((one.at, arrived.get(&one.due)?)));
+        record(between, &sorted(both.map(|(answer, at)| micros(at.since(answer)))));
+    }
+
+    fn start(&self, folder: &Folder, program: &Path, deadline: &str) -> Dispatcher {
+        Dispatcher::start(folder, program, deadline, self.plan.log)
+    }
+
+    /// Registers so many endpoints that answer, and has each called once.
+    fn warm(&self, dispatcher: &mut Dispatcher, endpoints: usize) {
+        dispatcher.register("h", &urls(&self.arrivals.addresses, "r", endpoints));
         let before = self.arrivals.count();
-        let aim = dispatcher.all_of_each("h");
-        let _ = flood(&aim, self.load(aim.kinds.len() as u64, 1), &self.clock);
-        self.arrivals.wait_for(before + bright.len() as u64, PATIENCE);
-        self.settle(&dispatcher);
+        self.call_each(dispatcher, "h");
+        self.arrivals.wait_for(before + endpoints as u64, PATIENCE);
+        self.settle(dispatcher);
         let _ = self.arrivals.take_latencies();
-        dispatcher
+    }
+
+    /// Has each endpoint of the workspaces with `prefix` called once.
+    fn call_each(&self, dispatcher: &Dispatcher, prefix: &str) {
+        let aim = dispatcher.all_of_each(prefix);
+        let _ = flood(&aim, self.load(aim.kinds.len() as u64, 1), &self.clock);
     }
 
     fn load(&self, events: u64, per_call: u64) -> Load {
         Load { events, per_call, connections: self.plan.connections }
     }
 
-    /// Posts one event after another has arrived.
-    fn idle(&self, dispatcher: &Dispatcher) -> Vec<u64> {
-        let aim = dispatcher.one_each("h");
-        let mut line = Line::connect(&aim);
+    /// Posts one event after another has arrived, for as long as `on` says.
+    fn one_by_one(&self, aim: &Aim, on: impl Fn() -> bool) -> Vec<Answered> {
+        let (mut line, mut answered) = (Line::connect(aim), Vec::new());
         for nth in 0..self.plan.idle {
-            let before = self.arrivals.count();
-            line.post(&aim, nth as u64, 1, self.clock.now().tick);
+            if !on() {
+                break;
+            }
+            let (before, due) = (self.arrivals.count(), self.clock.now().tick);
+            line.post(aim, nth as u64, 1, due);
+            answered.push(Answered { due, at: self.clock.now().tick });
             self.arrivals.wait_for(before + 1, PATIENCE);
             std::thread::sleep(REST);
         }
-        self.arrivals.take_latencies()
+        answered
     }
 
     fn flood(&self, dispatcher: &Dispatcher, row: &mut Row) {
@@ -237,15 +282,12 @@ impl Lab {
         let _ = self.arrivals.take_latencies();
     }
 
-    /// Posts at a rate, and waits until nothing is on its way to those that answer.
-    fn steadily(&self, aim: &Aim, load: Load, rate: u64) {
-        let before = self.arrivals.count() + self.arrivals.swallowed();
-        steadily(aim, load, rate, &self.clock);
-        let came = || self.arrivals.count() + self.arrivals.swallowed();
-        let began = self.clock.now().tick;
-        while came() < before + load.events && self.clock.now().tick.since(began) < PATIENCE {
-            std::thread::sleep(REST);
-        }
+    /// Posts at a rate, and waits until all has arrived. Gives how long each answer took.
+    fn steadily(&self, aim: &Aim, load: Load, rate: u64) -> Vec<Answered> {
+        let before = self.arrivals.count();
+        let answered = steadily(aim, load, rate, &self.clock);
+        self.arrivals.wait_for(before + load.events, PATIENCE);
+        answered
     }
 
     /// Waits until the dispatcher says that nothing waits: every outcome is on disk.
@@ -259,46 +301,6 @@ impl Lab {
             std::thread::sleep(FIGURES / 10);
         }
     }
-
-    /// The healthy endpoints alone, then with black holes beside them, round after round.
-    fn holes(&self) {
-        let plan = &self.plan;
-        let mut cells = Vec::new();
-        for deadline in plan.deadlines.split(',') {
-            let [mut without, mut with] = [const { [const { Series(Vec::new()) }; 3] }; 2];
-            for round in 0..plan.rounds {
-                let folder = Folder::new("holes");
-                let dispatcher = self.warm(&folder, deadline, HOLES);
-                let healthy = dispatcher.one_each("h");
-                let mixed = mixed(&healthy, &dispatcher.one_each("b"));
-                let load = self.load(plan.rate * plan.seconds, 1);
-                self.steadily(&healthy, load, plan.rate);
-                record(&mut without, &self.arrivals.take_latencies());
-                let factor = HOLES as u64;
-                let rate = plan.rate * factor / (factor - 1);
-                self.steadily(&mixed, self.load(rate * plan.seconds, 1), rate);
-                record(&mut with, &self.arrivals.take_latencies());
-                eprintln!("holes, {deadline}: round {} of {}", round + 1, plan.rounds);
-            }
-            let name = |what: &str| format!("deadline {deadline}, {what}");
-            cells.push(latency(&name("without"), &without));
-            let mut row = latency(&name("a tenth black holes"), &with);
-            let ([_, with, _], [_, without, _]) = (&with, &without);
-            row.push(format!("{:.2}", with.ratio_to(without)));
-            cells.push(row);
-        }
-        let title = format!("The healthy beside black holes, at {} a second", plan.rate);
-        let head = ["", "p50 ms", "p99 ms", "max ms", "p99 × without"];
-        println!("{}", table(&title, &head, &cells));
-    }
-}
-
-/// One of the dark after every nine of the bright.
-fn mixed(bright: &Aim, dark: &Aim) -> Aim {
-    let dark = dark.kinds.iter().cycle();
-    let runs = bright.kinds.chunks(HOLES - 1).zip(dark);
-    let kinds = runs.flat_map(|(run, dark)| run.iter().chain([dark]).cloned()).collect();
-    Aim { kinds, ..bright.clone() }
 }
 
 /// A URL for each endpoint, on these ports in turn.

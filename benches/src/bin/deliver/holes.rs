@@ -1,0 +1,183 @@
+//! What black holes do to the healthy: how long events take to those that answer, alone, beside as
+//! many more events to others that answer, and beside as many to black holes.
+//!
+//! The rate of all events together is fixed; of it the healthy get the share that they are of all
+//! endpoints, in every turn. Each turn has a dispatcher and a database of its own: a later one on
+//! the same would find more in its indexes.
+
+use weir_benches::dark::{Dark, Kind};
+use weir_benches::dispatched::Dispatcher;
+use weir_benches::lab::Folder;
+use weir_benches::post::{Aim, Answered, steadily};
+use weir_benches::report::{Series, sorted, table};
+use weir_common::time::{Tick, micros};
+
+use super::{Lab, PATIENCE, latency, record, urls};
+
+/// An attempt may begin before the first deadline passes and end so much after it.
+const BEYOND: u64 = 1;
+
+/// Who is called beside the healthy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nobody,
+    Healthy,
+    Dark,
+}
+
+const TURNS: [Beside; 3] = [Beside::Nobody, Beside::Healthy, Beside::Dark];
+
+/// What a program showed in one kind of turn, round after round.
+#[derive(Clone, Default)]
+struct Shown {
+    /// Until the first attempts into black holes have timed out.
+    first: [Series; 3],
+    /// From then on.
+    then: [Series; 3],
+    /// Of the posts' answers from then on.
+    answers: [Series; 3],
+}
+
+/// One way of loading the dispatchers.
+struct Case<'a> {
+    deadline: &'a str,
+    /// Black holes among a hundred endpoints.
+    share: u64,
+    dark: &'a Dark,
+}
+
+impl Lab {
+    /// The healthy beside nobody, others and black holes, for each share and deadline.
+    pub(super) fn holes(&self) {
+        let kinds: Vec<Kind> = self.plan.dark.split(',').map(Kind::of_name).collect();
+        let dark = Dark::dig(&kinds, &self.clock);
+        let mut rows = Vec::new();
+        for deadline in self.plan.deadlines.split(',') {
+            for share in self.plan.shares.split(',') {
+                let share = share.parse().unwrap_or_default();
+                rows.extend(self.case(&Case { deadline, share, dark: &dark }));
+            }
+        }
+        let title = format!("The healthy beside black holes, at {} a second", self.plan.rate);
+        let head = [
+            "",
+            "p50 ms",
+            "p99 ms",
+            "max ms",
+            "p99 × alone",
+            "p99 × beside healthy",
+            "202 p99 ms",
+            "at first: p99 ms",
+            "max ms",
+        ];
+        println!("{}", table(&title, &head, &rows));
+    }
+
+    fn case(&self, case: &Case<'_>) -> Vec<Vec<String>> {
+        let programs = self.plan.programs();
+        let mut shown =
+            vec![[const { None::<Shown> }; 3].map(|_| Shown::default()); programs.len()];
+        for round in 0..self.plan.rounds {
+            // What disturbs the machine for a while meets another turn each time.
+            for nth in 0..TURNS.len() {
+                let at = (round + nth) % TURNS.len();
+                let Some(beside) = TURNS.get(at) else { continue };
+                for ((_, program), shown) in programs.iter().zip(&mut shown) {
+                    let folder = Folder::new("holes");
+                    let mut dispatcher = self.start(&folder, program, case.deadline);
+                    let Some(shown) = shown.get_mut(at) else { continue };
+                    self.turn(&mut dispatcher, case, *beside, shown);
+                }
+            }
+            let Case { deadline, share, .. } = case;
+            eprintln!("holes, {deadline}, {share} %: round {} of {}", round + 1, self.plan.rounds);
+        }
+        let named = programs.iter().zip(&shown);
+        named.flat_map(|((name, _), shown)| rows(name, case, shown)).collect()
+    }
+
+    fn turn(
+        &self,
+        dispatcher: &mut Dispatcher,
+        case: &Case<'_>,
+        beside: Beside,
+        shown: &mut Shown,
+    ) {
+        let plan = &self.plan;
+        let others = plan.endpoints * case.share as usize / 100;
+        self.warm(dispatcher, plan.endpoints - others);
+        let healthy = dispatcher.one_each("h");
+        let mut rate = plan.rate * (100 - case.share) / 100;
+        let aim = match beside {
+            Beside::Nobody => healthy,
+            Beside::Healthy => {
+                dispatcher.register("x", &urls(&self.arrivals.addresses, "x", others));
+                let known = self.arrivals.company() + others as u64;
+                self.call_each(dispatcher, "x");
+                self.arrivals.wait_for_company(known, PATIENCE);
+                self.settle(dispatcher);
+                mixed(&healthy, &dispatcher.one_each("x"))
+            }
+            Beside::Dark => {
+                dispatcher.register("b", &urls(&case.dark.addresses, "b", others));
+                mixed(&healthy, &dispatcher.one_each("b"))
+            }
+        };
+        if beside != Beside::Nobody {
+            rate = plan.rate;
+        }
+        let deadline = case.deadline.trim_end_matches('s').parse().unwrap_or(10);
+        let first = deadline + BEYOND;
+        let to_healthy = plan.rate * (100 - case.share) / 100 * (first + plan.seconds);
+        let load = self.load(rate * (first + plan.seconds), 1);
+        let (before, began) = (self.arrivals.count(), self.clock.now().tick);
+        let answers = steadily(&aim, load, rate, &self.clock);
+        // One of a round may fall to the others.
+        let apart = aim.kinds.len() as u64 / 100 + 1;
+        self.arrivals.wait_for(before + to_healthy.saturating_sub(apart), PATIENCE);
+        self.show(shown, &answers, Tick(began.0 + first * 1_000_000));
+    }
+
+    fn show(&self, shown: &mut Shown, answers: &[Answered], then: Tick) {
+        let arrived = self.arrivals.take();
+        let (first, rest): (Vec<_>, Vec<_>) = arrived.iter().partition(|(due, _)| *due < then);
+        let took = |(due, arrived): &(Tick, Tick)| micros(arrived.since(*due));
+        record(&mut shown.first, &sorted(first.iter().map(took)));
+        record(&mut shown.then, &sorted(rest.iter().map(took)));
+        let answers = answers.iter().filter(|one| one.due >= then);
+        record(&mut shown.answers, &sorted(answers.map(|one| micros(one.at.since(one.due)))));
+    }
+}
+
+fn rows(program: &str, case: &Case<'_>, shown: &[Shown; 3]) -> Vec<Vec<String>> {
+    let [alone, healthy, dark] = shown;
+    let p99 = |shown: &Shown| {
+        let [_, p99, _] = &shown.then;
+        p99.clone()
+    };
+    let row = |what: &str, shown: &Shown| {
+        let Case { deadline, share, .. } = case;
+        let name = format!("{program}deadline {deadline}, {share} %, {what}");
+        let mut row = latency(&name, &shown.then);
+        for other in [alone, healthy] {
+            row.push(format!("{:.2}", p99(shown).ratio_to(&p99(other))));
+        }
+        let [_, answers, _] = &shown.answers;
+        let [_, first_p99, first_max] = &shown.first;
+        row.extend([answers, first_p99, first_max].map(|series| series.range(1)));
+        row
+    };
+    vec![row("alone", alone), row("beside healthy", healthy), row("beside black holes", dark)]
+}
+
+/// All of both, each as evenly spread as they are many.
+fn mixed(healthy: &Aim, others: &Aim) -> Aim {
+    let (most, few) = (healthy.kinds.len(), others.kinds.len());
+    let all = most + few;
+    let (mut healthy_ones, mut other_ones) = (healthy.kinds.iter(), others.kinds.iter());
+    let kinds = (0..all).filter_map(|nth| {
+        let other = (nth + 1) * few / all > nth * few / all;
+        if other { other_ones.next() } else { healthy_ones.next() }
+    });
+    Aim { kinds: kinds.cloned().collect(), ..healthy.clone() }
+}

@@ -1,0 +1,152 @@
+//! Receivers that never answer: black holes of three kinds.
+//!
+//! They cost this machine as little as they can, for it is the dispatcher that is measured: one
+//! thread of their own accepts for all of them now and then, nobody reads what they are sent, and
+//! those that swallow connections are the kernel's work alone.
+//!
+//! Not here: receivers that answer (`arrivals`).
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+use weir_common::time::{Clock, Tick};
+
+use crate::flags::fail;
+
+/// Ports of each kind: so many hosts, and room for connections that were closed a moment ago.
+const PORTS: usize = 4;
+
+/// How often connections are accepted: the kernel has made them long before.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// How often a byte drips.
+const DRIP_EVERY: Duration = Duration::from_secs(1);
+
+/// Longer than any attempt takes; whoever is still connected then is let go.
+const HELD_FOR: Duration = Duration::from_secs(12);
+
+/// What drips: an answer whose header does not end before the attempt does.
+const DRIPS: &[u8] = b"HTTP/1.1 200 OK\r\nX-Pad: xxxxxxxx";
+
+/// A connection that does not become one within this is swallowed.
+const SWALLOWED_AFTER: Duration = Duration::from_millis(100);
+
+/// Connections that a deaf port's queue may take until it is full.
+const QUEUED_MAX: usize = 16;
+
+/// How a receiver does not answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It accepts, and says nothing.
+    Silent,
+    /// It does not even accept: the first packet is lost.
+    Deaf,
+    /// It says a byte a second.
+    Dripping,
+}
+
+impl Kind {
+    /// The kind of that name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Self {
+        match name {
+            "silent" => Self::Silent,
+            "deaf" => Self::Deaf,
+            "dripping" => Self::Dripping,
+            _ => fail(&format!("`{name}` is no kind of black hole: silent, deaf or dripping")),
+        }
+    }
+}
+
+/// Black holes, for as long as the process lives.
+pub struct Dark {
+    /// The ports, those of each kind in turn.
+    pub addresses: Vec<SocketAddr>,
+    /// What keeps the deaf ones' queues full.
+    _full: Vec<(Socket, Vec<TcpStream>)>,
+}
+
+impl Dark {
+    /// Makes some of these kinds.
+    #[must_use]
+    pub fn dig(kinds: &[Kind], clock: &Clock) -> Self {
+        let (mut addresses, mut full, mut open) = (Vec::new(), Vec::new(), Vec::new());
+        for kind in kinds.iter().cycle().take(PORTS * kinds.len()) {
+            let made = match kind {
+                Kind::Deaf => deaf().map(|(address, queue)| {
+                    full.push(queue);
+                    address
+                }),
+                Kind::Silent | Kind::Dripping => listening().and_then(|listener| {
+                    let address = listener.local_addr();
+                    open.push((*kind, listener));
+                    address
+                }),
+            };
+            addresses.push(made.unwrap_or_else(|error| fail(&format!("no black hole: {error}"))));
+        }
+        let clock = clock.clone();
+        let thread = std::thread::Builder::new().name("black-holes".to_owned());
+        let started = thread.spawn(move || hold(&open, &clock));
+        drop(started.unwrap_or_else(|error| fail(&format!("no thread: {error}"))));
+        Self { addresses, _full: full }
+    }
+}
+
+fn listening() -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// A port whose queue of connections is full, which nobody takes out of it.
+fn deaf() -> std::io::Result<(SocketAddr, (Socket, Vec<TcpStream>))> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    socket.listen(0)?;
+    let address = socket.local_addr()?.as_socket().ok_or(ErrorKind::AddrNotAvailable)?;
+    let mut queued = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, SWALLOWED_AFTER) {
+        queued.push(stream);
+        if queued.len() > QUEUED_MAX {
+            fail("this system does not let a queue of connections be full");
+        }
+    }
+    Ok((address, (socket, queued)))
+}
+
+/// A connection that is held.
+struct Held {
+    stream: TcpStream,
+    since: Tick,
+    /// Bytes that it has been sent.
+    said: usize,
+}
+
+fn hold(listeners: &[(Kind, TcpListener)], clock: &Clock) {
+    let (mut silent, mut dripping) = (VecDeque::new(), VecDeque::new());
+    loop {
+        std::thread::sleep(LOOK_EVERY);
+        let now = clock.now().tick;
+        for (kind, listener) in listeners {
+            let held = if *kind == Kind::Silent { &mut silent } else { &mut dripping };
+            while let Ok((stream, _)) = listener.accept() {
+                held.push_back((now, Held { stream, since: now, said: 0 }));
+            }
+        }
+        let over = |held: &Held| now.since(held.since) >= HELD_FOR;
+        while silent.pop_front_if(|(_, held)| over(held)).is_some() {}
+        // Each has its turn a second after its last: they stay in order.
+        let due = |(last, _): &mut (Tick, Held)| now.since(*last) >= DRIP_EVERY;
+        while let Some((_, mut held)) = dripping.pop_front_if(due) {
+            let drip = DRIPS.get(held.said..=held.said).unwrap_or_default();
+            held.said += 1;
+            if !over(&held) && held.stream.write_all(drip).is_ok() {
+                dripping.push_back((now, held));
+            }
+        }
+    }
+}
