@@ -15,14 +15,16 @@
 //! 5. What is in memory of deliveries that wait is bounded over all webhooks together
 //!    (invariant 13): the more have work the less each may hold, and where that is not enough,
 //!    those that have time hold nothing.
-//! 6. Receivers that keep attempts until their deadline cannot take all places: the last quarter
-//!    is for lanes that have nothing under way.
+//! 6. Receivers that keep attempts until their deadline cannot take all places: those that did so
+//!    last time share half of them, the last quarter is for lanes that have nothing under way, and
+//!    the last eighth for lanes whose receivers have answered.
 //!
 //! # Not here
 //!
 //! How deliveries are sent and what follows (`worker`), when a failed one is due (`schedule`).
 
 mod line;
+mod places;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -35,9 +37,11 @@ use weir_common::decision::Decision;
 use weir_common::rolling::{Log, Quota};
 use weir_common::time::{Moment, Tick};
 
+use self::places::{Aside, Places, Refused};
 pub use self::queue::Gate;
 use self::queue::{Queue, Room, Turn};
 use crate::model::{DeliveryId, LaneId, Ready, WebhookId};
+use crate::outcome::{Failure, Outcome};
 use crate::store::Fetched;
 
 /// A queue without work is forgotten after this: a webhook with traffic is not read anew each time.
@@ -112,18 +116,31 @@ pub enum Answered {
     No,
 }
 
+impl Answered {
+    /// As the outcome has it.
+    #[must_use]
+    pub fn by(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Failed(Failure::Timeout) => Self::No,
+            _ => Self::Yes,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Lane {
     starts: Log,
     in_flight: usize,
     /// Attempts that may be under way: all, or fewer while the receiver lets them time out.
     room: usize,
+    /// How the last attempt ended, as far as that is known.
+    last: Option<Answered>,
     /// The webhooks on it; the first one's turn is next.
     turns: VecDeque<WebhookId>,
     /// Its place in the heap: others there are out of date.
     due: Option<(Tick, u64)>,
-    /// Whether it waits for places to be free again that are for others now.
-    aside: bool,
+    /// Where it waits for places to be free again that are for others now.
+    aside: Aside,
 }
 
 /// A hundred thousand endpoints may wait: what is known of each is less than this, in bytes.
@@ -138,11 +155,8 @@ pub struct Lanes {
     /// Lanes by when they have something to do, and in the order in which they came to have it.
     heap: BinaryHeap<Reverse<(Tick, u64, LaneId)>>,
     came: u64,
-    /// Lanes that were left out while all together had too much under way. One that is forgotten
-    /// in the meantime is passed over.
-    aside: VecDeque<LaneId>,
+    places: Places,
     low: Vec<WebhookId>,
-    in_flight: usize,
     /// What the deliveries in memory take, about.
     held_bytes: usize,
     /// So many starts on every lane may have left no trace, at the latest then.
@@ -159,9 +173,8 @@ impl Lanes {
             queues: HashMap::new(),
             heap: BinaryHeap::new(),
             came: 0,
-            aside: VecDeque::new(),
+            places: Places::new(pace.total),
             low: Vec::new(),
-            in_flight: 0,
             held_bytes: 0,
             unseen: Vec::new(),
         }
@@ -170,6 +183,7 @@ impl Lanes {
     /// Goes on at another pace.
     pub fn set_pace(&mut self, pace: Pace, now: Tick) {
         self.pace = pace;
+        self.places.set_total(pace.total);
         let lanes: Vec<LaneId> = self.lanes.keys().copied().collect();
         for id in lanes {
             if let Some(lane) = self.lanes.get_mut(&id) {
@@ -252,6 +266,17 @@ impl Lanes {
     fn remove(&mut self, webhook: WebhookId) {
         let gone = self.queues.remove(&webhook);
         self.held_bytes -= gone.map_or(0, |queue| queue.weight());
+    }
+
+    /// Notes how the last attempt on a webhook's lane ended, where that is not known here.
+    pub fn remember(&mut self, webhook: WebhookId, answered: Answered) {
+        let Some(lane) = self.queues.get(&webhook).map(|queue| queue.lane) else { return };
+        let Some(lane) = self.lanes.get_mut(&lane).filter(|lane| lane.last.is_none()) else {
+            return;
+        };
+        let was = (lane.last, lane.in_flight);
+        lane.last = Some(answered);
+        self.places.changed(was, (lane.last, lane.in_flight));
     }
 
     /// Opens or shuts a webhook's gate.
@@ -338,13 +363,16 @@ impl Lanes {
         self.held_bytes = self.held_bytes + queue.weight() - before;
         let lane_now = queue.lane;
         let most = self.pace.per_lane;
-        self.in_flight -= 1;
         let lane = self.lane(counted_on);
+        let was = (lane.last, lane.in_flight);
         lane.in_flight -= 1;
+        lane.last = Some(answered);
         lane.room = match answered {
             Answered::Yes => (lane.room * 2).clamp(1, most),
             Answered::No => (lane.room / 2).max(1),
         };
+        let now_is = (lane.last, lane.in_flight);
+        self.places.changed(was, now_is);
         self.drop_gone(webhook);
         self.put(counted_on, now.tick);
         if lane_now != counted_on {
@@ -372,54 +400,46 @@ impl Lanes {
                 if due > now.tick {
                     break;
                 }
-                if self.in_flight >= self.pace.total {
+                if self.places.are_taken() {
                     return Step::Wait(None);
                 }
                 self.heap.pop();
-                if let Some(step) = self.serve(id, due, now.tick) {
+                if let Some(step) = self.serve(id, due, now.tick, None) {
                     return step;
                 }
             }
-            if !self.call_back(now.tick) {
+            let Some((id, why)) = self.places.call_back() else {
                 return Step::Wait(self.heap.peek().map(|Reverse((due, ..))| *due));
+            };
+            if let Some(lane) = self.lanes.get_mut(&id) {
+                lane.aside.over(why);
+                if let Some(step) = self.serve(id, now.tick, now.tick, Some(why)) {
+                    return step;
+                }
             }
         }
     }
 
-    /// Lets one lane in again that was left out, if there are places again; says whether it did.
-    fn call_back(&mut self, now: Tick) -> bool {
-        if self.is_crowded() {
-            return false;
-        }
-        let Some(id) = self.aside.pop_front() else { return false };
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.aside = false;
-            self.put(id, now);
-        }
-        true
-    }
-
-    /// Whether the places that are left are for lanes that have nothing under way.
-    fn is_crowded(&self) -> bool {
-        self.in_flight >= self.pace.total - self.pace.total / 4
-    }
-
-    /// Lets a lane do one thing, and puts it where it has something to do next.
-    fn serve(&mut self, id: LaneId, due: Tick, now: Tick) -> Option<Step> {
+    /// Lets a lane do one thing, and puts it where it has something to do next. One that waited for
+    /// a place is called back to that.
+    fn serve(
+        &mut self,
+        id: LaneId,
+        due: Tick,
+        now: Tick,
+        called_back: Option<Refused>,
+    ) -> Option<Step> {
         let quota = self.pace.quota;
         let room = self.room();
-        let crowded = self.is_crowded();
         let lane = self.lanes.get_mut(&id)?;
         lane.due = None;
         // It has something under way, and is looked at when that ends.
         if lane.in_flight >= lane.room {
             return None;
         }
-        if crowded && lane.in_flight > 0 {
+        if let Some(why) = self.places.refused(lane.last, lane.in_flight, called_back) {
             // What others have under way may end sooner.
-            if !std::mem::replace(&mut lane.aside, true) {
-                self.aside.push_back(id);
-            }
+            self.places.leave_out(id, why, &mut lane.aside);
             return None;
         }
         let free_at = match lane.starts.decide(quota, 1, now) {
@@ -438,8 +458,9 @@ impl Lanes {
                     let Some(ready) = queue.take(now) else { continue };
                     self.held_bytes = self.held_bytes + queue.weight() - before;
                     let _ = lane.starts.charge(quota, 1, now);
+                    let was = (lane.last, lane.in_flight);
                     lane.in_flight += 1;
-                    self.in_flight += 1;
+                    self.places.changed(was, (lane.last, lane.in_flight));
                     if queue.runs_low(room) {
                         self.low.push(webhook);
                     }
@@ -518,7 +539,7 @@ impl Lanes {
     /// Attempts under way.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.in_flight
+        self.places.taken()
     }
 
     /// Lanes that are known.

@@ -1,6 +1,7 @@
 //! Random worlds of lanes, held to what `lanes` promises by remembering everything.
 
 mod answers;
+mod scarce;
 mod world;
 
 use bytes::Bytes;

@@ -15,7 +15,7 @@ use weir_common::time::{Moment, UnixTime};
 
 use super::notices;
 use crate::health::{Notice, Policy, Sign};
-use crate::lanes::{Gate, Lanes};
+use crate::lanes::{Answered, Gate, Lanes};
 use crate::model::{DeliveryId, Probe, Secrets, Webhook, WebhookId};
 use crate::outcome::Outcome;
 use crate::parts::Parts;
@@ -103,6 +103,9 @@ impl Hooks {
         let gate = gate_of(&webhook);
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Open };
         lanes.open(id, webhook.lane, gate, due.map(|due| now.tick_at(due)), now.tick);
+        if let Some(last) = &webhook.last_outcome {
+            lanes.remember(id, Answered::by(last));
+        }
         let target = Weak::new();
         let hook = Hook { webhook, target, look_at: None, unwritten };
         self.hooks.insert(id, Box::new(hook));

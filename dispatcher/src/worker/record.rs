@@ -11,7 +11,7 @@ use super::verdict::{again, sign, verdict};
 use super::{Told, Worker};
 use crate::lanes::Answered;
 use crate::model::{Attempt, LaneId, Ready, WebhookId};
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::Outcome;
 use crate::store::{After, Ended, NewMail};
 
 /// How long after a failure of our own a delivery is tried again.
@@ -56,10 +56,7 @@ impl Worker {
     pub(super) fn tried(&mut self, tried: Tried, now: Moment) {
         let Tried { sent, receipt, ended } = tried;
         let Sent { webhook, lane, ready, started, .. } = sent;
-        let answered = match receipt.outcome {
-            Outcome::Failed(Failure::Timeout) => Answered::No,
-            _ => Answered::Yes,
-        };
+        let answered = Answered::by(&receipt.outcome);
         let force = self.parts.force.load_full();
         let hook = self.hooks.webhook(webhook);
         let schedule = &force.settings.retry;

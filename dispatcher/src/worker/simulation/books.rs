@@ -172,12 +172,14 @@ pub(super) struct Start {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     pub(super) room: usize,
+    /// Whether its last attempt is known not to have timed out.
+    pub(super) answers: bool,
     pub(super) used: Tick,
 }
 
 impl Books {
     pub(super) fn new(urls: Vec<String>, settings: Settings, trace: bool) -> Self {
-        let places = Places { room: 1, used: Tick(0) };
+        let places = Places { room: 1, answers: false, used: Tick(0) };
         Self {
             starts: vec![VecDeque::new(); urls.len()],
             places: vec![places; urls.len()],
@@ -261,7 +263,7 @@ impl Books {
     pub(super) fn read_anew(&mut self, now: Moment) {
         let quarter = self.quarter();
         for places in &mut self.places {
-            *places = Places { room: quarter, used: now.tick };
+            *places = Places { room: quarter, answers: false, used: now.tick };
         }
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {

@@ -204,6 +204,7 @@ impl Books {
         let places = &mut self.places[url];
         if now.since(places.used) >= Duration::from_secs(40) {
             places.room = places.room.min(quarter);
+            places.answers = false;
         }
     }
 
@@ -212,6 +213,7 @@ impl Books {
         self.forgotten(url, now);
         let most = self.settings.egress.in_flight_per_lane();
         let places = &mut self.places[url];
+        places.answers = !matches!(outcome, Outcome::Failed(Failure::Timeout));
         places.room = match outcome {
             Outcome::Failed(Failure::Timeout) => (places.room / 2).max(1),
             _ => (places.room * 2).clamp(1, most),

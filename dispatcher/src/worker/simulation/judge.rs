@@ -68,9 +68,12 @@ impl Books {
         let (here, all) = (self.in_flight(Some(url)), self.in_flight(None));
         let crowded = all >= egress.in_flight_max - egress.in_flight_max / 4;
         let room = if crowded { 1 } else { self.places[url].room };
+        // Those that are not known to answer share half of the places at the least.
+        let shared = !self.places[url].answers && all >= egress.in_flight_max.div_ceil(2);
         let held = started + unseen >= egress.requests as usize
             || now.tick < self.slow_until
             || here >= room
+            || shared
             || all >= egress.in_flight_max;
         let why = || format!("{started} of {} started, {here} of {room} go", egress.requests);
         (!held).then(why)

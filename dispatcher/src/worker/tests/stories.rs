@@ -1,6 +1,8 @@
 //! What is held to: nothing lost, nothing twice, the pace kept, whatever fails in between.
 
 use super::*;
+use crate::model::LaneId;
+use crate::outcome::{Failure, Outcome};
 
 /// Six a minute, one at a time.
 const SLOW: &str = r#"
@@ -199,6 +201,53 @@ async fn a_pause_that_cannot_be_written_at_first_is_written_later() {
     let stored = stage.store.webhook(WS, webhook.id).await.unwrap().unwrap();
     let late = stored.paused_at.unwrap().since(START.plus(60 * MINUTE));
     assert!(late < MINUTE, "it was paused an hour after the first failure");
+}
+
+#[tokio::test]
+async fn what_the_last_attempt_came_to_is_known_after_a_restart() {
+    let stage = Stage::new(FAST).await;
+    let (made, now) = (stage.webhook().await, stage.clock.now());
+    let silent = Some(Outcome::Failed(Failure::Timeout));
+    // Of two places those that time out have one.
+    for (last, expected) in [(None, 2), (silent, 1), (Some(Outcome::of_status(500)), 2)] {
+        let (mut hooks, mut started) = (Hooks::default(), 0);
+        let egress = &stage.parts.force.load().settings.egress;
+        let mut lanes = Lanes::new(Pace { total: 2, ..pace(egress) });
+        for id in 1..=2 {
+            let (lane, last_outcome) = (LaneId(id), last.clone());
+            let webhook = Webhook { id: WebhookId(id), lane, last_outcome, ..made.clone() };
+            let queue = Queue { webhook, due: Some(now.unix) };
+            hooks.restore(queue, &mut lanes, now, &stage.parts);
+        }
+        loop {
+            match lanes.next(now) {
+                Step::Fetch { webhook, round, .. } => {
+                    let id = DeliveryId(webhook.0);
+                    let fetched = Fetched { ready: vec![fresh(id, now.unix)], more: false };
+                    lanes.fetched(webhook, round, fetched, now);
+                }
+                Step::Start { .. } => started += 1,
+                Step::FetchOne { .. } | Step::Wait(_) => break,
+            }
+        }
+        assert_eq!(started, expected, "{last:?}");
+    }
+}
+
+fn fresh(id: DeliveryId, due: UnixTime) -> Ready {
+    Ready {
+        id,
+        due,
+        created_at: due,
+        event_id: "evt_1".into(),
+        kind: EventType::UserCreated,
+        body: "{}".into(),
+        attempts: 0,
+        step: 0,
+        first_attempt_at: None,
+        since: None,
+        paused_before: Duration::ZERO,
+    }
 }
 
 /// A webhook that was reactivated a moment ago, with so many deliveries waiting.
