@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use weir_common::time::{Clock, UnixTime};
 
 use self::readers::Readers;
-use self::writer::Writer;
+use self::writer::{Size, Writer};
 use super::{
     Accepted, Created, Ended, Fared, Fetched, Figures, Filter, Job, JobStep, Mail, NewEvent,
     NewMail, NewWebhook, Page, Posted, Queue, Store, StoreError, WebhookChange,
@@ -51,6 +51,9 @@ pub(crate) mod writer;
 
 #[cfg(test)]
 pub(crate) mod tests;
+
+/// So many events of one call are small work for the writer.
+const FEW_EVENTS: usize = 64;
 
 /// A store in a file.
 pub struct SqliteStore {
@@ -234,7 +237,8 @@ impl Store for SqliteStore {
     }
 
     async fn accept(&self, events: Vec<NewEvent>, now: UnixTime) -> Result<Accepted, StoreError> {
-        self.writer.ask_if_room(move |desk| events::accept(desk, events, now)).await
+        let size = if events.len() > FEW_EVENTS { Size::Large } else { Size::Small };
+        self.writer.ask_if_room(size, move |desk| events::accept(desk, events, now)).await
     }
 
     async fn ping(
@@ -296,11 +300,11 @@ impl Store for SqliteStore {
     }
 
     async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError> {
-        self.writer.ask(move |desk| queue::reorder(desk, webhook, limit)).await
+        self.writer.ask_for(Size::Large, move |desk| queue::reorder(desk, webhook, limit)).await
     }
 
     async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError> {
-        self.writer.ask(move |desk| jobs::step(desk, limit, now)).await
+        self.writer.ask_for(Size::Large, move |desk| jobs::step(desk, limit, now)).await
     }
 
     async fn take_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError> {
@@ -322,7 +326,7 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<bool, StoreError> {
         let work = move |desk: &mut _| sweep::sweep(desk, delivered_before, failed_before, limit);
-        self.writer.ask(work).await
+        self.writer.ask_for(Size::Large, work).await
     }
 
     async fn figures(&self) -> Result<Figures, StoreError> {

@@ -7,7 +7,9 @@
 //!    no harm to those it shares a batch with. Where the disk fails, the whole batch did nothing.
 //! 3. A failure ends with its batch: the next is tried anew.
 //!
-//! Not here: what is asked (the files beside this one).
+//! Not here: what is asked (the files beside this one), whose turn it is (`line`).
+
+mod line;
 
 use std::fmt;
 use std::fs::File;
@@ -24,6 +26,8 @@ use tokio::sync::{Semaphore, oneshot};
 use weir_common::logging;
 use weir_common::time::Clock;
 
+use self::line::Line;
+pub(super) use self::line::Size;
 use super::fault::Fault;
 use super::journal::{self, Bound};
 use super::schema;
@@ -108,7 +112,7 @@ where
 }
 
 enum Call {
-    Task(Box<dyn Task>),
+    Task(Box<dyn Task>, Size),
     End(oneshot::Sender<Result<(), StoreError>>),
 }
 
@@ -148,8 +152,8 @@ impl Writer {
             thread: None,
         };
         let written = desk.tally;
-        let (ending, failing, folded) = (None, false, true);
-        (writer, Thread { written, desk, inbox, room, shown, ending, failing, folded })
+        let (line, ending, failing, folded) = (Line::new(), None, false, true);
+        (writer, Thread { written, desk, inbox, line, room, shown, ending, failing, folded })
     }
 
     /// What was there after the last commit.
@@ -157,20 +161,29 @@ impl Writer {
         &self.shown
     }
 
-    /// Has work done, waiting for room if there is none.
+    /// Has small work done, waiting for room if there is none.
     pub(super) async fn ask<T, W>(&self, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
         W: FnOnce(&mut Desk) -> Result<T, Fault> + Send + 'static,
     {
+        self.ask_for(Size::Small, work).await
+    }
+
+    /// Has work done, waiting for room if there is none.
+    pub(super) async fn ask_for<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        W: FnOnce(&mut Desk) -> Result<T, Fault> + Send + 'static,
+    {
         let room = self.room.acquire().await.map_err(|_| gone())?;
-        // The writer gives it back once it has taken the call.
+        // The writer gives it back once it does the work.
         room.forget();
-        self.hand_over(work).await
+        self.hand_over(size, work).await
     }
 
     /// Has work done, or says that there is no room for it.
-    pub(super) async fn ask_if_room<T, W>(&self, work: W) -> Result<T, StoreError>
+    pub(super) async fn ask_if_room<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
         W: FnOnce(&mut Desk) -> Result<T, Fault> + Send + 'static,
@@ -180,17 +193,17 @@ impl Writer {
             Err(tokio::sync::TryAcquireError::NoPermits) => return Err(StoreError::Busy),
             Err(tokio::sync::TryAcquireError::Closed) => return Err(gone()),
         }
-        self.hand_over(work).await
+        self.hand_over(size, work).await
     }
 
-    async fn hand_over<T, W>(&self, work: W) -> Result<T, StoreError>
+    async fn hand_over<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
         W: FnOnce(&mut Desk) -> Result<T, Fault> + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
         let task = Asked { work: Some(work), came: None, answer };
-        self.send(Call::Task(Box::new(task)))?;
+        self.send(Call::Task(Box::new(task), size))?;
         answered.await.map_err(|_| gone())?
     }
 
@@ -239,6 +252,8 @@ pub(super) fn gone() -> StoreError {
 struct Thread {
     desk: Desk,
     inbox: Receiver<Call>,
+    /// What has been taken out of it, and waits.
+    line: Line<Box<dyn Task>>,
     room: Arc<Semaphore>,
     shown: Arc<Shown>,
     /// The tally as it is on disk.
@@ -254,10 +269,12 @@ struct Thread {
 impl Thread {
     fn run(mut self) {
         loop {
-            match self.inbox.recv_timeout(IDLE_AFTER) {
-                Ok(call) => self.take(call),
-                Err(RecvTimeoutError::Timeout) => self.fold(),
-                Err(RecvTimeoutError::Disconnected) => return,
+            if !self.work_once() {
+                match self.inbox.recv_timeout(IDLE_AFTER) {
+                    Ok(call) => self.take(call),
+                    Err(RecvTimeoutError::Timeout) => self.fold(),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
             }
             if let Some(answer) = self.ending.take() {
                 return self.end(answer);
@@ -265,18 +282,31 @@ impl Thread {
         }
     }
 
+    /// Does one batch of what has been asked; says whether anything was.
+    fn work_once(&mut self) -> bool {
+        self.look();
+        let Some((first, size)) = self.line.first() else { return false };
+        self.batch(first, size);
+        true
+    }
+
+    /// Lines up all that has come.
+    fn look(&mut self) {
+        while let Ok(call) = self.inbox.try_recv() {
+            self.take(call);
+        }
+    }
+
     fn take(&mut self, call: Call) {
         match call {
-            Call::Task(task) => self.batch(task),
+            Call::Task(task, size) => self.line.push(task, size),
             Call::End(answer) => self.ending = Some(answer),
         }
     }
 
     fn end(mut self, answer: oneshot::Sender<Result<(), StoreError>>) {
         // What was handed over before the end was announced is still done.
-        while let Some(task) = self.next() {
-            self.batch(task);
-        }
+        while self.work_once() {}
         self.folded = false;
         let ended = schema::set_meta(&self.desk.conn, super::open::ENDED_IN_ORDER, &[1]);
         self.fold();
@@ -284,7 +314,7 @@ impl Thread {
         let _ = answer.send(ended.map_err(|error| Fault::from(error).told()));
     }
 
-    fn batch(&mut self, first: Box<dyn Task>) {
+    fn batch(&mut self, first: Box<dyn Task>, size: Size) {
         let began = self.desk.clock.now().tick;
         let changes = self.desk.conn.total_changes();
         let mut answers: Vec<(Box<dyn Task>, Result<(), StoreError>)> = Vec::new();
@@ -299,8 +329,9 @@ impl Thread {
             });
             answers.push((task, own));
             let late = self.desk.clock.now().tick.since(began) >= BATCH_TIME_MAX;
-            if went.is_ok() && !late && answers.len() < BATCH_MAX {
-                next = self.next();
+            if went.is_ok() && !late && size == Size::Small && answers.len() < BATCH_MAX {
+                self.look();
+                next = self.line.small();
             }
         }
         let went = went.and_then(|()| self.commit(changes)).map_err(|fault| self.undo(&fault));
@@ -309,17 +340,6 @@ impl Thread {
         }
         let now = self.desk.clock.now().tick;
         self.desk.log.keep(&self.desk.conn, now);
-    }
-
-    fn next(&mut self) -> Option<Box<dyn Task>> {
-        match self.inbox.try_recv() {
-            Ok(Call::Task(task)) => Some(task),
-            Ok(Call::End(answer)) => {
-                self.ending = Some(answer);
-                None
-            }
-            Err(_) => None,
-        }
     }
 
     /// Does one task. What goes wrong for a reason of its own is its own answer; an error of the

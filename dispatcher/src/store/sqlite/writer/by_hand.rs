@@ -19,11 +19,9 @@ impl ByHand {
     /// Does what has been asked, as one batch; says whether anything was.
     pub(crate) fn work(&mut self) -> bool {
         let Some(thread) = &mut self.thread else { return false };
-        let Ok(call) = thread.inbox.try_recv() else { return false };
-        thread.take(call);
-        if let Some(answer) = thread.ending.take() {
-            self.thread.take().expect("it was there").end(answer);
-        }
+        let worked = thread.work_once();
+        let Some(answer) = thread.ending.take() else { return worked };
+        self.thread.take().expect("it was there").end(answer);
         true
     }
 
