@@ -309,6 +309,28 @@ async fn where_the_disk_fails_the_whole_batch_has_done_nothing() {
 }
 
 #[tokio::test]
+async fn an_event_waits_for_one_large_call_of_others_at_most() {
+    let (_folder, store) = fresh();
+    webhook(&store).await;
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let hold = store.writer.ask(move |_| {
+        wait.recv_timeout(Duration::from_secs(30)).expect("the test lets go");
+        Ok(())
+    });
+    let call = async |name: &'static str, events: usize| {
+        let events = (0..events).map(|number| event(&format!("evt_{name}_{number}"))).collect();
+        store.accept(events, NOW).await.unwrap();
+    };
+    let calls = async { tokio::join!(call("A", 65), call("B", 65), call("small", 1)) };
+    let (held, ..) = tokio::join!(hold, calls, async { go.send(()).unwrap() });
+    held.unwrap();
+    let all = store.deliveries(WS, &Filter::default(), None, 500).await.unwrap().items;
+    let newest_first = all.iter().map(|delivery| delivery.event_id.to_string());
+    let later = newest_first.take_while(|id| id != "evt_small_0").count();
+    assert!(later >= 65, "{later} of 130 came after it");
+}
+
+#[tokio::test]
 async fn events_are_turned_away_while_too_much_waits_to_be_written() {
     let (_folder, store) = fresh();
     webhook(&store).await;
