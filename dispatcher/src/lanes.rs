@@ -337,7 +337,9 @@ impl Lanes {
         let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| queue.round == round) else {
             return;
         };
+        let before = queue.weight();
         queue.answered_one(ready, now);
+        self.held_bytes = self.held_bytes + queue.weight() - before;
         let lane = queue.lane;
         self.put(lane, now.tick);
     }

@@ -20,7 +20,7 @@ use weir_common::time::UnixTime;
 use self::postman::{Posting, Postman};
 use crate::parts::Parts;
 use crate::settings;
-use crate::store::{Mail, Posted, StoreError};
+use crate::store::{Mail, NewMail, Posted, StoreError};
 
 /// Mails taken at one time: as many as a stop puts back.
 const TAKE_MAX: usize = 10;
@@ -79,7 +79,8 @@ impl Office {
         let Some((_, postman)) = &self.open else {
             return LOOK_AGAIN;
         };
-        match send_due(postman, mail.retry_after, parts, stopping).await {
+        let post = |mail: NewMail| async move { postman.post(&mail).await };
+        match send_due(post, mail.retry_after, parts, stopping).await {
             Ok(()) => LOOK_EVERY,
             Err(error) => {
                 log::error!("the outbox cannot be read: {error}");
@@ -89,8 +90,9 @@ impl Office {
     }
 }
 
-async fn send_due(
-    postman: &Postman,
+/// Has every mail posted that is due, and writes down what came of it.
+pub(crate) async fn send_due<P: Future<Output = Posting>>(
+    post: impl Fn(NewMail) -> P,
     retry_after: Duration,
     parts: &Parts,
     stopping: &watch::Receiver<bool>,
@@ -109,7 +111,7 @@ async fn send_due(
             let posted = if *stopping.borrow() {
                 Posted::Again(now)
             } else {
-                let posting = postman.post(&mail.mail).await;
+                let posting = post(mail.mail.clone()).await;
                 let (posted, why) = after(posting, mail.failures, retry_after, clock.now().unix);
                 metrics.mails.with_label_values(&[outcome(posted)]).inc();
                 told(&mail, posted, why)

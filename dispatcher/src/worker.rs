@@ -282,7 +282,9 @@ impl Worker {
             }
             News::Changed(webhook) => self.load(webhook),
             News::Reloaded => {
-                self.lanes.set_pace(pace(&self.parts.force.load().settings.egress), now.tick);
+                let force = self.parts.force.load_full();
+                self.lanes.set_pace(pace(&force.settings.egress), now.tick);
+                self.hooks.replan(&force.settings.health, now.unix);
             }
             News::Asked(of, answer) => {
                 let standing = |(webhook, delivery): &(WebhookId, DeliveryId)| {
@@ -347,8 +349,8 @@ impl Worker {
         for (at, webhook) in self.hooks.due(now) {
             let mails = self.hooks.look(webhook, at, &mut self.lanes, &self.parts, now);
             if let Some(mails) = mails {
-                let (again, answered) = (None, Answered::Yes);
-                self.keep(Open { webhook, ended: None, mails, again, answered });
+                let (under_way, again, answered) = (None, None, Answered::Yes);
+                self.keep(Open { webhook, under_way, ended: None, mails, again, answered });
             }
         }
     }

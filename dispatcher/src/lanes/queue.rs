@@ -327,6 +327,14 @@ impl Queue {
     /// Takes in the delivery that probes; without it the oldest takes its place.
     pub(super) fn answered_one(&mut self, ready: Option<Ready>, now: Moment) {
         self.asked = None;
+        // What came meanwhile was held for an answer that tells of all before it, and this one
+        // does not: the store has it, and will show it in its place.
+        let first = self.held.iter().map(|held| held.at).min();
+        if let Some(first) = first.filter(|_| !self.complete) {
+            self.held.clear();
+            self.held_bytes = 0;
+            self.expected = self.expected.min(first);
+        }
         match ready {
             Some(ready) => self.probe = Some(Box::new(Held { at: now.tick_at(ready.due), ready })),
             None => self.gate = Gate::Probe(None),

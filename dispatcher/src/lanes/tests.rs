@@ -180,6 +180,25 @@ fn a_probe_that_was_tried_before_a_restart_is_asked_for() {
 }
 
 #[test]
+fn what_comes_while_the_store_is_asked_for_the_probe_does_not_overtake_what_waits() {
+    let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
+    let gate = Gate::Probe(Some(DeliveryId(7)));
+    lanes.open(WebhookId(1), LaneId(1), gate, Some(at(0).tick), at(0).tick);
+    let Step::FetchOne { round, .. } = lanes.next(at(0)) else { panic!("not asked") };
+    lanes.arrived(WebhookId(1), ready(9, 0), at(0));
+    lanes.fetched_one(WebhookId(1), round, Some(ready(7, 0)), at(0));
+    let Step::Start { ready: probe, .. } = lanes.next(at(0)) else { panic!("no probe") };
+    assert_eq!(probe.id, DeliveryId(7));
+    lanes.recorded(WebhookId(1), probe.id, None, Answered::Yes, at(1));
+    // The eighth has waited since before the pause, and only the store knows of it.
+    let Step::Fetch { round, .. } = lanes.next(at(1)) else { panic!("the ninth goes first") };
+    let fetched = Fetched { ready: vec![ready(8, 0), ready(9, 0)], more: false };
+    lanes.fetched(WebhookId(1), round, fetched, at(1));
+    let Step::Start { ready: next, .. } = lanes.next(at(1)) else { panic!("no probe") };
+    assert_eq!(next.id, DeliveryId(8));
+}
+
+#[test]
 fn a_probe_that_was_given_up_makes_room_for_the_next_oldest() {
     let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
     lanes.open(WebhookId(1), LaneId(1), Gate::Probe(None), None, at(0).tick);

@@ -272,6 +272,14 @@ impl Hooks {
         due
     }
 
+    /// Plans every look anew: what brings a notice, and when, is a matter of policy.
+    pub(super) fn replan(&mut self, policy: &Policy, now: UnixTime) {
+        let all: Vec<WebhookId> = self.hooks.keys().copied().collect();
+        for webhook in all {
+            self.plan(webhook, policy, now);
+        }
+    }
+
     fn plan(&mut self, webhook: WebhookId, policy: &Policy, now: UnixTime) {
         let Some(hook) = self.hooks.get_mut(&webhook) else { return };
         let at = hook.webhook.health.look_at(policy, now);

@@ -10,16 +10,21 @@ use super::send::{self, Sent, Tried};
 use super::verdict::{again, sign, verdict};
 use super::{Told, Worker};
 use crate::lanes::Answered;
-use crate::model::{Attempt, LaneId, Ready, WebhookId};
-use crate::outcome::Outcome;
+use crate::model::{Attempt, DeliveryId, Ready, WebhookId};
+use crate::outcome::{Fault, Outcome};
 use crate::store::{After, Ended, NewMail};
 
 /// How long after a failure of our own a delivery is tried again.
 const AFTER_FAULT: Duration = Duration::from_secs(1);
 
+/// In a delivery's place, of attempts of which nothing is to be known but when they started.
+const NOBODYS: DeliveryId = DeliveryId(0);
+
 /// An attempt that is over and not yet on disk, or a change of health without one.
 pub(super) struct Open {
     pub(super) webhook: WebhookId,
+    /// What was under way, and is so until this is on disk.
+    pub(super) under_way: Option<DeliveryId>,
     pub(super) ended: Option<Ended>,
     pub(super) mails: Vec<NewMail>,
     /// The delivery, where it waits again.
@@ -27,56 +32,42 @@ pub(super) struct Open {
     pub(super) answered: Answered,
 }
 
-/// An attempt for a webhook that is deleted: of what it says, the store keeps when it started.
-fn nobodys(
-    webhook: WebhookId,
-    lane: LaneId,
-    ready: &Ready,
-    started: Moment,
-    took: Duration,
-    outcome: Outcome,
-    answered: Answered,
-) -> Open {
-    let number = ready.attempts.saturating_add(1);
+/// An attempt for a webhook that is deleted, or one that nobody could watch: of what it says, the
+/// store keeps when it started.
+fn nobodys(sent: &Sent, attempt: Attempt, again: Option<Ready>, answered: Answered) -> Open {
+    let Sent { webhook, lane, ref ready, .. } = *sent;
     let ended = Ended {
-        delivery: ready.id,
+        delivery: NOBODYS,
         webhook,
         lane,
-        attempt: Attempt { number, started_at: started.unix, took, outcome },
+        attempt,
         after: After::FailedPermanent,
         first_attempt_at: ready.first_attempt_at,
         since: ready.since,
         paused_before: ready.paused_before,
     };
-    Open { webhook, ended: Some(ended), mails: Vec::new(), again: None, answered }
+    let (under_way, ended) = (Some(ready.id), Some(ended));
+    Open { webhook, under_way, ended, mails: Vec::new(), again, answered }
 }
 
 impl Worker {
     /// Decides what follows from an attempt, and keeps it until it is written.
     pub(super) fn tried(&mut self, tried: Tried, now: Moment) {
-        let Tried { sent, receipt, ended } = tried;
-        let Sent { webhook, lane, ready, started, .. } = sent;
+        let Tried { ref sent, ref receipt, ended } = tried;
+        let (webhook, started) = (sent.webhook, sent.started);
         let answered = Answered::by(&receipt.outcome);
         let force = self.parts.force.load_full();
         let hook = self.hooks.webhook(webhook);
-        let schedule = &force.settings.retry;
-        let hint = receipt.retry_after;
+        let (schedule, hint) = (&force.settings.retry, receipt.retry_after);
         let verdict = hook.and_then(|hook| {
-            verdict(hook, schedule, &ready, started.unix, &receipt.outcome, hint, ended.unix)
+            let (ready, at) = (&sent.ready, started.unix);
+            verdict(hook, schedule, ready, at, &receipt.outcome, hint, ended.unix)
         });
         let Some(verdict) = verdict else {
-            let took = ended.tick.since(started.tick);
-            self.parts.metrics.attempt(&receipt.outcome, took);
-            if hook.is_none() && !matches!(receipt.outcome, Outcome::Internal(_)) {
-                // Its webhook was deleted. That it started counts all the same.
-                self.keep(nobodys(webhook, lane, &ready, started, took, receipt.outcome, answered));
-                return;
-            }
-            let due = now.unix.plus(AFTER_FAULT);
-            let again = Some(Ready { due, ..ready.clone() }).filter(|_| hook.is_some());
-            self.lanes.recorded(webhook, ready.id, again, answered, now);
-            return;
+            let waits = hook.is_some();
+            return self.nothing_follows(tried, waits, answered, now);
         };
+        let Tried { sent: Sent { lane, ready, .. }, receipt, .. } = tried;
         let workspace = hook.map(|hook| hook.workspace.clone()).unwrap_or_default();
         let told = send::Told {
             ready: &ready,
@@ -110,11 +101,31 @@ impl Worker {
         };
         self.keep(Open {
             webhook,
+            under_way: Some(record.delivery),
             ended: Some(record),
             mails: mails.unwrap_or_default(),
             again: again(ready, &verdict),
             answered,
         });
+    }
+
+    /// Ends an attempt that failed for a fault of ours, or whose webhook is deleted.
+    fn nothing_follows(&mut self, tried: Tried, waits: bool, answered: Answered, now: Moment) {
+        let Tried { sent, receipt, ended } = tried;
+        let took = ended.tick.since(sent.started.tick);
+        self.parts.metrics.attempt(&receipt.outcome, took);
+        let due = now.unix.plus(AFTER_FAULT);
+        let again = waits.then(|| Ready { due, ..sent.ready.clone() });
+        if receipt.outcome == Outcome::Internal(Fault::Resources) {
+            // Its receiver has heard nothing of it.
+            self.lanes.recorded(sent.webhook, sent.ready.id, again, answered, now);
+            return;
+        }
+        let number = sent.ready.attempts.saturating_add(1);
+        let outcome = receipt.outcome;
+        let attempt = Attempt { number, started_at: sent.started.unix, took, outcome };
+        // That it started counts all the same, in the process to come as well.
+        self.keep(nobodys(&sent, attempt, again, answered));
     }
 
     /// Keeps what is over until it is written.
@@ -144,9 +155,9 @@ impl Worker {
     }
 
     pub(super) fn recorded(&mut self, open: Open, now: Moment) {
-        let Open { webhook, ended, again, answered, .. } = open;
-        if let Some(ended) = ended {
-            self.lanes.recorded(webhook, ended.delivery, again, answered, now);
+        let Open { webhook, under_way, again, answered, .. } = open;
+        if let Some(delivery) = under_way {
+            self.lanes.recorded(webhook, delivery, again, answered, now);
         }
         self.hooks.settle(webhook, &mut self.lanes, now);
     }

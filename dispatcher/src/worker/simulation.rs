@@ -13,9 +13,11 @@
 //! It stands here and not among the end-to-end tests, so that the worker's parts can stay private:
 //! a child sees what its parent sees.
 //!
-//! `world` lets time pass, `life` says what befalls it, `receivers` answer; `process` is the one
-//! that is looked at, and `orders` what is asked of it. `books` keeps what was promised: `gate`
-//! judges each start, `replies` each answer, `ledger` what is on disk, `judge` each moment of rest.
+//! `world` lets time pass, `life` says what befalls it and `plots` what follows from what;
+//! `receivers` answer over the `wire`; `process` is the one that is looked at, and `orders` what is
+//! asked of it. `books` keeps what was promised: `gate` judges each start, `replies` each answer,
+//! `ledger` what is on disk, `pages` what customers read of it, `posts` the mails, `judge` each
+//! moment of rest.
 
 mod books;
 mod dice;
@@ -24,10 +26,14 @@ mod judge;
 mod ledger;
 mod life;
 mod orders;
+mod pages;
+mod plots;
+mod posts;
 mod process;
 mod receivers;
 mod record;
 mod replies;
+mod wire;
 mod world;
 
 use std::env::var_os;
@@ -96,8 +102,8 @@ fn worlds_made_by_dice_break_no_promise() {
     let _ = writeln!(
         std::io::stderr(),
         "simulation: {} worlds from seed {base}, {days} virtual days, {} steps, {} events, \
-         {} attempts, {} delivered, {} given up, {} twice, {} crashes, {} stops, {} pauses, \
-         {} reactivations, {} warnings, {} commits",
+         {} attempts, {} delivered, {} given up, {} twice, {} crashes, {} stops, {} stalls, \
+         {} reloads, {} pauses, {} reactivations, {} warnings, {} mails, {} pages, {} commits",
         all.len(),
         of(|tally| tally.steps),
         of(|tally| tally.events),
@@ -107,9 +113,13 @@ fn worlds_made_by_dice_break_no_promise() {
         of(|tally| tally.duplicates),
         of(|tally| tally.crashes),
         of(|tally| tally.stops),
+        of(|tally| tally.stalls),
+        of(|tally| tally.reloads),
         of(|tally| tally.pauses),
         of(|tally| tally.reactivations),
         of(|tally| tally.warnings),
+        of(|tally| tally.mails),
+        of(|tally| tally.pages),
         of(|tally| tally.commits),
     );
     if let Some((seed, why)) = broken.into_inner().unwrap() {
@@ -156,7 +166,7 @@ fn lived(seed: u64, over: &dyn Fn() -> bool) -> Told {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {
             world.start().await;
-            let mut life = Life::new(tempo, world.now().tick);
+            let mut life = Life::new(tempo, world.now().tick, &mut world.dice);
             let end = world.now().tick.plus(tempo.horizon);
             while world.now().tick < end {
                 if over() {
@@ -181,13 +191,19 @@ fn lived(seed: u64, over: &dyn Fn() -> bool) -> Told {
     }
 }
 
-/// The contract's settings, or nearly: what a pace or a cap of another size shows.
+/// The contract's settings, or nearly: what a pace, a cap or a patience of another size shows.
 fn config(dice: &mut Dice) -> String {
-    let requests = dice.pick(&[100, 100, 20, 6]).unwrap();
-    let total = dice.pick(&[4_096, 40, 20]).unwrap();
+    let requests: u32 = *dice.pick(&[100, 100, 20, 20, 6]).unwrap();
+    let total = *dice.pick(&[4_096, 40, 20]).unwrap();
+    let pause_after = dice.pick(&["24h", "24h", "3h", "20m"]).unwrap();
+    let deadline = *dice.pick(&[10, 10, 4, 15]).unwrap();
+    // One endpoint that does not answer may not hold them all.
+    let total = total.max((requests * deadline).div_ceil(60) + 3);
     format!(
         "[auth]\ntokens = \"t\"\n[directory]\nsource = \"file\"\npath = \"d\"\n\
          [egress]\nrequests = {requests}\nin_flight_max = {total}\n\
+         deadline = \"{deadline}s\"\n\
+         [health]\npause_after = \"{pause_after}\"\n\
          [mail]\nsmtp = \"smtp://127.0.0.1\"\nfrom = \"weir@example.com\"\n"
     )
 }

@@ -10,10 +10,10 @@
 //! Not here: what is asked (the files beside this one), whose turn it is (`line`).
 
 mod line;
+mod task;
 
 use std::fmt;
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, mpsc};
@@ -28,6 +28,7 @@ use weir_common::time::Clock;
 
 use self::line::Line;
 pub(super) use self::line::Size;
+use self::task::{Asked, Task, caught};
 use super::fault::Fault;
 use super::journal::{self, Bound};
 use super::schema;
@@ -75,40 +76,6 @@ pub(super) struct Desk {
     pub(super) tally: Tally,
     /// Keeps the log of changes from growing while it is read.
     pub(super) log: Bound,
-}
-
-/// Work, and who waits for it.
-trait Task: Send {
-    /// Does it, within the batch's transaction.
-    fn work(&mut self, desk: &mut Desk) -> Result<(), Fault>;
-
-    /// Tells what came of it.
-    fn answer(self: Box<Self>, kept: Result<(), StoreError>);
-}
-
-struct Asked<T, W> {
-    work: Option<W>,
-    came: Option<T>,
-    answer: oneshot::Sender<Result<T, StoreError>>,
-}
-
-impl<T, W> Task for Asked<T, W>
-where
-    T: Send,
-    W: FnOnce(&mut Desk) -> Result<T, Fault> + Send,
-{
-    fn work(&mut self, desk: &mut Desk) -> Result<(), Fault> {
-        if let Some(work) = self.work.take() {
-            self.came = Some(work(desk)?);
-        }
-        Ok(())
-    }
-
-    fn answer(self: Box<Self>, kept: Result<(), StoreError>) {
-        let Self { came, answer, .. } = *self;
-        // Whoever asked may have gone; what was done stays done.
-        let _ = answer.send(kept.and_then(|()| came.ok_or_else(gone)));
-    }
 }
 
 enum Call {
@@ -201,8 +168,7 @@ impl Writer {
         T: Send + 'static,
         W: FnOnce(&mut Desk) -> Result<T, Fault> + Send + 'static,
     {
-        let (answer, answered) = oneshot::channel();
-        let task = Asked { work: Some(work), came: None, answer };
+        let (task, answered) = Asked::new(work);
         self.send(Call::Task(Box::new(task), size))?;
         answered.await.map_err(|_| gone())?
     }
@@ -235,13 +201,6 @@ impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writer").field("shown", &self.shown).finish_non_exhaustive()
     }
-}
-
-/// Has work done; a panic, which is a mistake of ours, is a fault of that work alone.
-fn caught(work: impl FnOnce() -> Result<(), Fault>) -> Result<(), Fault> {
-    // What it leaves half done within the transaction is undone by whoever asks.
-    let done = catch_unwind(AssertUnwindSafe(work));
-    done.unwrap_or_else(|_| Err(Fault::Damaged("a task of the store broke".into())))
 }
 
 /// What those are told who come after the end.

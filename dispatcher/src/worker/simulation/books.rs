@@ -12,6 +12,7 @@ use bytes::Bytes;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use super::orders::Order;
+use super::posts::Outbox;
 use crate::model::{DeliveryId, DeliveryState, EventSet, EventType, WebhookId};
 use crate::outcome::Outcome;
 use crate::settings::Settings;
@@ -37,6 +38,8 @@ pub(super) struct Hook {
     pub(super) paused_at: Option<UnixTime>,
     pub(super) paused_total: Duration,
     pub(super) reordering: bool,
+    /// Written while it was: what they wait for may be set back as well.
+    pub(super) set_back: Vec<DeliveryId>,
     /// Reactivated, and not answered since.
     pub(super) probes: bool,
     pub(super) probe: Option<DeliveryId>,
@@ -80,6 +83,8 @@ pub(super) struct Delivery {
     pub(super) kind: EventType,
     pub(super) body: Bytes,
     pub(super) created_at: UnixTime,
+    /// When it was on disk: the worker hears of it within that moment.
+    pub(super) came: Tick,
     /// `None` once it was rightly dropped.
     pub(super) state: Option<DeliveryState>,
     pub(super) ended_at: UnixTime,
@@ -123,6 +128,10 @@ pub(super) struct Tally {
     pub(super) duplicates: u64,
     pub(super) crashes: u64,
     pub(super) stops: u64,
+    pub(super) stalls: u64,
+    pub(super) reloads: u64,
+    pub(super) pages: u64,
+    pub(super) mails: u64,
     pub(super) pauses: u64,
     pub(super) reactivations: u64,
     pub(super) warnings: u64,
@@ -133,6 +142,10 @@ pub(super) struct Tally {
 pub(super) struct Books {
     pub(super) urls: Vec<String>,
     pub(super) settings: Settings,
+    /// What was in force until a moment ago, and what has been decided may go by.
+    pub(super) before: Option<Settings>,
+    /// When another pace came into force: nobody knows how much a crash hid under the one before.
+    pub(super) repaced_at: Tick,
     pub(super) hooks: BTreeMap<WebhookId, Hook>,
     pub(super) deliveries: BTreeMap<DeliveryId, Delivery>,
     pub(super) names: BTreeMap<(Arc<str>, WebhookId), DeliveryId>,
@@ -142,21 +155,26 @@ pub(super) struct Books {
     pub(super) under_way: BTreeMap<DeliveryId, usize>,
     /// Events that are known to be on disk.
     pub(super) on_disk: BTreeSet<Arc<str>>,
-    pub(super) orders: BTreeMap<u64, (Order, Moment)>,
+    pub(super) orders: BTreeMap<u64, Order>,
     /// Starts at each URL within the window, as its receiver saw them.
     pub(super) starts: Vec<VecDeque<Start>>,
     pub(super) places: Vec<Places>,
     /// When processes were found to have been killed: within a window of each, a place for every
-    /// attempt that may have been under way is taken.
-    pub(super) doubts: Vec<Tick>,
+    /// attempt that may have been under way is taken, of which there were so many.
+    pub(super) doubts: Vec<(Tick, usize)>,
     /// Until then it may take starts that lie ahead of a clock that was set for those of now.
     pub(super) slow_until: Tick,
+    /// Webhooks whose owners have just been told of a pause.
+    pub(super) just_paused: Vec<WebhookId>,
+    pub(super) outbox: Outbox,
     /// A job that redelivers is under way.
     pub(super) job: bool,
     /// The wall clock was set: what is promised of it is less.
     pub(super) clock_set: bool,
     /// When it was, the last time.
     pub(super) set_at: Tick,
+    /// Since when, and until when, the process stood still the last time.
+    pub(super) stood: Option<(UnixTime, UnixTime)>,
     pub(super) tally: Tally,
     pub(super) notes: Option<VecDeque<String>>,
 }
@@ -185,6 +203,8 @@ impl Books {
             places: vec![places; urls.len()],
             urls,
             settings,
+            before: None,
+            repaced_at: Tick(0),
             hooks: BTreeMap::new(),
             deliveries: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -194,9 +214,12 @@ impl Books {
             orders: BTreeMap::new(),
             doubts: Vec::new(),
             slow_until: Tick(0),
+            just_paused: Vec::new(),
+            outbox: Outbox::default(),
             job: false,
             clock_set: false,
             set_at: Tick(0),
+            stood: None,
             tally: Tally::default(),
             notes: trace.then(VecDeque::new),
         }
@@ -239,6 +262,20 @@ impl Books {
     pub(super) fn subscribed(&self, ws: &str, kind: EventType) -> BTreeSet<WebhookId> {
         let of = |hook: &&Hook| !hook.deleted && *hook.ws == *ws && hook.events.has(kind);
         self.hooks.values().filter(of).map(|hook| hook.id).collect()
+    }
+
+    /// Other settings are in force.
+    pub(super) fn reloaded(&mut self, settings: Settings, now: Moment) {
+        self.tally.reloads += 1;
+        self.before = Some(std::mem::replace(&mut self.settings, settings));
+        self.repaced_at = now.tick;
+        let quarter = self.quarter();
+        self.places.iter_mut().for_each(|places| places.room = places.room.min(quarter));
+    }
+
+    /// The settings by which something may just have been decided.
+    pub(super) fn decided_by(&self) -> impl Iterator<Item = &Settings> {
+        std::iter::once(&self.settings).chain(&self.before)
     }
 
     /// A process that was killed, or has ended: what was under way is nobody's.
@@ -334,6 +371,8 @@ impl Books {
             let delivery = self.deliveries.get_mut(open).unwrap();
             if let Some(flight) = &mut delivery.flight {
                 flight.loose = true;
+                // It was tried since, and waits for its own time.
+                delivery.drained = Some(now.unix);
                 self.hooks.get_mut(&id).unwrap().record.vague = true;
             } else if delivery.step > 0 {
                 delivery.step = 0;

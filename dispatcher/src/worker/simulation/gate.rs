@@ -9,6 +9,7 @@ use crate::deliver::Parcel;
 use crate::health::Sign;
 use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
 use crate::outcome::{Failure, Outcome};
+use crate::settings::Settings;
 use crate::sign;
 
 impl Books {
@@ -36,7 +37,7 @@ impl Books {
         }
         self.opened(&self.hooks[&delivery.hook], delivery);
         let taken = delivery.taken;
-        self.probed(id);
+        self.probed(id, now);
         self.tally.duplicates += u64::from(taken);
         let flight = Flight { started: now, url, ended: None, loose: false };
         self.deliveries.get_mut(&id).unwrap().flight = Some(flight);
@@ -77,15 +78,18 @@ impl Books {
 
     /// Never more than so many starts within any window (invariant 9).
     fn paced(&mut self, url: usize, start: Start) {
-        let egress = &self.settings.egress;
-        let (most, window) = (egress.requests as usize, egress.window);
+        let window = self.settings.egress.window;
+        let most = self.decided_by().map(|settings| settings.egress.requests).max().unwrap();
+        let most = most as usize;
+        let recent = |at: &Tick| start.at.since(*at) < window;
+        let hidden = recent(&self.repaced_at) && self.doubts.iter().any(|(at, _)| recent(at));
         let starts = &mut self.starts[url];
         while starts.front().is_some_and(|first| start.at.since(first.at) >= window) {
             starts.pop_front();
         }
         starts.push_back(start);
         let many = starts.iter().filter(|start| start.heard).count();
-        if many > most {
+        if many > most && !hidden {
             violated("9 pace", format!("{many} starts at url {url} within {window:?}"));
         }
     }
@@ -101,7 +105,7 @@ impl Books {
     }
 
     /// Of a webhook that was reactivated, one alone until it is taken; then all in order.
-    fn probed(&mut self, id: DeliveryId) {
+    fn probed(&mut self, id: DeliveryId, now: Moment) {
         let delivery = &self.deliveries[&id];
         let (key, hook_id) = ((delivery.created_at, id), delivery.hook);
         let again = delivery.drained;
@@ -111,7 +115,9 @@ impl Books {
         let (mut busy, mut oldest) = (0, true);
         for other in others.take_while(|_| probes) {
             busy += usize::from(other.flight.is_some());
-            oldest &= (other.due, other.id) > (delivery.due, id) || other.put_off > Tick(0);
+            // Of one that came just now the worker may hear later.
+            let unheard = other.put_off > Tick(0) || other.came == now.tick;
+            oldest &= (other.due, other.id) > (delivery.due, id) || unheard;
         }
         let settled = !self.clock_set && self.hooks[&hook_id].news.is_none();
         let hook = self.hooks.get_mut(&hook_id).unwrap();
@@ -142,9 +148,12 @@ impl Books {
     }
 
     fn crowded(&self, url: usize) {
-        let egress = &self.settings.egress;
         let (here, all) = (self.in_flight(Some(url)), self.in_flight(None));
-        if here > egress.in_flight_per_lane() || all > egress.in_flight_max {
+        let crowded = |settings: &Settings| {
+            let egress = &settings.egress;
+            here > egress.in_flight_per_lane() || all > egress.in_flight_max
+        };
+        if self.decided_by().all(crowded) {
             violated("caps", format!("{here} under way at url {url}, {all} altogether"));
         }
     }
@@ -173,10 +182,11 @@ impl Books {
             self.freed(url, outcome, at.tick);
             return;
         }
-        let policy = &self.settings.health;
-        let loose = hook.paused_at.is_some()
-            || hook.news.is_some()
-            || hook.record.pauses_at(policy).is_some_and(|pause| pause <= at.unix);
+        let mut policies = std::iter::once(&self.settings).chain(&self.before);
+        let pauses = |settings: &Settings| {
+            hook.record.pauses_at(&settings.health).is_some_and(|pause| pause <= at.unix)
+        };
+        let loose = hook.paused_at.is_some() || hook.news.is_some() || policies.any(pauses);
         let landed = follows(&self.settings, delivery, hook, started, outcome, retry_after, at);
         let sign = match (outcome, delivery.kind) {
             (Outcome::Delivered { .. }, EventType::Ping) => Some(Sign::PingWell),
@@ -185,7 +195,7 @@ impl Books {
             _ => Some(Sign::Ill),
         };
         if let Some(sign) = sign {
-            hook.record.add(sign, started.unix, at.unix);
+            hook.record.add(sign, id, at.unix);
         }
         let flight = delivery.flight.as_mut().unwrap();
         flight.loose |= loose;
@@ -224,7 +234,7 @@ impl Books {
 
 /// What must follow from an attempt: the contract's schedule, written down once more.
 fn follows(
-    settings: &crate::settings::Settings,
+    settings: &Settings,
     delivery: &Delivery,
     hook: &Hook,
     started: Moment,

@@ -1,14 +1,17 @@
 //! Judges a moment at which everything has come to rest: what could start must have started.
 
+use std::time::Duration;
+
 use weir_common::time::{Moment, UnixTime};
 
 use super::books::{Books, Delivery, Hook, Start, violated};
-use crate::model::DeliveryState;
+use crate::model::{DeliveryId, DeliveryState};
 
 impl Books {
     /// Nothing is left to do now: is that so? For a process that is up and has a store that works.
     pub(super) fn at_rest(&mut self, now: Moment) {
         self.settle_news();
+        self.before = None;
         for id in self.under_way.keys() {
             if self.deliveries[id].flight.as_ref().is_some_and(|flight| flight.ended.is_some()) {
                 violated("written", format!("what came of {id:?} is not on disk"));
@@ -24,9 +27,9 @@ impl Books {
             {
                 self.nobody_starves(hook, &why, now);
             }
-            if hook.paused_at.is_none() && !hook.record.vague && !self.clock_set {
-                self.told_in_time(hook, now);
-            }
+        }
+        if !self.clock_set {
+            self.told_in_time(now);
         }
     }
 
@@ -63,8 +66,8 @@ impl Books {
         let since = |start: &&Start| now.tick.since(start.at) < egress.window;
         let started = self.starts[url].iter().filter(since).count();
         // What is counted late counts for longer.
-        let doubts = self.doubts.iter().filter(|at| now.tick.since(**at) < 2 * egress.window);
-        let unseen = doubts.count() * egress.in_flight_per_lane();
+        let doubts = self.doubts.iter().filter(|(at, _)| now.tick.since(*at) < 2 * egress.window);
+        let unseen = doubts.map(|(_, count)| count).sum::<usize>();
         let (here, all) = (self.in_flight(Some(url)), self.in_flight(None));
         let crowded = all >= egress.in_flight_max - egress.in_flight_max / 4;
         let room = if crowded { 1 } else { self.places[url].room };
@@ -79,20 +82,37 @@ impl Books {
         (!held).then(why)
     }
 
-    fn told_in_time(&self, hook: &Hook, now: Moment) {
+    fn told_in_time(&mut self, now: Moment) {
         let policy = &self.settings.health;
         let late = UnixTime(now.unix.0 - 2_000);
-        if let Some(right) = hook.record.pauses_at(policy).filter(|right| *right <= late) {
-            violated("16 pause", format!("{:?} should be paused since {right:?}", hook.id));
+        if self.tally.reloads > 0 && now.tick.since(self.repaced_at) < Duration::from_millis(2) {
+            return;
         }
-        if hook.record.must_have_warned(policy, now.unix) {
-            violated("15 warning", format!("{:?} fails, and nobody was warned", hook.id));
+        let alive = self.hooks.values_mut().filter(|hook| !hook.deleted);
+        for hook in alive.filter(|hook| hook.paused_at.is_none() && !hook.record.vague) {
+            let range = (hook.id, DeliveryId(0))..=(hook.id, DeliveryId(i64::MAX));
+            // A webhook that has no work hears of another patience when it has some again.
+            if self.tally.reloads > 0 && self.open.range(range).next().is_none() {
+                continue;
+            }
+            if let Some(right) = hook.record.pauses_at(policy).filter(|right| *right <= late) {
+                violated("16 pause", format!("{:?} should be paused since {right:?}", hook.id));
+            }
+            if hook.record.must_have_warned(policy, now.unix) {
+                violated("15 warning", format!("{:?} fails, and nobody was warned", hook.id));
+            }
         }
     }
 
     /// A process has ended in order: nothing may be under way.
     pub(super) fn stopped(&self) {
-        if let Some((id, _)) = self.under_way.first_key_value() {
+        // Of what is said of a deleted webhook nothing is written.
+        let deleted = |id: &DeliveryId| {
+            let one = &self.deliveries[id];
+            let ended = one.flight.as_ref().is_some_and(|flight| flight.ended.is_some());
+            self.hooks[&one.hook].deleted && ended
+        };
+        if let Some(id) = self.under_way.keys().find(|id| !deleted(id)) {
             violated("stop", format!("{id:?} was under way, and was cut off"));
         }
     }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use rusqlite::{Connection, Row};
-use weir_common::time::{Moment, UnixTime};
+use weir_common::time::{Moment, Tick, UnixTime};
 
-use super::books::{Books, Flight, violated};
-use crate::model::{DeliveryId, DeliveryState, WebhookId};
+use super::books::{Books, Delivery, Flight, Landed, violated};
+use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
 use crate::outcome::Outcome;
 
 const ATTEMPTS: &str = "SELECT a.delivery, a.number, a.started_at, a.took, a.outcome, d.state, \
@@ -18,8 +18,8 @@ const HOOKS: &str = "SELECT id, paused_at, paused_total, reordering, probing FRO
 
 const MAILS: &str = "SELECT key FROM mails WHERE id > ?1 ORDER BY id";
 
-/// Steps back in time, up to the longest that a disk fails.
-const LATER: Duration = Duration::from_millis(250);
+/// The longest that a disk fails, and a moment.
+const LATE_MAX: Duration = Duration::from_secs(150);
 
 /// An attempt and its delivery, as they are on disk.
 struct Written {
@@ -34,6 +34,48 @@ struct Written {
     first: Option<UnixTime>,
     paused_before: Duration,
     ended_at: Option<UnixTime>,
+}
+
+impl Delivery {
+    /// Takes in whether a reactivation found that it had been tried.
+    fn was_set_back(&mut self, conn: &Connection, now: Moment) {
+        let sql = "SELECT due, step FROM deliveries WHERE id = ?1 AND state = 0";
+        let mut query = conn.prepare_cached(sql).unwrap();
+        let Some(row) = query
+            .query([self.id.0])
+            .unwrap()
+            .next()
+            .unwrap()
+            .map(|row| (unix(row, 0).unwrap(), row.get::<_, i64>(1).unwrap()))
+        else {
+            return;
+        };
+        if row == (self.created_at, 0) {
+            self.step = 0;
+            self.waits_until(row.0, now);
+        }
+    }
+}
+
+impl Written {
+    /// What is written of an attempt is what its receiver saw of it.
+    fn is_true(&self, started: Moment, landed: &Landed) {
+        let took = landed.at.tick.since(started.tick);
+        let same = (self.started_at, self.took) == (started.unix, took);
+        if !same || self.outcome != landed.outcome {
+            let found = (self.started_at, self.took, &self.outcome);
+            let id = self.delivery;
+            violated("true", format!("{id:?}: {found:?}, not {started:?} {landed:?}"));
+        }
+    }
+
+    /// Whatever changed while it was under way: none is given up before its time (I7).
+    fn is_in_time(&self, give_up_after: Duration, landed: &Landed) {
+        let early = |first: UnixTime| landed.at.unix < first.plus(give_up_after);
+        if self.state == DeliveryState::FailedPermanent && self.first.is_none_or(early) {
+            violated("schedule", format!("{:?} is given up before its time", self.delivery));
+        }
+    }
 }
 
 pub(super) fn unix(row: &Row<'_>, column: usize) -> Option<UnixTime> {
@@ -122,18 +164,13 @@ impl Books {
         let Flight { started, url, ended: Some(landed), loose } = flight else {
             violated("true", format!("an attempt at {id:?} was written before its end"))
         };
-        let took = landed.at.tick.since(started.tick);
-        let same = (written.started_at, written.took) == (started.unix, took);
-        if !same || written.outcome != landed.outcome {
-            let found = (written.started_at, written.took, &written.outcome);
-            violated("true", format!("{id:?}: {found:?}, not {started:?} {landed:?}"));
-        }
+        written.is_true(started, &landed);
         if written.number != delivery.attempts + 1 {
             violated("number", format!("{id:?}: attempt {}", written.number));
         }
         delivery.attempts = written.number;
         let hook = self.hooks.get_mut(&delivery.hook).unwrap();
-        hook.record.written(started.unix);
+        hook.record.written(id);
         if loose {
             (delivery.first, delivery.paused_before) = (written.first, written.paused_before);
         } else {
@@ -152,10 +189,17 @@ impl Books {
                 violated("schedule", format!("{id:?}: step {}, not {step}", written.step));
             }
         }
+        if delivery.kind != EventType::Ping && !self.clock_set {
+            written.is_in_time(self.settings.retry.give_up_after, &landed);
+        }
         delivery.state = Some(written.state);
         delivery.waits_until(written.due, now);
         (delivery.step, delivery.put_off) = (written.step, Default::default());
         delivery.ended_at = written.ended_at.unwrap_or_default();
+        if hook.reordering {
+            delivery.soonest = Tick(0);
+            hook.set_back.push(id);
+        }
         if hook.probe == Some(id) {
             match written.state {
                 DeliveryState::Delivered if hook.probes => {
@@ -195,6 +239,10 @@ impl Books {
             }
             if hook.reordering && !row.get::<_, bool>(3).unwrap() {
                 hook.reordering = false;
+                for id in std::mem::take(&mut hook.set_back) {
+                    let delivery = self.deliveries.get_mut(&id).unwrap();
+                    delivery.was_set_back(conn, now);
+                }
             }
             let probing = row.get::<_, Option<i64>>(4).unwrap().is_some();
             match (unix(row, 1), hook.paused_at) {
@@ -222,9 +270,12 @@ impl Books {
         self.note(now, || format!("{id:?} is paused at {}", at.rfc3339()));
         let hook = self.hooks.get_mut(&id).unwrap();
         (hook.paused_at, hook.probes, hook.probe) = (Some(at), false, None);
-        let right = hook.record.paused_at(&self.settings.health, at);
-        if !hook.record.vague && !self.clock_set && right.is_none_or(|right| at < right) {
-            violated("16 pause", format!("{id:?} is paused at {at:?}, and right is {right:?}"));
+        self.just_paused.push(id);
+        let record = &self.hooks[&id].record;
+        let mut right = self.decided_by().map(|by| record.paused_at(&by.health, at));
+        let wrong = right.all(|right| right.is_none_or(|right| at < right));
+        if !record.vague && !self.clock_set && wrong {
+            violated("16 pause", format!("{id:?} is paused at {at:?}, and may not be"));
         }
     }
 
@@ -235,6 +286,7 @@ impl Books {
         let mut pauses = Vec::new();
         for key in keys {
             let key = key.unwrap();
+            self.outbox.written(key.clone());
             if key.starts_with("paused:") {
                 pauses.push(key);
                 continue;
@@ -242,17 +294,24 @@ impl Books {
             self.tally.warnings += 1;
             let hook = self.hooks.values_mut().find(|hook| key.contains(&hook.public));
             let Some(hook) = hook else { continue };
+            if let Some(notes) = &mut self.notes {
+                notes.push_back(format!("{} {:?} is warned", now.unix.rfc3339(), hook.id));
+            }
             let record = &mut hook.record;
             let policy = &self.settings.health;
-            // A store that is slow, or fails, writes later what was decided in time.
-            let then = |nth: u64| UnixTime(now.unix.0 - nth * LATER.as_micros() as u64);
-            let right = (0..600).any(|nth| record.warns_wrongly(policy, then(nth)).is_none());
-            let why = record.warns_wrongly(policy, now.unix).filter(|_| !right);
+            // A store that is slow, or fails, writes later what was decided in time. So does a
+            // process that stood still, of what was due meanwhile.
+            let recent = |until: UnixTime| now.unix.since(until) < LATE_MAX;
+            let stood = self.stood.filter(|(_, until)| recent(*until));
+            let from = stood.map_or(now.unix, |(since, _)| since.min(now.unix));
+            let from = UnixTime(from.0 - LATE_MAX.as_micros() as u64);
+            let right = record.warns_rightly(policy, from, now.unix, stood.is_some());
+            let why = record.warns_wrongly(policy, now.unix).filter(|_| right.is_none());
             let why = why.filter(|_| !record.vague && !self.clock_set);
             if let Some(why) = why {
                 violated("15 warning", format!("{:?} is warned {why}", hook.id));
             }
-            record.warned = Some(now.unix);
+            record.warned = right.filter(|_| stood.is_some()).or(Some(now.unix));
         }
         pauses
     }

@@ -2,6 +2,7 @@
 //!
 //! Each has a timer of its own; how often they ring is a matter of the pace of a world.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_common::time::{Tick, UnixTime, micros};
@@ -9,21 +10,22 @@ use weir_common::time::{Tick, UnixTime, micros};
 use super::books::{Delivery, Hook, violated};
 use super::dice::Dice;
 use super::orders::Order;
+use super::plots::Act;
 use super::receivers::{MOODS, Mood};
 use super::world::{Disk, World};
 use crate::model::{DeliveryState, EventSet, EventType};
 use crate::store::NewEvent;
 
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3_600);
-const DAY: Duration = Duration::from_secs(86_400);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
+pub(super) const DAY: Duration = Duration::from_secs(86_400);
 
 /// With so much that waits, no more comes: a world is to end some day.
-const OPEN_MAX: usize = 100;
+const OPEN_MAX: [usize; 3] = [100, 250, 400];
 
 /// Two workspaces, of which webhooks share URLs.
-const WORKSPACES: [&str; 2] = ["ws_0", "ws_1"];
+pub(super) const WORKSPACES: [&str; 2] = ["ws_0", "ws_1"];
 
 /// How fast a world lives.
 #[derive(Clone, Copy, Debug)]
@@ -89,21 +91,43 @@ pub(super) struct Life {
     moods: Tick,
     owners: Tick,
     troubles: Tick,
+    plots: Tick,
+    /// What is going to happen, in order.
+    pub(super) plans: BTreeMap<(Tick, u64), Act>,
+    pub(super) planned: u64,
     /// When the next process starts, or the disk recovers.
-    recovers: Tick,
+    pub(super) recovers: Tick,
+    open_max: usize,
     made: u64,
 }
 
 impl Life {
-    pub(super) fn new(tempo: Tempo, now: Tick) -> Self {
+    pub(super) fn new(tempo: Tempo, now: Tick, dice: &mut Dice) -> Self {
         let far = now.plus(tempo.troubles[1]);
         let moods = now.plus(tempo.moods[0]);
-        Self { tempo, events: now, moods, owners: now, troubles: far, recovers: now, made: 0 }
+        Self {
+            tempo,
+            events: now,
+            moods,
+            owners: now,
+            troubles: far,
+            plots: now.plus(tempo.troubles[0]),
+            plans: BTreeMap::new(),
+            planned: 0,
+            recovers: now,
+            open_max: *dice.pick(&OPEN_MAX).unwrap(),
+            made: 0,
+        }
+    }
+
+    /// Whether the wall clock is set now and then.
+    pub(super) fn clocks(&self) -> bool {
+        self.tempo.clocks
     }
 
     pub(super) fn next(&self, world: &World) -> Tick {
-        let timers = [self.events, self.moods, self.owners, self.troubles];
-        let next = timers.into_iter().min().unwrap();
+        let timers = [self.events, self.moods, self.owners, self.troubles, self.plots];
+        let next = timers.into_iter().chain(self.next_act(world)).min().unwrap();
         if world.process.is_none() || world.disk != Disk::Well {
             next.min(self.recovers)
         } else {
@@ -141,15 +165,42 @@ impl Life {
         if self.events <= now {
             let burst = if world.dice.chance(80) { 3 } else { tempo.burst };
             for _ in 0..1 + world.dice.roll(burst) {
-                if world.books.open.len() < OPEN_MAX {
-                    self.events(world);
-                }
+                self.events(world);
             }
             self.events = again(world, tempo.events);
         }
         if self.troubles <= now {
             self.trouble(world);
             self.troubles = again(world, tempo.troubles);
+        }
+        if self.plots <= now {
+            self.plot(world);
+            self.plots = again(world, tempo.troubles);
+        }
+        self.act(world);
+    }
+
+    /// So many events, a few at a time.
+    pub(super) fn burst(&mut self, world: &mut World, ws: usize, count: u64) {
+        let mut left = count;
+        while left > 0 {
+            let some = (1 + world.dice.roll(20)).min(left);
+            let batch = self.batch(world, ws, some);
+            self.send(world, batch);
+            left -= some;
+        }
+    }
+
+    fn batch(&mut self, world: &mut World, ws: usize, count: u64) -> Vec<NewEvent> {
+        let kind = |world: &mut World| EventType::ALL[world.dice.roll(3) as usize];
+        (0..count).map(|_| kind(world)).map(|kind| self.event(WORKSPACES[ws], kind)).collect()
+    }
+
+    fn send(&mut self, world: &mut World, batch: Vec<NewEvent>) {
+        let coming = world.books.orders.values();
+        let coming = coming.filter(|order| matches!(order, Order::Accept(_))).count();
+        if world.books.open.len() + coming < self.open_max {
+            world.order(Order::Accept(batch));
         }
     }
 
@@ -163,12 +214,9 @@ impl Life {
 
     /// A batch of events, sometimes with some that were sent before.
     fn events(&mut self, world: &mut World) {
-        let ws = *world.dice.pick(&WORKSPACES).unwrap();
-        let mut batch = Vec::new();
-        for _ in 0..1 + world.dice.roll(3) {
-            let kind = EventType::ALL[world.dice.roll(3) as usize];
-            batch.push(self.event(ws, kind));
-        }
+        let (number, count) = (world.dice.roll(2) as usize, 1 + world.dice.roll(3));
+        let ws = WORKSPACES[number];
+        let mut batch = self.batch(world, number, count);
         if world.dice.chance(10) {
             let again = world.books.deliveries.values().next_back();
             let again = again.filter(|one| {
@@ -191,7 +239,7 @@ impl Life {
     /// An owner wishes for something.
     fn owner(&mut self, world: &mut World) {
         let alive: Vec<_> = world.books.hooks.values().filter(|hook| !hook.deleted).collect();
-        let busy = |hook: &Hook| world.books.orders.values().any(|(order, _)| names(order, hook));
+        let busy = |hook: &Hook| world.books.orders.values().any(|order| names(order, hook));
         let mut dice = world.dice.clone();
         let paused: Vec<_> = alive.iter().filter(|hook| hook.paused_at.is_some()).collect();
         let hook = match dice.pick(&paused) {
@@ -206,9 +254,9 @@ impl Life {
             (None, _) => Order::Create { ws: ws.into(), url, events, secret },
             (_, 0..=14) if alive.len() < 6 => Order::Create { ws: ws.into(), url, events, secret },
             (_, 15..=20) => Order::Sweep,
-            (_, 21..=26) => Order::Post,
+            (_, 21..=26) => Order::Post(Some(dice.next())),
             (_, 27..=31) => Order::RedeliverFailed { ws: ws.into() },
-            (Some(hook), _) if busy(hook) => Order::Post,
+            (Some(hook), _) if busy(hook) => Order::Post(Some(dice.next())),
             (Some(hook), 32..=46) => {
                 // One of a webhook that is gone must be refused.
                 let gone = dice.chance(20);
@@ -221,7 +269,7 @@ impl Life {
                 let ws = hook.ws.clone();
                 match dice.pick(&over) {
                     Some(one) => Order::Redeliver { ws, delivery: one.id },
-                    None => Order::Post,
+                    None => Order::Post(Some(dice.next())),
                 }
             }
             (Some(hook), roll) => {
@@ -270,12 +318,16 @@ impl Life {
         // Something is to be asked for when it happens.
         self.owner(world);
         match world.dice.roll(100) {
-            0..=54 => world.crash_in = Some(world.dice.roll(12) as u32),
-            roll @ 55..=74 => {
+            0..=44 => world.crash_in = Some(world.dice.roll(12) as u32),
+            45..=59 => {
+                let by = world.dice.span(SECOND, 2 * HOUR);
+                world.stands_in = Some((1 + world.dice.roll(12) as u32, by));
+            }
+            roll @ 60..=76 => {
                 let alive = world.books.hooks.values().filter(|hook| !hook.deleted);
                 let first = alive.min_by_key(|hook| hook.id.0 ^ roll as i64);
                 // What its owner has just let go must not be forgotten where it counts.
-                if let Some(hook) = first.filter(|_| roll < 65) {
+                if let Some(hook) = first.filter(|_| roll < 67) {
                     let order = Order::Delete { ws: hook.ws.clone(), hook: hook.id };
                     world.order(order);
                     world.order(Order::Sweep);
@@ -298,7 +350,7 @@ impl Life {
         for receiver in &mut world.receivers {
             (receiver.mood, receiver.poisons) = (Mood::Well, false);
         }
-        world.crash_in = None;
+        (world.crash_in, world.stands_in) = (None, None);
         let until = world.now().tick.plus(8 * DAY);
         while world.now().tick < until {
             if over() {
@@ -315,18 +367,20 @@ impl Life {
                 .map(|hook| Order::Reactivate { ws: hook.ws.clone(), hook: hook.id })
                 .collect();
             orders.into_iter().for_each(|order| world.order(order));
+            world.order(Order::Post(None));
             world.settle().await;
-            if world.books.open.is_empty() && world.process.is_some() {
+            if world.books.open.is_empty() && !world.mails_wait() {
                 return world.crash().await;
             }
             world.go_on(world.now().tick.plus(HOUR)).await;
         }
         let left: Vec<_> = world.books.open.iter().take(5).collect();
-        violated("8 ends", format!("{left:?} never come to an end"))
+        violated("8 ends", format!("{left:?} never come to an end, or mails"))
     }
 }
 
-fn names(order: &Order, hook: &Hook) -> bool {
+/// Whether an order is about this webhook.
+pub(super) fn names(order: &Order, hook: &Hook) -> bool {
     match order {
         Order::Move { hook: id, .. }
         | Order::Subscribe { hook: id, .. }

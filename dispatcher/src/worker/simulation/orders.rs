@@ -3,29 +3,62 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use weir_common::secret::Secret;
 use weir_common::time::{UnixTime, micros};
 
+use super::posts::{Letters, post};
 use crate::model::{Arrival, Delivery, DeliveryId, EventSet, Webhook, WebhookId};
 use crate::parts::Parts;
-use crate::store::{
-    Accepted, Created, Filter, NewEvent, NewWebhook, Posted, StoreError, WebhookChange,
-};
+use crate::store::{Accepted, Created, Filter, NewEvent, NewWebhook, StoreError, WebhookChange};
 
 #[derive(Clone, Debug)]
 pub(super) enum Order {
     Accept(Vec<NewEvent>),
-    Create { ws: Arc<str>, url: String, events: EventSet, secret: String },
-    Move { ws: Arc<str>, hook: WebhookId, url: String },
-    Subscribe { ws: Arc<str>, hook: WebhookId, events: EventSet },
-    Rotate { ws: Arc<str>, hook: WebhookId, secret: String },
-    Delete { ws: Arc<str>, hook: WebhookId },
-    Reactivate { ws: Arc<str>, hook: WebhookId },
-    Redeliver { ws: Arc<str>, delivery: DeliveryId },
-    RedeliverFailed { ws: Arc<str> },
-    Ping { ws: Arc<str>, hook: WebhookId, event: NewEvent },
+    Create {
+        ws: Arc<str>,
+        url: String,
+        events: EventSet,
+        secret: String,
+    },
+    Move {
+        ws: Arc<str>,
+        hook: WebhookId,
+        url: String,
+    },
+    Subscribe {
+        ws: Arc<str>,
+        hook: WebhookId,
+        events: EventSet,
+    },
+    Rotate {
+        ws: Arc<str>,
+        hook: WebhookId,
+        secret: String,
+    },
+    Delete {
+        ws: Arc<str>,
+        hook: WebhookId,
+    },
+    Reactivate {
+        ws: Arc<str>,
+        hook: WebhookId,
+    },
+    Redeliver {
+        ws: Arc<str>,
+        delivery: DeliveryId,
+    },
+    RedeliverFailed {
+        ws: Arc<str>,
+    },
+    Ping {
+        ws: Arc<str>,
+        hook: WebhookId,
+        event: NewEvent,
+    },
     Sweep,
-    Post,
+    /// By a server that has its whims, or none.
+    Post(Option<u64>),
 }
 
 pub(super) enum Reply {
@@ -38,26 +71,53 @@ pub(super) enum Reply {
     Done(Result<(), StoreError>),
 }
 
+/// What the worker is to hear of it.
+pub(super) enum Word {
+    Nothing,
+    Arrived(Vec<Arrival>),
+    Changed(WebhookId),
+}
+
+impl Word {
+    pub(super) fn tell(self, parts: &Parts) {
+        match self {
+            Self::Nothing => {}
+            Self::Arrived(arrivals) => parts.worker.arrived(arrivals),
+            Self::Changed(hook) => parts.worker.changed(hook),
+        }
+    }
+}
+
 /// For how long both secrets of a rotation sign.
 pub(super) const OVERLAP: Duration = Duration::from_secs(86_400);
 
-/// Does one of them, and tells the worker as the real callers do.
-pub(super) async fn perform(parts: &Parts, order: Order) -> Reply {
-    let now = parts.clock.now().unix;
+/// What orders are performed with.
+#[derive(Clone)]
+pub(super) struct Counter {
+    pub(super) parts: Arc<Parts>,
+    pub(super) letters: Letters,
+    pub(super) stopping: watch::Receiver<bool>,
+}
+
+/// Does one of them as the real callers do, and gives what they tell the worker: when they come
+/// to it is another matter.
+pub(super) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (Reply, Word) {
+    let Counter { parts, letters, stopping } = counter;
     let store = &parts.store;
     let change = WebhookChange::default();
     match order {
         Order::Accept(events) => {
             let accepted = store.accept(events, now).await;
-            if let Ok(Accepted::Stored { arrivals, .. }) = &accepted {
-                parts.worker.arrived(arrivals.clone());
-            }
-            Reply::Accepted(accepted)
+            let word = match &accepted {
+                Ok(Accepted::Stored { arrivals, .. }) => Word::Arrived(arrivals.clone()),
+                _ => Word::Nothing,
+            };
+            (Reply::Accepted(accepted), word)
         }
         Order::Create { ws, url, events, secret } => {
             let (url, secret) = (url.into(), Secret::new(secret));
             let new = NewWebhook { workspace: ws, url, events, secret, webhooks_max: 20 };
-            Reply::Created(store.create_webhook(new, now).await)
+            (Reply::Created(store.create_webhook(new, now).await), Word::Nothing)
         }
         Order::Move { ws, hook, url } => {
             changed(parts, &ws, hook, WebhookChange { url: Some(url.into()), ..change }).await
@@ -71,57 +131,48 @@ pub(super) async fn perform(parts: &Parts, order: Order) -> Reply {
         }
         Order::Delete { ws, hook } => {
             let deleted = store.delete_webhook(&ws, hook).await;
-            if let Ok(true) = deleted {
-                parts.worker.changed(hook);
-            }
-            Reply::Deleted(deleted)
+            let word = if let Ok(true) = deleted { Word::Changed(hook) } else { Word::Nothing };
+            (Reply::Deleted(deleted), word)
         }
         Order::Reactivate { ws, hook } => {
-            let reactivated = store.reactivate(&ws, hook, now).await;
-            parts.worker.changed(hook);
-            Reply::Changed(reactivated)
+            (Reply::Changed(store.reactivate(&ws, hook, now).await), Word::Changed(hook))
         }
         Order::Redeliver { ws, delivery } => {
             let redelivered = store.redeliver(&ws, delivery, now).await;
-            if let Ok(Some(delivery)) = &redelivered {
-                parts.worker.changed(delivery.webhook);
-            }
-            Reply::Redelivered(redelivered)
+            let word = match &redelivered {
+                Ok(Some(delivery)) => Word::Changed(delivery.webhook),
+                _ => Word::Nothing,
+            };
+            (Reply::Redelivered(redelivered), word)
         }
         Order::RedeliverFailed { ws } => {
             let made = store.create_job(&ws, Filter::default(), now).await;
             parts.jobs.notify_one();
-            Reply::Done(made.map(drop))
+            (Reply::Done(made.map(drop)), Word::Nothing)
         }
         Order::Ping { ws, hook, event } => {
             let sent = store.ping(&ws, hook, event, now).await;
-            if let Ok(Some(arrival)) = &sent {
-                parts.worker.arrived(vec![arrival.clone()]);
-            }
-            Reply::Pinged(sent)
+            let word = match &sent {
+                Ok(Some(arrival)) => Word::Arrived(vec![arrival.clone()]),
+                _ => Word::Nothing,
+            };
+            (Reply::Pinged(sent), word)
         }
-        Order::Sweep => Reply::Done(sweep(parts, now).await),
-        Order::Post => Reply::Done(post(parts, now).await),
+        Order::Sweep => (Reply::Done(sweep(parts, now).await), Word::Nothing),
+        Order::Post(luck) => {
+            (Reply::Done(post(parts, luck, letters, stopping).await), Word::Nothing)
+        }
     }
 }
 
-async fn changed(parts: &Parts, ws: &str, hook: WebhookId, change: WebhookChange) -> Reply {
+async fn changed(parts: &Parts, ws: &str, hook: WebhookId, change: WebhookChange) -> (Reply, Word) {
     let changed = parts.store.change_webhook(ws, hook, change).await;
-    parts.worker.changed(hook);
-    Reply::Changed(changed)
+    (Reply::Changed(changed), Word::Changed(hook))
 }
 
 async fn sweep(parts: &Parts, now: UnixTime) -> Result<(), StoreError> {
     let kept = parts.force.load().settings.retention.clone();
     let before = |kept: Duration| UnixTime(now.0.saturating_sub(micros(kept)));
     while parts.store.sweep(before(kept.delivered), before(kept.failed), 20).await? {}
-    Ok(())
-}
-
-/// Sends all mails that are due.
-async fn post(parts: &Parts, now: UnixTime) -> Result<(), StoreError> {
-    for mail in parts.store.take_mails(10, now).await? {
-        parts.store.posted(mail.id, Posted::Sent).await?;
-    }
     Ok(())
 }

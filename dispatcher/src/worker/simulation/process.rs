@@ -4,20 +4,22 @@
 //! gone.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use rusqlite::Connection;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use weir_common::directory::Directory;
 use weir_common::lines::LineLog;
 use weir_common::reader::Document;
-use weir_common::time::{Clock, Tick};
+use weir_common::time::{Clock, Tick, UnixTime};
 
-use super::super::{Drained, Handle, Turn, Worker};
-use super::orders::{Order, Reply, perform};
+use super::super::{Drained, Handle, Told, Turn, Worker};
+use super::dice::Dice;
+use super::orders::{Counter, Order, Reply, perform};
+use super::posts::Letters;
 use super::receivers::{Calls, network};
 use crate::auth::Tokens;
 use crate::deliver::Courier;
@@ -48,18 +50,34 @@ pub(super) struct Machine {
     folder: PathBuf,
     pub(super) clock: Clock,
     pub(super) calls: Calls,
+    pub(super) letters: Letters,
     pub(super) settings: Settings,
     courier: Arc<Courier>,
     rules: Arc<Rules>,
     metrics: Arc<Metrics>,
 }
 
+/// What the store answered to an order, and the time at which that was asked.
+pub(super) struct Answer {
+    pub(super) number: u64,
+    pub(super) asked: UnixTime,
+    pub(super) reply: Reply,
+}
+
 /// A process, and what it is doing.
 pub(super) struct Process {
     // Dropped in this order: whoever has the store goes first.
     worker: Option<Worker>,
-    orders: JoinSet<Option<(u64, Reply)>>,
+    orders: JoinSet<()>,
+    answers: Arc<Mutex<Vec<Answer>>>,
+    /// Orders that are on their way to the store, or from there to the worker.
+    lingering: Arc<AtomicUsize>,
+    /// What its tasks came back with, and the worker was not told yet.
+    late: Vec<Result<Told, JoinError>>,
+    /// Whether tasks end in any order, and are heard of in any other.
+    pub(super) jumbled: bool,
     pub(super) parts: Arc<Parts>,
+    letters: Letters,
     stop: watch::Sender<bool>,
     pub(super) store: Arc<SqliteStore>,
     by_hand: ByHand,
@@ -71,16 +89,23 @@ pub(super) struct Process {
 
 impl Machine {
     pub(super) fn new(folder: PathBuf, config: &str, clock: Clock) -> Self {
-        let document = Document::new("dispatcher.toml", config);
-        let settings = settings::read(&document).made;
-        let mistakes = document.mistakes();
-        assert!(mistakes.is_empty(), "{mistakes:?}");
+        let settings = read(config);
         let rules = Arc::new(Rules::system(settings.egress.clone()));
         let calls: Calls = Arc::new(Mutex::default());
-        let courier = Courier::new(&settings.egress, rules.clone(), clock.clone()).unwrap();
-        let courier = Arc::new(courier.over(network(calls.clone())));
+        let courier = courier(&settings, &rules, &clock, &calls);
         let metrics = Arc::new(Metrics::new());
-        Self { folder, clock, calls, settings, courier, rules, metrics }
+        let letters = Letters::default();
+        Self { folder, clock, calls, letters, settings, courier, rules, metrics }
+    }
+
+    /// Other settings, for the process that runs, if one does, and for those to come.
+    pub(super) fn set(&mut self, config: &str, process: Option<&Process>) {
+        self.settings = read(config);
+        self.courier = courier(&self.settings, &self.rules, &self.clock, &self.calls);
+        if let Some(process) = process {
+            process.parts.force.store(Arc::new(self.force()));
+            process.parts.worker.reloaded();
+        }
     }
 
     fn force(&self) -> Force {
@@ -127,13 +152,47 @@ impl Machine {
         worker.begin();
         let mut orders = JoinSet::new();
         let jobs = parts.clone();
-        orders.spawn(async move {
-            sweep::jobs(jobs).await;
-            None
-        });
-        let (worker, wake, over) = (Some(worker), None, None);
-        Process { worker, orders, parts, stop, store, by_hand, wake, over, log }
+        orders.spawn(sweep::jobs(jobs));
+        let worker = Some(worker);
+        Process {
+            worker,
+            orders,
+            answers: Arc::default(),
+            lingering: Arc::default(),
+            late: Vec::new(),
+            jumbled: false,
+            parts,
+            letters: self.letters.clone(),
+            stop,
+            store,
+            by_hand,
+            wake: None,
+            over: None,
+            log,
+        }
     }
+}
+
+fn read(config: &str) -> Settings {
+    let document = Document::new("dispatcher.toml", config);
+    let settings = settings::read(&document).made;
+    let mistakes = document.mistakes();
+    assert!(mistakes.is_empty(), "{mistakes:?}");
+    settings
+}
+
+fn courier(settings: &Settings, rules: &Arc<Rules>, clock: &Clock, calls: &Calls) -> Arc<Courier> {
+    let courier = Courier::new(&settings.egress, rules.clone(), clock.clone()).unwrap();
+    Arc::new(courier.over(network(calls.clone())))
+}
+
+/// Takes its time.
+async fn linger(steps: u64, lingering: &AtomicUsize) {
+    lingering.fetch_add(1, Ordering::Relaxed);
+    for _ in 0..steps {
+        tokio::task::yield_now().await;
+    }
+    lingering.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Lets tasks go on for as far as they get.
@@ -144,26 +203,43 @@ pub(super) async fn breathe() {
 }
 
 impl Process {
-    /// Has something asked of the store, as the API and ingest do.
-    pub(super) fn order(&mut self, number: u64, order: Order) {
-        let parts = self.parts.clone();
-        self.orders.spawn(async move { Some((number, perform(&parts, order).await)) });
+    /// Has something asked of the store, as the API and ingest do. On its way there, and from
+    /// there to the worker, it takes so many steps of its own.
+    pub(super) fn order(&mut self, number: u64, order: Order, [there, back]: [u64; 2]) {
+        let (parts, letters) = (self.parts.clone(), self.letters.clone());
+        let counter = Counter { parts, letters, stopping: self.stop.subscribe() };
+        let (answers, lingering) = (self.answers.clone(), self.lingering.clone());
+        self.orders.spawn(async move {
+            linger(there, &lingering).await;
+            let asked = counter.parts.clock.now().unix;
+            let (reply, word) = perform(&counter, order, asked).await;
+            answers.lock().unwrap().push(Answer { number, asked, reply });
+            linger(back, &lingering).await;
+            word.tell(&counter.parts);
+        });
     }
 
     /// What has come of the orders since.
-    pub(super) fn replies(&mut self) -> Vec<(u64, Reply)> {
-        let mut replies = Vec::new();
-        while let Some(reply) = self.orders.try_join_next() {
-            replies.extend(reply.unwrap());
+    pub(super) fn replies(&mut self) -> Vec<Answer> {
+        while let Some(ended) = self.orders.try_join_next() {
+            if let Err(error) = ended {
+                std::panic::resume_unwind(error.into_panic());
+            }
         }
-        replies
+        std::mem::take(&mut *self.answers.lock().unwrap())
     }
 
     /// One turn of the worker's loop; says whether anything was done.
-    pub(super) fn turn(&mut self) -> bool {
+    pub(super) fn turn(&mut self, dice: &mut Dice) -> bool {
         let Some(worker) = &mut self.worker else { return false };
         let (heard, tasks) = (worker.inbox.len(), worker.tasks.len());
-        worker.catch_up();
+        let lingering = self.lingering.load(Ordering::Relaxed) > 0;
+        let late = !self.late.is_empty();
+        if self.jumbled {
+            jumble(worker, &mut self.late, dice);
+        } else {
+            worker.catch_up();
+        }
         let left = worker.tasks.len();
         match worker.turn() {
             Turn::Wait(wake) => self.wake = wake,
@@ -173,7 +249,7 @@ impl Process {
                 return true;
             }
         }
-        heard > 0 || left < tasks || worker.tasks.len() > left
+        lingering || late || heard > 0 || left < tasks || worker.tasks.len() > left
     }
 
     /// Lets the store do what it was asked, in one commit.
@@ -232,5 +308,26 @@ impl Process {
         // What was aborted lets go when it is next looked at.
         breathe().await;
         breathe().await;
+    }
+}
+
+/// Tells a worker what has come, in any order, and some of it later: its tasks end on many
+/// threads, and which of them is first is nobody's to say.
+fn jumble(worker: &mut Worker, late: &mut Vec<Result<Told, JoinError>>, dice: &mut Dice) {
+    while let Some(told) = worker.tasks.try_join_next() {
+        late.push(told);
+    }
+    let mut news = worker.inbox.len();
+    let mut tasks = std::mem::take(late);
+    while news > 0 || !tasks.is_empty() {
+        if dice.roll((news + tasks.len()) as u64) < news as u64 {
+            news -= 1;
+            // Who tells it is a way on which nothing overtakes.
+            let told = worker.inbox.try_recv();
+            told.into_iter().for_each(|news| worker.hear(news));
+            continue;
+        }
+        let told = tasks.swap_remove(dice.roll(tasks.len() as u64) as usize);
+        if dice.chance(20) { late.push(told) } else { worker.take(told) }
     }
 }

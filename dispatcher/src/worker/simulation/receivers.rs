@@ -42,6 +42,8 @@ pub(super) enum Mood {
     Well,
     /// Answers shortly before, at, or after the deadline.
     Late,
+    /// Answers well, long after the deadline.
+    Tardy,
     Slow,
     Refusing,
     Silent,
@@ -55,12 +57,13 @@ pub(super) enum Mood {
     Scarce,
 }
 
-pub(super) const MOODS: [Mood; 14] = [
+pub(super) const MOODS: [Mood; 15] = [
     Mood::Well,
     Mood::Well,
     Mood::Well,
     Mood::Well,
     Mood::Late,
+    Mood::Tardy,
     Mood::Slow,
     Mood::Refusing,
     Mood::Refusing,
@@ -103,7 +106,7 @@ impl Reaction {
 
 impl Receiver {
     /// What it does with an attempt at this event.
-    pub(super) fn react(&self, event: &str, dice: &mut Dice) -> Reaction {
+    pub(super) fn react(&self, event: &str, deadline: Duration, dice: &mut Dice) -> Reaction {
         let ms = Duration::from_millis;
         let poisoned = self.poisons && event.ends_with('7');
         let mood = match self.mood {
@@ -119,7 +122,8 @@ impl Receiver {
             Mood::Well | Mood::Flapping | Mood::Scarce => {
                 (ms(dice.roll(300)), status(200 + dice.roll(7) as u16))
             }
-            Mood::Late => (ms(9_998 + dice.roll(5)), status(200)),
+            Mood::Late => (deadline.saturating_sub(ms(2)) + ms(dice.roll(5)), status(200)),
+            Mood::Tardy => (deadline + deadline / 100 * dice.roll(300) as u32, status(200)),
             Mood::Slow => (ms(2_000 + dice.roll(7_000)), status(if poisoned { 500 } else { 200 })),
             Mood::Refusing => (ms(dice.roll(3)), Outcome::Failed(Failure::Refused)),
             Mood::Silent => (Duration::MAX, Outcome::Failed(Failure::Timeout)),

@@ -1,16 +1,19 @@
 //! A webhook's record of attempts, and what must follow from it: everything is remembered, and
-//! counted anew each time.
+//! counted from what is remembered.
+//!
+//! Where the wall clock was set nothing is asked of it: entries stand in the order of time.
 
 use std::time::Duration;
 
 use weir_common::time::{UnixTime, micros};
 
 use crate::health::{Policy, Sign};
+use crate::model::DeliveryId;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     at: UnixTime,
-    started: UnixTime,
+    delivery: DeliveryId,
     sign: Sign,
     written: bool,
 }
@@ -18,6 +21,12 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Record {
     entries: Vec<Entry>,
+    /// Where the failures since the last 2xx begin.
+    down_from: usize,
+    /// When the window was found calm, and how many entries there were then.
+    calms: Vec<(UnixTime, usize)>,
+    /// So many entries were gone through for that.
+    checked: usize,
     /// Not all of it is known here.
     pub(super) vague: bool,
     pub(super) warned: Option<UnixTime>,
@@ -26,72 +35,139 @@ pub(super) struct Record {
 /// So many entries are enough for a day of retries, and for a window of traffic.
 const ENTRIES_MAX: usize = 4_000;
 
+/// Steps in which a stretch of time is looked through, in microseconds.
+const STEP: usize = 250_000;
+
+/// Buckets that a window has beside the one of now.
+const BUCKETS: u64 = 30;
+
 impl Record {
-    pub(super) fn add(&mut self, sign: Sign, started: UnixTime, at: UnixTime) {
+    pub(super) fn add(&mut self, sign: Sign, delivery: DeliveryId, at: UnixTime) {
         if self.entries.len() > ENTRIES_MAX {
             // What came before the last 2xx and the window has no say any more.
             let well = self.entries.iter().rposition(|one| one.sign != Sign::Ill).unwrap_or(0);
             self.entries.drain(..well.min(ENTRIES_MAX / 2));
+            self.changed_from(0);
         }
-        self.entries.push(Entry { at, started, sign, written: false });
+        self.entries.push(Entry { at, delivery, sign, written: false });
+        if sign != Sign::Ill {
+            self.down_from = self.entries.len();
+        }
     }
 
-    pub(super) fn written(&mut self, started: UnixTime) {
-        let found = self.entries.iter_mut().find(|one| !one.written && one.started == started);
-        if let Some(entry) = found {
-            entry.written = true;
+    /// An attempt is on disk. Of those that ended in one instant, the one that was heard of first
+    /// is written first.
+    pub(super) fn written(&mut self, delivery: DeliveryId) {
+        let found = self.entries.iter().rposition(|one| !one.written && one.delivery == delivery);
+        let Some(place) = found else { return };
+        let entry = Entry { written: true, ..self.entries[place] };
+        let same = self.entries[..place].iter().rev().take_while(|one| one.at == entry.at);
+        let first = same.clone().position(|one| one.written).unwrap_or(same.count());
+        let first = place - first;
+        self.entries.remove(place);
+        self.entries.insert(first, entry);
+        if first < place {
+            self.changed_from(first);
         }
     }
 
     pub(super) fn forget_unwritten(&mut self) {
         self.entries.retain(|one| one.written);
+        self.changed_from(0);
+    }
+
+    /// Entries from here on are others than they were.
+    fn changed_from(&mut self, place: usize) {
+        let well = self.entries.iter().rposition(|one| one.sign != Sign::Ill);
+        self.down_from = well.map_or(0, |at| at + 1);
+        self.checked = self.checked.min(place);
+        self.calms.retain(|(_, count)| *count < place);
     }
 
     fn down(&self) -> &[Entry] {
-        let well = self.entries.iter().rposition(|one| one.sign != Sign::Ill);
-        &self.entries[well.map_or(0, |at| at + 1)..]
+        &self.entries[self.down_from..]
     }
 
     /// When deliveries had to pause, as it was known then.
     pub(super) fn paused_at(&self, policy: &Policy, then: UnixTime) -> Option<UnixTime> {
         let known = self.entries.iter().filter(|one| one.at <= then).copied();
-        Self { entries: known.collect(), ..Self::default() }.pauses_at(policy)
+        let mut known = Self { entries: known.collect(), ..Self::default() };
+        known.changed_from(0);
+        known.pauses_at(policy)
     }
 
     /// When deliveries must pause, if nothing else happens.
     pub(super) fn pauses_at(&self, policy: &Policy) -> Option<UnixTime> {
         let down = self.down();
-        let first = down.first()?.at;
-        let mut enough = down.iter().skip(2);
-        let enough = enough.find(|one| one.at.since(first) >= policy.pause_after / 2)?.at;
-        Some(first.plus(policy.pause_after).max(enough))
+        let (first, rest) = (down.first()?.at, down.get(2..)?);
+        let enough = rest.partition_point(|one| one.at.since(first) < policy.pause_after / 2);
+        Some(first.plus(policy.pause_after).max(rest.get(enough)?.at))
     }
 
-    fn counted(&self, from: u64, to: UnixTime, width: u64) -> (u64, u64) {
-        let within = self.entries.iter().filter(|one| one.at.0 / width >= from && one.at <= to);
-        let of = |sign: Sign| within.clone().filter(|one| one.sign == sign).count() as u64;
-        (of(Sign::Well), of(Sign::Ill))
+    /// Of the first `count` entries, how many went well and how many ill since a bucket began.
+    fn counted(&self, count: usize, since: u64, width: u64) -> (u64, u64) {
+        let within = self.entries[..count].iter().rev();
+        let mut counted = (0, 0);
+        for one in within.take_while(|one| one.at.0 / width >= since) {
+            counted.0 += u64::from(one.sign == Sign::Well);
+            counted.1 += u64::from(one.sign == Sign::Ill);
+        }
+        counted
     }
 
-    fn calm(&self, policy: &Policy, at: UnixTime) -> bool {
-        let width = micros(policy.warn_for) / 30;
-        let (well, ill) = self.counted((at.0 / width).saturating_sub(30), at, width);
+    /// So many entries there were by then.
+    fn known(&self, then: UnixTime) -> usize {
+        self.entries.partition_point(|one| one.at <= then)
+    }
+
+    fn calm(&self, policy: &Policy, count: usize, at: UnixTime) -> bool {
+        let width = micros(policy.warn_for) / BUCKETS;
+        let since = (at.0 / width).saturating_sub(BUCKETS);
+        let (well, ill) = self.counted(count, since, width);
         ill == 0 || ill as f64 <= (well + ill) as f64 * policy.warn_share / 2.0
     }
 
+    /// When, of the first `count` entries alone, the window becomes calm as it moves on.
+    fn calms_between(&self, policy: &Policy, count: usize, to: UnixTime) -> Vec<UnixTime> {
+        let width = micros(policy.warn_for) / BUCKETS;
+        let Some(last) = count.checked_sub(1).map(|place| self.entries[place].at) else {
+            return Vec::new();
+        };
+        let last_bucket = last.0 / width;
+        let drops = last_bucket.saturating_sub(BUCKETS)..=last_bucket;
+        let drops = drops.map(|bucket| UnixTime((bucket + BUCKETS + 1) * width));
+        drops
+            .filter(|at| *at > last && *at <= to)
+            .filter(|at| self.calm(policy, count, *at))
+            .collect()
+    }
+
+    /// Goes through the entries that are new: after each of them, and between them.
+    fn check(&mut self, policy: &Policy) {
+        for place in self.checked..self.entries.len() {
+            let at = self.entries[place].at;
+            let between = self.calms_between(policy, place, at);
+            self.calms.extend(between.into_iter().map(|at| (at, place)));
+            if self.calm(policy, place + 1, at) {
+                self.calms.push((at, place + 1));
+            }
+        }
+        self.checked = self.entries.len();
+    }
+
     /// Whether the window was calm at any moment of a stretch.
-    fn was_calm(&self, policy: &Policy, from: UnixTime, to: UnixTime) -> bool {
-        let width = micros(policy.warn_for) / 30;
-        let drops = |at: UnixTime| UnixTime((at.0 / width + 31) * width);
-        let times = self.entries.iter().flat_map(|one| [one.at, drops(one.at)]);
-        let mut times = times.filter(|at| *at > from && *at <= to);
-        times.any(|at| self.calm(policy, at))
+    fn was_calm(&mut self, policy: &Policy, from: UnixTime, to: UnixTime) -> bool {
+        self.check(policy);
+        let within = |at: UnixTime| at > from && at <= to;
+        self.calms.iter().rev().any(|(at, _)| within(*at))
+            || self.calms_between(policy, self.known(to), to).into_iter().any(within)
     }
 
     /// Why a warning now would be wrong.
-    pub(super) fn warns_wrongly(&self, policy: &Policy, now: UnixTime) -> Option<&'static str> {
-        let width = micros(policy.warn_for) / 30;
-        let (well, ill) = self.counted((now.0 / width).saturating_sub(30), now, width);
+    pub(super) fn warns_wrongly(&mut self, policy: &Policy, now: UnixTime) -> Option<&'static str> {
+        let width = micros(policy.warn_for) / BUCKETS;
+        let since = (now.0 / width).saturating_sub(BUCKETS);
+        let (well, ill) = self.counted(self.known(now), since, width);
         if ill < 3 {
             return Some("of fewer than three failures");
         }
@@ -108,21 +184,42 @@ impl Record {
         None
     }
 
+    /// When, of a stretch of time, a warning would have been right: the first time or the last.
+    pub(super) fn warns_rightly(
+        &mut self,
+        policy: &Policy,
+        from: UnixTime,
+        to: UnixTime,
+        first: bool,
+    ) -> Option<UnixTime> {
+        let exact = self.entries.iter().map(|one| one.at.plus(policy.warn_for));
+        let exact = exact.filter(|at| *at > from && *at <= to);
+        let grid = (from.0..=to.0).rev().step_by(STEP).map(UnixTime);
+        let mut times: Vec<UnixTime> = exact.chain(grid).collect();
+        times.sort_unstable_by_key(|at| if first { at.0 } else { u64::MAX - at.0 });
+        times.dedup();
+        times.into_iter().find(|at| self.warns_wrongly(policy, *at).is_none())
+    }
+
     /// Whether a warning must have been given: nothing but failures for longer than it takes.
-    pub(super) fn must_have_warned(&self, policy: &Policy, now: UnixTime) -> bool {
-        let width = micros(policy.warn_for) / 30;
+    pub(super) fn must_have_warned(&mut self, policy: &Policy, now: UnixTime) -> bool {
+        let width = micros(policy.warn_for) / BUCKETS;
         let slack = Duration::from_secs(1);
         let before = |by: Duration| UnixTime(now.0.saturating_sub(micros(by)));
         let down = self.down();
         let Some(first) = down.first().map(|first| first.at) else { return false };
-        let long_ago = first <= before(policy.warn_for + slack);
-        let since = (now.0 / width).saturating_sub(29);
-        let within = down.iter().filter(|one| one.at.0 / width >= since);
-        let all_ill = self.counted((now.0 / width).saturating_sub(31), now, width).0 == 0;
-        let three = within.clone().count() >= 3;
+        let since = (now.0 / width).saturating_sub(BUCKETS - 1);
+        let within = &down[down.partition_point(|one| one.at.0 / width < since)..];
         // It had three already, and for long enough, a moment ago.
-        let steady = within.take(3).all(|one| one.at <= before(slack));
+        let three = within.get(..3).is_some_and(|three| {
+            first <= before(policy.warn_for + slack)
+                && three.iter().all(|one| one.at <= before(slack))
+        });
+        let lately = (now.0 / width).saturating_sub(BUCKETS + 1);
+        if !three || self.counted(self.entries.len(), lately, width).0 > 0 {
+            return false;
+        }
         let told = self.warned.is_some_and(|warned| !self.was_calm(policy, warned, now));
-        long_ago && all_ill && three && steady && !told && !self.was_calm(policy, first, now)
+        !told && !self.was_calm(policy, first, now)
     }
 }

@@ -9,13 +9,15 @@ use weir_common::time::{Moment, Tick, UnixTime};
 use super::books::{Books, Delivery, Hook, News, violated};
 use super::ledger::unix;
 use super::orders::{OVERLAP, Order, Reply};
+use super::process::Answer;
 use crate::model::{Arrival, DeliveryId, DeliveryState, EventSet, Webhook, WebhookId};
 use crate::store::{Accepted, Created, NewEvent, Store, StoreError};
 
 impl Books {
     /// Takes in an answer. What it promises holds from here on.
-    pub(super) fn answered(&mut self, number: u64, reply: Reply, store: &dyn Store, now: Moment) {
-        let Some((order, asked)) = self.orders.remove(&number) else { return };
+    pub(super) fn answered(&mut self, answer: Answer, store: &dyn Store, now: Moment) {
+        let Answer { number, asked, reply } = answer;
+        let Some(order) = self.orders.remove(&number) else { return };
         self.note(now, || format!("answered {number}: {}", short(&order)));
         match (order, reply) {
             (Order::Accept(events), Reply::Accepted(Ok(Accepted::Stored { new, arrivals }))) => {
@@ -34,7 +36,7 @@ impl Books {
                 self.hooks.get_mut(&hook).unwrap().events = events;
             }
             (Order::Rotate { hook, secret, .. }, Reply::Changed(Ok(Some(_)))) => {
-                self.rotated(hook, secret, asked.unix.plus(OVERLAP));
+                self.rotated(hook, secret, asked.plus(OVERLAP));
             }
             (Order::Delete { hook, .. }, Reply::Deleted(Ok(true))) => self.deleted(hook),
             (Order::Reactivate { hook, .. }, Reply::Changed(Ok(Some(found)))) => {
@@ -44,14 +46,14 @@ impl Books {
                 if self.hooks[&self.deliveries[&delivery].hook].deleted {
                     violated("deleted", format!("{delivery:?} begins anew, for nobody"));
                 }
-                self.begins_anew(delivery, now, asked.unix);
+                self.begins_anew(delivery, now, asked);
                 self.changed(delivery);
             }
             (Order::Ping { event, hook, .. }, Reply::Pinged(Ok(Some(arrival)))) => {
                 if arrival.webhook != hook {
                     violated("8", "a ping for another webhook");
                 }
-                self.arrives(&event, hook, arrival.ready.id, asked.unix, now);
+                self.arrives(&event, hook, arrival.ready.id, asked, now);
             }
             (Order::RedeliverFailed { .. }, Reply::Done(Ok(()))) => self.job = true,
             (_, Reply::Done(Ok(()))) => {}
@@ -133,6 +135,7 @@ impl Books {
             kind: event.kind,
             body: event.body.clone(),
             created_at,
+            came: now.tick,
             state: Some(DeliveryState::Waiting),
             ended_at: UnixTime(0),
             due: created_at,
@@ -173,6 +176,7 @@ impl Books {
             paused_at: None,
             paused_total: Duration::ZERO,
             reordering: false,
+            set_back: Vec::new(),
             probes: false,
             probe: None,
             drained_to: None,
@@ -211,10 +215,10 @@ impl Books {
         self.hooks.get_mut(&hook).unwrap().news.get_or_insert_default();
     }
 
-    fn maybe_reactivated(&mut self, id: WebhookId, found: &Webhook, asked: Moment, now: Moment) {
+    fn maybe_reactivated(&mut self, id: WebhookId, found: &Webhook, asked: UnixTime, now: Moment) {
         let hook = &self.hooks[&id];
         let Some(paused_at) = hook.paused_at else { return };
-        let paused = asked.unix.since(paused_at).max(Duration::from_micros(1));
+        let paused = asked.since(paused_at).max(Duration::from_micros(1));
         let total = hook.paused_total + paused;
         if found.paused_at.is_some() || found.paused_total != total {
             violated("12 pause", format!("{id:?}: {:?}, not {total:?}", found.paused_total));
@@ -225,7 +229,7 @@ impl Books {
 
     /// After a crash: what nobody was answered was done whole, or not at all.
     pub(super) fn reconcile(&mut self, conn: &Connection, store: &dyn Store, now: Moment) {
-        for (_, (order, _)) in std::mem::take(&mut self.orders) {
+        for (_, order) in std::mem::take(&mut self.orders) {
             match order {
                 Order::Accept(events) => self.reconcile_events(&events, conn, now),
                 Order::Ping { event, .. } => self.reconcile_events(&[event], conn, now),
@@ -247,7 +251,8 @@ impl Books {
                     }
                 }
                 Order::RedeliverFailed { .. } => self.job = true,
-                Order::Sweep | Order::Post => {}
+                Order::Sweep => {}
+                Order::Post(_) => self.outbox.doubt = true,
                 Order::Move { hook, .. }
                 | Order::Subscribe { hook, .. }
                 | Order::Rotate { hook, .. }

@@ -3,12 +3,9 @@
 //! Time goes from one moment at which something happens to the next. At each, everything is let
 //! come to rest, step by step, and a crash may come between any two steps.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
 
 use super::books::{Books, Tally, violated};
@@ -16,25 +13,18 @@ use super::dice::Dice;
 use super::ledger::Read;
 use super::orders::Order;
 use super::process::{Machine, Process, breathe};
-use super::receivers::{Mood, Reaction, Receiver};
-use crate::deliver::Answered;
-use crate::model::DeliveryId;
-use crate::outcome::{Failure, Outcome};
+use super::receivers::{Mood, Receiver};
+use super::wire::Wire;
 use crate::store::Store;
 
 /// In the middle of a minute, and a whole millisecond: tokio's timers know no less.
 pub(super) const START: UnixTime = UnixTime(1_790_000_017_345_000);
 
+/// Parts of secrets, of bodies and of paths: what nobody is ever told.
+pub(super) const SECRETS: [&str; 3] = ["whsec_", "canary", "/in/"];
+
 /// More steps than this within one moment, and it never comes to rest.
 const STEPS_MAX: u32 = 50_000;
-
-/// What a crash found under way goes on at its receiver: who is to hear of it.
-struct Pending {
-    process: u64,
-    delivery: DeliveryId,
-    reaction: Reaction,
-    answer: Option<oneshot::Sender<Answered>>,
-}
 
 /// What keeps the disk from taking anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,19 +46,24 @@ pub(super) struct World {
     pub(super) stopping: bool,
     /// After so many steps the process is killed.
     pub(super) crash_in: Option<u32>,
-    processes: u64,
-    ends: BinaryHeap<Reverse<(Tick, u64)>>,
-    pending: std::collections::BTreeMap<u64, Pending>,
+    /// After so many steps, but no fewer than one, the process stands still for so long.
+    pub(super) stands_in: Option<(u32, Duration)>,
+    pub(super) processes: u64,
+    pub(super) wire: Wire,
     numbers: u64,
     /// Whether the store takes its time now and then, and until when it does.
     is_slow: bool,
     slow_until: Tick,
+    /// Until then each commit takes its time.
+    pub(super) sluggish_until: Tick,
+    /// Whether tasks are heard of in any order.
+    jumbled: bool,
 }
 
 impl World {
     pub(super) fn new(folder: PathBuf, config: &str, urls: Vec<String>, dice: Dice) -> Self {
         let mut dice = dice;
-        let is_slow = dice.chance(50);
+        let (is_slow, jumbled) = (dice.chance(50), dice.chance(50));
         let machine = Machine::new(folder, config, Clock::manual(START));
         let trace = std::env::var_os("WEIR_SEED").is_some();
         let books = Books::new(urls.clone(), machine.settings.clone(), trace);
@@ -82,17 +77,24 @@ impl World {
             disk: Disk::Well,
             stopping: false,
             crash_in: None,
+            stands_in: None,
             processes: 0,
-            ends: BinaryHeap::new(),
-            pending: std::collections::BTreeMap::new(),
+            wire: Wire::default(),
             numbers: 0,
             is_slow,
             slow_until: Tick(0),
+            sluggish_until: Tick(0),
+            jumbled,
         }
     }
 
     pub(super) fn now(&self) -> Moment {
         self.machine.clock.now()
+    }
+
+    /// Whether mails wait to be sent, as far as anybody can say now.
+    pub(super) fn mails_wait(&self) -> bool {
+        self.process.as_ref().is_none_or(|process| self.books.mails_wait(process.conn()))
     }
 
     pub(super) fn tally(&self) -> Tally {
@@ -102,7 +104,8 @@ impl World {
     /// Starts a process over what the last one left.
     pub(super) async fn start(&mut self) {
         self.processes += 1;
-        let process = self.machine.start().await;
+        let mut process = self.machine.start().await;
+        process.jumbled = self.jumbled;
         let now = self.now();
         self.books.note(now, || "starts".to_owned());
         let store = process.store.clone();
@@ -111,11 +114,15 @@ impl World {
         self.books.settle_news();
         self.books.observe(process.conn(), Read::so_far(process.conn()), now);
         self.books.audit(process.conn(), now);
+        self.books.audit_mails(process.conn());
         self.books.read_anew(now);
         let window = self.books.settings.egress.window;
+        let places = self.books.settings.egress.in_flight_per_lane();
         let doubts = &mut self.books.doubts;
-        doubts.extend((!store.ended_in_order()).then_some(now.tick));
-        doubts.retain(|at| now.tick.since(*at) < window);
+        doubts.extend((!store.ended_in_order()).then_some((now.tick, places)));
+        doubts.retain(|(at, _)| now.tick.since(*at) < window);
+        // Each is reckoned with by what the process that begins now goes by.
+        doubts.iter_mut().for_each(|(_, count)| *count = places);
         if self.books.clock_set {
             self.books.slow_until = now.tick.plus(window);
         }
@@ -146,13 +153,18 @@ impl World {
 
     pub(super) fn order(&mut self, order: Order) {
         let Some(process) = &mut self.process else { return };
-        if self.stopping {
+        let creates = |order: &Order| matches!(order, Order::Create { .. });
+        // Of two that nobody was answered it would not be known which is which.
+        let two = creates(&order) && self.books.orders.values().any(creates);
+        if self.stopping || two {
             return;
         }
         self.numbers += 1;
-        process.order(self.numbers, order.clone());
-        let now = self.now();
-        self.books.orders.insert(self.numbers, (order, now));
+        let dice = &mut self.dice;
+        let mut steps = || if dice.chance(60) { 0 } else { dice.roll(40) };
+        let ways = [steps(), steps()];
+        process.order(self.numbers, order.clone(), ways);
+        self.books.orders.insert(self.numbers, order);
     }
 
     /// The disk fails, or recovers.
@@ -164,6 +176,13 @@ impl World {
         let most = if disk == Disk::Full { pages } else { 1 << 30 };
         conn.pragma_update_and_check(None, "max_page_count", most, |_| Ok(())).unwrap();
         self.disk = disk;
+        self.books.outbox.doubt = true;
+    }
+
+    /// Other settings come into force.
+    pub(super) fn reload(&mut self, config: &str) {
+        self.machine.set(config, self.process.as_ref());
+        self.books.reloaded(self.machine.settings.clone(), self.now());
     }
 
     pub(super) fn set_clock(&mut self, unix: UnixTime) {
@@ -171,12 +190,17 @@ impl World {
         self.books.clock_was_set(self.now());
     }
 
+    /// The store takes its time from now on.
+    pub(super) fn slow(&mut self, by: Duration) {
+        self.slow_until = self.slow_until.max(self.now().tick.plus(by));
+    }
+
     /// Lets everything come to rest, or the process be killed on the way.
     pub(super) async fn settle(&mut self) {
         self.end_attempts();
         if self.is_slow && self.now().tick >= self.slow_until && self.dice.chance(5) {
             let by = self.dice.span(Duration::from_millis(1), Duration::from_secs(2));
-            self.slow_until = self.now().tick.plus(by);
+            self.slow(by);
         }
         let mut quiet = 0;
         for _ in 0..STEPS_MAX {
@@ -186,12 +210,16 @@ impl World {
             if self.crashes_now() {
                 return self.crash().await;
             }
+            if let Some(by) = self.stands_now() {
+                self.stand_still(by).await;
+                quiet = 0;
+            }
             quiet = if self.step().await { 0 } else { quiet + 1 };
             if self.process.as_ref().is_some_and(|process| process.over.is_some()) {
                 return self.end_in_order().await;
             }
             if quiet == 2 {
-                return self.rest();
+                return self.rest().await;
             }
         }
         violated("rest", "it never comes to rest")
@@ -208,6 +236,24 @@ impl World {
         }
     }
 
+    fn stands_now(&mut self) -> Option<Duration> {
+        let (steps, by) = self.stands_in.take()?;
+        if steps == 0 {
+            return Some(by);
+        }
+        self.stands_in = Some((steps - 1, by));
+        None
+    }
+
+    /// The process is stopped, and goes on: time passes, and it knows nothing of it.
+    async fn stand_still(&mut self, by: Duration) {
+        let now = self.now();
+        self.books.note(now, || format!("stands still for {by:?}"));
+        self.books.tally.stalls += 1;
+        self.pass(by).await;
+        self.books.stood = Some((now.unix, self.now().unix));
+    }
+
     /// One step: tasks go on, the worker takes a turn, or the store commits. Says whether
     /// anything was done.
     async fn step(&mut self) -> bool {
@@ -216,11 +262,12 @@ impl World {
         let now = self.now();
         let mut busy = self.take_calls(now);
         let process = self.process.as_mut().unwrap();
-        for (number, reply) in process.replies() {
+        self.books.handed(&self.machine.letters);
+        for answer in process.replies() {
             busy = true;
-            self.books.answered(number, reply, &*process.store, now);
+            self.books.answered(answer, &*process.store, now);
         }
-        busy |= process.turn();
+        busy |= process.turn(&mut self.dice);
         breathe().await;
         busy |= self.take_calls(now);
         let process = self.process.as_mut().unwrap();
@@ -231,6 +278,10 @@ impl World {
         if now.tick >= self.slow_until && process.write() {
             busy = true;
             self.books.tally.commits += 1;
+            if now.tick < self.sluggish_until {
+                let by = self.dice.span(Duration::from_millis(20), Duration::from_secs(1));
+                self.slow_until = now.tick.plus(by);
+            }
             if self.crash_in == Some(1) {
                 // Written, and nobody hears of it.
                 self.crash_in = Some(0);
@@ -241,70 +292,16 @@ impl World {
             }
             breathe().await;
             let process = self.process.as_mut().unwrap();
-            for (number, reply) in process.replies() {
-                self.books.answered(number, reply, &*process.store, now);
+            for answer in process.replies() {
+                self.books.answered(answer, &*process.store, now);
             }
             self.books.observe(process.conn(), before, now);
         }
         busy
     }
 
-    /// Takes what has reached the network, and plans what comes of it.
-    fn take_calls(&mut self, now: Moment) -> bool {
-        let calls = std::mem::take(&mut *self.machine.calls.lock().unwrap());
-        let any = !calls.is_empty();
-        for call in calls {
-            let receiver = self.receivers.iter().find(|one| one.url == call.parcel.url.as_str());
-            let event = call.parcel.headers["webhook-id"].to_str().unwrap();
-            let mut reaction = receiver.unwrap().react(event, &mut self.dice);
-            let heard = !matches!(reaction.outcome, Outcome::Internal(_));
-            let delivery = self.books.started(&call.parcel, heard, now);
-            let deadline = self.books.settings.egress.deadline;
-            let mut answer = Some(call.answer);
-            if reaction.after > deadline {
-                let outcome = Outcome::Failed(Failure::Timeout);
-                reaction = Reaction { after: deadline, outcome, retry_after: None };
-                // It is told at the deadline, by a timer of the dispatcher's own.
-                answer = None;
-            }
-            self.numbers += 1;
-            self.ends.push(Reverse((now.tick.plus(reaction.after), self.numbers)));
-            let process = self.processes;
-            let pending = Pending { process, delivery, reaction, answer };
-            self.pending.insert(self.numbers, pending);
-        }
-        any
-    }
-
-    /// Ends the attempts whose time it is.
-    fn end_attempts(&mut self) {
-        let now = self.now();
-        while let Some(Reverse((at, number))) = self.ends.peek().copied() {
-            if at > now.tick {
-                return;
-            }
-            self.ends.pop();
-            let Some(pending) = self.pending.remove(&number) else { continue };
-            let Pending { process, delivery, reaction, answer } = pending;
-            if process != self.processes || self.process.is_none() {
-                // Whoever asked is gone. Its receiver may have taken it all the same.
-                let taken = matches!(reaction.outcome, Outcome::Delivered { .. });
-                let delivery = self.books.deliveries.get_mut(&delivery).unwrap();
-                delivery.taken |= taken && delivery.state.is_some();
-                continue;
-            }
-            if let Some(answer) = answer {
-                let _ = answer.send(reaction.answer());
-            }
-            let status = reaction.outcome.status();
-            let believed = status.is_some_and(|status| (400..600).contains(&status));
-            let retry_after = reaction.retry_after.filter(|_| believed);
-            self.books.ended(delivery, &reaction.outcome, retry_after, now);
-        }
-    }
-
     /// Everything has come to rest: is all as it must be?
-    fn rest(&mut self) {
+    async fn rest(&mut self) {
         let now = self.now();
         let Some(process) = &self.process else { return };
         let (in_flight, lanes, held) = process.held();
@@ -315,6 +312,9 @@ impl World {
             let seen = self.books.in_flight(None);
             if in_flight != seen {
                 violated("caps", format!("{in_flight} are said to be under way, {seen} are"));
+            }
+            if self.books.orders.is_empty() && self.dice.chance(2) {
+                self.read_pages().await;
             }
         }
     }
@@ -340,9 +340,7 @@ impl World {
     pub(super) async fn go_on(&mut self, until: Tick) {
         let now = self.now();
         let mut next = until;
-        if let Some(Reverse((at, _))) = self.ends.peek() {
-            next = next.min(*at);
-        }
+        next = next.min(self.wire.next().unwrap_or(next));
         if let Some(process) = &self.process {
             next = next.min(process.wake.unwrap_or(until));
             if now.tick < self.slow_until {
@@ -357,9 +355,12 @@ impl World {
         self.pass(Duration::from_millis(by)).await;
     }
 
-    async fn pass(&self, by: Duration) {
+    async fn pass(&mut self, by: Duration) {
         self.machine.clock.advance(by);
+        // What has come is there before the timers that would have waited for it.
+        self.end_attempts();
         tokio::time::advance(by).await;
+        breathe().await;
     }
 }
 
@@ -369,7 +370,7 @@ fn logged_nothing_secret(process: &Process) {
     process.log.close(Duration::ZERO);
     process.log.write_out(&mut text);
     let text = String::from_utf8_lossy(&text);
-    for secret in ["whsec_", "canary", "/in/"] {
+    for secret in SECRETS {
         if text.contains(secret) {
             violated("12 log", format!("`{secret}` stands in the log"));
         }

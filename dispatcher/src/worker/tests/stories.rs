@@ -250,6 +250,36 @@ fn fresh(id: DeliveryId, due: UnixTime) -> Ready {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_patience_that_a_reload_shortens_is_over_at_once() {
+    let (stage, webhook) = failed_for_40_minutes().await;
+    let file = stage.folder.path("dispatcher.toml");
+    let text =
+        fs::read_to_string(&file).unwrap().replace("pause_after = \"1h\"", "pause_after = \"30m\"");
+    fs::write(&file, text).unwrap();
+    assert_eq!(stage.parts.reload(), crate::parts::Reload::Applied);
+    until("it is paused", async || {
+        stage.turn(Duration::from_millis(1)).await;
+        stage.store.webhook(WS, webhook.id).await.unwrap().unwrap().paused_at.is_some()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_nobody_could_watch_is_none_and_its_start_is_on_disk() {
+    let mut stage = Stage::new(&format!("{SLOW}deadline = \"200ms\"\n")).await;
+    stage.webhook().await;
+    stage.start().await;
+    stage.receiver.hold();
+    let id = stage.event().await;
+    stage.received(1).await;
+    // To the timer of the attempt we have stood still for a minute.
+    stage.clock.advance(MINUTE);
+    let started = async || stage.store.starts_since(START).await.unwrap().len();
+    until("its start is written", async || started().await == 1).await;
+    assert_eq!(stage.state(id).await, (DeliveryState::Waiting, 0));
+}
+
 /// A webhook that was reactivated a moment ago, with so many deliveries waiting.
 async fn reactivated(stage: &mut Stage, waiting: usize) -> (Webhook, Vec<DeliveryId>) {
     let made = stage.webhook().await;

@@ -1,0 +1,61 @@
+//! A piece of work for the writer, and who waits for what comes of it.
+//!
+//! Not here: when it is done, and with what else (`writer`).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tokio::sync::oneshot;
+
+use super::{Desk, gone};
+use crate::store::StoreError;
+use crate::store::sqlite::fault::Fault;
+
+/// Work, and who waits for it.
+pub(super) trait Task: Send {
+    /// Does it, within the batch's transaction.
+    fn work(&mut self, desk: &mut Desk) -> Result<(), Fault>;
+
+    /// Tells what came of it.
+    fn answer(self: Box<Self>, kept: Result<(), StoreError>);
+}
+
+/// Work that gives something.
+pub(super) struct Asked<T, W> {
+    work: Option<W>,
+    came: Option<T>,
+    answer: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T, W> Task for Asked<T, W>
+where
+    T: Send,
+    W: FnOnce(&mut Desk) -> Result<T, Fault> + Send,
+{
+    fn work(&mut self, desk: &mut Desk) -> Result<(), Fault> {
+        if let Some(work) = self.work.take() {
+            self.came = Some(work(desk)?);
+        }
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, kept: Result<(), StoreError>) {
+        let Self { came, answer, .. } = *self;
+        // Whoever asked may have gone; what was done stays done.
+        let _ = answer.send(kept.and_then(|()| came.ok_or_else(gone)));
+    }
+}
+
+impl<T, W> Asked<T, W> {
+    /// Work to be done, and where its end is waited for.
+    pub(super) fn new(work: W) -> (Self, oneshot::Receiver<Result<T, StoreError>>) {
+        let (answer, answered) = oneshot::channel();
+        (Self { work: Some(work), came: None, answer }, answered)
+    }
+}
+
+/// Has work done; a panic, which is a mistake of ours, is a fault of that work alone.
+pub(super) fn caught(work: impl FnOnce() -> Result<(), Fault>) -> Result<(), Fault> {
+    // What it leaves half done within the transaction is undone by whoever asks.
+    let done = catch_unwind(AssertUnwindSafe(work));
+    done.unwrap_or_else(|_| Err(Fault::Damaged("a task of the store broke".into())))
+}

@@ -1,0 +1,157 @@
+//! Reads lists as customers do, page by page, and compares them with the books.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use weir_common::time::{Moment, UnixTime};
+
+use super::books::{self, Books, violated};
+use super::dice::Dice;
+use super::life::{DAY, MINUTE, WORKSPACES};
+use super::world::World;
+use crate::model::{Attempt, Delivery, DeliveryId, DeliveryState, EventType, Webhook, WebhookId};
+use crate::store::{Filter, Store};
+
+/// More pages than this, and the list has no end.
+const PAGES_MAX: usize = 2_000;
+
+impl World {
+    /// A customer looks at what there is. For a moment of rest: nothing is being changed.
+    pub(super) async fn read_pages(&mut self) {
+        let Some(process) = &self.process else { return };
+        let store = process.store.clone();
+        let ws = *self.dice.pick(&WORKSPACES).unwrap();
+        let limit = 1 + self.dice.roll(30) as usize;
+        let now = self.now();
+        let filter = filter(&self.books, &mut self.dice, now.unix);
+        let (mut all, mut after) = (Vec::new(), None);
+        for _ in 0..PAGES_MAX {
+            let page = store.deliveries(ws, &filter, after, limit).await.unwrap();
+            if page.items.len() > limit {
+                violated("page", format!("{} on a page of {limit}", page.items.len()));
+            }
+            all.extend(page.items);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        self.books.listed(ws, &filter, &all, now);
+        let (mut hooks, mut after) = (Vec::new(), None);
+        for _ in 0..PAGES_MAX {
+            let page = store.webhooks(ws, after, 1 + limit / 4).await.unwrap();
+            hooks.extend(page.items);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        self.books.listed_hooks(ws, &hooks);
+        if let Some(one) = self.dice.pick(&all) {
+            let found = store.delivery(ws, one.id).await.unwrap();
+            let ahead = store.ahead_of(one.webhook, one.due, one.id, 20).await.unwrap();
+            let Some((delivery, attempts)) = found else {
+                violated("page", format!("{:?} is listed, and not there", one.id))
+            };
+            self.books.shown(&delivery, &attempts, ahead);
+        }
+        self.books.tally.pages += 1;
+    }
+}
+
+/// What somebody may ask for.
+fn filter(books: &Books, dice: &mut Dice, now: UnixTime) -> Filter {
+    let hooks: Vec<WebhookId> = books.hooks.keys().copied().collect();
+    let webhook = dice.pick(&hooks).copied().filter(|_| dice.chance(40));
+    let state = dice.pick(&DeliveryState::ALL).copied().filter(|_| dice.chance(40));
+    let kind = dice.chance(30).then(|| EventType::ALL[dice.roll(4) as usize]);
+    let ago = |dice: &mut Dice| UnixTime(now.0 - dice.span(MINUTE, 30 * DAY).as_micros() as u64);
+    let since = dice.chance(20).then(|| ago(dice));
+    let until = dice.chance(20).then(|| ago(dice));
+    Filter { state, webhook, kind, since, until }
+}
+
+impl Books {
+    fn listed(&self, ws: &str, filter: &Filter, all: &[Delivery], now: Moment) {
+        let mut right: BTreeMap<DeliveryId, &books::Delivery> = self
+            .deliveries
+            .values()
+            .filter(|one| *self.hooks[&one.hook].ws == *ws && !self.hooks[&one.hook].deleted)
+            .filter(|one| {
+                one.state.is_some() && filter.state.is_none_or(|of| one.state == Some(of))
+            })
+            .filter(|one| filter.webhook.is_none_or(|of| one.hook == of))
+            .filter(|one| filter.kind.is_none_or(|of| one.kind == of))
+            .filter(|one| filter.since.is_none_or(|since| since <= one.created_at))
+            .filter(|one| filter.until.is_none_or(|until| one.created_at < until))
+            .map(|one| (one.id, one))
+            .collect();
+        if !all.is_sorted_by(|one, next| one.id > next.id) {
+            violated("page", "a list is out of order");
+        }
+        for found in all {
+            let Some(one) = right.remove(&found.id) else {
+                violated("page", format!("{:?} is not of {filter:?}", found.id))
+            };
+            self.same(found, one);
+        }
+        for (id, one) in right {
+            let kept = &self.settings.retention;
+            let over = |kept: Duration| one.ended_at.plus(kept) <= now.unix || self.clock_set;
+            let swept = match one.state {
+                Some(DeliveryState::Delivered) => over(kept.delivered),
+                Some(DeliveryState::FailedPermanent) => over(kept.failed),
+                Some(DeliveryState::Waiting) | None => false,
+            };
+            if !swept {
+                violated("page", format!("{id:?} is missing from {filter:?}"));
+            }
+        }
+    }
+
+    /// What is shown of a delivery is what happened.
+    fn same(&self, found: &Delivery, one: &books::Delivery) {
+        let waits = one.state == Some(DeliveryState::Waiting);
+        let due = !waits || self.hooks[&one.hook].reordering || found.due == one.due;
+        let same = *found.event_id == *one.event
+            && (found.webhook, found.kind, found.created_at)
+                == (one.hook, one.kind, one.created_at)
+            && (Some(found.state), found.attempts) == (one.state, one.attempts)
+            && due;
+        if !same {
+            violated("page", format!("{found:?}, and it is {:?}, due {:?}", one.state, one.due));
+        }
+    }
+
+    fn listed_hooks(&self, ws: &str, all: &[Webhook]) {
+        let right = self.hooks.values().filter(|hook| !hook.deleted && *hook.ws == *ws);
+        let right: Vec<_> = right.collect();
+        let same = right.len() == all.len()
+            && right.iter().zip(all).all(|(hook, found)| {
+                hook.id == found.id
+                    && *self.urls[hook.url] == *found.url
+                    && hook.events == found.events
+                    && hook.paused_at == found.paused_at
+                    && hook.secret == *found.secrets.current.expose()
+            });
+        if !same {
+            let (right, all) = (right.iter().map(|hook| hook.id), all.iter().map(|one| one.id));
+            let (right, all): (Vec<_>, Vec<_>) = (right.collect(), all.collect());
+            violated("page", format!("webhooks of {ws}: {all:?}, and right is {right:?}"));
+        }
+    }
+
+    fn shown(&self, found: &Delivery, attempts: &[Attempt], ahead: usize) {
+        let one = &self.deliveries[&found.id];
+        self.same(found, one);
+        let numbers = attempts.iter().map(|attempt| attempt.number);
+        if !numbers.eq(1..=one.attempts) {
+            violated("page", format!("{:?} shows {} attempts", found.id, attempts.len()));
+        }
+        let before = |other: &&books::Delivery| (other.due, other.id) < (found.due, found.id);
+        let right = self.waiting(one.hook).filter(before).count().min(20);
+        if ahead != right && !self.hooks[&one.hook].reordering {
+            violated("page", format!("{ahead} are said to be ahead of {:?}, {right} are", one.id));
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Between the process and its receivers: which attempts are under way, when each will end, and
+//! how.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use weir_common::time::{Moment, Tick};
+
+use super::receivers::Reaction;
+use super::world::World;
+use crate::deliver::Answered;
+use crate::model::DeliveryId;
+use crate::outcome::{Failure, Fault, Outcome};
+
+/// A deadline that is noticed so much too late was missed by whoever stood still.
+const STALL: Duration = Duration::from_secs(1);
+
+/// And then it is waited for so long for what may have come.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// An attempt under way. What a crash finds under way goes on at its receiver.
+struct Pending {
+    process: u64,
+    delivery: DeliveryId,
+    reaction: Reaction,
+    answer: oneshot::Sender<Answered>,
+    called: Tick,
+    deadline: Duration,
+    /// It is waited a while longer: the process stood still past its deadline.
+    grace: bool,
+}
+
+/// All of them, and when each is to be looked at.
+#[derive(Default)]
+pub(super) struct Wire {
+    ends: BinaryHeap<Reverse<(Tick, u64)>>,
+    pending: BTreeMap<u64, Pending>,
+    numbers: u64,
+}
+
+impl Wire {
+    /// When the next attempt ends.
+    pub(super) fn next(&self) -> Option<Tick> {
+        self.ends.peek().map(|Reverse((at, _))| *at)
+    }
+
+    fn add(&mut self, pending: Pending, at: Tick) {
+        self.numbers += 1;
+        self.ends.push(Reverse((at, self.numbers)));
+        self.pending.insert(self.numbers, pending);
+    }
+
+    fn take(&mut self, now: Tick) -> Option<Pending> {
+        let Reverse((at, number)) = *self.ends.peek()?;
+        if at > now {
+            return None;
+        }
+        self.ends.pop();
+        self.pending.remove(&number)
+    }
+}
+
+impl World {
+    /// Takes what has reached the network, and plans what comes of it.
+    pub(super) fn take_calls(&mut self, now: Moment) -> bool {
+        let calls = std::mem::take(&mut *self.machine.calls.lock().unwrap());
+        let any = !calls.is_empty();
+        for call in calls {
+            let receiver = self.receivers.iter().find(|one| one.url == call.parcel.url.as_str());
+            let event = call.parcel.headers["webhook-id"].to_str().unwrap();
+            let deadline = self.books.settings.egress.deadline;
+            let reaction = receiver.unwrap().react(event, deadline, &mut self.dice);
+            let heard = !matches!(reaction.outcome, Outcome::Internal(_));
+            let delivery = self.books.started(&call.parcel, heard, now);
+            let at = now.tick.plus(reaction.after.min(deadline));
+            let (process, called) = (self.processes, now.tick);
+            let answer = call.answer;
+            let grace = false;
+            let pending = Pending { process, delivery, reaction, answer, called, deadline, grace };
+            self.wire.add(pending, at);
+        }
+        any
+    }
+
+    /// Ends the attempts whose time it is.
+    pub(super) fn end_attempts(&mut self) {
+        let now = self.now();
+        while let Some(pending) = self.wire.take(now.tick) {
+            let since = now.tick.since(pending.called);
+            let Pending { deadline, .. } = pending;
+            let Reaction { after, ref outcome, retry_after } = pending.reaction;
+            if pending.process != self.processes || self.process.is_none() {
+                // Whoever asked is gone. Its receiver may have taken it all the same.
+                let taken = after <= deadline && matches!(outcome, Outcome::Delivered { .. });
+                let delivery = self.books.deliveries.get_mut(&pending.delivery).unwrap();
+                delivery.taken |= taken && delivery.state.is_some();
+            } else if after <= since {
+                let status = outcome.status();
+                let believed = status.is_some_and(|status| (400..600).contains(&status));
+                let retry_after = retry_after.filter(|_| believed);
+                self.books.ended(pending.delivery, outcome, retry_after, now);
+                let answer = pending.reaction.answer();
+                let _ = pending.answer.send(answer);
+            } else if since < deadline + STALL {
+                // Whoever asked has a timer of its own.
+                let outcome = Outcome::Failed(Failure::Timeout);
+                self.books.ended(pending.delivery, &outcome, None, now);
+            } else if pending.grace {
+                let outcome = Outcome::Internal(Fault::Stalled);
+                self.books.ended(pending.delivery, &outcome, None, now);
+            } else {
+                let at = now.tick.plus(GRACE.min(after - since));
+                self.wire.add(Pending { grace: true, ..pending }, at);
+            }
+        }
+    }
+}
