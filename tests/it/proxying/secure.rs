@@ -77,10 +77,17 @@ fn a_server_that_goes_away_now_and_then_loses_no_request() {
         for _ in 0..8 {
             scope.spawn(|| {
                 let mut client = world.client();
+                let request = Request::post("/v1/me", "x");
                 for _ in 0..50 {
-                    // This nginx may answer before it has the body: the connection closes then,
-                    // and the answer says so.
-                    let answer = client.call(&Request::post("/v1/me", "x")).expect(200);
+                    // This nginx may answer before it has the body: the client's connection then
+                    // closes, and where the body was already read, without a word (see the known
+                    // limitations). What was sent into the close has reached nobody.
+                    let bytes = [request.head_bytes(), request.body_bytes()].concat();
+                    let answer = client.try_exchange(bytes).unwrap_or_else(|_| {
+                        client = world.client();
+                        client.call(&request)
+                    });
+                    let answer = answer.expect(200);
                     assert_eq!(answer.text(), "POST");
                     if answer.field("connection") == Some("close") {
                         client = world.client();
