@@ -24,22 +24,26 @@
 //! How deliveries are sent and what follows (`worker`), when a failed one is due (`schedule`).
 
 mod line;
+mod pace;
 mod places;
 mod queue;
+mod standing;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
-use weir_common::decision::Decision;
-use weir_common::rolling::{Log, Quota};
+use weir_common::rolling::Log;
 use weir_common::time::{Moment, Tick};
 
-use self::places::{Aside, Places, Refused};
+pub use self::pace::Pace;
+use self::pace::suspicious;
+use self::places::{Aside, Places};
 pub use self::queue::Gate;
-use self::queue::{Queue, Room, Turn};
+use self::queue::Queue;
 use crate::model::{DeliveryId, LaneId, Ready, WebhookId};
 use crate::outcome::{Failure, Outcome};
 use crate::store::Fetched;
@@ -50,24 +54,6 @@ const IDLE: Duration = Duration::from_secs(120);
 /// Deliveries in memory that all webhooks share, in bytes: a quarter of what a dispatcher with
 /// millions waiting may take (DESIGN §5).
 const HELD_BYTES_ALL: usize = 64 << 20;
-
-/// Who cannot start anything for so long can be read from the store again: it is asked a question
-/// a start, where otherwise one question tells of many.
-const FAR: Duration = Duration::from_secs(1);
-
-/// So few places that are out of date are not worth tidying up.
-const HEAP_MIN: usize = 64;
-
-/// How fast deliveries may start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// Attempts that may start on one lane within a window.
-    pub quota: Quota,
-    /// Attempts under way on one lane.
-    pub per_lane: usize,
-    /// Attempts under way, all together.
-    pub total: usize,
-}
 
 /// What is to be done now.
 #[derive(Debug)]
@@ -177,36 +163,6 @@ impl Lanes {
             low: Vec::new(),
             held_bytes: 0,
             unseen: Vec::new(),
-        }
-    }
-
-    /// Goes on at another pace.
-    pub fn set_pace(&mut self, pace: Pace, now: Tick) {
-        self.pace = pace;
-        self.places.set_total(pace.total);
-        let lanes: Vec<LaneId> = self.lanes.keys().copied().collect();
-        for id in lanes {
-            if let Some(lane) = self.lanes.get_mut(&id) {
-                lane.room = pace.per_lane;
-                lane.starts.fit(pace.quota, now);
-            }
-            self.put(id, now);
-        }
-    }
-
-    /// Counts an attempt that started before this process did.
-    pub fn seed(&mut self, lane: LaneId, started: Tick) {
-        let quota = self.pace.quota;
-        let _ = self.lane(lane).starts.charge(quota, 1, started);
-    }
-
-    /// Counts, on every lane, attempts that may have started before `at`, before this process did,
-    /// and left no trace: which webhooks led where by then is not known any more. To be told last,
-    /// and of the oldest first.
-    pub fn suspect(&mut self, count: usize, at: Tick) {
-        self.unseen.push((count, at));
-        for lane in self.lanes.values_mut() {
-            lane.starts = suspicious(std::mem::take(&mut lane.starts), self.pace.quota, count, at);
         }
     }
 
@@ -382,174 +338,6 @@ impl Lanes {
         }
     }
 
-    /// What is to be done now. To be asked until the answer is to wait.
-    pub fn next(&mut self, now: Moment) -> Step {
-        let room = self.room();
-        while let Some(webhook) = self.low.pop() {
-            let queue = self.queues.get_mut(&webhook).filter(|queue| queue.runs_low(room));
-            if let Some(queue) = queue {
-                let but = queue.ask();
-                return Step::Fetch { webhook, limit: room.count, but, round: queue.round };
-            }
-        }
-        loop {
-            while let Some(&Reverse((due, came, id))) = self.heap.peek() {
-                let lane = self.lanes.get(&id);
-                if lane.is_none_or(|lane| lane.due != Some((due, came))) {
-                    self.heap.pop();
-                    continue;
-                }
-                if due > now.tick {
-                    break;
-                }
-                if self.places.are_taken() {
-                    return Step::Wait(None);
-                }
-                self.heap.pop();
-                if let Some(step) = self.serve(id, due, now.tick, None) {
-                    return step;
-                }
-            }
-            let Some((id, why)) = self.places.call_back() else {
-                return Step::Wait(self.heap.peek().map(|Reverse((due, ..))| *due));
-            };
-            if let Some(lane) = self.lanes.get_mut(&id) {
-                lane.aside.over(why);
-                if let Some(step) = self.serve(id, now.tick, now.tick, Some(why)) {
-                    return step;
-                }
-            }
-        }
-    }
-
-    /// Lets a lane do one thing, and puts it where it has something to do next. One that waited for
-    /// a place is called back to that.
-    fn serve(
-        &mut self,
-        id: LaneId,
-        due: Tick,
-        now: Tick,
-        called_back: Option<Refused>,
-    ) -> Option<Step> {
-        let quota = self.pace.quota;
-        let room = self.room();
-        let lane = self.lanes.get_mut(&id)?;
-        lane.due = None;
-        // It has something under way, and is looked at when that ends.
-        if lane.in_flight >= lane.room {
-            return None;
-        }
-        if let Some(why) = self.places.refused(lane.last, lane.in_flight, called_back) {
-            // What others have under way may end sooner.
-            self.places.leave_out(id, why, &mut lane.aside);
-            return None;
-        }
-        let free_at = match lane.starts.decide(quota, 1, now) {
-            Decision::Admit | Decision::TooLarge => now,
-            Decision::Refuse { retry_at } => retry_at,
-        };
-        let mut later: Option<Tick> = None;
-        for _ in 0..lane.turns.len() {
-            let Some(webhook) = lane.turns.front().copied() else { break };
-            lane.turns.rotate_left(1);
-            let Some(queue) = self.queues.get_mut(&webhook) else { continue };
-            match queue.turn(now) {
-                Turn::Start if free_at > now => later = sooner(later, free_at),
-                Turn::Start => {
-                    let before = queue.weight();
-                    let Some(ready) = queue.take(now) else { continue };
-                    self.held_bytes = self.held_bytes + queue.weight() - before;
-                    let _ = lane.starts.charge(quota, 1, now);
-                    let was = (lane.last, lane.in_flight);
-                    lane.in_flight += 1;
-                    self.places.changed(was, (lane.last, lane.in_flight));
-                    if queue.runs_low(room) {
-                        self.low.push(webhook);
-                    }
-                    self.put(id, now);
-                    let lag = now.since(due);
-                    return Some(Step::Start { webhook, lane: id, ready, lag });
-                }
-                // What cannot start for long is not read yet.
-                Turn::Fetch if free_at.since(now) >= FAR => later = sooner(later, free_at),
-                Turn::Fetch => {
-                    let (but, round) = (queue.ask(), queue.round);
-                    self.put(id, now);
-                    return Some(Step::Fetch { webhook, limit: room.count, but, round });
-                }
-                Turn::FetchOne(delivery) => {
-                    let (_, round) = (queue.ask(), queue.round);
-                    self.put(id, now);
-                    return Some(Step::FetchOne { webhook, delivery, round });
-                }
-                Turn::At(at) => later = sooner(later, at),
-                Turn::Rest => {}
-            }
-        }
-        if let Some(at) = later {
-            self.shed(id, at.since(now));
-            self.put(id, at);
-        }
-        None
-    }
-
-    /// How much each webhook may have in memory.
-    fn room(&self) -> Room {
-        Room::share(HELD_BYTES_ALL, self.queues.len(), self.pace.quota)
-    }
-
-    /// Lets what a lane holds go that has nothing to do for so long, where all hold too much.
-    fn shed(&mut self, id: LaneId, rest: Duration) {
-        if rest < FAR || self.held_bytes <= HELD_BYTES_ALL / 2 {
-            return;
-        }
-        let Some(lane) = self.lanes.get(&id) else { return };
-        for webhook in &lane.turns {
-            let Some(queue) = self.queues.get_mut(webhook) else { continue };
-            let before = queue.weight();
-            queue.shed();
-            self.held_bytes = self.held_bytes + queue.weight() - before;
-        }
-    }
-
-    /// What is known of a delivery that waits: whether it is under way, and until when its lane
-    /// or a failed probe holds it back.
-    #[must_use]
-    pub fn standing(
-        &self,
-        webhook: WebhookId,
-        delivery: DeliveryId,
-        now: Tick,
-    ) -> (bool, Option<Tick>) {
-        let Some(queue) = self.queues.get(&webhook) else { return (false, None) };
-        let lane = self.lanes.get(&queue.lane);
-        let paced = lane.map(|lane| lane.starts.decide(self.pace.quota, 1, now));
-        let paced = match paced {
-            Some(Decision::Refuse { retry_at }) => Some(retry_at),
-            _ => None,
-        };
-        (queue.in_flight.contains_key(&delivery), paced.max(queue.probe_at()))
-    }
-
-    /// How long the first lane that may do something has waited for it.
-    #[must_use]
-    pub fn past_due(&self, now: Tick) -> Duration {
-        let due = self.lanes.values().filter_map(|lane| lane.due).map(|(due, _)| due).min();
-        due.map_or(Duration::ZERO, |due| now.since(due))
-    }
-
-    /// Attempts under way.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.places.taken()
-    }
-
-    /// Lanes that are known.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.lanes.len()
-    }
-
     /// Deliveries in memory that wait, and places in the heap.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
@@ -588,34 +376,4 @@ impl Lanes {
             Lane { room, starts, ..Lane::default() }
         })
     }
-
-    /// Puts a lane into the heap, unless it has a place further up.
-    fn put(&mut self, id: LaneId, at: Tick) {
-        let came = self.came;
-        let lane = self.lane(id);
-        if lane.due.is_none_or(|(due, _)| at < due) {
-            lane.due = Some((at, came));
-            self.came += 1;
-            self.heap.push(Reverse((at, came, id)));
-        }
-        // A place that is out of date would stay until its time, be it a day away.
-        if self.heap.len() > 2 * self.lanes.len() + HEAP_MIN {
-            let lanes = &self.lanes;
-            self.heap.retain(|Reverse((at, came, id))| {
-                lanes.get(id).is_some_and(|lane| lane.due == Some((*at, *came)))
-            });
-        }
-    }
-}
-
-/// The log with so many more starts, as far as they change anything.
-fn suspicious(mut starts: Log, quota: Quota, count: usize, at: Tick) -> Log {
-    for _ in 0..count {
-        let _ = starts.charge(quota, 1, at);
-    }
-    starts
-}
-
-fn sooner(one: Option<Tick>, other: Tick) -> Option<Tick> {
-    Some(one.map_or(other, |one| one.min(other)))
 }

@@ -1,0 +1,51 @@
+//! What operators and customers are told of lanes.
+//!
+//! Not here: what happens on them (`turns`).
+
+use std::time::Duration;
+
+use weir_common::decision::Decision;
+use weir_common::time::Tick;
+
+use super::Lanes;
+use crate::model::{DeliveryId, WebhookId};
+
+impl Lanes {
+    /// What is known of a delivery that waits: whether it is under way, and until when its lane
+    /// or a failed probe holds it back.
+    #[must_use]
+    pub fn standing(
+        &self,
+        webhook: WebhookId,
+        delivery: DeliveryId,
+        now: Tick,
+    ) -> (bool, Option<Tick>) {
+        let Some(queue) = self.queues.get(&webhook) else { return (false, None) };
+        let lane = self.lanes.get(&queue.lane);
+        let paced = lane.map(|lane| lane.starts.decide(self.pace.quota, 1, now));
+        let paced = match paced {
+            Some(Decision::Refuse { retry_at }) => Some(retry_at),
+            _ => None,
+        };
+        (queue.in_flight.contains_key(&delivery), paced.max(queue.probe_at()))
+    }
+
+    /// How long the first lane that may do something has waited for it.
+    #[must_use]
+    pub fn past_due(&self, now: Tick) -> Duration {
+        let due = self.lanes.values().filter_map(|lane| lane.due).map(|(due, _)| due).min();
+        due.map_or(Duration::ZERO, |due| now.since(due))
+    }
+
+    /// Attempts under way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.places.taken()
+    }
+
+    /// Lanes that are known.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.lanes.len()
+    }
+}
