@@ -9,27 +9,26 @@
 //! 2. A workspace never sees another's objects: each look names the workspace.
 //! 3. No method takes longer the more deliveries wait; what must touch many does so in steps.
 //!
-//! `conformance` holds every store to this.
+//! `conformance` holds every store to this. Not here: what goes in and comes out (`shapes`).
 
+mod shapes;
 pub mod sqlite;
 
 #[cfg(test)]
 pub mod conformance;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 
-use crate::health::Health;
-use crate::model::{
-    Arrival, Attempt, Delivery, DeliveryId, DeliveryState, EventSet, EventType, JobId, LaneId,
-    MailId, Probe, Ready, Webhook, WebhookId,
+pub use self::shapes::{
+    Accepted, After, Created, Ended, Fared, Fetched, Figures, Filter, Job, JobStep, Mail, NewEvent,
+    NewMail, NewWebhook, Page, Posted, Queue, WebhookChange,
 };
-use crate::outcome::Outcome;
+use crate::model::{
+    Arrival, Attempt, Delivery, DeliveryId, JobId, LaneId, MailId, Ready, Webhook, WebhookId,
+};
 use crate::public_id::PublicIds;
 
 /// Why a store could not do as it was asked. Nothing has changed.
@@ -44,243 +43,6 @@ pub enum StoreError {
     /// What is stored makes no sense, or the store is not ours.
     #[error("the store is damaged: {0}")]
     Damaged(Arc<str>),
-}
-
-/// Whoever registers a webhook.
-#[derive(Clone, Debug)]
-pub struct NewWebhook {
-    /// Whose it is.
-    pub workspace: Arc<str>,
-    /// The canonical URL.
-    pub url: Arc<str>,
-    /// What it is told of.
-    pub events: EventSet,
-    /// What its deliveries are signed with.
-    pub secret: Secret<String>,
-    /// Webhooks that a workspace may have, this one among them.
-    pub webhooks_max: u64,
-}
-
-/// What came of registering a webhook.
-#[derive(Clone, Debug)]
-pub enum Created {
-    /// It is on disk.
-    Webhook(Box<Webhook>),
-    /// The workspace has as many as it may have.
-    TooMany,
-}
-
-/// What changes of a webhook; what is `None` stays.
-#[derive(Clone, Debug, Default)]
-pub struct WebhookChange {
-    /// Another canonical URL.
-    pub url: Option<Arc<str>>,
-    /// Other types.
-    pub events: Option<EventSet>,
-    /// A new secret, and until when the present one signs as well. The one before it is gone.
-    pub secret: Option<(Secret<String>, UnixTime)>,
-}
-
-/// An event that was found good.
-#[derive(Clone, Debug)]
-pub struct NewEvent {
-    /// Its public identifier, made by us or by whoever sent it: unique in its workspace.
-    pub id: Arc<str>,
-    /// Whose it is.
-    pub workspace: Arc<str>,
-    /// What happened.
-    pub kind: EventType,
-    /// The envelope.
-    pub body: Bytes,
-    /// Tells an event from another of the same identifier in the same workspace: equal for the
-    /// same type, tenant and data, whenever it is sent.
-    pub digest: [u8; 32],
-}
-
-/// What came of accepting a batch of events.
-#[derive(Clone, Debug)]
-pub enum Accepted {
-    /// All are on disk, with all their deliveries.
-    Stored {
-        /// For each event whether it is new; otherwise it was there already, just so.
-        new: Vec<bool>,
-        /// The deliveries that now wait.
-        arrivals: Vec<Arrival>,
-    },
-    /// Nothing was stored: these of the batch, by their place, are other events than the ones
-    /// that were stored, or stand in the batch, for their workspace under the same identifiers.
-    Conflict(Vec<usize>),
-}
-
-/// A webhook that has deliveries waiting, and when the first of them is due.
-#[derive(Clone, Debug)]
-pub struct Queue {
-    /// Which.
-    pub webhook: Webhook,
-    /// When the first that waits is due; `None` where only its health asks for a look.
-    pub due: Option<UnixTime>,
-}
-
-/// Deliveries that wait, in the order in which they are due.
-#[derive(Clone, Debug, Default)]
-pub struct Fetched {
-    /// The first of them.
-    pub ready: Vec<Ready>,
-    /// Whether there are more behind them.
-    pub more: bool,
-}
-
-/// What becomes of a delivery after an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
-    /// A 2xx.
-    Delivered,
-    /// It waits until then.
-    Again {
-        /// Until when.
-        due: UnixTime,
-        /// [`Ready::step`] from now on.
-        step: u32,
-    },
-    /// Given up.
-    FailedPermanent,
-}
-
-/// An attempt that has ended.
-#[derive(Clone, Debug)]
-pub struct Ended {
-    /// Of which delivery.
-    pub delivery: DeliveryId,
-    /// For whom.
-    pub webhook: WebhookId,
-    /// On which lane it started.
-    pub lane: LaneId,
-    /// The attempt.
-    pub attempt: Attempt,
-    /// What becomes of the delivery.
-    pub after: After,
-    /// [`Ready::first_attempt_at`] from now on.
-    pub first_attempt_at: Option<UnixTime>,
-    /// [`Ready::since`] from now on.
-    pub since: Option<UnixTime>,
-    /// [`Ready::paused_before`] from now on.
-    pub paused_before: Duration,
-}
-
-/// What is known of a webhook after attempts, or after a while.
-#[derive(Clone, Debug)]
-pub struct Fared {
-    /// Which.
-    pub webhook: WebhookId,
-    /// [`Webhook::paused_total`] as it was known: after a reactivation in the meantime all of
-    /// this is out of date, and is passed over.
-    pub paused_total: Duration,
-    /// What its attempts have come to.
-    pub health: Health,
-    /// What the last of them came to.
-    pub last_outcome: Option<Outcome>,
-    /// When it has to be looked at next, though nothing ends.
-    pub look_at: Option<UnixTime>,
-    /// Since when it is paused. Only ever pauses: a reactivation is [`Store::reactivate`].
-    pub paused_at: Option<UnixTime>,
-    /// Which delivery probes it.
-    pub probing: Option<Probe>,
-}
-
-/// A mail that is to be sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewMail {
-    /// One address.
-    pub to: String,
-    /// The subject.
-    pub subject: String,
-    /// Plain text.
-    pub text: String,
-    /// Unique to this mail: for a month after it is over a second one of this key is not stored.
-    pub key: String,
-}
-
-/// A mail that waits to be sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mail {
-    /// Its number.
-    pub id: MailId,
-    /// What to send.
-    pub mail: NewMail,
-    /// How often that has failed.
-    pub failures: u32,
-}
-
-/// What came of sending a mail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Posted {
-    /// The server took it.
-    Sent,
-    /// The server will never take it, or it was tried too often.
-    GivenUp,
-    /// To be tried again then; nothing was sent.
-    Again(UnixTime),
-}
-
-/// Which deliveries are meant.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// In this state.
-    pub state: Option<DeliveryState>,
-    /// For this webhook.
-    pub webhook: Option<WebhookId>,
-    /// Of this type.
-    pub kind: Option<EventType>,
-    /// Accepted at or after.
-    pub since: Option<UnixTime>,
-    /// Accepted before.
-    pub until: Option<UnixTime>,
-}
-
-/// A page of a list.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Page<T, Id> {
-    /// What is on it.
-    pub items: Vec<T>,
-    /// Where the next begins: after this one. A page may be short, even empty, and not the last.
-    pub next: Option<Id>,
-}
-
-/// A job that redelivers by filter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
-    /// Its number.
-    pub id: JobId,
-    /// What it redelivers.
-    pub filter: Filter,
-    /// When it was asked for.
-    pub created_at: UnixTime,
-    /// When it had looked at everything that it was asked to.
-    pub ended_at: Option<UnixTime>,
-    /// How many deliveries wait again because of it.
-    pub redelivered: u64,
-}
-
-/// A job's step.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobStep {
-    /// The webhooks that have deliveries waiting because of it.
-    pub webhooks: Vec<WebhookId>,
-    /// Whether any job has more to do.
-    pub more: bool,
-}
-
-/// How much there is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
-    /// Deliveries that wait.
-    pub waiting: u64,
-    /// Webhooks.
-    pub webhooks: u64,
-    /// Bytes on disk, the log of changes included.
-    pub bytes: u64,
-    /// Changes made so far, each a commit.
-    pub commits: u64,
 }
 
 /// A store.

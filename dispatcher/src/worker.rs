@@ -16,6 +16,7 @@
 //! Who is next (`lanes`), how one attempt is made (`deliver`), what follows
 //! (`worker::verdict`) and how it is written down (`worker::record`).
 
+mod ask;
 mod handle;
 mod hooks;
 mod notices;
@@ -38,8 +39,9 @@ use weir_common::logging;
 use weir_common::rolling::Quota;
 use weir_common::time::{Moment, Tick, UnixTime};
 
+use self::ask::STORE_PAUSE;
 pub use self::handle::{Handle, News, Standing};
-use self::hooks::{Hooks, Restored};
+use self::hooks::Hooks;
 use self::record::Open;
 use self::send::{Sent, Tried};
 use crate::lanes::{Answered, Lanes, Pace, Step};
@@ -47,9 +49,6 @@ use crate::model::{DeliveryId, Ready, WebhookId};
 use crate::parts::Parts;
 use crate::settings::Egress;
 use crate::store::{Fetched, Queue, StoreError};
-
-/// How long after a failure the store is asked again.
-const STORE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Questions to the store at a time: a small part of what its writer lets wait.
 const QUESTIONS_MAX: usize = 256;
@@ -60,9 +59,6 @@ const QUEUES_PAGE: usize = if cfg!(test) { 2 } else { 1_000 };
 
 /// How often idle queues are forgotten and gauges are set.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
-
-/// Deliveries that a reactivation puts into order at a time: a commit of some milliseconds.
-const REORDER_STEP: usize = 1_000;
 
 /// What a task of ours came back with.
 enum Told {
@@ -353,68 +349,6 @@ impl Worker {
                 self.keep(Open { webhook, under_way, ended: None, mails, again, answered });
             }
         }
-    }
-
-    fn load(&mut self, webhook: WebhookId) {
-        if self.hooks.ask(webhook) {
-            let store = self.parts.store.clone();
-            let load = async move { Told::Loaded(webhook, store.load(webhook).await) };
-            self.ask_store(Duration::ZERO, load);
-        }
-    }
-
-    /// Asks the store again after a while: it could not answer.
-    fn load_later(&mut self, webhook: WebhookId) {
-        self.parts.metrics.store_failures.inc();
-        // One answer at a time: of two, the older one could come last.
-        if self.hooks.ask(webhook) {
-            let store = self.parts.store.clone();
-            let load = async move { Told::Loaded(webhook, store.load(webhook).await) };
-            self.ask_store(STORE_PAUSE, load);
-        }
-    }
-
-    /// Asks the store after a while. However many webhooks there is something to ask about, the
-    /// store has room left for others' calls.
-    fn ask_store(&mut self, after: Duration, asking: impl Future<Output = Told> + Send + 'static) {
-        let questions = self.questions.clone();
-        self.tasks.spawn(async move {
-            if !after.is_zero() {
-                tokio::time::sleep(after).await;
-            }
-            // Nobody closes it.
-            let _place = questions.acquire_owned().await;
-            asking.await
-        });
-    }
-
-    fn loaded(&mut self, webhook: WebhookId, queue: Option<Queue>, now: Moment) {
-        let changed_since = self.hooks.answered(webhook);
-        match queue {
-            Some(queue) => {
-                if let Restored::ToReorder =
-                    self.hooks.restore(queue, &mut self.lanes, now, &self.parts)
-                {
-                    self.reorder(webhook);
-                }
-            }
-            None => {
-                self.hooks.forget(webhook);
-                self.lanes.close(webhook, now.tick);
-            }
-        }
-        // What was read is taken in all the same: it may go on changing for as long as it likes.
-        if changed_since {
-            self.load(webhook);
-        }
-    }
-
-    /// Puts a reactivated webhook's deliveries back into the order of creation, a step at a time.
-    fn reorder(&mut self, webhook: WebhookId) {
-        let store = self.parts.store.clone();
-        self.ask_store(Duration::ZERO, async move {
-            Told::Reordered(webhook, store.reorder(webhook, REORDER_STEP).await)
-        });
     }
 
     fn tidy(&mut self, now: Moment) {

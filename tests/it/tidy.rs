@@ -21,8 +21,10 @@ fn a_file_says_first_why_it_is_there() {
 #[test]
 fn a_file_is_small_enough_to_see() {
     check(|file| {
-        let before_tests = file.text.lines().take_while(|line| *line != "#[cfg(test)]").count();
-        complain(before_tests > FILE_LINES_MAX, || format!("has {before_tests} lines"))
+        // A module that is only declared among the others ends nothing.
+        let before_tests = file.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let lines = before_tests.lines().count();
+        complain(lines > FILE_LINES_MAX, || format!("has {lines} lines"))
     });
 }
 
