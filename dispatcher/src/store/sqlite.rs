@@ -35,6 +35,7 @@ mod deliveries;
 mod door;
 mod events;
 mod fault;
+mod fold;
 mod jobs;
 mod journal;
 pub mod key_file;
@@ -76,7 +77,7 @@ impl SqliteStore {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
         let readers = Readers::new(path.clone(), opened.desk.log.door());
-        let writer = Writer::start(opened.desk, opened.lock)
+        let writer = Writer::start(opened.desk, &path, opened.lock)
             .map_err(|source| open::OpenError::Folder { path: path.clone(), source })?;
         Ok(Self {
             ids: opened.ids,

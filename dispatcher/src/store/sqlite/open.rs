@@ -50,10 +50,11 @@ const PAGE_BYTES: i64 = 4 * 1_024;
 const CACHE_KIB: i64 = 32 * 1_024;
 
 /// The log of changes is folded into the database at 32 MiB: seldom, and never for long.
-const CHECKPOINT_PAGES: i64 = 8_192;
+pub(super) const CHECKPOINT_PAGES: u32 = 8_192;
 
-/// A log that had to grow past this, because somebody read it, is cut when it is folded.
-const LOG_BYTES_MAX: i64 = 64 * 1_024 * 1_024;
+/// A log that had to grow past this, because somebody read it, is cut when it is folded. While it
+/// is folded beside the writer it grows to twice the length at which that begins.
+const LOG_BYTES_MAX: i64 = 96 * 1_024 * 1_024;
 
 /// Why a store does not open. Nothing has changed.
 #[derive(Debug, thiserror::Error)]

@@ -14,6 +14,7 @@ mod task;
 
 use std::fmt;
 use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, mpsc};
@@ -30,7 +31,9 @@ use self::line::Line;
 pub(super) use self::line::Size;
 use self::task::{Asked, Task, caught};
 use super::fault::Fault;
+use super::fold::Fold;
 use super::journal::{self, Bound};
+use super::open::CHECKPOINT_PAGES;
 use super::schema;
 use crate::seal::Sealer;
 use crate::store::StoreError;
@@ -93,8 +96,10 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Starts the thread. It keeps the lock until the connection is closed.
-    pub(super) fn start(desk: Desk, lock: File) -> std::io::Result<Self> {
-        let (mut writer, thread) = Self::over(desk);
+    pub(super) fn start(mut desk: Desk, path: &Path, lock: File) -> std::io::Result<Self> {
+        let fold = Fold::beside(path, &mut desk.conn, CHECKPOINT_PAGES)?;
+        let (mut writer, mut thread) = Self::over(desk);
+        thread.fold = Some(fold);
         let thread =
             std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
                 thread.run();
@@ -119,8 +124,10 @@ impl Writer {
             thread: None,
         };
         let written = desk.tally;
-        let (line, ending, failing, folded) = (Line::new(), None, false, true);
-        (writer, Thread { written, desk, inbox, line, room, shown, ending, failing, folded })
+        let (fold, line, ending, failing, folded) = (None, Line::new(), None, false, true);
+        let thread =
+            Thread { fold, written, desk, inbox, line, room, shown, ending, failing, folded };
+        (writer, thread)
     }
 
     /// What was there after the last commit.
@@ -209,6 +216,8 @@ pub(super) fn gone() -> StoreError {
 }
 
 struct Thread {
+    /// Folds the log beside us; without it SQLite does so within commits.
+    fold: Option<Fold>,
     desk: Desk,
     inbox: Receiver<Call>,
     /// What has been taken out of it, and waits.
@@ -297,6 +306,7 @@ impl Thread {
         for (task, own) in answers {
             task.answer(went.clone().and(own));
         }
+        self.fold.iter_mut().for_each(|fold| fold.committed(&self.desk.conn));
         let now = self.desk.clock.now().tick;
         self.desk.log.keep(&self.desk.conn, now);
     }
@@ -368,6 +378,7 @@ impl Thread {
     /// Folds the log of changes into the database and empties it, unless somebody reads it.
     fn fold(&mut self) {
         if !std::mem::replace(&mut self.folded, true) {
+            self.fold.iter_mut().for_each(Fold::wait);
             journal::empty(&self.desk.conn);
         }
     }
