@@ -72,7 +72,11 @@ impl Life {
     /// Does what was planned for now, and lets those plan who have just been told something.
     pub(super) fn act(&mut self, world: &mut World) {
         for hook in std::mem::take(&mut world.books.just_paused) {
-            self.hasty(world, hook);
+            match world.dice.roll(100) {
+                0..=19 => self.lost_letter(world),
+                20..=89 => self.hasty(world, hook),
+                _ => {}
+            }
         }
         while let Some((at, number)) = self.plans.first_key_value().map(|(key, _)| *key) {
             if at > world.now().tick {
@@ -265,12 +269,16 @@ impl Life {
         self.plan(world, down / 2, Act::Clock { ahead, by });
     }
 
+    /// A pause is told of by mail, and the process is killed while that goes out.
+    fn lost_letter(&mut self, world: &mut World) {
+        let (luck, steps) = (world.dice.next(), world.dice.roll(16) as u32);
+        self.plan(world, Duration::ZERO, Act::Order(Order::Post(Some(luck))));
+        self.plan(world, Duration::ZERO, Act::Kill { steps, down: SECOND });
+    }
+
     /// An owner who is told of a pause and ends it at once, while attempts from before it are
     /// under way, and the store is busy.
     fn hasty(&mut self, world: &mut World, hook: WebhookId) {
-        if !world.dice.chance(60) {
-            return;
-        }
         let ws = world.books.hooks[&hook].ws.clone();
         let deadline = world.books.settings.egress.deadline;
         let busy = world.books.waiting(hook).any(|one| one.flight.is_some());
