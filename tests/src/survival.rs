@@ -44,7 +44,7 @@ const BACKENDS: u64 = 4;
 
 /// How long it may take until nothing waits, once everybody is well: as many deliveries as may be
 /// outstanding at one endpoint take seven windows of its pace.
-const DRAIN_MAX: Duration = Duration::from_secs(300);
+const DRAIN_MAX: Duration = Duration::from_secs(600);
 
 /// Further ahead than any clock is set meanwhile.
 const AHEAD_SECONDS: i64 = 5 * 86_400;
