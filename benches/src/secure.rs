@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::flags::{fail, sibling};
 use crate::lab::{Folder, Process, free_address};
 use crate::load::Aim;
-use crate::targets::{Limits, Plane, Target, run_nginx, weir_with};
+use crate::targets::{Limits, Plane, Target, run_haproxy, run_nginx, weir_with};
 
 /// A certificate and its key, in files.
 pub struct Pair {
@@ -81,28 +81,9 @@ pub fn nginx(folder: &Folder, upstream: &Aim, pair: &Pair) -> Target {
 /// HAProxy without limits.
 #[must_use]
 pub fn haproxy(folder: &Folder, upstream: &Aim, pair: &Pair) -> Target {
-    let (address, upstream) = (free_address(), upstream.address);
-    let text = format!(
-        "global
-        nbthread 1
-        maxconn 4096
-    defaults
-        mode http
-        timeout connect 5s
-        timeout client 60s
-        timeout server 60s
-    frontend front
-        bind {address} ssl crt {both} alpn h2,http/1.1
-        default_backend back
-    backend back
-        http-reuse always
-        server up {upstream}
-",
-        both = pair.both(folder),
-    );
-    let config = folder.write("haproxy-tls.cfg", &text).display().to_string();
-    let args = ["-db", "-f", &config];
-    let process = Process::start(folder, "haproxy-tls", Path::new("haproxy"), &args);
+    let address = free_address();
+    let bind = format!("{address} ssl crt {} alpn h2,http/1.1", pair.both(folder));
+    let process = run_haproxy(folder, "haproxy-tls", &bind, upstream.address, "");
     Target::new("HAProxy", Limits::None, address, process)
 }
 

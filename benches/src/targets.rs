@@ -153,6 +153,25 @@ pub fn haproxy(folder: &Folder, upstream: SocketAddr, limits: Limits) -> Target 
         http-request deny deny_status 429 if {{ sc_http_req_rate(1) gt {most} }}"
     );
     let track = if limits == Limits::None { "" } else { &track };
+    let tables = "\
+    backend workspaces
+        stick-table type string len 64 size 100k expire 60s store http_req_rate(1s)
+    backend addresses
+        stick-table type ip size 100k expire 60s store http_req_rate(1s)
+";
+    let process =
+        run_haproxy(folder, file, &format!("{address}\n        {track}"), upstream, tables);
+    Target::new(name, limits, address, process)
+}
+
+/// HAProxy with one thread, from what `bind` says to `upstream`.
+pub(crate) fn run_haproxy(
+    folder: &Folder,
+    file: &str,
+    bind: &str,
+    upstream: SocketAddr,
+    more: &str,
+) -> Process {
     let text = format!(
         "global
         nbthread 1
@@ -163,21 +182,15 @@ pub fn haproxy(folder: &Folder, upstream: SocketAddr, limits: Limits) -> Target 
         timeout client 60s
         timeout server 60s
     frontend front
-        bind {address}
-        {track}
+        bind {bind}
         default_backend back
     backend back
         http-reuse always
         server up {upstream}
-    backend workspaces
-        stick-table type string len 64 size 100k expire 60s store http_req_rate(1s)
-    backend addresses
-        stick-table type ip size 100k expire 60s store http_req_rate(1s)
-"
+{more}"
     );
     let config = folder.write(&format!("{file}.cfg"), &text).display().to_string();
-    let process = Process::start(folder, file, Path::new("haproxy"), &["-db", "-f", &config]);
-    Target::new(name, limits, address, process)
+    Process::start(folder, file, Path::new("haproxy"), &["-db", "-f", &config])
 }
 
 /// The proxy a person would write first with Pingora.

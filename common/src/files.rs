@@ -5,7 +5,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use crate::reader::Mistake;
@@ -16,13 +16,6 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// How often files are looked at: a change is noticed well within five seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// The settings file that was named, or else the one at the usual place where there is one; else
-/// what is built into the program will do.
-#[must_use]
-pub fn named_or_usual(named: Option<PathBuf>, usual: &str) -> Option<PathBuf> {
-    named.or_else(|| Some(PathBuf::from(usual)).filter(|usual| usual.exists()))
-}
 
 /// Reads a regular file. Anything else could keep us waiting for ever.
 ///

@@ -140,7 +140,7 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     let mut work = JoinSet::new();
     work.spawn(worker.run());
     parts.ready.store(true, Ordering::Release);
-    logging::event(Level::Info, "ready", &[("config", json!(parts.config.name()))]);
+    logging::event(Level::Info, "ready", &[("config", json!(parts.config.file.name()))]);
     let told = signals.told_to_stop(|| {
         let parts = parts.clone();
         async move { drop(sweep::reload(&parts).await) }

@@ -162,7 +162,7 @@ impl Command {
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-dispatcher: {error}")),
             },
             Action::Check(from) => match from.config().load(&Clock::system()) {
-                Ok(_) => print(&format!("{}: no problems", from.config().name())),
+                Ok(_) => print(&format!("{}: no problems", from.config().file.name())),
                 Err(mistakes) => fail(EXIT_USAGE, &app::lines(&mistakes)),
             },
             Action::Listen(receive) => result(receive.execute()),

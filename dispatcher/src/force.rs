@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
+use weir_common::config_file::ConfigFile;
 use weir_common::directory::Directory;
-use weir_common::files::{self, Stamp, unreadable, whole};
-use weir_common::reader::{At, Document, Mistake, Reading};
+use weir_common::files::{self, Stamp};
+use weir_common::reader::{Document, Mistake, Reading};
 use weir_common::time::Clock;
 
 use crate::auth::Tokens;
@@ -56,11 +57,11 @@ pub struct Origin {
     pub effective: Value,
 }
 
-/// Where the settings are: a file, or within the program.
+/// Where the configuration is.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The file, where one was named.
-    pub path: Option<PathBuf>,
+    /// The file that it starts with.
+    pub file: ConfigFile,
 }
 
 impl Config {
@@ -68,28 +69,28 @@ impl Config {
     /// one within the program.
     #[must_use]
     pub fn new(named: Option<PathBuf>) -> Self {
-        Self { path: files::named_or_usual(named, USUAL) }
+        Self { file: ConfigFile::new(named, USUAL) }
     }
 
-    /// What messages call it.
-    #[must_use]
-    pub fn name(&self) -> String {
-        let named = |path: &PathBuf| path.display().to_string();
-        self.path.as_ref().map_or_else(|| "built-in dispatcher.toml".to_owned(), named)
+    /// The one within the program.
+    #[cfg(test)]
+    pub(crate) fn built_in() -> Self {
+        Self { file: ConfigFile::built_in(USUAL) }
     }
 
     /// Reads all files and checks everything in them; or gives every mistake there is.
     pub fn load(&self, clock: &Clock) -> Result<Force, Vec<Mistake>> {
-        let text = match &self.path {
-            Some(path) => files::read(path).map_err(|why| vec![unreadable(&self.name(), &why)])?,
-            None => SHIPPED.to_owned(),
-        };
-        let document = Document::new(&self.name(), &text);
+        let text = self.file.read(SHIPPED).map_err(|mistake| vec![mistake])?;
+        let document = Document::new(&self.file.name(), &text);
         let Reading { made: settings, effective, .. } = settings::read(&document);
         let tokens_text =
-            self.beside(&document, &settings.auth.tokens, "auth.tokens", SHIPPED_TOKENS);
-        let directory_text =
-            self.beside(&document, &settings.directory.path, "directory.path", SHIPPED_DIRECTORY);
+            self.file.beside(&document, &settings.auth.tokens, "auth.tokens", SHIPPED_TOKENS);
+        let directory_text = self.file.beside(
+            &document,
+            &settings.directory.path,
+            "directory.path",
+            SHIPPED_DIRECTORY,
+        );
         if let Some(file) = &settings.server.admin_token_file
             && let Err(why) = files::first_line(Path::new(&file.value))
         {
@@ -117,23 +118,6 @@ impl Config {
                 Ok(Force { settings, tokens, directory, egress, courier, origin })
             }
             _ => Err(mistakes),
-        }
-    }
-
-    /// The text of a file that the settings name. Where all is built in, so is this.
-    fn beside(&self, document: &Document, path: &At<String>, key: &str, built_in: &str) -> String {
-        match files::read(Path::new(&path.value)) {
-            Ok(text) => text,
-            Err(_) if self.path.is_none() => built_in.to_owned(),
-            Err(why) => {
-                let place = whole(&path.value);
-                let text = format!(
-                    "cannot read {place}: {why}; set {key}, which counts from the directory that \
-                     the program runs in"
-                );
-                document.fault(path.at, text);
-                String::new()
-            }
         }
     }
 }

@@ -122,7 +122,7 @@ impl Parts {
         let needs_restart = old.needs_restart(&new.settings);
         if !needs_restart.is_empty() {
             let message = format!("{} cannot change without a restart", needs_restart.join(", "));
-            let file = self.config.name();
+            let file = self.config.file.name();
             return Reload::Refused(vec![Mistake { file, line: 1, column: 1, message }]);
         }
         self.force.store(Arc::new(new));

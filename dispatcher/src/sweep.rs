@@ -2,7 +2,6 @@
 //!
 //! Each is a loop that `app` owns and ends; each takes steps, so that nobody waits for it long.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,15 +97,8 @@ pub async fn files(parts: Arc<Parts>) {
 
 fn stamps(parts: &Parts) -> Vec<Stamp> {
     let force = parts.force.load();
-    parts
-        .config
-        .path
-        .as_deref()
-        .into_iter()
-        .chain(force.files())
-        .map(Path::new)
-        .map(stamp)
-        .collect()
+    let config = parts.config.file.path();
+    config.into_iter().chain(force.files()).map(stamp).collect()
 }
 
 /// Reloads where nobody waits for it: a large directory takes a moment to read.

@@ -227,7 +227,7 @@ impl Admin {
         let tenants = &force.rules.tenants;
         // Nothing secret is written into the settings: tokens are named by their file.
         Reply::json(&json!({
-            "source": self.parts.config.name(),
+            "source": self.parts.config.file.name(),
             "settings": force.origin.effective,
             "directory": {
                 "organisations": tenants.organisations.len(),

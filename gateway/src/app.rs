@@ -120,7 +120,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     let parts = serving.parts.clone();
     parts.ready.store(true, Ordering::Release);
     notify.ready();
-    logging::event(Level::Info, "ready", &[("config", json!(parts.config.name()))]);
+    logging::event(Level::Info, "ready", &[("config", json!(parts.config.file.name()))]);
     let successor = control.block_on(async {
         let told = signals.told_to_stop(|| {
             let parts = parts.clone();

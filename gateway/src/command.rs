@@ -151,7 +151,7 @@ impl Command {
                     for warning in rules.settings.warnings().iter().chain(&expired) {
                         let _ = writeln!(io::stderr(), "warning: {warning}");
                     }
-                    print(&format!("{}: no problems", from.config().name()))
+                    print(&format!("{}: no problems", from.config().file.name()))
                 }
                 Err(mistakes) => fail(EXIT_USAGE, &RunError::Configuration(mistakes).to_string()),
             },

@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use weir_common::config_file::ConfigFile;
 use weir_common::directory::Directory;
-use weir_common::files::{self, unreadable, whole};
+use weir_common::files;
 use weir_common::reader::{At, Document, Mistake, Reading};
 use weir_common::time::{Clock, Tick};
 
@@ -78,11 +79,11 @@ pub struct Origin {
     pub tls: Listeners,
 }
 
-/// Where the settings are: a file, or within the program.
+/// Where the configuration is.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The file, where one was named.
-    pub path: Option<PathBuf>,
+    /// The file that it starts with.
+    pub file: ConfigFile,
 }
 
 impl Config {
@@ -90,43 +91,23 @@ impl Config {
     /// one within the program.
     #[must_use]
     pub fn new(named: Option<PathBuf>) -> Self {
-        Self { path: files::named_or_usual(named, USUAL) }
+        Self { file: ConfigFile::new(named, USUAL) }
     }
 
-    /// What messages call it.
-    #[must_use]
-    pub fn name(&self) -> String {
-        let named = |path: &PathBuf| path.display().to_string();
-        self.path.as_ref().map_or_else(|| "built-in gateway.toml".to_owned(), named)
-    }
-
-    /// The text of the directory file. Where all is built in, so is this.
-    fn directory(&self, path: &At<String>) -> Result<String, String> {
-        match files::read(Path::new(&path.value)) {
-            Ok(text) => Ok(text),
-            Err(_) if self.path.is_none() => Ok(SHIPPED_DIRECTORY.to_owned()),
-            Err(why) => Err(format!(
-                "cannot read the directory file {}: {why}; set directory.path, \
-                 which counts from the directory that the program runs in",
-                whole(&path.value),
-            )),
-        }
+    /// The one within the program.
+    #[cfg(test)]
+    pub(crate) fn built_in() -> Self {
+        Self { file: ConfigFile::built_in(USUAL) }
     }
 
     /// Reads both files and checks everything in them; or gives every mistake there is.
     pub fn load(&self, seed: Seed) -> Result<(Rules, Origin), Vec<Mistake>> {
-        let text = match &self.path {
-            Some(path) => files::read(path).map_err(|why| vec![unreadable(&self.name(), &why)])?,
-            None => SHIPPED.to_owned(),
-        };
-        let document = Document::new(&self.name(), &text);
+        let text = self.file.read(SHIPPED).map_err(|mistake| vec![mistake])?;
+        let document = Document::new(&self.file.name(), &text);
         let Reading { made: settings, effective, .. } = settings::read(&document);
         let path = settings.directory.path().cloned();
         let read = |path: &At<String>| {
-            self.directory(path).unwrap_or_else(|why| {
-                document.fault(path.at, why);
-                String::new()
-            })
+            self.file.beside(&document, path, "directory.path", SHIPPED_DIRECTORY)
         };
         let directory_text = path.as_ref().map(read).unwrap_or_default();
         if let Some(token) = &settings.server.admin_token_file

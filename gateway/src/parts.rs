@@ -165,7 +165,7 @@ impl Parts {
         let restart = earlier.needs_restart(&rules.settings);
         if !restart.is_empty() {
             let mistake = |what: &&str| Mistake {
-                file: self.config.name(),
+                file: self.config.file.name(),
                 line: 1,
                 column: 1,
                 message: format!("`{what}` changes only with a restart or an upgrade (SIGUSR2)"),

@@ -120,7 +120,7 @@ mod tests {
         let metrics = std::sync::Arc::new(Metrics::default());
         let force = Force::new(rules, Origin::default(), None, &metrics, clock);
         let seeds = Seeds { keys: seed, names: seed };
-        Parts::new(clock.clone(), Config { path: None }, force, seeds, metrics, 10)
+        Parts::new(clock.clone(), Config::built_in(), force, seeds, metrics, 10)
     }
 
     /// For how long nothing is dropped once rules have taken up what others left, or what left

@@ -150,7 +150,7 @@ fn stamps(parts: &Parts) -> Vec<Stamp> {
     let upstreams = force.rules.settings.upstreams.iter();
     let of_upstreams = upstreams.flat_map(|(_, upstream)| credentials::paths(upstream));
     let of_identity = force.rules.settings.identity.files();
-    let config = parts.config.path.as_deref().into_iter().chain(directory);
+    let config = parts.config.file.path().into_iter().chain(directory);
     config.chain(of_tls).chain(of_upstreams).chain(of_identity).map(stamp).collect()
 }
 

@@ -9,6 +9,9 @@ mod renewing;
 mod tls;
 mod tools;
 
+use std::sync::Arc;
+
+use rustls::{ClientConfig, HandshakeKind};
 use weir_tests::authority::Authority;
 use weir_tests::client::Client;
 use weir_tests::config::Config;
@@ -39,4 +42,13 @@ const NAMES: &str = "DNS:api.localhost,DNS:*.auth.localhost";
 fn secured(world: &World, authority: &Authority) -> Client {
     let client = Client::connect(&world.gateway.https());
     client.secured(&authority.trusted(), "api.localhost")
+}
+
+/// How a client with these settings, and the sessions that it keeps, is shaken hands with.
+#[track_caller]
+fn handshake(world: &World, config: &Arc<ClientConfig>) -> HandshakeKind {
+    let client = Client::connect(&world.gateway.https());
+    let mut client = client.secured(config, "api.localhost");
+    client.get("/healthz").expect(200);
+    client.tls().handshake_kind().expect("it is over")
 }

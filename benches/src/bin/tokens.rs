@@ -139,7 +139,7 @@ fn parts(url: &str) -> Arc<Parts> {
         fail("cannot write into the folder for temporary files");
     }
     let seed = Seed::new(*b"sixteen bytes ok");
-    let config = Config { path: Some(path) };
+    let config = Config::new(Some(path));
     let loaded = config.load(seed);
     let _ = std::fs::remove_dir_all(&folder);
     let (rules, origin) = loaded.unwrap_or_else(|mistakes| fail(&format!("{mistakes:?}")));

@@ -143,7 +143,7 @@ fn open_store(folder: &Folder, clock: &Clock) -> Arc<SqliteStore> {
 }
 
 fn parts(folder: &Folder, clock: &Clock, store: Arc<SqliteStore>) -> (Parts, Handle) {
-    let config = Config { path: Some(folder.path("dispatcher.toml")) };
+    let config = Config::new(Some(folder.path("dispatcher.toml")));
     let force = config.load(clock).map_err(|mistakes| format!("{mistakes:?}")).unwrap();
     let worker = Handle::new().0;
     let parts = Parts {

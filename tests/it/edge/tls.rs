@@ -10,7 +10,7 @@ use weir_tests::request::Request;
 use weir_tests::wait;
 use weir_tests::world::World;
 
-use super::{NAMES, secured, world_of};
+use super::{NAMES, handshake, secured, world_of};
 
 /// Whose certificate a client is shown that asks for this name.
 #[track_caller]
@@ -81,18 +81,13 @@ fn a_session_is_resumed_in_both_versions() {
     let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
     for version in VERSIONS {
         let config = authority.client(&[version], None);
-        let kind = || {
-            let client = Client::connect(&world.gateway.https());
-            let mut client = client.secured(&config, "api.localhost");
-            client.get("/healthz").expect(200);
-            client.tls().handshake_kind()
-        };
-        assert_eq!(kind(), Some(HandshakeKind::Full), "{version:?}");
-        assert_eq!(kind(), Some(HandshakeKind::Resumed), "{version:?}");
+        let kind = || handshake(&world, &config);
+        assert_eq!(kind(), HandshakeKind::Full, "{version:?}");
+        assert_eq!(kind(), HandshakeKind::Resumed, "{version:?}");
         // What has nothing to do with TLS leaves sessions as they are.
         world.gateway.write_config(&format!("{}\n# another\n", world.config()));
         world.gateway.reload().expect(200);
-        assert_eq!(kind(), Some(HandshakeKind::Resumed), "{version:?}");
+        assert_eq!(kind(), HandshakeKind::Resumed, "{version:?}");
     }
 }
 

@@ -129,7 +129,7 @@ impl Machine {
         let log = Arc::new(LineLog::default());
         let parts = Arc::new(Parts {
             clock: self.clock.clone(),
-            config: Config { path: None },
+            config: Config::built_in(),
             store: store.clone(),
             force: ArcSwap::from_pointee(self.force()),
             worker,

@@ -1,0 +1,124 @@
+//! The file that a program's settings are in, or what is built into the program instead.
+//!
+//! # Invariants
+//!
+//! 1. A file that was named is read, or the mistake is told: what is built in never stands in for
+//!    it.
+//! 2. Where the settings are built in, so are the files that they name, as far as there are none.
+//!
+//! Not here: what stands in it (`reader`).
+
+use std::path::{Path, PathBuf};
+
+use crate::files::{self, unreadable, whole};
+use crate::reader::{At, Document, Mistake};
+
+/// Where the settings are: a file, or within the program.
+#[derive(Clone, Debug)]
+pub struct ConfigFile {
+    path: Option<PathBuf>,
+    usual: &'static str,
+}
+
+impl ConfigFile {
+    /// The file that was named, or else the one at the usual place where there is one, or else
+    /// what is built in.
+    #[must_use]
+    pub fn new(named: Option<PathBuf>, usual: &'static str) -> Self {
+        let there = || Some(PathBuf::from(usual)).filter(|usual| usual.exists());
+        Self { path: named.or_else(there), usual }
+    }
+
+    /// What is built in.
+    #[must_use]
+    pub fn built_in(usual: &'static str) -> Self {
+        Self { path: None, usual }
+    }
+
+    /// Where it is, if it is a file.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// What messages call it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.path {
+            Some(path) => path.display().to_string(),
+            None => {
+                let name = Path::new(self.usual).file_name().unwrap_or_default();
+                format!("built-in {}", name.display())
+            }
+        }
+    }
+
+    /// The settings' text.
+    ///
+    /// # Errors
+    ///
+    /// Where the file cannot be read.
+    pub fn read(&self, built_in: &str) -> Result<String, Mistake> {
+        match &self.path {
+            Some(path) => files::read(path).map_err(|why| unreadable(&self.name(), &why)),
+            None => Ok(built_in.to_owned()),
+        }
+    }
+
+    /// The text of a file that the settings name under `key`; one that cannot be read is a mistake
+    /// in `document`, and empty.
+    #[must_use]
+    pub fn beside(
+        &self,
+        document: &Document,
+        path: &At<String>,
+        key: &str,
+        built_in: &str,
+    ) -> String {
+        match files::read(Path::new(&path.value)) {
+            Ok(text) => text,
+            Err(_) if self.path.is_none() => built_in.to_owned(),
+            Err(why) => {
+                let place = whole(&path.value);
+                let text = format!(
+                    "cannot read {place}: {why}; set {key}, which counts from the directory that \
+                     the program runs in"
+                );
+                document.fault(path.at, text);
+                String::new()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: &str = "no/such/place/weir.toml";
+
+    #[test]
+    fn a_file_that_was_named_is_never_replaced_by_what_is_built_in() {
+        let named = ConfigFile::new(Some("no/such/file.toml".into()), USUAL);
+        let mistake = named.read("built in").unwrap_err();
+        assert_eq!((mistake.file.as_str(), mistake.line), ("no/such/file.toml", 1));
+        let document = Document::new(&named.name(), "");
+        let path = At { value: "no/such/tokens.toml".to_owned(), at: 0 };
+        assert_eq!(named.beside(&document, &path, "auth.tokens", "built in"), "");
+        let [mistake] = document.mistakes().try_into().unwrap();
+        assert!(mistake.message.contains("no/such/tokens.toml: No such file"), "{mistake:?}");
+        assert!(mistake.message.contains("set auth.tokens"), "{mistake:?}");
+    }
+
+    #[test]
+    fn without_a_file_all_is_built_in() {
+        let built_in = ConfigFile::new(None, USUAL);
+        assert_eq!(built_in.path(), None);
+        assert_eq!(built_in.name(), "built-in weir.toml");
+        assert_eq!(built_in.read("built in").unwrap(), "built in");
+        let document = Document::new(&built_in.name(), "");
+        let path = At { value: "no/such/tokens.toml".to_owned(), at: 0 };
+        assert_eq!(built_in.beside(&document, &path, "auth.tokens", "as well"), "as well");
+        assert!(document.mistakes().is_empty());
+    }
+}
