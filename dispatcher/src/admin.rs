@@ -55,7 +55,7 @@ impl Handler for Admin {
             (Method::GET | Method::HEAD, "/metrics") => {
                 let headers =
                     vec![("content-type", "text/plain; version=0.0.4; charset=utf-8".to_owned())];
-                Reply { status: 200, headers, body: self.parts.metrics.text().into() }
+                Reply { status: 200, headers, body: self.metrics().await.into() }
             }
             (Method::GET | Method::HEAD, "/config") => {
                 Reply::json(200, &self.parts.force.load().origin.effective)
@@ -86,6 +86,21 @@ impl Admin {
             scheme.eq_ignore_ascii_case("bearer")
                 && same(given.trim().as_bytes(), token.expose().as_bytes())
         })
+    }
+
+    /// What the program has counted, and what there is at this moment.
+    async fn metrics(&self) -> Vec<u8> {
+        let metrics = &self.parts.metrics;
+        let shown = |figure: u64| i64::try_from(figure).unwrap_or(i64::MAX);
+        // Where the store cannot tell, what it told last stands.
+        if let Ok(figures) = self.parts.store.figures().await {
+            metrics.waiting.set(shown(figures.waiting));
+            metrics.webhooks.set(shown(figures.webhooks));
+            metrics.store_bytes.set(shown(figures.bytes));
+            metrics.store_commits.set(shown(figures.commits));
+        }
+        metrics.connections.set(shown(self.parts.connections.open() as u64));
+        metrics.text()
     }
 
     async fn reload(&self) -> Reply {

@@ -204,7 +204,6 @@ fn beside_deliveries(parts: &Arc<Parts>) -> JoinSet<()> {
     tasks.spawn(sweep::jobs(parts.clone()));
     tasks.spawn(sweep::retention(parts.clone()));
     tasks.spawn(sweep::files(parts.clone()));
-    tasks.spawn(sweep::figures(parts.clone()));
     tasks
 }
 

@@ -1,4 +1,4 @@
-//! What goes on beside deliveries: jobs, retention, files that change, figures.
+//! What goes on beside deliveries: jobs, retention, files that change.
 //!
 //! Each is a loop that `app` owns and ends; each takes steps, so that nobody waits for it long.
 
@@ -33,9 +33,6 @@ const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(5);
 
 /// How often it is looked for what may be dropped.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
-
-/// How often figures are taken.
-const FIGURES_EVERY: Duration = Duration::from_secs(5);
 
 /// Takes jobs that redeliver by filter to their end, over and over.
 pub async fn jobs(parts: Arc<Parts>) {
@@ -107,19 +104,4 @@ pub async fn reload(parts: &Arc<Parts>) -> Reload {
     let done = tokio::task::spawn_blocking(move || parts.reload()).await;
     // A panic there is ours to mend, and leaves the earlier configuration in force.
     done.unwrap_or(Reload::Unchanged)
-}
-
-/// Counts what is in the store, over and over.
-pub async fn figures(parts: Arc<Parts>) {
-    let shown = |figure: u64| i64::try_from(figure).unwrap_or(i64::MAX);
-    loop {
-        if let Ok(figures) = parts.store.figures().await {
-            parts.metrics.waiting.set(shown(figures.waiting));
-            parts.metrics.webhooks.set(shown(figures.webhooks));
-            parts.metrics.store_bytes.set(shown(figures.bytes));
-            parts.metrics.store_commits.set(shown(figures.commits));
-        }
-        parts.metrics.connections.set(shown(parts.connections.open() as u64));
-        tokio::time::sleep(FIGURES_EVERY).await;
-    }
 }
