@@ -16,8 +16,8 @@
 //! `world` lets time pass, `life` says what befalls it and `plots` what follows from what;
 //! `receivers` answer over the `wire`; `process` is the one that is looked at, and `orders` what is
 //! asked of it. `books` keeps what was promised: `gate` judges each start, `replies` each answer,
-//! `ledger` what is on disk, `pages` what customers read of it, `posts` the mails, `judge` each
-//! moment of rest.
+//! `turns` whose start it is, `ledger` what is on disk, `upkeep` what jobs and sweeps leave there,
+//! `pages` what customers read of it, `posts` the mails, `judge` each moment of rest.
 
 mod books;
 mod dice;
@@ -33,6 +33,8 @@ mod process;
 mod receivers;
 mod record;
 mod replies;
+mod turns;
+mod upkeep;
 mod wire;
 mod world;
 

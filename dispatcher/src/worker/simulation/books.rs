@@ -13,6 +13,8 @@ use weir_common::time::{Moment, Tick, UnixTime};
 
 use super::orders::Order;
 use super::posts::Outbox;
+use super::turns::Turns;
+use super::upkeep::Upkeep;
 use crate::model::{DeliveryId, DeliveryState, EventSet, EventType, WebhookId};
 use crate::outcome::Outcome;
 use crate::settings::Settings;
@@ -83,7 +85,7 @@ pub(super) struct Delivery {
     pub(super) kind: EventType,
     pub(super) body: Bytes,
     pub(super) created_at: UnixTime,
-    /// When it was on disk: the worker hears of it within that moment.
+    /// When it was last written as it stands: the worker hears of it within that moment.
     pub(super) came: Tick,
     /// `None` once it was rightly dropped.
     pub(super) state: Option<DeliveryState>,
@@ -111,7 +113,7 @@ pub(super) struct Delivery {
 impl Delivery {
     /// It is due then, as is known now.
     pub(super) fn waits_until(&mut self, due: UnixTime, now: Moment) {
-        self.due = due;
+        (self.due, self.came) = (due, now.tick);
         self.due_tick = now.tick_at(due);
         self.soonest = self.due_tick;
     }
@@ -167,8 +169,8 @@ pub(super) struct Books {
     /// Webhooks whose owners have just been told of a pause.
     pub(super) just_paused: Vec<WebhookId>,
     pub(super) outbox: Outbox,
-    /// A job that redelivers is under way.
-    pub(super) job: bool,
+    pub(super) upkeep: Upkeep,
+    pub(super) turns: Turns,
     /// The wall clock was set: what is promised of it is less.
     pub(super) clock_set: bool,
     /// When it was, the last time.
@@ -216,7 +218,8 @@ impl Books {
             slow_until: Tick(0),
             just_paused: Vec::new(),
             outbox: Outbox::default(),
-            job: false,
+            upkeep: Upkeep::default(),
+            turns: Turns::default(),
             clock_set: false,
             set_at: Tick(0),
             stood: None,

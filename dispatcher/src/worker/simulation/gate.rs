@@ -37,6 +37,8 @@ impl Books {
         }
         self.opened(&self.hooks[&delivery.hook], delivery);
         let taken = delivery.taken;
+        self.in_order(id, now);
+        self.in_turn(id, url, now);
         self.probed(id, now);
         self.tally.duplicates += u64::from(taken);
         let flight = Flight { started: now, url, ended: None, loose: false };

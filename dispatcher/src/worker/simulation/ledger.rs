@@ -144,9 +144,7 @@ impl Books {
                 violated("one mail", format!("of the pause of {hook:?} {told} mails tell"));
             }
         }
-        if self.job {
-            self.adopt_redelivered(conn, now);
-        }
+        self.adopt_redelivered(conn, now);
     }
 
     /// An attempt was written down: it must have happened, and what follows must be right.
@@ -314,25 +312,6 @@ impl Books {
             record.warned = right.filter(|_| stood.is_some()).or(Some(now.unix));
         }
         pauses
-    }
-
-    /// A job puts deliveries back that were given up.
-    fn adopt_redelivered(&mut self, conn: &Connection, now: Moment) {
-        let failed = |id: &DeliveryId| {
-            let delivery = &self.deliveries[id];
-            delivery.state == Some(DeliveryState::FailedPermanent)
-                && !self.hooks[&delivery.hook].deleted
-        };
-        let failed: Vec<DeliveryId> = self.deliveries.keys().copied().filter(failed).collect();
-        for id in failed {
-            let sql = "SELECT due FROM deliveries WHERE id = ?1 AND state = 0";
-            let mut query = conn.prepare_cached(sql).unwrap();
-            if let Some(row) = query.query([id.0]).unwrap().next().unwrap() {
-                self.begins_anew(id, now, unix(row, 0).unwrap());
-            }
-        }
-        let sql = "SELECT count(*) FROM jobs WHERE ended_at IS NULL";
-        self.job = conn.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap() > 0;
     }
 
     /// Compares every delivery there is with what must be there (invariant 8).

@@ -55,7 +55,8 @@ impl Books {
                 }
                 self.arrives(&event, hook, arrival.ready.id, asked, now);
             }
-            (Order::RedeliverFailed { .. }, Reply::Done(Ok(()))) => self.job = true,
+            (Order::RedeliverFailed { ws }, Reply::Done(Ok(()))) => self.job_made(&ws),
+            (Order::Sweep, Reply::Done(Ok(()))) => self.upkeep.swept = true,
             (_, Reply::Done(Ok(()))) => {}
             (order, reply) => self.refused(&order, &reply),
         }
@@ -250,7 +251,7 @@ impl Books {
                         self.begins_anew(delivery, now, unix(row, 0).unwrap());
                     }
                 }
-                Order::RedeliverFailed { .. } => self.job = true,
+                Order::RedeliverFailed { .. } => self.upkeep.job = true,
                 Order::Sweep => {}
                 Order::Post(_) => self.outbox.doubt = true,
                 Order::Move { hook, .. }

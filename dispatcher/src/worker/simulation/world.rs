@@ -64,7 +64,9 @@ impl World {
     pub(super) fn new(folder: PathBuf, config: &str, urls: Vec<String>, dice: Dice) -> Self {
         let mut dice = dice;
         let (is_slow, jumbled) = (dice.chance(50), dice.chance(50));
-        let machine = Machine::new(folder, config, Clock::manual(START));
+        let memory = [64 << 20, 40 << 10, 4 << 10];
+        let memory = [(); 2].map(|()| *dice.pick(&memory).unwrap());
+        let machine = Machine::new(folder, config, Clock::manual(START), memory);
         let trace = std::env::var_os("WEIR_SEED").is_some();
         let books = Books::new(urls.clone(), machine.settings.clone(), trace);
         let receiver = |url| Receiver { url, mood: Mood::Well, poisons: false };
@@ -115,6 +117,7 @@ impl World {
         self.books.observe(process.conn(), Read::so_far(process.conn()), now);
         self.books.audit(process.conn(), now);
         self.books.audit_mails(process.conn());
+        self.books.kept(process.conn());
         self.books.read_anew(now);
         let window = self.books.settings.egress.window;
         let places = self.books.settings.egress.in_flight_per_lane();
@@ -307,7 +310,12 @@ impl World {
         let (in_flight, lanes, held) = process.held();
         self.books.small(lanes, held);
         let slow = now.tick < self.slow_until;
-        if !slow && self.disk == Disk::Well && !self.stopping && !process.waits_for_store() {
+        if slow || self.disk != Disk::Well || self.stopping || process.waits_for_store() {
+            self.books.turns.hold();
+        } else {
+            if self.books.upkeep.looks() {
+                self.books.kept(process.conn());
+            }
             self.books.at_rest(now);
             let seen = self.books.in_flight(None);
             if in_flight != seen {
