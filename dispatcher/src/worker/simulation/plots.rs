@@ -74,7 +74,8 @@ impl Life {
         for hook in std::mem::take(&mut world.books.just_paused) {
             match world.dice.roll(100) {
                 0..=19 => self.lost_letter(world),
-                20..=89 => self.hasty(world, hook),
+                20..=69 => self.hasty(world, hook),
+                70..=94 => self.relapse(world, hook),
                 _ => {}
             }
         }
@@ -133,7 +134,8 @@ impl Life {
             40..=59 => self.last_straw(world),
             60..=70 => self.crash_loop(world),
             71..=81 => self.stall(world),
-            82..=93 => self.reload(world),
+            82..=86 => self.moves(world),
+            87..=94 => self.reload(world),
             _ => self.clock_while_down(world),
         }
     }
@@ -230,23 +232,58 @@ impl Life {
         }
     }
 
-    /// A process that is stopped while attempts are under way, goes on, and may be replaced then.
+    /// A process that stands still while attempts are under way, goes on, and may be replaced
+    /// then, for receivers that have heard of them and are to hear of many more.
     fn stall(&mut self, world: &mut World) {
-        let url = world.dice.roll(world.receivers.len() as u64) as usize;
+        let Some((_, ws, url)) = self.somebody(world) else { return };
+        let egress = &world.books.settings.egress;
+        let (deadline, most) = (egress.deadline, u64::from(egress.requests));
         let dice = &mut world.dice;
-        let mood = *dice.pick(&[Mood::Slow, Mood::Late, Mood::Tardy, Mood::Tardy]).unwrap();
-        let (ws, count) = (dice.roll(2) as usize, 1 + dice.roll(30));
-        let (steps, by) = (dice.roll(12) as u32, dice.span(SECOND, 2 * MINUTE));
-        let begins = dice.span(10 * MS, 20 * SECOND);
-        let ends = begins + by + dice.span(MS, 40 * SECOND);
+        let mood = *dice.pick(&[Mood::Slow, Mood::Late, Mood::Tardy, Mood::Silent]).unwrap();
+        let (count, more) = (1 + dice.roll(30), most / 2 + dice.roll(most));
+        let (steps, begins) = (dice.roll(12) as u32, dice.span(10 * MS, deadline));
+        // Past the deadline of what is under way, and within a window of it, or for any time.
+        let by = match dice.roll(3) {
+            0 => dice.span(SECOND, 2 * MINUTE),
+            _ => deadline + dice.span(SECOND, 20 * SECOND),
+        };
+        let ends = begins + by + dice.span(MS, 20 * SECOND);
+        let (down, replaced) = (dice.span(MS, 2 * SECOND), dice.chance(70));
         self.plan(world, MS, Act::Mood { url, mood });
         self.plan(world, MS, Act::Events { ws, count });
         self.plan(world, begins, Act::Stand { steps, by });
-        if world.dice.chance(50) {
-            let down = world.dice.span(MS, 2 * SECOND);
+        if replaced {
+            self.plan(world, begins + by, Act::Mood { url, mood: Mood::Well });
+            self.plan(world, begins + by, Act::Events { ws, count: more });
             self.plan(world, ends, Act::Stop { down });
-            self.plan(world, ends + 5 * SECOND, Act::Events { ws, count });
         }
+        for _ in 0..3 {
+            let at = ends + world.dice.span(down, 10 * SECOND);
+            self.plan(world, at, Act::Events { ws, count: more / 2 });
+        }
+    }
+
+    /// Owners who come to an endpoint and leave it while there is much to do.
+    fn moves(&mut self, world: &mut World) {
+        let mut at = MS;
+        for _ in 0..2 + world.dice.roll(4) {
+            let Some((hook, number, _)) = self.somebody(world) else { return };
+            let ws = world.books.hooks[&hook].ws.clone();
+            let dice = &mut world.dice;
+            let count = dice.roll(60);
+            let url = dice.pick(&world.books.urls).unwrap().clone();
+            let next = at + dice.span(MS, 20 * SECOND);
+            self.plan(world, at, Act::Events { ws: number, count });
+            self.plan(world, at, Act::Order(Order::Move { ws, hook, url }));
+            at = next;
+        }
+    }
+
+    /// A webhook, the number of its workspace, and its URL.
+    fn somebody(&self, world: &mut World) -> Option<(WebhookId, usize, usize)> {
+        let alive: Vec<&Hook> = world.books.hooks.values().filter(|hook| !hook.deleted).collect();
+        let hook = *world.dice.pick(&alive)?;
+        Some((hook.id, usize::from(&*hook.ws == "ws_1"), hook.url))
     }
 
     /// Other settings, while there is much to do; sometimes they are taken back.
@@ -298,5 +335,43 @@ impl Life {
             let at = acts + world.dice.span(MS, SECOND);
             self.plan(world, at, Act::Order(Order::Redeliver { ws, delivery }));
         }
+    }
+
+    /// A pause that ends too soon: the probe fails. While it waits to be tried again, the process
+    /// is replaced or the owner changes something, so that all is read anew, and events come while
+    /// the store takes its time to answer.
+    fn relapse(&mut self, world: &mut World, hook: WebhookId) {
+        let (ws, url) = (world.books.hooks[&hook].ws.clone(), world.books.hooks[&hook].url);
+        let number = usize::from(&*ws == "ws_1");
+        let dice = &mut world.dice;
+        let mood = *dice.pick(&[Mood::Erring, Mood::Refusing, Mood::Redirecting]).unwrap();
+        let (waits, acts) = (dice.roll(12), dice.span(10 * MS, 5 * MINUTE));
+        let mut at = acts + dice.span(SECOND, 20 * SECOND);
+        let secret = format!("whsec_{:016x}", dice.next());
+        self.plan(world, MS, Act::Mood { url, mood });
+        self.plan(world, acts / 2, Act::Events { ws: number, count: waits });
+        self.plan(world, acts, Act::Order(Order::Reactivate { ws: ws.clone(), hook }));
+        for _ in 0..1 + world.dice.roll(3) {
+            let dice = &mut world.dice;
+            let (down, slow) = (dice.span(MS, 2 * SECOND), dice.span(10 * MS, 5 * SECOND));
+            let (steps, count) = (dice.roll(12) as u32, 1 + dice.roll(8));
+            let (ws, secret) = (ws.clone(), secret.clone());
+            let anew = match dice.roll(4) {
+                0 => Act::Kill { steps, down },
+                1 | 2 => Act::Stop { down },
+                _ => Act::Order(Order::Rotate { ws, hook, secret }),
+            };
+            // A new process reads at once; a change is read after its commit.
+            let (begins, asked, busy) = match anew {
+                Act::Order(_) => (at, at, Act::Sluggish(slow)),
+                _ => (at, at + down, Act::Slow(slow)),
+            };
+            let comes = asked + dice.span(MS, slow);
+            at += dice.span(SECOND, 20 * SECOND);
+            self.plan(world, begins, anew);
+            self.plan(world, asked, busy);
+            self.plan(world, comes, Act::Events { ws: number, count });
+        }
+        self.plan(world, at, Act::Mood { url, mood: Mood::Well });
     }
 }
