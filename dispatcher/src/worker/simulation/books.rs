@@ -99,6 +99,8 @@ pub(super) struct Delivery {
     pub(super) put_off: Tick,
     pub(super) step: usize,
     pub(super) first: Option<UnixTime>,
+    /// When the first attempt of its schedule started.
+    pub(super) since: Option<UnixTime>,
     pub(super) paused_before: Duration,
     pub(super) attempts: u32,
     pub(super) flight: Option<Flight>,
@@ -274,6 +276,12 @@ impl Books {
         self.repaced_at = now.tick;
         let quarter = self.quarter();
         self.places.iter_mut().for_each(|places| places.room = places.room.min(quarter));
+        for id in self.under_way.keys() {
+            // What has ended may be decided by either.
+            if let Some(flight) = &mut self.deliveries.get_mut(id).unwrap().flight {
+                flight.loose |= flight.ended.is_some();
+            }
+        }
     }
 
     /// The settings by which something may just have been decided.
@@ -354,7 +362,7 @@ impl Books {
         self.open.insert((delivery.hook, id));
         delivery.state = Some(DeliveryState::Waiting);
         delivery.waits_until(due, now);
-        (delivery.step, delivery.first) = (0, None);
+        (delivery.step, delivery.first, delivery.since) = (0, None, None);
         delivery.paused_before = Duration::ZERO;
         (delivery.taken, delivery.redelivered) = (false, true);
         if let Some(flight) = &mut delivery.flight {
@@ -378,7 +386,7 @@ impl Books {
                 delivery.drained = Some(now.unix);
                 self.hooks.get_mut(&id).unwrap().record.vague = true;
             } else if delivery.step > 0 {
-                delivery.step = 0;
+                (delivery.step, delivery.since) = (0, None);
                 delivery.due = delivery.created_at;
                 (delivery.due_tick, delivery.soonest) = (Tick(0), Tick(0));
             }

@@ -9,6 +9,7 @@ use crate::deliver::Parcel;
 use crate::health::Sign;
 use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
 use crate::outcome::{Failure, Outcome};
+use crate::schedule::Mode;
 use crate::settings::Settings;
 use crate::sign;
 
@@ -256,7 +257,14 @@ fn follows(
         return landed(DeliveryState::FailedPermanent, UnixTime(0));
     }
     let delays = &settings.retry.delays;
-    let listed = at.unix.plus(delays[delivery.step.min(delays.len() - 1)]);
+    let since = delivery.since.unwrap_or(started.unix).min(at.unix);
+    let listed = match settings.retry.mode {
+        Mode::Delay => at.unix.plus(delays[delivery.step.min(delays.len() - 1)]),
+        Mode::Offset => {
+            let mut offsets = delays.iter().map(|offset| since.plus(*offset));
+            offsets.find(|then| *then > at.unix).unwrap_or(deadline)
+        }
+    };
     let asked = at.unix.plus(Duration::from_secs(retry_after.unwrap_or(0)));
     landed(DeliveryState::Waiting, listed.max(asked).min(deadline))
 }

@@ -10,7 +10,7 @@ use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
 use crate::outcome::Outcome;
 
 const ATTEMPTS: &str = "SELECT a.delivery, a.number, a.started_at, a.took, a.outcome, d.state, \
-    d.due, d.step, d.first_attempt_at, d.paused_before, d.ended_at FROM attempts a \
+    d.due, d.step, d.first_attempt_at, d.paused_before, d.ended_at, d.since FROM attempts a \
     JOIN deliveries d ON d.id = a.delivery WHERE a.id > ?1 ORDER BY a.id";
 
 const HOOKS: &str = "SELECT id, paused_at, paused_total, reordering, probing FROM webhooks \
@@ -34,6 +34,7 @@ struct Written {
     first: Option<UnixTime>,
     paused_before: Duration,
     ended_at: Option<UnixTime>,
+    since: Option<UnixTime>,
 }
 
 impl Delivery {
@@ -51,7 +52,7 @@ impl Delivery {
             return;
         };
         if row == (self.created_at, 0) {
-            self.step = 0;
+            (self.step, self.since) = (0, None);
             self.waits_until(row.0, now);
         }
     }
@@ -130,6 +131,7 @@ impl Books {
                 first: unix(row, 8),
                 paused_before: span(row, 9),
                 ended_at: unix(row, 10),
+                since: unix(row, 11),
             })
         });
         for written in rows.unwrap() {
@@ -183,7 +185,9 @@ impl Books {
                 violated("schedule", format!("{id:?}: {found:?}, and right is {right:?}"));
             }
             let step = delivery.step + 1;
-            if due && (written.step != step || written.first != delivery.first) {
+            let since = delivery.since.or(Some(started.unix));
+            let same = (written.step, written.first, written.since);
+            if due && same != (step, delivery.first, since) {
                 violated("schedule", format!("{id:?}: step {}, not {step}", written.step));
             }
         }
@@ -193,6 +197,7 @@ impl Books {
         delivery.state = Some(written.state);
         delivery.waits_until(written.due, now);
         (delivery.step, delivery.put_off) = (written.step, Default::default());
+        delivery.since = written.since;
         delivery.ended_at = written.ended_at.unwrap_or_default();
         if hook.reordering {
             delivery.soonest = Tick(0);

@@ -73,6 +73,9 @@ impl Books {
             Reply::Pinged(reply) => reply.as_ref().err(),
             Reply::Done(reply) => reply.as_ref().err(),
         };
+        if let Some(StoreError::Damaged(why)) = error {
+            violated("8", format!("{} cannot be done: {why}", short(order)));
+        }
         let gone = match order {
             Order::Redeliver { .. } => true,
             Order::Move { hook, .. }
@@ -145,6 +148,7 @@ impl Books {
             put_off: Tick(0),
             step: 0,
             first: None,
+            since: None,
             paused_before: Duration::ZERO,
             attempts: 0,
             flight: None,
