@@ -194,6 +194,8 @@ pub(super) struct Start {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     pub(super) room: usize,
+    /// So many there are at most: it may be remembered for longer than it must be.
+    pub(super) most: usize,
     /// Whether its last attempt is known not to have timed out.
     pub(super) answers: bool,
     pub(super) used: Tick,
@@ -201,7 +203,7 @@ pub(super) struct Places {
 
 impl Books {
     pub(super) fn new(urls: Vec<String>, settings: Settings, trace: bool) -> Self {
-        let places = Places { room: 1, answers: false, used: Tick(0) };
+        let places = Places { room: 1, most: usize::MAX, answers: false, used: Tick(0) };
         Self {
             starts: vec![VecDeque::new(); urls.len()],
             places: vec![places; urls.len()],
@@ -275,7 +277,9 @@ impl Books {
         self.before = Some(std::mem::replace(&mut self.settings, settings));
         self.repaced_at = now.tick;
         let quarter = self.quarter();
-        self.places.iter_mut().for_each(|places| places.room = places.room.min(quarter));
+        for places in &mut self.places {
+            (places.room, places.most) = (places.room.min(quarter), usize::MAX);
+        }
         for id in self.under_way.keys() {
             // What has ended may be decided by either.
             if let Some(flight) = &mut self.deliveries.get_mut(id).unwrap().flight {
@@ -311,7 +315,7 @@ impl Books {
     pub(super) fn read_anew(&mut self, now: Moment) {
         let quarter = self.quarter();
         for places in &mut self.places {
-            *places = Places { room: quarter, answers: false, used: now.tick };
+            *places = Places { room: quarter, most: quarter, answers: false, used: now.tick };
         }
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {

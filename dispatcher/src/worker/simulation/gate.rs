@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use super::books::{Books, Delivery, Flight, Hook, Landed, Start, violated};
+use super::books::{Books, Delivery, Flight, Hook, Landed, Places, Start, violated};
 use crate::deliver::Parcel;
 use crate::health::Sign;
 use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
@@ -159,6 +159,11 @@ impl Books {
         if self.decided_by().all(crowded) {
             violated("caps", format!("{here} under way at url {url}, {all} altogether"));
         }
+        // Ends of one moment may be heard of in any order.
+        let Places { most, used, .. } = self.places[url];
+        if here > most.saturating_mul(2) && self.turns.knows(used) {
+            violated("caps", format!("{here} under way at url {url}, which has {most} places"));
+        }
     }
 
     /// An attempt has ended. Where it was ours to blame, nothing follows.
@@ -217,6 +222,7 @@ impl Books {
         let places = &mut self.places[url];
         if now.since(places.used) >= Duration::from_secs(40) {
             places.room = places.room.min(quarter);
+            places.most = places.most.max(quarter);
             places.answers = false;
         }
     }
@@ -227,10 +233,11 @@ impl Books {
         let most = self.settings.egress.in_flight_per_lane();
         let places = &mut self.places[url];
         places.answers = !matches!(outcome, Outcome::Failed(Failure::Timeout));
-        places.room = match outcome {
-            Outcome::Failed(Failure::Timeout) => (places.room / 2).max(1),
-            _ => (places.room * 2).clamp(1, most),
+        let then = |room: usize| match outcome {
+            Outcome::Failed(Failure::Timeout) => (room / 2).max(1),
+            _ => room.saturating_mul(2).clamp(1, most),
         };
+        (places.room, places.most) = (then(places.room), then(places.most));
         places.used = now;
     }
 }

@@ -20,6 +20,11 @@ pub(super) struct Turns {
 }
 
 impl Turns {
+    /// Whether the worker must have heard of what was then.
+    pub(super) fn knows(&self, then: Tick) -> bool {
+        then <= self.rested
+    }
+
     /// Somebody may wait for the store.
     pub(super) fn hold(&mut self) {
         self.passed.clear();
@@ -36,7 +41,7 @@ impl Books {
     fn is_ready(&self, one: &Delivery, now: Moment) -> bool {
         one.flight.is_none()
             && one.put_off == Tick(0)
-            && one.came <= self.turns.rested
+            && self.turns.knows(one.came)
             && one.due <= now.unix
             && one.due_tick <= now.tick
     }
