@@ -40,7 +40,7 @@ pub(super) struct Hook {
     pub(super) paused_at: Option<UnixTime>,
     pub(super) paused_total: Duration,
     pub(super) reordering: bool,
-    /// Written while it was: what they wait for may be set back as well.
+    /// Under way when that began: what they wait for may be set back as well.
     pub(super) set_back: Vec<DeliveryId>,
     /// Reactivated, and not answered since.
     pub(super) probes: bool,
@@ -298,7 +298,9 @@ impl Books {
         self.under_way.clear();
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {
-                delivery.flight = None;
+                let hook = self.hooks.get_mut(&delivery.hook).unwrap();
+                let flew = delivery.flight.take().is_some();
+                hook.set_back.extend((flew && hook.reordering).then_some(*id));
                 delivery.put_off = Tick(0);
             }
         }
@@ -306,9 +308,8 @@ impl Books {
             hook.record.forget_unwritten();
         }
         let gone = self.open.iter().filter(|(hook, _)| self.hooks[hook].deleted);
-        for id in gone.map(|(_, id)| *id).collect::<Vec<_>>() {
-            self.drop_gone(id);
-        }
+        let gone: Vec<_> = gone.map(|(_, id)| *id).collect();
+        gone.into_iter().for_each(|id| self.drop_gone(id));
     }
 
     /// A process has read everything anew.
