@@ -298,9 +298,7 @@ impl Books {
         self.under_way.clear();
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {
-                let hook = self.hooks.get_mut(&delivery.hook).unwrap();
-                let flew = delivery.flight.take().is_some();
-                hook.set_back.extend((flew && hook.reordering).then_some(*id));
+                delivery.flight = None;
                 delivery.put_off = Tick(0);
             }
         }
@@ -389,7 +387,9 @@ impl Books {
                 flight.loose = true;
                 // It was tried since, and waits for its own time.
                 delivery.drained = Some(now.unix);
-                self.hooks.get_mut(&id).unwrap().record.vague = true;
+                let hook = self.hooks.get_mut(&id).unwrap();
+                hook.record.vague = true;
+                hook.set_back.push(*open);
             } else if delivery.step > 0 {
                 (delivery.step, delivery.since) = (0, None);
                 delivery.due = delivery.created_at;

@@ -186,7 +186,6 @@ impl Books {
             delivery.put_off = at.tick.plus(Duration::from_secs(1));
             let url = flight.url;
             delivery.flight = None;
-            hook.set_back.extend(hook.reordering.then_some(id));
             self.under_way.remove(&id);
             self.freed(url, outcome, at.tick);
             return;
