@@ -145,6 +145,8 @@ pub struct Lanes {
     low: Vec<WebhookId>,
     /// What the deliveries in memory take, about.
     held_bytes: usize,
+    /// And may take.
+    held_bytes_max: usize,
     /// So many starts on every lane may have left no trace, at the latest then.
     unseen: Vec<(usize, Tick)>,
 }
@@ -162,6 +164,7 @@ impl Lanes {
             places: Places::new(pace.total),
             low: Vec::new(),
             held_bytes: 0,
+            held_bytes_max: HELD_BYTES_ALL,
             unseen: Vec::new(),
         }
     }
@@ -336,6 +339,12 @@ impl Lanes {
         if lane_now != counted_on {
             self.put(lane_now, now.tick);
         }
+    }
+
+    /// Lets all webhooks together hold so many bytes.
+    #[cfg(test)]
+    pub(crate) fn set_memory(&mut self, bytes: usize) {
+        self.held_bytes_max = bytes;
     }
 
     /// Deliveries in memory that wait, and places in the heap.

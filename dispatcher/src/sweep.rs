@@ -25,7 +25,7 @@ const JOB_PAUSE: Duration = Duration::from_millis(20);
 const JOB_RETRY: Duration = Duration::from_secs(1);
 
 /// Deliveries that are dropped at a time.
-const SWEEP_STEP: usize = 500;
+const SWEEP_STEP: usize = if cfg!(test) { 20 } else { 500 };
 
 /// Between two steps of dropping, at least: otherwise as long as a step takes, so that others have
 /// half of the store's time however much is to go.

@@ -13,7 +13,7 @@ use weir_common::time::{Moment, Tick};
 
 use super::places::Refused;
 use super::queue::{Room, Turn};
-use super::{HELD_BYTES_ALL, Lanes, Step};
+use super::{Lanes, Step};
 use crate::model::LaneId;
 
 /// Who cannot start anything for so long can be read from the store again: it is asked a question
@@ -137,12 +137,12 @@ impl Lanes {
 
     /// How much each webhook may have in memory.
     pub(super) fn room(&self) -> Room {
-        Room::share(HELD_BYTES_ALL, self.queues.len(), self.pace.quota)
+        Room::share(self.held_bytes_max, self.queues.len(), self.pace.quota)
     }
 
     /// Lets what a lane holds go that has nothing to do for so long, where all hold too much.
     fn shed(&mut self, id: LaneId, rest: Duration) {
-        if rest < FAR || self.held_bytes <= HELD_BYTES_ALL / 2 {
+        if rest < FAR || self.held_bytes <= self.held_bytes_max / 2 {
             return;
         }
         let Some(lane) = self.lanes.get(&id) else { return };

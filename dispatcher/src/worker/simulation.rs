@@ -13,14 +13,15 @@
 //! It stands here and not among the end-to-end tests, so that the worker's parts can stay private:
 //! a child sees what its parent sees.
 //!
-//! `world` lets time pass, `life` says what befalls it and `plots` what follows from what;
-//! `receivers` answer over the `wire`; `process` is the one that is looked at, and `orders` what is
-//! asked of it. `books` keeps what was promised: `gate` judges each start, `replies` each answer,
-//! `ledger` what is on disk, `pages` what customers read of it, `posts` the mails, `judge` each
-//! moment of rest.
+//! `world` lets time pass, `life` says what befalls it, `stories` what follows from what, `plots`
+//! does it in time; `receivers` answer over the `wire`; `process` is the one that is looked at, and
+//! `orders` what is asked of it. `books` keeps what was promised: `gate` judges each start, `replies` each answer,
+//! `turns` whose start it is, `ledger` what is on disk, `upkeep` what jobs and sweeps leave there,
+//! `pages` what customers read of it, `posts` the mails, `judge` each moment of rest.
 
 mod books;
 mod dice;
+mod disk;
 mod gate;
 mod judge;
 mod ledger;
@@ -33,6 +34,9 @@ mod process;
 mod receivers;
 mod record;
 mod replies;
+mod stories;
+mod turns;
+mod upkeep;
 mod wire;
 mod world;
 
@@ -197,12 +201,14 @@ fn config(dice: &mut Dice) -> String {
     let total = *dice.pick(&[4_096, 40, 20]).unwrap();
     let pause_after = dice.pick(&["24h", "24h", "3h", "20m"]).unwrap();
     let deadline = *dice.pick(&[10, 10, 4, 15]).unwrap();
+    let mode = dice.pick(&["delay", "delay", "delay", "offset"]).unwrap();
     // One endpoint that does not answer may not hold them all.
     let total = total.max((requests * deadline).div_ceil(60) + 3);
     format!(
         "[auth]\ntokens = \"t\"\n[directory]\nsource = \"file\"\npath = \"d\"\n\
          [egress]\nrequests = {requests}\nin_flight_max = {total}\n\
          deadline = \"{deadline}s\"\n\
+         [retry]\nmode = \"{mode}\"\n\
          [health]\npause_after = \"{pause_after}\"\n\
          [mail]\nsmtp = \"smtp://127.0.0.1\"\nfrom = \"weir@example.com\"\n"
     )

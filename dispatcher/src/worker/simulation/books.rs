@@ -13,6 +13,8 @@ use weir_common::time::{Moment, Tick, UnixTime};
 
 use super::orders::Order;
 use super::posts::Outbox;
+use super::turns::Turns;
+use super::upkeep::Upkeep;
 use crate::model::{DeliveryId, DeliveryState, EventSet, EventType, WebhookId};
 use crate::outcome::Outcome;
 use crate::settings::Settings;
@@ -38,7 +40,7 @@ pub(super) struct Hook {
     pub(super) paused_at: Option<UnixTime>,
     pub(super) paused_total: Duration,
     pub(super) reordering: bool,
-    /// Written while it was: what they wait for may be set back as well.
+    /// Under way when that began: what they wait for may be set back as well.
     pub(super) set_back: Vec<DeliveryId>,
     /// Reactivated, and not answered since.
     pub(super) probes: bool,
@@ -83,7 +85,7 @@ pub(super) struct Delivery {
     pub(super) kind: EventType,
     pub(super) body: Bytes,
     pub(super) created_at: UnixTime,
-    /// When it was on disk: the worker hears of it within that moment.
+    /// When it was last written as it stands: the worker hears of it within that moment.
     pub(super) came: Tick,
     /// `None` once it was rightly dropped.
     pub(super) state: Option<DeliveryState>,
@@ -97,6 +99,8 @@ pub(super) struct Delivery {
     pub(super) put_off: Tick,
     pub(super) step: usize,
     pub(super) first: Option<UnixTime>,
+    /// When the first attempt of its schedule started.
+    pub(super) since: Option<UnixTime>,
     pub(super) paused_before: Duration,
     pub(super) attempts: u32,
     pub(super) flight: Option<Flight>,
@@ -111,7 +115,7 @@ pub(super) struct Delivery {
 impl Delivery {
     /// It is due then, as is known now.
     pub(super) fn waits_until(&mut self, due: UnixTime, now: Moment) {
-        self.due = due;
+        (self.due, self.came) = (due, now.tick);
         self.due_tick = now.tick_at(due);
         self.soonest = self.due_tick;
     }
@@ -167,8 +171,8 @@ pub(super) struct Books {
     /// Webhooks whose owners have just been told of a pause.
     pub(super) just_paused: Vec<WebhookId>,
     pub(super) outbox: Outbox,
-    /// A job that redelivers is under way.
-    pub(super) job: bool,
+    pub(super) upkeep: Upkeep,
+    pub(super) turns: Turns,
     /// The wall clock was set: what is promised of it is less.
     pub(super) clock_set: bool,
     /// When it was, the last time.
@@ -190,6 +194,8 @@ pub(super) struct Start {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     pub(super) room: usize,
+    /// So many there are at most: it may be remembered for longer than it must be.
+    pub(super) most: usize,
     /// Whether its last attempt is known not to have timed out.
     pub(super) answers: bool,
     pub(super) used: Tick,
@@ -197,7 +203,7 @@ pub(super) struct Places {
 
 impl Books {
     pub(super) fn new(urls: Vec<String>, settings: Settings, trace: bool) -> Self {
-        let places = Places { room: 1, answers: false, used: Tick(0) };
+        let places = Places { room: 1, most: usize::MAX, answers: false, used: Tick(0) };
         Self {
             starts: vec![VecDeque::new(); urls.len()],
             places: vec![places; urls.len()],
@@ -216,7 +222,8 @@ impl Books {
             slow_until: Tick(0),
             just_paused: Vec::new(),
             outbox: Outbox::default(),
-            job: false,
+            upkeep: Upkeep::default(),
+            turns: Turns::default(),
             clock_set: false,
             set_at: Tick(0),
             stood: None,
@@ -270,7 +277,15 @@ impl Books {
         self.before = Some(std::mem::replace(&mut self.settings, settings));
         self.repaced_at = now.tick;
         let quarter = self.quarter();
-        self.places.iter_mut().for_each(|places| places.room = places.room.min(quarter));
+        for places in &mut self.places {
+            (places.room, places.most) = (places.room.min(quarter), usize::MAX);
+        }
+        for id in self.under_way.keys() {
+            // What has ended may be decided by either.
+            if let Some(flight) = &mut self.deliveries.get_mut(id).unwrap().flight {
+                flight.loose |= flight.ended.is_some();
+            }
+        }
     }
 
     /// The settings by which something may just have been decided.
@@ -291,16 +306,15 @@ impl Books {
             hook.record.forget_unwritten();
         }
         let gone = self.open.iter().filter(|(hook, _)| self.hooks[hook].deleted);
-        for id in gone.map(|(_, id)| *id).collect::<Vec<_>>() {
-            self.drop_gone(id);
-        }
+        let gone: Vec<_> = gone.map(|(_, id)| *id).collect();
+        gone.into_iter().for_each(|id| self.drop_gone(id));
     }
 
     /// A process has read everything anew.
     pub(super) fn read_anew(&mut self, now: Moment) {
         let quarter = self.quarter();
         for places in &mut self.places {
-            *places = Places { room: quarter, answers: false, used: now.tick };
+            *places = Places { room: quarter, most: quarter, answers: false, used: now.tick };
         }
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {
@@ -351,7 +365,7 @@ impl Books {
         self.open.insert((delivery.hook, id));
         delivery.state = Some(DeliveryState::Waiting);
         delivery.waits_until(due, now);
-        (delivery.step, delivery.first) = (0, None);
+        (delivery.step, delivery.first, delivery.since) = (0, None, None);
         delivery.paused_before = Duration::ZERO;
         (delivery.taken, delivery.redelivered) = (false, true);
         if let Some(flight) = &mut delivery.flight {
@@ -373,9 +387,11 @@ impl Books {
                 flight.loose = true;
                 // It was tried since, and waits for its own time.
                 delivery.drained = Some(now.unix);
-                self.hooks.get_mut(&id).unwrap().record.vague = true;
+                let hook = self.hooks.get_mut(&id).unwrap();
+                hook.record.vague = true;
+                hook.set_back.push(*open);
             } else if delivery.step > 0 {
-                delivery.step = 0;
+                (delivery.step, delivery.since) = (0, None);
                 delivery.due = delivery.created_at;
                 (delivery.due_tick, delivery.soonest) = (Tick(0), Tick(0));
             }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use super::books::{Books, Delivery, Flight, Hook, Landed, Start, violated};
+use super::books::{Books, Delivery, Flight, Hook, Landed, Places, Start, violated};
 use crate::deliver::Parcel;
 use crate::health::Sign;
 use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
 use crate::outcome::{Failure, Outcome};
+use crate::schedule::Mode;
 use crate::settings::Settings;
 use crate::sign;
 
@@ -37,6 +38,8 @@ impl Books {
         }
         self.opened(&self.hooks[&delivery.hook], delivery);
         let taken = delivery.taken;
+        self.in_order(id, now);
+        self.in_turn(id, url, now);
         self.probed(id, now);
         self.tally.duplicates += u64::from(taken);
         let flight = Flight { started: now, url, ended: None, loose: false };
@@ -156,6 +159,11 @@ impl Books {
         if self.decided_by().all(crowded) {
             violated("caps", format!("{here} under way at url {url}, {all} altogether"));
         }
+        // Ends of one moment may be heard of in any order.
+        let Places { most, used, .. } = self.places[url];
+        if here > most.saturating_mul(2) && self.turns.knows(used) {
+            violated("caps", format!("{here} under way at url {url}, which has {most} places"));
+        }
     }
 
     /// An attempt has ended. Where it was ours to blame, nothing follows.
@@ -214,6 +222,7 @@ impl Books {
         let places = &mut self.places[url];
         if now.since(places.used) >= Duration::from_secs(40) {
             places.room = places.room.min(quarter);
+            places.most = places.most.max(quarter);
             places.answers = false;
         }
     }
@@ -224,10 +233,11 @@ impl Books {
         let most = self.settings.egress.in_flight_per_lane();
         let places = &mut self.places[url];
         places.answers = !matches!(outcome, Outcome::Failed(Failure::Timeout));
-        places.room = match outcome {
-            Outcome::Failed(Failure::Timeout) => (places.room / 2).max(1),
-            _ => (places.room * 2).clamp(1, most),
+        let then = |room: usize| match outcome {
+            Outcome::Failed(Failure::Timeout) => (room / 2).max(1),
+            _ => room.saturating_mul(2).clamp(1, most),
         };
+        (places.room, places.most) = (then(places.room), then(places.most));
         places.used = now;
     }
 }
@@ -254,7 +264,14 @@ fn follows(
         return landed(DeliveryState::FailedPermanent, UnixTime(0));
     }
     let delays = &settings.retry.delays;
-    let listed = at.unix.plus(delays[delivery.step.min(delays.len() - 1)]);
+    let since = delivery.since.unwrap_or(started.unix).min(at.unix);
+    let listed = match settings.retry.mode {
+        Mode::Delay => at.unix.plus(delays[delivery.step.min(delays.len() - 1)]),
+        Mode::Offset => {
+            let mut offsets = delays.iter().map(|offset| since.plus(*offset));
+            offsets.find(|then| *then > at.unix).unwrap_or(deadline)
+        }
+    };
     let asked = at.unix.plus(Duration::from_secs(retry_after.unwrap_or(0)));
     landed(DeliveryState::Waiting, listed.max(asked).min(deadline))
 }

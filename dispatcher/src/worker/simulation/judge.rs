@@ -12,6 +12,7 @@ impl Books {
     pub(super) fn at_rest(&mut self, now: Moment) {
         self.settle_news();
         self.before = None;
+        self.rests(now);
         for id in self.under_way.keys() {
             if self.deliveries[id].flight.as_ref().is_some_and(|flight| flight.ended.is_some()) {
                 violated("written", format!("what came of {id:?} is not on disk"));

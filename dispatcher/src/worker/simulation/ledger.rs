@@ -10,7 +10,7 @@ use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
 use crate::outcome::Outcome;
 
 const ATTEMPTS: &str = "SELECT a.delivery, a.number, a.started_at, a.took, a.outcome, d.state, \
-    d.due, d.step, d.first_attempt_at, d.paused_before, d.ended_at FROM attempts a \
+    d.due, d.step, d.first_attempt_at, d.paused_before, d.ended_at, d.since FROM attempts a \
     JOIN deliveries d ON d.id = a.delivery WHERE a.id > ?1 ORDER BY a.id";
 
 const HOOKS: &str = "SELECT id, paused_at, paused_total, reordering, probing FROM webhooks \
@@ -34,6 +34,7 @@ struct Written {
     first: Option<UnixTime>,
     paused_before: Duration,
     ended_at: Option<UnixTime>,
+    since: Option<UnixTime>,
 }
 
 impl Delivery {
@@ -51,7 +52,7 @@ impl Delivery {
             return;
         };
         if row == (self.created_at, 0) {
-            self.step = 0;
+            (self.step, self.since) = (0, None);
             self.waits_until(row.0, now);
         }
     }
@@ -130,6 +131,7 @@ impl Books {
                 first: unix(row, 8),
                 paused_before: span(row, 9),
                 ended_at: unix(row, 10),
+                since: unix(row, 11),
             })
         });
         for written in rows.unwrap() {
@@ -144,9 +146,7 @@ impl Books {
                 violated("one mail", format!("of the pause of {hook:?} {told} mails tell"));
             }
         }
-        if self.job {
-            self.adopt_redelivered(conn, now);
-        }
+        self.adopt_redelivered(conn, now);
     }
 
     /// An attempt was written down: it must have happened, and what follows must be right.
@@ -185,7 +185,9 @@ impl Books {
                 violated("schedule", format!("{id:?}: {found:?}, and right is {right:?}"));
             }
             let step = delivery.step + 1;
-            if due && (written.step != step || written.first != delivery.first) {
+            let since = delivery.since.or(Some(started.unix));
+            let same = (written.step, written.first, written.since);
+            if due && same != (step, delivery.first, since) {
                 violated("schedule", format!("{id:?}: step {}, not {step}", written.step));
             }
         }
@@ -195,6 +197,7 @@ impl Books {
         delivery.state = Some(written.state);
         delivery.waits_until(written.due, now);
         (delivery.step, delivery.put_off) = (written.step, Default::default());
+        delivery.since = written.since;
         delivery.ended_at = written.ended_at.unwrap_or_default();
         if hook.reordering {
             delivery.soonest = Tick(0);
@@ -314,25 +317,6 @@ impl Books {
             record.warned = right.filter(|_| stood.is_some()).or(Some(now.unix));
         }
         pauses
-    }
-
-    /// A job puts deliveries back that were given up.
-    fn adopt_redelivered(&mut self, conn: &Connection, now: Moment) {
-        let failed = |id: &DeliveryId| {
-            let delivery = &self.deliveries[id];
-            delivery.state == Some(DeliveryState::FailedPermanent)
-                && !self.hooks[&delivery.hook].deleted
-        };
-        let failed: Vec<DeliveryId> = self.deliveries.keys().copied().filter(failed).collect();
-        for id in failed {
-            let sql = "SELECT due FROM deliveries WHERE id = ?1 AND state = 0";
-            let mut query = conn.prepare_cached(sql).unwrap();
-            if let Some(row) = query.query([id.0]).unwrap().next().unwrap() {
-                self.begins_anew(id, now, unix(row, 0).unwrap());
-            }
-        }
-        let sql = "SELECT count(*) FROM jobs WHERE ended_at IS NULL";
-        self.job = conn.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap() > 0;
     }
 
     /// Compares every delivery there is with what must be there (invariant 8).

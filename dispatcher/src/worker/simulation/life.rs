@@ -9,10 +9,11 @@ use weir_common::time::{Tick, UnixTime, micros};
 
 use super::books::{Delivery, Hook, violated};
 use super::dice::Dice;
+use super::disk::Disk;
 use super::orders::Order;
 use super::plots::Act;
 use super::receivers::{MOODS, Mood};
-use super::world::{Disk, World};
+use super::world::World;
 use crate::model::{DeliveryState, EventSet, EventType};
 use crate::store::NewEvent;
 
@@ -193,7 +194,9 @@ impl Life {
 
     fn batch(&mut self, world: &mut World, ws: usize, count: u64) -> Vec<NewEvent> {
         let kind = |world: &mut World| EventType::ALL[world.dice.roll(3) as usize];
-        (0..count).map(|_| kind(world)).map(|kind| self.event(WORKSPACES[ws], kind)).collect()
+        let mut one = || (kind(world), world.padding());
+        let kinds: Vec<_> = (0..count).map(|_| one()).collect();
+        kinds.into_iter().map(|(kind, more)| self.event(WORKSPACES[ws], kind, more)).collect()
     }
 
     fn send(&mut self, world: &mut World, batch: Vec<NewEvent>) {
@@ -204,10 +207,11 @@ impl Life {
         }
     }
 
-    fn event(&mut self, ws: &str, kind: EventType) -> NewEvent {
+    fn event(&mut self, ws: &str, kind: EventType, padding: usize) -> NewEvent {
         self.made += 1;
         let id = format!("evt_{}", self.made);
-        let body = format!("{{\"id\":\"{id}\",\"canary\":true}}").into_bytes().into();
+        let padding = " ".repeat(padding);
+        let body = format!("{{\"id\":\"{id}\",\"canary\":true{padding}}}").into_bytes().into();
         let digest = [self.made as u8; 32];
         NewEvent { id: id.into(), workspace: ws.into(), kind, body, digest }
     }
@@ -280,7 +284,7 @@ impl Life {
                         Order::Reactivate { ws, hook: id }
                     }
                     0..=60 if !shut => {
-                        let event = self.event(&ws, EventType::Ping);
+                        let event = self.event(&ws, EventType::Ping, 0);
                         Order::Ping { ws, hook: id, event }
                     }
                     0..=70 => Order::Move { ws, hook: id, url },
@@ -335,8 +339,7 @@ impl Life {
                 world.stop();
             }
             roll => {
-                let disk = if roll % 2 == 0 { Disk::Broken } else { Disk::Full };
-                world.books.note(now, || format!("the disk is {disk:?}"));
+                let disk = [Disk::Broken, Disk::Full, Disk::Locked][roll as usize % 3];
                 self.recovers = now.tick.plus(down.min(2 * MINUTE));
                 world.set_disk(disk);
                 self.events(world);

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_common::secret::Secret;
-use weir_common::time::{UnixTime, micros};
+use weir_common::time::UnixTime;
 
 use super::posts::{Letters, post};
 use crate::model::{Arrival, Delivery, DeliveryId, EventSet, Webhook, WebhookId};
 use crate::parts::Parts;
 use crate::store::{Accepted, Created, Filter, NewEvent, NewWebhook, StoreError, WebhookChange};
+use crate::sweep::drop_old;
 
 #[derive(Clone, Debug)]
 pub(super) enum Order {
@@ -172,7 +173,6 @@ async fn changed(parts: &Parts, ws: &str, hook: WebhookId, change: WebhookChange
 
 async fn sweep(parts: &Parts, now: UnixTime) -> Result<(), StoreError> {
     let kept = parts.force.load().settings.retention.clone();
-    let before = |kept: Duration| UnixTime(now.0.saturating_sub(micros(kept)));
-    while parts.store.sweep(before(kept.delivered), before(kept.failed), 20).await? {}
+    while drop_old(&*parts.store, &kept, now).await? {}
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::dice::Dice;
 use super::life::{DAY, MINUTE, WORKSPACES};
 use super::world::World;
 use crate::model::{Attempt, Delivery, DeliveryId, DeliveryState, EventType, Webhook, WebhookId};
-use crate::store::{Filter, Store};
+use crate::store::{Filter, Store, StoreError};
 
 /// More pages than this, and the list has no end.
 const PAGES_MAX: usize = 2_000;
@@ -26,7 +26,7 @@ impl World {
         let filter = filter(&self.books, &mut self.dice, now.unix);
         let (mut all, mut after) = (Vec::new(), None);
         for _ in 0..PAGES_MAX {
-            let page = store.deliveries(ws, &filter, after, limit).await.unwrap();
+            let page = read(store.deliveries(ws, &filter, after, limit).await);
             if page.items.len() > limit {
                 violated("page", format!("{} on a page of {limit}", page.items.len()));
             }
@@ -39,7 +39,7 @@ impl World {
         self.books.listed(ws, &filter, &all, now);
         let (mut hooks, mut after) = (Vec::new(), None);
         for _ in 0..PAGES_MAX {
-            let page = store.webhooks(ws, after, 1 + limit / 4).await.unwrap();
+            let page = read(store.webhooks(ws, after, 1 + limit / 4).await);
             hooks.extend(page.items);
             after = page.next;
             if after.is_none() {
@@ -48,8 +48,8 @@ impl World {
         }
         self.books.listed_hooks(ws, &hooks);
         if let Some(one) = self.dice.pick(&all) {
-            let found = store.delivery(ws, one.id).await.unwrap();
-            let ahead = store.ahead_of(one.webhook, one.due, one.id, 20).await.unwrap();
+            let found = read(store.delivery(ws, one.id).await);
+            let ahead = read(store.ahead_of(one.webhook, one.due, one.id, 20).await);
             let Some((delivery, attempts)) = found else {
                 violated("page", format!("{:?} is listed, and not there", one.id))
             };
@@ -57,6 +57,11 @@ impl World {
         }
         self.books.tally.pages += 1;
     }
+}
+
+/// What a store that works answers: nothing that is on disk is beyond reading.
+fn read<T>(answer: Result<T, StoreError>) -> T {
+    answer.unwrap_or_else(|error| violated("page", format!("cannot be read: {error}")))
 }
 
 /// What somebody may ask for.

@@ -1,21 +1,19 @@
-//! Short stories: things that follow each other so soon that chance alone would tell them once in
-//! a thousand worlds, and that operators tell every day.
+//! What is going to happen, and how it does when its time has come.
 //!
-//! Each is made by dice like everything else, and nothing in it is sure to happen: a webhook may
-//! be gone by then, a process down.
+//! Nothing that is planned is sure to happen: a webhook may be gone by then, a process down.
+//!
+//! Not here: what is planned (`stories`).
 
 use std::time::Duration;
 
 use weir_common::time::{Tick, UnixTime, micros};
 
 use super::books::Hook;
-use super::life::{DAY, HOUR, Life, MINUTE, SECOND, names};
+use super::disk::Disk;
+use super::life::{Life, names};
 use super::orders::Order;
 use super::receivers::Mood;
-use super::world::{Disk, World};
-use crate::model::{DeliveryState, EventSet, EventType, WebhookId};
-
-const MS: Duration = Duration::from_millis(1);
+use super::world::World;
 
 /// One thing that is going to happen.
 #[derive(Clone, Debug)]
@@ -41,6 +39,11 @@ pub(super) enum Act {
     Slow(Duration),
     /// Each of its commits does, for so long.
     Sluggish(Duration),
+    /// The disk takes nothing, for so long.
+    Disk {
+        disk: Disk,
+        by: Duration,
+    },
     /// The process stands still.
     Stand {
         steps: u32,
@@ -74,7 +77,8 @@ impl Life {
         for hook in std::mem::take(&mut world.books.just_paused) {
             match world.dice.roll(100) {
                 0..=19 => self.lost_letter(world),
-                20..=89 => self.hasty(world, hook),
+                20..=69 => self.hasty(world, hook),
+                70..=94 => self.relapse(world, hook),
                 _ => {}
             }
         }
@@ -112,6 +116,12 @@ impl Life {
                 world.stop();
                 self.recovers = now.tick.plus(down);
             }
+            Act::Disk { disk, by }
+                if world.process.is_some() && world.disk == Disk::Well && !world.stopping =>
+            {
+                world.set_disk(disk);
+                self.recovers = now.tick.plus(by);
+            }
             Act::Slow(by) => world.slow(by),
             Act::Sluggish(by) => world.sluggish_until = now.tick.plus(by),
             Act::Stand { steps, by } => world.stands_in = Some((steps + 1, by)),
@@ -121,182 +131,7 @@ impl Life {
                 let set = if ahead { now.unix.0 + by } else { now.unix.0 - by };
                 world.set_clock(UnixTime(set));
             }
-            Act::Kill { .. } | Act::Stop { .. } | Act::Clock { .. } => {}
-        }
-    }
-
-    /// Begins one of the stories.
-    pub(super) fn plot(&mut self, world: &mut World) {
-        match world.dice.roll(100) {
-            0..=19 => self.start_over(world),
-            20..=39 => self.backlog(world),
-            40..=59 => self.last_straw(world),
-            60..=70 => self.crash_loop(world),
-            71..=81 => self.stall(world),
-            82..=93 => self.reload(world),
-            _ => self.clock_while_down(world),
-        }
-    }
-
-    /// An owner who deletes a webhook that fails and registers its URL anew, just when the process
-    /// is replaced.
-    fn start_over(&mut self, world: &mut World) {
-        let alive: Vec<&Hook> = world.books.hooks.values().filter(|hook| !hook.deleted).collect();
-        let Some(hook) = world.dice.clone().pick(&alive).copied() else { return };
-        let (id, ws, url) = (hook.id, hook.ws.clone(), hook.url);
-        let number = usize::from(&*ws == "ws_1");
-        let most = u64::from(world.books.settings.egress.requests).min(50);
-        let dice = &mut world.dice;
-        let mood = *dice.pick(&[Mood::Erring, Mood::Refusing, Mood::Redirecting]).unwrap();
-        let secret = format!("whsec_{:016x}", dice.next());
-        let count = most / 2 + dice.roll(most);
-        let deletes = dice.span(SECOND, 15 * SECOND);
-        let ends = deletes + dice.span(MS, 8 * SECOND);
-        let goes_on = ends + dice.span(MS, 8 * SECOND);
-        let (steps, in_order) = (dice.roll(12) as u32, dice.chance(60));
-        let down = dice.span(MS, 4 * SECOND);
-        let address = world.books.urls[url].clone();
-        self.plan(world, MS, Act::Mood { url, mood });
-        self.plan(world, MS, Act::Events { ws: number, count });
-        let events = EventSet::of(EventType::ALL.into_iter().take(3));
-        let create = Order::Create { ws: ws.clone(), url: address, events, secret };
-        self.plan(world, deletes, Act::Order(Order::Delete { ws, hook: id }));
-        self.plan(world, deletes + SECOND / 10, Act::Order(Order::Sweep));
-        self.plan(world, deletes + SECOND / 5, Act::Order(create));
-        let end = if in_order { Act::Stop { down } } else { Act::Kill { steps, down } };
-        self.plan(world, ends, end);
-        for nth in 0..4 {
-            self.plan(world, goes_on + nth * 5 * SECOND, Act::Events { ws: number, count });
-        }
-    }
-
-    /// More than memory holds for a webhook, while the store is slow: for a receiver that was away
-    /// and is back, or for one that takes it at once.
-    fn backlog(&mut self, world: &mut World) {
-        let url = world.dice.roll(world.receivers.len() as u64) as usize;
-        let ws = world.dice.roll(2) as usize;
-        let dice = &mut world.dice;
-        let away = *dice.pick(&[Mood::Refusing, Mood::Erring, Mood::Silent]).unwrap();
-        let back = *dice.pick(&[Mood::Well, Mood::Well, Mood::Slow, Mood::Flapping]).unwrap();
-        let count = 50 + dice.roll(150);
-        let (returns, lasts) = match dice.roll(2) {
-            0 => (MS, 10 * SECOND),
-            _ => (dice.span(SECOND, HOUR), MINUTE),
-        };
-        if returns > MS {
-            self.plan(world, MS, Act::Mood { url, mood: away });
-        }
-        self.plan(world, returns, Act::Mood { url, mood: back });
-        self.plan(world, MS, Act::Events { ws, count });
-        self.plan(world, returns, Act::Sluggish(lasts));
-        for _ in 0..6 {
-            let at = returns + world.dice.span(MS, lasts);
-            let count = 1 + world.dice.roll(3);
-            self.plan(world, at, Act::Events { ws, count });
-        }
-    }
-
-    /// Events that come just before a webhook pauses, for a receiver that says nothing: attempts
-    /// are under way when it does, and their ends come after.
-    fn last_straw(&mut self, world: &mut World) {
-        let policy = &world.books.settings.health;
-        let pauses =
-            |hook: &Hook| Some((hook.record.pauses_at(policy)?, hook.url, hook.ws.clone()));
-        let alive = world.books.hooks.values();
-        let alive = alive.filter(|hook| !hook.deleted && hook.paused_at.is_none());
-        let all: Vec<_> = alive.filter_map(pauses).collect();
-        let Some((at, url, ws)) = world.dice.clone().pick(&all).cloned() else { return };
-        let ws = usize::from(&*ws == "ws_1");
-        let deadline = world.books.settings.egress.deadline;
-        let dice = &mut world.dice;
-        let (before, count) = (dice.span(10 * MS, deadline), 3 + dice.roll(12));
-        let mood = *dice.pick(&[Mood::Silent, Mood::Silent, Mood::Erring]).unwrap();
-        let begins = at.since(world.now().unix).saturating_sub(before);
-        self.plan(world, begins, Act::Mood { url, mood });
-        self.plan(world, begins, Act::Events { ws, count });
-    }
-
-    /// A process that is killed again and again while there is much to do.
-    fn crash_loop(&mut self, world: &mut World) {
-        let mut at = MS;
-        for _ in 0..2 + world.dice.roll(4) {
-            let dice = &mut world.dice;
-            let (ws, count) = (dice.roll(2) as usize, 1 + dice.roll(30));
-            let (steps, down) = (dice.roll(30) as u32, dice.span(MS, 5 * SECOND));
-            let next = dice.span(10 * MS, 20 * SECOND);
-            self.plan(world, at, Act::Events { ws, count });
-            self.plan(world, at, Act::Kill { steps, down });
-            at += next;
-        }
-    }
-
-    /// A process that is stopped while attempts are under way, goes on, and may be replaced then.
-    fn stall(&mut self, world: &mut World) {
-        let url = world.dice.roll(world.receivers.len() as u64) as usize;
-        let dice = &mut world.dice;
-        let mood = *dice.pick(&[Mood::Slow, Mood::Late, Mood::Tardy, Mood::Tardy]).unwrap();
-        let (ws, count) = (dice.roll(2) as usize, 1 + dice.roll(30));
-        let (steps, by) = (dice.roll(12) as u32, dice.span(SECOND, 2 * MINUTE));
-        let begins = dice.span(10 * MS, 20 * SECOND);
-        let ends = begins + by + dice.span(MS, 40 * SECOND);
-        self.plan(world, MS, Act::Mood { url, mood });
-        self.plan(world, MS, Act::Events { ws, count });
-        self.plan(world, begins, Act::Stand { steps, by });
-        if world.dice.chance(50) {
-            let down = world.dice.span(MS, 2 * SECOND);
-            self.plan(world, ends, Act::Stop { down });
-            self.plan(world, ends + 5 * SECOND, Act::Events { ws, count });
-        }
-    }
-
-    /// Other settings, while there is much to do; sometimes they are taken back.
-    fn reload(&mut self, world: &mut World) {
-        for _ in 0..1 + world.dice.roll(2) {
-            let dice = &mut world.dice;
-            let (ws, count, at) = (dice.roll(2) as usize, dice.roll(60), dice.span(MS, MINUTE));
-            let config = super::config(dice);
-            self.plan(world, MS, Act::Events { ws, count });
-            self.plan(world, at, Act::Reload(config));
-        }
-    }
-
-    /// A machine whose clock is set while the process is down.
-    fn clock_while_down(&mut self, world: &mut World) {
-        let dice = &mut world.dice;
-        let down = dice.span(10 * MS, HOUR);
-        let (ahead, by) = (dice.chance(50), dice.span(SECOND, 3 * DAY));
-        self.plan(world, MS, Act::Kill { steps: 0, down });
-        self.plan(world, down / 2, Act::Clock { ahead, by });
-    }
-
-    /// A pause is told of by mail, and the process is killed while that goes out.
-    fn lost_letter(&mut self, world: &mut World) {
-        let (luck, steps) = (world.dice.next(), world.dice.roll(16) as u32);
-        self.plan(world, Duration::ZERO, Act::Order(Order::Post(Some(luck))));
-        self.plan(world, Duration::ZERO, Act::Kill { steps, down: SECOND });
-    }
-
-    /// An owner who is told of a pause and ends it at once, while attempts from before it are
-    /// under way, and the store is busy.
-    fn hasty(&mut self, world: &mut World, hook: WebhookId) {
-        let ws = world.books.hooks[&hook].ws.clone();
-        let deadline = world.books.settings.egress.deadline;
-        let busy = world.books.waiting(hook).any(|one| one.flight.is_some());
-        let dice = &mut world.dice;
-        let slow = dice.span(10 * MS, 5 * SECOND);
-        // Short times are as likely as long ones, unless there is an end to wait for.
-        let acts = if busy { deadline.mul_f64(dice.roll(100) as f64 / 100.0) } else { slow };
-        if dice.chance(70) {
-            self.plan(world, acts.saturating_sub(MS), Act::Slow(slow));
-        }
-        self.plan(world, acts, Act::Order(Order::Reactivate { ws: ws.clone(), hook }));
-        let over = |one: &&super::books::Delivery| {
-            one.hook == hook && one.state.is_some_and(|state| state != DeliveryState::Waiting)
-        };
-        let over = world.books.deliveries.values().rfind(over).map(|one| one.id);
-        if let Some(delivery) = over.filter(|_| world.dice.chance(30)) {
-            let at = acts + world.dice.span(MS, SECOND);
-            self.plan(world, at, Act::Order(Order::Redeliver { ws, delivery }));
+            Act::Kill { .. } | Act::Stop { .. } | Act::Clock { .. } | Act::Disk { .. } => {}
         }
     }
 }

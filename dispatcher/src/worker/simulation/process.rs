@@ -52,6 +52,8 @@ pub(super) struct Machine {
     pub(super) calls: Calls,
     pub(super) letters: Letters,
     pub(super) settings: Settings,
+    /// How much of its deliveries a process may hold, and how much of what it has not heard yet.
+    pub(super) memory: [usize; 2],
     courier: Arc<Courier>,
     rules: Arc<Rules>,
     metrics: Arc<Metrics>,
@@ -88,14 +90,14 @@ pub(super) struct Process {
 }
 
 impl Machine {
-    pub(super) fn new(folder: PathBuf, config: &str, clock: Clock) -> Self {
+    pub(super) fn new(folder: PathBuf, config: &str, clock: Clock, memory: [usize; 2]) -> Self {
         let settings = read(config);
         let rules = Arc::new(Rules::system(settings.egress.clone()));
         let calls: Calls = Arc::new(Mutex::default());
         let courier = courier(&settings, &rules, &clock, &calls);
         let metrics = Arc::new(Metrics::new());
         let letters = Letters::default();
-        Self { folder, clock, calls, letters, settings, courier, rules, metrics }
+        Self { folder, clock, calls, letters, settings, memory, courier, rules, metrics }
     }
 
     /// Other settings, for the process that runs, if one does, and for those to come.
@@ -125,7 +127,8 @@ impl Machine {
         let (store, mut by_hand) =
             SqliteStore::open_by_hand(&path, &key, self.clock.clone()).unwrap();
         let store = Arc::new(store);
-        let (worker, inbox) = Handle::new();
+        let [held, unheard] = self.memory;
+        let (worker, inbox) = Handle::with_room(unheard);
         let log = Arc::new(LineLog::default());
         let parts = Arc::new(Parts {
             clock: self.clock.clone(),
@@ -149,6 +152,7 @@ impl Machine {
             }
             by_hand.work();
         };
+        worker.lanes.set_memory(held);
         worker.begin();
         let mut orders = JoinSet::new();
         let jobs = parts.clone();

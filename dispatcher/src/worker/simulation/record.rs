@@ -220,6 +220,8 @@ impl Record {
             return false;
         }
         let told = self.warned.is_some_and(|warned| !self.was_calm(policy, warned, now));
-        !told && !self.was_calm(policy, first, now)
+        // One failure among many 2xx is calm still: then the episode begins with a later one.
+        let before_first = UnixTime(first.0.saturating_sub(1));
+        !told && !self.was_calm(policy, before_first, now)
     }
 }

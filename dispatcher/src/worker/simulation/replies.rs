@@ -55,7 +55,8 @@ impl Books {
                 }
                 self.arrives(&event, hook, arrival.ready.id, asked, now);
             }
-            (Order::RedeliverFailed { .. }, Reply::Done(Ok(()))) => self.job = true,
+            (Order::RedeliverFailed { ws }, Reply::Done(Ok(()))) => self.job_made(&ws),
+            (Order::Sweep, Reply::Done(Ok(()))) => self.upkeep.swept = true,
             (_, Reply::Done(Ok(()))) => {}
             (order, reply) => self.refused(&order, &reply),
         }
@@ -72,6 +73,9 @@ impl Books {
             Reply::Pinged(reply) => reply.as_ref().err(),
             Reply::Done(reply) => reply.as_ref().err(),
         };
+        if let Some(StoreError::Damaged(why)) = error {
+            violated("8", format!("{} cannot be done: {why}", short(order)));
+        }
         let gone = match order {
             Order::Redeliver { .. } => true,
             Order::Move { hook, .. }
@@ -144,6 +148,7 @@ impl Books {
             put_off: Tick(0),
             step: 0,
             first: None,
+            since: None,
             paused_before: Duration::ZERO,
             attempts: 0,
             flight: None,
@@ -250,7 +255,7 @@ impl Books {
                         self.begins_anew(delivery, now, unix(row, 0).unwrap());
                     }
                 }
-                Order::RedeliverFailed { .. } => self.job = true,
+                Order::RedeliverFailed { .. } => self.upkeep.job = true,
                 Order::Sweep => {}
                 Order::Post(_) => self.outbox.doubt = true,
                 Order::Move { hook, .. }

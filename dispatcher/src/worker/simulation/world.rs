@@ -6,10 +6,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rusqlite::Connection;
 use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
 
 use super::books::{Books, Tally, violated};
 use super::dice::Dice;
+use super::disk::Disk;
 use super::ledger::Read;
 use super::orders::Order;
 use super::process::{Machine, Process, breathe};
@@ -26,16 +28,6 @@ pub(super) const SECRETS: [&str; 3] = ["whsec_", "canary", "/in/"];
 /// More steps than this within one moment, and it never comes to rest.
 const STEPS_MAX: u32 = 50_000;
 
-/// What keeps the disk from taking anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Disk {
-    Well,
-    /// Nothing can be written.
-    Broken,
-    /// There is no room for more.
-    Full,
-}
-
 pub(super) struct World {
     pub(super) dice: Dice,
     pub(super) machine: Machine,
@@ -43,6 +35,7 @@ pub(super) struct World {
     pub(super) books: Books,
     pub(super) receivers: Vec<Receiver>,
     pub(super) disk: Disk,
+    pub(super) lock: Option<Connection>,
     pub(super) stopping: bool,
     /// After so many steps the process is killed.
     pub(super) crash_in: Option<u32>,
@@ -58,13 +51,17 @@ pub(super) struct World {
     pub(super) sluggish_until: Tick,
     /// Whether tasks are heard of in any order.
     jumbled: bool,
+    /// Whether some bodies are so large that the store does not show many at a time.
+    large: bool,
 }
 
 impl World {
     pub(super) fn new(folder: PathBuf, config: &str, urls: Vec<String>, dice: Dice) -> Self {
         let mut dice = dice;
-        let (is_slow, jumbled) = (dice.chance(50), dice.chance(50));
-        let machine = Machine::new(folder, config, Clock::manual(START));
+        let (is_slow, jumbled, large) = (dice.chance(50), dice.chance(50), dice.chance(15));
+        let memory = [64 << 20, 40 << 10, 4 << 10];
+        let memory = [(); 2].map(|()| *dice.pick(&memory).unwrap());
+        let machine = Machine::new(folder, config, Clock::manual(START), memory);
         let trace = std::env::var_os("WEIR_SEED").is_some();
         let books = Books::new(urls.clone(), machine.settings.clone(), trace);
         let receiver = |url| Receiver { url, mood: Mood::Well, poisons: false };
@@ -75,6 +72,7 @@ impl World {
             books,
             receivers: urls.into_iter().map(receiver).collect(),
             disk: Disk::Well,
+            lock: None,
             stopping: false,
             crash_in: None,
             stands_in: None,
@@ -85,6 +83,7 @@ impl World {
             slow_until: Tick(0),
             sluggish_until: Tick(0),
             jumbled,
+            large,
         }
     }
 
@@ -104,6 +103,7 @@ impl World {
     /// Starts a process over what the last one left.
     pub(super) async fn start(&mut self) {
         self.processes += 1;
+        self.lock = None;
         let mut process = self.machine.start().await;
         process.jumbled = self.jumbled;
         let now = self.now();
@@ -115,6 +115,7 @@ impl World {
         self.books.observe(process.conn(), Read::so_far(process.conn()), now);
         self.books.audit(process.conn(), now);
         self.books.audit_mails(process.conn());
+        self.books.kept(process.conn());
         self.books.read_anew(now);
         let window = self.books.settings.egress.window;
         let places = self.books.settings.egress.in_flight_per_lane();
@@ -167,16 +168,9 @@ impl World {
         self.books.orders.insert(self.numbers, order);
     }
 
-    /// The disk fails, or recovers.
-    pub(super) fn set_disk(&mut self, disk: Disk) {
-        let Some(process) = &self.process else { return };
-        let conn = process.conn();
-        conn.pragma_update(None, "query_only", disk == Disk::Broken).unwrap();
-        let pages: i64 = conn.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
-        let most = if disk == Disk::Full { pages } else { 1 << 30 };
-        conn.pragma_update_and_check(None, "max_page_count", most, |_| Ok(())).unwrap();
-        self.disk = disk;
-        self.books.outbox.doubt = true;
+    /// How much longer than it need be a body is.
+    pub(super) fn padding(&mut self) -> usize {
+        if self.large && self.dice.chance(50) { self.dice.roll(100_000) as usize } else { 0 }
     }
 
     /// Other settings come into force.
@@ -307,7 +301,12 @@ impl World {
         let (in_flight, lanes, held) = process.held();
         self.books.small(lanes, held);
         let slow = now.tick < self.slow_until;
-        if !slow && self.disk == Disk::Well && !self.stopping && !process.waits_for_store() {
+        if slow || self.disk != Disk::Well || self.stopping || process.waits_for_store() {
+            self.books.turns.hold();
+        } else {
+            if self.books.upkeep.looks() {
+                self.books.kept(process.conn());
+            }
             self.books.at_rest(now);
             let seen = self.books.in_flight(None);
             if in_flight != seen {

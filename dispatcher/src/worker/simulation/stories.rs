@@ -1,0 +1,311 @@
+//! Short stories: things that follow each other so soon that chance alone would tell them once in
+//! a thousand worlds, and that operators tell every day.
+//!
+//! Each is made by dice like everything else: who, when, how many, and how it ends.
+
+use std::time::Duration;
+
+use super::books::Hook;
+use super::disk::Disk;
+use super::life::{DAY, HOUR, Life, MINUTE, SECOND};
+use super::orders::Order;
+use super::plots::Act;
+use super::receivers::Mood;
+use super::world::World;
+use crate::model::{DeliveryState, EventSet, EventType, WebhookId};
+
+const MS: Duration = Duration::from_millis(1);
+
+impl Life {
+    /// Begins one of the stories.
+    pub(super) fn plot(&mut self, world: &mut World) {
+        match world.dice.roll(100) {
+            0..=19 => self.start_over(world),
+            20..=39 => self.backlog(world),
+            40..=59 => self.last_straw(world),
+            60..=70 => self.crash_loop(world),
+            71..=81 => self.stall(world),
+            82..=85 => self.changes(world),
+            86..=90 => self.window_later(world),
+            91..=95 => self.reload(world),
+            _ => self.clock_while_down(world),
+        }
+    }
+
+    /// An owner who deletes a webhook that fails and registers its URL anew, just when the process
+    /// is replaced.
+    fn start_over(&mut self, world: &mut World) {
+        let alive: Vec<&Hook> = world.books.hooks.values().filter(|hook| !hook.deleted).collect();
+        let Some(hook) = world.dice.clone().pick(&alive).copied() else { return };
+        let (id, ws, url) = (hook.id, hook.ws.clone(), hook.url);
+        let number = usize::from(&*ws == "ws_1");
+        let most = u64::from(world.books.settings.egress.requests).min(50);
+        let dice = &mut world.dice;
+        let mood = *dice.pick(&[Mood::Erring, Mood::Refusing, Mood::Redirecting]).unwrap();
+        let secret = format!("whsec_{:016x}", dice.next());
+        let count = most / 2 + dice.roll(most);
+        let deletes = dice.span(SECOND, 15 * SECOND);
+        let ends = deletes + dice.span(MS, 8 * SECOND);
+        let goes_on = ends + dice.span(MS, 8 * SECOND);
+        let (steps, in_order) = (dice.roll(12) as u32, dice.chance(60));
+        let down = dice.span(MS, 4 * SECOND);
+        let address = world.books.urls[url].clone();
+        self.plan(world, MS, Act::Mood { url, mood });
+        self.plan(world, MS, Act::Events { ws: number, count });
+        let events = EventSet::of(EventType::ALL.into_iter().take(3));
+        let create = Order::Create { ws: ws.clone(), url: address, events, secret };
+        self.plan(world, deletes, Act::Order(Order::Delete { ws, hook: id }));
+        self.plan(world, deletes + SECOND / 10, Act::Order(Order::Sweep));
+        self.plan(world, deletes + SECOND / 5, Act::Order(create));
+        let end = if in_order { Act::Stop { down } } else { Act::Kill { steps, down } };
+        self.plan(world, ends, end);
+        for nth in 0..4 {
+            self.plan(world, goes_on + nth * 5 * SECOND, Act::Events { ws: number, count });
+        }
+    }
+
+    /// More than memory holds for a webhook, while the store is slow: for a receiver that was away
+    /// and is back, or for one that takes it at once.
+    fn backlog(&mut self, world: &mut World) {
+        let url = world.dice.roll(world.receivers.len() as u64) as usize;
+        let ws = world.dice.roll(2) as usize;
+        let dice = &mut world.dice;
+        let away = *dice.pick(&[Mood::Refusing, Mood::Erring, Mood::Silent]).unwrap();
+        let back = *dice.pick(&[Mood::Well, Mood::Well, Mood::Slow, Mood::Flapping]).unwrap();
+        let count = 50 + dice.roll(150);
+        let (returns, lasts) = match dice.roll(2) {
+            0 => (MS, 10 * SECOND),
+            _ => (dice.span(SECOND, HOUR), MINUTE),
+        };
+        if returns > MS {
+            self.plan(world, MS, Act::Mood { url, mood: away });
+        }
+        self.plan(world, returns, Act::Mood { url, mood: back });
+        self.plan(world, MS, Act::Events { ws, count });
+        self.plan(world, returns, Act::Sluggish(lasts));
+        if world.dice.chance(50) {
+            let dice = &mut world.dice;
+            let (at, by) = (returns + dice.span(MS, lasts), dice.span(10 * MS, 20 * SECOND));
+            self.plan(world, at, Act::Disk { disk: Disk::Locked, by });
+        }
+        for _ in 0..6 {
+            let at = returns + world.dice.span(MS, lasts);
+            let count = 1 + world.dice.roll(3);
+            self.plan(world, at, Act::Events { ws, count });
+        }
+    }
+
+    /// Events that come just before a webhook pauses, for a receiver that says nothing: attempts
+    /// are under way when it does, and their ends come after.
+    fn last_straw(&mut self, world: &mut World) {
+        let policy = &world.books.settings.health;
+        let pauses =
+            |hook: &Hook| Some((hook.record.pauses_at(policy)?, hook.url, hook.ws.clone()));
+        let alive = world.books.hooks.values();
+        let alive = alive.filter(|hook| !hook.deleted && hook.paused_at.is_none());
+        let all: Vec<_> = alive.filter_map(pauses).collect();
+        let Some((at, url, ws)) = world.dice.clone().pick(&all).cloned() else { return };
+        let ws = usize::from(&*ws == "ws_1");
+        let deadline = world.books.settings.egress.deadline;
+        let dice = &mut world.dice;
+        let (before, count) = (dice.span(10 * MS, deadline), 3 + dice.roll(12));
+        let mood = *dice.pick(&[Mood::Silent, Mood::Silent, Mood::Erring]).unwrap();
+        let begins = at.since(world.now().unix).saturating_sub(before);
+        self.plan(world, begins, Act::Mood { url, mood });
+        self.plan(world, begins, Act::Events { ws, count });
+    }
+
+    /// A process that is killed again and again while there is much to do.
+    fn crash_loop(&mut self, world: &mut World) {
+        let mut at = MS;
+        for _ in 0..2 + world.dice.roll(4) {
+            let dice = &mut world.dice;
+            let (ws, count) = (dice.roll(2) as usize, 1 + dice.roll(30));
+            let (steps, down) = (dice.roll(30) as u32, dice.span(MS, 5 * SECOND));
+            let next = dice.span(10 * MS, 20 * SECOND);
+            self.plan(world, at, Act::Events { ws, count });
+            self.plan(world, at, Act::Kill { steps, down });
+            at += next;
+        }
+    }
+
+    /// A process that stands still while attempts are under way, goes on, and may be replaced
+    /// then, for receivers that have heard of them and are to hear of many more.
+    fn stall(&mut self, world: &mut World) {
+        let Some((_, ws, url)) = self.somebody(world) else { return };
+        let egress = &world.books.settings.egress;
+        let (deadline, most) = (egress.deadline, u64::from(egress.requests));
+        let dice = &mut world.dice;
+        let mood = *dice.pick(&[Mood::Slow, Mood::Late, Mood::Tardy, Mood::Silent]).unwrap();
+        let (count, more) = (1 + dice.roll(30), most / 2 + dice.roll(most));
+        let (steps, begins) = (dice.roll(12) as u32, dice.span(10 * MS, deadline));
+        // Past the deadline of what is under way, and within a window of it, or for any time.
+        let by = match dice.roll(3) {
+            0 => dice.span(SECOND, 2 * MINUTE),
+            _ => deadline + dice.span(SECOND, 20 * SECOND),
+        };
+        let ends = begins + by + dice.span(MS, 20 * SECOND);
+        let (down, replaced) = (dice.span(MS, 2 * SECOND), dice.chance(70));
+        self.plan(world, MS, Act::Mood { url, mood });
+        self.plan(world, MS, Act::Events { ws, count });
+        self.plan(world, begins, Act::Stand { steps, by });
+        if replaced {
+            self.plan(world, begins + by, Act::Mood { url, mood: Mood::Well });
+            self.plan(world, begins + by, Act::Events { ws, count: more });
+            self.plan(world, ends, Act::Stop { down });
+        }
+        for _ in 0..3 {
+            let at = ends + world.dice.span(down, 10 * SECOND);
+            self.plan(world, at, Act::Events { ws, count: more / 2 });
+        }
+    }
+
+    /// A process that is replaced about a window after a burst: of what started then a part still
+    /// counts, and it was written down in the order in which it ended.
+    fn window_later(&mut self, world: &mut World) {
+        let Some((_, ws, url)) = self.somebody(world) else { return };
+        let egress = &world.books.settings.egress;
+        let (window, most) = (egress.window, u64::from(egress.requests));
+        let other = world.dice.roll(world.receivers.len() as u64) as usize;
+        let dice = &mut world.dice;
+        let slow = *dice.pick(&[Mood::Slow, Mood::Late, Mood::Silent, Mood::Flapping]).unwrap();
+        let count = (most + dice.roll(2 * most)).min(200);
+        let (steps, down) = (dice.roll(12) as u32, dice.span(MS, 2 * SECOND));
+        let ends = window - 5 * SECOND + MS * dice.roll(20_000) as u32;
+        let end = if dice.chance(80) { Act::Stop { down } } else { Act::Kill { steps, down } };
+        self.plan(world, MS, Act::Mood { url, mood: Mood::Well });
+        self.plan(world, MS, Act::Mood { url: other, mood: slow });
+        self.plan(world, MS, Act::Events { ws: 1 - ws, count: 10 });
+        self.plan(world, MS, Act::Events { ws, count });
+        self.plan(world, ends, end);
+        self.plan(world, ends + down, Act::Events { ws, count });
+    }
+
+    /// Owners who change webhooks, and where they lead, while there is much to do and the store is
+    /// busy: what is read of them, and what comes meanwhile, meet.
+    fn changes(&mut self, world: &mut World) {
+        let mut at = MS;
+        if world.dice.chance(60) {
+            self.plan(world, MS, Act::Sluggish(MINUTE));
+        }
+        for _ in 0..2 + world.dice.roll(5) {
+            let Some((hook, number, _)) = self.somebody(world) else { return };
+            let ws = world.books.hooks[&hook].ws.clone();
+            let dice = &mut world.dice;
+            let url = dice.pick(&world.books.urls).unwrap().clone();
+            let secret = format!("whsec_{:016x}", dice.next());
+            let moves = Order::Move { ws: ws.clone(), hook, url };
+            let mut both = [moves, Order::Rotate { ws, hook, secret }];
+            if dice.chance(50) {
+                both.reverse();
+            }
+            let next = at + dice.span(MS, 20 * SECOND);
+            let soon = at + dice.span(MS, 2 * SECOND);
+            let [first, second] = both.map(Act::Order);
+            self.plan(world, at, first);
+            self.plan(world, soon, second);
+            for _ in 0..3 {
+                let comes = at + world.dice.span(MS, 2 * SECOND);
+                let count = world.dice.roll(20) * world.dice.roll(4);
+                self.plan(world, comes, Act::Events { ws: number, count });
+            }
+            at = next;
+        }
+    }
+
+    /// A webhook, the number of its workspace, and its URL.
+    fn somebody(&self, world: &mut World) -> Option<(WebhookId, usize, usize)> {
+        let alive: Vec<&Hook> = world.books.hooks.values().filter(|hook| !hook.deleted).collect();
+        let hook = *world.dice.pick(&alive)?;
+        Some((hook.id, usize::from(&*hook.ws == "ws_1"), hook.url))
+    }
+
+    /// Other settings, while there is much to do; sometimes they are taken back.
+    fn reload(&mut self, world: &mut World) {
+        for _ in 0..1 + world.dice.roll(2) {
+            let dice = &mut world.dice;
+            let (ws, count, at) = (dice.roll(2) as usize, dice.roll(60), dice.span(MS, MINUTE));
+            let config = super::config(dice);
+            self.plan(world, MS, Act::Events { ws, count });
+            self.plan(world, at, Act::Reload(config));
+        }
+    }
+
+    /// A machine whose clock is set while the process is down.
+    fn clock_while_down(&mut self, world: &mut World) {
+        let dice = &mut world.dice;
+        let down = dice.span(10 * MS, HOUR);
+        let (ahead, by) = (dice.chance(50), dice.span(SECOND, 3 * DAY));
+        self.plan(world, MS, Act::Kill { steps: 0, down });
+        self.plan(world, down / 2, Act::Clock { ahead, by });
+    }
+
+    /// A pause is told of by mail, and the process is killed while that goes out.
+    pub(super) fn lost_letter(&mut self, world: &mut World) {
+        let (luck, steps) = (world.dice.next(), world.dice.roll(16) as u32);
+        self.plan(world, Duration::ZERO, Act::Order(Order::Post(Some(luck))));
+        self.plan(world, Duration::ZERO, Act::Kill { steps, down: SECOND });
+    }
+
+    /// An owner who is told of a pause and ends it at once, while attempts from before it are
+    /// under way, and the store is busy.
+    pub(super) fn hasty(&mut self, world: &mut World, hook: WebhookId) {
+        let ws = world.books.hooks[&hook].ws.clone();
+        let deadline = world.books.settings.egress.deadline;
+        let busy = world.books.waiting(hook).any(|one| one.flight.is_some());
+        let dice = &mut world.dice;
+        let slow = dice.span(10 * MS, 5 * SECOND);
+        // Short times are as likely as long ones, unless there is an end to wait for.
+        let acts = if busy { deadline.mul_f64(dice.roll(100) as f64 / 100.0) } else { slow };
+        if dice.chance(70) {
+            self.plan(world, acts.saturating_sub(MS), Act::Slow(slow));
+        }
+        self.plan(world, acts, Act::Order(Order::Reactivate { ws: ws.clone(), hook }));
+        let over = |one: &&super::books::Delivery| {
+            one.hook == hook && one.state.is_some_and(|state| state != DeliveryState::Waiting)
+        };
+        let over = world.books.deliveries.values().rfind(over).map(|one| one.id);
+        if let Some(delivery) = over.filter(|_| world.dice.chance(30)) {
+            let at = acts + world.dice.span(MS, SECOND);
+            self.plan(world, at, Act::Order(Order::Redeliver { ws, delivery }));
+        }
+    }
+
+    /// A pause that ends too soon: the probe fails. While it waits to be tried again, the process
+    /// is replaced or the owner changes something, so that all is read anew, and events come while
+    /// the store takes its time to answer.
+    pub(super) fn relapse(&mut self, world: &mut World, hook: WebhookId) {
+        let (ws, url) = (world.books.hooks[&hook].ws.clone(), world.books.hooks[&hook].url);
+        let number = usize::from(&*ws == "ws_1");
+        let dice = &mut world.dice;
+        let mood = *dice.pick(&[Mood::Erring, Mood::Refusing, Mood::Redirecting]).unwrap();
+        let (waits, acts) = (dice.roll(12), dice.span(10 * MS, 5 * MINUTE));
+        let mut at = acts + dice.span(SECOND, 20 * SECOND);
+        let secret = format!("whsec_{:016x}", dice.next());
+        self.plan(world, MS, Act::Mood { url, mood });
+        self.plan(world, acts / 2, Act::Events { ws: number, count: waits });
+        self.plan(world, acts, Act::Order(Order::Reactivate { ws: ws.clone(), hook }));
+        for _ in 0..1 + world.dice.roll(3) {
+            let dice = &mut world.dice;
+            let (down, slow) = (dice.span(MS, 2 * SECOND), dice.span(10 * MS, 5 * SECOND));
+            let (steps, count) = (dice.roll(12) as u32, 1 + dice.roll(8));
+            let (ws, secret) = (ws.clone(), secret.clone());
+            let anew = match dice.roll(4) {
+                0 => Act::Kill { steps, down },
+                1 | 2 => Act::Stop { down },
+                _ => Act::Order(Order::Rotate { ws, hook, secret }),
+            };
+            // A new process reads at once; a change is read after its commit.
+            let (begins, asked, busy) = match anew {
+                Act::Order(_) => (at, at, Act::Sluggish(slow)),
+                _ => (at, at + down, Act::Slow(slow)),
+            };
+            let comes = asked + dice.span(MS, slow);
+            at += dice.span(SECOND, 20 * SECOND);
+            self.plan(world, begins, anew);
+            self.plan(world, asked, busy);
+            self.plan(world, comes, Act::Events { ws: number, count });
+        }
+        self.plan(world, at, Act::Mood { url, mood: Mood::Well });
+    }
+}

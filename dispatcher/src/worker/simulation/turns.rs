@@ -1,0 +1,90 @@
+//! Whose start it is: of one webhook's deliveries the first that is due, and of the webhooks that
+//! share a URL each in turn.
+//!
+//! Judged is only what the worker must have heard of: what was on disk at a moment of rest.
+
+use std::collections::BTreeMap;
+
+use weir_common::time::{Moment, Tick};
+
+use super::books::{Books, Delivery, violated};
+use crate::model::{DeliveryId, WebhookId};
+
+/// What was waited for, and for how long.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// When all had last come to rest, with a store that answers.
+    rested: Tick,
+    /// So many starts of others at its URL each webhook has waited for that could have started.
+    passed: BTreeMap<WebhookId, usize>,
+}
+
+impl Turns {
+    /// Whether the worker must have heard of what was then.
+    pub(super) fn knows(&self, then: Tick) -> bool {
+        then <= self.rested
+    }
+
+    /// Somebody may wait for the store.
+    pub(super) fn hold(&mut self) {
+        self.passed.clear();
+    }
+}
+
+impl Books {
+    /// All has come to rest: what is on disk was heard of.
+    pub(super) fn rests(&mut self, now: Moment) {
+        self.turns.rested = now.tick;
+    }
+
+    /// Whether it is known to wait for nothing but its turn.
+    fn is_ready(&self, one: &Delivery, now: Moment) -> bool {
+        one.flight.is_none()
+            && one.put_off == Tick(0)
+            && self.turns.knows(one.came)
+            && one.due <= now.unix
+            && one.due_tick <= now.tick
+    }
+
+    /// No other of its webhook was due before it, and waits.
+    pub(super) fn in_order(&self, id: DeliveryId, now: Moment) {
+        let delivery = &self.deliveries[&id];
+        let hook = &self.hooks[&delivery.hook];
+        if self.clock_set || hook.news.is_some() || hook.reordering || hook.probes {
+            return;
+        }
+        let key = (delivery.due, id);
+        let before = |other: &&Delivery| (other.due, other.id) < key && self.is_ready(other, now);
+        if let Some(other) = self.waiting(hook.id).find(before) {
+            violated("10 order", format!("{id:?} overtakes {:?} of {:?}", other.id, hook.id));
+        }
+    }
+
+    /// Another webhook of this URL that could start has not waited for more than a round.
+    pub(super) fn in_turn(&mut self, id: DeliveryId, url: usize, now: Moment) {
+        let starts = self.deliveries[&id].hook;
+        self.turns.passed.remove(&starts);
+        let here = |id: &&WebhookId| self.hooks[id].url == url && **id != starts;
+        let others: Vec<WebhookId> = self.hooks.keys().filter(here).copied().collect();
+        // As many as may be under way can start before the store has answered.
+        let round = 2 * (self.settings.egress.in_flight_per_lane() + others.len() + 1);
+        for other in others {
+            let hook = &self.hooks[&other];
+            let may = !hook.deleted
+                && hook.news.is_none()
+                && hook.paused_at.is_none()
+                && !hook.reordering
+                && !hook.probes;
+            if !may || self.clock_set || !self.waiting(other).any(|one| self.is_ready(one, now)) {
+                self.turns.passed.remove(&other);
+                continue;
+            }
+            let passed = self.turns.passed.entry(other).or_default();
+            *passed += 1;
+            if *passed > round {
+                let story = format!("{other:?} could start, and {passed} others at its URL did");
+                violated("turns", story);
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What is done beside deliveries: jobs that redeliver, and sweeps.
+//!
+//! A job puts back what was given up when it was asked for, all of that and nothing else. A sweep
+//! leaves all that something on disk still needs, and nothing that nobody will ever find.
+
+use rusqlite::Connection;
+use weir_common::time::Moment;
+
+use super::books::{Books, violated};
+use super::ledger::unix;
+use crate::model::{DeliveryId, DeliveryState, EventType};
+
+/// Deliveries whose event is gone: they can be neither sent nor shown.
+const BODILESS: &str = "SELECT d.id FROM deliveries d LEFT JOIN events e ON e.id = d.event \
+    WHERE e.id IS NULL LIMIT 1";
+
+/// Deliveries that wait for a webhook of which there is not even the mark that it is deleted.
+const ORPHANS: &str = "SELECT d.id FROM deliveries d LEFT JOIN webhooks w ON w.id = d.webhook \
+    WHERE d.state = 0 AND w.id IS NULL LIMIT 1";
+
+/// Events that more, or fewer, deliveries are said to need than there are.
+const MISCOUNTED: &str = "SELECT e.id FROM events e LEFT JOIN deliveries d ON d.event = e.id \
+    GROUP BY e.id HAVING count(d.id) <> e.needed_by LIMIT 1";
+
+/// Webhooks whose endpoint is gone.
+const NOWHERE: &str = "SELECT w.id FROM webhooks w LEFT JOIN lanes l ON l.id = w.lane \
+    WHERE l.id IS NULL LIMIT 1";
+
+/// What is known of jobs and sweeps.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    /// A job is under way.
+    pub(super) job: bool,
+    /// What jobs must put back, and how often that was tried when they were asked for.
+    asked: Vec<(DeliveryId, u32)>,
+    /// A sweep was answered since it was last looked at what is left.
+    pub(super) swept: bool,
+}
+
+impl Upkeep {
+    /// Whether it is to be looked at what is left; not a second time.
+    pub(super) fn looks(&mut self) -> bool {
+        std::mem::take(&mut self.swept)
+    }
+}
+
+impl Books {
+    /// Somebody was answered that what was given up in a workspace begins anew.
+    pub(super) fn job_made(&mut self, ws: &str) {
+        self.upkeep.job = true;
+        let failed = self.deliveries.values().filter(|one| {
+            let hook = &self.hooks[&one.hook];
+            one.state == Some(DeliveryState::FailedPermanent)
+                && one.kind != EventType::Ping
+                && *hook.ws == *ws
+        });
+        self.upkeep.asked.extend(failed.map(|one| (one.id, one.attempts)));
+    }
+
+    /// Takes in what jobs have put back. When none is left, all that they were asked for is.
+    pub(super) fn adopt_redelivered(&mut self, conn: &Connection, now: Moment) {
+        if !self.upkeep.job {
+            return;
+        }
+        let failed = |id: &DeliveryId| {
+            let delivery = &self.deliveries[id];
+            delivery.state == Some(DeliveryState::FailedPermanent)
+                && !self.hooks[&delivery.hook].deleted
+        };
+        let failed: Vec<DeliveryId> = self.deliveries.keys().copied().filter(failed).collect();
+        for id in failed {
+            let sql = "SELECT due FROM deliveries WHERE id = ?1 AND state = 0";
+            let mut query = conn.prepare_cached(sql).unwrap();
+            let Some(due) = query.query([id.0]).unwrap().next().unwrap().map(|row| unix(row, 0))
+            else {
+                continue;
+            };
+            if self.deliveries[&id].kind == EventType::Ping {
+                violated("redeliver", format!("a job puts {id:?} back, which is a test"));
+            }
+            self.begins_anew(id, now, due.unwrap());
+        }
+        let sql = "SELECT count(*) FROM jobs WHERE ended_at IS NULL";
+        self.upkeep.job = conn.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap() > 0;
+        if self.upkeep.job {
+            return;
+        }
+        for (id, attempts) in std::mem::take(&mut self.upkeep.asked) {
+            let one = &self.deliveries[&id];
+            let kept = self.settings.retention.failed;
+            let young = now.unix < one.ended_at.plus(kept) && !self.clock_set;
+            let same = one.state == Some(DeliveryState::FailedPermanent)
+                && one.attempts == attempts
+                && !self.hooks[&one.hook].deleted;
+            if same && young {
+                violated("redeliver", format!("a job has passed {id:?} over"));
+            }
+        }
+    }
+
+    /// All that is needed is there, and nothing that nobody will ever drop.
+    pub(super) fn kept(&self, conn: &Connection) {
+        let any = |sql| {
+            let mut query = conn.prepare_cached(sql).unwrap();
+            let mut found = query.query([]).unwrap();
+            found.next().unwrap().map(|row| row.get::<_, i64>(0).unwrap())
+        };
+        if let Some(id) = any(BODILESS) {
+            violated("8 lost", format!("the event of delivery {id} is gone"));
+        }
+        if let Some(id) = any(NOWHERE) {
+            violated("8 lost", format!("the endpoint of webhook {id} is gone"));
+        }
+        if let Some(id) = any(ORPHANS) {
+            violated("13 grows", format!("delivery {id} waits for nobody, for ever"));
+        }
+        if let Some(id) = any(MISCOUNTED) {
+            violated("13 grows", format!("event {id} is needed by others than there are"));
+        }
+    }
+}
