@@ -6,6 +6,8 @@
 //!    invariant 8); any other answer means that none of them is there because of this call.
 //! 2. What is wrong is all named at once, by JSON pointers; nothing of a bad batch is stored.
 //! 3. Calls that wait for the disk are bounded; one more is 503 at once.
+//! 4. Large bodies are read one at a time, beside the threads that serve everybody: however many
+//!    come, others' calls and deliveries go on.
 //!
 //! Not here: what makes an event a good one (`ingest::event`, `ingest::forbidden`).
 
@@ -23,12 +25,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderMap, Method};
 use log::Level;
-use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use weir_common::logging;
+use weir_common::time::{Clock, UnixTime};
 
 use self::batch::{Batch, Form, MEDIA_TYPES, Unreadable};
 use self::event::Checked;
 use crate::auth::{Scope, Token, Tokens};
+use crate::force::Force;
 use crate::parts::Parts;
 use crate::serve::refuse::{self, Flaw, Flaws};
 use crate::serve::{Call, Handler, Head, Reply};
@@ -41,20 +45,30 @@ const PATH: &str = "/internal/v1/events";
 /// A body to any other path is not for us.
 const STRAY_BYTES_MAX: usize = 64 * 1024;
 
+/// A body up to so many bytes is read at once, where it came in: within about half a millisecond.
+const SMALL_BODY_BYTES: usize = 32 * 1024;
+
+/// So many larger bodies are read at one time: what one workspace posts on many connections takes
+/// one core of the machine, and not all of them from the store's writer and from deliveries.
+const LARGE_AT_ONCE: usize = 1;
+
 /// The listener of backends.
 pub struct Ingest {
     parts: Arc<Parts>,
     waiting: Waiting,
+    /// Places for large bodies that are read.
+    large: Semaphore,
 }
 
 impl Ingest {
     /// With these parts.
     #[must_use]
     pub fn new(parts: Arc<Parts>) -> Self {
-        Self { parts, waiting: Waiting::default() }
+        let large = Semaphore::new(LARGE_AT_ONCE);
+        Self { parts, waiting: Waiting::default(), large }
     }
 
-    async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
+    async fn answer(&self, call: Call) -> Result<Reply, Reply> {
         let force = self.parts.force.load_full();
         let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
         // Counted before the body is looked at: reading it is work as well.
@@ -62,9 +76,11 @@ impl Ingest {
             .waiting
             .enter(force.settings.ingest.waiting_max)
             .ok_or_else(|| refuse::busy("More calls wait to be written than may."))?;
-        let (checked, pointers) = checked(call, &force.settings.ingest, token)?;
-        let now = self.parts.clock.now().unix;
-        let events = named(checked, now).map_err(|()| refuse::broken())?;
+        let Read { events, pointers, now } = if call.body.len() <= SMALL_BODY_BYTES {
+            read(&call, &force.settings.ingest, token, &self.parts.clock)?
+        } else {
+            self.read_large(call, Arc::clone(&force)).await?
+        };
         let ids: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(&event.id)).collect();
         let accepted = self.parts.store.accept(events, now).await;
         drop(place);
@@ -76,6 +92,18 @@ impl Ingest {
             }
             Accepted::Conflict(places) => Err(conflict(&places, &pointers)),
         }
+    }
+
+    /// Reads a body that takes its time, when it is its turn.
+    async fn read_large(&self, call: Call, force: Arc<Force>) -> Result<Read, Reply> {
+        // Nobody closes it.
+        let _turn = self.large.acquire().await;
+        let clock = self.parts.clock.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
+            read(&call, &force.settings.ingest, token, &clock)
+        });
+        reading.await.unwrap_or_else(|_| Err(refuse::broken()))
     }
 
     fn refused(&self, reply: Reply) -> Reply {
@@ -140,7 +168,7 @@ impl Drop for Place<'_> {
 #[async_trait::async_trait]
 impl Handler for Ingest {
     async fn handle(&self, call: Call) -> Reply {
-        self.answer(&call).await.unwrap_or_else(|reply| self.refused(reply))
+        self.answer(call).await.unwrap_or_else(|reply| self.refused(reply))
     }
 
     /// Whoever may not send is not listened to.
@@ -157,6 +185,28 @@ impl Handler for Ingest {
             STRAY_BYTES_MAX
         }
     }
+}
+
+/// What a call holds.
+struct Read {
+    events: Vec<NewEvent>,
+    /// Where each stands in the body.
+    pointers: Vec<String>,
+    /// When they were named.
+    now: UnixTime,
+}
+
+/// The events of a call, ready to be stored; or the answer that says what is wrong with them.
+fn read(
+    call: &Call,
+    allowed: &settings::Ingest,
+    token: &Token,
+    clock: &Clock,
+) -> Result<Read, Reply> {
+    let (checked, pointers) = checked(call, allowed, token)?;
+    let now = clock.now().unix;
+    let events = named(checked, now).map_err(|()| refuse::broken())?;
+    Ok(Read { events, pointers, now })
 }
 
 /// The events of a call, each found good and permitted, and where they stand; or the answer that
@@ -211,14 +261,17 @@ fn too_large(flaws: &Flaws) -> Reply {
 }
 
 /// The events with the names and envelopes that they are stored under.
-fn named(checked: Vec<Checked<'_>>, now: weir_common::time::UnixTime) -> Result<Vec<NewEvent>, ()> {
+fn named(checked: Vec<Checked<'_>>, now: UnixTime) -> Result<Vec<NewEvent>, ()> {
     let nameless = checked.iter().filter(|event| event.id.is_none()).count();
     let mut random = vec![0; nameless * event::ID_RANDOM_BYTES];
     getrandom::fill(&mut random).map_err(|error| {
         let fields = [("error", error.to_string().into())];
         logging::event(Level::Error, "the system has no random bytes", &fields);
     })?;
-    let mut random = random.chunks_exact(event::ID_RANDOM_BYTES);
+    // In the order in which they stand: the store's index of names then grows at one end.
+    let mut random: Vec<&[u8]> = random.chunks_exact(event::ID_RANDOM_BYTES).collect();
+    random.sort_unstable();
+    let mut random = random.into_iter();
     let created_at = now.rfc3339();
     let stored = checked.into_iter().map(|event| {
         let chunk = if event.id.is_none() { random.next() } else { None };
@@ -228,8 +281,11 @@ fn named(checked: Vec<Checked<'_>>, now: weir_common::time::UnixTime) -> Result<
 }
 
 fn stored(ids: &[Arc<str>], new: &[bool]) -> Reply {
-    let events = ids.iter().zip(new).map(|(id, new)| json!({"id": id.as_ref(), "new": new}));
-    Reply::json(202, &json!({"events": events.collect::<Vec<Value>>()}))
+    // Written by hand: there may be a thousand, and identifiers need no escapes.
+    let events = ids.iter().zip(new).map(|(id, new)| format!("{{\"id\":\"{id}\",\"new\":{new}}}"));
+    let events: Vec<String> = events.collect();
+    let headers = vec![("content-type", "application/json".to_owned())];
+    Reply { status: 202, headers, body: format!("{{\"events\":[{}]}}", events.join(",")).into() }
 }
 
 fn conflict(places: &[usize], pointers: &[String]) -> Reply {
@@ -244,11 +300,13 @@ fn conflict(places: &[usize], pointers: &[String]) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
     use weir_common::reader::Document;
-    use weir_common::time::UnixTime;
 
     use super::*;
     use crate::auth::entry;
+    use crate::store::sqlite::tests::Folder;
+    use crate::worker::tests::{open_store, parts};
 
     const GOOD: &str =
         r#"{"type":"plan.changed","workspace_id":"ws_a","tenant_id":"tn_1","data":{}}"#;
@@ -360,6 +418,57 @@ mod tests {
         assert_eq!(events[1].id.as_ref(), "evt_mine");
         assert_ne!(events[0].id, events[2].id);
         assert_eq!(events[0].digest, events[1].digest);
+    }
+
+    #[test]
+    fn names_of_ours_sort_as_their_events_stand_in_the_call() {
+        let nameless = || Checked {
+            id: None,
+            kind: crate::model::EventType::PlanChanged,
+            workspace: "ws_a".to_owned(),
+            tenant: "tn_1".to_owned(),
+            data: "{}",
+        };
+        let events = named((0..64).map(|_| nameless()).collect(), UnixTime(1));
+        assert!(events.expect("there is luck").is_sorted_by(|one, next| one.id < next.id));
+    }
+
+    #[tokio::test]
+    async fn a_large_body_waits_for_its_turn_and_a_small_one_does_not() {
+        let (folder, clock) = (Folder::new(), Clock::manual(UnixTime(1_790_000_000_000_000)));
+        let (_, tokens) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
+        let config = format!(
+            "[auth]\ntokens = {:?}\n[directory]\nsource = \"file\"\npath = {:?}\n",
+            folder.path("tokens.toml"),
+            folder.path("directory.toml"),
+        );
+        let files =
+            [("dispatcher.toml", &*config), ("tokens.toml", &tokens), ("directory.toml", "")];
+        for (name, text) in files {
+            std::fs::write(folder.path(name), text).expect("there is room");
+        }
+        let store = open_store(&folder, &clock);
+        let ingest = Ingest::new(Arc::new(parts(&folder, &clock, store).0));
+        let turn = ingest.large.try_acquire().expect("nobody reads");
+        let events = vec![GOOD; SMALL_BODY_BYTES / GOOD.len() + 1];
+        let large = call(JSON, &format!("[{}]", events.join(",")));
+        let mut large = std::pin::pin!(ingest.handle(large));
+        // Time enough for a large one that has not to wait.
+        let many_small = async {
+            for _ in 0..300 {
+                assert_eq!(ingest.handle(call(JSON, GOOD)).await.status, 202);
+            }
+        };
+        tokio::select! {
+            biased;
+            reply = &mut large => panic!("it did not wait: {}", reply.status),
+            () = many_small => {}
+        }
+        drop(turn);
+        assert_eq!(large.await.status, 202);
+        let foreign = call(JSON, &format!("[{}]", events.join(",").replace("ws_a", "ws_b")));
+        assert_eq!(ingest.handle(foreign).await.status, 403);
+        assert_eq!(ingest.large.available_permits(), LARGE_AT_ONCE);
     }
 
     #[test]

@@ -25,7 +25,7 @@ mod send;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod verdict;
 
 use std::sync::Arc;

@@ -1,15 +1,16 @@
 //! The store in a SQLite file on this machine.
 //!
-//! One thread writes, in batches that are each one commit (`writer`); it also answers the worker,
-//! so that the worker sees what it wrote in the order in which it did. A few connections read for
-//! customers (`readers`). This file says which does what; the SQL is in the files below it, one
-//! for each thing that is kept.
+//! One thread writes, in batches that are each one commit (`writer`). A few connections read, for
+//! customers and for the worker (`readers`): a delivery that is to be sent does not wait for what
+//! others have written. This file says which does what; the SQL is in the files below it, one for
+//! each thing that is kept.
 //!
 //! # Invariants
 //!
 //! 1. A file has one process at a time, knows its key, and is ours (`open`).
 //! 2. What is answered is on disk (`writer`).
-//! 3. No statement goes through all deliveries, events or attempts (`tests` asks SQLite).
+//! 3. What the worker reads is no older than what it was told before it asked (`readers`).
+//! 4. No statement goes through all deliveries, events or attempts (`tests` asks SQLite).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -64,6 +65,7 @@ pub struct SqliteStore {
     cut_off: Vec<UnixTime>,
     sealer: Sealer,
     readers: Readers,
+    worker: Readers,
     writer: Writer,
 }
 
@@ -76,7 +78,9 @@ impl SqliteStore {
     pub fn open(path: &Path, key_file: &Path, clock: Clock) -> Result<Self, open::OpenError> {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
-        let readers = Readers::new(path.clone(), opened.desk.log.door());
+        let door = opened.desk.log.door();
+        let readers = Readers::new(path.clone(), door.clone(), readers::CUSTOMERS_MAX);
+        let worker = Readers::new(path.clone(), door, readers::WORKERS_MAX);
         let writer = Writer::start(opened.desk, &path, opened.lock)
             .map_err(|source| open::OpenError::Folder { path: path.clone(), source })?;
         Ok(Self {
@@ -85,6 +89,7 @@ impl SqliteStore {
             cut_off: opened.cut_off,
             sealer,
             readers,
+            worker,
             path,
             writer,
         })
@@ -99,10 +104,13 @@ impl SqliteStore {
     ) -> Result<(Self, writer::by_hand::ByHand), open::OpenError> {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
-        let readers = Readers::new(path.clone(), opened.desk.log.door());
+        let door = opened.desk.log.door();
+        let readers = Readers::new(path.clone(), door.clone(), readers::CUSTOMERS_MAX);
+        let worker = Readers::on_the_spot(path.clone(), door);
         let (writer, by_hand) = Writer::by_hand(opened.desk, opened.lock);
         let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);
-        Ok((Self { ids, ended_in_order, cut_off, sealer, readers, path, writer }, by_hand))
+        let store = Self { ids, ended_in_order, cut_off, sealer, readers, worker, path, writer };
+        Ok((store, by_hand))
     }
 
     /// Bytes on disk, the log of changes included.
@@ -254,7 +262,8 @@ impl Store for SqliteStore {
     }
 
     async fn load(&self, id: WebhookId) -> Result<Option<Queue>, StoreError> {
-        self.writer.ask(move |desk| queue::load(desk, id)).await
+        let sealer = self.sealer.clone();
+        self.worker.read(move |conn| queue::load(conn, &sealer, id)).await
     }
 
     async fn queues(
@@ -272,11 +281,11 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Fetched, StoreError> {
         let but = but.to_vec();
-        self.writer.ask(move |desk| queue::fetch(desk, webhook, &but, limit)).await
+        self.worker.read(move |conn| queue::fetch(conn, webhook, &but, limit)).await
     }
 
     async fn fetch_one(&self, id: DeliveryId) -> Result<Option<Ready>, StoreError> {
-        self.writer.ask(move |desk| queue::fetch_one(desk, id)).await
+        self.worker.read(move |conn| queue::fetch_one(conn, id)).await
     }
 
     async fn record(
@@ -344,6 +353,7 @@ impl Store for SqliteStore {
 
     async fn close(&self) -> Result<(), StoreError> {
         self.readers.close();
+        self.worker.close();
         self.writer.end().await
     }
 }

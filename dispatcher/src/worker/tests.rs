@@ -137,12 +137,13 @@ struct Stage {
     _receiving: JoinSet<()>,
 }
 
-fn open_store(folder: &Folder, clock: &Clock) -> Arc<SqliteStore> {
+pub(crate) fn open_store(folder: &Folder, clock: &Clock) -> Arc<SqliteStore> {
     let (path, key) = (folder.path("dispatcher.db"), folder.path("secrets.key"));
     Arc::new(SqliteStore::open(&path, &key, clock.clone()).unwrap())
 }
 
-fn parts(folder: &Folder, clock: &Clock, store: Arc<SqliteStore>) -> (Parts, Handle) {
+/// With the configuration in a folder.
+pub(crate) fn parts(folder: &Folder, clock: &Clock, store: Arc<SqliteStore>) -> (Parts, Handle) {
     let config = Config::new(Some(folder.path("dispatcher.toml")));
     let force = config.load(clock).map_err(|mistakes| format!("{mistakes:?}")).unwrap();
     let worker = Handle::new().0;

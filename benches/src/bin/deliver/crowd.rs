@@ -5,10 +5,10 @@ use std::thread::scope;
 
 use weir_benches::dispatched::Dispatcher;
 use weir_benches::lab::Folder;
-use weir_benches::post::{Load, flood};
+use weir_benches::post::{Load, flood, seconds};
 use weir_benches::report::{Series, table};
 
-use super::{Lab, latency, record, urls};
+use super::{Lab, PARTS, latency, record, urls};
 
 /// Events of the crowd in a call: as many as one may hold.
 const PER_CALL: u64 = 1_000;
@@ -24,8 +24,11 @@ impl Lab {
     pub(super) fn crowd(&self) {
         let programs = self.plan.programs();
         let mut shown = vec![[const { [const { Series(Vec::new()) }; 3] }; 3]; programs.len()];
+        let mut parts = shown.clone();
+        let mut taken = vec![Series::default(); programs.len()];
         for round in 0..self.plan.rounds {
-            for ((_, program), shown) in programs.iter().zip(&mut shown) {
+            let each = programs.iter().zip(&mut shown).zip(&mut parts).zip(&mut taken);
+            for ((((_, program), shown), parts), taken) in each {
                 let folder = Folder::new("crowd");
                 let mut dispatcher = self.start(&folder, program, "10s");
                 dispatcher.register("c", &urls(&self.arrivals.addresses, "x", 1));
@@ -38,14 +41,25 @@ impl Lab {
                 scope(|scope| {
                     let crowd = scope.spawn(|| self.come(&dispatcher));
                     let coming = || !crowd.is_finished();
-                    record(meanwhile, &self.firsts(&dispatcher, "f1n", coming));
+                    let answered = self.one_by_one(&dispatcher.one_each("f1n"), coming);
+                    self.parts_of_the_way(parts, &answered);
+                    taken.0.push(crowd.join().unwrap_or_default());
                 });
+                let [whole, ..] = parts;
+                meanwhile.clone_from(whole);
                 record(after, &self.firsts(&dispatcher, "f2n", || true));
             }
             eprintln!("crowd: round {} of {}", round + 1, self.plan.rounds);
         }
         let mut rows = Vec::new();
-        for ((name, _), shown) in programs.iter().zip(&shown) {
+        let mut ways = Vec::new();
+        let each = programs.iter().zip(&shown).zip(&parts).zip(&taken);
+        for ((((name, _), shown), parts), taken) in each {
+            for (part, series) in PARTS.iter().zip(parts) {
+                ways.push(latency(&format!("{name}{part}"), series));
+            }
+            let rate = taken.range(0);
+            println!("{name}the crowd was taken at {rate} events a second");
             let [[_, idle, _], ..] = shown;
             for (when, series) in WHEN.iter().zip(shown) {
                 let mut row = latency(&format!("{name}{when}"), series);
@@ -57,11 +71,15 @@ impl Lab {
         let title = format!("A first event beside {} of one workspace", self.plan.crowd);
         let head = ["", "p50 ms", "p99 ms", "max ms", "p99 × idle"];
         println!("{}", table(&title, &head, &rows));
+        let title = "The way of a first event while the crowd is posted";
+        println!("{}", table(title, &["", "p50 ms", "p99 ms", "max ms"], &ways));
     }
 
-    fn come(&self, dispatcher: &Dispatcher) {
+    /// Posts the crowd; gives how many of it were taken a second.
+    fn come(&self, dispatcher: &Dispatcher) -> f64 {
         let load = Load { events: self.plan.crowd, per_call: PER_CALL, connections: CONNECTIONS };
-        let _ = flood(&dispatcher.all_of_each("c"), load, &self.clock);
+        let took = flood(&dispatcher.all_of_each("c"), load, &self.clock);
+        self.plan.crowd as f64 / seconds(took)
     }
 
     /// Posts one event to each webhook of the workspaces with `prefix`, one after another has

@@ -8,13 +8,13 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{CachedStatement, Connection, OptionalExtension};
 use weir_common::time::UnixTime;
 
 use super::fault::Fault;
 use super::rows::{self, at};
 use super::webhooks;
-use super::writer::Desk;
+use super::writer::{Desk, Tally};
 use crate::model::{Arrival, DeliveryId, EventSet, Ready, WebhookId};
 use crate::store::{Accepted, NewEvent};
 
@@ -22,6 +22,14 @@ const DIGEST: &str = "SELECT digest FROM events WHERE workspace = ?1 AND name = 
 
 const SUBSCRIBED: &str =
     "SELECT id, events FROM webhooks WHERE workspace = ?1 AND gone_up_to IS NULL ORDER BY id";
+
+const EVENT: &str = "INSERT INTO events \
+    (name, workspace, kind, digest, created_at, needed_by, body) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+
+const DELIVERY: &str = "INSERT INTO deliveries \
+    (id, event, webhook, workspace, kind, state, due, attempts, step, created_at, paused_before) \
+    VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0, 0, ?6, 0)";
 
 /// A workspace's number and its webhooks, as they are for the length of a batch.
 struct Subscribed {
@@ -39,11 +47,13 @@ pub(super) fn accept(
         Ok(new) => new,
         Err(conflicts) => return Ok(Accepted::Conflict(conflicts)),
     };
+    let Desk { conn, tally, .. } = desk;
+    let mut inserts = Inserts::prepare(conn)?;
     let mut workspaces: HashMap<Arc<str>, Subscribed> = HashMap::new();
     let mut arrivals = Vec::new();
     for (event, _) in events.into_iter().zip(&new).filter(|(_, new)| **new) {
         if !workspaces.contains_key(&event.workspace) {
-            let found = subscribed(&desk.conn, &event.workspace)?;
+            let found = subscribed(conn, &event.workspace)?;
             workspaces.insert(Arc::clone(&event.workspace), found);
         }
         let Some(Subscribed { workspace, webhooks }) = workspaces.get(&event.workspace) else {
@@ -51,7 +61,7 @@ pub(super) fn accept(
         };
         let told = webhooks.iter().filter(|(_, events)| events.has(event.kind));
         let told: Vec<WebhookId> = told.map(|(id, _)| *id).collect();
-        store(desk, *workspace, &event, &told, now, &mut arrivals)?;
+        inserts.store(tally, *workspace, &event, &told, now, &mut arrivals)?;
     }
     Ok(Accepted::Stored { new, arrivals })
 }
@@ -69,7 +79,8 @@ pub(super) fn ping(
         return Ok(None);
     }
     let mut arrivals = Vec::new();
-    store(desk, number, event, &[webhook], now, &mut arrivals)?;
+    let Desk { conn, tally, .. } = desk;
+    Inserts::prepare(conn)?.store(tally, number, event, &[webhook], now, &mut arrivals)?;
     Ok(arrivals.pop())
 }
 
@@ -113,38 +124,50 @@ fn subscribed(conn: &Connection, name: &str) -> Result<Subscribed, Fault> {
     Ok(Subscribed { workspace, webhooks })
 }
 
-/// Writes an event and its deliveries.
-fn store(
-    desk: &mut Desk,
-    workspace: i64,
-    event: &NewEvent,
-    told: &[WebhookId],
-    now: UnixTime,
-    arrivals: &mut Vec<Arrival>,
-) -> Result<(), Fault> {
-    let sql = "INSERT INTO events (name, workspace, kind, digest, created_at, needed_by, body) \
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-    desk.conn.prepare_cached(sql)?.execute((
-        &*event.id,
-        workspace,
-        event.kind.code(),
-        event.digest,
-        at(now),
-        rows::count(told.len()),
-        &*event.body,
-    ))?;
-    let number = desk.conn.last_insert_rowid();
-    let sql = "INSERT INTO deliveries (id, event, webhook, workspace, kind, state, due, attempts, \
-        step, created_at, paused_before) VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0, 0, ?6, 0)";
-    let mut insert = desk.conn.prepare_cached(sql)?;
-    for webhook in told {
-        desk.tally.deliveries_made += 1;
-        desk.tally.waiting += 1;
-        let id = DeliveryId(desk.tally.deliveries_made);
-        insert.execute((id.0, number, webhook.0, workspace, event.kind.code(), at(now)))?;
-        arrivals.push(Arrival { webhook: *webhook, ready: fresh(id, event, now) });
+/// What writes an event and its deliveries, made ready once for a whole batch.
+struct Inserts<'c> {
+    conn: &'c Connection,
+    event: CachedStatement<'c>,
+    delivery: CachedStatement<'c>,
+}
+
+impl<'c> Inserts<'c> {
+    fn prepare(conn: &'c Connection) -> Result<Self, Fault> {
+        let event = conn.prepare_cached(EVENT)?;
+        let delivery = conn.prepare_cached(DELIVERY)?;
+        Ok(Self { conn, event, delivery })
     }
-    Ok(())
+
+    /// Writes an event and its deliveries.
+    fn store(
+        &mut self,
+        tally: &mut Tally,
+        workspace: i64,
+        event: &NewEvent,
+        told: &[WebhookId],
+        now: UnixTime,
+        arrivals: &mut Vec<Arrival>,
+    ) -> Result<(), Fault> {
+        self.event.execute((
+            &*event.id,
+            workspace,
+            event.kind.code(),
+            event.digest,
+            at(now),
+            rows::count(told.len()),
+            &*event.body,
+        ))?;
+        let number = self.conn.last_insert_rowid();
+        for webhook in told {
+            tally.deliveries_made += 1;
+            tally.waiting += 1;
+            let id = DeliveryId(tally.deliveries_made);
+            let row = (id.0, number, webhook.0, workspace, event.kind.code(), at(now));
+            self.delivery.execute(row)?;
+            arrivals.push(Arrival { webhook: *webhook, ready: fresh(id, event, now) });
+        }
+        Ok(())
+    }
 }
 
 fn fresh(id: DeliveryId, event: &NewEvent, now: UnixTime) -> Ready {

@@ -12,6 +12,7 @@ use super::rows::{self, select_ready, select_webhooks};
 use super::webhooks;
 use super::writer::Desk;
 use crate::model::{DeliveryId, LaneId, Ready, WebhookId};
+use crate::seal::Sealer;
 use crate::store::{Fetched, Page, Queue};
 
 const FIRST_DUE: &str =
@@ -46,9 +47,13 @@ const DISORDER: u64 = 60_000_000;
 const FETCH_BYTES: usize = 256 << 10;
 
 /// A webhook and when its first delivery is due.
-pub(super) fn load(desk: &Desk, id: WebhookId) -> Result<Option<Queue>, Fault> {
-    let Some(webhook) = webhooks::load(&desk.conn, &desk.sealer, id)? else { return Ok(None) };
-    Ok(Some(Queue { webhook, due: first_due(&desk.conn, id)? }))
+pub(super) fn load(
+    conn: &Connection,
+    sealer: &Sealer,
+    id: WebhookId,
+) -> Result<Option<Queue>, Fault> {
+    let Some(webhook) = webhooks::load(conn, sealer, id)? else { return Ok(None) };
+    Ok(Some(Queue { webhook, due: first_due(conn, id)? }))
 }
 
 /// Those that have work of the next webhooks.
@@ -93,12 +98,12 @@ fn first_due(conn: &Connection, webhook: WebhookId) -> rusqlite::Result<Option<U
 
 /// The first deliveries that wait for a webhook, but for these.
 pub(super) fn fetch(
-    desk: &Desk,
+    conn: &Connection,
     webhook: WebhookId,
     but: &[DeliveryId],
     limit: usize,
 ) -> Result<Fetched, Fault> {
-    let mut query = desk.conn.prepare_cached(FIRST)?;
+    let mut query = conn.prepare_cached(FIRST)?;
     let mut found = query.query((webhook.0, rows::count(limit.saturating_add(but.len() + 1))))?;
     let (mut ready, mut bytes) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
@@ -116,8 +121,8 @@ pub(super) fn fetch(
 }
 
 /// This delivery, where it waits.
-pub(super) fn fetch_one(desk: &Desk, id: DeliveryId) -> Result<Option<Ready>, Fault> {
-    let mut query = desk.conn.prepare_cached(THIS)?;
+pub(super) fn fetch_one(conn: &Connection, id: DeliveryId) -> Result<Option<Ready>, Fault> {
+    let mut query = conn.prepare_cached(THIS)?;
     let mut found = query.query([id.0])?;
     found.next()?.map(rows::ready).transpose()
 }

@@ -1,5 +1,12 @@
-//! A few connections that only read, for what customers ask: they never wait for the writer,
-//! nor it for them.
+//! A few connections that only read: they never wait for the writer, nor it for them.
+//!
+//! Customers have some, and the worker has its own, so that nobody's list delays a delivery.
+//!
+//! # Invariants
+//!
+//! 1. A look sees all that was committed before it was asked for, and nothing that is not
+//!    committed when it ends: whoever was told that something is on disk finds it there.
+//! 2. All of a look is of one moment.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,8 +20,12 @@ use super::open::BUSY_TIMEOUT;
 use super::writer::gone;
 use crate::store::StoreError;
 
-/// Looks that go on at one time. More threads than cores would only wait for each other.
-const READERS_MAX: usize = 4;
+/// Looks of customers that go on at one time. More threads than cores would only wait for each
+/// other.
+pub(super) const CUSTOMERS_MAX: usize = 4;
+
+/// Looks of the worker that go on at one time: a long one holds up no other.
+pub(super) const WORKERS_MAX: usize = 2;
 
 /// Memory for pages, in KiB, of each.
 const CACHE_KIB: i64 = 4 * 1_024;
@@ -29,13 +40,28 @@ struct Shared {
     door: Arc<Door>,
     permits: Semaphore,
     idle: Mutex<Vec<Connection>>,
+    /// Whether looks have no thread of their own: a test says what happens in which order.
+    #[cfg(test)]
+    on_the_spot: bool,
 }
 
 impl Readers {
-    /// Of the database at `path`, which is there and of our version. They come in by this door.
-    pub(super) fn new(path: PathBuf, door: Arc<Door>) -> Self {
-        let permits = Semaphore::new(READERS_MAX);
-        Self(Arc::new(Shared { path, door, permits, idle: Mutex::default() }))
+    /// At most so many of the database at `path`, which is there and of our version. They come
+    /// in by this door.
+    pub(super) fn new(path: PathBuf, door: Arc<Door>, most: usize) -> Self {
+        let (permits, idle) = (Semaphore::new(most), Mutex::default());
+        #[cfg(not(test))]
+        let shared = Shared { path, door, permits, idle };
+        #[cfg(test)]
+        let shared = Shared { path, door, permits, idle, on_the_spot: false };
+        Self(Arc::new(shared))
+    }
+
+    /// One that looks at once, on the thread of whoever asks.
+    #[cfg(test)]
+    pub(super) fn on_the_spot(path: PathBuf, door: Arc<Door>) -> Self {
+        let (permits, idle) = (Semaphore::new(1), Mutex::default());
+        Self(Arc::new(Shared { path, door, permits, idle, on_the_spot: true }))
     }
 
     /// Has `look` look at the database as it was when it began.
@@ -46,6 +72,10 @@ impl Readers {
     {
         let _permit = self.0.permits.acquire().await.map_err(|_| gone())?;
         let shared = Arc::clone(&self.0);
+        #[cfg(test)]
+        if shared.on_the_spot {
+            return shared.look(look).map_err(|fault| fault.told());
+        }
         let looked = tokio::task::spawn_blocking(move || shared.look(look)).await;
         let looked = looked.map_err(|error| StoreError::Damaged(error.to_string().into()))?;
         looked.map_err(|fault| fault.told())

@@ -19,6 +19,7 @@ use weir_common::time::{Clock, UnixTime};
 
 use super::SqliteStore;
 use super::open::OpenError;
+use super::writer::Size;
 use crate::model::{EventSet, EventType, WebhookId};
 use crate::store::{
     Accepted, Created, Filter, NewEvent, NewMail, NewWebhook, Page, Store, StoreError, conformance,
@@ -247,9 +248,15 @@ async fn what_comes_together_is_one_commit() {
 
 #[tokio::test]
 async fn one_that_goes_wrong_does_no_harm_to_its_batch() {
+    for size in [Size::Small, Size::Large] {
+        goes_wrong(size).await;
+    }
+}
+
+async fn goes_wrong(size: Size) {
     let (_folder, store) = fresh();
     let webhook = webhook(&store).await;
-    let wrong = store.writer.ask(|desk| {
+    let wrong = store.writer.ask_for(size, |desk| {
         desk.tally.waiting += 5;
         let sql = "INSERT INTO events (name, workspace, kind, digest, created_at, needed_by, body) \
             VALUES ('evt_1', 1, 0, x'', 0, 0, x'')";
@@ -328,6 +335,26 @@ async fn an_event_waits_for_one_large_call_of_others_at_most() {
     let newest_first = all.iter().map(|delivery| delivery.event_id.to_string());
     let later = newest_first.take_while(|id| id != "evt_small_0").count();
     assert!(later >= 65, "{later} of 130 came after it");
+}
+
+#[tokio::test]
+async fn what_the_worker_asks_does_not_wait_for_the_writer() {
+    let (_folder, store) = fresh();
+    let webhook = webhook(&store).await;
+    accept(&store, "evt_1").await.unwrap();
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let hold = store.writer.ask(move |_| {
+        wait.recv_timeout(Duration::from_secs(10)).expect("the test lets go");
+        Ok(())
+    });
+    let (held, ()) = tokio::join!(hold, async {
+        let queue = store.load(webhook).await.unwrap().expect("it is there");
+        assert_eq!(queue.due, Some(NOW));
+        let first = store.fetch(webhook, &[], 9).await.unwrap().ready;
+        assert_eq!(store.fetch_one(first[0].id).await.unwrap(), Some(first[0].clone()));
+        go.send(()).unwrap();
+    });
+    held.unwrap();
 }
 
 #[tokio::test]

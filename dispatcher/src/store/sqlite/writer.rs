@@ -290,7 +290,7 @@ impl Thread {
         let mut went = self.desk.conn.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from);
         while let Some(mut task) = next.take() {
             self.room.add_permits(1);
-            let came = if went.is_ok() { self.work(task.as_mut()) } else { Ok(Ok(())) };
+            let came = if went.is_ok() { self.work(task.as_mut(), size) } else { Ok(Ok(())) };
             let own = came.unwrap_or_else(|fault| {
                 went = Err(fault);
                 Ok(())
@@ -313,16 +313,23 @@ impl Thread {
 
     /// Does one task. What goes wrong for a reason of its own is its own answer; an error of the
     /// disk is everybody's.
-    fn work(&mut self, task: &mut dyn Task) -> Result<Result<(), StoreError>, Fault> {
+    ///
+    /// Within a savepoint SQLite keeps a copy of every page as it was. Large work is alone in its
+    /// transaction, and needs none: the transaction itself is undone.
+    fn work(&mut self, task: &mut dyn Task, size: Size) -> Result<Result<(), StoreError>, Fault> {
         let tally = self.desk.tally;
-        self.say("SAVEPOINT task")?;
+        let [before, after, undo, redo] = match size {
+            Size::Small => ["SAVEPOINT task", "RELEASE task", "ROLLBACK TO task", "RELEASE task"],
+            Size::Large => ["", "", "ROLLBACK", "BEGIN IMMEDIATE"],
+        };
+        self.say(before)?;
         match caught(|| task.work(&mut self.desk)) {
-            Ok(()) => self.say("RELEASE task").map(Ok),
+            Ok(()) => self.say(after).map(Ok),
             Err(fault) if fault.is_the_disks() => Err(fault),
             Err(fault) => {
                 self.desk.tally = tally;
-                self.say("ROLLBACK TO task")?;
-                self.say("RELEASE task")?;
+                self.say(undo)?;
+                self.say(redo)?;
                 let cause = fault.to_string();
                 logging::event(Level::Error, "store_task_failed", &[("cause", cause.into())]);
                 Ok(Err(fault.told()))
@@ -370,7 +377,11 @@ impl Thread {
         fault.told()
     }
 
+    /// Says something to SQLite, or nothing.
     fn say(&self, sql: &str) -> Result<(), Fault> {
+        if sql.is_empty() {
+            return Ok(());
+        }
         self.desk.conn.prepare_cached(sql)?.execute([])?;
         Ok(())
     }
