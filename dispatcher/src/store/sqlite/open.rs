@@ -14,6 +14,7 @@ use weir_common::time::{Clock, UnixTime};
 
 use super::journal::Bound;
 use super::key_file::{self, KeyError};
+use super::place::Place;
 use super::rows;
 use super::schema::{self, Found};
 use super::writer::{Desk, Tally};
@@ -175,7 +176,8 @@ pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened,
     key_file::sync_folder(folder).map_err(|source| unusable(folder, source))?;
     let tally = read_tally(&conn).map_err(sqlite)?;
     let log = Bound::of(LOG_BYTES_MAX.unsigned_abs());
-    let desk = Desk { conn, sealer, clock, tally, log };
+    let place = Place::of(path).map_err(|source| unusable(path, source))?;
+    let desk = Desk { conn, sealer, clock, tally, log, place };
     let Began { ids, ended_in_order, cut_off } = began;
     Ok(Opened { path: path.clone(), desk, lock, ids, ended_in_order, cut_off })
 }

@@ -2,10 +2,13 @@
 //! nor it for them.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use log::Level;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
+use weir_common::logging;
 
 use super::door::Door;
 use super::fault::Fault;
@@ -29,13 +32,16 @@ struct Shared {
     door: Arc<Door>,
     permits: Semaphore,
     idle: Mutex<Vec<Connection>>,
+    /// Whether the last look failed for a reason that the next one meets as well.
+    failing: AtomicBool,
 }
 
 impl Readers {
     /// Of the database at `path`, which is there and of our version. They come in by this door.
     pub(super) fn new(path: PathBuf, door: Arc<Door>) -> Self {
         let permits = Semaphore::new(READERS_MAX);
-        Self(Arc::new(Shared { path, door, permits, idle: Mutex::default() }))
+        let (idle, failing) = (Mutex::default(), AtomicBool::new(false));
+        Self(Arc::new(Shared { path, door, permits, idle, failing }))
     }
 
     /// Has `look` look at the database as it was when it began.
@@ -48,6 +54,7 @@ impl Readers {
         let shared = Arc::clone(&self.0);
         let looked = tokio::task::spawn_blocking(move || shared.look(look)).await;
         let looked = looked.map_err(|error| StoreError::Damaged(error.to_string().into()))?;
+        self.0.note(looked.as_ref().err());
         looked.map_err(|fault| fault.told())
     }
 
@@ -59,6 +66,18 @@ impl Readers {
 }
 
 impl Shared {
+    /// Writes down that looks have begun to fail, or to succeed again: not each of them.
+    fn note(&self, fault: Option<&Fault>) {
+        let fault = fault.filter(|fault| fault.is_the_disks());
+        if self.failing.swap(fault.is_some(), Ordering::Relaxed) == fault.is_some() {
+            return;
+        }
+        match fault.map(|fault| fault.to_string().into()) {
+            Some(cause) => logging::event(Level::Error, "store_cannot_read", &[("cause", cause)]),
+            None => logging::event(Level::Info, "store_reads_again", &[]),
+        }
+    }
+
     fn look<T>(&self, look: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, Fault> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let conn = idle.map_or_else(|| self.open(), Ok)?;
