@@ -1,10 +1,12 @@
 //! What was acknowledged arrives, however the process ends.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use serde_json::Value;
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
 use weir_tests::config::DIRECTORY;
@@ -165,7 +167,7 @@ fn a_backup_taken_while_it_works_opens_as_a_store() {
 
     let copy = weir_tests::folder::Folder::new();
     for (from, to) in [("backup.db", "dispatcher.db"), ("secrets.key", "secrets.key")] {
-        std::fs::copy(folder.path(from), copy.path(to)).unwrap();
+        fs::copy(folder.path(from), copy.path(to)).unwrap();
     }
     let other = Dispatcher::start_in(copy, &weir_tests::dispatcher::config(), DIRECTORY);
     let events: BTreeSet<String> = other
@@ -185,9 +187,40 @@ fn without_the_key_of_its_secrets_it_does_not_start() {
     stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.stop();
     let folder = stage.dispatcher.folder();
-    std::fs::remove_file(folder.path("secrets.key")).unwrap();
+    fs::remove_file(folder.path("secrets.key")).unwrap();
     let refused = run(folder, &["run", "--config", CONFIG]);
     assert!(refused.code.is_some_and(|code| code != 0), "{}", refused.said());
     assert!(refused.stderr.contains("secrets.key"), "{}", refused.stderr);
     assert!(!folder.path("secrets.key").exists(), "no other key is made in its place");
+}
+
+#[test]
+fn what_is_moved_away_while_it_runs_takes_no_events_and_says_so_once() {
+    let stage = Stage::new();
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_event("user.created");
+    let acme = stage.dispatcher.acme();
+    acme.wait_for_count("delivered", 1);
+    let failed = || stage.dispatcher.metric("weir_dispatcher_store_failures_total");
+    let before = failed();
+    let path = |name: &str| stage.dispatcher.folder().path(name);
+    fs::rename(path("dispatcher.db"), path("elsewhere.db")).unwrap();
+    let event = event("ws_acme", "user.created");
+    for _ in 0..20 {
+        assert_eq!(stage.dispatcher.ingest(&event).expect(503).retry_after(), 1);
+    }
+    assert!(failed() - before >= 20.0, "{} counted", failed());
+    let errors = || {
+        let lines = stage.dispatcher.log().json().into_iter();
+        lines.filter(|line| line["level"] == "error").collect::<Vec<_>>()
+    };
+    let is_told = |line: &Value| {
+        let cause = line["cause"].as_str().unwrap_or_default();
+        line["message"] == "store_cannot_write" && cause.contains("put it back")
+    };
+    wait::until("the log to tell", || errors().iter().any(is_told).then_some(()));
+    assert!(errors().len() < 5, "each call says the same: {:?}", errors());
+    fs::rename(path("elsewhere.db"), path("dispatcher.db")).unwrap();
+    stage.dispatcher.post_event("user.created");
+    acme.wait_for_count("delivered", 2);
 }
