@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,6 +13,8 @@ use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
 use weir_tests::config::DIRECTORY;
 use weir_tests::dispatcher::{CONFIG, Dispatcher, event, ingest_request, run};
+use weir_tests::process;
+use weir_tests::request::Request;
 use weir_tests::wait;
 
 use super::Stage;
@@ -223,4 +227,57 @@ fn what_is_moved_away_while_it_runs_takes_no_events_and_says_so_once() {
     fs::rename(path("elsewhere.db"), path("dispatcher.db")).unwrap();
     stage.dispatcher.post_event("user.created");
     acme.wait_for_count("delivered", 2);
+}
+
+#[test]
+fn a_file_that_may_grow_no_further_is_a_full_disk_and_ends_nothing() {
+    let stage = Stage::new();
+    stage.webhook("/hook", &["user.created"]);
+    let limit = |bytes: &str| {
+        let (process, limit) = (stage.dispatcher.id().to_string(), format!("--fsize={bytes}:"));
+        let done = Command::new("prlimit").args(["--pid", &process, &limit]).status();
+        assert!(done.unwrap().success());
+    };
+    limit("0");
+    stage.dispatcher.ingest(&event("ws_acme", "user.created")).expect(503);
+    limit("unlimited");
+    stage.dispatcher.post_event("user.created");
+    stage.dispatcher.acme().wait_for_count("delivered", 1);
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_neither_deliveries_nor_a_stop() {
+    let mut stage = Stage::new();
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.stop();
+    let mut command = Command::new(process::program("weir-dispatcher"));
+    command.args(["run", "--config", CONFIG]).current_dir(stage.dispatcher.folder().root());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    let mut addresses = BTreeMap::new();
+    loop {
+        let mut line = String::new();
+        log.read_line(&mut line).unwrap();
+        let line: Value = serde_json::from_str(&line).unwrap();
+        match (line["listener"].as_str(), line["address"].as_str()) {
+            (Some(name), Some(at)) => drop(addresses.insert(name.to_owned(), at.to_owned())),
+            _ => assert_eq!(line["message"], "ready"),
+        }
+        if line["message"] == "ready" {
+            break;
+        }
+    }
+    // Each says a line, and a pipe has room for hundreds.
+    let mut admin = Client::connect(&addresses["admin"]);
+    for _ in 0..1_500 {
+        admin.call(&Request::new("POST", "/reload").body("")).expect(200);
+    }
+    let request = ingest_request("application/json", &event("ws_acme", "user.created").to_string());
+    Client::connect(&addresses["ingest"]).call(&request).expect(202);
+    stage.receiver.wait(1);
+    process::signal(child.id(), "TERM");
+    let status = wait::until("the process to end", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+    drop(log);
 }
