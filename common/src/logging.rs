@@ -3,12 +3,15 @@
 //! Libraries speak through the `log` crate; the program itself says [`event`]s, whose fields are
 //! named. Not here: the access log, which has its own file and its own shape.
 
-use std::io::Write;
-use std::sync::OnceLock;
+mod outlet;
+
+use std::io::{self, Write};
+use std::sync::{Arc, OnceLock};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde_json::{Map, Value};
 
+use self::outlet::Outlet;
 use crate::time::Clock;
 
 /// Libraries that are not listened to: Pingora tells whole heads, tokens and all, and rustls a line
@@ -20,7 +23,7 @@ static LOG: OnceLock<JsonLines> = OnceLock::new();
 /// Installs the log for the whole process. A second call changes the level alone.
 pub fn install(clock: Clock, level: LevelFilter) {
     // An error means that the libraries speak to this log already.
-    let _ = log::set_logger(LOG.get_or_init(|| JsonLines { clock }));
+    let _ = log::set_logger(LOG.get_or_init(|| JsonLines::begin(clock)));
     log::set_max_level(level);
 }
 
@@ -34,9 +37,26 @@ pub fn event(level: Level, message: &str, fields: &[(&str, Value)]) {
 #[derive(Debug)]
 struct JsonLines {
     clock: Clock,
+    /// Where there is a thread that writes.
+    outlet: Option<Arc<Outlet>>,
 }
 
 impl JsonLines {
+    fn begin(clock: Clock) -> Self {
+        let outlet = Arc::new(Outlet::default());
+        let (lines, said) = (Self { clock: clock.clone(), outlet: None }, Arc::clone(&outlet));
+        let dropped = move |count: u64| {
+            lines.line(Level::Warn, "log_lines_dropped", &[("count", count.into())])
+        };
+        let thread = std::thread::Builder::new().name("log".to_owned()).spawn(move || {
+            loop {
+                said.write_some(&mut io::stderr(), &dropped);
+            }
+        });
+        // Without one, whoever speaks writes.
+        Self { clock, outlet: thread.is_ok().then_some(outlet) }
+    }
+
     fn line(&self, level: Level, message: &str, fields: &[(&str, Value)]) -> Vec<u8> {
         let mut line = Map::new();
         line.insert("time".to_owned(), self.clock.now().unix.rfc3339().into());
@@ -49,8 +69,11 @@ impl JsonLines {
     }
 
     fn write(&self, line: &[u8]) {
-        // Where standard error is gone there is nobody left to tell.
-        let _ = std::io::stderr().write_all(line);
+        match &self.outlet {
+            Some(outlet) => outlet.say(line),
+            // Where standard error is gone there is nobody left to tell.
+            None => drop(io::stderr().write_all(line)),
+        }
     }
 }
 
@@ -82,7 +105,7 @@ mod tests {
 
     #[test]
     fn libraries_that_say_what_strangers_make_them_say_are_not_listened_to() {
-        let log = JsonLines { clock: Clock::manual(UnixTime(0)) };
+        let log = JsonLines { clock: Clock::manual(UnixTime(0)), outlet: None };
         log::set_max_level(LevelFilter::Info);
         for (target, heard) in [
             ("pingora_proxy::proxy_h1", false),
@@ -96,7 +119,7 @@ mod tests {
 
     #[test]
     fn an_event_is_one_line_of_json_with_its_fields_named() {
-        let log = JsonLines { clock: Clock::manual(UnixTime(0)) };
+        let log = JsonLines { clock: Clock::manual(UnixTime(0)), outlet: None };
         let bytes = log.line(Level::Warn, "first\nsecond \"quoted\"", &[("address", "::1".into())]);
         assert_eq!(bytes.iter().filter(|byte| **byte == b'\n').count(), 1);
         let line: Value = serde_json::from_slice(&bytes).expect("a line is JSON");

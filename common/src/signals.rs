@@ -13,7 +13,12 @@ pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
+    /// A file may grow no further (`ulimit -f`): the write fails as well, and that is dealt with.
+    _too_large: Signal,
 }
+
+/// `SIGXFSZ`, on Linux, macOS and the BSDs.
+const TOO_LARGE: i32 = 25;
 
 impl Signals {
     /// Takes them, within a tokio runtime.
@@ -26,6 +31,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
+            _too_large: signal(SignalKind::from_raw(TOO_LARGE))?,
         })
     }
 

@@ -56,7 +56,7 @@ use crate::ingest::forbidden;
 use crate::parts::Parts;
 use crate::serve::refuse::{self, Flaw, Flaws};
 use crate::serve::{Call, Handler, Head, Reply};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// The largest body: a URL, and the types of events.
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -155,6 +155,12 @@ struct Asked<'a> {
 impl Asked<'_> {
     fn store(&self) -> &dyn Store {
         self.parts.store.as_ref()
+    }
+
+    /// What a store that could not do as it was asked means for the client.
+    fn failed(&self, error: &StoreError) -> Reply {
+        self.parts.metrics.store_failed(error);
+        refuse::store(error)
     }
 
     /// What was sent, once it fits the schema; `more` says what no schema can.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use log::Level;
 use serde_json::json;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
@@ -50,6 +50,10 @@ const LISTENERS_GRACE: Duration = Duration::from_secs(2);
 
 /// File descriptors for ourselves: the database, the log, the runtime.
 const OWN_DESCRIPTORS: u64 = 128;
+
+/// Connections that a listener has not accepted yet: whoever comes beyond them tries again only a
+/// second later. The system allows fewer where `net.core.somaxconn` is lower.
+const UNACCEPTED_MAX: u32 = 4_096;
 
 /// Why the program cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -110,9 +114,9 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     let server = force.settings.server.clone();
     let token = admin_token(&force)?;
     room_for(&force);
-    let api = bind(server.api).await?;
-    let ingest = bind(server.ingest).await?;
-    let admin = bind(server.admin).await?;
+    let api = bind(server.api)?;
+    let ingest = bind(server.ingest)?;
+    let admin = bind(server.admin)?;
     let store = &force.settings.store.path;
     let store = SqliteStore::open(store, &force.settings.secrets.key_file, clock.clone())?;
     let (parts, inbox) = parts(config, clock, force, Arc::new(store));
@@ -246,8 +250,14 @@ impl Listeners {
     }
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
-    TcpListener::bind(address).await.map_err(|source| RunError::Bind { address, source })
+fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
+    let bound = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(UNACCEPTED_MAX)
+    };
+    bound().map_err(|source| RunError::Bind { address, source })
 }
 
 fn admin_token(force: &Force) -> Result<Option<Secret<String>>, RunError> {
@@ -278,4 +288,24 @@ fn attempt_log_writer(parts: &Parts) -> io::Result<()> {
     let Some(log) = parts.attempt_log.clone() else { return Ok(()) };
     let writer = thread::Builder::new().name("attempt-log".to_owned());
     writer.spawn(move || log.write_out(io::stdout())).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpStream;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_crowd_that_comes_at_one_time_is_let_in_without_a_second_try() {
+        let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut crowd = Vec::new();
+        for nth in 0..300 {
+            // A system that has no room says nothing, and is asked again after a second.
+            let connected = timeout(Duration::from_millis(900), TcpStream::connect(address)).await;
+            crowd.push(connected.unwrap_or_else(|_| panic!("number {nth} waits")).unwrap());
+        }
+    }
 }

@@ -84,7 +84,11 @@ impl Ingest {
         let ids: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(&event.id)).collect();
         let accepted = self.parts.store.accept(events, now).await;
         drop(place);
-        match accepted.map_err(|error| refuse::store(&error))? {
+        let failed = |error| {
+            self.parts.metrics.store_failed(&error);
+            refuse::store(&error)
+        };
+        match accepted.map_err(failed)? {
             Accepted::Stored { new, arrivals } => {
                 self.counted(&new, arrivals.len());
                 self.parts.worker.arrived(arrivals);

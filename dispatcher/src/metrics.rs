@@ -12,6 +12,7 @@ use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGauge
 use weir_common::metrics;
 
 use crate::outcome::{Failure, Outcome};
+use crate::store::StoreError;
 
 metrics! {
     prefix: "weir_dispatcher_";
@@ -72,6 +73,13 @@ impl Metrics {
     pub fn attempt(&self, outcome: &Outcome, took: Duration) {
         self.attempts.with_label_values(&[class(outcome)]).inc();
         self.attempt_duration.observe(took.as_secs_f64());
+    }
+
+    /// Counts a call of the store that failed; one for which there was no room was none.
+    pub fn store_failed(&self, error: &StoreError) {
+        if !matches!(error, StoreError::Busy) {
+            self.store_failures.inc();
+        }
     }
 }
 

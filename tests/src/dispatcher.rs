@@ -255,6 +255,11 @@ impl Dispatcher {
         self.process.signal(name);
     }
 
+    /// The process's number.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Waits until the process is gone; `None` when a signal ended it.
     #[track_caller]
     pub fn wait_for_exit(&mut self) -> Option<i32> {

@@ -6,15 +6,12 @@ use std::time::Duration;
 use super::shapes::{
     AttemptView, DeliveryDetail, DeliveryPage, DeliveryView, Kind, Nothing, ShownState, Time,
 };
-use super::waiting::{self, Facts, Pace};
+use super::waiting::{self, AHEAD_MAX, Facts, Pace};
 use super::{Asked, bad_query, json};
 use crate::model::{Delivery, DeliveryId, DeliveryState, Webhook, WebhookId};
 use crate::serve::Reply;
 use crate::serve::refuse;
 use crate::worker::Standing;
-
-/// How far a queue is counted: a place beyond it is a matter of hours.
-const AHEAD_MAX: usize = 10_000;
 
 /// The worker answers between two steps of its own; where it does not, less is shown.
 const WORKER_DEADLINE: Duration = Duration::from_secs(1);
@@ -23,7 +20,7 @@ pub(super) async fn list(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let ids = asked.store().ids();
     let (filter, after, limit) = asked.query.deliveries(ids).map_err(bad_query)?;
     let page = asked.store().deliveries(asked.workspace, &filter, after, limit).await;
-    let page = page.map_err(|error| refuse::store(&error))?;
+    let page = page.map_err(|error| asked.failed(&error))?;
     let webhooks = webhooks_of(asked, &page.items).await?;
     let standings = standings_of(asked, &page.items).await;
     let shown = page.items.iter().map(|delivery| {
@@ -37,7 +34,7 @@ pub(super) async fn list(asked: &Asked<'_>) -> Result<Reply, Reply> {
 
 pub(super) async fn read(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let found = asked.store().delivery(asked.workspace, id_of(asked)?).await;
-    let found = found.map_err(|error| refuse::store(&error))?;
+    let found = found.map_err(|error| asked.failed(&error))?;
     let (delivery, attempts) = found.ok_or_else(refuse::not_found)?;
     let delivery = shown(asked, &delivery).await?;
     let attempt_log = attempts.iter().map(AttemptView::of).collect();
@@ -48,7 +45,7 @@ pub(super) async fn redeliver(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let id = id_of(asked)?;
     let Nothing {} = asked.body(|_, _| {})?;
     let again = asked.store().redeliver(asked.workspace, id, asked.now).await;
-    let again = again.map_err(|error| refuse::store(&error))?;
+    let again = again.map_err(|error| asked.failed(&error))?;
     let delivery = again.ok_or_else(refuse::not_found)?;
     asked.parts.worker.changed(delivery.webhook);
     Ok(json(202, &shown(asked, &delivery).await?))
@@ -67,7 +64,7 @@ pub(super) async fn shown(asked: &Asked<'_>, delivery: &Delivery) -> Result<Deli
     let ahead = if delivery.state == DeliveryState::Waiting && delivery.due <= asked.now {
         let (webhook, due) = (delivery.webhook, delivery.due);
         let counted = asked.store().ahead_of(webhook, due, delivery.id, AHEAD_MAX).await;
-        Some(counted.map_err(|error| refuse::store(&error))?)
+        Some(counted.map_err(|error| asked.failed(&error))?)
     } else {
         None
     };
@@ -88,7 +85,7 @@ async fn webhooks_of(
             continue;
         }
         let found = asked.store().webhook(asked.workspace, id).await;
-        match found.map_err(|error| refuse::store(&error))? {
+        match found.map_err(|error| asked.failed(&error))? {
             Some(webhook) => drop(webhooks.insert(id, webhook)),
             None => gone.push(id),
         }

@@ -37,7 +37,7 @@ pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let state = Some(body.state.unwrap_or(DeliveryState::FailedPermanent));
     let filter = Filter { state, webhook, kind: body.kind.map(|kind| kind.0), since, until };
     let job = asked.store().create_job(asked.workspace, filter, asked.now).await;
-    let job = JobView::of(ids, &job.map_err(|error| refuse::store(&error))?);
+    let job = JobView::of(ids, &job.map_err(|error| asked.failed(&error))?);
     asked.parts.jobs.notify_one();
     let location = format!("/v1/workspaces/{}/redeliveries/{}", asked.workspace, job.id);
     Ok(json(202, &job).with("location", location))
@@ -47,6 +47,6 @@ pub(super) async fn read(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let ids = asked.store().ids();
     let id = ids.job_of(asked.id).ok_or_else(refuse::not_found)?;
     let job = asked.store().job(asked.workspace, id).await;
-    let job = job.map_err(|error| refuse::store(&error))?.ok_or_else(refuse::not_found)?;
+    let job = job.map_err(|error| asked.failed(&error))?.ok_or_else(refuse::not_found)?;
     Ok(json(200, &JobView::of(ids, &job)))
 }

@@ -12,6 +12,9 @@ use super::shapes::{Reason, Time, WaitingFor};
 use crate::model::{Delivery, DeliveryState, Probe, Webhook};
 use crate::worker::Standing;
 
+/// How far a queue is counted: a place beyond it is a matter of hours.
+pub(super) const AHEAD_MAX: usize = 10_000;
+
 /// How fast an endpoint is called.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
@@ -29,7 +32,8 @@ pub(super) struct Facts<'a> {
     pub(super) webhook: Option<&'a Webhook>,
     /// What the worker knows of it.
     pub(super) standing: Standing,
-    /// How many deliveries of its webhook go first, where they were counted.
+    /// How many deliveries of its webhook go first, where they were counted: [`AHEAD_MAX`] are so
+    /// many at the least.
     pub(super) ahead: Option<usize>,
     pub(super) pace: Pace,
     pub(super) now: UnixTime,
@@ -135,7 +139,12 @@ fn paced(facts: &Facts<'_>) -> Option<WaitingFor> {
     let held = until.map_or(0, |until| until.since(facts.now).as_micros());
     let seconds = u64::try_from(turn.max(held).div_ceil(1_000_000)).unwrap_or(u64::MAX);
     let (asked, span) = (requests, weir_common::reader::shown(window));
+    let counted = facts.ahead.filter(|ahead| *ahead < AHEAD_MAX);
     let text = match facts.ahead {
+        Some(AHEAD_MAX..) => format!(
+            "{AHEAD_MAX} or more of its webhook go first, so that it is {seconds} s away or \
+             more: the endpoint is called {asked} times in {span} at most."
+        ),
         Some(ahead) => format!(
             "It is number {} of its webhook's queue, about {seconds} s away: the endpoint is \
              called {asked} times in {span} at most.",
@@ -146,8 +155,8 @@ fn paced(facts: &Facts<'_>) -> Option<WaitingFor> {
     };
     Some(WaitingFor {
         until: until.map(Time),
-        position: facts.ahead.map(|ahead| ahead + 1),
-        seconds: facts.ahead.map(|_| seconds),
+        position: counted.map(|ahead| ahead + 1),
+        seconds: counted.map(|_| seconds),
         ..plain(Reason::Paced, text)
     })
 }
@@ -343,6 +352,8 @@ mod tests {
         assert_eq!(paced(Some(1), Some(at(20))), "Paced 20 2 20, next 20");
         assert_eq!(paced(Some(0), Some(at(20))), "Paced 20 1 20, next 20");
         assert_eq!(paced(None, Some(at(20))), "Paced 20 None None, next 20");
+        assert_eq!(paced(Some(9_999), None), "Paced None 10000 6000, next 0");
+        assert_eq!(paced(Some(10_000), None), "Paced None None None, next 0", "nobody counted on");
         assert_eq!(paced(Some(0), None), "Ready None None None, next 0");
         assert_eq!(paced(None, Some(NOW)), "Ready None None None, next 0");
     }
@@ -360,15 +371,20 @@ mod tests {
 
     #[test]
     fn the_text_of_a_queue_has_its_numbers() {
-        let mut queued = case(0, 0);
-        queued.ahead = Some(9);
-        let text = check(&queued).0.map(|one| one.text);
+        let text = |ahead| {
+            let mut queued = case(0, 0);
+            queued.ahead = Some(ahead);
+            check(&queued).0.map(|one| one.text).unwrap_or_default()
+        };
         assert_eq!(
-            text.as_deref(),
-            Some(
-                "It is number 10 of its webhook's queue, about 6 s away: the endpoint is called \
-                 100 times in 1m at most."
-            )
+            text(9),
+            "It is number 10 of its webhook's queue, about 6 s away: the endpoint is called \
+             100 times in 1m at most."
+        );
+        assert_eq!(
+            text(AHEAD_MAX),
+            "10000 or more of its webhook go first, so that it is 6000 s away or more: the \
+             endpoint is called 100 times in 1m at most."
         );
     }
 }

@@ -40,7 +40,7 @@ pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
         webhooks_max: asked.force.settings.webhooks.per_workspace_max,
     };
     let created = asked.store().create_webhook(new, asked.now).await;
-    let webhook = match created.map_err(|error| refuse::store(&error))? {
+    let webhook = match created.map_err(|error| asked.failed(&error))? {
         Created::Webhook(webhook) => webhook,
         Created::TooMany => return Err(too_many(asked)),
     };
@@ -61,7 +61,7 @@ pub(super) async fn list(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let ids = asked.store().ids();
     let (after, limit) = asked.query.webhooks(ids).map_err(bad_query)?;
     let page = asked.store().webhooks(asked.workspace, after, limit).await;
-    let page = page.map_err(|error| refuse::store(&error))?;
+    let page = page.map_err(|error| asked.failed(&error))?;
     let data = page.items.iter().map(|webhook| WebhookView::of(ids, webhook)).collect();
     Ok(json(200, &WebhookPage { data, next_cursor: page.next.map(|id| ids.webhook(id)) }))
 }
@@ -92,7 +92,7 @@ pub(super) async fn change(asked: &Asked<'_>) -> Result<Reply, Reply> {
 pub(super) async fn delete(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let id = id_of(asked)?;
     let deleted = asked.store().delete_webhook(asked.workspace, id).await;
-    if !deleted.map_err(|error| refuse::store(&error))? {
+    if !deleted.map_err(|error| asked.failed(&error))? {
         return Err(refuse::not_found());
     }
     asked.parts.worker.changed(id);
@@ -117,7 +117,7 @@ pub(super) async fn rotate_secret(asked: &Asked<'_>) -> Result<Reply, Reply> {
         ..WebhookChange::default()
     };
     let changed = asked.store().change_webhook(asked.workspace, id, change).await;
-    found(changed)?;
+    found(asked, changed)?;
     asked.parts.worker.changed(id);
     let id = asked.store().ids().webhook(id);
     Ok(json(200, &RotatedSecret { id, secret, previous_valid_until: Time(until) }))
@@ -126,7 +126,7 @@ pub(super) async fn rotate_secret(asked: &Asked<'_>) -> Result<Reply, Reply> {
 pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let id = id_of(asked)?;
     let Nothing {} = asked.body(|_, _| {})?;
-    let webhook = found(asked.store().webhook(asked.workspace, id).await)?;
+    let webhook = found(asked, asked.store().webhook(asked.workspace, id).await)?;
     if webhook.paused_at.is_some() {
         let detail = "A paused webhook is sent nothing, a test neither: reactivate it first.";
         let title = "The webhook is paused";
@@ -140,7 +140,7 @@ pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
     }
     let event = event::ping(asked.workspace, &random::<{ event::ID_RANDOM_BYTES }>()?, asked.now);
     let sent = asked.store().ping(asked.workspace, id, event, asked.now).await;
-    let arrival = found(sent)?;
+    let arrival = found(asked, sent)?;
     let ready = &arrival.ready;
     let delivery = Delivery {
         id: ready.id,
@@ -165,12 +165,12 @@ fn id_of(asked: &Asked<'_>) -> Result<WebhookId, Reply> {
     asked.store().ids().webhook_of(asked.id).ok_or_else(refuse::not_found)
 }
 
-fn found<T>(answer: Result<Option<T>, StoreError>) -> Result<T, Reply> {
-    answer.map_err(|error| refuse::store(&error))?.ok_or_else(refuse::not_found)
+fn found<T>(asked: &Asked<'_>, answer: Result<Option<T>, StoreError>) -> Result<T, Reply> {
+    answer.map_err(|error| asked.failed(&error))?.ok_or_else(refuse::not_found)
 }
 
 fn shown(asked: &Asked<'_>, answer: Result<Option<Webhook>, StoreError>) -> Result<Reply, Reply> {
-    Ok(json(200, &WebhookView::of(asked.store().ids(), &found(answer)?)))
+    Ok(json(200, &WebhookView::of(asked.store().ids(), &found(asked, answer)?)))
 }
 
 /// What is wrong with the URL of a body, beside what its schema says.

@@ -226,19 +226,14 @@ pub(crate) fn broken() -> Reply {
 pub(crate) fn store(error: &StoreError) -> Reply {
     match error {
         StoreError::Busy => busy("More is waiting to be written than can be, soon."),
-        StoreError::Unavailable(_) => {
-            log("the store cannot write", error);
-            busy("Nothing can be written at the moment.")
-        }
+        // It was written down when it began; every call that comes meanwhile would say it again.
+        StoreError::Unavailable(_) => busy("The store cannot be used at the moment."),
         StoreError::Damaged(_) => {
-            log("the store is damaged", error);
+            let fields = [("error", error.to_string().into())];
+            logging::event(Level::Error, "the store is damaged", &fields);
             broken()
         }
     }
-}
-
-fn log(message: &str, error: &StoreError) {
-    logging::event(Level::Error, message, &[("error", error.to_string().into())]);
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ mod journal;
 pub mod key_file;
 mod mails;
 pub mod open;
+mod place;
 mod queue;
 mod readers;
 mod record;

@@ -1,14 +1,20 @@
 //! What was acknowledged arrives, however the process ends.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use serde_json::Value;
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
 use weir_tests::config::DIRECTORY;
 use weir_tests::dispatcher::{CONFIG, Dispatcher, event, ingest_request, run};
+use weir_tests::process;
+use weir_tests::request::Request;
 use weir_tests::wait;
 
 use super::Stage;
@@ -165,7 +171,7 @@ fn a_backup_taken_while_it_works_opens_as_a_store() {
 
     let copy = weir_tests::folder::Folder::new();
     for (from, to) in [("backup.db", "dispatcher.db"), ("secrets.key", "secrets.key")] {
-        std::fs::copy(folder.path(from), copy.path(to)).unwrap();
+        fs::copy(folder.path(from), copy.path(to)).unwrap();
     }
     let other = Dispatcher::start_in(copy, &weir_tests::dispatcher::config(), DIRECTORY);
     let events: BTreeSet<String> = other
@@ -185,9 +191,93 @@ fn without_the_key_of_its_secrets_it_does_not_start() {
     stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.stop();
     let folder = stage.dispatcher.folder();
-    std::fs::remove_file(folder.path("secrets.key")).unwrap();
+    fs::remove_file(folder.path("secrets.key")).unwrap();
     let refused = run(folder, &["run", "--config", CONFIG]);
     assert!(refused.code.is_some_and(|code| code != 0), "{}", refused.said());
     assert!(refused.stderr.contains("secrets.key"), "{}", refused.stderr);
     assert!(!folder.path("secrets.key").exists(), "no other key is made in its place");
+}
+
+#[test]
+fn what_is_moved_away_while_it_runs_takes_no_events_and_says_so_once() {
+    let stage = Stage::new();
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_event("user.created");
+    let acme = stage.dispatcher.acme();
+    acme.wait_for_count("delivered", 1);
+    let failed = || stage.dispatcher.metric("weir_dispatcher_store_failures_total");
+    let before = failed();
+    let path = |name: &str| stage.dispatcher.folder().path(name);
+    fs::rename(path("dispatcher.db"), path("elsewhere.db")).unwrap();
+    let event = event("ws_acme", "user.created");
+    for _ in 0..20 {
+        assert_eq!(stage.dispatcher.ingest(&event).expect(503).retry_after(), 1);
+    }
+    assert!(failed() - before >= 20.0, "{} counted", failed());
+    let errors = || {
+        let lines = stage.dispatcher.log().json().into_iter();
+        lines.filter(|line| line["level"] == "error").collect::<Vec<_>>()
+    };
+    let is_told = |line: &Value| {
+        let cause = line["cause"].as_str().unwrap_or_default();
+        line["message"] == "store_cannot_write" && cause.contains("put it back")
+    };
+    wait::until("the log to tell", || errors().iter().any(is_told).then_some(()));
+    assert!(errors().len() < 5, "each call says the same: {:?}", errors());
+    fs::rename(path("elsewhere.db"), path("dispatcher.db")).unwrap();
+    stage.dispatcher.post_event("user.created");
+    acme.wait_for_count("delivered", 2);
+}
+
+#[test]
+fn a_file_that_may_grow_no_further_is_a_full_disk_and_ends_nothing() {
+    let stage = Stage::new();
+    stage.webhook("/hook", &["user.created"]);
+    let limit = |bytes: &str| {
+        let (process, limit) = (stage.dispatcher.id().to_string(), format!("--fsize={bytes}:"));
+        let done = Command::new("prlimit").args(["--pid", &process, &limit]).status();
+        assert!(done.unwrap().success());
+    };
+    limit("0");
+    stage.dispatcher.ingest(&event("ws_acme", "user.created")).expect(503);
+    limit("unlimited");
+    stage.dispatcher.post_event("user.created");
+    stage.dispatcher.acme().wait_for_count("delivered", 1);
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_neither_deliveries_nor_a_stop() {
+    let mut stage = Stage::new();
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.stop();
+    let mut command = Command::new(process::program("weir-dispatcher"));
+    command.args(["run", "--config", CONFIG]).current_dir(stage.dispatcher.folder().root());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    let mut addresses = BTreeMap::new();
+    loop {
+        let mut line = String::new();
+        log.read_line(&mut line).unwrap();
+        let line: Value = serde_json::from_str(&line).unwrap();
+        match (line["listener"].as_str(), line["address"].as_str()) {
+            (Some(name), Some(at)) => drop(addresses.insert(name.to_owned(), at.to_owned())),
+            _ => assert_eq!(line["message"], "ready"),
+        }
+        if line["message"] == "ready" {
+            break;
+        }
+    }
+    // Each says a line, and a pipe has room for hundreds.
+    let mut admin = Client::connect(&addresses["admin"]);
+    for _ in 0..1_500 {
+        admin.call(&Request::new("POST", "/reload").body("")).expect(200);
+    }
+    let request = ingest_request("application/json", &event("ws_acme", "user.created").to_string());
+    Client::connect(&addresses["ingest"]).call(&request).expect(202);
+    stage.receiver.wait(1);
+    process::signal(child.id(), "TERM");
+    let status = wait::until("the process to end", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+    drop(log);
 }

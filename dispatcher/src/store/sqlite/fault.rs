@@ -1,5 +1,7 @@
 //! What goes wrong between us and SQLite, and what those are told who asked.
 
+use std::path::PathBuf;
+
 use rusqlite::ErrorCode;
 
 use crate::seal::Unopened;
@@ -11,6 +13,13 @@ pub(super) enum Fault {
     /// SQLite says so.
     #[error(transparent)]
     Sql(#[from] rusqlite::Error),
+    /// A file is not at its name any more.
+    #[error(
+        "{} was removed, moved away or replaced while it is in use: put it back, \
+         or stop the program and start it anew",
+        .0.display()
+    )]
+    Lost(PathBuf),
     /// What is stored makes no sense.
     #[error("{0}")]
     Damaged(String),
@@ -22,7 +31,11 @@ pub(super) enum Fault {
 impl Fault {
     /// Whether it is an error that whoever comes next would meet as well.
     pub(super) fn is_the_disks(&self) -> bool {
-        let Self::Sql(rusqlite::Error::SqliteFailure(error, _)) = self else { return false };
+        let error = match self {
+            Self::Sql(rusqlite::Error::SqliteFailure(error, _)) => error,
+            Self::Lost(_) => return true,
+            Self::Sql(_) | Self::Damaged(_) | Self::Sealed(_) => return false,
+        };
         match error.code {
             ErrorCode::ConstraintViolation
             | ErrorCode::TypeMismatch

@@ -14,6 +14,7 @@ use weir_common::time::{Clock, UnixTime};
 
 use super::journal::Bound;
 use super::key_file::{self, KeyError};
+use super::place::Place;
 use super::rows;
 use super::schema::{self, Found};
 use super::writer::{Desk, Tally};
@@ -162,6 +163,9 @@ pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened,
     let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
     private(path).map_err(|source| unusable(path, source))?;
     let mut conn = Connection::open(path).map_err(sqlite)?;
+    // Who is refused closes it: without this, SQLite would fold the log into the database then,
+    // be it the log of another, and what was there before would be lost.
+    fold_on_close(&conn, false).map_err(sqlite)?;
     check_ours(path, &conn)?;
     let check = key_check(&conn).map_err(sqlite)?;
     let key = key_file::read_or_make(key_path, check.is_none())?;
@@ -169,15 +173,22 @@ pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened,
     if check.is_some_and(|check| sealer.open(CHECKED.0, &check).is_err()) {
         return Err(OpenError::WrongKey { path: path.clone(), key_file: key_path.to_owned() });
     }
+    fold_on_close(&conn, true).map_err(sqlite)?;
     prepare(&mut conn).map_err(sqlite)?;
     let began = begin(&conn, &sealer, clock.now().unix).map_err(sqlite)?;
     let folder = key_file::folder_of(path);
     key_file::sync_folder(folder).map_err(|source| unusable(folder, source))?;
     let tally = read_tally(&conn).map_err(sqlite)?;
     let log = Bound::of(LOG_BYTES_MAX.unsigned_abs());
-    let desk = Desk { conn, sealer, clock, tally, log };
+    let place = Place::of(path).map_err(|source| unusable(path, source))?;
+    let desk = Desk { conn, sealer, clock, tally, log, place };
     let Began { ids, ended_in_order, cut_off } = began;
     Ok(Opened { path: path.clone(), desk, lock, ids, ended_in_order, cut_off })
+}
+
+/// Says whether the log of changes is folded into the database when nobody has that open any more.
+fn fold_on_close(conn: &Connection, fold: bool) -> rusqlite::Result<()> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !fold).map(drop)
 }
 
 /// Refuses what is not ours, before anything is written to it.

@@ -9,10 +9,13 @@
 //! 2. All of a look is of one moment.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use log::Level;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
+use weir_common::logging;
 
 use super::door::Door;
 use super::fault::Fault;
@@ -40,8 +43,9 @@ struct Shared {
     door: Arc<Door>,
     permits: Semaphore,
     idle: Mutex<Vec<Connection>>,
+    /// Whether the last look failed for a reason that the next one meets as well.
+    failing: AtomicBool,
     /// Whether looks have no thread of their own: a test says what happens in which order.
-    #[cfg(test)]
     on_the_spot: bool,
 }
 
@@ -49,19 +53,13 @@ impl Readers {
     /// At most so many of the database at `path`, which is there and of our version. They come
     /// in by this door.
     pub(super) fn new(path: PathBuf, door: Arc<Door>, most: usize) -> Self {
-        let (permits, idle) = (Semaphore::new(most), Mutex::default());
-        #[cfg(not(test))]
-        let shared = Shared { path, door, permits, idle };
-        #[cfg(test)]
-        let shared = Shared { path, door, permits, idle, on_the_spot: false };
-        Self(Arc::new(shared))
+        Self(Arc::new(Shared::new(path, door, most, false)))
     }
 
     /// One that looks at once, on the thread of whoever asks.
     #[cfg(test)]
     pub(super) fn on_the_spot(path: PathBuf, door: Arc<Door>) -> Self {
-        let (permits, idle) = (Semaphore::new(1), Mutex::default());
-        Self(Arc::new(Shared { path, door, permits, idle, on_the_spot: true }))
+        Self(Arc::new(Shared::new(path, door, 1, true)))
     }
 
     /// Has `look` look at the database as it was when it began.
@@ -72,12 +70,12 @@ impl Readers {
     {
         let _permit = self.0.permits.acquire().await.map_err(|_| gone())?;
         let shared = Arc::clone(&self.0);
-        #[cfg(test)]
         if shared.on_the_spot {
             return shared.look(look).map_err(|fault| fault.told());
         }
         let looked = tokio::task::spawn_blocking(move || shared.look(look)).await;
         let looked = looked.map_err(|error| StoreError::Damaged(error.to_string().into()))?;
+        self.0.note(looked.as_ref().err());
         looked.map_err(|fault| fault.told())
     }
 
@@ -89,6 +87,23 @@ impl Readers {
 }
 
 impl Shared {
+    fn new(path: PathBuf, door: Arc<Door>, most: usize, on_the_spot: bool) -> Self {
+        let (permits, idle) = (Semaphore::new(most), Mutex::default());
+        Self { path, door, permits, idle, failing: AtomicBool::new(false), on_the_spot }
+    }
+
+    /// Writes down that looks have begun to fail, or to succeed again: not each of them.
+    fn note(&self, fault: Option<&Fault>) {
+        let fault = fault.filter(|fault| fault.is_the_disks());
+        if self.failing.swap(fault.is_some(), Ordering::Relaxed) == fault.is_some() {
+            return;
+        }
+        match fault.map(|fault| fault.to_string().into()) {
+            Some(cause) => logging::event(Level::Error, "store_cannot_read", &[("cause", cause)]),
+            None => logging::event(Level::Info, "store_reads_again", &[]),
+        }
+    }
+
     fn look<T>(&self, look: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, Fault> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let conn = idle.map_or_else(|| self.open(), Ok)?;

@@ -6,6 +6,7 @@
 //! 2. One that is refused, or goes wrong for a reason of its own, leaves nothing behind and does
 //!    no harm to those it shares a batch with. Where the disk fails, the whole batch did nothing.
 //! 3. A failure ends with its batch: the next is tried anew.
+//! 4. What would be written to a file that is not at its name any more is not written (`place`).
 //!
 //! Not here: what is asked (the files beside this one), whose turn it is (`line`).
 
@@ -34,6 +35,7 @@ use super::fault::Fault;
 use super::fold::Fold;
 use super::journal::{self, Bound};
 use super::open::CHECKPOINT_PAGES;
+use super::place::Place;
 use super::schema;
 use crate::seal::Sealer;
 use crate::store::StoreError;
@@ -79,6 +81,8 @@ pub(super) struct Desk {
     pub(super) tally: Tally,
     /// Keeps the log of changes from growing while it is read.
     pub(super) log: Bound,
+    /// Where the files are.
+    pub(super) place: Place,
 }
 
 enum Call {
@@ -349,6 +353,9 @@ impl Thread {
                 deliveries_made,
                 webhooks_made,
             ))?;
+        }
+        if let Some(lost) = self.desk.place.lost().filter(|_| changed) {
+            return Err(Fault::Lost(lost.to_owned()));
         }
         self.say("COMMIT")?;
         self.written = self.desk.tally;

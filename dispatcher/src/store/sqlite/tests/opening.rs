@@ -68,6 +68,62 @@ async fn nobody_else_can_read_the_database_or_a_copy_of_it() {
 }
 
 #[tokio::test]
+async fn nothing_is_answered_as_stored_while_a_file_is_not_at_its_name() {
+    let (folder, store) = fresh();
+    let webhook = webhook(&store).await;
+    let mut stored = 0;
+    let mut accepted = async |at_its_name: bool| {
+        let answer = accept(&store, &format!("evt_{stored}")).await;
+        assert_eq!(answer.is_ok(), at_its_name, "{answer:?}");
+        stored += usize::from(at_its_name);
+        answer.err().map(|error| error.to_string())
+    };
+    accepted(true).await;
+    for name in ["dispatcher.db", "dispatcher.db-wal", "dispatcher.db-shm"] {
+        let name = folder.path(&format!("data/{name}"));
+        fs::rename(&name, folder.path("aside")).unwrap();
+        let said = accepted(false).await.unwrap();
+        assert!(said.contains(&format!("{} was removed", name.display())), "{said}");
+        // Another file in its place is not it.
+        fs::write(&name, "").unwrap();
+        accepted(false).await;
+        fs::rename(folder.path("aside"), &name).unwrap();
+        accepted(true).await;
+    }
+    fs::rename(folder.path("data"), folder.path("elsewhere")).unwrap();
+    accepted(false).await;
+    fs::rename(folder.path("elsewhere"), folder.path("data")).unwrap();
+    accepted(true).await;
+    assert_eq!(waiting(&store, webhook).await, stored);
+}
+
+#[tokio::test]
+async fn a_start_that_is_refused_leaves_the_database_and_its_log_as_they_are() {
+    let (folder, store) = fresh();
+    accept(&store, "evt_1").await.unwrap();
+    store.close().await.unwrap();
+    drop(store);
+    let (others, other) = fresh();
+    webhook(&other).await;
+    let [database, log, shared] =
+        ["", "-wal", "-shm"].map(|end| folder.path(&format!("data/dispatcher.db{end}")));
+    let before = fs::read(&database).unwrap();
+    // Somebody has put back a database, and left the log of another beside it.
+    fs::copy(others.path("data/dispatcher.db-wal"), &log).unwrap();
+    let said = refusal(&folder);
+    assert!(said.contains("sealed with another key"), "{said}");
+    assert!(fs::read(&database).unwrap() == before, "the database was changed");
+    assert!(fs::metadata(&log).unwrap().len() > 0);
+    fs::remove_file(&log).unwrap();
+    fs::remove_file(&shared).unwrap();
+    let store = open(&folder).unwrap();
+    assert!(!accept(&store, "evt_1").await.unwrap(), "what was there is there");
+    store.close().await.unwrap();
+    drop(store);
+    assert!(fs::metadata(&log).is_err(), "a log is folded where all is well");
+}
+
+#[tokio::test]
 async fn a_file_that_is_open_is_not_opened_again() {
     let (folder, store) = fresh();
     let said = refusal(&folder);

@@ -1,0 +1,136 @@
+//! Hands lines of the program's own log to a thread that writes them.
+//!
+//! # Invariants
+//!
+//! 1. Where somebody reads, a line is out before whoever said it goes on: the last one, too.
+//! 2. Where nobody does, one waits for [`PATIENCE`] and those after it do not wait at all: a pipe
+//!    that is full would hold up whatever the program is at, a stop among it.
+//! 3. What waits takes bounded memory. How many lines found no room is said once there is some.
+
+use std::io::Write;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long whoever speaks waits for a line to be out: a reader that is alive is done long before.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What waits to be written, at most, in bytes: some thousands of lines.
+const WAITING_MAX: usize = 1 << 20;
+
+/// Lines on their way out.
+#[derive(Debug, Default)]
+pub(super) struct Outlet {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<u8>,
+    /// How many lines have come, and how many of them are out.
+    come: u64,
+    out: u64,
+    /// Whether somebody waited for nothing, and nothing has gone out since.
+    stuck: bool,
+    /// Lines that found no room.
+    dropped: u64,
+}
+
+impl Outlet {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a line written, with its end.
+    pub(super) fn say(&self, line: &[u8]) {
+        let mut state = self.lock();
+        if state.waiting.len() + line.len() > WAITING_MAX {
+            state.dropped += 1;
+            return;
+        }
+        let own = state.push(line);
+        self.changed.notify_all();
+        if state.stuck {
+            return;
+        }
+        let waits = |state: &mut State| state.out < own && !state.stuck;
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, waits);
+        let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            state.stuck = true;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Writes one piece of what waits, once something does; `dropped` is what is said of lines
+    /// that found no room.
+    pub(super) fn write_some(&self, to: &mut impl Write, dropped: impl FnOnce(u64) -> Vec<u8>) {
+        let some = self.changed.wait_while(self.lock(), |state| state.waiting.is_empty());
+        let mut state = some.unwrap_or_else(PoisonError::into_inner);
+        let (bytes, come) = (std::mem::take(&mut state.waiting), state.come);
+        drop(state);
+        // Where standard error is gone there is nobody left to tell.
+        let _ = to.write_all(&bytes);
+        let mut state = self.lock();
+        (state.out, state.stuck) = (come, false);
+        if state.dropped > 0 {
+            let line = dropped(std::mem::take(&mut state.dropped));
+            state.push(&line);
+        }
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn push(&mut self, line: &[u8]) -> u64 {
+        self.waiting.extend_from_slice(line);
+        self.come += 1;
+        self.come
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(count: u64) -> Vec<u8> {
+        format!("{count} dropped\n").into_bytes()
+    }
+
+    #[test]
+    fn a_line_is_out_before_whoever_said_it_goes_on() {
+        let (outlet, out) = (Outlet::default(), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    let mut piece = Vec::new();
+                    outlet.write_some(&mut piece, counted);
+                    out.lock().unwrap().extend(piece);
+                }
+            });
+            for line in 0..100 {
+                outlet.say(format!("{line}\n").as_bytes());
+                assert_eq!(outlet.lock().out, line + 1, "nothing waits");
+            }
+        });
+        let all: String = (0..100).map(|line| format!("{line}\n")).collect();
+        assert_eq!(String::from_utf8(out.into_inner().unwrap()).unwrap(), all);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_reader_that_stands_still_and_what_is_dropped_is_told() {
+        let outlet = Outlet::default();
+        let line = [b"a".repeat(1_023), b"\n".to_vec()].concat();
+        // Each of them waiting would take seven minutes.
+        for _ in 0..4_096 {
+            outlet.say(&line);
+        }
+        assert!(outlet.lock().stuck);
+        let mut out = Vec::new();
+        outlet.write_some(&mut out, counted);
+        assert_eq!(out.len(), WAITING_MAX, "what waits is bounded");
+        assert!(!outlet.lock().stuck, "there is a reader again");
+        outlet.write_some(&mut out, counted);
+        assert!(out.ends_with(b"a\n3072 dropped\n"));
+    }
+}
