@@ -20,6 +20,7 @@ mod ask;
 mod handle;
 mod hooks;
 mod notices;
+mod questions;
 mod record;
 mod send;
 #[cfg(test)]
@@ -33,7 +34,7 @@ use std::time::Duration;
 
 use log::Level;
 use serde_json::json;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use weir_common::logging;
 use weir_common::rolling::Quota;
@@ -42,6 +43,7 @@ use weir_common::time::{Moment, Tick, UnixTime};
 use self::ask::STORE_PAUSE;
 pub use self::handle::{Handle, News, Standing};
 use self::hooks::Hooks;
+use self::questions::{Question, Questions};
 use self::record::Open;
 use self::send::{Sent, Tried};
 use crate::lanes::{Answered, Lanes, Pace, Step};
@@ -49,9 +51,6 @@ use crate::model::{DeliveryId, Ready, WebhookId};
 use crate::parts::Parts;
 use crate::settings::Egress;
 use crate::store::{Fetched, Queue, StoreError};
-
-/// Questions to the store at a time: a small part of what its writer lets wait.
-const QUESTIONS_MAX: usize = 256;
 
 /// Webhooks that are looked at together at the start: a hundred thousand need not be in memory
 /// twice.
@@ -77,8 +76,8 @@ pub struct Worker {
     lanes: Lanes,
     hooks: Hooks,
     tasks: JoinSet<Told>,
-    /// Places for questions to the store.
-    questions: Arc<Semaphore>,
+    /// What the store is to be asked.
+    questions: Questions,
     /// Over, and not yet handed to the store.
     open: Vec<Open>,
     /// Whether the store is writing.
@@ -154,7 +153,7 @@ impl Worker {
             lanes,
             hooks,
             tasks: JoinSet::new(),
-            questions: Arc::new(Semaphore::new(QUESTIONS_MAX)),
+            questions: Questions::default(),
             open: Vec::new(),
             recording: false,
             store_rests_until: Tick(0),
@@ -200,12 +199,13 @@ impl Worker {
         self.look(now);
         let stopping = *self.stopping.borrow();
         let wake = if stopping { None } else { self.start(now) };
+        self.ask_store(now);
         self.record(now);
         if stopping && self.lanes.in_flight() == 0 && !self.recording {
             return Turn::Over(Drained::Yes);
         }
         let look = self.hooks.next_look().map(|at| now.tick_at(at));
-        Turn::Wait(wake.into_iter().chain(look).min())
+        Turn::Wait(wake.into_iter().chain(look).chain(self.questions.next_at()).min())
     }
 
     /// Hears what has come by now: one look at the clock's worth. What comes meanwhile is not:
@@ -223,19 +223,13 @@ impl Worker {
     /// Starts all that may start now; says when to look again.
     fn start(&mut self, now: Moment) -> Option<Tick> {
         loop {
-            let store = self.parts.store.clone();
             match self.lanes.next(now) {
                 Step::Wait(until) => return until,
                 Step::Fetch { webhook, limit, but, round } => {
-                    self.ask_store(Duration::ZERO, async move {
-                        Told::Fetched(webhook, round, store.fetch(webhook, &but, limit).await)
-                    });
+                    self.questions.push(Question::Fetch { webhook, limit, but, round });
                 }
                 Step::FetchOne { webhook, delivery, round } => {
-                    self.ask_store(Duration::ZERO, async move {
-                        let one = store.fetch_one(delivery).await;
-                        Told::FetchedOne(webhook, round, one)
-                    });
+                    self.questions.push(Question::FetchOne { webhook, delivery, round });
                 }
                 Step::Start { webhook, lane, ready, lag } => {
                     let Some(target) = self.hooks.target(webhook) else {
@@ -332,11 +326,11 @@ impl Worker {
             Told::Reordered(webhook, Ok(false)) => self.reorder(webhook),
             Told::Loaded(webhook, Err(_)) => {
                 self.hooks.answered(webhook);
-                self.load_later(webhook);
+                self.load_later(webhook, now);
             }
             Told::Fetched(webhook, .., Err(_))
             | Told::FetchedOne(webhook, .., Err(_))
-            | Told::Reordered(webhook, Err(_)) => self.load_later(webhook),
+            | Told::Reordered(webhook, Err(_)) => self.load_later(webhook, now),
         }
     }
 

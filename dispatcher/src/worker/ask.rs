@@ -1,12 +1,13 @@
-//! Asks the store about webhooks, and takes in what it answers.
+//! Asks the store about webhooks and what waits for them, and takes in what it answers.
 //!
-//! Not here: what is written down (`record`), questions about single deliveries (`worker`).
+//! Not here: what is written down (`record`), how many questions there may be (`questions`).
 
 use std::time::Duration;
 
 use weir_common::time::Moment;
 
 use super::hooks::Restored;
+use super::questions::Question;
 use super::{Told, Worker};
 use crate::model::WebhookId;
 use crate::store::Queue;
@@ -20,39 +21,45 @@ const REORDER_STEP: usize = 1_000;
 impl Worker {
     pub(super) fn load(&mut self, webhook: WebhookId) {
         if self.hooks.ask(webhook) {
-            let store = self.parts.store.clone();
-            let load = async move { Told::Loaded(webhook, store.load(webhook).await) };
-            self.ask_store(Duration::ZERO, load);
+            self.questions.push(Question::Load(webhook));
         }
     }
 
     /// Asks the store again after a while: it could not answer.
-    pub(super) fn load_later(&mut self, webhook: WebhookId) {
+    pub(super) fn load_later(&mut self, webhook: WebhookId, now: Moment) {
         self.parts.metrics.store_failures.inc();
         // One answer at a time: of two, the older one could come last.
         if self.hooks.ask(webhook) {
-            let store = self.parts.store.clone();
-            let load = async move { Told::Loaded(webhook, store.load(webhook).await) };
-            self.ask_store(STORE_PAUSE, load);
+            self.questions.push_later(Question::Load(webhook), now.tick.plus(STORE_PAUSE));
         }
     }
 
-    /// Asks the store after a while. However many webhooks there is something to ask about, the
-    /// store has room left for others' calls.
-    pub(super) fn ask_store(
-        &mut self,
-        after: Duration,
-        asking: impl Future<Output = Told> + Send + 'static,
-    ) {
-        let questions = self.questions.clone();
-        self.tasks.spawn(async move {
-            if !after.is_zero() {
-                tokio::time::sleep(after).await;
-            }
-            // Nobody closes it.
-            let _place = questions.acquire_owned().await;
-            asking.await
-        });
+    /// Puts a reactivated webhook's deliveries back into the order of creation, a step at a time.
+    pub(super) fn reorder(&mut self, webhook: WebhookId) {
+        self.questions.push(Question::Reorder(webhook));
+    }
+
+    /// Asks the store what there is to ask. However many webhooks there is something to ask about,
+    /// the store has room left for others' calls.
+    pub(super) fn ask_store(&mut self, now: Moment) {
+        while let Some((question, place)) = self.questions.next(now.tick) {
+            let store = self.parts.store.clone();
+            self.tasks.spawn(async move {
+                let _place = place;
+                match question {
+                    Question::Load(webhook) => Told::Loaded(webhook, store.load(webhook).await),
+                    Question::Reorder(webhook) => {
+                        Told::Reordered(webhook, store.reorder(webhook, REORDER_STEP).await)
+                    }
+                    Question::Fetch { webhook, limit, but, round } => {
+                        Told::Fetched(webhook, round, store.fetch(webhook, &but, limit).await)
+                    }
+                    Question::FetchOne { webhook, delivery, round } => {
+                        Told::FetchedOne(webhook, round, store.fetch_one(delivery).await)
+                    }
+                }
+            });
+        }
     }
 
     pub(super) fn loaded(&mut self, webhook: WebhookId, queue: Option<Queue>, now: Moment) {
@@ -74,13 +81,5 @@ impl Worker {
         if changed_since {
             self.load(webhook);
         }
-    }
-
-    /// Puts a reactivated webhook's deliveries back into the order of creation, a step at a time.
-    pub(super) fn reorder(&mut self, webhook: WebhookId) {
-        let store = self.parts.store.clone();
-        self.ask_store(Duration::ZERO, async move {
-            Told::Reordered(webhook, store.reorder(webhook, REORDER_STEP).await)
-        });
     }
 }

@@ -271,6 +271,7 @@ impl Process {
             worker.recording
                 || !worker.open.is_empty()
                 || worker.tasks.len() > worker.lanes.in_flight()
+                || worker.questions.next_at().is_some()
         })
     }
 
