@@ -15,9 +15,10 @@
 //!
 //! `world` lets time pass, `life` says what befalls it, `stories` what follows from what, `plots`
 //! does it in time; `receivers` answer over the `wire`; `process` is the one that is looked at, and
-//! `orders` what is asked of it. `books` keeps what was promised: `gate` judges each start, `replies` each answer,
-//! `turns` whose start it is, `ledger` what is on disk, `upkeep` what jobs and sweeps leave there,
-//! `pages` what customers read of it, `posts` the mails, `judge` each moment of rest.
+//! `orders` what is asked of it. `books` keeps what was promised: `gate` judges each start,
+//! `replies` each answer, `turns` whose start it is, `ledger` what is on disk, `upkeep` what jobs
+//! and sweeps leave there, `pages` what customers read of it, `posts` the mails, `judge` each
+//! moment of rest.
 
 mod books;
 mod dice;

@@ -91,8 +91,9 @@ fn endless_answers_leave_memory_flat() {
     stage.dispatcher.post_events("user.created", 200);
     stage.receiver.wait(400);
     let grown = stage.dispatcher.resident_bytes().saturating_sub(early);
-    // A head may take 400 KiB before it is too large, and a lane has room for 500 attempts.
-    assert!(grown < 96 << 20, "grew by {} MiB over 400 endless answers", grown >> 20);
+    // A head may take 400 KiB before it is too large, and a lane has room for 500 attempts: that is
+    // 80 MiB of heads, 10 of connections, 8 of pages that readers keep.
+    assert!(grown < 128 << 20, "grew by {} MiB over 400 endless answers", grown >> 20);
 }
 
 #[test]

@@ -11,12 +11,12 @@
 //! Not here: what is asked (the files beside this one), whose turn it is (`line`).
 
 mod line;
+mod tally;
 mod task;
 
 use std::fmt;
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -30,6 +30,7 @@ use weir_common::time::Clock;
 
 use self::line::Line;
 pub(super) use self::line::Size;
+pub(super) use self::tally::{Shown, Tally};
 use self::task::{Asked, Task, caught};
 use super::fault::Fault;
 use super::fold::Fold;
@@ -51,27 +52,6 @@ const BATCH_TIME_MAX: Duration = Duration::from_millis(3);
 
 /// After so long without work the log of changes is folded into the database.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-
-/// How much there is: kept here so that nobody counts, and on disk with what it counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    /// Deliveries that wait.
-    pub(super) waiting: u64,
-    /// Webhooks that are not deleted.
-    pub(super) webhooks: u64,
-    /// The number of the newest delivery.
-    pub(super) deliveries_made: i64,
-    /// The number of the newest webhook.
-    pub(super) webhooks_made: i64,
-}
-
-/// What the writer shows to others after each commit.
-#[derive(Debug, Default)]
-pub(super) struct Shown {
-    pub(super) waiting: AtomicU64,
-    pub(super) webhooks: AtomicU64,
-    pub(super) commits: AtomicU64,
-}
 
 /// What is at hand for work on the writer's thread.
 pub(super) struct Desk {
@@ -119,8 +99,7 @@ impl Writer {
         let (calls, inbox) = mpsc::channel();
         let room = Arc::new(Semaphore::new(WAITING_MAX));
         let shown = Arc::new(Shown::default());
-        shown.waiting.store(desk.tally.waiting, Ordering::Relaxed);
-        shown.webhooks.store(desk.tally.webhooks, Ordering::Relaxed);
+        shown.show(&desk.tally);
         let writer = Self {
             calls: Some(calls),
             room: Arc::clone(&room),
@@ -344,15 +323,7 @@ impl Thread {
     fn commit(&mut self, changes: u64) -> Result<(), Fault> {
         let changed = self.desk.conn.total_changes() != changes;
         if self.desk.tally != self.written {
-            let Tally { waiting, webhooks, deliveries_made, webhooks_made } = self.desk.tally;
-            let sql = "UPDATE counters SET waiting = ?1, webhooks = ?2, deliveries_made = ?3, \
-                webhooks_made = ?4";
-            self.desk.conn.prepare_cached(sql)?.execute((
-                waiting.cast_signed(),
-                webhooks.cast_signed(),
-                deliveries_made,
-                webhooks_made,
-            ))?;
+            self.desk.tally.write(&self.desk.conn)?;
         }
         if let Some(lost) = self.desk.place.lost().filter(|_| changed) {
             return Err(Fault::Lost(lost.to_owned()));
@@ -361,9 +332,7 @@ impl Thread {
         self.written = self.desk.tally;
         if changed {
             self.folded = false;
-            self.shown.waiting.store(self.written.waiting, Ordering::Relaxed);
-            self.shown.webhooks.store(self.written.webhooks, Ordering::Relaxed);
-            self.shown.commits.fetch_add(1, Ordering::Relaxed);
+            self.shown.committed(&self.written);
             if std::mem::take(&mut self.failing) {
                 logging::event(Level::Info, "store_recovered", &[]);
             }

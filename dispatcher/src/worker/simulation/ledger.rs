@@ -5,7 +5,7 @@ use std::time::Duration;
 use rusqlite::{Connection, Row};
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use super::books::{Books, Delivery, Flight, Landed, violated};
+use super::books::{Books, Delivery, Flight, Hook, Landed, violated};
 use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
 use crate::outcome::Outcome;
 
@@ -113,6 +113,20 @@ impl Read {
     }
 }
 
+impl Hook {
+    /// What an attempt at a delivery that may be the probe came to.
+    fn was_probed(&mut self, id: DeliveryId, state: DeliveryState) {
+        match state {
+            _ if self.probe != Some(id) => {}
+            DeliveryState::Delivered if self.probes => {
+                (self.probes, self.drained_to) = (false, None);
+            }
+            DeliveryState::FailedPermanent => self.probe = None,
+            DeliveryState::Delivered | DeliveryState::Waiting => {}
+        }
+    }
+}
+
 impl Books {
     /// Looks at what was written since.
     pub(super) fn observe(&mut self, conn: &Connection, since: Read, now: Moment) {
@@ -203,15 +217,7 @@ impl Books {
             delivery.soonest = Tick(0);
             hook.set_back.push(id);
         }
-        if hook.probe == Some(id) {
-            match written.state {
-                DeliveryState::Delivered if hook.probes => {
-                    (hook.probes, hook.drained_to) = (false, None);
-                }
-                DeliveryState::FailedPermanent => hook.probe = None,
-                DeliveryState::Delivered | DeliveryState::Waiting => {}
-            }
-        }
+        hook.was_probed(id, written.state);
         match written.state {
             DeliveryState::Waiting => self.tally.again += 1,
             DeliveryState::Delivered => self.tally.delivered += 1,

@@ -1,0 +1,58 @@
+//! How much there is: kept, so that nobody counts.
+//!
+//! Invariant: what is on disk is written in the transaction that changes what it counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rusqlite::Connection;
+
+use crate::store::sqlite::fault::Fault;
+
+/// How much there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::store::sqlite) struct Tally {
+    /// Deliveries that wait.
+    pub(in crate::store::sqlite) waiting: u64,
+    /// Webhooks that are not deleted.
+    pub(in crate::store::sqlite) webhooks: u64,
+    /// The number of the newest delivery.
+    pub(in crate::store::sqlite) deliveries_made: i64,
+    /// The number of the newest webhook.
+    pub(in crate::store::sqlite) webhooks_made: i64,
+}
+
+impl Tally {
+    pub(super) fn write(&self, conn: &Connection) -> Result<(), Fault> {
+        let sql = "UPDATE counters SET waiting = ?1, webhooks = ?2, deliveries_made = ?3, \
+            webhooks_made = ?4";
+        conn.prepare_cached(sql)?.execute((
+            self.waiting.cast_signed(),
+            self.webhooks.cast_signed(),
+            self.deliveries_made,
+            self.webhooks_made,
+        ))?;
+        Ok(())
+    }
+}
+
+/// What the writer shows to others after each commit.
+#[derive(Debug, Default)]
+pub(in crate::store::sqlite) struct Shown {
+    pub(in crate::store::sqlite) waiting: AtomicU64,
+    pub(in crate::store::sqlite) webhooks: AtomicU64,
+    pub(in crate::store::sqlite) commits: AtomicU64,
+}
+
+impl Shown {
+    /// This is on disk.
+    pub(super) fn show(&self, tally: &Tally) {
+        self.waiting.store(tally.waiting, Ordering::Relaxed);
+        self.webhooks.store(tally.webhooks, Ordering::Relaxed);
+    }
+
+    /// The same, after one more commit.
+    pub(super) fn committed(&self, tally: &Tally) {
+        self.show(tally);
+        self.commits.fetch_add(1, Ordering::Relaxed);
+    }
+}
