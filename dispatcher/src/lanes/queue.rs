@@ -147,8 +147,7 @@ impl Queue {
         self.lane = lane;
         self.gate = gate;
         self.gone = false;
-        self.held.clear();
-        self.held_bytes = 0;
+        self.drop_held();
         self.complete = false;
         self.expected = now;
         self.asked = None;
@@ -214,8 +213,7 @@ impl Queue {
         if self.asked.is_some() {
             return;
         }
-        self.held.clear();
-        self.held_bytes = 0;
+        self.drop_held();
         self.complete = false;
         self.expected = first;
     }
@@ -270,8 +268,16 @@ impl Queue {
         let in_order = self.held.last().is_some_and(|last| key < last);
         if self.complete || self.asked.is_some() || in_order {
             self.hold(ready, now);
-        } else if self.held.is_empty() {
-            self.expected = self.expected.min(now.tick_at(ready.due));
+        } else {
+            let due = now.tick_at(ready.due);
+            if self.held.iter().any(|held| held.at > due) {
+                // The wall clock was set ahead: by it this one comes after what is held, and would
+                // wait for that. The store puts all of it into one order again.
+                self.drop_held();
+            }
+            if self.held.is_empty() {
+                self.expected = self.expected.min(due);
+            }
         }
         self.let_go(room);
     }
@@ -280,6 +286,12 @@ impl Queue {
         self.held_bytes += ready.body.len();
         let before = self.held.insert(Held { at: now.tick_at(ready.due), ready });
         self.held_bytes -= before.map_or(0, |held| held.ready.body.len());
+    }
+
+    /// Lets all go that is held: it is in the store.
+    fn drop_held(&mut self) {
+        self.held.clear();
+        self.held_bytes = 0;
     }
 
     /// Lets the last ones go while there are too many: they are in the store.
@@ -331,8 +343,7 @@ impl Queue {
         // does not: the store has it, and will show it in its place.
         let first = self.held.iter().map(|held| held.at).min();
         if let Some(first) = first.filter(|_| !self.complete) {
-            self.held.clear();
-            self.held_bytes = 0;
+            self.drop_held();
             self.expected = self.expected.min(first);
         }
         match ready {

@@ -90,15 +90,32 @@ fn one_that_is_put_off_in_memory_alone_is_not_taken_in_again() {
 
 #[test]
 fn a_wall_clock_that_is_set_forward_leaves_nobody_behind_a_retry() {
-    let mut lanes = unread();
-    answer(&mut lanes, 0, &[ready(1, 3_600_000)], false);
-    assert!(matches!(lanes.next(at(0)), Step::Wait(Some(_))));
+    let retry = ready(1, 3_600_000);
     let day = 86_400_000_000;
     let later = Moment { tick: at(1).tick, unix: UnixTime(at(1).unix.0 + day) };
     let fresh = Ready { due: later.unix, created_at: later.unix, ..ready(2, 0) };
-    lanes.arrived(WebhookId(1), fresh, later);
-    let Step::Start { ready, .. } = lanes.next(later) else { panic!("it waits for another") };
-    assert_eq!(ready.id, DeliveryId(2));
+    for all_are_held in [true, false] {
+        let mut lanes = unread();
+        answer(&mut lanes, 0, std::slice::from_ref(&retry), !all_are_held);
+        let next = lanes.next(at(0));
+        assert!(matches!(next, Step::Wait(Some(_)) | Step::Fetch { .. }), "{next:?}");
+        if let Step::Fetch { webhook, round, .. } = next {
+            // Few are held: there are no others yet.
+            let again = Fetched { ready: vec![retry.clone()], more: true };
+            lanes.fetched(webhook, round, again, at(0));
+        }
+        lanes.arrived(WebhookId(1), fresh.clone(), later);
+        if !all_are_held {
+            let Step::Fetch { webhook, round, .. } = lanes.next(later) else { panic!("not asked") };
+            let both = Fetched { ready: vec![retry.clone(), fresh.clone()], more: false };
+            lanes.fetched(webhook, round, both, later);
+            // By the time of day it is due, too.
+            let Step::Start { ready, .. } = lanes.next(later) else { panic!("it waits") };
+            assert_eq!(ready.id, DeliveryId(1));
+        }
+        let Step::Start { ready, .. } = lanes.next(later) else { panic!("it waits for another") };
+        assert_eq!(ready.id, DeliveryId(2));
+    }
 }
 
 #[test]

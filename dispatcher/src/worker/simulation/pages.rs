@@ -12,8 +12,9 @@ use super::world::World;
 use crate::model::{Attempt, Delivery, DeliveryId, DeliveryState, EventType, Webhook, WebhookId};
 use crate::store::{Filter, Store, StoreError};
 
-/// More pages than this, and the list has no end.
-const PAGES_MAX: usize = 2_000;
+/// More pages than there are entries and these, and the list has no end: one without an entry says
+/// that many were looked through.
+const EMPTY_PAGES_MAX: usize = 100;
 
 impl World {
     /// A customer looks at what there is. For a moment of rest: nothing is being changed.
@@ -25,7 +26,9 @@ impl World {
         let now = self.now();
         let filter = filter(&self.books, &mut self.dice, now.unix);
         let (mut all, mut after) = (Vec::new(), None);
-        for _ in 0..PAGES_MAX {
+        let mut left = self.books.deliveries.len() + EMPTY_PAGES_MAX;
+        loop {
+            left = left.checked_sub(1).unwrap_or_else(|| violated("page", "a list has no end"));
             let page = read(store.deliveries(ws, &filter, after, limit).await);
             if page.items.len() > limit {
                 violated("page", format!("{} on a page of {limit}", page.items.len()));
@@ -38,7 +41,9 @@ impl World {
         }
         self.books.listed(ws, &filter, &all, now);
         let (mut hooks, mut after) = (Vec::new(), None);
-        for _ in 0..PAGES_MAX {
+        let mut left = self.books.hooks.len() + EMPTY_PAGES_MAX;
+        loop {
+            left = left.checked_sub(1).unwrap_or_else(|| violated("page", "a list has no end"));
             let page = read(store.webhooks(ws, after, 1 + limit / 4).await);
             hooks.extend(page.items);
             after = page.next;
