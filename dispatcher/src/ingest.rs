@@ -57,14 +57,14 @@ pub struct Ingest {
     parts: Arc<Parts>,
     waiting: Waiting,
     /// Places for large bodies that are read.
-    large: Semaphore,
+    large: Arc<Semaphore>,
 }
 
 impl Ingest {
     /// With these parts.
     #[must_use]
     pub fn new(parts: Arc<Parts>) -> Self {
-        let large = Semaphore::new(LARGE_AT_ONCE);
+        let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
         Self { parts, waiting: Waiting::default(), large }
     }
 
@@ -101,9 +101,11 @@ impl Ingest {
     /// Reads a body that takes its time, when it is its turn.
     async fn read_large(&self, call: Call, force: Arc<Force>) -> Result<Read, Reply> {
         // Nobody closes it.
-        let _turn = self.large.acquire().await;
+        let turn = Arc::clone(&self.large).acquire_owned().await;
         let clock = self.parts.clock.clone();
+        // Whoever called may leave, the thread stays: so it, not the call, holds the turn.
         let reading = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
             read(&call, &force.settings.ingest, token, &clock)
         });
@@ -437,9 +439,9 @@ mod tests {
         assert!(events.expect("there is luck").is_sorted_by(|one, next| one.id < next.id));
     }
 
-    #[tokio::test]
-    async fn a_large_body_waits_for_its_turn_and_a_small_one_does_not() {
-        let (folder, clock) = (Folder::new(), Clock::manual(UnixTime(1_790_000_000_000_000)));
+    /// A listener, and a body that is large for it.
+    fn listener(folder: &Folder) -> (Ingest, String) {
+        let clock = Clock::manual(UnixTime(1_790_000_000_000_000));
         let (_, tokens) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
         let config = format!(
             "[auth]\ntokens = {:?}\n[directory]\nsource = \"file\"\npath = {:?}\n",
@@ -451,12 +453,18 @@ mod tests {
         for (name, text) in files {
             std::fs::write(folder.path(name), text).expect("there is room");
         }
-        let store = open_store(&folder, &clock);
-        let ingest = Ingest::new(Arc::new(parts(&folder, &clock, store).0));
-        let turn = ingest.large.try_acquire().expect("nobody reads");
+        let store = open_store(folder, &clock);
+        let ingest = Ingest::new(Arc::new(parts(folder, &clock, store).0));
         let events = vec![GOOD; SMALL_BODY_BYTES / GOOD.len() + 1];
-        let large = call(JSON, &format!("[{}]", events.join(",")));
-        let mut large = std::pin::pin!(ingest.handle(large));
+        (ingest, format!("[{}]", events.join(",")))
+    }
+
+    #[tokio::test]
+    async fn a_large_body_waits_for_its_turn_and_a_small_one_does_not() {
+        let folder = Folder::new();
+        let (ingest, body) = listener(&folder);
+        let turn = ingest.large.try_acquire().expect("nobody reads");
+        let mut large = std::pin::pin!(ingest.handle(call(JSON, &body)));
         // Time enough for a large one that has not to wait.
         let many_small = async {
             for _ in 0..300 {
@@ -470,9 +478,36 @@ mod tests {
         }
         drop(turn);
         assert_eq!(large.await.status, 202);
-        let foreign = call(JSON, &format!("[{}]", events.join(",").replace("ws_a", "ws_b")));
+        let foreign = call(JSON, &body.replace("ws_a", "ws_b"));
         assert_eq!(ingest.handle(foreign).await.status, 403);
         assert_eq!(ingest.large.available_permits(), LARGE_AT_ONCE);
+    }
+
+    #[test]
+    fn a_call_that_is_given_up_keeps_its_turn_for_as_long_as_its_body_is_read() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.max_blocking_threads(1).enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let folder = Folder::new();
+            let (ingest, body) = listener(&folder);
+            // The one thread is busy, so that the reading goes on for as long as we like.
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || wait.recv());
+            {
+                let mut large = std::pin::pin!(ingest.handle(call(JSON, &body)));
+                tokio::select! {
+                    biased;
+                    reply = &mut large => panic!("there is no thread: {}", reply.status),
+                    () = tokio::task::yield_now() => {}
+                }
+            }
+            assert_eq!(ingest.waiting.0.load(Ordering::Relaxed), 0);
+            assert_eq!(ingest.large.available_permits(), 0);
+            drop(go);
+            busy.await.expect("it waited").expect_err("nobody said anything");
+            let turn = ingest.large.acquire().await;
+            assert!(turn.is_ok(), "it is over");
+        });
     }
 
     #[test]

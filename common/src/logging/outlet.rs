@@ -5,7 +5,8 @@
 //! 1. Where somebody reads, a line is out before whoever said it goes on: the last one, too.
 //! 2. Where nobody does, one waits for [`PATIENCE`] and those after it do not wait at all: a pipe
 //!    that is full would hold up whatever the program is at, a stop among it.
-//! 3. What waits takes bounded memory. How many lines found no room is said once there is some.
+//! 3. Each line is written by itself: a pipe takes it whole.
+//! 4. What waits takes bounded memory. How many lines found no room is said once there is some.
 
 use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -69,8 +70,12 @@ impl Outlet {
         let mut state = some.unwrap_or_else(PoisonError::into_inner);
         let (bytes, come) = (std::mem::take(&mut state.waiting), state.come);
         drop(state);
-        // Where standard error is gone there is nobody left to tell.
-        let _ = to.write_all(&bytes);
+        // One at a time: what others write to the same pipe meanwhile, a program that takes our
+        // place for one, comes between lines and not into them.
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            // Where standard error is gone there is nobody left to tell.
+            let _ = to.write_all(line);
+        }
         let mut state = self.lock();
         (state.out, state.stuck) = (come, false);
         if state.dropped > 0 {
@@ -115,6 +120,31 @@ mod tests {
         });
         let all: String = (0..100).map(|line| format!("{line}\n")).collect();
         assert_eq!(String::from_utf8(out.into_inner().unwrap()).unwrap(), all);
+    }
+
+    /// Keeps what it is told to write apart.
+    #[derive(Default)]
+    struct Pieces(Vec<String>);
+
+    impl Write for Pieces {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.push(String::from_utf8_lossy(bytes).into_owned());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_waited_together_are_written_one_by_one() {
+        let (outlet, mut out) = (Outlet::default(), Pieces::default());
+        for line in ["first\n", "second\n"] {
+            outlet.say(line.as_bytes());
+        }
+        outlet.write_some(&mut out, counted);
+        assert_eq!(out.0, ["first\n", "second\n"]);
     }
 
     #[test]

@@ -20,7 +20,8 @@ use weir_common::time::Tick;
 
 use crate::model::{DeliveryId, WebhookId};
 
-/// Questions to the store at a time: a small part of what its writer lets wait.
+/// Questions to the store at a time: each is a task, and a step of a reactivation takes a place
+/// among what its writer lets wait.
 const QUESTIONS_MAX: usize = 256;
 
 /// Something the store is asked.

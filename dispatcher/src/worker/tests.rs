@@ -331,3 +331,18 @@ async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     };
     tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
+
+#[tokio::test]
+async fn the_worker_wakes_when_a_question_that_failed_may_be_asked_again() {
+    let stage = Stage::new("").await;
+    let webhook = stage.webhook().await;
+    let (_stop, stopping) = watch::channel(false);
+    let inbox = Handle::new().1;
+    let mut worker = Worker::prepare(stage.parts.clone(), inbox, stopping).await.unwrap();
+    assert_eq!(worker.turn(), Turn::Wait(None));
+    let now = stage.clock.now();
+    worker.load_later(webhook.id, now);
+    assert_eq!(worker.turn(), Turn::Wait(Some(now.tick.plus(STORE_PAUSE))));
+    stage.clock.advance(STORE_PAUSE);
+    assert_eq!((worker.turn(), worker.tasks.len()), (Turn::Wait(None), 1), "it is asked");
+}

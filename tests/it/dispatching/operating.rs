@@ -136,6 +136,20 @@ fn the_metrics_tell_what_an_operator_must_know() {
 }
 
 #[test]
+fn the_metrics_are_of_the_moment_in_which_they_are_asked_for() {
+    let stage = Stage::with(|config| config.with("[egress]", "requests = 1"));
+    let metric = |name: &str| stage.dispatcher.metric(&format!("weir_dispatcher_{name}"));
+    assert_eq!((metric("webhooks"), metric("deliveries_waiting")), (0.0, 0.0));
+    stage.webhook("/hook", &["user.created"]);
+    assert_eq!(metric("webhooks"), 1.0);
+    let commits = metric("store_commits");
+    stage.dispatcher.post_events("user.created", 20);
+    // One may have been sent in the meantime.
+    assert!(metric("deliveries_waiting") >= 19.0, "{}", metric("deliveries_waiting"));
+    assert!(metric("store_commits") > commits);
+}
+
+#[test]
 fn ready_means_that_every_listener_accepts() {
     let stage = Stage::new();
     stage.dispatcher.ask(&Request::get("/readyz")).expect(200);

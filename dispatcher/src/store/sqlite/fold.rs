@@ -31,6 +31,10 @@ const REST_PAGES: u64 = 256;
 /// How often it is tried to leave the writer as few: each time takes a part of the time before.
 const PASSES_MAX: usize = 4;
 
+/// What somebody reads at that moment is tried again so many pages later, then twice as many, up to
+/// a whole length: looks of ours take milliseconds, and a backup minutes.
+const AGAIN_PAGES: u64 = 256;
+
 /// The log's length, and what is known of a fold.
 #[derive(Debug)]
 pub(super) struct Fold {
@@ -40,6 +44,8 @@ pub(super) struct Fold {
     length: u64,
     /// The next begins at this length.
     next: u64,
+    /// How many pages later it is tried again, if somebody reads the log then.
+    again: u64,
     under_way: bool,
     ask: Option<SyncSender<()>>,
     done: Receiver<()>,
@@ -85,8 +91,8 @@ impl Fold {
         };
         writer.wal_hook(Some(hook)).map_err(io::Error::other)?;
         let (ask, thread) = (Some(ask), Some(thread));
-        let length = length.into();
-        Ok(Self { pages, length, next: length, under_way: false, ask, done, thread })
+        let (length, again) = (length.into(), AGAIN_PAGES);
+        Ok(Self { pages, length, next: length, again, under_way: false, ask, done, thread })
     }
 
     /// To be told after each commit of the `writer`, which is in no transaction.
@@ -116,13 +122,14 @@ impl Fold {
 
     fn finish(&mut self, writer: &Connection) {
         self.under_way = false;
-        let rest = match copy(writer) {
+        let pages = self.pages.load(Ordering::Relaxed);
+        (self.next, self.again) = match copy(writer) {
             // The next change begins the log anew.
-            Some(0) => 0,
-            // Somebody reads it, or it cannot be copied: it goes on.
-            Some(_) | None => self.pages.load(Ordering::Relaxed),
+            Some(0) => (self.length, AGAIN_PAGES),
+            // Somebody reads it: it goes on.
+            Some(_) => (pages + self.again, (self.again * 2).min(self.length)),
+            None => (pages + self.length, AGAIN_PAGES),
         };
-        self.next = rest + self.length;
     }
 }
 
@@ -229,6 +236,23 @@ mod tests {
         let found: i64 = conn.query_row(count, [], |row| row.get(0)).unwrap();
         assert_eq!(found, 500);
         assert!(folder.path("a.db").metadata().unwrap().len() > 400 * 40_000);
+    }
+
+    #[test]
+    fn what_is_read_at_that_moment_is_tried_again_soon_and_then_less_often() {
+        let folder = Folder::new();
+        let (conn, mut fold) = writer(&folder);
+        let reader = Connection::open(folder.path("a.db")).unwrap();
+        reader.execute_batch("BEGIN; SELECT count(*) FROM blobs").unwrap();
+        let length = u64::from(LENGTH);
+        for again in [AGAIN_PAGES, length, length] {
+            conn.execute("INSERT INTO blobs VALUES (randomblob(40000))", []).unwrap();
+            fold.finish(&conn);
+            assert_eq!(fold.next, fold.pages.load(Ordering::Relaxed) + again);
+        }
+        reader.execute_batch("COMMIT").unwrap();
+        fold.finish(&conn);
+        assert_eq!((fold.next, fold.again), (length, AGAIN_PAGES));
     }
 
     #[test]

@@ -49,12 +49,14 @@ impl Bound {
         Arc::clone(&self.door)
     }
 
-    /// Empties the log if it is too long; `conn` is the writer's, and in no transaction.
-    pub(super) fn keep(&mut self, conn: &Connection, now: Tick) {
+    /// Empties the log if it is too long, after `before`; `conn` is the writer's, and in no
+    /// transaction.
+    pub(super) fn keep(&mut self, conn: &Connection, now: Tick, before: impl FnOnce()) {
         let failed = self.failed.is_some_and(|failed| now.since(failed) < AGAIN_AFTER);
         if failed || bytes(conn) <= self.bytes_max {
             return;
         }
+        before();
         self.door.while_empty(self.patience, || empty(conn));
         self.failed = (bytes(conn) > self.bytes_max).then_some(now);
     }

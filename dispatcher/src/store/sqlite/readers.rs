@@ -7,6 +7,7 @@
 //! 1. A look sees all that was committed before it was asked for, and nothing that is not
 //!    committed when it ends: whoever was told that something is on disk finds it there.
 //! 2. All of a look is of one moment.
+//! 3. No more looks go on than may, whoever has stopped waiting for theirs.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +42,7 @@ pub(super) struct Readers(Arc<Shared>);
 struct Shared {
     path: PathBuf,
     door: Arc<Door>,
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
     /// Whether the last look failed for a reason that the next one meets as well.
     failing: AtomicBool,
@@ -68,15 +69,32 @@ impl Readers {
         T: Send + 'static,
         L: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
     {
-        let _permit = self.0.permits.acquire().await.map_err(|_| gone())?;
+        let permit = Arc::clone(&self.0.permits).acquire_owned().await.map_err(|_| gone())?;
         let shared = Arc::clone(&self.0);
         if shared.on_the_spot {
             return shared.look(look).map_err(|fault| fault.told());
         }
-        let looked = tokio::task::spawn_blocking(move || shared.look(look)).await;
+        // Whoever waits may leave, the look goes on: so it, not the waiting, holds the permit.
+        let looking = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            shared.look(look)
+        });
+        let looked = looking.await;
         let looked = looked.map_err(|error| StoreError::Damaged(error.to_string().into()))?;
         self.0.note(looked.as_ref().err());
         looked.map_err(|fault| fault.told())
+    }
+
+    #[cfg(test)]
+    pub(super) fn places_free(&self) -> usize {
+        self.0.permits.available_permits()
+    }
+
+    /// Has others wait until the places are given back.
+    #[cfg(test)]
+    pub(super) fn take_all(&self) -> tokio::sync::SemaphorePermit<'_> {
+        let all = u32::try_from(CUSTOMERS_MAX).unwrap_or_default();
+        self.0.permits.try_acquire_many(all).expect("nobody looks")
     }
 
     /// Lets nobody in any more, and closes what is idle.
@@ -88,7 +106,7 @@ impl Readers {
 
 impl Shared {
     fn new(path: PathBuf, door: Arc<Door>, most: usize, on_the_spot: bool) -> Self {
-        let (permits, idle) = (Semaphore::new(most), Mutex::default());
+        let (permits, idle) = (Arc::new(Semaphore::new(most)), Mutex::default());
         Self { path, door, permits, idle, failing: AtomicBool::new(false), on_the_spot }
     }
 

@@ -2,6 +2,7 @@
 
 mod growth;
 mod opening;
+mod reading;
 mod statements;
 pub(super) mod watch;
 
@@ -335,26 +336,6 @@ async fn an_event_waits_for_one_large_call_of_others_at_most() {
     let newest_first = all.iter().map(|delivery| delivery.event_id.to_string());
     let later = newest_first.take_while(|id| id != "evt_small_0").count();
     assert!(later >= 65, "{later} of 130 came after it");
-}
-
-#[tokio::test]
-async fn what_the_worker_asks_does_not_wait_for_the_writer() {
-    let (_folder, store) = fresh();
-    let webhook = webhook(&store).await;
-    accept(&store, "evt_1").await.unwrap();
-    let (go, wait) = std::sync::mpsc::channel::<()>();
-    let hold = store.writer.ask(move |_| {
-        wait.recv_timeout(Duration::from_secs(10)).expect("the test lets go");
-        Ok(())
-    });
-    let (held, ()) = tokio::join!(hold, async {
-        let queue = store.load(webhook).await.unwrap().expect("it is there");
-        assert_eq!(queue.due, Some(NOW));
-        let first = store.fetch(webhook, &[], 9).await.unwrap().ready;
-        assert_eq!(store.fetch_one(first[0].id).await.unwrap(), Some(first[0].clone()));
-        go.send(()).unwrap();
-    });
-    held.unwrap();
 }
 
 #[tokio::test]
