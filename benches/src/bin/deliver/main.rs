@@ -34,8 +34,8 @@ const USAGE: &str = "usage: deliver [--dispatcher PATH] [--rounds 3] [--endpoint
 /// What a delivery may take while others arrive.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The dispatcher takes its figures every five seconds: after this they are of now.
-const FIGURES: Duration = Duration::from_millis(5_500);
+/// How often it is looked whether all is on disk.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// An idle dispatcher has written down the last outcome by then.
 const REST: Duration = Duration::from_millis(5);
@@ -293,12 +293,11 @@ impl Lab {
     /// Waits until the dispatcher says that nothing waits: every outcome is on disk.
     fn settle(&self, dispatcher: &Dispatcher) {
         let began = self.clock.now().tick;
-        std::thread::sleep(FIGURES);
         while dispatcher.metric("deliveries_waiting") > 0.0 {
             if self.clock.now().tick.since(began) > PATIENCE {
                 fail("deliveries still wait that arrived");
             }
-            std::thread::sleep(FIGURES / 10);
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 }

@@ -31,7 +31,7 @@ const USAGE: &str = "usage: pile [--dispatcher PATH] [--webhooks 100000] [--deli
 const SHIPPED_REQUESTS: &str = "requests = 100                  # attempts";
 const SHIPPED_WINDOW: &str = "window = \"1m\"                   # …";
 
-/// After a start has settled: figures are taken every five seconds.
+/// After a start has settled.
 const SETTLED: Duration = Duration::from_secs(12);
 
 /// Calls are made beside this share of the pile too, one in so many.
