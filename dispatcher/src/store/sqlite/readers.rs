@@ -8,6 +8,9 @@
 //!    committed when it ends: whoever was told that something is on disk finds it there.
 //! 2. All of a look is of one moment.
 
+#[cfg(test)]
+pub(crate) mod by_hand;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,21 +48,16 @@ struct Shared {
     idle: Mutex<Vec<Connection>>,
     /// Whether the last look failed for a reason that the next one meets as well.
     failing: AtomicBool,
-    /// Whether looks have no thread of their own: a test says what happens in which order.
-    on_the_spot: bool,
+    /// In a test that says what happens in which order, looks have no thread of their own.
+    #[cfg(test)]
+    by_hand: Option<Arc<by_hand::Looks>>,
 }
 
 impl Readers {
     /// At most so many of the database at `path`, which is there and of our version. They come
     /// in by this door.
     pub(super) fn new(path: PathBuf, door: Arc<Door>, most: usize) -> Self {
-        Self(Arc::new(Shared::new(path, door, most, false)))
-    }
-
-    /// One that looks at once, on the thread of whoever asks.
-    #[cfg(test)]
-    pub(super) fn on_the_spot(path: PathBuf, door: Arc<Door>) -> Self {
-        Self(Arc::new(Shared::new(path, door, 1, true)))
+        Self(Arc::new(Shared::new(path, door, most)))
     }
 
     /// Has `look` look at the database as it was when it began.
@@ -70,8 +68,10 @@ impl Readers {
     {
         let _permit = self.0.permits.acquire().await.map_err(|_| gone())?;
         let shared = Arc::clone(&self.0);
-        if shared.on_the_spot {
-            return shared.look(look).map_err(|fault| fault.told());
+        #[cfg(test)]
+        if let Some(by_hand) = &shared.by_hand {
+            let looked = by_hand.look(|| shared.look(look)).await;
+            return looked.map_err(|fault| fault.told());
         }
         let looked = tokio::task::spawn_blocking(move || shared.look(look)).await;
         let looked = looked.map_err(|error| StoreError::Damaged(error.to_string().into()))?;
@@ -87,9 +87,16 @@ impl Readers {
 }
 
 impl Shared {
-    fn new(path: PathBuf, door: Arc<Door>, most: usize, on_the_spot: bool) -> Self {
-        let (permits, idle) = (Semaphore::new(most), Mutex::default());
-        Self { path, door, permits, idle, failing: AtomicBool::new(false), on_the_spot }
+    fn new(path: PathBuf, door: Arc<Door>, most: usize) -> Self {
+        Self {
+            path,
+            door,
+            permits: Semaphore::new(most),
+            idle: Mutex::default(),
+            failing: AtomicBool::new(false),
+            #[cfg(test)]
+            by_hand: None,
+        }
     }
 
     /// Writes down that looks have begun to fail, or to succeed again: not each of them.
