@@ -8,9 +8,6 @@
 //!    committed when it ends: whoever was told that something is on disk finds it there.
 //! 2. All of a look is of one moment.
 
-#[cfg(test)]
-pub(crate) mod by_hand;
-
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +22,9 @@ use super::fault::Fault;
 use super::open::BUSY_TIMEOUT;
 use super::writer::gone;
 use crate::store::StoreError;
+
+#[cfg(test)]
+pub(crate) mod by_hand;
 
 /// Looks of customers that go on at one time. More threads than cores would only wait for each
 /// other.
