@@ -13,7 +13,7 @@ use crate::model::{Attempt, Delivery, DeliveryId, DeliveryState, EventType, Webh
 use crate::store::{Filter, Store, StoreError};
 
 /// More pages than this, and the list has no end.
-const PAGES_MAX: usize = 2_000;
+const PAGES_MAX: usize = 50_000;
 
 impl World {
     /// A customer looks at what there is. For a moment of rest: nothing is being changed.
