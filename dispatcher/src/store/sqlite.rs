@@ -14,12 +14,16 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+#[cfg(test)]
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use weir_common::time::{Clock, UnixTime};
 
 use self::readers::Readers;
+#[cfg(test)]
+use self::readers::by_hand::Looks;
 use self::writer::{Size, Writer};
 use super::{
     Accepted, Created, Ended, Fared, Fetched, Figures, Filter, Job, JobStep, Mail, NewEvent,
@@ -44,7 +48,7 @@ mod mails;
 pub mod open;
 mod place;
 mod queue;
-mod readers;
+pub(crate) mod readers;
 mod record;
 mod rows;
 mod schema;
@@ -96,22 +100,22 @@ impl SqliteStore {
         })
     }
 
-    /// As [`SqliteStore::open`], with a writer that works when it is told to.
+    /// As [`SqliteStore::open`]; it writes, and reads for the worker, when it is told to.
     #[cfg(test)]
     pub(crate) fn open_by_hand(
         path: &Path,
         key_file: &Path,
         clock: Clock,
-    ) -> Result<(Self, writer::by_hand::ByHand), open::OpenError> {
+    ) -> Result<(Self, writer::by_hand::ByHand, Arc<Looks>), open::OpenError> {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
         let door = opened.desk.log.door();
         let readers = Readers::new(path.clone(), door.clone(), readers::CUSTOMERS_MAX);
-        let worker = Readers::on_the_spot(path.clone(), door);
+        let (worker, looks) = Readers::by_hand(path.clone(), door, readers::WORKERS_MAX);
         let (writer, by_hand) = Writer::by_hand(opened.desk, opened.lock);
         let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);
         let store = Self { ids, ended_in_order, cut_off, sealer, readers, worker, path, writer };
-        Ok((store, by_hand))
+        Ok((store, by_hand, looks))
     }
 
     /// Bytes on disk, the log of changes included.

@@ -24,6 +24,9 @@ use super::open::BUSY_TIMEOUT;
 use super::writer::gone;
 use crate::store::StoreError;
 
+#[cfg(test)]
+pub(crate) mod by_hand;
+
 /// Looks of customers that go on at one time. More threads than cores would only wait for each
 /// other.
 pub(super) const CUSTOMERS_MAX: usize = 4;
@@ -46,21 +49,16 @@ struct Shared {
     idle: Mutex<Vec<Connection>>,
     /// Whether the last look failed for a reason that the next one meets as well.
     failing: AtomicBool,
-    /// Whether looks have no thread of their own: a test says what happens in which order.
-    on_the_spot: bool,
+    /// In a test that says what happens in which order, looks have no thread of their own.
+    #[cfg(test)]
+    by_hand: Option<Arc<by_hand::Looks>>,
 }
 
 impl Readers {
     /// At most so many of the database at `path`, which is there and of our version. They come
     /// in by this door.
     pub(super) fn new(path: PathBuf, door: Arc<Door>, most: usize) -> Self {
-        Self(Arc::new(Shared::new(path, door, most, false)))
-    }
-
-    /// One that looks at once, on the thread of whoever asks.
-    #[cfg(test)]
-    pub(super) fn on_the_spot(path: PathBuf, door: Arc<Door>) -> Self {
-        Self(Arc::new(Shared::new(path, door, 1, true)))
+        Self(Arc::new(Shared::new(path, door, most)))
     }
 
     /// Has `look` look at the database as it was when it began.
@@ -71,8 +69,10 @@ impl Readers {
     {
         let permit = Arc::clone(&self.0.permits).acquire_owned().await.map_err(|_| gone())?;
         let shared = Arc::clone(&self.0);
-        if shared.on_the_spot {
-            return shared.look(look).map_err(|fault| fault.told());
+        #[cfg(test)]
+        if let Some(by_hand) = &shared.by_hand {
+            let looked = by_hand.look(|| shared.look(look)).await;
+            return looked.map_err(|fault| fault.told());
         }
         // Whoever waits may leave, the look goes on: so it, not the waiting, holds the permit.
         let looking = tokio::task::spawn_blocking(move || {
@@ -105,9 +105,16 @@ impl Readers {
 }
 
 impl Shared {
-    fn new(path: PathBuf, door: Arc<Door>, most: usize, on_the_spot: bool) -> Self {
-        let (permits, idle) = (Arc::new(Semaphore::new(most)), Mutex::default());
-        Self { path, door, permits, idle, failing: AtomicBool::new(false), on_the_spot }
+    fn new(path: PathBuf, door: Arc<Door>, most: usize) -> Self {
+        Self {
+            path,
+            door,
+            permits: Arc::new(Semaphore::new(most)),
+            idle: Mutex::default(),
+            failing: AtomicBool::new(false),
+            #[cfg(test)]
+            by_hand: None,
+        }
     }
 
     /// Writes down that looks have begun to fail, or to succeed again: not each of them.

@@ -51,11 +51,11 @@ pub(super) struct Hook {
     pub(super) record: super::record::Record,
 }
 
-/// What was also true of a webhook a moment ago.
+/// What was also true of a webhook a moment ago, once or more often.
 #[derive(Clone, Default)]
 pub(super) struct News {
-    pub(super) url: Option<usize>,
-    pub(super) secret: Option<String>,
+    pub(super) urls: Vec<usize>,
+    pub(super) secrets: Vec<String>,
 }
 
 /// An attempt, as its receiver knows it.

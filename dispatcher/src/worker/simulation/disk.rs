@@ -14,7 +14,8 @@ pub(super) enum Disk {
     Broken,
     /// There is no room for more.
     Full,
-    /// Somebody else has the file: nothing that is asked of the writer can be done, to read either.
+    /// Somebody else has the file: nothing that is asked of the writer can be done, nor can the
+    /// worker read.
     Locked,
 }
 
@@ -31,6 +32,7 @@ impl World {
         let pages: i64 = conn.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
         let most = if disk == Disk::Full { pages } else { 1 << 30 };
         conn.pragma_update_and_check(None, "max_page_count", most, |_| Ok(())).unwrap();
+        process.set_unreadable(disk == Disk::Locked);
         if disk == Disk::Locked {
             let other = Connection::open(conn.path().unwrap()).unwrap();
             other.execute_batch("BEGIN IMMEDIATE").unwrap();

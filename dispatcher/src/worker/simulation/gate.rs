@@ -62,9 +62,9 @@ impl Books {
         let mut events = self.names.range((name.into(), WebhookId(0))..);
         let mine = |hook: &Hook| {
             let news = hook.news.as_ref();
-            let there = hook.url == url || news.is_some_and(|news| news.url == Some(url));
-            let before = news.and_then(|news| news.secret.as_ref());
-            there && (holds(&hook.secret) || before.is_some_and(|secret| holds(secret)))
+            let there = hook.url == url || news.is_some_and(|news| news.urls.contains(&url));
+            let before = news.is_some_and(|news| news.secrets.iter().any(|one| holds(one)));
+            there && (holds(&hook.secret) || before)
         };
         while let Some(((event, hook), id)) = events.next().filter(|(key, _)| *key.0 == *name) {
             if mine(&self.hooks[hook]) {

@@ -30,6 +30,7 @@ use crate::parts::{Connections, Parts};
 use crate::settings::{self, Settings};
 use crate::store::Store;
 use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::readers::by_hand::Looks;
 use crate::store::sqlite::writer::by_hand::ByHand;
 use crate::sweep;
 
@@ -83,6 +84,7 @@ pub(super) struct Process {
     stop: watch::Sender<bool>,
     pub(super) store: Arc<SqliteStore>,
     by_hand: ByHand,
+    looks: Arc<Looks>,
     /// When the worker wants to be turned next.
     pub(super) wake: Option<Tick>,
     pub(super) over: Option<Drained>,
@@ -124,7 +126,7 @@ impl Machine {
     /// Opens the store and reads from it what there is to do, as `app` does.
     pub(super) async fn start(&self) -> Process {
         let (path, key) = (self.folder.join("d.db"), self.folder.join("key"));
-        let (store, mut by_hand) =
+        let (store, mut by_hand, looks) =
             SqliteStore::open_by_hand(&path, &key, self.clock.clone()).unwrap();
         let store = Arc::new(store);
         let [held, unheard] = self.memory;
@@ -170,6 +172,7 @@ impl Machine {
             stop,
             store,
             by_hand,
+            looks,
             wake: None,
             over: None,
             log,
@@ -259,6 +262,24 @@ impl Process {
     /// Lets the store do what it was asked, in one commit.
     pub(super) fn write(&mut self) -> bool {
         self.by_hand.work()
+    }
+
+    /// Lets the store look at what the worker asks for, and tell of what it saw a step ago; says
+    /// whether anything is to be looked at.
+    pub(super) fn read(&mut self, dice: &mut Dice) -> bool {
+        let any = self.looks.any();
+        if any && (!self.jumbled || dice.chance(50)) {
+            self.looks.tell();
+        }
+        if any && (!self.jumbled || dice.chance(50)) {
+            self.looks.begin();
+        }
+        any
+    }
+
+    /// Whether all that is looked at cannot be read.
+    pub(super) fn set_unreadable(&self, unreadable: bool) {
+        self.looks.fail.store(unreadable, Ordering::Relaxed);
     }
 
     pub(super) fn conn(&self) -> &Connection {

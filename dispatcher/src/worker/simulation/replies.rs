@@ -199,13 +199,13 @@ impl Books {
         let url = self.place(url);
         let hook = self.hooks.get_mut(&id).unwrap();
         let before = std::mem::replace(&mut hook.url, url);
-        hook.news.get_or_insert_default().url = Some(before);
+        hook.news.get_or_insert_default().urls.push(before);
     }
 
     fn rotated(&mut self, id: WebhookId, secret: String, until: UnixTime) {
         let hook = self.hooks.get_mut(&id).unwrap();
         let before = std::mem::replace(&mut hook.secret, secret);
-        hook.news.get_or_insert_default().secret = Some(before.clone());
+        hook.news.get_or_insert_default().secrets.push(before.clone());
         hook.previous = Some((before, until));
     }
 
@@ -213,6 +213,12 @@ impl Books {
         let hook = self.hooks.get_mut(&id).unwrap();
         hook.deleted = true;
         hook.news.get_or_insert_default();
+        // Of what has ended nothing may be written that names it: its places are free by then.
+        let ended = |at: &DeliveryId| {
+            let one = &self.deliveries[at];
+            one.hook == id && one.flight.as_ref().is_some_and(|flight| flight.ended.is_some())
+        };
+        self.under_way.retain(|at, _| !ended(at));
     }
 
     fn changed(&mut self, id: DeliveryId) {

@@ -268,6 +268,7 @@ impl World {
         if process.over.is_some() || self.crash_in == Some(0) {
             return true;
         }
+        busy |= now.tick >= self.slow_until && process.read(&mut self.dice);
         let before = Read::so_far(process.conn());
         if now.tick >= self.slow_until && process.write() {
             busy = true;
