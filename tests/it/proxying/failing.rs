@@ -63,7 +63,9 @@ fn interim_answers_that_never_end_are_a_502() {
     world.control.always(Answer::script().drip(hint, 10_000_000, long));
     for request in [Request::get("/healthz"), Request::post("/v1/me", "x")] {
         let answer = world.call(&request);
-        assert_eq!(answer.interim.len(), 200);
+        // Of the last ones some may still be on their way through when it ends.
+        let came = answer.interim.len();
+        assert!((151..=200).contains(&came), "{came} interim answers");
         answer.expect_problem(502);
     }
 }
