@@ -38,6 +38,7 @@ use crate::serve::refuse::{self, Flaw, Flaws};
 use crate::serve::{Call, Handler, Head, Reply};
 use crate::settings;
 use crate::store::{Accepted, NewEvent};
+use crate::threads::Threads;
 
 /// The one path.
 const PATH: &str = "/internal/v1/events";
@@ -58,6 +59,7 @@ pub struct Ingest {
     waiting: Waiting,
     /// Places for large bodies that are read.
     large: Arc<Semaphore>,
+    threads: Threads,
 }
 
 impl Ingest {
@@ -65,7 +67,8 @@ impl Ingest {
     #[must_use]
     pub fn new(parts: Arc<Parts>) -> Self {
         let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
-        Self { parts, waiting: Waiting::default(), large }
+        let threads = Threads::new("ingest", LARGE_AT_ONCE);
+        Self { parts, waiting: Waiting::default(), large, threads }
     }
 
     async fn answer(&self, call: Call) -> Result<Reply, Reply> {
@@ -104,7 +107,7 @@ impl Ingest {
         let turn = Arc::clone(&self.large).acquire_owned().await;
         let clock = self.parts.clock.clone();
         // Whoever called may leave, the thread stays: so it, not the call, holds the turn.
-        let reading = tokio::task::spawn_blocking(move || {
+        let reading = self.threads.run(move || {
             let _turn = turn;
             let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
             read(&call, &force.settings.ingest, token, &clock)
@@ -483,31 +486,27 @@ mod tests {
         assert_eq!(ingest.large.available_permits(), LARGE_AT_ONCE);
     }
 
-    #[test]
-    fn a_call_that_is_given_up_keeps_its_turn_for_as_long_as_its_body_is_read() {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.max_blocking_threads(1).enable_all().build().expect("a runtime");
-        runtime.block_on(async {
-            let folder = Folder::new();
-            let (ingest, body) = listener(&folder);
-            // The one thread is busy, so that the reading goes on for as long as we like.
-            let (go, wait) = std::sync::mpsc::channel::<()>();
-            let busy = tokio::task::spawn_blocking(move || wait.recv());
-            {
-                let mut large = std::pin::pin!(ingest.handle(call(JSON, &body)));
-                tokio::select! {
-                    biased;
-                    reply = &mut large => panic!("there is no thread: {}", reply.status),
-                    () = tokio::task::yield_now() => {}
-                }
+    #[tokio::test]
+    async fn a_call_that_is_given_up_keeps_its_turn_for_as_long_as_its_body_is_read() {
+        let folder = Folder::new();
+        let (ingest, body) = listener(&folder);
+        // The one thread is busy, so that the reading goes on for as long as we like.
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let busy = ingest.threads.run(move || wait.recv());
+        {
+            let mut large = std::pin::pin!(ingest.handle(call(JSON, &body)));
+            tokio::select! {
+                biased;
+                reply = &mut large => panic!("there is no thread: {}", reply.status),
+                () = tokio::task::yield_now() => {}
             }
-            assert_eq!(ingest.waiting.0.load(Ordering::Relaxed), 0);
-            assert_eq!(ingest.large.available_permits(), 0);
-            drop(go);
-            busy.await.expect("it waited").expect_err("nobody said anything");
-            let turn = ingest.large.acquire().await;
-            assert!(turn.is_ok(), "it is over");
-        });
+        }
+        assert_eq!(ingest.waiting.0.load(Ordering::Relaxed), 0);
+        assert_eq!(ingest.large.available_permits(), 0);
+        drop(go);
+        busy.await.expect("it waited").expect_err("nobody said anything");
+        let turn = ingest.large.acquire().await;
+        assert!(turn.is_ok(), "it is over");
     }
 
     #[test]

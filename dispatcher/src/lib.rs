@@ -60,6 +60,8 @@ pub mod force;
 
 pub mod parts;
 
+mod threads;
+
 pub mod metrics;
 
 pub mod admin;

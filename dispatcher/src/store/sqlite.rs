@@ -110,7 +110,7 @@ impl SqliteStore {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
         let door = opened.desk.log.door();
-        let readers = Readers::new(path.clone(), door.clone(), readers::CUSTOMERS_MAX);
+        let readers = Readers::on_the_runtime(path.clone(), door.clone(), readers::CUSTOMERS_MAX);
         let (worker, looks) = Readers::by_hand(path.clone(), door, readers::WORKERS_MAX);
         let (writer, by_hand) = Writer::by_hand(opened.desk, opened.lock);
         let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);

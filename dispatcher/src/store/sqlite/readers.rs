@@ -23,6 +23,7 @@ use super::fault::Fault;
 use super::open::BUSY_TIMEOUT;
 use super::writer::gone;
 use crate::store::StoreError;
+use crate::threads::Threads;
 
 #[cfg(test)]
 pub(crate) mod by_hand;
@@ -47,6 +48,7 @@ struct Shared {
     door: Arc<Door>,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
+    threads: Threads,
     /// Whether the last look failed for a reason that the next one meets as well.
     failing: AtomicBool,
     /// In a test that says what happens in which order, looks have no thread of their own.
@@ -59,6 +61,13 @@ impl Readers {
     /// in by this door.
     pub(super) fn new(path: PathBuf, door: Arc<Door>, most: usize) -> Self {
         Self(Arc::new(Shared::new(path, door, most)))
+    }
+
+    /// The same, on the runtime's threads.
+    #[cfg(test)]
+    pub(super) fn on_the_runtime(path: PathBuf, door: Arc<Door>, most: usize) -> Self {
+        let threads = Threads::of_the_runtime();
+        Self(Arc::new(Shared { threads, ..Shared::new(path, door, most) }))
     }
 
     /// Has `look` look at the database as it was when it began.
@@ -75,7 +84,7 @@ impl Readers {
             return looked.map_err(|fault| fault.told());
         }
         // Whoever waits may leave, the look goes on: so it, not the waiting, holds the permit.
-        let looking = tokio::task::spawn_blocking(move || {
+        let looking = self.0.threads.run(move || {
             let _permit = permit;
             shared.look(look)
         });
@@ -111,6 +120,7 @@ impl Shared {
             door,
             permits: Arc::new(Semaphore::new(most)),
             idle: Mutex::default(),
+            threads: Threads::new("store-reader", most),
             failing: AtomicBool::new(false),
             #[cfg(test)]
             by_hand: None,
