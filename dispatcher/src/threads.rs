@@ -21,12 +21,6 @@ impl Threads {
         Self(threads.ok())
     }
 
-    /// The runtime's: a clock that is turned by hand stands still while those work, and no others.
-    #[cfg(test)]
-    pub(crate) fn of_the_runtime() -> Self {
-        Self(None)
-    }
-
     /// Does some work on one of them, or after it where all are busy.
     pub(crate) fn run<T: Send + 'static>(
         &self,

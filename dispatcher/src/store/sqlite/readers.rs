@@ -18,6 +18,7 @@ use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
 use weir_common::logging;
 
+use self::lookout::Lookout;
 use super::door::Door;
 use super::fault::Fault;
 use super::open::BUSY_TIMEOUT;
@@ -27,6 +28,7 @@ use crate::threads::Threads;
 
 #[cfg(test)]
 pub(crate) mod by_hand;
+mod lookout;
 
 /// Looks of customers that go on at one time. More threads than cores would only wait for each
 /// other.
@@ -48,26 +50,27 @@ struct Shared {
     door: Arc<Door>,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
-    threads: Threads,
+    lookout: Lookout,
     /// Whether the last look failed for a reason that the next one meets as well.
     failing: AtomicBool,
-    /// In a test that says what happens in which order, looks have no thread of their own.
-    #[cfg(test)]
-    by_hand: Option<Arc<by_hand::Looks>>,
 }
 
 impl Readers {
     /// At most so many of the database at `path`, which is there and of our version. They come
     /// in by this door.
     pub(super) fn new(path: PathBuf, door: Arc<Door>, most: usize) -> Self {
-        Self(Arc::new(Shared::new(path, door, most)))
+        Self::at(Lookout::Own(Threads::new("store-reader", most)), path, door, most)
     }
 
-    /// The same, on the runtime's threads.
-    #[cfg(test)]
-    pub(super) fn on_the_runtime(path: PathBuf, door: Arc<Door>, most: usize) -> Self {
-        let threads = Threads::of_the_runtime();
-        Self(Arc::new(Shared { threads, ..Shared::new(path, door, most) }))
+    fn at(lookout: Lookout, path: PathBuf, door: Arc<Door>, most: usize) -> Self {
+        Self(Arc::new(Shared {
+            path,
+            door,
+            permits: Arc::new(Semaphore::new(most)),
+            idle: Mutex::default(),
+            lookout,
+            failing: AtomicBool::new(false),
+        }))
     }
 
     /// Has `look` look at the database as it was when it began.
@@ -78,32 +81,10 @@ impl Readers {
     {
         let permit = Arc::clone(&self.0.permits).acquire_owned().await.map_err(|_| gone())?;
         let shared = Arc::clone(&self.0);
-        #[cfg(test)]
-        if let Some(by_hand) = &shared.by_hand {
-            let looked = by_hand.look(|| shared.look(look)).await;
-            return looked.map_err(|fault| fault.told());
-        }
-        // Whoever waits may leave, the look goes on: so it, not the waiting, holds the permit.
-        let looking = self.0.threads.run(move || {
-            let _permit = permit;
-            shared.look(look)
-        });
-        let looked = looking.await;
+        let looked = self.0.lookout.look(permit, move || shared.look(look)).await;
         let looked = looked.map_err(|error| StoreError::Damaged(error.to_string().into()))?;
         self.0.note(looked.as_ref().err());
         looked.map_err(|fault| fault.told())
-    }
-
-    #[cfg(test)]
-    pub(super) fn places_free(&self) -> usize {
-        self.0.permits.available_permits()
-    }
-
-    /// Has others wait until the places are given back.
-    #[cfg(test)]
-    pub(super) fn take_all(&self) -> tokio::sync::SemaphorePermit<'_> {
-        let all = u32::try_from(CUSTOMERS_MAX).unwrap_or_default();
-        self.0.permits.try_acquire_many(all).expect("nobody looks")
     }
 
     /// Lets nobody in any more, and closes what is idle.
@@ -114,19 +95,6 @@ impl Readers {
 }
 
 impl Shared {
-    fn new(path: PathBuf, door: Arc<Door>, most: usize) -> Self {
-        Self {
-            path,
-            door,
-            permits: Arc::new(Semaphore::new(most)),
-            idle: Mutex::default(),
-            threads: Threads::new("store-reader", most),
-            failing: AtomicBool::new(false),
-            #[cfg(test)]
-            by_hand: None,
-        }
-    }
-
     /// Writes down that looks have begun to fail, or to succeed again: not each of them.
     fn note(&self, fault: Option<&Fault>) {
         let fault = fault.filter(|fault| fault.is_the_disks());

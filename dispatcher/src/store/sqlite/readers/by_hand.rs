@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rusqlite::ffi;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, SemaphorePermit};
 
 use super::super::door::Door;
 use super::super::fault::Fault;
-use super::{Readers, Shared};
+use super::lookout::Lookout;
+use super::{CUSTOMERS_MAX, Readers};
 
 /// Those that were asked for.
 #[derive(Debug, Default)]
@@ -24,9 +25,10 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    /// Looks when that is said, and tells of it when that is.
+    /// Looks when that is said, and tells of it when that is: then it gives back the permit.
     pub(super) async fn look<T>(
         &self,
+        _permit: OwnedSemaphorePermit,
         look: impl FnOnce() -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -65,8 +67,26 @@ impl Readers {
         door: Arc<Door>,
         most: usize,
     ) -> (Self, Arc<Looks>) {
-        let (mut shared, looks) = (Shared::new(path, door, most), Arc::default());
-        shared.by_hand = Some(Arc::clone(&looks));
-        (Self(Arc::new(shared)), looks)
+        let looks = Arc::default();
+        (Self::at(Lookout::ByHand(Arc::clone(&looks)), path, door, most), looks)
+    }
+
+    /// As [`Readers::new`], on the runtime's threads.
+    pub(in crate::store::sqlite) fn on_the_runtime(
+        path: PathBuf,
+        door: Arc<Door>,
+        most: usize,
+    ) -> Self {
+        Self::at(Lookout::Runtime, path, door, most)
+    }
+
+    pub(in crate::store::sqlite) fn places_free(&self) -> usize {
+        self.0.permits.available_permits()
+    }
+
+    /// Has others wait until the places are given back.
+    pub(in crate::store::sqlite) fn take_all(&self) -> SemaphorePermit<'_> {
+        let all = u32::try_from(CUSTOMERS_MAX).unwrap_or_default();
+        self.0.permits.try_acquire_many(all).expect("nobody looks")
     }
 }
