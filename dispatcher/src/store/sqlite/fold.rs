@@ -216,6 +216,13 @@ mod tests {
         (conn, fold)
     }
 
+    /// Somebody who reads what is there now, until they are dropped.
+    fn reader(folder: &Folder) -> Connection {
+        let reader = Connection::open(folder.path("a.db")).unwrap();
+        reader.execute_batch("BEGIN; SELECT count(*) FROM blobs").unwrap();
+        reader
+    }
+
     /// Writes so many commits of ten pages or some more.
     fn write(conn: &Connection, fold: &mut Fold, commits: usize) {
         for _ in 0..commits {
@@ -242,15 +249,14 @@ mod tests {
     fn what_is_read_at_that_moment_is_tried_again_soon_and_then_less_often() {
         let folder = Folder::new();
         let (conn, mut fold) = writer(&folder);
-        let reader = Connection::open(folder.path("a.db")).unwrap();
-        reader.execute_batch("BEGIN; SELECT count(*) FROM blobs").unwrap();
+        let reader = reader(&folder);
         let length = u64::from(LENGTH);
         for again in [AGAIN_PAGES, length, length] {
             conn.execute("INSERT INTO blobs VALUES (randomblob(40000))", []).unwrap();
             fold.finish(&conn);
             assert_eq!(fold.next, fold.pages.load(Ordering::Relaxed) + again);
         }
-        reader.execute_batch("COMMIT").unwrap();
+        drop(reader);
         fold.finish(&conn);
         assert_eq!((fold.next, fold.again), (length, AGAIN_PAGES));
     }
@@ -259,12 +265,11 @@ mod tests {
     fn while_somebody_reads_the_log_goes_on_and_afterwards_it_begins_anew() {
         let folder = Folder::new();
         let (conn, mut fold) = writer(&folder);
-        let reader = Connection::open(folder.path("a.db")).unwrap();
-        reader.execute_batch("BEGIN; SELECT count(*) FROM blobs").unwrap();
+        let reader = reader(&folder);
         write(&conn, &mut fold, 200);
         let read = fold.pages.load(Ordering::Relaxed);
         assert!(read > 2_000, "{read} pages");
-        reader.execute_batch("COMMIT").unwrap();
+        drop(reader);
         write(&conn, &mut fold, 100);
         let afterwards = fold.pages.load(Ordering::Relaxed);
         assert!(afterwards < u64::from(3 * LENGTH), "{afterwards} pages");
