@@ -191,6 +191,17 @@ pub(super) fn is_forbidden(key: &str) -> bool {
 
 /// A key's letters and digits, in lower case; nothing where it pretends to be another.
 fn plain(key: &str) -> Option<String> {
+    if !key.is_ascii() {
+        return taken_apart(key);
+    }
+    // Nothing to take apart, and nothing that looks like something else.
+    let mut name = key.to_ascii_lowercase();
+    name.retain(|letter| letter.is_ascii_alphanumeric());
+    Some(name)
+}
+
+/// The same, of a key in any script.
+fn taken_apart(key: &str) -> Option<String> {
     let (mut name, mut foreign) = (String::new(), false);
     let lower = DECOMPOSED.normalize(key);
     for letter in lower.chars().flat_map(char::to_lowercase) {
@@ -212,10 +223,8 @@ fn plain(key: &str) -> Option<String> {
 }
 
 fn names_secret(name: &str) -> bool {
-    let follows = |word: &'static str| {
-        name.match_indices(word).filter_map(|(at, _)| name.get(at + word.len()..))
-    };
-    SECRETS.into_iter().flat_map(follows).any(|rest| {
+    static SOUGHT: Sought = Sought::new(&SECRETS);
+    SOUGHT.anywhere(name).any(|rest| {
         let singular = is_about(rest);
         !singular && !rest.strip_prefix('s').is_some_and(is_about)
     })
@@ -233,8 +242,14 @@ fn is_made_of_words(rest: &str) -> bool {
 }
 
 fn names_hash(name: &str) -> bool {
+    static SOUGHT: Sought = Sought::new(&PASSWORDS);
+    static FIRST: Sought = Sought::new(&WHOLE);
+    let has_password = SOUGHT.anywhere(name).next().is_some();
+    // Nearly every key has neither, and nothing to do with hashes.
+    if !has_password && FIRST.ahead(name).next().is_none() {
+        return false;
+    }
     let bare = without_form(name);
-    let has_password = PASSWORDS.iter().any(|word| name.contains(word));
     WHOLE.contains(&bare)
         || HASHES.iter().any(|hash| name.ends_with(hash) || bare.ends_with(hash)) && has_password
         || HASHES.iter().any(|hash| name.starts_with(hash))
@@ -250,6 +265,54 @@ fn without_form(name: &str) -> &str {
             return rest;
         }
         rest = bare;
+    }
+}
+
+/// Words that are looked for together: two letters of a text say which of them may begin there,
+/// and nothing is made ready for each text.
+struct Sought {
+    words: &'static [&'static str],
+    /// For each letter, a bit for every word that has it first, and for every one that has it
+    /// second.
+    first: [u32; 256],
+    second: [u32; 256],
+}
+
+impl Sought {
+    #[expect(clippy::indexing_slicing, reason = "done by the compiler, which would stop there")]
+    const fn new(words: &'static [&'static str]) -> Self {
+        let (mut first, mut second) = ([0; 256], [0; 256]);
+        let mut at = 0;
+        while at < words.len() {
+            let letters = words[at].as_bytes();
+            first[letters[0] as usize] |= 1 << at;
+            second[letters[1] as usize] |= 1 << at;
+            at += 1;
+        }
+        Self { words, first, second }
+    }
+
+    /// What follows each of the words, wherever in a text it stands.
+    fn anywhere<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
+        let pairs = text.as_bytes().windows(2).enumerate();
+        let places = pairs.filter(|(_, pair)| self.candidates(pair) != 0).map(|(at, _)| at);
+        places.filter_map(|at| text.get(at..)).flat_map(|tail| self.ahead(tail))
+    }
+
+    /// What follows each of the words that a text begins with.
+    fn ahead<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
+        let some = |bits: u32| (bits != 0).then_some(bits);
+        let candidates = some(self.candidates(text.as_bytes()));
+        let left = std::iter::successors(candidates, move |bits| some(bits & (bits - 1)));
+        let words = left.filter_map(|bits| self.words.get(bits.trailing_zeros() as usize));
+        words.filter_map(|word| text.strip_prefix(word))
+    }
+
+    /// A bit for every word that begins with these two letters.
+    fn candidates(&self, letters: &[u8]) -> u32 {
+        let having = |table: &[u32; 256], letter: u8| table.get(usize::from(letter)).copied();
+        let &[first, second, ..] = letters else { return 0 };
+        having(&self.first, first).zip(having(&self.second, second)).map_or(0, |(a, b)| a & b)
     }
 }
 
@@ -420,6 +483,65 @@ mod tests {
         ] {
             assert!(!is_forbidden(key), "{key}");
         }
+    }
+
+    /// The dumbest correct version: takes every key apart, and looks for each word by itself.
+    fn is_forbidden_word_by_word(key: &str) -> bool {
+        let Some(name) = taken_apart(key) else { return true };
+        let follows = |word: &'static str| {
+            name.match_indices(word).map(|(at, _)| &name[at + word.len()..]).collect::<Vec<_>>()
+        };
+        let mut rests = SECRETS.into_iter().flat_map(follows);
+        let bare = without_form(&name);
+        rests.any(|rest| !is_about(rest) && !rest.strip_prefix('s').is_some_and(is_about))
+            || WHOLE.contains(&bare)
+            || HASHES.iter().any(|hash| name.ends_with(hash) || bare.ends_with(hash))
+                && PASSWORDS.iter().any(|word| name.contains(word))
+            || HASHES.iter().any(|hash| name.starts_with(hash))
+                && PASSWORDS.iter().any(|word| bare.ends_with(word))
+    }
+
+    /// A few of our words or beginnings of them, in letters of several kinds, and what may stand
+    /// around them.
+    fn random_key(roll: &mut impl FnMut(usize) -> usize) -> String {
+        let between = ["", "", "", "_", "-", " .", "s", "2", "64", "x", "\u{e9}", "\u{200b}"];
+        let mut key = String::new();
+        for _ in 0..1 + roll(4) {
+            key += between[roll(between.len())];
+            let words = [&SECRETS[..], &ABOUT, &WHOLE, &PASSWORDS, &HASHES, &FORMS][roll(6)];
+            let word = words[roll(words.len())];
+            let end = if roll(3) == 0 { roll(word.len()) } else { word.len() };
+            key.extend(word[..end].chars().map(|letter| match roll(60) {
+                0 => 'x',
+                // In full width.
+                1 => char::from_u32(letter as u32 + 0xfee0).unwrap(),
+                2 if letter == 'o' => '\u{43e}',
+                3..10 => letter.to_ascii_uppercase(),
+                _ => letter,
+            }));
+        }
+        key + between[roll(between.len())]
+    }
+
+    #[test]
+    fn all_words_at_once_find_what_each_would() {
+        let mut forbidden = 0;
+        for seed in 0_u64..400 {
+            let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+            let mut roll = |sides: usize| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 8) as usize % sides
+            };
+            for _ in 0..20 {
+                let key = random_key(&mut roll);
+                let expected = is_forbidden_word_by_word(&key);
+                assert_eq!(is_forbidden(&key), expected, "{key:?} of seed {seed}");
+                forbidden += usize::from(expected);
+            }
+        }
+        assert!((2_000..6_000).contains(&forbidden), "{forbidden} of 8,000 are all or none");
     }
 
     #[test]
