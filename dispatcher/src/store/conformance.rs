@@ -50,6 +50,7 @@ promises! {
     events::an_event_that_was_there_is_not_new_and_not_delivered_again,
     events::another_event_of_the_same_identifier_stops_its_whole_batch,
     events::an_event_may_stand_in_a_batch_twice_and_is_stored_once,
+    events::an_event_is_known_wherever_its_name_sorts,
     events::one_identifier_in_two_workspaces_is_two_events,
     events::an_event_that_nobody_asked_for_is_known_all_the_same,
     events::a_ping_is_for_one_webhook_alone,

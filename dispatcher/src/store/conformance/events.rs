@@ -57,6 +57,20 @@ pub(super) async fn an_event_may_stand_in_a_batch_twice_and_is_stored_once(store
     assert_eq!(listed(store, Filter::default()).await, ["evt_1"]);
 }
 
+pub(super) async fn an_event_is_known_wherever_its_name_sorts(store: &dyn Store) {
+    accept(store, vec![event("evt_3")], t(1)).await;
+    for (names, expected) in [
+        (["evt_1", "evt_3"], [true, false]),
+        (["evt_5", "evt_3"], [true, false]),
+        (["evt_2", "evt_4"], [true, true]),
+        (["evt_0", "evt_6"], [true, true]),
+        (["evt_6", "evt_0"], [false, false]),
+    ] {
+        let (new, _) = accept(store, names.map(event).to_vec(), t(2)).await;
+        assert_eq!(new, expected, "{names:?}");
+    }
+}
+
 pub(super) async fn one_identifier_in_two_workspaces_is_two_events(store: &dyn Store) {
     let one = webhook(store, "one").await;
     let two = webhook_of(store, OTHER_WS, URL).await;

@@ -4,7 +4,6 @@
 //! refused has written nothing.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +18,9 @@ use crate::model::{Arrival, DeliveryId, EventSet, Ready, WebhookId};
 use crate::store::{Accepted, NewEvent};
 
 const DIGEST: &str = "SELECT digest FROM events WHERE workspace = ?1 AND name = ?2";
+
+const ANY_BETWEEN: &str =
+    "SELECT 1 FROM events WHERE workspace = ?1 AND name BETWEEN ?2 AND ?3 LIMIT 1";
 
 const SUBSCRIBED: &str =
     "SELECT id, events FROM webhooks WHERE workspace = ?1 AND gone_up_to IS NULL ORDER BY id";
@@ -90,14 +92,11 @@ fn which_are_new(
     events: &[NewEvent],
 ) -> Result<Result<Vec<bool>, Vec<usize>>, Fault> {
     let mut query = conn.prepare_cached(DIGEST)?;
-    let mut workspaces: HashMap<&str, Option<i64>> = HashMap::new();
+    let workspaces = where_some_may_be(conn, events)?;
     let mut known: HashMap<(&str, &str), [u8; 32]> = HashMap::new();
     let (mut new, mut conflicts) = (Vec::with_capacity(events.len()), Vec::new());
     for (place, event) in events.iter().enumerate() {
-        let workspace = match workspaces.entry(&event.workspace) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => *new.insert(rows::workspace_of(conn, &event.workspace)?),
-        };
+        let workspace = workspaces.get(&*event.workspace).copied();
         let name = (&*event.workspace, &*event.id);
         let stored = match (known.get(&name), workspace) {
             (Some(digest), _) => Some(*digest),
@@ -113,6 +112,30 @@ fn which_are_new(
         known.insert(name, stored.unwrap_or(event.digest));
     }
     Ok(if conflicts.is_empty() { Ok(new) } else { Err(conflicts) })
+}
+
+/// The workspaces, with their numbers, in which some of the events may be stored.
+///
+/// Names that come together sort together, be they ours or numbers of their sender's: mostly one
+/// look at all that lies between the first and the last says that none of them is there.
+fn where_some_may_be<'e>(
+    conn: &Connection,
+    events: &'e [NewEvent],
+) -> Result<HashMap<&'e str, i64>, Fault> {
+    let mut spans: HashMap<&str, (&str, &str)> = HashMap::new();
+    for event in events {
+        let (first, last) = spans.entry(&event.workspace).or_insert((&event.id, &event.id));
+        (*first, *last) = ((*first).min(&event.id), (*last).max(&event.id));
+    }
+    let mut workspaces = HashMap::new();
+    for (workspace, (first, last)) in spans {
+        let Some(number) = rows::workspace_of(conn, workspace)? else { continue };
+        // Of one name it is asked at once what it stands for.
+        if first == last || conn.prepare_cached(ANY_BETWEEN)?.exists((number, first, last))? {
+            workspaces.insert(workspace, number);
+        }
+    }
+    Ok(workspaces)
 }
 
 fn subscribed(conn: &Connection, name: &str) -> Result<Subscribed, Fault> {
