@@ -28,8 +28,12 @@ async fn a_look_that_nobody_waits_for_any_more_keeps_its_place_until_it_ends() {
     let (_folder, store) = fresh();
     let look = |conn: &Connection| Ok(conn.query_row("SELECT 1", [], |row| row.get::<_, i64>(0))?);
     let (go, wait) = std::sync::mpsc::channel::<()>();
+    let (begin, begun) = std::sync::mpsc::channel();
     {
-        let long = store.worker.read(move |_| Ok(wait.recv().is_ok()));
+        let long = store.worker.read(move |_| {
+            begin.send(()).unwrap();
+            Ok(wait.recv().is_ok())
+        });
         let mut long = std::pin::pin!(long);
         tokio::select! {
             biased;
@@ -37,6 +41,7 @@ async fn a_look_that_nobody_waits_for_any_more_keeps_its_place_until_it_ends() {
             () = tokio::task::yield_now() => {}
         }
     }
+    begun.recv_timeout(Duration::from_secs(10)).expect("it goes on");
     assert_eq!(store.worker.places_free(), WORKERS_MAX - 1);
     assert_eq!(store.worker.read(look).await.unwrap(), 1, "others look meanwhile");
     go.send(()).unwrap();
