@@ -223,8 +223,8 @@ fn taken_apart(key: &str) -> Option<String> {
 }
 
 fn names_secret(name: &str) -> bool {
-    static SOUGHT: Sought = Sought::new(&SECRETS);
-    SOUGHT.anywhere(name).any(|rest| {
+    static A_SECRET: Sought = Sought::new(&SECRETS);
+    A_SECRET.anywhere(name).any(|rest| {
         let singular = is_about(rest);
         !singular && !rest.strip_prefix('s').is_some_and(is_about)
     })
@@ -242,11 +242,11 @@ fn is_made_of_words(rest: &str) -> bool {
 }
 
 fn names_hash(name: &str) -> bool {
-    static SOUGHT: Sought = Sought::new(&PASSWORDS);
-    static FIRST: Sought = Sought::new(&WHOLE);
-    let has_password = SOUGHT.anywhere(name).next().is_some();
-    // Nearly every key has neither, and nothing to do with hashes.
-    if !has_password && FIRST.ahead(name).next().is_none() {
+    static A_PASSWORD: Sought = Sought::new(&PASSWORDS);
+    static A_WHOLE: Sought = Sought::new(&WHOLE);
+    let has_password = A_PASSWORD.anywhere(name).next().is_some();
+    // Nearly every key has neither.
+    if !has_password && A_WHOLE.ahead(name).next().is_none() {
         return false;
     }
     let bare = without_form(name);
