@@ -6,8 +6,8 @@
 //!    invariant 8); any other answer means that none of them is there because of this call.
 //! 2. What is wrong is all named at once, by JSON pointers; nothing of a bad batch is stored.
 //! 3. Calls that wait for the disk are bounded; one more is 503 at once.
-//! 4. Large bodies are read one at a time, beside the threads that serve everybody: however many
-//!    come, others' calls and deliveries go on.
+//! 4. Large bodies are read one at a time, beside the threads that serve everybody, and only some
+//!    may wait: however many come, others' calls are let in and deliveries go on.
 //!
 //! Not here: what makes an event a good one (`ingest::event`, `ingest::forbidden`).
 
@@ -53,6 +53,10 @@ const SMALL_BODY_BYTES: usize = 32 * 1024;
 /// one core of the machine, and not all of them from the store's writer and from deliveries.
 const LARGE_AT_ONCE: usize = 1;
 
+/// Of the calls that may wait, those with larger bodies may be this share, one in so many: the
+/// other places are left to small ones.
+const LARGE_SHARE: usize = 2;
+
 /// The listener of backends.
 pub struct Ingest {
     parts: Arc<Parts>,
@@ -74,15 +78,16 @@ impl Ingest {
     async fn answer(&self, call: Call) -> Result<Reply, Reply> {
         let force = self.parts.force.load_full();
         let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
+        let is_large = call.body.len() > SMALL_BODY_BYTES;
         // Counted before the body is looked at: reading it is work as well.
         let place = self
             .waiting
-            .enter(force.settings.ingest.waiting_max)
+            .enter(force.settings.ingest.waiting_max, is_large)
             .ok_or_else(|| refuse::busy("More calls wait to be written than may."))?;
-        let Read { events, pointers, now } = if call.body.len() <= SMALL_BODY_BYTES {
-            read(&call, &force.settings.ingest, token, &self.parts.clock)?
-        } else {
+        let Read { events, pointers, now } = if is_large {
             self.read_large(call, Arc::clone(&force)).await?
+        } else {
+            read(&call, &force.settings.ingest, token, &self.parts.clock)?
         };
         let ids: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(&event.id)).collect();
         let accepted = self.parts.store.accept(events, now).await;
@@ -155,22 +160,33 @@ fn permitted<'t>(
 
 /// How many calls wait.
 #[derive(Debug, Default)]
-struct Waiting(AtomicUsize);
+struct Waiting {
+    all: AtomicUsize,
+    /// Of them, those with large bodies.
+    large: AtomicUsize,
+}
 
 impl Waiting {
-    /// One more, unless there are `most` already.
-    fn enter(&self, most: usize) -> Option<Place<'_>> {
-        let place = Place(&self.0);
-        (self.0.fetch_add(1, Ordering::Relaxed) < most).then_some(place)
+    /// One more, unless there are `most` already, or as many large ones as may be among them.
+    fn enter(&self, most: usize, is_large: bool) -> Option<Place<'_>> {
+        let all = self.all.fetch_add(1, Ordering::Relaxed);
+        let large = self.large.fetch_add(is_large.into(), Ordering::Relaxed);
+        let place = Place { waiting: self, is_large };
+        let too_many = is_large && large >= (most / LARGE_SHARE).max(1);
+        (all < most && !too_many).then_some(place)
     }
 }
 
 /// A call among those that wait; leaves when dropped.
-struct Place<'a>(&'a AtomicUsize);
+struct Place<'a> {
+    waiting: &'a Waiting,
+    is_large: bool,
+}
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.waiting.all.fetch_sub(1, Ordering::Relaxed);
+        self.waiting.large.fetch_sub(self.is_large.into(), Ordering::Relaxed);
     }
 }
 
@@ -501,7 +517,7 @@ mod tests {
                 () = tokio::task::yield_now() => {}
             }
         }
-        assert_eq!(ingest.waiting.0.load(Ordering::Relaxed), 0);
+        assert_eq!(ingest.waiting.all.load(Ordering::Relaxed), 0);
         assert_eq!(ingest.large.available_permits(), 0);
         drop(go);
         busy.await.expect("it waited").expect_err("nobody said anything");
@@ -539,15 +555,20 @@ mod tests {
     }
 
     #[test]
-    fn no_more_calls_wait_than_may() {
+    fn no_more_calls_wait_than_may_and_large_ones_leave_places_to_others() {
         let waiting = Waiting::default();
-        let (first, second) = (waiting.enter(2), waiting.enter(2));
-        assert!(first.is_some() && second.is_some());
-        assert!(waiting.enter(2).is_none());
-        drop(first);
-        assert!(waiting.enter(2).is_some(), "whoever was refused takes no place");
-        drop(second);
-        assert_eq!(waiting.0.into_inner(), 0);
+        let check = |most: usize, large: &str, expected: &str| {
+            let places: Vec<_> = large.chars().map(|one| waiting.enter(most, one == 'L')).collect();
+            let let_in = places.iter().map(|place| if place.is_some() { '+' } else { '-' });
+            assert_eq!(let_in.collect::<String>(), expected, "{large} where {most} may wait");
+        };
+        check(2, "sss", "++-");
+        check(4, "LLLsss", "++-++-");
+        check(4, "sssLL", "++++-");
+        check(1, "Ls", "+-");
+        check(1, "sL", "+-");
+        // Whoever left, or was refused, takes no place.
+        assert_eq!([waiting.all, waiting.large].map(AtomicUsize::into_inner), [0, 0]);
     }
 
     #[test]
