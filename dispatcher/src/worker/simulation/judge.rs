@@ -22,8 +22,10 @@ impl Books {
             self.forgotten(url, now.tick);
         }
         for hook in self.hooks.values().filter(|hook| !hook.deleted) {
+            if hook.reordering {
+                violated("10 order", format!("{:?} waits to be put into order", hook.id));
+            }
             if hook.paused_at.is_none()
-                && !hook.reordering
                 && let Some(why) = self.may_start(hook.url, now)
             {
                 self.nobody_starves(hook, &why, now);

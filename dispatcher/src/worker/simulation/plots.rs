@@ -39,6 +39,8 @@ pub(super) enum Act {
     Slow(Duration),
     /// Each of its commits does, for so long.
     Sluggish(Duration),
+    /// What is read of it does, for so long, and what is written does not.
+    Leisurely(Duration),
     /// The disk takes nothing, for so long.
     Disk {
         disk: Disk,
@@ -124,6 +126,7 @@ impl Life {
             }
             Act::Slow(by) => world.slow(by),
             Act::Sluggish(by) => world.sluggish_until = now.tick.plus(by),
+            Act::Leisurely(by) => world.leisurely_until = now.tick.plus(by),
             Act::Stand { steps, by } => world.stands_in = Some((steps + 1, by)),
             Act::Reload(config) => world.reload(&config),
             Act::Clock { ahead, by } if self.clocks() => {

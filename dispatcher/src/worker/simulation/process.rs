@@ -264,17 +264,17 @@ impl Process {
         self.by_hand.work()
     }
 
-    /// Lets the store look at what the worker asks for, and tell of what it saw a step ago; says
-    /// whether anything is to be looked at.
-    pub(super) fn read(&mut self, dice: &mut Dice) -> bool {
+    /// Lets the store look at what the worker asks for, and tell of what it saw a step ago or
+    /// earlier, unless that takes longer; says whether anybody may be told of anything.
+    pub(super) fn read(&mut self, dice: &mut Dice, tells: bool) -> bool {
         let any = self.looks.any();
-        if any && (!self.jumbled || dice.chance(50)) {
+        if any && tells && (!self.jumbled || dice.chance(50)) {
             self.looks.tell();
         }
         if any && (!self.jumbled || dice.chance(50)) {
             self.looks.begin();
         }
-        any
+        any && tells
     }
 
     /// Whether all that is looked at cannot be read.

@@ -20,12 +20,13 @@ impl Life {
     /// Begins one of the stories.
     pub(super) fn plot(&mut self, world: &mut World) {
         match world.dice.roll(100) {
-            0..=19 => self.start_over(world),
-            20..=39 => self.backlog(world),
-            40..=59 => self.last_straw(world),
-            60..=70 => self.crash_loop(world),
-            71..=81 => self.stall(world),
-            82..=85 => self.changes(world),
+            0..=16 => self.start_over(world),
+            17..=35 => self.backlog(world),
+            36..=54 => self.last_straw(world),
+            55..=65 => self.crash_loop(world),
+            66..=76 => self.stall(world),
+            77..=81 => self.changes(world),
+            82..=85 => self.found_empty(world),
             86..=90 => self.window_later(world),
             91..=95 => self.reload(world),
             _ => self.clock_while_down(world),
@@ -161,35 +162,52 @@ impl Life {
     }
 
     /// A process that is replaced about a window after a burst: of what started then a part still
-    /// counts, and it was written down in the order in which it ended.
+    /// counts, and it was written down in the order in which it ended. Others were called before
+    /// the burst, took longer than all of it, and count no more.
     fn window_later(&mut self, world: &mut World) {
         let Some((_, ws, url)) = self.somebody(world) else { return };
+        let elsewhere = |hook: &&Hook| !hook.deleted && hook.url != url;
+        let others: Vec<&Hook> = world.books.hooks.values().filter(elsewhere).collect();
+        let other = world.dice.clone().pick(&others).map(|hook| (number(hook), hook.url));
+        let (other_ws, other) = other.unwrap_or((1 - ws, url));
         let egress = &world.books.settings.egress;
-        let (window, most) = (egress.window, u64::from(egress.requests));
-        let other = world.dice.roll(world.receivers.len() as u64) as usize;
+        let (window, deadline) = (egress.window, egress.deadline);
+        let most = u64::from(egress.requests);
         let dice = &mut world.dice;
         let slow = *dice.pick(&[Mood::Slow, Mood::Late, Mood::Silent, Mood::Flapping]).unwrap();
         let count = (most + dice.roll(2 * most)).min(200);
         let (steps, down) = (dice.roll(12) as u32, dice.span(MS, 2 * SECOND));
-        let ends = window - 5 * SECOND + MS * dice.roll(20_000) as u32;
+        let (begins, ends) = match dice.roll(2) {
+            0 => (MS, window - 5 * SECOND + MS * dice.roll(20_000) as u32),
+            _ => {
+                let begins = deadline.mul_f64(0.2 + dice.roll(60) as f64 / 100.0);
+                (begins, window + begins.mul_f64(dice.roll(100) as f64 / 100.0))
+            }
+        };
         let end = if dice.chance(80) { Act::Stop { down } } else { Act::Kill { steps, down } };
         self.plan(world, MS, Act::Mood { url, mood: Mood::Well });
         self.plan(world, MS, Act::Mood { url: other, mood: slow });
-        self.plan(world, MS, Act::Events { ws: 1 - ws, count: 10 });
-        self.plan(world, MS, Act::Events { ws, count });
+        self.plan(world, MS, Act::Events { ws: other_ws, count: 10 });
+        if other == url && begins > MS {
+            self.plan(world, begins, Act::Mood { url, mood: Mood::Well });
+        }
+        self.plan(world, begins, Act::Events { ws, count });
         self.plan(world, ends, end);
         self.plan(world, ends + down, Act::Events { ws, count });
     }
 
     /// Owners who change webhooks, and where they lead, while there is much to do and the store is
-    /// busy: what is read of them, and what comes meanwhile, meet.
+    /// busy, or its disk is with other readers: what is read of them, and what comes meanwhile,
+    /// meet.
     fn changes(&mut self, world: &mut World) {
         let mut at = MS;
-        if world.dice.chance(60) {
-            self.plan(world, MS, Act::Sluggish(MINUTE));
+        match world.dice.roll(10) {
+            0..=3 => self.plan(world, MS, Act::Sluggish(MINUTE)),
+            4..=7 => self.plan(world, MS, Act::Leisurely(MINUTE)),
+            _ => {}
         }
         for _ in 0..2 + world.dice.roll(5) {
-            let Some((hook, number, _)) = self.somebody(world) else { return };
+            let Some((hook, ws_number, _)) = self.somebody(world) else { return };
             let ws = world.books.hooks[&hook].ws.clone();
             let dice = &mut world.dice;
             let url = dice.pick(&world.books.urls).unwrap().clone();
@@ -207,9 +225,38 @@ impl Life {
             for _ in 0..3 {
                 let comes = at + world.dice.span(MS, 2 * SECOND);
                 let count = world.dice.roll(20) * world.dice.roll(4);
-                self.plan(world, comes, Act::Events { ws: number, count });
+                self.plan(world, comes, Act::Events { ws: ws_number, count });
             }
             at = next;
+        }
+    }
+
+    /// Owners who save a webhook that has nothing to do, and save it again, and a burst that comes
+    /// while the store is asked what waits for it, and has found nothing.
+    fn found_empty(&mut self, world: &mut World) {
+        let idle = |hook: &&Hook| !hook.deleted && world.books.waiting(hook.id).next().is_none();
+        let idle: Vec<_> = world.books.hooks.values().filter(idle).collect();
+        let idle: Vec<_> = idle
+            .into_iter()
+            .map(|hook| (hook.id, hook.ws.clone(), number(hook), hook.url))
+            .collect();
+        let mut at = MS;
+        for (hook, ws, number, url) in idle {
+            let dice = &mut world.dice;
+            let secrets = [(); 2].map(|()| format!("whsec_{:016x}", dice.next()));
+            let [first, second] = secrets.map(|secret| {
+                let ws = ws.clone();
+                Act::Order(Order::Rotate { ws, hook, secret })
+            });
+            let again = at + dice.span(10 * MS, 2 * SECOND);
+            let comes = again + dice.span(20 * MS, SECOND);
+            let (count, next) = (1 + dice.roll(40), dice.span(5 * SECOND, MINUTE));
+            self.plan(world, at, Act::Mood { url, mood: Mood::Well });
+            self.plan(world, at, first);
+            self.plan(world, again, Act::Leisurely(2 * SECOND));
+            self.plan(world, again, second);
+            self.plan(world, comes, Act::Events { ws: number, count });
+            at += 2 * SECOND + next;
         }
     }
 
@@ -217,7 +264,7 @@ impl Life {
     fn somebody(&self, world: &mut World) -> Option<(WebhookId, usize, usize)> {
         let alive: Vec<&Hook> = world.books.hooks.values().filter(|hook| !hook.deleted).collect();
         let hook = *world.dice.pick(&alive)?;
-        Some((hook.id, usize::from(&*hook.ws == "ws_1"), hook.url))
+        Some((hook.id, number(hook), hook.url))
     }
 
     /// Other settings, while there is much to do; sometimes they are taken back.
@@ -248,7 +295,7 @@ impl Life {
     }
 
     /// An owner who is told of a pause and ends it at once, while attempts from before it are
-    /// under way, and the store is busy.
+    /// under way, and the store is busy. Sometimes the process is replaced just then.
     pub(super) fn hasty(&mut self, world: &mut World, hook: WebhookId) {
         let ws = world.books.hooks[&hook].ws.clone();
         let deadline = world.books.settings.egress.deadline;
@@ -257,10 +304,16 @@ impl Life {
         let slow = dice.span(10 * MS, 5 * SECOND);
         // Short times are as likely as long ones, unless there is an end to wait for.
         let acts = if busy { deadline.mul_f64(dice.roll(100) as f64 / 100.0) } else { slow };
-        if dice.chance(70) {
+        let (is_slow, ends) = (dice.chance(70), dice.chance(20));
+        let (steps, down) = (dice.roll(16) as u32, dice.span(MS, 5 * SECOND));
+        let answers = acts + if is_slow { slow.saturating_sub(MS) } else { Duration::ZERO };
+        if is_slow {
             self.plan(world, acts.saturating_sub(MS), Act::Slow(slow));
         }
         self.plan(world, acts, Act::Order(Order::Reactivate { ws: ws.clone(), hook }));
+        if ends {
+            self.plan(world, answers, Act::Kill { steps, down });
+        }
         let over = |one: &&super::books::Delivery| {
             one.hook == hook && one.state.is_some_and(|state| state != DeliveryState::Waiting)
         };
@@ -308,4 +361,9 @@ impl Life {
         }
         self.plan(world, at, Act::Mood { url, mood: Mood::Well });
     }
+}
+
+/// The number of its workspace.
+fn number(hook: &Hook) -> usize {
+    usize::from(&*hook.ws == "ws_1")
 }

@@ -49,6 +49,10 @@ pub(super) struct World {
     slow_until: Tick,
     /// Until then each commit takes its time.
     pub(super) sluggish_until: Tick,
+    /// Until then each look takes its time, whatever is written meanwhile.
+    pub(super) leisurely_until: Tick,
+    /// Nobody is told before then of what was looked at.
+    tells_at: Tick,
     /// Whether tasks are heard of in any order.
     jumbled: bool,
     /// Whether some bodies are so large that the store does not show many at a time.
@@ -82,6 +86,8 @@ impl World {
             is_slow,
             slow_until: Tick(0),
             sluggish_until: Tick(0),
+            leisurely_until: Tick(0),
+            tells_at: Tick(0),
             jumbled,
             large,
         }
@@ -268,7 +274,14 @@ impl World {
         if process.over.is_some() || self.crash_in == Some(0) {
             return true;
         }
-        busy |= now.tick >= self.slow_until && process.read(&mut self.dice);
+        let tells = now.tick >= self.tells_at;
+        if now.tick >= self.slow_until && process.read(&mut self.dice, tells) {
+            busy = true;
+            if now.tick < self.leisurely_until {
+                let by = self.dice.span(Duration::from_millis(20), Duration::from_secs(1));
+                self.tells_at = now.tick.plus(by);
+            }
+        }
         let before = Read::so_far(process.conn());
         if now.tick >= self.slow_until && process.write() {
             busy = true;
@@ -343,8 +356,8 @@ impl World {
         next = next.min(self.wire.next().unwrap_or(next));
         if let Some(process) = &self.process {
             next = next.min(process.wake.unwrap_or(until));
-            if now.tick < self.slow_until {
-                next = next.min(self.slow_until);
+            for at in [self.slow_until, self.tells_at] {
+                next = if now.tick < at { next.min(at) } else { next };
             }
             if process.waits_for_store() || self.stopping {
                 next = next.min(now.tick.plus(Duration::from_millis(500)));
