@@ -23,10 +23,10 @@ impl Life {
             0..=16 => self.start_over(world),
             17..=35 => self.backlog(world),
             36..=54 => self.last_straw(world),
-            55..=65 => self.crash_loop(world),
-            66..=76 => self.stall(world),
-            77..=81 => self.changes(world),
-            82..=85 => self.found_empty(world),
+            55..=63 => self.crash_loop(world),
+            64..=73 => self.stall(world),
+            74..=78 => self.changes(world),
+            79..=85 => self.found_empty(world),
             86..=90 => self.window_later(world),
             91..=95 => self.reload(world),
             _ => self.clock_while_down(world),
@@ -234,12 +234,10 @@ impl Life {
     /// Owners who save a webhook that has nothing to do, and save it again, and a burst that comes
     /// while the store is asked what waits for it, and has found nothing.
     fn found_empty(&mut self, world: &mut World) {
-        let idle = |hook: &&Hook| !hook.deleted && world.books.waiting(hook.id).next().is_none();
-        let idle: Vec<_> = world.books.hooks.values().filter(idle).collect();
-        let idle: Vec<_> = idle
-            .into_iter()
-            .map(|hook| (hook.id, hook.ws.clone(), number(hook), hook.url))
-            .collect();
+        let books = &world.books;
+        let idle = |hook: &&Hook| !hook.deleted && books.waiting(hook.id).next().is_none();
+        let told = |hook: &Hook| (hook.id, hook.ws.clone(), number(hook), hook.url);
+        let idle: Vec<_> = books.hooks.values().filter(idle).map(told).collect();
         let mut at = MS;
         for (hook, ws, number, url) in idle {
             let dice = &mut world.dice;
