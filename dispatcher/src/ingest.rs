@@ -7,7 +7,7 @@
 //! 2. What is wrong is all named at once, by JSON pointers; nothing of a bad batch is stored.
 //! 3. Calls that wait for the disk are bounded; one more is 503 at once.
 //! 4. Large bodies are read one at a time, beside the threads that serve everybody, and only some
-//!    may wait: however many come, others' calls are let in and deliveries go on.
+//!    may wait: however many come, others' small calls are let in and deliveries go on.
 //!
 //! Not here: what makes an event a good one (`ingest::event`, `ingest::forbidden`).
 
