@@ -85,7 +85,8 @@ pub struct Ejection {
     pub pause: Duration,
     /// How long at most.
     pub pause_max: Duration,
-    /// Whether its own answers 502, 503 and 504 are failures.
+    /// Whether its own answers 502, 503 and 504 are failures. One tenant can then take a server
+    /// from all, by a path that is answered so.
     pub gateway_errors: bool,
 }
 
@@ -208,12 +209,14 @@ fn ejection(table: &mut Table<'_>) -> Ejection {
     if pause > pause_max {
         table.fault("`pause` is longer than `pause_max`: raise the one, or lower the other");
     }
+    // Any tenant may know a path that is answered so: one that failed requests by it must not take
+    // a server from all others.
     let said = "Whether its own answers 502, 503 and 504 are failures.";
     Ejection {
         failures,
         pause,
         pause_max,
-        gateway_errors: table.flag("gateway_errors", true, said),
+        gateway_errors: table.flag("gateway_errors", false, said),
     }
 }
 
