@@ -47,6 +47,7 @@ use crate::metrics::Metrics;
 use crate::notify::Notify;
 use crate::parts::{Parts, Seeds};
 use crate::resume;
+use crate::upload;
 use crate::watch as beside;
 
 /// How long a start waits for the names of servers.
@@ -103,6 +104,7 @@ pub struct Surroundings {
 
 /// Runs the gateway until it is told to stop, or another process has taken its place.
 pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
+    upload::install();
     let control = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let (signals, mut upgrades) = control.block_on(async {
         Ok::<_, io::Error>((Signals::take()?, signal(SignalKind::user_defined2())?))

@@ -39,8 +39,6 @@ pub struct Facts {
     pub idempotent: bool,
     /// Whether its whole body is there to be sent again.
     pub replayable: bool,
-    /// Whether all of the request had come from its client.
-    pub whole: bool,
     /// Whether an answer has begun.
     pub begun: bool,
 }
@@ -90,14 +88,10 @@ pub fn tries_after(error: &Error, facts: Facts, set: usize) -> usize {
     if is_orderly && is_kept && set > 1 { TRIES_MAX } else { set }
 }
 
-/// Whether an error is the server's fault. One that waits for a client that is slow with its body
-/// is not late.
+/// Whether an error is the server's fault.
 #[must_use]
 pub fn is_fault(error: &Error, facts: Facts) -> bool {
-    let excused = *error.etype() == ErrorType::ReadTimedout && !facts.whole;
-    *error.esource() == ErrorSource::Upstream
-        && done(error, facts.reused) == Done::Failed
-        && !excused
+    *error.esource() == ErrorSource::Upstream && done(error, facts.reused) == Done::Failed
 }
 
 /// Whether a connection was refused by the server, and not by a want of ours.
@@ -233,7 +227,7 @@ mod tests {
     use super::*;
 
     const SAFE: Facts =
-        Facts { reused: true, idempotent: true, replayable: true, whole: true, begun: false };
+        Facts { reused: true, idempotent: true, replayable: true, begun: false };
 
     fn error(kind: ErrorType, retry: RetryType) -> Box<Error> {
         let mut error = Error::new(kind).into_up();
@@ -309,7 +303,6 @@ mod tests {
         let late = error(ErrorType::ReadTimedout, false.into());
         assert!(!may_repeat(&late, SAFE));
         assert!(is_fault(&late, SAFE));
-        assert!(!is_fault(&late, Facts { whole: false, ..SAFE }), "its client was");
         assert!(!is_fault(&Error::new(ErrorType::ReadError).into_down(), SAFE));
     }
 }

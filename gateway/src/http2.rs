@@ -42,6 +42,7 @@ use crate::proxy::Proxy;
 use crate::refuse::Refusal;
 use crate::session::Wrapped;
 use crate::target::Malformed;
+use crate::upload::Upload;
 use crate::wire::Connection;
 
 /// What a client may send of one body before any of it is taken: an upload of 5 MB/s over 50 ms.
@@ -83,8 +84,10 @@ pub struct Front {
 #[async_trait]
 impl ServerApp for Front {
     async fn process_new(self: &Arc<Self>, stream: Stream, stop: &ShutdownWatch) -> Option<Stream> {
-        if !Connection::of(Some(&stream)).is_some_and(Connection::is_http2) {
-            return self.proxy.process_new(stream, stop).await;
+        let connection = Connection::of(Some(&stream));
+        if let Some(connection) = connection.filter(|connection| !connection.is_http2()) {
+            let upload = connection.upload().clone();
+            return upload.within(self.proxy.process_new(stream, stop)).await;
         }
         let server = &self.parts.force.load_full().rules.settings.server;
         let bounds = Bounds {
@@ -240,10 +243,12 @@ impl Driver {
                     self.served = self.served.saturating_add(1);
                     self.patience_ends = None;
                     let (app, stop) = (app.clone(), stop.clone());
-                    let session = Wrapped::paced(ServerSession::new_http2(*session));
-                    self.requests.spawn(async move {
+                    let upload = Upload::new(self.clock.clone());
+                    let session = ServerSession::new_http2(*session);
+                    let session = Wrapped::paced(session, upload.clone());
+                    self.requests.spawn(upload.within(async move {
                         app.process_new_http(session, &stop).await;
-                    });
+                    }));
                 }
                 Event::Rejected => {
                     self.faults += 1;

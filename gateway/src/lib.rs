@@ -51,6 +51,8 @@ pub mod hold;
 
 pub mod session;
 
+pub mod upload;
+
 // core
 pub mod headers;
 

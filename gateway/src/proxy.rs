@@ -31,7 +31,7 @@ use crate::parts::Parts;
 use crate::refuse::Refusal;
 use crate::rules::Batch;
 use crate::wire::Connection;
-use crate::{batch, body, relay, reply};
+use crate::{batch, body, relay, reply, upload};
 
 /// What Pingora calls.
 pub struct Proxy {
@@ -71,6 +71,7 @@ impl ProxyHttp for Proxy {
         // Where protocols are switched, silence is no body that fails to come.
         let switches = may_switch(session);
         session.set_read_timeout(Some(body_timeout).filter(|_| !switches));
+        upload::begin(session.req_header().headers.contains_key(header::EXPECT));
         if session.req_header().version == Version::HTTP_2 {
             // A stream that its client opens no window for; of others the connection has one.
             session.set_write_timeout(Some(body_timeout));
@@ -154,6 +155,7 @@ impl ProxyHttp for Proxy {
         relay::check_size(head)?;
         if attempt::is_interim(head.status) {
             attempt::interim(exchange)?;
+            upload::invited();
             relay::remove_limits_of(head);
             return Ok(());
         }
@@ -223,7 +225,6 @@ impl ProxyHttp for Proxy {
             reused,
             idempotent: session.req_header().method.is_idempotent(),
             replayable: !session.as_ref().retry_buffer_truncated(),
-            whole: session.as_mut().is_body_done(),
             begun: exchange.answered,
         };
         let tries = attempt::tries_after(&error, facts, attempt::tries(exchange));

@@ -30,6 +30,7 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 use crate::parts::Parts;
+use crate::upload::Upload;
 
 /// What is written of an answer within one write timeout: one DATA frame of the usual size.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -39,8 +40,13 @@ pub type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
 
 /// Where a session's request body comes from.
 enum Body {
-    /// From the client, which has this long for each piece of it.
-    Paced(Option<Duration>),
+    /// From the client.
+    Paced {
+        /// How long it has for each piece.
+        patience: Option<Duration>,
+        /// What is known of it.
+        upload: Arc<Upload>,
+    },
     /// It has been read already.
     Held {
         /// All of it.
@@ -64,8 +70,8 @@ pub struct Wrapped {
 impl Wrapped {
     /// `real`, whose client must not be silent for longer than its read timeout.
     #[must_use]
-    pub fn paced(real: ServerSession) -> ServerSession {
-        Self::session(real, Body::Paced(None), None, None)
+    pub fn paced(real: ServerSession, upload: Arc<Upload>) -> ServerSession {
+        Self::session(real, Body::Paced { patience: None, upload }, None, None)
     }
 
     /// `real` with `body` as the body of its request; it comes back to `slot`.
@@ -118,8 +124,9 @@ impl CustomSession for Wrapped {
                 *sent = true;
                 Ok(Some(whole.clone()))
             }
-            Body::Paced(patience) => {
-                let patience = *patience;
+            Body::Paced { patience, upload } => {
+                let (patience, upload) = (*patience, upload.clone());
+                upload.awaited();
                 let read = self.real_mut().read_request_body();
                 let read = match patience {
                     None => read.await,
@@ -127,6 +134,7 @@ impl CustomSession for Wrapped {
                         tokio::time::timeout(patience, read).await.unwrap_or_else(|_| is_late())
                     }
                 };
+                upload.came();
                 read.map_err(|error| error.into_down())
             }
         }
@@ -143,7 +151,7 @@ impl CustomSession for Wrapped {
     async fn drain_request_body(&mut self) -> Result<()> {
         match &mut self.body {
             Body::Held { sent, .. } => *sent = true,
-            Body::Paced(_) => return self.real_mut().drain_request_body().await,
+            Body::Paced { .. } => return self.real_mut().drain_request_body().await,
         }
         Ok(())
     }
@@ -151,21 +159,21 @@ impl CustomSession for Wrapped {
     fn is_body_done(&mut self) -> bool {
         match &self.body {
             Body::Held { sent, .. } => *sent,
-            Body::Paced(_) => self.real_mut().is_body_done(),
+            Body::Paced { .. } => self.real_mut().is_body_done(),
         }
     }
 
     fn is_body_empty(&mut self) -> bool {
         match &self.body {
             Body::Held { whole, .. } => whole.is_empty(),
-            Body::Paced(_) => self.real_mut().is_body_empty(),
+            Body::Paced { .. } => self.real_mut().is_body_empty(),
         }
     }
 
     // A body that is at hand is replayed by a retry at any size.
 
     fn enable_retry_buffering(&mut self) {
-        if let Body::Paced(_) = self.body {
+        if let Body::Paced { .. } = self.body {
             self.real_mut().enable_retry_buffering();
         }
     }
@@ -173,19 +181,19 @@ impl CustomSession for Wrapped {
     fn retry_buffer_truncated(&self) -> bool {
         match self.body {
             Body::Held { .. } => false,
-            Body::Paced(_) => self.real().retry_buffer_truncated(),
+            Body::Paced { .. } => self.real().retry_buffer_truncated(),
         }
     }
 
     fn get_retry_buffer(&self) -> Option<Bytes> {
         match &self.body {
             Body::Held { whole, sent } => (*sent && !whole.is_empty()).then(|| whole.clone()),
-            Body::Paced(_) => self.real().get_retry_buffer(),
+            Body::Paced { .. } => self.real().get_retry_buffer(),
         }
     }
 
     fn set_read_timeout(&mut self, timeout: Option<Duration>) {
-        if let Body::Paced(patience) = &mut self.body {
+        if let Body::Paced { patience, .. } = &mut self.body {
             *patience = timeout;
         }
         self.real_mut().set_read_timeout(timeout);
@@ -194,7 +202,7 @@ impl CustomSession for Wrapped {
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
         let tasks = match self.body {
             Body::Held { .. } => tasks,
-            Body::Paced(_) => in_pieces(tasks),
+            Body::Paced { .. } => in_pieces(tasks),
         };
         self.answering().response_duplex_vec(tasks).await
     }

@@ -37,6 +37,7 @@ use self::credentials::Credentials;
 use self::passive::{Change, Leave, Record};
 use crate::metrics::Metrics;
 use crate::settings::{self, Speaks};
+use crate::upload;
 
 /// Requests on one HTTP/2 connection at a time: what servers commonly allow. One that allows
 /// fewer says so.
@@ -302,7 +303,7 @@ impl Upstream {
         options.max_h2_streams = STREAMS_MAX;
         options.connection_timeout = Some(settings.connect_timeout);
         options.total_connection_timeout = Some(settings.connect_timeout);
-        options.read_timeout = Some(settings.read_timeout).filter(|_| !switches);
+        options.read_timeout = Some(upload::asking(settings.read_timeout)).filter(|_| !switches);
         options.write_timeout = Some(settings.write_timeout);
         options.idle_timeout = Some(settings.idle_timeout);
         peer

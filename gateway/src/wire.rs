@@ -50,6 +50,7 @@ use self::patience::Silence;
 use self::said::Said;
 pub use self::socket::Socket;
 use crate::refuse::Refusal;
+use crate::upload::Upload;
 
 /// A connection.
 pub struct Connection {
@@ -69,6 +70,8 @@ pub struct Connection {
     idle_from: AtomicU64,
     head: Head,
     silence: Silence,
+    /// The body of the request in progress.
+    upload: Arc<Upload>,
     /// Whether the request line had bytes that Pingora repairs without a word.
     repaired: AtomicBool,
     /// What goes out before anything else: a head that waits for its body, or a whole answer.
@@ -107,6 +110,7 @@ impl Connection {
         Self {
             is_http2: socket.speaks_http2(),
             client_certificate: socket.client_certificate().map(client_cert),
+            upload: Upload::new(clock.clone()),
             requests: AtomicU32::new(0),
             socket,
             met: None,
@@ -163,6 +167,12 @@ impl Connection {
     #[must_use]
     pub fn requests(&self) -> u32 {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    /// The body of the request in progress, one after another.
+    #[must_use]
+    pub fn upload(&self) -> &Arc<Upload> {
+        &self.upload
     }
 
     /// Whether the request line was mended before we saw it.
@@ -224,6 +234,9 @@ impl Connection {
 
     /// Takes note of bytes that have just been read.
     fn note(&mut self, bytes: &[u8]) {
+        if self.phase() == Phase::Request {
+            self.upload.came();
+        }
         if self.phase() == Phase::Request || bytes.is_empty() {
             return self.note_passage();
         }
@@ -297,6 +310,9 @@ impl AsyncRead for Connection {
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
+                if me.phase() == Phase::Request {
+                    me.upload.awaited();
+                }
                 if !me.held.is_empty() {
                     let _ = me.poll_send(cx)?;
                 }

@@ -8,6 +8,7 @@ mod multiplexed;
 mod resting;
 pub(crate) mod secure;
 mod streaming;
+mod uploading;
 
 use weir_tests::answer::Answer;
 use weir_tests::client::Client;

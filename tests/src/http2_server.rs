@@ -1,7 +1,8 @@
 //! A server that speaks HTTP/2 without TLS, frame by frame, as its script says.
 //!
-//! It reads no more of a request than where it begins: what it answers is up to the test.
+//! It reads no more of a request than where it begins and ends: what it answers is up to the test.
 
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
@@ -34,6 +35,8 @@ pub enum Step {
     Raw(Vec<u8>),
     /// Sends these bytes over and over, for as long as they are taken.
     Forever(Vec<u8>),
+    /// Goes on once the request has ended.
+    AwaitEnd,
     /// Closes the connection.
     Close,
 }
@@ -127,6 +130,7 @@ fn serve(
     stream.read_exact(&mut preface)?;
     send(stream, first)?;
     let (mut nth, mut ahead, mut piece) = (0, Vec::new(), vec![0; FRAME_BYTES]);
+    let mut at_end: HashMap<u32, Vec<Step>> = HashMap::new();
     loop {
         let Some(frame) = Frame::take(&mut ahead) else {
             match stream.read(&mut piece)? {
@@ -137,20 +141,28 @@ fn serve(
         };
         match (frame.kind, frame.flags) {
             (kind::SETTINGS, 0) => send(stream, &Frame::settings_ack())?,
-            (kind::PING, 0) => send(stream, &frame.flags(flag::ACK))?,
+            (kind::PING, 0) => send(stream, &frame.clone().flags(flag::ACK))?,
             (kind::HEADERS, _) => {
                 let begun = Begun { connection, nth, stream: frame.stream };
                 seen.0.lock().unwrap().push(begun);
                 seen.1.notify_all();
                 nth += 1;
-                for step in script(begun) {
-                    if !play(stream, frame.stream, step)? {
-                        return stream.shutdown(std::net::Shutdown::Both);
-                    }
-                }
+                at_end.insert(frame.stream, script(begun));
             }
-            _ => {}
+            (kind::DATA, _) => {}
+            _ => continue,
         }
+        // What comes before the end of a request is played now, the rest with that.
+        let ended = frame.flags & flag::END_STREAM != 0;
+        let Some(mut steps) = at_end.remove(&frame.stream) else { continue };
+        let waits = steps.iter().position(|step| matches!(step, Step::AwaitEnd));
+        let rest = waits.filter(|_| !ended).map(|at| steps.split_off(at));
+        for step in steps {
+            if !play(stream, frame.stream, step)? {
+                return stream.shutdown(std::net::Shutdown::Both);
+            }
+        }
+        at_end.extend(rest.map(|rest| (frame.stream, rest)));
     }
 }
 
@@ -171,6 +183,7 @@ fn play(mut stream: &TcpStream, number: u32, step: Step) -> io::Result<bool> {
         Step::Forever(bytes) => loop {
             stream.write_all(&bytes)?;
         },
+        Step::AwaitEnd => {}
         Step::Close => return Ok(false),
     }
     Ok(true)

@@ -18,7 +18,12 @@ fn world_of(servers: &[Upstream], more: &str) -> World {
     })
 }
 
+/// Ejection for failures of every kind, a server's own 502, 503 and 504 among them.
 fn ejection(failures: u32, pause: &str) -> String {
+    format!("{}\ngateway_errors = true", ejection_by_default(failures, pause))
+}
+
+fn ejection_by_default(failures: u32, pause: &str) -> String {
     format!("\n[upstreams.control.ejection]\nfailures = {failures}\npause = \"{pause}\"")
 }
 
@@ -109,12 +114,35 @@ fn one_that_is_back_is_not_kept_waiting_for_the_end_of_a_long_answer() {
 #[test]
 fn a_servers_own_errors_do_not_make_it_rest() {
     let servers = [(); 2].map(|()| Upstream::start());
-    for (status, more) in [(500, ""), (429, ""), (503, "\ngateway_errors = false")] {
+    let (gateway_errors, by_default) = (ejection(2, "1h"), ejection_by_default(2, "1h"));
+    for (status, more) in [(500, &gateway_errors), (429, &gateway_errors), (503, &by_default)] {
         servers[0].always(Answer::status(status));
-        let world = world_of(&servers, &format!("{}{more}", ejection(2, "1h")));
+        let world = world_of(&servers, more);
         let mut client = world.client();
         let bad = (0..20).filter(|_| client.get("/healthz").status == status).count();
         assert_eq!(bad, 10, "{status}{more}");
+    }
+}
+
+#[test]
+fn a_tenant_that_knows_a_path_with_errors_takes_no_server_from_another() {
+    let servers = [(); 3].map(|()| Upstream::start());
+    for server in &servers {
+        server.answer(|request| match request.target().ends_with(b"/broken") {
+            true => Answer::status(503),
+            false => Answer::ok("served"),
+        });
+    }
+    // As the gateway ships.
+    let world = world_of(&servers, "");
+    let broken = "/v1/workspaces/ws_acme/broken";
+    let status = |target: &str| world.get(target).status;
+    assert!((0..60).all(|_| status(broken) == 503));
+    assert!((0..30).all(|_| status("/v1/workspaces/ws_quiet/fine") == 200));
+    for server in &servers {
+        assert_eq!(metric(&world, "upstream_rests_total", server), None, "none is ejected");
+        let fine = server.requests().iter().filter(|one| one.target().ends_with(b"/fine")).count();
+        assert_eq!(fine, 10, "each serves its third");
     }
 }
 
@@ -155,13 +183,16 @@ fn timeouts_and_nonsense_make_it_rest_and_a_rest_outlives_a_reload() {
 #[test]
 fn a_client_that_is_slow_with_its_body_makes_no_server_rest() {
     let servers = [(); 2].map(|()| Upstream::start());
-    let world = world_of(&servers, &format!("read_timeout = \"100ms\"{}", ejection(1, "1h")));
+    let more = format!("{}\nread_timeout = \"100ms\"{}", listed(&servers), ejection(1, "1h"));
+    let world = World::with(|config| {
+        config.with("[upstreams.control]", &more).with("[server]", "body_timeout = \"300ms\"")
+    });
     // Nor one that says that it would rather speak something else.
     for lines in ["", "Upgrade: a\r\nConnection: upgrade\r\n"].repeat(4) {
         let mut client = world.client();
         let head = format!("POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\n{lines}");
         client.send(format!("{head}Content-Length: 9\r\n\r\nhalf"));
-        client.read().expect_problem(504);
+        client.read().expect_problem(408);
     }
     for server in &servers {
         assert_eq!(metric(&world, "upstream_resting", server).as_deref(), Some("0"));

@@ -1,0 +1,128 @@
+//! Requests whose bodies take their time: a server is timed from where they end.
+
+use std::time::Duration;
+
+use weir_tests::answer::{Answer, Gate};
+use weir_tests::frames::Frame;
+use weir_tests::http2_server::{Http2Server, Step, head};
+use weir_tests::request::{Request, chunk};
+use weir_tests::upstream::Upstream;
+use weir_tests::wait;
+
+use crate::http2::{Edge, outcome};
+
+/// What a server may take to answer, in these stories.
+const READ_TIMEOUT: Duration = Duration::from_millis(600);
+
+/// How long a client takes for each piece of a body: two of them are more than that.
+const PIECE: Duration = Duration::from_millis(400);
+
+/// A gateway before `server`, which speaks the HTTP of `lines`.
+fn edge_before(server: &str, lines: &str, body_timeout: &str) -> Edge {
+    let upstream = format!("servers = [\"{server}\"]\n{lines}\nread_timeout = \"600ms\"");
+    let body_timeout = format!("body_timeout = \"{body_timeout}\"");
+    Edge::with(|config| {
+        config.with("[upstreams.control]", &upstream).with("[server]", &body_timeout)
+    })
+}
+
+/// What a client of HTTP/1.1 is answered that sends a head, so many pieces of a body, and its end
+/// where there is one.
+fn by_http1(edge: &Edge, pieces: u32, ends: bool) -> u16 {
+    let mut client = edge.world.gateway.client();
+    client.send(Request::post("/v1/me", "").chunks(&["x"]).head_bytes());
+    for _ in 0..pieces {
+        client.send(chunk("piece"));
+        wait::pass(PIECE);
+    }
+    if ends {
+        client.send("0\r\n\r\n");
+    }
+    client.read().status
+}
+
+/// The same of a client of HTTP/2.
+fn by_http2(edge: &Edge, pieces: u32, ends: bool) -> String {
+    let mut client = edge.client();
+    let id = client.head(&Request::new("POST", "/v1/me"), false);
+    for _ in 0..pieces {
+        client.frames(&[Frame::data(id, "piece", false)]);
+        wait::pass(PIECE);
+    }
+    if ends {
+        client.frames(&[Frame::data(id, [], true)]);
+    }
+    outcome(client.end(id))
+}
+
+/// What clients of both versions are answered through servers of both.
+#[track_caller]
+fn check(answers: bool, body_timeout: &str, pieces: u32, ends: bool, expected: u16) {
+    let http1 = Upstream::start();
+    let never = Gate::new();
+    if !answers {
+        http1.always(Answer::script().wait(&never));
+    }
+    let http2 = Http2Server::start(move |_| match answers {
+        true => vec![Step::AwaitEnd, Step::Head(head(200, &[])), Step::LastBody(b"x".to_vec())],
+        false => Vec::new(),
+    });
+    for (address, lines) in [(http1.address(), "http = \"1.1\""), (http2.address(), "http = \"2\"")]
+    {
+        let edge = edge_before(&address, lines, body_timeout);
+        assert_eq!(by_http1(&edge, pieces, ends), expected, "HTTP/1.1 to {lines}");
+        assert_eq!(by_http2(&edge, pieces, ends), expected.to_string(), "HTTP/2 to {lines}");
+    }
+    never.open();
+}
+
+#[test]
+fn a_steady_upload_may_take_longer_than_its_server_may_to_answer() {
+    check(true, "30s", 4, true, 200);
+}
+
+#[test]
+fn a_client_that_pauses_its_body_is_told_so_and_its_server_is_not_late() {
+    check(true, "1500ms", 1, false, 408);
+}
+
+#[test]
+fn a_server_that_is_silent_after_the_end_of_a_request_is_late_in_its_own_time() {
+    let before = wait::now();
+    check(false, "30s", 3, true, 504);
+    assert!(before.elapsed() < Duration::from_secs(24), "body_timeout has no part in it");
+}
+
+#[test]
+fn a_server_that_does_not_tell_a_client_to_go_on_is_late() {
+    let server = Upstream::start();
+    let never = Gate::new();
+    server.always(Answer::script().wait(&never).at_head());
+    let edge = edge_before(&server.address(), "", "30s");
+    let mut client = edge.world.gateway.client();
+    let expecting = Request::post("/v1/me", "held back").field("Expect", "100-continue");
+    client.send(expecting.head_bytes());
+    client.read().expect_problem(504);
+    never.open();
+}
+
+#[test]
+fn a_stream_whose_server_speaks_first_lives_for_as_long_as_its_client_sends() {
+    let server = Http2Server::start(|_| {
+        let first = [Step::Head(head(200, &[])), Step::Body(b"first, ".to_vec())];
+        first.into_iter().chain([Step::AwaitEnd, Step::LastBody(b"last".to_vec())]).collect()
+    });
+    let edge = edge_before(&server.address(), "http = \"2\"", "30s");
+    let mut client = edge.client();
+    let id = client.head(&Request::new("POST", "/v1/me"), false);
+    while client.body_so_far(id) == 0 {
+        client.step();
+    }
+    for _ in 0..4 {
+        wait::pass(PIECE);
+        client.frames(&[Frame::data(id, "piece", false)]);
+    }
+    wait::pass(READ_TIMEOUT / 2);
+    client.frames(&[Frame::data(id, [], true)]);
+    assert_eq!(client.answer(id).text(), "first, last");
+}
