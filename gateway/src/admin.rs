@@ -12,7 +12,6 @@
 mod tenants;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -152,9 +151,9 @@ impl Admin {
         let parts: Vec<&str> = path.trim_start_matches('/').splitn(3, '/').collect();
         match parts.as_slice() {
             ["livez"] if reads => Reply::text(200, "ok"),
-            ["readyz"] if reads => match self.parts.ready.load(Ordering::Acquire) {
-                true => Reply::text(200, "ready"),
-                false => Reply::text(503, "not ready"),
+            ["readyz"] if reads => match self.parts.unready() {
+                None => Reply::text(200, "ready"),
+                Some(why) => Reply::text(503, &why),
             },
             ["metrics"] if reads => self.metrics().await,
             ["top"] if reads => self.top(query),

@@ -50,9 +50,6 @@ use crate::resume;
 use crate::upload;
 use crate::watch as beside;
 
-/// How long a start waits for the names of servers.
-const NAMES_WAIT: Duration = Duration::from_secs(5);
-
 /// How long a stop waits for the last lines of the access log to be taken.
 const LOG_GRACE: Duration = Duration::from_secs(1);
 
@@ -81,6 +78,9 @@ pub enum RunError {
         /// Why not.
         source: io::Error,
     },
+    /// The process before us may know where its servers are, and we do not.
+    #[error("no server resolves of upstream {0}: the earlier process goes on")]
+    Unreachable(String),
     /// The place of another process cannot be taken.
     #[error(transparent)]
     Handover(#[from] HandoverError),
@@ -164,11 +164,14 @@ fn start(
     access_log_writer(&parts)?;
     let (of_clients, of_operators) = (Side::default(), Side::default());
     let workers = Workers::start(&parts, &of_clients.end())?;
-    // Names are known before the first request asks for them.
-    let resolved = async { tokio::time::timeout(NAMES_WAIT, beside::resolve(&parts)).await };
-    // What was not found in time is asked for again beside requests.
-    let _ = control.block_on(resolved);
+    // Names are known before the first request asks for them. What is not found in time is asked
+    // for again beside requests, and `/readyz` says so until then.
+    control.block_on(beside::resolve(&parts));
     if let Some(predecessor) = predecessor {
+        let unreachable = parts.force.load().unreachable().join(", ");
+        if !unreachable.is_empty() {
+            return Err(RunError::Unreachable(unreachable));
+        }
         let states = predecessor.take_counters(&parts)?;
         logging::event(Level::Info, "limits taken over", &[("states", json!(states))]);
     }

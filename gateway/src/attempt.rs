@@ -103,10 +103,10 @@ pub fn is_refused(error: &Error) -> bool {
 /// Takes note that the server that was tried last failed the request.
 pub fn failed(parts: &Parts, exchange: &mut Exchange) {
     exchange.failed = true;
-    let (Some(upstream), Some(server)) = (judge::upstream(exchange), exchange.server) else {
+    let (Some(upstream), Some(pick)) = (judge::upstream(exchange), exchange.picked()) else {
         return;
     };
-    let change = upstream.failed(server, parts.clock.now().tick);
+    let change = upstream.failed(pick, parts.clock.now().tick);
     tell(parts, exchange, change);
 }
 
@@ -114,15 +114,15 @@ pub fn failed(parts: &Parts, exchange: &mut Exchange) {
 pub fn answered(parts: &Parts, exchange: &mut Exchange, status: StatusCode) {
     exchange.failed = false;
     exchange.answered = true;
-    let (Some(upstream), Some(server)) = (judge::upstream(exchange), exchange.server) else {
+    let (Some(upstream), Some(pick)) = (judge::upstream(exchange), exchange.picked()) else {
         return;
     };
     let is_gateway_error = matches!(status.as_u16(), 502..=504);
     if is_gateway_error && upstream.settings.ejection.gateway_errors {
         failed(parts, exchange);
-    } else if upstream.servers.get(server).is_some_and(|server| server.rests()) {
+    } else if upstream.rests(pick) {
         // One that is back is not kept waiting for the end of a long answer.
-        let change = upstream.went_well(server);
+        let change = upstream.went_well(pick);
         tell(parts, exchange, change);
     }
 }
@@ -148,27 +148,32 @@ pub fn ended(parts: &Parts, exchange: &Exchange) {
     if !exchange.answered || exchange.failed {
         return;
     }
-    if let (Some(upstream), Some(server)) = (judge::upstream(exchange), exchange.server) {
-        let change = upstream.went_well(server);
+    if let (Some(upstream), Some(pick)) = (judge::upstream(exchange), exchange.picked()) {
+        let change = upstream.went_well(pick);
         tell(parts, exchange, change);
     }
 }
 
 fn tell(parts: &Parts, exchange: &Exchange, change: Option<Change>) {
     let (Some(upstream), Some(change)) = (judge::upstream(exchange), change) else { return };
-    let Some(server) = exchange.server.and_then(|at| upstream.servers.get(at)) else { return };
+    let Some(pick) = exchange.picked() else { return };
+    let Some(server) = upstream.servers.get(pick.server) else { return };
     let labels = [upstream.name.as_str(), server.name.as_str()];
-    let of_server = [("upstream", json!(upstream.name)), ("server", json!(server.name))];
+    let resting = i64::try_from(server.resting()).unwrap_or(i64::MAX);
+    parts.metrics.upstream_resting.with_label_values(&labels).set(resting);
+    let of_server = [
+        ("upstream", json!(upstream.name)),
+        ("server", json!(server.name)),
+        ("address", json!(pick.address.to_string())),
+    ];
     match change {
         Change::Rested(pause) => {
             parts.metrics.upstream_rests.with_label_values(&labels).inc();
-            parts.metrics.upstream_resting.with_label_values(&labels).set(1);
-            let [upstream, server] = of_server;
-            let fields = [upstream, server, ("seconds", json!(pause.as_secs_f64()))];
+            let [upstream, server, address] = of_server;
+            let fields = [upstream, server, address, ("seconds", json!(pause.as_secs_f64()))];
             logging::event(Level::Warn, "a server failed requests and rests", &fields);
         }
         Change::Returned => {
-            parts.metrics.upstream_resting.with_label_values(&labels).set(0);
             logging::event(Level::Info, "a server is back from its rest", &of_server);
         }
     }
@@ -226,8 +231,7 @@ mod tests {
 
     use super::*;
 
-    const SAFE: Facts =
-        Facts { reused: true, idempotent: true, replayable: true, begun: false };
+    const SAFE: Facts = Facts { reused: true, idempotent: true, replayable: true, begun: false };
 
     fn error(kind: ErrorType, retry: RetryType) -> Box<Error> {
         let mut error = Error::new(kind).into_up();

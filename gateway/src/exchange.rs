@@ -19,6 +19,7 @@ use crate::limit::ASKS_MAX;
 use crate::refuse::Refusal;
 use crate::route::Index;
 use crate::session::Slot;
+use crate::upstream::Pick;
 
 /// More servers than this are never tried for one request.
 pub const TRIES_MAX: usize = 16;
@@ -166,6 +167,13 @@ impl Exchange {
             status: None,
             _in_flight: in_flight,
         }
+    }
+
+    /// The address that was tried last.
+    #[must_use]
+    pub fn picked(&self) -> Option<Pick> {
+        let (server, address) = (self.server?, *self.tried.last()?);
+        Some(Pick { server, address })
     }
 
     /// What the request is called in logs and headers.

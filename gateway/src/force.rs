@@ -9,6 +9,7 @@
 //!
 //! When a reload is asked for (`app`, `admin`), what a configuration may say (`settings`).
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -32,11 +33,12 @@ use crate::lookups::asker::Asker;
 use crate::lookups::directory::Directory as Asked;
 use crate::lookups::{Lookups, Unsure};
 use crate::metrics::{LimitMeter, Metrics, PlaneMeter};
+use crate::names::{self, Places};
 use crate::rules::{self, Rules};
 use crate::settings::{self, Settings, Source};
 use crate::tls::{self, Listeners};
-use crate::upstream::Upstream;
 use crate::upstream::credentials::{self, Credentials};
+use crate::upstream::{Server, Upstream};
 
 /// What a program runs with that finds no file: the ones that ship.
 const SHIPPED: &str = include_str!("../../config/gateway.toml");
@@ -77,6 +79,45 @@ pub struct Origin {
     pub effective: Value,
     /// Certificates and keys, as they are shown to clients.
     pub tls: Listeners,
+}
+
+/// A configuration that was read, and is not in force yet.
+pub struct New {
+    /// What requests are to be judged by.
+    pub rules: Rules,
+    /// What it was read from.
+    pub origin: Origin,
+    /// What is in force until then.
+    pub earlier: Arc<Force>,
+}
+
+impl New {
+    fn servers(&self) -> impl Iterator<Item = &At<String>> {
+        self.rules.settings.upstreams.iter().flat_map(|(_, upstream)| &upstream.servers)
+    }
+
+    /// The names of servers that are at no address yet.
+    #[must_use]
+    pub fn unplaced(&self) -> BTreeSet<String> {
+        let placed: BTreeSet<&str> = self.earlier.placed().map(|server| &*server.name).collect();
+        let names = self.servers().map(|server| &server.value);
+        let is_name = |name: &&String| name.parse::<SocketAddr>().is_err();
+        names.filter(is_name).filter(|name| !placed.contains(&***name)).cloned().collect()
+    }
+
+    /// What is wrong with servers that are new and lead nowhere.
+    #[must_use]
+    pub fn misplaced(&self, file: &str, places: &Places) -> Vec<Mistake> {
+        let document = Document::new(file, &self.origin.settings);
+        let known = self.earlier.names();
+        for server in self.servers().filter(|server| !known.contains(&server.value)) {
+            if let Some(Err(why)) = places.get(&server.value) {
+                let message = format!("`{}` does not resolve: {why}", server.value);
+                document.fault(server.at, message);
+            }
+        }
+        document.mistakes()
+    }
 }
 
 /// Where the configuration is.
@@ -225,6 +266,54 @@ impl Force {
         let verifier = Verifier::new(&rules.settings.identity, of, earlier);
         let origin = Origin { tls, ..origin };
         Self { rules, upstreams, verifier, planes, limits, lookups, origin }
+    }
+
+    fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.upstreams.iter().flat_map(|upstream| &upstream.servers)
+    }
+
+    /// The servers that are at some address.
+    fn placed(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.servers().filter(|server| !server.addresses().is_empty())
+    }
+
+    /// The names of servers.
+    #[must_use]
+    pub fn names(&self) -> BTreeSet<String> {
+        let named = self.servers().filter(|server| server.is_named());
+        named.map(|server| server.name.clone()).collect()
+    }
+
+    /// Takes note of where servers are. One that leads nowhere now stays where it was.
+    pub fn place(&self, places: &Places) {
+        for server in self.servers() {
+            if let Some(Ok(sockets)) = places.get(&server.name) {
+                server.found_at(sockets.clone());
+            }
+        }
+        for (name, found) in places {
+            if let Err(why) = found {
+                names::warn(name, why);
+            }
+        }
+    }
+
+    /// Takes over where servers of the same names are, for those that are nowhere.
+    pub fn place_as(&self, earlier: &Self) {
+        for server in self.servers().filter(|server| server.addresses().is_empty()) {
+            if let Some(known) = earlier.placed().find(|known| known.name == server.name) {
+                server.found_at(known.addresses().iter().map(|a| a.socket).collect());
+            }
+        }
+    }
+
+    /// The upstreams none of whose servers is at any address: requests for them are refused.
+    #[must_use]
+    pub fn unreachable(&self) -> Vec<&str> {
+        let is_nowhere = |upstream: &&Arc<Upstream>| {
+            upstream.servers.iter().all(|server| server.addresses().is_empty())
+        };
+        self.upstreams.iter().filter(is_nowhere).map(|upstream| &*upstream.name).collect()
     }
 
     /// What the directory says of `names` to the operator, where it is one that is asked.

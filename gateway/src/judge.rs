@@ -114,7 +114,7 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
     };
     let refusal = refusal.or(refused);
     let upstream = force.upstreams.get(way.route.upstream);
-    let has_server = upstream.is_some_and(|upstream| upstream.servers.iter().any(|s| s.is_well()));
+    let has_server = upstream.is_some_and(|upstream| upstream.has_healthy());
     match (refusal, way.route.batch) {
         (Some(refusal), _) => Next::Refuse(refusal),
         (None, _) if !has_server => Next::Refuse(no_server(upstream.map(|upstream| &**upstream))),

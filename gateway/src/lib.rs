@@ -71,6 +71,8 @@ pub mod relay;
 
 pub mod upstream;
 
+pub mod names;
+
 pub mod attempt;
 
 pub mod watch;

@@ -59,11 +59,11 @@ metrics! {
     certificate_expires: Gauge = "certificate_expires_timestamp_seconds";
     /// Connects to a server, and answers of it, that failed.
     upstream_failures: IntCounterVec = "upstream_failures_total", "upstream", "kind";
-    /// Whether a server gets requests: 1 or 0.
+    /// At how many of its addresses a server gets requests.
     upstream_healthy: IntGaugeVec = "upstream_healthy", "upstream", "server";
-    /// Whether a server rests because it failed requests: 1 or 0.
+    /// At how many of its addresses a server rests because it failed requests.
     upstream_resting: IntGaugeVec = "upstream_resting", "upstream", "server";
-    /// How often a server began to rest.
+    /// How often one of a server's addresses began to rest.
     upstream_rests: IntCounterVec = "upstream_rests_total", "upstream", "server";
     /// Tokens, by what came of them: verified, remembered, or why they let in nobody.
     token_verifications: IntCounterVec = "token_verifications_total", "outcome";

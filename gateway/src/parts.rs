@@ -3,24 +3,25 @@
 //!
 //! `app` makes one; `proxy` and `admin` hold it. Nothing here waits.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use serde_json::json;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use weir_common::logging;
 use weir_common::reader::Mistake;
 use weir_common::time::Clock;
 
 use crate::access_log::AccessLog;
 use crate::body::Room;
-use crate::force::{Config, Force};
+use crate::force::{Config, Force, New};
 use crate::handover::Home;
 use crate::limit::boost::Boosts;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::memory::Store;
 use crate::metrics::Metrics;
+use crate::names::Places;
 use crate::top::Top;
 
 /// What every request shares.
@@ -54,7 +55,8 @@ pub struct Parts {
     /// Told when somebody needs a key that tokens are signed with, and when there may be another
     /// server to fetch keys from.
     pub keys_wanted: Notify,
-    reloading: Mutex<()>,
+    /// Held by the one reload that goes on.
+    pub reloading: Mutex<()>,
     /// What requests' names are made with. Another one in each process, where `seed` may be an
     /// earlier one's: no two requests are called alike.
     luck: Seed,
@@ -125,16 +127,26 @@ impl Parts {
         (self.luck.owner(Scope::Request, &nth.to_be_bytes()).bits(), nth)
     }
 
-    /// Reads the configuration again, and puts all of it into force or nothing.
-    pub fn reload(&self) -> Reload {
-        let outcome = self.try_reload();
-        let word = match &outcome {
+    /// Why requests for some upstream cannot be served, as far as we know.
+    #[must_use]
+    pub fn unready(&self) -> Option<String> {
+        if !self.ready.load(Ordering::Acquire) {
+            return Some("not ready".to_owned());
+        }
+        let unreachable = self.force.load().unreachable().join(", ");
+        let why = || format!("not ready: no server resolves of upstream {unreachable}");
+        (!unreachable.is_empty()).then(why)
+    }
+
+    /// Takes note of what a reload came to.
+    pub fn reloaded(&self, outcome: &Reload) {
+        let word = match outcome {
             Reload::Applied => "applied",
             Reload::Unchanged => "unchanged",
             Reload::Refused(_) => "refused",
         };
         self.metrics.reloads.with_label_values(&[word]).inc();
-        match &outcome {
+        match outcome {
             Reload::Applied => logging::event(log::Level::Info, "configuration reloaded", &[]),
             Reload::Unchanged if self.metrics.config_ok.get() == 0 => {
                 let message = "the configuration is again the one in force";
@@ -148,19 +160,14 @@ impl Parts {
             }
         }
         self.metrics.config_ok.set(i64::from(!matches!(outcome, Reload::Refused(_))));
-        outcome
     }
 
-    fn try_reload(&self) -> Reload {
-        // One at a time: of two, the later must not be put out of force by the earlier.
-        let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Reads the configuration again: a new one, or what the reload came to without.
+    pub fn read_anew(&self) -> Result<New, Reload> {
         let earlier = self.force.load_full();
-        let (rules, origin) = match self.config.load(self.seed) {
-            Ok(loaded) => loaded,
-            Err(mistakes) => return Reload::Refused(mistakes),
-        };
+        let (rules, origin) = self.config.load(self.seed).map_err(Reload::Refused)?;
         if origin == earlier.origin {
-            return Reload::Unchanged;
+            return Err(Reload::Unchanged);
         }
         let restart = earlier.needs_restart(&rules.settings);
         if !restart.is_empty() {
@@ -170,8 +177,19 @@ impl Parts {
                 column: 1,
                 message: format!("`{what}` changes only with a restart or an upgrade (SIGUSR2)"),
             };
-            return Reload::Refused(restart.iter().map(mistake).collect());
+            return Err(Reload::Refused(restart.iter().map(mistake).collect()));
         }
+        Ok(New { rules, origin, earlier })
+    }
+
+    /// Puts a new configuration into force, whose servers are found at these `places`; refused
+    /// where one that is new leads nowhere.
+    pub fn apply(&self, new: New, places: &Places) -> Reload {
+        let mistakes = new.misplaced(&self.config.file.name(), places);
+        if !mistakes.is_empty() {
+            return Reload::Refused(mistakes);
+        }
+        let New { rules, origin, earlier } = new;
         let now = self.clock.now();
         self.store.keep_until(now.tick.plus(earlier.memory_of(&rules)));
         log::set_max_level(rules.settings.log.level);
@@ -179,6 +197,8 @@ impl Parts {
         self.metrics.upstream_healthy.reset();
         self.metrics.upstream_resting.reset();
         let force = Force::new(rules, origin, Some(&earlier), &self.metrics, &self.clock);
+        force.place(places);
+        force.place_as(&earlier);
         self.force.store(Arc::new(force));
         self.keys_wanted.notify_one();
         self.mark_applied();

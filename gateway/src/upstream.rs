@@ -7,15 +7,19 @@
 //!
 //! 1. Every wait on a server has a deadline; silence in a tunnel has its own (`wire`).
 //! 2. No request waits for a name: names are resolved in the background (`watch`).
-//! 3. No server is tried twice for one request while there is another that was not.
-//! 4. A server that failed requests rests only while another is there: this alone never turns a
+//! 3. No address is tried twice for one request while there is another that was not, and none of
+//!    a server that was tried while there is another server.
+//! 4. An address that failed requests rests only while another is there: this alone never turns a
 //!    request away.
 //! 5. Connections made with other credentials are never shared, and a certificate is always
 //!    checked: where TLS is spoken there is a name to check it against.
 //!
 //! # Not here
 //!
-//! Asking servers whether they are well (`watch`), what a failure is answered with (`proxy`).
+//! Asking servers whether they are well (`watch`), where names lead (`names`), what a failure is
+//! answered with (`proxy`).
+
+pub mod address;
 
 pub mod credentials;
 
@@ -23,8 +27,8 @@ pub mod credentials;
 pub mod passive;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -33,8 +37,9 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::utils::tls::CertKey;
 use weir_common::time::Tick;
 
+use self::address::Address;
 use self::credentials::Credentials;
-use self::passive::{Change, Leave, Record};
+use self::passive::Change;
 use crate::metrics::Metrics;
 use crate::settings::{self, Speaks};
 use crate::upload;
@@ -59,18 +64,12 @@ pub struct Upstream {
     turn: AtomicUsize,
 }
 
-/// One server: `host:port`.
+/// One server: `host:port`, at one address or at several.
 pub struct Server {
     /// As the settings have it.
     pub name: String,
     /// Where it is now; nothing while its name has not been resolved.
-    pub addresses: ArcSwap<Vec<SocketAddr>>,
-    is_well: AtomicBool,
-    /// Answers in a row that were not as `is_well` has it.
-    against: AtomicU32,
-    record: Mutex<Record>,
-    /// Whether the record is other than a fresh one: what is asked first, without the lock.
-    is_troubled: AtomicBool,
+    addresses: ArcSwap<Vec<Arc<Address>>>,
     turn: AtomicUsize,
 }
 
@@ -85,14 +84,10 @@ pub struct Pick {
 
 impl Server {
     fn new(name: &str) -> Self {
-        let literal: Vec<SocketAddr> = name.parse().into_iter().collect();
+        let literal = name.parse().into_iter().map(|socket| Arc::new(Address::new(socket)));
         Self {
             name: name.to_owned(),
-            addresses: ArcSwap::from_pointee(literal),
-            is_well: AtomicBool::new(true),
-            against: AtomicU32::new(0),
-            record: Mutex::default(),
-            is_troubled: AtomicBool::new(false),
+            addresses: ArcSwap::from_pointee(literal.collect()),
             turn: AtomicUsize::new(0),
         }
     }
@@ -103,83 +98,54 @@ impl Server {
         self.name.parse::<SocketAddr>().is_err()
     }
 
-    /// Whether health checks let it have requests.
+    /// Where it is, in the order of the addresses.
     #[must_use]
-    pub fn is_well(&self) -> bool {
-        self.is_well.load(Ordering::Relaxed)
+    pub fn addresses(&self) -> Arc<Vec<Arc<Address>>> {
+        self.addresses.load_full()
     }
 
-    /// Takes note of an answer to a health check. True where it changed whether requests come.
-    pub fn checked(&self, well: bool, health: &settings::Health) -> bool {
-        if well == self.is_well() {
-            self.against.store(0, Ordering::Relaxed);
-            return false;
-        }
-        let against = self.against.fetch_add(1, Ordering::Relaxed) + 1;
-        let needed = if well { health.healthy_after } else { health.unhealthy_after };
-        if against < needed {
-            return false;
-        }
-        self.against.store(0, Ordering::Relaxed);
-        self.is_well.store(well, Ordering::Relaxed);
-        true
+    /// It is found at these addresses, of which there is at least one. Those that it had before go
+    /// on as they are.
+    pub fn found_at(&self, mut sockets: Vec<SocketAddr>) {
+        sockets.sort();
+        sockets.dedup();
+        let earlier = self.addresses();
+        let known = |socket: &SocketAddr| earlier.iter().find(|a| a.socket == *socket).cloned();
+        let address = |socket| known(&socket).unwrap_or_else(|| Arc::new(Address::new(socket)));
+        self.addresses.store(Arc::new(sockets.into_iter().map(address).collect()));
     }
 
-    /// How long it takes at least until health checks find it well, should it be so now.
-    fn well_in(&self, health: &settings::Health) -> Duration {
-        let against = self.against.load(Ordering::Relaxed);
-        health.interval.saturating_mul(health.healthy_after.saturating_sub(against).max(1))
-    }
-
-    /// Whether it rests, for having failed requests.
+    /// At how many addresses health checks let it have requests.
     #[must_use]
-    pub fn rests(&self) -> bool {
-        self.is_troubled() && !matches!(*self.record(), Record::Fine { .. })
+    pub fn healthy(&self) -> usize {
+        self.addresses.load().iter().filter(|address| address.is_well()).count()
     }
 
-    fn is_troubled(&self) -> bool {
-        self.is_troubled.load(Ordering::Relaxed)
+    /// At how many addresses it rests, for having failed requests.
+    #[must_use]
+    pub fn resting(&self) -> usize {
+        self.addresses.load().iter().filter(|address| address.rests()).count()
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn keep(&self, mut kept: MutexGuard<'_, Record>, record: Record) {
-        *kept = record;
-        self.is_troubled.store(record != Record::default(), Ordering::Relaxed);
-    }
-
-    /// Whether it may be sent the next request; takes note where that is the one that decides.
-    fn lets(&self, policy: &settings::Ejection, now: Tick) -> bool {
-        if !self.is_troubled() {
-            return true;
-        }
-        let record = self.record();
-        match record.ask(policy, now) {
-            Leave::Any => true,
-            Leave::Probe(probing) => {
-                self.keep(record, probing);
-                true
-            }
-            Leave::Rest => false,
-        }
-    }
-
-    fn address(&self) -> Option<SocketAddr> {
+    /// The next of its addresses in turn that may be taken.
+    fn next(&self, may: &dyn Fn(&Address) -> bool) -> Option<SocketAddr> {
         let addresses = self.addresses.load();
-        match addresses.as_slice() {
-            [] => None,
-            [only] => Some(*only),
-            several => {
-                several.get(self.turn.fetch_add(1, Ordering::Relaxed) % several.len()).copied()
-            }
-        }
+        let from = match addresses.len() {
+            0 | 1 => 0,
+            _ => self.turn.fetch_add(1, Ordering::Relaxed),
+        };
+        let nth = |nth: usize| addresses.get(from.wrapping_add(nth) % addresses.len());
+        let mut in_turn = (0..addresses.len()).filter_map(nth);
+        in_turn.find(|address| may(address)).map(|address| address.socket)
     }
 
     /// Whether one of its addresses is among these.
     fn is_among(&self, tried: &[SocketAddr]) -> bool {
-        !tried.is_empty() && self.addresses.load().iter().any(|address| tried.contains(address))
+        if tried.is_empty() {
+            return false;
+        }
+        let addresses = self.addresses.load();
+        addresses.iter().any(|address| tried.contains(&address.socket))
     }
 
     /// The name that its certificate must have.
@@ -211,61 +177,76 @@ impl Upstream {
         }
     }
 
-    /// The next server in turn, and where it is. Of those that are well, one that was not
-    /// `tried` comes before one that was; among those, one that rests is the last resort.
+    /// The next server in turn, and where it is: at an address that is well. One that was not
+    /// `tried` comes before one that was; among those, one that rests is the last resort, and of
+    /// the others one of a server that was not tried comes first.
     #[must_use]
     pub fn pick(&self, tried: &[SocketAddr], now: Tick) -> Option<Pick> {
         let from = self.turn.fetch_add(1, Ordering::Relaxed);
-        let count = self.servers.len().max(1);
-        let well = || {
-            let in_turn = (0..self.servers.len()).map(move |nth| (from.wrapping_add(nth)) % count);
-            let all = in_turn.filter_map(|at| Some((at, self.servers.get(at)?)));
-            all.filter(|(_, server)| server.is_well())
-        };
-        let found = |(server, at): (usize, &Arc<Server>)| {
-            at.address().map(|address| Pick { server, address })
+        let count = self.servers.len();
+        let in_turn = |of_tried: bool| {
+            let servers = (0..count).map(move |nth| from.wrapping_add(nth) % count);
+            let servers = servers.filter_map(|at| Some((at, self.servers.get(at)?)));
+            servers.filter(move |(_, server)| server.is_among(tried) == of_tried)
         };
         let policy = &self.settings.ejection;
-        let fresh = || well().filter(|(_, server)| !server.is_among(tried));
-        let awake = |(_, server): &(usize, &Arc<Server>)| {
-            // A server without an address is not asked: it could not make use of its probe.
-            !server.addresses.load().is_empty() && server.lets(policy, now)
+        let fresh = |address: &Address| address.is_well() && !tried.contains(&address.socket);
+        let awake = |address: &Address| fresh(address) && address.lets(policy, now);
+        let again = |address: &Address| address.is_well() && !address.rests();
+        let first = |of_tried, may: &dyn Fn(&Address) -> bool| {
+            in_turn(of_tried)
+                .find_map(|(server, at)| at.next(may).map(|address| Pick { server, address }))
         };
-        let first = || fresh().find(awake).and_then(found);
-        let last = || fresh().find_map(found);
-        let again = || well().filter(|one| !one.1.rests()).find_map(found);
-        first().or_else(last).or_else(again).or_else(|| well().find_map(found))
+        let any = |may: &dyn Fn(&Address) -> bool| {
+            first(false, may).or_else(|| first(true, may).filter(|_| !tried.is_empty()))
+        };
+        any(&awake)
+            .or_else(|| any(&fresh))
+            .or_else(|| any(&again))
+            .or_else(|| any(&Address::is_well))
     }
 
-    /// Takes note that a server failed a request. It rests only where another could take over.
-    pub fn failed(&self, server: usize, now: Tick) -> Option<Change> {
-        let others = self.servers.iter().enumerate().filter(|(at, _)| *at != server);
-        let could = |other: &Server| {
-            other.is_well() && !other.rests() && !other.addresses.load().is_empty()
-        };
-        let may_rest = others.into_iter().any(|(_, other)| could(other));
-        let server = self.servers.get(server)?;
-        let record = server.record();
-        let (next, change) = record.failed(&self.settings.ejection, may_rest, now);
-        server.keep(record, next);
-        change
+    /// Takes note that a server failed a request. Its address rests only where another could take
+    /// over.
+    pub fn failed(&self, pick: Pick, now: Tick) -> Option<Change> {
+        let mut all = self.servers.iter().flat_map(|server| (*server.addresses()).clone());
+        let could =
+            |other: &Address| other.socket != pick.address && other.is_well() && !other.rests();
+        let may_rest = all.any(|other| could(&other));
+        self.address(pick)?.failed(&self.settings.ejection, may_rest, now)
     }
 
     /// Takes note that a server did what it was asked.
-    pub fn went_well(&self, server: usize) -> Option<Change> {
-        let server = self.servers.get(server).filter(|server| server.is_troubled())?;
-        let record = server.record();
-        let (next, change) = record.went_well();
-        server.keep(record, next);
-        change
+    pub fn went_well(&self, pick: Pick) -> Option<Change> {
+        self.address(pick)?.went_well()
+    }
+
+    /// Whether what was picked rests.
+    #[must_use]
+    pub fn rests(&self, pick: Pick) -> bool {
+        self.address(pick).is_some_and(|address| address.rests())
+    }
+
+    /// Whether health checks let any of its servers have requests.
+    #[must_use]
+    pub fn has_healthy(&self) -> bool {
+        let is_well = |server: &Arc<Server>| server.addresses.load().iter().any(|a| a.is_well());
+        self.servers.iter().any(is_well)
+    }
+
+    /// What is known of an address; nothing where its name leads elsewhere by now.
+    fn address(&self, pick: Pick) -> Option<Arc<Address>> {
+        let addresses = self.servers.get(pick.server)?.addresses.load();
+        addresses.iter().find(|address| address.socket == pick.address).cloned()
     }
 
     /// In how long the first server may be there again, when none is.
     #[must_use]
     pub fn back_in(&self) -> Duration {
         let health = self.settings.health.as_ref();
-        let ill = self.servers.iter().filter(|server| !server.is_well());
-        let waits = health.into_iter().flat_map(|health| ill.clone().map(|s| s.well_in(health)));
+        let all = self.servers.iter().flat_map(|server| (*server.addresses()).clone());
+        let ill: Vec<_> = all.filter(|address| !address.is_well()).collect();
+        let waits = health.into_iter().flat_map(|health| ill.iter().map(|a| a.well_in(health)));
         waits.min().unwrap_or_default()
     }
 
@@ -273,7 +254,7 @@ impl Upstream {
     pub fn show(&self, metrics: &Metrics) {
         for server in &self.servers {
             let gauge = metrics.upstream_resting.with_label_values(&[&self.name, &server.name]);
-            gauge.set(i64::from(server.rests()));
+            gauge.set(i64::try_from(server.resting()).unwrap_or(i64::MAX));
         }
     }
 
@@ -371,10 +352,69 @@ mod tests {
         assert_ne!(picked(&upstream, &[one, two]), 0);
     }
 
+    /// A server of this name at these ports of this machine.
+    fn several(name: &str, ports: &[u16]) -> Upstream {
+        let upstream = upstream(&[name]);
+        upstream.servers[0].found_at(ports.iter().map(|port| socket(*port)).collect());
+        upstream
+    }
+
+    fn socket(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    /// The first server at a port of this machine.
+    fn at(port: u16) -> Pick {
+        Pick { server: 0, address: socket(port) }
+    }
+
+    #[test]
+    fn of_several_addresses_the_one_that_is_not_well_gets_nothing_and_the_others_all() {
+        let upstream = several("backend:80", &[1, 2, 3]);
+        let ill = upstream.address(at(1)).unwrap();
+        assert!(!ill.checked(false, &HEALTH) && ill.checked(false, &HEALTH));
+        let picked: Vec<u16> = (0..6).map(|_| picked(&upstream, &[])).collect();
+        assert!(!picked.contains(&1) && picked.contains(&2) && picked.contains(&3), "{picked:?}");
+        assert_eq!(upstream.servers[0].healthy(), 2);
+        assert!(upstream.has_healthy());
+    }
+
+    #[test]
+    fn of_several_addresses_the_one_that_fails_requests_rests_and_no_other() {
+        let upstream = several("backend:80", &[1, 2, 3]);
+        assert!((0..2).any(|_| upstream.failed(at(2), Tick(0)).is_some()));
+        let picked: Vec<u16> = (0..6).map(|_| picked(&upstream, &[])).collect();
+        assert!(!picked.contains(&2) && picked.contains(&1) && picked.contains(&3), "{picked:?}");
+        assert_eq!(upstream.servers[0].resting(), 1);
+        let _ = [1, 1, 3, 3, 3].map(|port| upstream.failed(at(port), Tick(0)));
+        assert_eq!(upstream.servers[0].resting(), 2, "the last address never rests");
+    }
+
+    #[test]
+    fn every_address_of_a_name_is_tried_before_one_is_tried_again() {
+        let upstream = several("backend:80", &[1, 2, 3]);
+        let _ = [3, 3].map(|port| upstream.failed(at(port), Tick(0)));
+        for _ in 0..4 {
+            assert_eq!(picked(&upstream, &[socket(1)]), 2, "before one that rests");
+            assert_eq!(picked(&upstream, &[socket(1), socket(2)]), 3, "which comes then");
+            assert_ne!(picked(&upstream, &[1, 2, 3].map(socket)), 3);
+        }
+    }
+
+    #[test]
+    fn an_address_that_stays_keeps_what_is_known_of_it() {
+        let upstream = several("backend:80", &[1, 2]);
+        let ill = upstream.address(at(1)).unwrap();
+        let _ = (ill.checked(false, &HEALTH), ill.checked(false, &HEALTH));
+        upstream.servers[0].found_at(vec![socket(3), socket(1), socket(3)]);
+        assert_eq!([(); 4].map(|()| picked(&upstream, &[])), [3; 4]);
+        assert_eq!(upstream.failed(at(2), Tick(0)), None, "gone, and nobody's failure");
+    }
+
     #[test]
     fn a_server_that_is_not_well_gets_nothing_until_it_is() {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
-        let first = &upstream.servers[0];
+        let first = &upstream.address(at(1)).unwrap();
         assert!(!first.checked(false, &HEALTH));
         assert!(!first.checked(true, &HEALTH), "a good answer in between starts the count anew");
         assert!(!first.checked(false, &HEALTH));
@@ -389,15 +429,16 @@ mod tests {
     fn a_name_that_is_not_resolved_is_nowhere() {
         let upstream = upstream(&["backend:80"]);
         assert_eq!(picked(&upstream, &[]), 0);
-        upstream.servers[0].addresses.store(Arc::new(vec!["127.0.0.1:80".parse().unwrap()]));
+        assert!(!upstream.has_healthy());
+        upstream.servers[0].found_at(vec![socket(80)]);
         assert_eq!(picked(&upstream, &[]), 80);
     }
 
     #[test]
     fn a_reload_keeps_what_is_known_of_a_server() {
         let earlier = upstream(&["127.0.0.1:1"]);
-        let _ = earlier.servers[0].checked(false, &HEALTH);
-        assert!(earlier.servers[0].checked(false, &HEALTH));
+        let ill = earlier.address(at(1)).unwrap();
+        assert!(!ill.checked(false, &HEALTH) && ill.checked(false, &HEALTH));
         let none = Credentials::default();
         let later = Upstream::new("test", &earlier.settings, &none, Some(&earlier));
         assert_eq!(picked(&later, &[]), 0);
@@ -407,43 +448,44 @@ mod tests {
     fn a_server_that_fails_requests_rests_and_returns() {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
         let now = Tick(0);
-        assert_eq!(upstream.failed(0, now), None);
-        assert!(matches!(upstream.failed(0, now), Some(Change::Rested(_))));
+        assert_eq!(upstream.failed(at(1), now), None);
+        assert!(matches!(upstream.failed(at(1), now), Some(Change::Rested(_))));
         assert_eq!((0..4).map(|_| picked(&upstream, &[])).collect::<Vec<_>>(), [2; 4]);
         let later = now.plus(Duration::from_secs(1));
         let mut ports: Vec<u16> =
             (0..4).filter_map(|_| upstream.pick(&[], later)).map(|p| p.address.port()).collect();
         ports.sort();
         assert_eq!(ports, [1, 2, 2, 2], "one request decides");
-        assert_eq!(upstream.went_well(0), Some(Change::Returned));
+        assert_eq!(upstream.went_well(at(1)), Some(Change::Returned));
         assert_eq!(picked(&upstream, &[]) + picked(&upstream, &[]), 3);
     }
 
     #[test]
     fn the_last_server_goes_on_however_it_fails() {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
+        let two = Pick { server: 1, ..at(2) };
         for _ in 0..9 {
-            let _ = (upstream.failed(0, Tick(0)), upstream.failed(1, Tick(0)));
+            let _ = (upstream.failed(at(1), Tick(0)), upstream.failed(two, Tick(0)));
         }
-        assert_eq!(upstream.servers.iter().filter(|server| server.rests()).count(), 1);
+        assert_eq!(upstream.servers.iter().map(|server| server.resting()).sum::<usize>(), 1);
         let lone = self::upstream(&["127.0.0.1:1"]);
-        assert!((0..9).all(|_| lone.failed(0, Tick(0)).is_none()));
+        assert!((0..9).all(|_| lone.failed(at(1), Tick(0)).is_none()));
         assert_eq!(picked(&lone, &[]), 1);
     }
 
     #[test]
     fn one_that_rests_is_the_last_resort_when_health_checks_take_the_others() {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
-        let _ = (upstream.failed(0, Tick(0)), upstream.failed(0, Tick(0)));
-        let _ = upstream.servers[1].checked(false, &HEALTH);
-        assert!(upstream.servers[1].checked(false, &HEALTH));
+        let _ = [1, 1].map(|port| upstream.failed(at(port), Tick(0)));
+        let two = upstream.address(Pick { server: 1, ..at(2) }).unwrap();
+        assert!(!two.checked(false, &HEALTH) && two.checked(false, &HEALTH));
         assert_eq!(picked(&upstream, &[]), 1);
     }
 
     #[test]
     fn one_that_rests_is_tried_before_one_that_was_tried_already() {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
-        let _ = (upstream.failed(0, Tick(0)), upstream.failed(0, Tick(0)));
+        let _ = [1, 1].map(|port| upstream.failed(at(port), Tick(0)));
         let two = "127.0.0.1:2".parse().unwrap();
         assert_eq!([(); 4].map(|()| picked(&upstream, &[two])), [1; 4]);
     }
@@ -452,7 +494,7 @@ mod tests {
     fn another_address_of_a_server_that_was_tried_comes_after_another_server() {
         let upstream = upstream(&["backend:80", "127.0.0.1:2"]);
         let addresses = ["127.0.0.1:80", "127.0.0.2:80"].map(|a| a.parse().unwrap());
-        upstream.servers[0].addresses.store(Arc::new(addresses.to_vec()));
+        upstream.servers[0].found_at(addresses.to_vec());
         for _ in 0..4 {
             assert_eq!(picked(&upstream, &addresses[..1]), 2);
         }
@@ -463,11 +505,12 @@ mod tests {
         let mut upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
         let health = settings::Health { interval: Duration::from_secs(5), ..HEALTH };
         upstream.settings.health = Some(health.clone());
-        for server in &upstream.servers {
-            let _ = (server.checked(false, &health), server.checked(false, &health));
+        let [one, two] = [at(1), Pick { server: 1, ..at(2) }].map(|p| upstream.address(p).unwrap());
+        for address in [&one, &two] {
+            let _ = (address.checked(false, &health), address.checked(false, &health));
         }
         assert_eq!(upstream.back_in(), Duration::from_secs(10), "two good answers");
-        let _ = upstream.servers[1].checked(true, &health);
+        let _ = two.checked(true, &health);
         assert_eq!(upstream.back_in(), Duration::from_secs(5), "one more");
     }
 }

@@ -18,12 +18,17 @@ use weir_common::time::Tick;
 
 use crate::client;
 use crate::limit::memory::SHARDS;
+use crate::names::{self, LOOKUP_WAIT};
 use crate::parts::{Parts, Reload};
 use crate::settings::Https;
+use crate::upstream::address::Address;
 use crate::upstream::{Pick, Upstream, credentials};
 
 /// How often names are resolved anew. Resolvers keep answers for as long as those hold.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
+
+/// How long at most until the settings are looked at for new names.
+const NAMES_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often one shard is swept: all of them in about ten seconds.
 const SWEEP_EVERY: Duration = Duration::from_millis(40);
@@ -34,33 +39,36 @@ const FADE_EVERY: Duration = Duration::from_secs(60);
 /// How long at most until the settings are looked at for new health checks.
 const HEALTH_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Resolves the names of all servers, over and over.
+/// Resolves the names of all servers, over and over: each by itself, and never twice at a time.
 pub async fn names(parts: Arc<Parts>) {
+    // Nothing while a name is being looked up.
+    let mut due: HashMap<String, Option<Tick>> = HashMap::new();
+    let mut lookups = JoinSet::new();
     loop {
-        resolve(&parts).await;
-        tokio::time::sleep(RESOLVE_EVERY).await;
+        let now = parts.clock.now().tick;
+        let names = parts.force.load().names();
+        due.retain(|name, due| due.is_none() || names.contains(name));
+        for name in names {
+            let next = due.entry(name.clone()).or_insert(Some(now));
+            if next.take_if(|next| now >= *next).is_some() {
+                lookups.spawn(names::at_leisure(name));
+            }
+        }
+        tokio::select! {
+            // A panic there is ours to mend; the name is not looked up again.
+            Some(Ok((name, found))) = lookups.join_next() => {
+                due.insert(name.clone(), Some(parts.clock.now().tick.plus(RESOLVE_EVERY)));
+                parts.force.load().place(&[(name, found)].into());
+            }
+            () = tokio::time::sleep(NAMES_PAUSE) => {}
+        }
     }
 }
 
-/// Resolves the names of all servers once.
+/// Resolves the names of all servers once, before anything asks for them.
 pub async fn resolve(parts: &Parts) {
     let force = parts.force.load_full();
-    let servers = force.upstreams.iter().flat_map(|upstream| &upstream.servers);
-    for server in servers.filter(|server| server.is_named()) {
-        match tokio::net::lookup_host(&server.name).await {
-            Ok(addresses) => {
-                let mut addresses: Vec<_> = addresses.collect();
-                addresses.sort();
-                addresses.dedup();
-                server.addresses.store(Arc::new(addresses));
-            }
-            // What was found before may still be right, and is all there is.
-            Err(error) => {
-                let fields = [("server", json!(server.name)), ("error", json!(error.to_string()))];
-                logging::event(Level::Warn, "cannot resolve a server's name", &fields);
-            }
-        }
-    }
+    force.place(&names::all(force.names(), LOOKUP_WAIT, names::look_up).await);
 }
 
 /// Asks servers whether they are well, where the settings say so.
@@ -82,7 +90,15 @@ pub async fn health(parts: Arc<Parts>) {
                 let mut next = due.get(&key).map_or(now, |next| after.min(*next));
                 if now >= next {
                     next = after;
-                    asked.spawn(ask(parts.clone(), connector.clone(), upstream.clone(), nth));
+                    let addresses = server.addresses();
+                    if addresses.is_empty() {
+                        let labels = [&upstream.name, &server.name];
+                        parts.metrics.upstream_healthy.with_label_values(&labels).set(0);
+                    }
+                    for address in addresses.iter().cloned() {
+                        let (parts, connector) = (parts.clone(), connector.clone());
+                        asked.spawn(ask(parts, connector, upstream.clone(), nth, address));
+                    }
                 }
                 later.insert(key, next);
             }
@@ -94,39 +110,40 @@ pub async fn health(parts: Arc<Parts>) {
     }
 }
 
-/// Asks one server whether it is well, in the way that requests are sent, and takes note.
-async fn ask(parts: Arc<Parts>, connector: Arc<Connector>, upstream: Arc<Upstream>, nth: usize) {
+/// Asks a server at one of its addresses whether it is well, in the way that requests are sent,
+/// and takes note.
+async fn ask(
+    parts: Arc<Parts>,
+    connector: Arc<Connector>,
+    upstream: Arc<Upstream>,
+    nth: usize,
+    address: Arc<Address>,
+) {
     let Some(health) = &upstream.settings.health else { return };
     let Some(server) = upstream.servers.get(nth) else { return };
-    let address = server.addresses.load().first().copied();
-    let answer = match address {
-        Some(address) => {
-            let request = client::Request { host: &server.name, path: &health.path, ..client::GET };
-            let mut peer = upstream.peer(Pick { server: nth, address }, false);
-            // One that could be shared would be kept: whether the server lets us connect is asked
-            // for anew each time.
-            peer.options.max_h2_streams = 1;
-            let answer = client::ask(&connector, &peer, &request, health.timeout).await;
-            answer.map_err(|error| error.to_string())
-        }
-        None => Err("its name is not resolved".to_owned()),
-    };
+    let request = client::Request { host: &server.name, path: &health.path, ..client::GET };
+    let mut peer = upstream.peer(Pick { server: nth, address: address.socket }, false);
+    // One that could be shared would be kept: whether the server lets us connect is asked for
+    // anew each time.
+    peer.options.max_h2_streams = 1;
+    let answer = client::ask(&connector, &peer, &request, health.timeout).await;
     let well = answer.as_ref().is_ok_and(|answer| (200..400).contains(&answer.status));
-    if server.checked(well, health) {
+    if address.checked(well, health) {
         let said = match &answer {
             Ok(answer) => answer.status.to_string(),
-            Err(error) => error.clone(),
+            Err(error) => error.to_string(),
         };
         let fields = [
             ("upstream", json!(upstream.name)),
             ("server", json!(server.name)),
+            ("address", json!(address.socket.to_string())),
             ("healthy", json!(well)),
             ("answer", json!(said)),
         ];
         logging::event(Level::Warn, "a server's health changed", &fields);
     }
     let gauge = parts.metrics.upstream_healthy.with_label_values(&[&upstream.name, &server.name]);
-    gauge.set(i64::from(server.is_well()));
+    gauge.set(i64::try_from(server.healthy()).unwrap_or(i64::MAX));
 }
 
 /// Reloads when one of the configuration's files changes.
@@ -134,12 +151,31 @@ pub async fn files(parts: Arc<Parts>) {
     files::watch(|| stamps(&parts), || async { drop(reload(&parts).await) }).await;
 }
 
-/// Reloads where nobody waits for it: a large directory takes a moment to read.
+/// Reads the configuration again, and puts all of it into force or nothing. What takes a moment is
+/// done aside; where the names of new servers lead is known before any request asks for it.
 pub async fn reload(parts: &Arc<Parts>) -> Reload {
-    let parts = parts.clone();
-    let done = tokio::task::spawn_blocking(move || parts.reload()).await;
+    // One at a time: of two, the later must not be put out of force by the earlier.
+    let _alone = parts.reloading.lock().await;
+    let outcome = match aside(parts, |parts| parts.read_anew()).await {
+        Some(Ok(new)) => {
+            let places = names::all(new.unplaced(), LOOKUP_WAIT, names::look_up).await;
+            aside(parts, move |parts| parts.apply(new, &places)).await
+        }
+        Some(Err(outcome)) => Some(outcome),
+        None => None,
+    };
     // A panic there is ours to mend, and leaves the earlier configuration in force.
-    done.unwrap_or(Reload::Unchanged)
+    let outcome = outcome.unwrap_or(Reload::Unchanged);
+    parts.reloaded(&outcome);
+    outcome
+}
+
+async fn aside<T: Send + 'static>(
+    parts: &Arc<Parts>,
+    work: impl FnOnce(&Parts) -> T + Send + 'static,
+) -> Option<T> {
+    let parts = parts.clone();
+    tokio::task::spawn_blocking(move || work(&parts)).await.ok()
 }
 
 fn stamps(parts: &Parts) -> Vec<Stamp> {
@@ -165,5 +201,96 @@ pub async fn states(parts: Arc<Parts>) {
             parts.top.fade();
             faded = now;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use weir_common::directory::Directory;
+    use weir_common::reader::Document;
+    use weir_common::time::Clock;
+
+    use super::*;
+    use crate::force::{Config, Force, Origin};
+    use crate::limit::key::Seed;
+    use crate::metrics::Metrics;
+    use crate::names::Found;
+    use crate::parts::Seeds;
+    use crate::{rules, settings};
+
+    const SETTINGS: &str = "[upstreams.only]\nservers = [\"backend.test:80\"]\n\
+        health = { path = \"/\", interval = \"20ms\", timeout = \"5s\", unhealthy_after = 1 }";
+
+    fn parts() -> Arc<Parts> {
+        let clock = Clock::system();
+        let (document, nothing) = (Document::new("g", SETTINGS), Document::new("d", ""));
+        let settings = settings::read(&document).made;
+        let seed = Seed::new([7; 16]);
+        let rules = rules::check(settings, &document, &Directory::default(), &nothing, seed);
+        let metrics = Arc::new(Metrics::default());
+        let force = Force::new(rules, Origin::default(), None, &metrics, &clock);
+        let seeds = Seeds { keys: seed, names: seed };
+        Arc::new(Parts::new(clock, Config::built_in(), force, seeds, metrics, 10))
+    }
+
+    fn place(parts: &Parts, found: Found) {
+        parts.force.load().place(&[("backend.test:80".to_owned(), found)].into());
+    }
+
+    /// Answers every connection with 200.
+    async fn serve(listener: TcpListener) {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 1024];
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+            // Whoever asks may be gone already.
+            let _ = stream.read(&mut head).await;
+            let _ = stream.write_all(answer).await;
+        }
+    }
+
+    async fn listener() -> (SocketAddr, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        (listener.local_addr().unwrap(), listener)
+    }
+
+    #[tokio::test]
+    async fn of_a_name_with_a_dead_address_the_others_stay_well() {
+        let parts = parts();
+        let ((dead, nobody), (one, first), (two, second)) =
+            (listener().await, listener().await, listener().await);
+        drop(nobody);
+        place(&parts, Ok(vec![dead, one, two]));
+        let mut beside = JoinSet::new();
+        beside.spawn(serve(first));
+        beside.spawn(serve(second));
+        beside.spawn(health(parts.clone()));
+        let force = parts.force.load_full();
+        let server = &force.upstreams[0].servers[0];
+        let found_out = async {
+            while server.healthy() == 3 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            // Some more rounds change nothing.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        tokio::time::timeout(Duration::from_secs(20), found_out).await.unwrap();
+        let of = |address: &Arc<Address>| (address.socket, address.is_well());
+        let mut expected = vec![(dead, false), (one, true), (two, true)];
+        expected.sort();
+        assert_eq!(server.addresses().iter().map(of).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_name_that_leads_nowhere_now_stays_where_it_was() {
+        let parts = parts();
+        assert_eq!(parts.force.load().unreachable(), ["only"]);
+        place(&parts, Ok(vec![SocketAddr::from(([127, 0, 0, 1], 80))]));
+        assert!(parts.force.load().unreachable().is_empty());
+        place(&parts, Err("no answer".to_owned()));
+        assert!(parts.force.load().unreachable().is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! Reloads: never a connection dropped, never a counter lost, never a bad file taken.
 
 use weir_tests::answer::{Answer, Gate};
+use weir_tests::client::Client;
 use weir_tests::config::DIRECTORY;
 use weir_tests::request::Request;
 use weir_tests::upstream::Upstream;
@@ -166,6 +167,86 @@ fn reloads_under_load_lose_no_request_and_admit_none_too_many() {
         let admitted: usize = clients.into_iter().map(|client| client.join().unwrap()).sum();
         assert_eq!(admitted, 100);
     });
+}
+
+/// The target of each reload, and what serves it.
+fn with_control(world: &World, server: &str) {
+    let servers = format!("servers = [\"{server}\"]");
+    let config = world.config().with("[upstreams.control]", &servers);
+    world.gateway.write_config(&config.to_string());
+}
+
+/// `server` by the name of this machine.
+fn by_name(server: &Upstream) -> String {
+    server.address().replace("127.0.0.1", "localhost")
+}
+
+#[test]
+fn a_server_that_is_named_anew_serves_the_first_request_after_a_reload_and_after_its_undoing() {
+    let world = World::new();
+    let other = Upstream::start();
+    other.always(Answer::ok("other"));
+    for _ in 0..3 {
+        with_control(&world, &by_name(&other));
+        world.gateway.reload().expect(200);
+        assert_eq!(world.get("/healthz").expect(200).body, b"other");
+        with_control(&world, &by_name(&world.control));
+        world.gateway.reload().expect(200);
+        assert_eq!(world.get("/healthz").expect(200).body, b"hello");
+    }
+    // A name that is known from another upstream is known.
+    let servers = format!("servers = [\"{}\"]", by_name(&world.control));
+    let both = world.config().with("[upstreams.control]", &servers);
+    world.gateway.write_config(&both.with("[upstreams.data]", &servers).to_string());
+    world.gateway.reload().expect(200);
+    world.get_from("in_acme", "/login").expect(200);
+    assert_eq!(world.data.requests().len(), 0);
+}
+
+#[test]
+fn a_name_that_leads_nowhere_is_refused_with_its_place_and_what_serves_goes_on() {
+    let world = World::new();
+    with_control(&world, "nosuch.invalid:80");
+    let refused = world.gateway.reload().expect(422).json();
+    let problem = refused["problems"][0].as_str().unwrap();
+    assert!(problem.contains("`nosuch.invalid:80` does not resolve: "), "{problem}");
+    let config = world.config().to_string();
+    let line = 1 + config.lines().position(|line| line == "[upstreams.control]").unwrap() + 1;
+    assert!(problem.starts_with(&format!("gateway.toml:{line}:")), "{problem}");
+    world.get("/healthz").expect(200);
+    world.gateway.ask(&Request::get("/readyz")).expect(200);
+    with_control(&world, &world.control.address());
+    let undone = world.gateway.reload().expect(200).json();
+    assert_eq!(undone["outcome"], "unchanged");
+    world.get("/healthz").expect(200);
+}
+
+#[test]
+fn a_start_whose_upstream_resolves_nowhere_is_not_ready_until_a_reload_mends_it() {
+    let world = World::new();
+    with_control(&world, "nosuch.invalid:80");
+    // Nor is it taken for ready by the process that it would follow.
+    world.gateway.signal("USR2");
+    let why = world.gateway.wait_for_no_successor();
+    assert!(why.contains("no server resolves of upstream control"), "{why}");
+    world.get("/healthz").expect(200);
+
+    let folder = world.gateway.folder();
+    let mut command = std::process::Command::new(weir_tests::process::program("weir-gateway"));
+    command.args(["run", "--config", "gateway.toml"]).current_dir(folder.root());
+    let fresh = weir_tests::process::Process::spawn("weir-gateway", &mut command);
+    let admin = fresh.listening("admin");
+    let ask = |request: Request| Client::connect(&admin).call(&request);
+    // What listens is not ready at once; whatever it says until then, it never says that it is.
+    let said = wait::until("that it is not ready", || {
+        let answer = ask(Request::get("/readyz"));
+        assert_eq!(answer.status, 503);
+        Some(answer.text()).filter(|text| text.contains("upstream"))
+    });
+    assert_eq!(said, "not ready: no server resolves of upstream control\n");
+    with_control(&world, &by_name(&world.control));
+    ask(Request::new("POST", "/reload").body("")).expect(200);
+    ask(Request::get("/readyz")).expect(200);
 }
 
 /// Writes the configuration with another limit on workspaces.

@@ -1,0 +1,101 @@
+//! Finds out where the names of servers lead.
+//!
+//! # Invariants
+//!
+//! 1. Names are looked up at the same time, and a slow one delays no other.
+//! 2. Nothing that a configuration waits for takes longer than `LOOKUP_WAIT`.
+//!
+//! # Not here
+//!
+//! When names are looked up (`watch`), what becomes of what a server had before (`upstream`).
+
+use std::collections::{BTreeSet, HashMap};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+
+use log::Level;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use weir_common::logging;
+
+/// How long a start or a reload waits for names, all together. Resolvers commonly ask their first
+/// name server again after as long.
+pub const LOOKUP_WAIT: Duration = Duration::from_secs(5);
+
+/// Where a name leads, or why it leads nowhere.
+pub type Found = Result<Vec<SocketAddr>, String>;
+
+/// Where names lead.
+pub type Places = HashMap<String, Found>;
+
+/// Looks a name up, as the system does.
+pub async fn look_up(name: String) -> Found {
+    match tokio::net::lookup_host(&name).await.map(Vec::from_iter) {
+        Ok(addresses) if addresses.is_empty() => Err("it has no address".to_owned()),
+        found => found.map_err(|error| error.to_string()),
+    }
+}
+
+/// Looks `names` up by `find`; who has not been found `within` that time leads nowhere.
+pub async fn all<F>(names: BTreeSet<String>, within: Duration, find: fn(String) -> F) -> Places
+where
+    F: Future<Output = Found> + Send + 'static,
+{
+    let mut lookups = JoinSet::new();
+    for name in names {
+        lookups.spawn(async move {
+            let found = timeout(within, find(name.clone())).await;
+            (name, found.unwrap_or_else(|_| Err(no_answer(within))))
+        });
+    }
+    lookups.join_all().await.into_iter().collect()
+}
+
+/// Looks a name up for nobody who waits: an answer that comes late is taken all the same.
+pub async fn at_leisure(name: String) -> (String, Found) {
+    let mut lookup = pin!(look_up(name.clone()));
+    let found = match timeout(LOOKUP_WAIT, &mut lookup).await {
+        Ok(found) => found,
+        Err(_) => {
+            warn(&name, &no_answer(LOOKUP_WAIT));
+            lookup.await
+        }
+    };
+    (name, found)
+}
+
+/// Tells the operator of a name that leads nowhere.
+pub fn warn(name: &str, why: &str) {
+    let fields = [("server", json!(name)), ("error", json!(why))];
+    logging::event(Level::Warn, "cannot resolve a server's name", &fields);
+}
+
+fn no_answer(within: Duration) -> String {
+    format!("no answer within {within:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn find(name: String) -> Found {
+        match &*name {
+            "slow:80" => std::future::pending().await,
+            "nowhere:80" => Err("no such host".to_owned()),
+            _ => Ok(vec![SocketAddr::from(([127, 0, 0, 1], 80))]),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slow_name_delays_no_other_and_has_a_deadline() {
+        let names = ["a:80", "slow:80", "b:80", "nowhere:80"].map(str::to_owned).into();
+        let within = Duration::from_millis(50);
+        let places = timeout(Duration::from_secs(20), all(names, within, find)).await.unwrap();
+        assert!(places["a:80"].is_ok() && places["b:80"].is_ok());
+        assert_eq!(places["slow:80"].as_ref().unwrap_err(), "no answer within 50ms");
+        assert_eq!(places["nowhere:80"].as_ref().unwrap_err(), "no such host");
+    }
+}

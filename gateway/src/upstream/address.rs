@@ -1,0 +1,131 @@
+//! One address of a server, and how it fares.
+//!
+//! A name may lead to several addresses, and one of them may fail alone: health checks and
+//! ejection are about an address, never about all that a name leads to.
+//!
+//! # Not here
+//!
+//! Which address is taken (`upstream`), when one rests (`upstream::passive`).
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use weir_common::time::Tick;
+
+use super::passive::{Change, Leave, Record};
+use crate::settings;
+
+/// One address of a server.
+pub struct Address {
+    /// Where it is.
+    pub socket: SocketAddr,
+    is_well: AtomicBool,
+    /// Answers in a row that were not as `is_well` has it.
+    against: AtomicU32,
+    record: Mutex<Record>,
+    /// Whether the record is other than a fresh one: what is asked first, without the lock.
+    is_troubled: AtomicBool,
+}
+
+impl Address {
+    /// An address of which nothing bad is known.
+    #[must_use]
+    pub fn new(socket: SocketAddr) -> Self {
+        Self {
+            socket,
+            is_well: AtomicBool::new(true),
+            against: AtomicU32::new(0),
+            record: Mutex::default(),
+            is_troubled: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether health checks let it have requests.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.is_well.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of an answer to a health check. True where it changed whether requests come.
+    pub fn checked(&self, well: bool, health: &settings::Health) -> bool {
+        if well == self.is_well() {
+            self.against.store(0, Ordering::Relaxed);
+            return false;
+        }
+        let against = self.against.fetch_add(1, Ordering::Relaxed) + 1;
+        let needed = if well { health.healthy_after } else { health.unhealthy_after };
+        if against < needed {
+            return false;
+        }
+        self.against.store(0, Ordering::Relaxed);
+        self.is_well.store(well, Ordering::Relaxed);
+        true
+    }
+
+    /// How long it takes at least until health checks find it well, should it be so now.
+    pub(super) fn well_in(&self, health: &settings::Health) -> Duration {
+        let against = self.against.load(Ordering::Relaxed);
+        health.interval.saturating_mul(health.healthy_after.saturating_sub(against).max(1))
+    }
+
+    /// Whether it rests, for having failed requests.
+    #[must_use]
+    pub fn rests(&self) -> bool {
+        self.is_troubled() && !matches!(*self.record(), Record::Fine { .. })
+    }
+
+    fn is_troubled(&self) -> bool {
+        self.is_troubled.load(Ordering::Relaxed)
+    }
+
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, mut kept: MutexGuard<'_, Record>, record: Record) {
+        *kept = record;
+        self.is_troubled.store(record != Record::default(), Ordering::Relaxed);
+    }
+
+    /// Whether it may be sent the next request; takes note where that is the one that decides.
+    pub(super) fn lets(&self, policy: &settings::Ejection, now: Tick) -> bool {
+        if !self.is_troubled() {
+            return true;
+        }
+        let record = self.record();
+        match record.ask(policy, now) {
+            Leave::Any => true,
+            Leave::Probe(probing) => {
+                self.keep(record, probing);
+                true
+            }
+            Leave::Rest => false,
+        }
+    }
+
+    /// Takes note that it failed a request. `may_rest` is false where no other could take over.
+    pub(super) fn failed(
+        &self,
+        policy: &settings::Ejection,
+        may_rest: bool,
+        now: Tick,
+    ) -> Option<Change> {
+        let record = self.record();
+        let (next, change) = record.failed(policy, may_rest, now);
+        self.keep(record, next);
+        change
+    }
+
+    /// Takes note that it did what it was asked.
+    pub(super) fn went_well(&self) -> Option<Change> {
+        if !self.is_troubled() {
+            return None;
+        }
+        let record = self.record();
+        let (next, change) = record.went_well();
+        self.keep(record, next);
+        change
+    }
+}
