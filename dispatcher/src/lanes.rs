@@ -10,19 +10,24 @@
 //! 1. On no lane do more attempts start within any stretch of the window than the pace allows,
 //!    whoever registered its webhooks (DESIGN invariant 9).
 //! 2. A webhook that is paused starts none, one that probes one at a time (invariant 10).
-//! 3. What can start does, in the order in which it could: no lane and no webhook starves.
+//! 3. What can start does, in the order in which it could: no lane and no webhook starves. On a
+//!    lane workspaces take turns, and the webhooks of one share its turn.
 //! 4. No delivery is under way twice.
-//! 5. What is in memory of deliveries that wait is bounded over all webhooks together
-//!    (invariant 13): the more have work the less each may hold, and where that is not enough,
-//!    those that have time hold nothing.
-//! 6. Receivers that keep attempts until their deadline cannot take all places: those that did so
-//!    last time share half of them, the last quarter is for lanes that have nothing under way, and
-//!    the last eighth for lanes whose receivers have answered.
+//! 5. What is in memory of deliveries, be they under way or waiting, is bounded over all webhooks
+//!    together (invariant 13): the more have work the less each may hold, and where that is not
+//!    enough, those that have time hold nothing.
+//! 6. Slow receivers cannot take all places: those that took long last time share half of them,
+//!    the last quarter is for lanes that have nothing under way, the last eighth for lanes whose
+//!    receivers have answered, and a workspace has few attempts beside others of one webhook while
+//!    other workspaces have any.
+//! 7. An endpoint whose name finds no answer is left alone, longer each time, up to a minute.
 //!
 //! # Not here
 //!
 //! How deliveries are sent and what follows (`worker`), when a failed one is due (`schedule`).
 
+mod answered;
+mod lane;
 mod line;
 mod pace;
 mod places;
@@ -33,27 +38,35 @@ mod tests;
 mod turns;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_common::rolling::Log;
 use weir_common::time::{Moment, Tick};
 
+pub use self::answered::Answered;
+use self::lane::Lane;
 pub use self::pace::Pace;
 use self::pace::suspicious;
-use self::places::{Aside, Places};
+use self::places::{Load, Places};
 pub use self::queue::Gate;
 use self::queue::Queue;
 use crate::model::{DeliveryId, LaneId, Ready, WebhookId};
-use crate::outcome::{Failure, Outcome};
 use crate::store::Fetched;
 
 /// A queue without work is forgotten after this: a webhook with traffic is not read anew each time.
 const IDLE: Duration = Duration::from_secs(120);
 
 /// Deliveries in memory that all webhooks share, in bytes: a quarter of what a dispatcher with
-/// millions waiting may take (DESIGN §5).
+/// millions waiting may take (DESIGN §5). The bodies of those under way have half of it at most;
+/// those that wait have the rest.
 const HELD_BYTES_ALL: usize = 64 << 20;
+
+/// What all attempts together may take.
+fn most(pace: Pace, held_bytes: usize) -> Load {
+    Load { attempts: pace.total, bytes: (held_bytes / 2).max(1) }
+}
 
 /// What is to be done now.
 #[derive(Debug)]
@@ -93,42 +106,6 @@ pub enum Step {
     Wait(Option<Tick>),
 }
 
-/// How an attempt ended, as far as its lane is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answered {
-    /// The receiver answered, or said that it would not.
-    Yes,
-    /// It kept the connection until the deadline.
-    No,
-}
-
-impl Answered {
-    /// As the outcome has it.
-    #[must_use]
-    pub fn by(outcome: &Outcome) -> Self {
-        match outcome {
-            Outcome::Failed(Failure::Timeout) => Self::No,
-            _ => Self::Yes,
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Lane {
-    starts: Log,
-    in_flight: usize,
-    /// Attempts that may be under way: all, or fewer while the receiver lets them time out.
-    room: usize,
-    /// How the last attempt ended, as far as that is known.
-    last: Option<Answered>,
-    /// The webhooks on it; the first one's turn is next.
-    turns: VecDeque<WebhookId>,
-    /// Its place in the heap: others there are out of date.
-    due: Option<(Tick, u64)>,
-    /// Where it waits for places to be free again that are for others now.
-    aside: Aside,
-}
-
 /// A hundred thousand endpoints may wait: what is known of each is less than this, in bytes.
 const _: () = assert!(size_of::<Lane>() <= 128 && size_of::<Queue>() <= 176);
 
@@ -143,9 +120,9 @@ pub struct Lanes {
     came: u64,
     places: Places,
     low: Vec<WebhookId>,
-    /// What the deliveries in memory take, about.
+    /// What the deliveries in memory take that wait, about.
     held_bytes: usize,
-    /// And may take.
+    /// What those may take together with the bodies of what is under way.
     held_bytes_max: usize,
     /// So many starts on every lane may have left no trace, at the latest then.
     unseen: Vec<(usize, Tick)>,
@@ -161,7 +138,7 @@ impl Lanes {
             queues: HashMap::new(),
             heap: BinaryHeap::new(),
             came: 0,
-            places: Places::new(pace.total),
+            places: Places::new(most(pace, HELD_BYTES_ALL)),
             low: Vec::new(),
             held_bytes: 0,
             held_bytes_max: HELD_BYTES_ALL,
@@ -180,6 +157,7 @@ impl Lanes {
     pub fn open(
         &mut self,
         webhook: WebhookId,
+        workspace: &Arc<str>,
         lane: LaneId,
         gate: Gate,
         due: Option<Tick>,
@@ -194,7 +172,10 @@ impl Lanes {
                     self.lane(before).turns.retain(|one| *one != webhook);
                 }
             }
-            None => drop(self.queues.insert(webhook, Queue::new(lane, gate, due, now))),
+            None => {
+                let queue = Queue::new(workspace.clone(), lane, gate, due, now);
+                self.queues.insert(webhook, queue);
+            }
         }
         let turns = &mut self.lane(lane).turns;
         if !turns.contains(&webhook) {
@@ -233,9 +214,9 @@ impl Lanes {
         let Some(lane) = self.lanes.get_mut(&lane).filter(|lane| lane.last.is_none()) else {
             return;
         };
-        let was = (lane.last, lane.in_flight);
+        let was = lane.standing();
         lane.last = Some(answered);
-        self.places.changed(was, (lane.last, lane.in_flight));
+        self.places.changed(was, lane.standing());
     }
 
     /// Opens or shuts a webhook's gate.
@@ -314,7 +295,8 @@ impl Lanes {
     ) {
         let room = self.room();
         let Some(queue) = self.queues.get_mut(&webhook) else { return };
-        let Some(counted_on) = queue.ended(delivery, now.tick) else { return };
+        let Some((counted_on, bytes)) = queue.ended(delivery, now.tick) else { return };
+        self.places.ended(&queue.workspace, bytes, queue.in_flight.is_empty());
         let before = queue.weight();
         match again {
             Some(ready) => queue.add(ready, room, now),
@@ -325,14 +307,9 @@ impl Lanes {
         let lane_now = queue.lane;
         let most = self.pace.per_lane;
         let lane = self.lane(counted_on);
-        let was = (lane.last, lane.in_flight);
-        lane.in_flight -= 1;
-        lane.last = Some(answered);
-        lane.room = match answered {
-            Answered::Yes => (lane.room * 2).clamp(1, most),
-            Answered::No => (lane.room / 2).max(1),
-        };
-        let now_is = (lane.last, lane.in_flight);
+        let was = lane.standing();
+        lane.ended(bytes, answered, most, now.tick);
+        let now_is = lane.standing();
         self.places.changed(was, now_is);
         self.drop_gone(webhook);
         self.put(counted_on, now.tick);
@@ -345,6 +322,7 @@ impl Lanes {
     #[cfg(test)]
     pub(crate) fn set_memory(&mut self, bytes: usize) {
         self.held_bytes_max = bytes;
+        self.places.set_most(most(self.pace, bytes));
     }
 
     /// Deliveries in memory that wait, and places in the heap.
@@ -369,7 +347,9 @@ impl Lanes {
         let quota = self.pace.quota;
         self.unseen.retain(|(_, at)| now.since(*at) < quota.window);
         self.lanes.retain(|_, lane| {
-            !lane.turns.is_empty() || lane.in_flight > 0 || lane.starts.full_at(quota) > now
+            !lane.turns.is_empty()
+                || lane.under_way.attempts > 0
+                || lane.starts.full_at(quota) > now
         });
     }
 
@@ -382,7 +362,7 @@ impl Lanes {
             let starts = unseen
                 .iter()
                 .fold(Log::default(), |starts, (count, at)| suspicious(starts, quota, *count, *at));
-            Lane { room, starts, ..Lane::default() }
+            Lane::new(room, starts)
         })
     }
 }

@@ -23,7 +23,7 @@ pub enum Outcome {
 pub enum Failure {
     /// An answer that is no 2xx; redirects are among them.
     Status(u16),
-    /// Its name does not resolve.
+    /// Its name does not resolve, or to no address that we call.
     Dns,
     /// Nobody accepts connections there, or the way there is closed.
     Refused,
@@ -33,7 +33,7 @@ pub enum Failure {
     Tls,
     /// No status line and headers within the deadline.
     Timeout,
-    /// Its address is one that we do not call.
+    /// Its URL, or the address in it, is one that we do not call.
     BlockedAddress,
 }
 
@@ -42,6 +42,9 @@ pub enum Failure {
 pub enum Fault {
     /// No file descriptors, no memory.
     Resources,
+    /// Nothing answered for the host's name: our resolver is out of order, or cannot reach those
+    /// that know the name.
+    Resolver,
     /// A mistake in this program.
     Broken,
     /// This process, or the whole machine, stood still past the deadline: what the receiver did
@@ -57,6 +60,7 @@ impl fmt::Display for Outcome {
             Self::Failed(failure) => failure.fmt(f),
             Self::Internal(fault) => f.write_str(match fault {
                 Fault::Resources => "internal_resources",
+                Fault::Resolver => "internal_resolver",
                 Fault::Broken => "internal_broken",
                 Fault::Stalled => "internal_stalled",
             }),
@@ -93,6 +97,7 @@ impl Outcome {
             ("timeout", _) => Self::Failed(Failure::Timeout),
             ("blocked_address", _) => Self::Failed(Failure::BlockedAddress),
             ("internal_resources", _) => Self::Internal(Fault::Resources),
+            ("internal_resolver", _) => Self::Internal(Fault::Resolver),
             ("internal_broken", _) => Self::Internal(Fault::Broken),
             ("internal_stalled", _) => Self::Internal(Fault::Stalled),
             _ => return None,
@@ -122,7 +127,7 @@ impl Outcome {
                 return format!("answered {status}, a redirect, which is not followed");
             }
             Failure::Status(status) => return format!("answered {status}, which is not 2xx"),
-            Failure::Dns => "the host's name does not resolve",
+            Failure::Dns => "the host's name resolves to no public address",
             Failure::Refused => "the connection was refused",
             Failure::Connection => "the connection broke, or the answer was no HTTP",
             Failure::Tls => "no TLS handshake, or an invalid certificate",
@@ -158,7 +163,7 @@ mod tests {
             Failure::Timeout,
             Failure::BlockedAddress,
         ];
-        let faults = [Fault::Resources, Fault::Broken, Fault::Stalled];
+        let faults = [Fault::Resources, Fault::Resolver, Fault::Broken, Fault::Stalled];
         let all = failures.map(Outcome::Failed).into_iter();
         let all = all.chain(faults.map(Outcome::Internal)).chain([Outcome::of_status(204)]);
         for outcome in all {

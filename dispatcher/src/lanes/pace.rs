@@ -5,7 +5,7 @@
 use weir_common::rolling::{Log, Quota};
 use weir_common::time::Tick;
 
-use super::Lanes;
+use super::{Lanes, most};
 use crate::model::LaneId;
 
 /// How fast deliveries may start.
@@ -23,11 +23,12 @@ impl Lanes {
     /// Goes on at another pace.
     pub fn set_pace(&mut self, pace: Pace, now: Tick) {
         self.pace = pace;
-        self.places.set_total(pace.total);
+        self.places.set_most(most(pace, self.held_bytes_max));
         let lanes: Vec<LaneId> = self.lanes.keys().copied().collect();
         for id in lanes {
             if let Some(lane) = self.lanes.get_mut(&id) {
-                lane.room = pace.per_lane;
+                // One that times out keeps the little that it has; it grows with what is answered.
+                lane.room = lane.room.min(pace.per_lane);
                 lane.starts.fit(pace.quota, now);
             }
             self.put(id, now);

@@ -1,20 +1,26 @@
 //! Whose turn it is when places for attempts are scarce.
 //!
 //! A place is taken from the start of an attempt until its outcome is on disk: a moment where the
-//! receiver answers, the whole deadline where it does not. So places go by how a lane's last
-//! attempt ended. Whoever is refused waits until there is a place for such as it is, first come,
-//! first served; nobody of another kind waits with it.
+//! receiver answers, up to the whole deadline where it does not. So places go by how long a lane's
+//! last attempt took, and the bytes of bodies under way by the same rules as places. A lane that is
+//! refused waits until there is a place for such as it is, first come, first served; none of
+//! another kind waits with it.
 //!
 //! # Invariants
 //!
-//! 1. Lanes that let their last attempt time out have no more than half of the places under way,
-//!    and together with lanes that nothing is known of no more than seven eighths: those that
-//!    answer have an eighth to themselves.
+//! 1. Lanes whose last attempt was slow, or timed out, have no more than half of the places under
+//!    way, and together with lanes that nothing is known of no more than seven eighths: those that
+//!    answer without delay have an eighth to themselves.
 //! 2. A lane that has something under way is refused the last quarter.
 //! 3. Who waits for a place of a kind has the next such place before whoever comes later.
 //! 4. A lane is in each queue once at most.
+//! 5. Attempts that a workspace has under way beside the first of each of its webhooks are no more
+//!    than an eighth of the places that are free, while another workspace has any under way. So
+//!    however many workspaces are greedy at once, whatever their receivers did last, some places
+//!    stay free: of ten, each has one in eighteen.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use super::Answered;
 use crate::model::LaneId;
@@ -22,8 +28,8 @@ use crate::model::LaneId;
 /// Of so many parts...
 const PARTS: usize = 8;
 
-/// ...so many are for lanes whose last attempt timed out. With half of 4,096 places and ten
-/// seconds an attempt, five thousand black holes are each tried every 25 seconds.
+/// ...so many are for lanes whose last attempt was slow or timed out. With half of 4,096 places and
+/// ten seconds an attempt, five thousand unresponsive endpoints are each tried every 25 seconds.
 const SILENT: usize = 4;
 
 /// For lanes that nothing is known of, and those: whoever is new waits for no black hole that is
@@ -33,10 +39,14 @@ const UNKNOWN: usize = 7;
 /// For lanes that have something under way.
 const SECOND: usize = 6;
 
+/// Of what is free, for what one workspace has beside the first attempts of its webhooks. Twenty
+/// webhooks of 17 attempts fit into it while all else is quiet.
+const SHARE: usize = 1;
+
 /// Why a lane is refused a place, and what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Its last attempt timed out, and such lanes have their share.
+    /// Its last attempt was slow or timed out, and such lanes have their share.
     Silent,
     /// Nothing is known of it, and such lanes have theirs.
     Unknown,
@@ -62,16 +72,53 @@ impl Aside {
     }
 }
 
-/// What a lane counts for: how its last attempt ended, and how many are under way.
-type Standing = (Option<Answered>, usize);
+/// What attempts under way take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    pub(super) attempts: usize,
+    /// Of their bodies.
+    pub(super) bytes: usize,
+}
+
+impl Load {
+    /// One attempt more, with a body of so many bytes.
+    pub(super) fn plus(self, bytes: usize) -> Self {
+        Self { attempts: self.attempts + 1, bytes: self.bytes + bytes }
+    }
+
+    /// One attempt less.
+    pub(super) fn minus(self, bytes: usize) -> Self {
+        Self { attempts: self.attempts - 1, bytes: self.bytes - bytes }
+    }
+
+    /// Whether it is so many parts of the whole, in attempts or in bytes.
+    fn reaches(self, parts: usize, whole: Self) -> bool {
+        // Rounded up: of a single place everybody has a share.
+        self.attempts >= (whole.attempts * parts).div_ceil(PARTS)
+            || self.bytes >= (whole.bytes * parts).div_ceil(PARTS)
+    }
+}
+
+/// What a lane counts for: how its last attempt ended, and what is under way.
+pub(super) type Standing = (Option<Answered>, Load);
+
+/// What a workspace has under way.
+#[derive(Debug, Default)]
+struct Share {
+    load: Load,
+    /// Webhooks that have something under way.
+    webhooks: usize,
+}
 
 /// The places of all lanes together.
 #[derive(Debug)]
 pub(super) struct Places {
-    total: usize,
-    taken: usize,
-    /// Those of lanes that are not known to answer.
-    doubtful: usize,
+    most: Load,
+    taken: Load,
+    /// Those of lanes that are not known to answer without delay.
+    doubtful: Load,
+    /// Of workspaces that have any.
+    shares: HashMap<Arc<str>, Share>,
     /// Lanes that were refused. One that is forgotten in the meantime is passed over.
     silent: VecDeque<LaneId>,
     unknown: VecDeque<LaneId>,
@@ -80,31 +127,67 @@ pub(super) struct Places {
 
 impl Places {
     /// So many, all free.
-    pub(super) fn new(total: usize) -> Self {
+    pub(super) fn new(most: Load) -> Self {
         let [silent, unknown, second] = [const { VecDeque::new() }; 3];
-        Self { total, taken: 0, doubtful: 0, silent, unknown, second }
+        let (taken, doubtful) = (Load::default(), Load::default());
+        Self { most, taken, doubtful, shares: HashMap::new(), silent, unknown, second }
     }
 
     /// There are more, or fewer, from now on.
-    pub(super) fn set_total(&mut self, total: usize) {
-        self.total = total;
+    pub(super) fn set_most(&mut self, most: Load) {
+        self.most = most;
     }
 
-    /// How many are taken.
-    pub(super) fn taken(&self) -> usize {
+    /// What is taken.
+    pub(super) fn taken(&self) -> Load {
         self.taken
     }
 
-    /// Whether nobody may start anything.
+    /// Whether nothing may start.
     pub(super) fn are_taken(&self) -> bool {
-        self.taken >= self.total
+        self.taken.reaches(PARTS, self.most)
     }
 
     /// Takes into account that a lane has come to stand otherwise.
     pub(super) fn changed(&mut self, from: Standing, to: Standing) {
-        let doubtful = |(last, in_flight)| if last == Some(Answered::Yes) { 0 } else { in_flight };
-        self.taken = self.taken + to.1 - from.1;
-        self.doubtful = self.doubtful + doubtful(to) - doubtful(from);
+        let swap = |sum: &mut Load, from: Load, to: Load| {
+            sum.attempts = sum.attempts + to.attempts - from.attempts;
+            sum.bytes = sum.bytes + to.bytes - from.bytes;
+        };
+        let doubtful =
+            |(last, load)| if last == Some(Answered::Yes) { Load::default() } else { load };
+        swap(&mut self.taken, from.1, to.1);
+        swap(&mut self.doubtful, doubtful(from), doubtful(to));
+    }
+
+    /// Notes that an attempt of a workspace has started: the first of its webhook, or one more.
+    pub(super) fn started(&mut self, workspace: &Arc<str>, bytes: usize, first: bool) {
+        let share = self.shares.entry(workspace.clone()).or_default();
+        share.load = share.load.plus(bytes);
+        share.webhooks += usize::from(first);
+    }
+
+    /// Notes that an attempt of a workspace has ended: the last of its webhook, or one of several.
+    pub(super) fn ended(&mut self, workspace: &str, bytes: usize, last: bool) {
+        let Some(share) = self.shares.get_mut(workspace) else { return };
+        share.load = share.load.minus(bytes);
+        share.webhooks -= usize::from(last);
+        if share.load.attempts == 0 {
+            self.shares.remove(workspace);
+        }
+    }
+
+    /// Whether a workspace has as much under way as it may while others have something, too.
+    pub(super) fn has_its_share(&self, workspace: &str) -> bool {
+        let Some(share) = self.shares.get(workspace).filter(|_| self.shares.len() > 1) else {
+            return false;
+        };
+        let beside = Load { attempts: share.load.attempts - share.webhooks, ..share.load };
+        let free = Load {
+            attempts: self.most.attempts.saturating_sub(self.taken.attempts),
+            bytes: self.most.bytes.saturating_sub(self.taken.bytes),
+        };
+        beside.reaches(SHARE, free)
     }
 
     /// Why a lane that stands so may start nothing now, or `None` where it may. Whoever was not
@@ -117,8 +200,8 @@ impl Places {
     ) -> Option<Refused> {
         let own = match last {
             Some(Answered::Yes) => None,
-            Some(Answered::No) => Some(Refused::Silent),
-            None => Some(Refused::Unknown),
+            Some(Answered::Slowly | Answered::No) => Some(Refused::Silent),
+            Some(Answered::Unreached) | None => Some(Refused::Unknown),
         };
         let second = Some(Refused::Second).filter(|_| in_flight > 0);
         let waits = |why| called_back != Some(why) && !self.queue(why).is_empty();
@@ -131,8 +214,7 @@ impl Places {
             Refused::Unknown => (self.doubtful, UNKNOWN),
             Refused::Second => (self.taken, SECOND),
         };
-        // Rounded up: of a single place everybody has a share.
-        taken >= (self.total * parts).div_ceil(PARTS)
+        taken.reaches(parts, self.most)
     }
 
     /// Leaves a lane out until there are such places again.
@@ -177,13 +259,22 @@ mod tests {
     const YES: Option<Answered> = Some(Answered::Yes);
     const NO: Option<Answered> = Some(Answered::No);
 
+    /// So many, with room for bodies without end.
+    fn places(attempts: usize) -> Places {
+        Places::new(Load { attempts, bytes: usize::MAX / PARTS })
+    }
+
+    fn many(attempts: usize) -> Load {
+        Load { attempts, bytes: 0 }
+    }
+
     /// Of so many places, how many lanes of this kind get one each after those before.
     fn shares(total: usize, kinds: &[Option<Answered>]) -> Vec<usize> {
-        let mut places = Places::new(total);
+        let mut places = places(total);
         let share = |last: &Option<Answered>| {
             let mut started = 0;
             while !places.are_taken() && places.refused(*last, 0, None).is_none() {
-                places.changed((*last, 0), (*last, 1));
+                places.changed((*last, many(0)), (*last, many(1)));
                 started += 1;
             }
             started
@@ -209,42 +300,45 @@ mod tests {
 
     #[test]
     fn a_lane_that_has_something_under_way_is_refused_the_last_quarter() {
-        let mut places = Places::new(100);
+        let mut places = places(100);
         for taken in 0..100 {
             let expected = (taken >= 75).then_some(Refused::Second);
             assert_eq!(places.refused(YES, 1, None), expected, "{taken} taken");
             assert_eq!(places.refused(YES, 0, None), None);
-            places.changed((YES, taken), (YES, taken + 1));
+            places.changed((YES, many(taken)), (YES, many(taken + 1)));
         }
         assert!(places.are_taken());
     }
 
     #[test]
     fn what_a_lane_has_under_way_counts_by_how_its_last_attempt_ended() {
-        let mut places = Places::new(8);
-        places.changed((None, 0), (None, 5));
+        let mut places = places(8);
+        places.changed((None, many(0)), (None, many(5)));
         assert_eq!(places.refused(NO, 0, None), Some(Refused::Silent));
         // One of the five is answered: no doubt is left of the four.
-        places.changed((None, 5), (YES, 4));
+        places.changed((None, many(5)), (YES, many(4)));
         assert_eq!(places.refused(NO, 0, None), None);
-        places.changed((YES, 4), (NO, 3));
-        assert_eq!((places.taken(), places.refused(NO, 0, None)), (3, None));
-        places.changed((NO, 3), (NO, 4));
-        assert_eq!((places.taken(), places.refused(NO, 0, None)), (4, Some(Refused::Silent)));
+        places.changed((YES, many(4)), (NO, many(3)));
+        assert_eq!((places.taken().attempts, places.refused(NO, 0, None)), (3, None));
+        places.changed((NO, many(3)), (NO, many(4)));
+        assert_eq!(
+            (places.taken().attempts, places.refused(NO, 0, None)),
+            (4, Some(Refused::Silent))
+        );
     }
 
     #[test]
     fn whoever_was_left_out_is_called_back_once_when_there_are_such_places() {
-        let mut places = Places::new(8);
+        let mut places = places(8);
         let mut aside = Aside::default();
-        places.changed((NO, 0), (NO, 4));
+        places.changed((NO, many(0)), (NO, many(4)));
         for _ in 0..3 {
             places.leave_out(LaneId(1), Refused::Silent, &mut aside);
         }
         places.leave_out(LaneId(1), Refused::Second, &mut aside);
         assert_eq!(places.call_back(), Some((LaneId(1), Refused::Second)));
         assert_eq!(places.call_back(), None, "half of the places are taken");
-        places.changed((NO, 4), (NO, 3));
+        places.changed((NO, many(4)), (NO, many(3)));
         assert_eq!(places.call_back(), Some((LaneId(1), Refused::Silent)));
         assert_eq!(places.call_back(), None, "it was called back");
         aside.over(Refused::Silent);
@@ -254,7 +348,7 @@ mod tests {
 
     #[test]
     fn whoever_comes_later_lines_up_behind_those_that_wait() {
-        let mut places = Places::new(8);
+        let mut places = places(8);
         let mut aside = Aside::default();
         places.leave_out(LaneId(1), Refused::Silent, &mut aside);
         assert_eq!(places.refused(NO, 0, None), Some(Refused::Silent));

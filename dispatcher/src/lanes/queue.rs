@@ -7,6 +7,7 @@
 //! 2. However many wait, no more than [`Room`] allows are in memory.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_common::rolling::Quota;
@@ -98,6 +99,8 @@ struct Asked {
 
 #[derive(Debug)]
 pub(super) struct Queue {
+    /// Whose webhook it is.
+    pub(super) workspace: Arc<str>,
     pub(super) lane: LaneId,
     pub(super) gate: Gate,
     /// Whether its webhook is deleted: it stays until what is under way has ended.
@@ -114,8 +117,9 @@ pub(super) struct Queue {
     seen: Option<DeliveryId>,
     /// Tells an answer of the store to a question that was since withdrawn.
     pub(super) round: u64,
-    /// What is under way, and on which lane it counts: a map that takes no room while it is empty.
-    pub(super) in_flight: BTreeMap<DeliveryId, LaneId>,
+    /// What is under way, on which lane it counts, and the bytes of its body: a map that takes no
+    /// room while it is empty.
+    pub(super) in_flight: BTreeMap<DeliveryId, (LaneId, usize)>,
     /// The delivery that probes, once it is known.
     probe: Option<Box<Held>>,
     /// When something was last done.
@@ -123,8 +127,15 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(lane: LaneId, gate: Gate, expected: Option<Tick>, now: Tick) -> Self {
+    pub(super) fn new(
+        workspace: Arc<str>,
+        lane: LaneId,
+        gate: Gate,
+        expected: Option<Tick>,
+        now: Tick,
+    ) -> Self {
         Self {
+            workspace,
             lane,
             gate,
             gone: false,
@@ -240,7 +251,7 @@ impl Queue {
         if let Gate::Probe(of) = &mut self.gate {
             *of = Some(held.ready.id);
         }
-        self.in_flight.insert(held.ready.id, self.lane);
+        self.in_flight.insert(held.ready.id, (self.lane, held.ready.body.len()));
         self.used = now;
         Some(held.ready)
     }
@@ -352,14 +363,14 @@ impl Queue {
         }
     }
 
-    /// Ends what was under way. Gives the lane that it counted on.
-    pub(super) fn ended(&mut self, id: DeliveryId, now: Tick) -> Option<LaneId> {
+    /// Ends what was under way. Gives the lane that it counted on, and the bytes of its body.
+    pub(super) fn ended(&mut self, id: DeliveryId, now: Tick) -> Option<(LaneId, usize)> {
         self.used = now;
-        let lane = self.in_flight.remove(&id)?;
+        let counted = self.in_flight.remove(&id)?;
         if let Some(asked) = &mut self.asked {
             asked.ended.push(id);
         }
-        Some(lane)
+        Some(counted)
     }
 
     /// Whether nothing is left in memory that the store does not know.

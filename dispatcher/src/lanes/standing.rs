@@ -40,7 +40,7 @@ impl Lanes {
     /// Attempts under way.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.places.taken()
+        self.places.taken().attempts
     }
 
     /// Lanes that are known.

@@ -2,7 +2,11 @@
 
 mod answers;
 mod scarce;
+mod sharing;
 mod world;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -10,9 +14,10 @@ use weir_common::time::{Moment, UnixTime};
 
 use super::{Answered, Gate, HELD_BYTES_ALL, Lanes, Step};
 use crate::model::{DeliveryId, LaneId, Ready, WebhookId};
+use crate::outcome::Outcome;
 use crate::store::Fetched;
 
-use self::world::{World, at, pace, ready};
+use self::world::{World, at, pace, ready, ws};
 
 #[test]
 fn a_backlog_drains_at_exactly_the_pace_and_in_order() {
@@ -112,7 +117,7 @@ fn lanes_whose_attempts_do_not_end_leave_places_for_others() {
 #[test]
 fn a_lane_has_more_room_the_more_it_answers_and_room_for_one_while_it_times_out() {
     let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
-    lanes.open(WebhookId(1), LaneId(1), Gate::Open, None, at(0).tick);
+    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(0).tick);
     for id in 0..40 {
         lanes.arrived(WebhookId(1), ready(id, 0), at(0));
     }
@@ -149,7 +154,7 @@ fn a_paused_webhook_starts_nothing_and_another_on_its_lane_goes_on() {
 #[test]
 fn a_probe_is_alone_until_it_is_over_and_is_the_one_that_is_tried_again() {
     let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
-    lanes.open(WebhookId(1), LaneId(1), Gate::Probe(None), None, at(0).tick);
+    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Probe(None), None, at(0).tick);
     for id in 0..10 {
         lanes.arrived(WebhookId(1), ready(id, 0), at(0));
     }
@@ -171,7 +176,7 @@ fn a_probe_is_alone_until_it_is_over_and_is_the_one_that_is_tried_again() {
 fn a_probe_that_was_tried_before_a_restart_is_asked_for() {
     let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
     let gate = Gate::Probe(Some(DeliveryId(7)));
-    lanes.open(WebhookId(1), LaneId(1), gate, Some(at(0).tick), at(0).tick);
+    lanes.open(WebhookId(1), &ws(1), LaneId(1), gate, Some(at(0).tick), at(0).tick);
     let Step::FetchOne { delivery, round, .. } = lanes.next(at(0)) else { panic!("not asked") };
     assert_eq!(delivery, DeliveryId(7));
     lanes.fetched_one(WebhookId(1), round, Some(ready(7, 5)), at(0));
@@ -183,7 +188,7 @@ fn a_probe_that_was_tried_before_a_restart_is_asked_for() {
 fn what_comes_while_the_store_is_asked_for_the_probe_does_not_overtake_what_waits() {
     let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
     let gate = Gate::Probe(Some(DeliveryId(7)));
-    lanes.open(WebhookId(1), LaneId(1), gate, Some(at(0).tick), at(0).tick);
+    lanes.open(WebhookId(1), &ws(1), LaneId(1), gate, Some(at(0).tick), at(0).tick);
     let Step::FetchOne { round, .. } = lanes.next(at(0)) else { panic!("not asked") };
     lanes.arrived(WebhookId(1), ready(9, 0), at(0));
     lanes.fetched_one(WebhookId(1), round, Some(ready(7, 0)), at(0));
@@ -201,7 +206,7 @@ fn what_comes_while_the_store_is_asked_for_the_probe_does_not_overtake_what_wait
 #[test]
 fn a_probe_that_was_given_up_makes_room_for_the_next_oldest() {
     let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
-    lanes.open(WebhookId(1), LaneId(1), Gate::Probe(None), None, at(0).tick);
+    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Probe(None), None, at(0).tick);
     for id in 0..3 {
         lanes.arrived(WebhookId(1), ready(id, 0), at(0));
     }
@@ -217,7 +222,7 @@ fn what_is_due_sooner_than_all_others_is_not_kept_waiting_for_them() {
     let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
     // In memory, and in the store alone.
     for (webhook, due) in [(1, None), (2, Some(at(900).tick))] {
-        lanes.open(WebhookId(webhook), LaneId(webhook), Gate::Open, due, at(0).tick);
+        lanes.open(WebhookId(webhook), &ws(webhook), LaneId(webhook), Gate::Open, due, at(0).tick);
     }
     lanes.arrived(WebhookId(1), ready(1, 800), at(0));
     assert!(matches!(lanes.next(at(0)), Step::Wait(Some(tick)) if tick == at(800).tick));
@@ -252,7 +257,7 @@ fn what_waits_takes_bounded_memory_however_many_webhooks_have_work() {
     let mut lanes = Lanes::new(pace(1, HOUR, 17, 10_000));
     let body = Bytes::from_static(&[b'x'; 2_000]);
     for id in 0..WEBHOOKS {
-        lanes.open(WebhookId(id), LaneId(id), Gate::Open, None, at(0).tick);
+        lanes.open(WebhookId(id), &ws(id), LaneId(id), Gate::Open, None, at(0).tick);
         for nth in 0..20 {
             let one = Ready { body: body.clone(), ..ready(id * 20 + nth, 0) };
             lanes.arrived(WebhookId(id), one, at(0));
@@ -302,7 +307,7 @@ fn a_retry_that_is_far_away_leaves_no_trace_of_each_event_that_passes_it() {
     let mut lanes = Lanes::new(pace(1_000, 1_000, 8, 100));
     // Another lane's, which is nearer, hides it.
     for (id, due) in [(1, 86_400_000), (2, 3_600_000)] {
-        lanes.open(WebhookId(id), LaneId(id), Gate::Open, None, at(0).tick);
+        lanes.open(WebhookId(id), &ws(id), LaneId(id), Gate::Open, None, at(0).tick);
         lanes.arrived(WebhookId(id), ready(-id, due), at(0));
     }
     for id in 1..2_000 {
@@ -320,7 +325,7 @@ fn what_started_before_counts_in_the_pace() {
     let mut lanes = Lanes::new(pace(3, 1_000, 8, 100));
     lanes.seed(LaneId(1), at(0).tick);
     lanes.seed(LaneId(1), at(100).tick);
-    lanes.open(WebhookId(1), LaneId(1), Gate::Open, None, at(200).tick);
+    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(200).tick);
     for id in 0..3 {
         lanes.arrived(WebhookId(1), ready(id, 0), at(200));
     }

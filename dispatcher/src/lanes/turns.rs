@@ -1,11 +1,13 @@
 //! What starts next, on which lane, for whom.
 //!
 //! Lanes lie in a heap by when they have something to do; one that is served goes back to where it
-//! has something to do next. On a lane its webhooks take turns.
+//! has something to do next. On a lane the workspace goes first that has waited longest, and of its
+//! webhooks the one that has: however many webhooks a workspace has there, it is one among others.
 //!
 //! Not here: what may start at all (`queue`, `places`), what comes of it (`lanes`).
 
 use std::cmp::Reverse;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use weir_common::decision::Decision;
@@ -14,7 +16,7 @@ use weir_common::time::{Moment, Tick};
 use super::places::Refused;
 use super::queue::{Room, Turn};
 use super::{Lanes, Step};
-use crate::model::LaneId;
+use crate::model::{LaneId, WebhookId};
 
 /// Who cannot start anything for so long can be read from the store again: it is asked a question
 /// a start, where otherwise one question tells of many.
@@ -78,10 +80,10 @@ impl Lanes {
         let lane = self.lanes.get_mut(&id)?;
         lane.due = None;
         // It has something under way, and is looked at when that ends.
-        if lane.in_flight >= lane.room {
+        if lane.under_way.attempts >= lane.room {
             return None;
         }
-        if let Some(why) = self.places.refused(lane.last, lane.in_flight, called_back) {
+        if let Some(why) = self.places.refused(lane.last, lane.under_way.attempts, called_back) {
             // What others have under way may end sooner.
             self.places.leave_out(id, why, &mut lane.aside);
             return None;
@@ -90,24 +92,31 @@ impl Lanes {
             Decision::Admit | Decision::TooLarge => now,
             Decision::Refuse { retry_at } => retry_at,
         };
+        let free_at = free_at.max(lane.backs_off_until());
         let mut later: Option<Tick> = None;
-        for _ in 0..lane.turns.len() {
-            let Some(webhook) = lane.turns.front().copied() else { break };
-            lane.turns.rotate_left(1);
+        for nth in 0..lane.turns.len() {
+            let Some(webhook) = lane.turns.get(nth).copied() else { break };
             let Some(queue) = self.queues.get_mut(&webhook) else { continue };
             match queue.turn(now) {
                 Turn::Start if free_at > now => later = sooner(later, free_at),
+                // It has something under way, and is looked at when that ends.
+                Turn::Start
+                    if !queue.in_flight.is_empty()
+                        && self.places.has_its_share(&queue.workspace) => {}
                 Turn::Start => {
                     let before = queue.weight();
+                    let first = queue.in_flight.is_empty();
                     let Some(ready) = queue.take(now) else { continue };
                     self.held_bytes = self.held_bytes + queue.weight() - before;
                     let _ = lane.starts.charge(quota, 1, now);
-                    let was = (lane.last, lane.in_flight);
-                    lane.in_flight += 1;
-                    self.places.changed(was, (lane.last, lane.in_flight));
+                    let (was, bytes) = (lane.standing(), ready.body.len());
+                    lane.under_way = lane.under_way.plus(bytes);
+                    self.places.changed(was, lane.standing());
+                    self.places.started(&queue.workspace, bytes, first);
                     if queue.runs_low(room) {
                         self.low.push(webhook);
                     }
+                    self.had_its_turn(id, webhook);
                     self.put(id, now);
                     let lag = now.since(due);
                     return Some(Step::Start { webhook, lane: id, ready, lag });
@@ -135,14 +144,33 @@ impl Lanes {
         None
     }
 
+    /// Puts a webhook that has started something behind all others of its workspace, and those
+    /// behind all other workspaces'.
+    fn had_its_turn(&mut self, id: LaneId, webhook: WebhookId) {
+        let Some(lane) = self.lanes.get_mut(&id).filter(|lane| lane.turns.len() > 1) else {
+            return;
+        };
+        let workspace = |one: WebhookId| self.queues.get(&one).map(|queue| &queue.workspace);
+        let own = workspace(webhook);
+        let (mut others, mut kin) = (VecDeque::new(), Vec::new());
+        for one in lane.turns.drain(..).filter(|one| *one != webhook) {
+            if workspace(one) == own { kin.push(one) } else { others.push_back(one) }
+        }
+        others.extend(kin);
+        others.push_back(webhook);
+        lane.turns = others;
+    }
+
     /// How much each webhook may have in memory.
     pub(super) fn room(&self) -> Room {
-        Room::share(self.held_bytes_max, self.queues.len(), self.pace.quota)
+        let left = self.held_bytes_max.saturating_sub(self.places.taken().bytes);
+        Room::share(left, self.queues.len(), self.pace.quota)
     }
 
     /// Lets what a lane holds go that has nothing to do for so long, where all hold too much.
     fn shed(&mut self, id: LaneId, rest: Duration) {
-        if rest < FAR || self.held_bytes <= self.held_bytes_max / 2 {
+        let held = self.held_bytes + self.places.taken().bytes;
+        if rest < FAR || held <= self.held_bytes_max / 2 {
             return;
         }
         let Some(lane) = self.lanes.get(&id) else { return };

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use log::Level;
 use serde_json::json;
@@ -24,9 +25,10 @@ use crate::store::{After, Fared, NewMail, Queue};
 /// So few looks that are out of date are not worth tidying up.
 const LOOKS_MIN: usize = 64;
 
-/// Where a webhook's deliveries go, and what signs them.
+/// Where a webhook's deliveries go, what signs them, and for whom.
 #[derive(Debug)]
 pub(super) struct Target {
+    pub(super) workspace: Arc<str>,
     pub(super) url: Url,
     pub(super) secrets: Secrets,
 }
@@ -102,9 +104,18 @@ impl Hooks {
         }
         let gate = gate_of(&webhook);
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Open };
-        lanes.open(id, webhook.lane, gate, due.map(|due| now.tick_at(due)), now.tick);
+        lanes.open(
+            id,
+            &webhook.workspace,
+            webhook.lane,
+            gate,
+            due.map(|due| now.tick_at(due)),
+            now.tick,
+        );
         if let Some(last) = &webhook.last_outcome {
-            lanes.remember(id, Answered::by(last));
+            // How long it took was not written down.
+            let took = Duration::ZERO;
+            lanes.remember(id, Answered::by(last, took, took));
         }
         let target = Weak::new();
         let hook = Hook { webhook, target, look_at: None, unwritten };
@@ -147,7 +158,8 @@ impl Hooks {
         }
         // It was read when the webhook was taken in.
         let url = Url::parse(&hook.webhook.url).ok()?;
-        let target = Arc::new(Target { url, secrets: hook.webhook.secrets.clone() });
+        let (workspace, secrets) = (hook.webhook.workspace.clone(), hook.webhook.secrets.clone());
+        let target = Arc::new(Target { workspace, url, secrets });
         hook.target = Arc::downgrade(&target);
         Some(target)
     }
@@ -324,7 +336,7 @@ impl Hook {
             parts.metrics.pauses.inc();
             webhook.paused_at = Some(now.unix);
             webhook.probing = None;
-            lanes.open(webhook.id, webhook.lane, Gate::Closed, None, now.tick);
+            lanes.open(webhook.id, &webhook.workspace, webhook.lane, Gate::Closed, None, now.tick);
         } else {
             parts.metrics.warnings.inc();
         }

@@ -14,7 +14,8 @@ use crate::model::{Attempt, DeliveryId, Ready, WebhookId};
 use crate::outcome::{Fault, Outcome};
 use crate::store::{After, Ended, NewMail};
 
-/// How long after a failure of our own a delivery is tried again.
+/// How long after a failure of our own a delivery is tried again. Where our resolver fails, its
+/// endpoint is left alone for longer each time.
 const AFTER_FAULT: Duration = Duration::from_secs(1);
 
 /// In a delivery's place, of attempts of which nothing is to be known but when they started.
@@ -55,8 +56,9 @@ impl Worker {
     pub(super) fn tried(&mut self, tried: Tried, now: Moment) {
         let Tried { ref sent, ref receipt, ended } = tried;
         let (webhook, started) = (sent.webhook, sent.started);
-        let answered = Answered::by(&receipt.outcome);
         let force = self.parts.force.load_full();
+        let (took, deadline) = (ended.tick.since(started.tick), force.settings.egress.deadline);
+        let answered = Answered::by(&receipt.outcome, took, deadline);
         let hook = self.hooks.webhook(webhook);
         let (schedule, hint) = (&force.settings.retry, receipt.retry_after);
         let verdict = hook.and_then(|hook| {
@@ -86,7 +88,7 @@ impl Worker {
         let attempt = Attempt {
             number: ready.attempts.saturating_add(1),
             started_at: started.unix,
-            took: ended.tick.since(started.tick),
+            took,
             outcome: receipt.outcome,
         };
         let record = Ended {
@@ -116,7 +118,7 @@ impl Worker {
         self.parts.metrics.attempt(&receipt.outcome, took);
         let due = now.unix.plus(AFTER_FAULT);
         let again = waits.then(|| Ready { due, ..sent.ready.clone() });
-        if receipt.outcome == Outcome::Internal(Fault::Resources) {
+        if let Outcome::Internal(Fault::Resources | Fault::Resolver) = receipt.outcome {
             // Its receiver has heard nothing of it.
             self.lanes.recorded(sent.webhook, sent.ready.id, again, answered, now);
             return;

@@ -29,6 +29,7 @@ mod ledger;
 mod life;
 mod orders;
 mod pages;
+mod places;
 mod plots;
 mod posts;
 mod process;

@@ -73,6 +73,27 @@ fn webhooks_of_one_url_share_the_pace_and_take_turns() {
 }
 
 #[test]
+fn a_stranger_who_registers_a_url_twenty_times_takes_half_of_its_pace_also_after_a_restart() {
+    let mut stage = Stage::with(paced);
+    stage.webhook("/hook", &["user.created"]);
+    let url = stage.receiver.url("/hook");
+    for _ in 0..20 {
+        stage.dispatcher.api(QUIET, "ws_quiet").create_webhook(&url, &["user.created"]);
+    }
+    // The stranger's are there first.
+    let of = |workspace, count| (0..count).map(move |_| event(workspace, "user.created"));
+    let events: Vec<Value> = of("ws_quiet", 5).chain(of("ws_acme", 20)).collect();
+    stage.dispatcher.ingest(&events.into()).expect(202);
+    let own = |one: &&Delivered| one.envelope()["workspace_id"] == "ws_acme";
+    let before = stage.receiver.wait(10).iter().filter(own).count();
+    assert!(before >= 3, "{before} of the first ten");
+    stage.dispatcher.stop();
+    stage.dispatcher.start_again();
+    let all = stage.receiver.wait(30).iter().take(30).filter(own).count();
+    assert!(all >= 12, "{all} of the first thirty");
+}
+
+#[test]
 fn endpoints_do_not_pace_each_other() {
     let stage = Stage::with(paced);
     stage.webhook("/slow", &["user.created"]);

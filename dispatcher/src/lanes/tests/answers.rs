@@ -5,7 +5,7 @@ use super::*;
 /// Lanes with one webhook, of which nothing is known yet but that something waits.
 fn unread() -> Lanes {
     let mut lanes = Lanes::new(pace(100, 1_000, 100, 100));
-    lanes.open(WebhookId(1), LaneId(1), Gate::Open, Some(at(0).tick), at(0).tick);
+    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, Some(at(0).tick), at(0).tick);
     lanes
 }
 
@@ -31,7 +31,7 @@ fn what_came_while_a_webhook_was_read_anew_is_not_forgotten() {
     answer(&mut lanes, 0, &[], false);
     lanes.arrived(WebhookId(1), ready(1, 0), at(0));
     // The store was asked before it came, and answers after it was told of.
-    lanes.open(WebhookId(1), LaneId(1), Gate::Open, None, at(0).tick);
+    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(0).tick);
     answer(&mut lanes, 0, &[ready(1, 0)], false);
     assert_eq!(started(&mut lanes, 0), [1]);
 }
@@ -124,7 +124,7 @@ fn starts_that_left_no_trace_count_on_every_lane_there_may_be() {
     lanes.seed(LaneId(1), at(0).tick);
     lanes.suspect(2, at(100).tick);
     for id in [1, 2] {
-        lanes.open(WebhookId(id), LaneId(id), Gate::Open, None, at(100).tick);
+        lanes.open(WebhookId(id), &ws(id), LaneId(id), Gate::Open, None, at(100).tick);
         lanes.arrived(WebhookId(id), ready(id, 0), at(100));
     }
     lanes.arrived(WebhookId(2), ready(3, 0), at(100));

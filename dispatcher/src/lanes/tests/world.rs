@@ -23,6 +23,11 @@ pub(super) fn at(ms: u64) -> Moment {
     Moment { tick: Tick(micros), unix: UnixTime(micros) }
 }
 
+/// Whose webhook it is: the first ten thousand are of one workspace.
+pub(super) fn ws(webhook: i64) -> Arc<str> {
+    format!("ws_{}", webhook / 10_000).into()
+}
+
 pub(super) fn ready(id: i64, due_ms: u64) -> Ready {
     Ready {
         id: DeliveryId(id),
@@ -60,7 +65,7 @@ impl World {
         let mut lanes = Lanes::new(pace);
         for (webhook, lane) in webhooks {
             let now = at(0).tick;
-            lanes.open(WebhookId(*webhook), LaneId(*lane), Gate::Open, None, now);
+            lanes.open(WebhookId(*webhook), &ws(*webhook), LaneId(*lane), Gate::Open, None, now);
         }
         let on = webhooks.iter().map(|(webhook, lane)| (WebhookId(*webhook), LaneId(*lane)));
         Self {
@@ -88,7 +93,7 @@ impl World {
             let lane = self.on[&webhook];
             let first = self.stored[&webhook].keys().next().map(|(due, _)| *due);
             let first = first.map(|due| at(self.now).tick_at(due));
-            self.lanes.open(webhook, lane, Gate::Open, first, at(self.now).tick);
+            self.lanes.open(webhook, &ws(webhook.0), lane, Gate::Open, first, at(self.now).tick);
         }
     }
 

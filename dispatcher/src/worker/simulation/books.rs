@@ -12,6 +12,7 @@ use bytes::Bytes;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use super::orders::Order;
+use super::places::{Places, Start};
 use super::posts::Outbox;
 use super::turns::Turns;
 use super::upkeep::Upkeep;
@@ -146,6 +147,8 @@ pub(super) struct Tally {
 pub(super) struct Books {
     pub(super) urls: Vec<String>,
     pub(super) settings: Settings,
+    /// What deliveries may take in memory.
+    pub(super) memory: usize,
     /// What was in force until a moment ago, and what has been decided may go by.
     pub(super) before: Option<Settings>,
     /// When another pace came into force: nobody knows how much a crash hid under the one before.
@@ -183,32 +186,15 @@ pub(super) struct Books {
     pub(super) notes: Option<VecDeque<String>>,
 }
 
-/// An attempt that started, and whether its receiver heard of it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Start {
-    pub(super) at: Tick,
-    pub(super) heard: bool,
-}
-
-/// Attempts that may be under way at one URL.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Places {
-    pub(super) room: usize,
-    /// So many there are at most: it may be remembered for longer than it must be.
-    pub(super) most: usize,
-    /// Whether its last attempt is known not to have timed out.
-    pub(super) answers: bool,
-    pub(super) used: Tick,
-}
-
 impl Books {
-    pub(super) fn new(urls: Vec<String>, settings: Settings, trace: bool) -> Self {
-        let places = Places { room: 1, most: usize::MAX, answers: false, used: Tick(0) };
+    pub(super) fn new(urls: Vec<String>, settings: Settings, memory: usize, trace: bool) -> Self {
+        let places = Places::fresh(1, usize::MAX, Tick(0));
         Self {
             starts: vec![VecDeque::new(); urls.len()],
             places: vec![places; urls.len()],
             urls,
             settings,
+            memory,
             before: None,
             repaced_at: Tick(0),
             hooks: BTreeMap::new(),
@@ -276,9 +262,10 @@ impl Books {
         self.tally.reloads += 1;
         self.before = Some(std::mem::replace(&mut self.settings, settings));
         self.repaced_at = now.tick;
-        let quarter = self.quarter();
+        let most = self.settings.egress.in_flight_per_lane();
         for places in &mut self.places {
-            (places.room, places.most) = (places.room.min(quarter), usize::MAX);
+            // What ends in this moment may be heard of before or after.
+            (places.room, places.most) = (places.room.min(most), places.most.min(most));
         }
         for id in self.under_way.keys() {
             // What has ended may be decided by either.
@@ -286,6 +273,11 @@ impl Books {
                 flight.loose |= flight.ended.is_some();
             }
         }
+    }
+
+    /// The bytes of all bodies under way.
+    pub(super) fn bytes_in_flight(&self) -> usize {
+        self.under_way.keys().map(|id| self.deliveries[id].body.len()).sum()
     }
 
     /// The settings by which something may just have been decided.
@@ -314,7 +306,7 @@ impl Books {
     pub(super) fn read_anew(&mut self, now: Moment) {
         let quarter = self.quarter();
         for places in &mut self.places {
-            *places = Places { room: quarter, most: quarter, answers: false, used: now.tick };
+            *places = Places::fresh(quarter, quarter, now.tick);
         }
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {

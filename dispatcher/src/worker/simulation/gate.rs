@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use super::books::{Books, Delivery, Flight, Hook, Landed, Places, Start, violated};
+use super::books::{Books, Delivery, Flight, Hook, Landed, violated};
+use super::places::{Places, Start};
 use crate::deliver::Parcel;
 use crate::health::Sign;
 use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::{Failure, Fault, Outcome};
 use crate::schedule::Mode;
 use crate::settings::Settings;
 use crate::sign;
@@ -187,7 +188,7 @@ impl Books {
             let url = flight.url;
             delivery.flight = None;
             self.under_way.remove(&id);
-            self.freed(url, outcome, at.tick);
+            self.freed(url, outcome, at.tick.since(started.tick), at.tick);
             return;
         }
         let mut policies = std::iter::once(&self.settings).chain(&self.before);
@@ -211,7 +212,7 @@ impl Books {
         let url = flight.url;
         if hook.deleted {
             // Nothing is written of it any more.
-            self.freed(url, outcome, at.tick);
+            self.freed(url, outcome, at.tick.since(started.tick), at.tick);
             self.drop_gone(id);
         }
     }
@@ -227,12 +228,24 @@ impl Books {
         }
     }
 
-    /// The place of an attempt is free again: how many there are depends on how it ended.
-    pub(super) fn freed(&mut self, url: usize, outcome: &Outcome, now: Tick) {
+    /// The place of an attempt is free again: how many there are depends on how it ended, and on
+    /// how long it took.
+    pub(super) fn freed(&mut self, url: usize, outcome: &Outcome, took: Duration, now: Tick) {
         self.forgotten(url, now);
-        let most = self.settings.egress.in_flight_per_lane();
+        let egress = &self.settings.egress;
+        let (most, slow) = (egress.in_flight_per_lane(), took > egress.deadline / 4);
         let places = &mut self.places[url];
-        places.answers = !matches!(outcome, Outcome::Failed(Failure::Timeout));
+        if let Outcome::Internal(Fault::Resolver) = outcome {
+            // It says nothing of the receiver, which is left alone for a while.
+            if now >= places.backs_off_until {
+                let wait = [1, 2, 4, 8, 16, 32, 60][places.backoffs.min(6)];
+                places.backs_off_until = now.plus(Duration::from_secs(wait));
+                places.backoffs += 1;
+            }
+            return;
+        }
+        places.backoffs = 0;
+        places.answers = !slow && !matches!(outcome, Outcome::Failed(Failure::Timeout));
         let then = |room: usize| match outcome {
             Outcome::Failed(Failure::Timeout) => (room / 2).max(1),
             _ => room.saturating_mul(2).clamp(1, most),

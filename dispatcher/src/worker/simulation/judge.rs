@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use weir_common::time::{Moment, UnixTime};
 
-use super::books::{Books, Delivery, Hook, Start, violated};
+use super::books::{Books, Delivery, Hook, violated};
+use super::places::Start;
 use crate::model::{DeliveryId, DeliveryState};
 
 impl Books {
@@ -72,15 +73,24 @@ impl Books {
         let doubts = self.doubts.iter().filter(|(at, _)| now.tick.since(*at) < 2 * egress.window);
         let unseen = doubts.map(|(_, count)| count).sum::<usize>();
         let (here, all) = (self.in_flight(Some(url)), self.in_flight(None));
-        let crowded = all >= egress.in_flight_max - egress.in_flight_max / 4;
+        // Of places, and of what bodies may take in memory.
+        let (most, bytes_most) = (egress.in_flight_max, (self.memory / 2).max(1));
+        let bytes = self.bytes_in_flight();
+        let crowded = all >= most - most / 4 || bytes >= bytes_most - bytes_most / 4;
+        // Beside others of its webhook, where others' attempts leave a workspace few.
+        let crowded =
+            crowded || all >= (most - most.min(all)).div_ceil(8) || bytes >= bytes_most / 9;
         let room = if crowded { 1 } else { self.places[url].room };
-        // Those that are not known to answer share half of the places at the least.
-        let shared = !self.places[url].answers && all >= egress.in_flight_max.div_ceil(2);
+        // Those that are not known to answer at once share half of the places at the least.
+        let scarce = all >= most.div_ceil(2) || bytes >= bytes_most.div_ceil(2);
+        let shared = !self.places[url].answers && scarce;
         let held = started + unseen >= egress.requests as usize
             || now.tick < self.slow_until
+            || now.tick < self.places[url].backs_off_until
             || here >= room
             || shared
-            || all >= egress.in_flight_max;
+            || all >= most
+            || bytes >= bytes_most;
         let why = || format!("{started} of {} started, {here} of {room} go", egress.requests);
         (!held).then(why)
     }

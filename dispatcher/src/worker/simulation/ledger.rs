@@ -227,7 +227,7 @@ impl Books {
             self.open.remove(&(delivery.hook, id));
         }
         self.under_way.remove(&id);
-        self.freed(url, &written.outcome, now.tick);
+        self.freed(url, &written.outcome, written.took, now.tick);
     }
 
     /// Gives the webhooks that were paused.

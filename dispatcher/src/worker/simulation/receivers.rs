@@ -55,9 +55,11 @@ pub(super) enum Mood {
     Flapping,
     /// Well, but now and then we have no sockets for it.
     Scarce,
+    /// Nothing answers for its name.
+    Nameless,
 }
 
-pub(super) const MOODS: [Mood; 15] = [
+pub(super) const MOODS: [Mood; 16] = [
     Mood::Well,
     Mood::Well,
     Mood::Well,
@@ -73,6 +75,7 @@ pub(super) const MOODS: [Mood; 15] = [
     Mood::Redirecting,
     Mood::Flapping,
     Mood::Scarce,
+    Mood::Nameless,
 ];
 
 #[derive(Debug)]
@@ -126,6 +129,9 @@ impl Receiver {
             Mood::Tardy => (deadline + deadline / 100 * dice.roll(300) as u32, status(200)),
             Mood::Slow => (ms(2_000 + dice.roll(7_000)), status(if poisoned { 500 } else { 200 })),
             Mood::Refusing => (ms(dice.roll(3)), Outcome::Failed(Failure::Refused)),
+            Mood::Nameless => {
+                (ms(dice.roll(2) * dice.roll(2_000)), Outcome::Internal(Fault::Resolver))
+            }
             Mood::Silent => (Duration::MAX, Outcome::Failed(Failure::Timeout)),
             Mood::Erring => (ms(dice.roll(2_000)), status([500, 404, 410][dice.roll(3) as usize])),
             Mood::Limiting => (ms(dice.roll(20)), status([429, 503][dice.roll(2) as usize])),

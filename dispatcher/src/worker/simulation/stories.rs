@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::books::Hook;
 use super::disk::Disk;
-use super::life::{DAY, HOUR, Life, MINUTE, SECOND};
+use super::life::{DAY, HOUR, Life, MINUTE, SECOND, WORKSPACES};
 use super::orders::Order;
 use super::plots::Act;
 use super::receivers::Mood;
@@ -27,7 +27,8 @@ impl Life {
             64..=73 => self.stall(world),
             74..=78 => self.changes(world),
             79..=85 => self.found_empty(world),
-            86..=90 => self.window_later(world),
+            86..=88 => self.window_later(world),
+            89..=90 => self.neighbours(world),
             91..=95 => self.reload(world),
             _ => self.clock_while_down(world),
         }
@@ -62,6 +63,25 @@ impl Life {
         self.plan(world, ends, end);
         for nth in 0..4 {
             self.plan(world, goes_on + nth * 5 * SECOND, Act::Events { ws: number, count });
+        }
+    }
+
+    /// A workspace that registers a URL again and again which another one uses, and more for all of
+    /// them than its receiver is sent.
+    fn neighbours(&mut self, world: &mut World) {
+        let url = world.dice.roll(world.receivers.len() as u64) as usize;
+        let address = world.books.urls[url].clone();
+        self.plan(world, MS, Act::Mood { url, mood: Mood::Well });
+        for nth in 0..4 {
+            let ws = WORKSPACES[usize::from(nth > 0)].into();
+            let secret = format!("whsec_{:016x}", world.dice.next());
+            let events = EventSet::of(EventType::ALL.into_iter().take(3));
+            let create = Order::Create { ws, url: address.clone(), events, secret };
+            self.plan(world, (1 + nth) * SECOND, Act::Order(create));
+        }
+        let count = 50 + world.dice.roll(50);
+        for (nth, ws) in [0, 1, 0, 1, 0].into_iter().enumerate() {
+            self.plan(world, 6 * SECOND + nth as u32 * MS, Act::Events { ws, count });
         }
     }
 

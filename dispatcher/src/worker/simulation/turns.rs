@@ -1,9 +1,10 @@
-//! Whose start it is: of one webhook's deliveries the first that is due, and of the webhooks that
-//! share a URL each in turn.
+//! Whose start it is: of one webhook's deliveries the first that is due, and of those that share a
+//! URL each workspace in turn, and each webhook of it.
 //!
 //! Judged is only what the worker must have heard of: what was on disk at a moment of rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use weir_common::time::{Moment, Tick};
 
@@ -17,6 +18,8 @@ pub(super) struct Turns {
     rested: Tick,
     /// So many starts of others at its URL each webhook has waited for that could have started.
     passed: BTreeMap<WebhookId, usize>,
+    /// So many starts each workspace is behind another that has no more to send than it.
+    behind: BTreeMap<(usize, Arc<str>), usize>,
 }
 
 impl Turns {
@@ -28,6 +31,7 @@ impl Turns {
     /// Somebody may wait for the store.
     pub(super) fn hold(&mut self) {
         self.passed.clear();
+        self.behind.clear();
     }
 }
 
@@ -64,6 +68,8 @@ impl Books {
     pub(super) fn in_turn(&mut self, id: DeliveryId, url: usize, now: Moment) {
         let starts = self.deliveries[&id].hook;
         self.turns.passed.remove(&starts);
+        let ws = self.hooks[&starts].ws.clone();
+        let mut ready = BTreeSet::new();
         let here = |id: &&WebhookId| self.hooks[id].url == url && **id != starts;
         let others: Vec<WebhookId> = self.hooks.keys().filter(here).copied().collect();
         // As many as may be under way can start before the store has answered.
@@ -79,11 +85,35 @@ impl Books {
                 self.turns.passed.remove(&other);
                 continue;
             }
+            ready.insert(self.hooks[&other].ws.clone());
             let passed = self.turns.passed.entry(other).or_default();
             *passed += 1;
             if *passed > round {
                 let story = format!("{other:?} could start, and {passed} others at its URL did");
                 violated("turns", story);
+            }
+        }
+        self.workspace_in_turn(url, &ws, &ready);
+    }
+
+    /// Another workspace that has something to send at this URL has had about as many starts since
+    /// it has, however many webhooks either has there.
+    fn workspace_in_turn(&mut self, url: usize, ws: &Arc<str>, ready: &BTreeSet<Arc<str>>) {
+        let waits = |other: &Arc<str>| ready.contains(other) && other != ws;
+        self.turns
+            .behind
+            .retain(|(at, other), _| *at != url || ready.contains(other) || other == ws);
+        let others: Vec<_> = ready.iter().filter(|other| waits(other)).cloned().collect();
+        if let Some(own) = self.turns.behind.get_mut(&(url, ws.clone())) {
+            *own = own.saturating_sub(others.len());
+        }
+        for other in others {
+            let behind = self.turns.behind.entry((url, other.clone())).or_default();
+            *behind += 1;
+            // What a webhook has in memory may be sent before the store has shown another's.
+            let most = 3 * self.settings.egress.in_flight_per_lane() + 10;
+            if *behind > most {
+                violated("turns", format!("{other} is {behind} starts behind {ws} at url {url}"));
             }
         }
     }

@@ -67,7 +67,7 @@ impl World {
         let memory = [(); 2].map(|()| *dice.pick(&memory).unwrap());
         let machine = Machine::new(folder, config, Clock::manual(START), memory);
         let trace = std::env::var_os("WEIR_SEED").is_some();
-        let books = Books::new(urls.clone(), machine.settings.clone(), trace);
+        let books = Books::new(urls.clone(), machine.settings.clone(), memory[0], trace);
         let receiver = |url| Receiver { url, mood: Mood::Well, poisons: false };
         Self {
             dice,

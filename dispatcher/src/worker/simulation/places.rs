@@ -1,0 +1,31 @@
+//! What is known of a URL: its starts, and how many attempts may be under way there.
+
+use weir_common::time::Tick;
+
+/// An attempt that started, and whether its receiver heard of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    pub(super) at: Tick,
+    pub(super) heard: bool,
+}
+
+/// Attempts that may be under way at one URL.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    pub(super) room: usize,
+    /// So many there are at most: it may be remembered for longer than it must be.
+    pub(super) most: usize,
+    /// Whether its last attempt is known to have been answered without delay.
+    pub(super) answers: bool,
+    pub(super) used: Tick,
+    /// Until then it is left alone, for so many times in a row: its name finds no answer.
+    pub(super) backs_off_until: Tick,
+    pub(super) backoffs: usize,
+}
+
+impl Places {
+    /// So many, of an endpoint that nothing else is known of.
+    pub(super) fn fresh(room: usize, most: usize, used: Tick) -> Self {
+        Self { room, most, answers: false, used, backs_off_until: Tick(0), backoffs: 0 }
+    }
+}
