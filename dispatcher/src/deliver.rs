@@ -305,7 +305,7 @@ mod tests {
             ..crate::egress::tests::egress(&["127.0.0.1/32", "127.0.0.2/32"])
         };
         let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
-        let rules = Arc::new(Rules::new(egress.clone(), Scripted::table(names)));
+        let rules = Arc::new(Rules::over(egress.clone(), Scripted::table(names)));
         (Courier::new(&egress, rules, clock.clone()).expect("it builds"), clock)
     }
 
@@ -323,6 +323,7 @@ mod tests {
 
     const SILENT: Outcome = Outcome::Failed(Failure::Timeout);
     const BROKEN: Outcome = Outcome::Failed(Failure::Connection);
+    const NO_NAME: Outcome = Outcome::Failed(Failure::Dns);
     const BLOCKED: Outcome = Outcome::Failed(Failure::BlockedAddress);
     const DELIVERED: Outcome = Outcome::Delivered { status: 200 };
 
@@ -470,7 +471,8 @@ mod tests {
             let receipt = timeout(Duration::from_secs(5), attempt).await;
             assert_eq!(receipt.expect("it keeps its deadline").outcome, SILENT, "{url}");
         }
-        assert_eq!(courier.deliver(parcel("http://slow.example/")).await.outcome, SILENT);
+        let unanswered = courier.deliver(parcel("http://slow.example/")).await.outcome;
+        assert_eq!(unanswered, Outcome::Internal(Fault::Resolver));
     }
 
     #[tokio::test]
@@ -570,7 +572,7 @@ mod tests {
         for _ in 0..3 {
             outcomes.push(courier.deliver(parcel(&url)).await.outcome);
         }
-        assert_eq!(outcomes, [DELIVERED, BLOCKED, BLOCKED]);
+        assert_eq!(outcomes, [DELIVERED, NO_NAME, NO_NAME]);
         assert_eq!(closing.taken(), 1);
         let arrival = timeout(Duration::from_millis(1), forbidden.accept()).await;
         assert!(arrival.is_err(), "nobody came");
@@ -588,12 +590,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_that_does_not_resolve_is_the_receivers_failure_and_a_shortage_is_ours() {
-        let names = [("empty.example", ""), ("short.example", "no-files")];
+        let names =
+            [("empty.example", ""), ("short.example", "no-files"), ("again.example", "again")];
         let (courier, _) = courier(&names, 10_000);
         for (host, expected) in [
             ("empty.example", Outcome::Failed(Failure::Dns)),
             ("unknown.example", Outcome::Failed(Failure::Dns)),
             ("short.example", Outcome::Internal(Fault::Resources)),
+            ("again.example", Outcome::Internal(Fault::Resolver)),
         ] {
             let receipt = courier.deliver(parcel(&format!("https://{host}/"))).await;
             assert_eq!(receipt.outcome, expected, "{host}");

@@ -6,13 +6,17 @@
 //!    invariant 11): the connection goes to an address that [`Rules::addresses`] gave, and that
 //!    gives none that is forbidden. An address that stands in a URL never meets a resolver, so
 //!    [`Rules::canonical`] judges it, before every attempt anew.
-//! 2. The same rules hold when a URL is registered and when it is called.
+//! 2. The same rules hold when a URL is registered and when it is called. Names are looked up when
+//!    they are called alone: a registration says nothing of what a name leads to, soon or late.
+//! 3. No name tells its webhook's owner whether it leads to addresses that may not be called, or to
+//!    none at all: a stranger could map our network by it.
+//! 4. Lookups count in the share of the workspace that an attempt is made for ([`on_behalf_of`]).
 
 pub mod address;
 pub mod canonical;
 pub mod lookup;
+pub mod names;
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,41 +24,63 @@ use std::time::Duration;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::Url;
 
-use self::lookup::{Lookup, System};
+use self::lookup::LookupError;
+use self::names::Names;
 use crate::settings::Egress;
 
-/// Whoever registers a webhook waits no longer than this for a name to resolve.
-const ADMIT_WAIT_MAX: Duration = Duration::from_secs(2);
+/// An attempt waits no longer than this for its host's name, nor for half of its deadline. What
+/// takes longer costs it nothing: it is tried again in a moment, and joins the lookup.
+const LOOKUP_WAIT_MAX: Duration = Duration::from_secs(2);
+
+tokio::task_local! {
+    /// The workspace that an attempt is made for.
+    static WORKSPACE: Arc<str>;
+}
+
+/// Makes an attempt for a workspace: the names that it needs are looked up in its share.
+pub async fn on_behalf_of<F: Future>(workspace: Arc<str>, attempt: F) -> F::Output {
+    WORKSPACE.scope(workspace, attempt).await
+}
 
 /// What an operator allows.
 #[derive(Clone, Debug)]
 pub struct Rules {
     egress: Egress,
-    lookup: Arc<dyn Lookup>,
+    names: Arc<Names>,
 }
 
 /// Why a name has no address that we may call.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// It has addresses, and we may call none of them.
-    #[error("the host has no address that may be called")]
-    Blocked,
-    /// It does not resolve.
-    #[error("the host does not resolve")]
-    NoSuchName(#[source] io::Error),
+    /// It does not resolve, or to nothing that we may call.
+    #[error("the host resolves to no address that may be called")]
+    NoAddress,
+    /// Nothing answered for it.
+    #[error("nothing answered for the host's name")]
+    Unanswered,
+    /// This machine has run out of something.
+    #[error("the host's name could not be looked up")]
+    Shortage,
 }
 
 impl Rules {
-    /// As these settings have it; names are looked up there.
+    /// As these settings have it, over names that outlive them.
     #[must_use]
-    pub fn new(egress: Egress, lookup: Arc<dyn Lookup>) -> Self {
-        Self { egress, lookup }
+    pub fn new(egress: Egress, names: Arc<Names>) -> Self {
+        Self { egress, names }
     }
 
     /// As these settings have it; names are looked up as the system does.
     #[must_use]
     pub fn system(egress: Egress) -> Self {
-        Self::new(egress, Arc::new(System::default()))
+        Self::new(egress, Names::system())
+    }
+
+    /// As these settings have it; each name is looked up there whenever it is called.
+    #[cfg(test)]
+    pub(crate) fn over(egress: Egress, lookup: Arc<dyn lookup::Lookup>) -> Self {
+        let names = Names::new(lookup, weir_common::time::Clock::system(), Duration::ZERO);
+        Self::new(egress, Arc::new(names))
     }
 
     /// The canonical form of a URL that may be called, or why it may not.
@@ -68,35 +94,26 @@ impl Rules {
         address::forbidden(address, &self.egress.allow_networks)
     }
 
-    /// Refuses a canonical URL whose name resolves, now, to nothing that may be called. A name
-    /// that does not resolve yet, or not soon, is taken: it is checked again at each connection.
-    pub async fn admit(&self, url: &Url) -> Result<(), String> {
-        self.admit_within(url, ADMIT_WAIT_MAX).await
-    }
-
-    async fn admit_within(&self, url: &Url, wait: Duration) -> Result<(), String> {
-        self.canonical(url.as_str())?;
-        let Some(name) = url.domain() else {
-            return Ok(()); // An address, which is part of the canonical form.
-        };
-        match tokio::time::timeout(wait, self.addresses(name)).await {
-            // Which addresses those are is not told: a stranger could map our network by it.
-            Ok(Err(AddressError::Blocked)) => Err(format!(
-                "The host {name} resolves to no public address; deliveries go to public ones only."
-            )),
-            Ok(Ok(_) | Err(AddressError::NoSuchName(_))) | Err(_) => Ok(()),
-        }
-    }
-
     /// The addresses of a name that may be called: never none.
-    pub async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, AddressError> {
-        let found = self.lookup.addresses(name).await.map_err(AddressError::NoSuchName)?;
-        if found.is_empty() {
-            return Err(AddressError::NoSuchName(io::ErrorKind::NotFound.into()));
-        }
-        let mut allowed = found;
+    pub async fn addresses(
+        &self,
+        workspace: Option<Arc<str>>,
+        name: &str,
+    ) -> Result<Vec<IpAddr>, AddressError> {
+        let wait = LOOKUP_WAIT_MAX.min(self.egress.deadline / 2);
+        let found = self.names.addresses(workspace, name, wait).await;
+        let mut allowed = found.map_err(|error| match error {
+            LookupError::NoSuchName => AddressError::NoAddress,
+            LookupError::Unanswered => AddressError::Unanswered,
+            LookupError::Shortage => AddressError::Shortage,
+        })?;
+        let many = allowed.len();
         allowed.retain(|address| self.forbidden(*address).is_none());
-        if allowed.is_empty() { Err(AddressError::Blocked) } else { Ok(allowed) }
+        if allowed.is_empty() {
+            log::debug!("of the {many} addresses of `{name}` none may be called");
+            return Err(AddressError::NoAddress);
+        }
+        Ok(allowed)
     }
 }
 
@@ -107,8 +124,10 @@ pub struct Resolver(pub Arc<Rules>);
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
         let rules = self.0.clone();
+        // It is asked while the attempt's task is polled, and answers in whichever task connects.
+        let workspace = WORKSPACE.try_with(Arc::clone).ok();
         Box::pin(async move {
-            let found = rules.addresses(name.as_str()).await?;
+            let found = rules.addresses(workspace, name.as_str()).await?;
             // The port 0 stands for the URL's.
             let sockets = found.into_iter().map(|address| SocketAddr::new(address, 0));
             Ok(Box::new(sockets) as Addrs)
@@ -120,6 +139,7 @@ impl Resolve for Resolver {
 pub(crate) mod tests {
     use super::*;
     use crate::egress::lookup::Scripted;
+    use crate::outcome::{Failure, Outcome};
 
     /// The defaults, with these networks permitted.
     pub(crate) fn egress(networks: &[&str]) -> Egress {
@@ -135,35 +155,84 @@ pub(crate) mod tests {
         }
     }
 
-    async fn admits(script: &str, text: &str) -> bool {
-        let rules = Rules::new(egress(&[]), Scripted::table(&[("name.example", script)]));
-        rules.admit(&Url::parse(text).expect("a URL")).await.is_ok()
+    #[tokio::test]
+    async fn a_name_that_leads_to_forbidden_addresses_is_as_one_that_leads_nowhere() {
+        let script = [
+            ("public.example", "10.0.0.1 8.8.8.8"),
+            ("private.example", "10.0.0.1 ::1 64:ff9b::7f00:1"),
+            ("empty.example", ""),
+            ("again.example", "again"),
+            ("short.example", "no-files"),
+        ];
+        let rules = Rules::over(egress(&[]), Scripted::table(&script));
+        for (name, expected) in [
+            ("public.example", Ok(1)),
+            ("private.example", Err(AddressError::NoAddress)),
+            ("empty.example", Err(AddressError::NoAddress)),
+            ("unknown.example", Err(AddressError::NoAddress)),
+            ("again.example", Err(AddressError::Unanswered)),
+            ("short.example", Err(AddressError::Shortage)),
+        ] {
+            let found = rules.addresses(None, name).await.map(|found| found.len());
+            assert_eq!(found, expected, "{name}");
+            assert!(rules.canonical(&format!("https://{name}/")).is_ok(), "{name} is registered");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_waits_for_a_name_for_two_seconds_or_half_of_its_deadline() {
+        for (deadline, expected) in [(10_000, 2_000), (1_000, 500)] {
+            let egress = Egress { deadline: Duration::from_millis(deadline), ..egress(&[]) };
+            let rules = Rules::over(egress, Scripted::table(&[("name.example", "silence")]));
+            let since = tokio::time::Instant::now();
+            let found = rules.addresses(None, "name.example").await;
+            assert_eq!(found, Err(AddressError::Unanswered));
+            assert_eq!(since.elapsed().as_millis(), expected);
+        }
     }
 
     #[tokio::test]
-    async fn a_name_is_admitted_unless_all_it_resolves_to_is_forbidden() {
-        assert!(admits("8.8.8.8", "https://name.example/").await);
-        assert!(admits("10.0.0.1 8.8.8.8", "https://name.example/").await);
-        assert!(admits("", "https://name.example/").await);
-        assert!(admits("8.8.8.8", "https://unknown.example/").await);
-        assert!(!admits("10.0.0.1", "https://name.example/").await);
-        assert!(!admits("10.0.0.1 ::1 64:ff9b::7f00:1", "https://name.example/").await);
-        assert!(!admits("", "https://127.0.0.1/").await);
-        assert!(!admits("", "https://[::ffff:a00:1]/").await);
-        assert!(admits("", "https://8.8.8.8/").await);
-    }
-
-    #[tokio::test]
-    async fn a_name_that_resolves_slowly_is_admitted() {
-        let rules = Rules::new(egress(&[]), Scripted::table(&[("name.example", "silence")]));
-        let url = Url::parse("https://name.example/").expect("a URL");
-        assert_eq!(rules.admit_within(&url, Duration::from_millis(1)).await, Ok(()));
+    async fn an_attempt_looks_names_up_in_the_share_of_its_workspace() {
+        let table: Vec<(String, &str)> =
+            (0..9).map(|nth| (format!("n{nth}.example"), "silence")).collect();
+        let mut table: Vec<(&str, &str)> = table.iter().map(|(name, is)| (&**name, *is)).collect();
+        table.push(("fine.example", "10.0.0.1"));
+        let rules = Arc::new(Rules::over(egress(&[]), Scripted::table(&table)));
+        let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(crate::deliver::client::tls(None).expect("TLS"))
+            .no_proxy()
+            .dns_resolver(Resolver(rules))
+            .build()
+            .expect("a client");
+        let sent = |host: String, workspace: &str| {
+            let sent = client.post(format!("https://{host}/")).send();
+            on_behalf_of(workspace.into(), async move { sent.await.map(drop) })
+        };
+        let mut asking = tokio::task::JoinSet::new();
+        for nth in 0..9 {
+            asking.spawn(sent(format!("n{nth}.example"), "ws_bad"));
+        }
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        // Another workspace's is looked up at once, though all places of the first are taken.
+        let fine = tokio::time::timeout(
+            Duration::from_millis(1_500),
+            sent("fine.example".into(), "ws_good"),
+        );
+        let error = fine.await.expect("it does not wait").expect_err("it is private");
+        let failed = Outcome::Failed(Failure::Dns);
+        assert_eq!(crate::deliver::classify::outcome_of(&error, true), failed);
+        let own =
+            tokio::time::timeout(Duration::from_millis(100), sent("fine.example".into(), "ws_bad"));
+        assert!(own.await.is_err(), "its own waits for its own");
     }
 
     #[tokio::test]
     async fn of_mixed_answers_only_the_public_addresses_are_used() {
         let script = "10.0.0.1 8.8.8.8 ::1 2606:4700::1111 ::ffff:127.0.0.1";
-        let rules = Arc::new(Rules::new(egress(&[]), Scripted::table(&[("name.example", script)])));
+        let script = [("name.example", script)];
+        let rules = Arc::new(Rules::over(egress(&[]), Scripted::table(&script)));
         let name = "name.example".parse().expect("a name");
         let found = Resolver(rules).resolve(name).await.expect("some are public");
         let found: Vec<String> = found.map(|socket| socket.ip().to_string()).collect();

@@ -22,6 +22,7 @@ use weir_common::time::Clock;
 use crate::auth::Tokens;
 use crate::deliver::Courier;
 use crate::egress::Rules;
+use crate::egress::names::Names;
 use crate::settings::{self, Settings};
 
 /// What a program runs with that finds no file: the ones that ship.
@@ -62,6 +63,8 @@ pub struct Origin {
 pub struct Config {
     /// The file that it starts with.
     pub file: ConfigFile,
+    /// The names that are known, and who looks them up: a reload keeps them.
+    names: Arc<Names>,
 }
 
 impl Config {
@@ -69,13 +72,13 @@ impl Config {
     /// one within the program.
     #[must_use]
     pub fn new(named: Option<PathBuf>) -> Self {
-        Self { file: ConfigFile::new(named, USUAL) }
+        Self { file: ConfigFile::new(named, USUAL), names: Names::system() }
     }
 
     /// The one within the program.
     #[cfg(test)]
     pub(crate) fn built_in() -> Self {
-        Self { file: ConfigFile::built_in(USUAL) }
+        Self { file: ConfigFile::built_in(USUAL), names: Names::system() }
     }
 
     /// Reads all files and checks everything in them; or gives every mistake there is.
@@ -100,7 +103,7 @@ impl Config {
         let tokens = Tokens::read(&of_tokens);
         let of_directory = Document::new(&settings.directory.path.value, &directory_text);
         let directory = Directory::read(&of_directory);
-        let egress = Arc::new(Rules::system(settings.egress.clone()));
+        let egress = Arc::new(Rules::new(settings.egress.clone(), self.names.clone()));
         let courier = Courier::new(&settings.egress, egress.clone(), clock.clone());
         if let (Err(why), Some(file)) = (&courier, &settings.egress.extra_ca) {
             document.fault(file.at, format!("egress.extra_ca `{}`: {why}", file.value));

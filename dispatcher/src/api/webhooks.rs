@@ -30,7 +30,7 @@ pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
         return Err(no_workspace(asked.workspace));
     }
     let body: NewWebhook = asked.body(|value, flaws| check_url(asked, value, flaws))?;
-    let url = admitted(asked, &body.url).await?;
+    let url = canonical(asked, &body.url)?;
     let secret = new_secret()?;
     let new = store::NewWebhook {
         workspace: asked.workspace.into(),
@@ -79,7 +79,7 @@ pub(super) async fn change(asked: &Asked<'_>) -> Result<Reply, Reply> {
         }
     })?;
     let url = match &body.url {
-        Some(url) => Some(admitted(asked, url).await?),
+        Some(url) => Some(canonical(asked, url)?),
         None => None,
     };
     let events = body.events.as_deref().map(shapes::set_of);
@@ -182,12 +182,11 @@ fn check_url(asked: &Asked<'_>, body: &Value, flaws: &mut Flaws) {
     }
 }
 
-/// The canonical form of a URL that may be called, as far as that can be told today.
-async fn admitted(asked: &Asked<'_>, text: &str) -> Result<Arc<str>, Reply> {
-    let flaw = |why: String| refuse::unprocessable(&Flaw::at("/url", why).into());
-    let egress = &asked.force.egress;
-    let url = egress.canonical(text).map_err(flaw)?;
-    egress.admit(&url).await.map_err(flaw)?;
+/// The canonical form of a URL that may be called. What its host's name leads to is looked at when
+/// it is called: see [`crate::egress`].
+fn canonical(asked: &Asked<'_>, text: &str) -> Result<Arc<str>, Reply> {
+    let url = asked.force.egress.canonical(text);
+    let url = url.map_err(|why| refuse::unprocessable(&Flaw::at("/url", why).into()))?;
     Ok(url.as_str().into())
 }
 

@@ -2,7 +2,8 @@
 //!
 //! # Invariant
 //!
-//! What this machine lacks (descriptors, memory, ports) is never the receiver's failure.
+//! What this machine lacks (descriptors, memory, ports, an answer of its resolver) is never the
+//! receiver's failure.
 
 use std::error::Error;
 use std::io;
@@ -19,8 +20,8 @@ use crate::outcome::{Failure, Fault, Outcome};
 #[must_use]
 pub fn outcome_of(error: &reqwest::Error, tls: bool) -> Outcome {
     let chain = || std::iter::successors(Some(error as &(dyn Error + 'static)), |e| cause(*e));
-    if chain().filter_map(|e| e.downcast_ref::<io::Error>()).any(is_shortage) {
-        return Outcome::Internal(Fault::Resources);
+    if let Some(fault) = chain().find_map(fault_of) {
+        return Outcome::Internal(fault);
     }
     let failure = if error.is_timeout() {
         Failure::Timeout
@@ -40,12 +41,19 @@ fn cause<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'stati
     }
 }
 
+/// Which fault of ours an error tells of.
+fn fault_of(error: &(dyn Error + 'static)) -> Option<Fault> {
+    match error.downcast_ref::<AddressError>() {
+        Some(AddressError::Unanswered) => return Some(Fault::Resolver),
+        Some(AddressError::Shortage) => return Some(Fault::Resources),
+        Some(AddressError::NoAddress) | None => {}
+    }
+    error.downcast_ref::<io::Error>().filter(|error| is_shortage(error)).map(|_| Fault::Resources)
+}
+
 fn failure_of(error: &(dyn Error + 'static), handshaking: bool) -> Option<Failure> {
-    if let Some(address) = error.downcast_ref::<AddressError>() {
-        return Some(match address {
-            AddressError::Blocked => Failure::BlockedAddress,
-            AddressError::NoSuchName(_) => Failure::Dns,
-        });
+    if error.is::<AddressError>() {
+        return Some(Failure::Dns);
     }
     if error.is::<rustls::Error>() {
         return Some(Failure::Tls);
@@ -71,14 +79,14 @@ fn failure_of(error: &(dyn Error + 'static), handshaking: bool) -> Option<Failur
 }
 
 /// Whether this machine has run out of something.
-fn is_shortage(error: &io::Error) -> bool {
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
     /// Too many open files, in the system and in this process: `io::ErrorKind` has no name for
     /// them; the numbers are the same on Linux, macOS and the BSDs.
     const NO_FILES: [i32; 2] = [23, 24];
     /// No room for a socket's buffers.
     const NO_BUFFERS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
     let by_number = error.raw_os_error().is_some_and(|n| NO_FILES.contains(&n) || n == NO_BUFFERS);
-    // No memory; no free port of our own; no place for one more lookup.
+    // No memory; no free port of our own; no thread.
     let by_kind = matches!(
         error.kind(),
         io::ErrorKind::OutOfMemory | io::ErrorKind::AddrNotAvailable | io::ErrorKind::WouldBlock

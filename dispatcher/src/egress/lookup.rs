@@ -1,57 +1,75 @@
 //! Finds the addresses of a name: by the system, or from a table that a test wrote.
 //!
-//! Not here: which of them may be called (`address`), and how long to wait (`egress`, `deliver`).
+//! Not here: which of them may be called (`address`), how many are looked up at a time (`names`), how
+//! long an attempt waits (`egress`).
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::IpAddr;
+#[cfg(test)]
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use dns_lookup::{AddrInfoHints, LookupErrorKind, SockType};
 
-/// Lookups at one time. Each is a thread of the runtime until the system's resolver gives up,
-/// and a name whose servers are silent takes it half a minute.
-const LOOKUPS_MAX: usize = 64;
+use crate::deliver::classify;
 
-/// How long a lookup waits for a place among them. It is no fault of the name's.
-const PLACE_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Why a name has no addresses, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    /// Those that know say that there is no such name, or that it has no address.
+    #[error("the name does not resolve")]
+    NoSuchName,
+    /// Nothing answered, or what did could not tell: no name server, or one that has trouble.
+    #[error("nothing answered for the name")]
+    Unanswered,
+    /// This machine has run out of something.
+    #[error("no resources to look a name up")]
+    Shortage,
+}
 
 /// Where addresses come from.
 #[async_trait]
 pub trait Lookup: fmt::Debug + Send + Sync + 'static {
     /// The addresses of a name, in the order in which they are to be tried.
-    async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>>;
+    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, LookupError>;
 }
 
 /// The system's resolver: its hosts file, its name servers, its order.
 #[derive(Debug)]
-pub struct System {
-    free: Arc<Semaphore>,
-}
-
-impl Default for System {
-    fn default() -> Self {
-        Self { free: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
-    }
-}
+pub struct System;
 
 #[async_trait]
 impl Lookup for System {
-    async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
-        let place = timeout(PLACE_WAIT_MAX, self.free.clone().acquire_owned()).await;
-        // Where all are taken, the machine has run out of something: `WouldBlock`.
-        let place = place.map_err(|_| io::ErrorKind::WouldBlock)?.map_err(io::Error::other)?;
+    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
         let name = name.to_owned();
-        // Whoever waits may leave, the thread stays: so it, not the waiting, holds the place.
-        let looking = tokio::task::spawn_blocking(move || {
-            let _place = place;
-            let found = (name.as_str(), 0).to_socket_addrs()?;
-            Ok(found.map(|socket| socket.ip()).collect())
-        });
-        looking.await.map_err(io::Error::other)?
+        let looking = tokio::task::spawn_blocking(move || look(&name));
+        looking.await.unwrap_or(Err(LookupError::Shortage))
+    }
+}
+
+fn look(name: &str) -> Result<Vec<IpAddr>, LookupError> {
+    // By RFC 6761 there is no such name, and no server need be asked.
+    if name.ends_with(".invalid") {
+        return Err(LookupError::NoSuchName);
+    }
+    // Without it, each address comes once for each kind of socket.
+    let hints = AddrInfoHints { socktype: SockType::Stream.into(), ..AddrInfoHints::default() };
+    let found = dns_lookup::getaddrinfo(Some(name), None, Some(hints)).map_err(|error| {
+        let kind = error.kind();
+        meaning(kind, &io::Error::from(error))
+    })?;
+    Ok(found.filter_map(Result::ok).map(|one| one.sockaddr.ip()).collect())
+}
+
+/// What an error of the system's resolver means. It answers for the name, or it does not: then it
+/// is not the name's fault, as far as it can tell.
+fn meaning(kind: LookupErrorKind, error: &io::Error) -> LookupError {
+    match kind {
+        LookupErrorKind::NoName | LookupErrorKind::NoData => LookupError::NoSuchName,
+        LookupErrorKind::Memory => LookupError::Shortage,
+        _ if classify::is_shortage(error) => LookupError::Shortage,
+        _ => LookupError::Unanswered,
     }
 }
 
@@ -70,8 +88,8 @@ pub(crate) enum Answer {
     Is(Vec<IpAddr>),
     /// Never comes.
     Silence,
-    /// The machine has run out of something.
-    Error(i32),
+    /// Not an address.
+    Fails(LookupError),
 }
 
 #[cfg(test)]
@@ -80,7 +98,8 @@ impl Scripted {
     pub(crate) fn table(names: &[(&str, &str)]) -> Arc<Self> {
         let answer = |text: &str| match text.trim() {
             "silence" => Answer::Silence,
-            "no-files" => Answer::Error(24),
+            "no-files" => Answer::Fails(LookupError::Shortage),
+            "again" => Answer::Fails(LookupError::Unanswered),
             text => Answer::Is(
                 text.split_whitespace().map(|ip| ip.parse().expect("an address")).collect(),
             ),
@@ -104,12 +123,12 @@ impl Scripted {
 #[cfg(test)]
 #[async_trait]
 impl Lookup for Scripted {
-    async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
         match self.next(name) {
-            None => Err(io::Error::other("no such name")),
+            None => Err(LookupError::NoSuchName),
             Some(Answer::Is(addresses)) => Ok(addresses),
             Some(Answer::Silence) => std::future::pending().await,
-            Some(Answer::Error(code)) => Err(io::Error::from_raw_os_error(code)),
+            Some(Answer::Fails(error)) => Err(error),
         }
     }
 }
@@ -120,14 +139,29 @@ mod tests {
 
     #[tokio::test]
     async fn the_system_knows_addresses_by_their_own_names() {
-        let found = System::default().addresses("127.0.0.1").await.expect("it is one");
+        let found = System.addresses("127.0.0.1").await.expect("it is one");
         assert_eq!(found, [IpAddr::from([127, 0, 0, 1])]);
     }
 
     #[tokio::test]
-    async fn a_name_without_sense_is_an_error_and_gives_its_place_back() {
-        let system = System::default();
-        system.addresses("not a name").await.expect_err("it has spaces");
-        assert_eq!(system.free.available_permits(), LOOKUPS_MAX);
+    async fn a_name_that_no_server_need_be_asked_about_does_not_resolve() {
+        for name in ["not a name", "nobody.invalid"] {
+            assert_eq!(System.addresses(name).await, Err(LookupError::NoSuchName), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_temporary_is_no_fault_of_the_names() {
+        use LookupErrorKind as Kind;
+        let plain = || io::Error::other("it failed");
+        for kind in [Kind::NoName, Kind::NoData] {
+            assert_eq!(meaning(kind, &plain()), LookupError::NoSuchName, "{kind:?}");
+        }
+        for kind in [Kind::Again, Kind::Fail, Kind::System, Kind::IO, Kind::Unknown] {
+            assert_eq!(meaning(kind, &plain()), LookupError::Unanswered, "{kind:?}");
+        }
+        let no_files = io::Error::from_raw_os_error(24);
+        assert_eq!(meaning(Kind::System, &no_files), LookupError::Shortage);
+        assert_eq!(meaning(Kind::Memory, &plain()), LookupError::Shortage);
     }
 }

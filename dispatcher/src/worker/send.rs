@@ -14,6 +14,7 @@ use weir_common::time::{Moment, UnixTime, micros};
 use super::hooks::Target;
 use super::verdict::Verdict;
 use crate::deliver::{Parcel, Receipt};
+use crate::egress;
 use crate::model::{LaneId, Ready, WebhookId};
 use crate::outcome::{Fault, Outcome};
 use crate::parts::Parts;
@@ -52,7 +53,9 @@ impl Sent {
             headers: sign::headers(&force.settings.signature, &signed, secrets),
             body: self.ready.body.clone(),
         };
-        let receipt = caught(force.courier.deliver(parcel)).await;
+        let workspace = self.target.workspace.clone();
+        let attempt = egress::on_behalf_of(workspace, force.courier.deliver(parcel));
+        let receipt = caught(attempt).await;
         Box::new(Tried { sent: self, receipt, ended: parts.clock.now() })
     }
 }

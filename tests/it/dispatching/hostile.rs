@@ -176,6 +176,24 @@ fn a_name_that_does_not_resolve_may_be_registered_and_fails_as_dns() {
 }
 
 #[test]
+fn neither_a_registration_nor_a_delivery_tells_a_private_name_from_an_unknown_one() {
+    let stage =
+        Stage::with(|config| config.with("[egress]", "deadline = \"5s\"\nallow_networks = []"));
+    let acme = stage.dispatcher.acme();
+    // The machine's own name leads to an address of its own, wherever it is known.
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let told = |host: &str, event: &str| {
+        let body = serde_json::json!({ "url": format!("http://{host}/"), "events": [event] });
+        acme.post("/webhooks", &body).expect(201);
+        let id = stage.dispatcher.post_event(event);
+        let failed = acme.wait_for_delivery(&id, |one| one["attempts"].as_u64() >= Some(1));
+        attempts(&failed)[0].1.clone()
+    };
+    assert_eq!(told("nobody.invalid", "user.created"), "dns");
+    assert_eq!(told(own.trim(), "plan.changed"), "dns");
+}
+
+#[test]
 fn nobody_can_hold_the_listeners_by_being_slow() {
     let stage = Stage::with(|config| {
         config.with("[server]", "head_timeout = \"500ms\"\nbody_timeout = \"500ms\"")
