@@ -132,7 +132,7 @@ pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
         let title = "The webhook is paused";
         return Err(Reply::problem(&refuse::plain(409, "webhook-paused", title, detail)));
     }
-    if webhook.probing.is_some() {
+    if webhook.probing.is_some() && waits(asked, id).await? {
         let detail = "One delivery is on its way to see whether the endpoint is back; a test would \
             wait for it. See the deliveries that wait.";
         let title = "The webhook was reactivated, and has not answered yet";
@@ -158,6 +158,13 @@ pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
     };
     asked.parts.worker.arrived(vec![arrival]);
     Ok(json(202, &deliveries::shown(asked, &delivery).await?))
+}
+
+/// Whether a delivery waits for a webhook, or is on its way. After a reactivation the oldest goes
+/// first; where there is none, a test may be it.
+async fn waits(asked: &Asked<'_>, id: WebhookId) -> Result<bool, Reply> {
+    let queue = asked.store().load(id).await.map_err(|error| asked.failed(&error))?;
+    Ok(queue.is_some_and(|queue| queue.due.is_some()))
 }
 
 /// The webhook that the path names.

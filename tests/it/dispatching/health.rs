@@ -111,6 +111,33 @@ fn reactivated_it_is_probed_with_one_and_then_drained_in_order() {
 }
 
 #[test]
+fn reactivated_with_nothing_that_waits_it_may_be_pinged_and_a_2xx_opens_it() {
+    let stage = Stage::with(|config| {
+        // What fails is given up before its webhook is paused.
+        scaled(config).with("[retry]", "give_up_after = \"1500ms\"")
+    });
+    let webhook = pause(&stage);
+    let acme = stage.dispatcher.acme();
+    assert_eq!(acme.deliveries("state=waiting"), Vec::<serde_json::Value>::new());
+    reactivate(&stage, &webhook);
+    let ping = || acme.act(&format!("/webhooks/{}:ping", webhook.id)).expect(202).json();
+    let over = |ping: &serde_json::Value| {
+        let event = super::text(ping, "event_id");
+        acme.wait_for_delivery(event, |one| one["state"] != "waiting")["state"].clone()
+    };
+    assert_eq!(over(&ping()), "failed_permanent", "it answers 500");
+    stage.receiver.status(200);
+    assert_eq!(over(&ping()), "delivered");
+    // All at once, none of them alone.
+    let gate = weir_tests::answer::Gate::new();
+    stage.receiver.upstream().always(Answer::script().wait(&gate).and(Answer::status(200)));
+    let before = stage.receiver.count();
+    stage.dispatcher.post_events("user.created", 2);
+    stage.receiver.wait(before + 2);
+    gate.open();
+}
+
+#[test]
 fn still_dead_it_sends_one_probe_at_a_time_and_pauses_again() {
     let stage = Stage::with(scaled);
     let webhook = pause(&stage);

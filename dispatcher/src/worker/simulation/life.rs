@@ -278,7 +278,8 @@ impl Life {
             }
             (Some(hook), roll) => {
                 let (id, ws, shut) = (hook.id, hook.ws.clone(), hook.paused_at.is_some());
-                let shut = shut || hook.probes;
+                // After a reactivation a test may go first where nothing else waits.
+                let shut = shut || (hook.probes && world.books.waiting(id).next().is_some());
                 match roll {
                     _ if hook.paused_at.is_some() && roll < 90 => {
                         Order::Reactivate { ws, hook: id }
