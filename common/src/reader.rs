@@ -113,6 +113,12 @@ impl Document {
         faults.into_iter().map(|(at, message)| self.mistake(&lines, at, message)).collect()
     }
 
+    /// The line of a byte offset, from 1: for a mistake that two places make together.
+    #[must_use]
+    pub fn line(&self, at: usize) -> usize {
+        1 + self.text.bytes().take(at).filter(|byte| *byte == b'\n').count()
+    }
+
     /// How many mistakes there are so far.
     #[must_use]
     pub fn count(&self) -> usize {

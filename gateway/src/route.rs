@@ -6,19 +6,28 @@
 //!
 //! # Invariants
 //!
-//! 1. A path that would lead elsewhere without its `;parameters` is refused.
-//! 2. Two routes never answer for the same path and method: that is a mistake in the settings.
+//! 1. A path with `;parameters`, or with a spelling that only some routes take, leads to the same
+//!    route and names the same tenants however it is read; else it is refused.
+//! 2. Any other path is refused where one of its readings leads to a route that asks more.
+//! 3. Two routes never answer for the same path and method: that is a mistake in the settings.
 //!
 //! # Not here
 //!
-//! Which spellings of a target are taken (`target`), what meets a route's requests (`judge`).
+//! What is refused whatever the routes are (`target`), what meets a route's requests (`judge`).
 
-use std::collections::HashMap;
+// core
+mod readings;
+
+// core
+mod tree;
+
+use std::collections::{HashMap, HashSet};
 
 use http::Method;
-use matchit::Router;
 
-use crate::target::{self, Malformed};
+use self::readings::Words;
+use self::tree::Tree;
+use crate::target::{self, Malformed, Spellings, Target};
 
 /// A plane, a route, a limit, a plan or an upstream: its place in the settings.
 pub type Index = usize;
@@ -65,45 +74,55 @@ pub struct Pattern {
     pub workspace_at: Option<usize>,
     /// Which segment, from 0, names the organisation.
     pub organisation_at: Option<usize>,
-    /// As the matcher wants it: once, or with and without what `{*rest}` stands for.
-    matched: Vec<String>,
+    /// Whether it ends in `{*rest}`.
+    pub has_rest: bool,
+    /// What comes before `{*rest}`; of `/`, nothing.
+    segments: Vec<Segment>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Segment {
+    Literal(Box<str>),
+    Capture,
 }
 
 impl Pattern {
     /// Reads a path such as `/v1/workspaces/{workspace}/{*rest}`, or says what is wrong with it.
     pub fn read(text: &str) -> Result<Self, String> {
-        let Some(segments) = text.strip_prefix('/') else {
+        let Some(path) = text.strip_prefix('/') else {
             return Err("a path starts with `/`".to_owned());
         };
         let mut pattern = Self {
             text: text.to_owned(),
             workspace_at: None,
             organisation_at: None,
-            matched: Vec::new(),
+            has_rest: false,
+            segments: Vec::new(),
         };
-        let mut path = String::new();
-        for (at, segment) in segments.split('/').enumerate() {
+        for segment in path.split('/').filter(|_| !path.is_empty()) {
             let name = segment.strip_prefix('{').and_then(|name| name.strip_suffix('}'));
-            match name {
-                Some("*rest") if at + 1 == segments.split('/').count() => {
-                    pattern.matched.push(if at == 0 { "/".to_owned() } else { path.clone() });
-                    path.push_str("/{*rest}");
+            let segment = match name {
+                _ if pattern.has_rest => return Err("`{*rest}` comes last".to_owned()),
+                Some("*rest") => {
+                    pattern.has_rest = true;
+                    continue;
                 }
-                Some("*rest") => return Err("`{*rest}` comes last".to_owned()),
                 Some(name) => {
-                    pattern.capture(name, at)?;
-                    path.push_str(&format!("/{{segment{at}}}"));
+                    pattern.capture(name, pattern.segments.len())?;
+                    Segment::Capture
                 }
                 None if segment.contains(['{', '}']) => {
                     return Err(format!("`{segment}` is neither literal nor a name in braces"));
                 }
-                None => path = format!("{path}/{segment}"),
-            }
+                None => Segment::Literal(segment.into()),
+            };
+            pattern.segments.push(segment);
         }
-        let literal = segments.replace("{*rest}", "rest").replace(['{', '}'], "");
-        target::check_path(&format!("/{literal}"))
+        let literal = path.replace("{*rest}", "rest").replace(['{', '}'], "");
+        let spelled = target::check_path(&format!("/{literal}"));
+        spelled
+            .and_then(|spellings| spellings.within(Spellings::NONE))
             .map_err(|why| format!("no request ever has this path: {why}"))?;
-        pattern.matched.push(path);
         Ok(pattern)
     }
 
@@ -119,6 +138,19 @@ impl Pattern {
         }
         Ok(())
     }
+
+    /// Whom a path names that has this pattern: the workspace and the organisation.
+    #[must_use]
+    pub fn names<'p>(&self, path: &'p str) -> [Option<&'p str>; 2] {
+        [self.workspace_at, self.organisation_at].map(|at| at.and_then(|at| segment(path, at)))
+    }
+
+    /// A bit for each of the first segments that is literal.
+    fn literals(&self) -> u64 {
+        let bits = self.segments.iter().take(64).enumerate();
+        bits.filter(|(_, segment)| **segment != Segment::Capture)
+            .fold(0, |all, (at, _)| all | 1 << at)
+    }
 }
 
 /// The nth segment of a path, from 0.
@@ -127,12 +159,40 @@ pub fn segment(path: &str, nth: usize) -> Option<&str> {
     path.split('/').nth(nth + 1)
 }
 
+/// A route among the others of its plane.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'r> {
+    /// Its place in the settings.
+    pub route: Index,
+    /// Its path.
+    pub pattern: &'r Pattern,
+    /// Its methods; all where empty.
+    pub methods: &'r [Method],
+    /// The spellings that it takes beyond those that every route takes.
+    pub spellings: Spellings,
+}
+
 /// The routes of one plane.
 #[derive(Clone, Debug, Default)]
 pub struct Paths {
-    by_method: Vec<(Method, Router<Index>)>,
-    /// For methods that no route names.
-    any: Router<Index>,
+    tree: Tree,
+    /// The words of all routes.
+    words: Words,
+    /// The words of the routes that ask more than another one.
+    guarded: Words,
+    routes: Vec<Own>,
+}
+
+/// What is to be known of a route once it is found.
+#[derive(Clone, Debug)]
+struct Own {
+    /// Its place in the settings.
+    route: Index,
+    pattern: Pattern,
+    literals: u64,
+    spellings: Spellings,
+    /// Places in `Paths::routes` of those that ask more than this one.
+    stricter: HashSet<usize>,
 }
 
 /// Where a method and a path lead.
@@ -147,81 +207,101 @@ pub enum Found {
 }
 
 impl Paths {
-    /// Builds the matcher of `routes`: each its place, its pattern, and its methods. Says which
-    /// of them answers for what another answers for already.
-    pub fn new(routes: &[(Index, &Pattern, &[Method])]) -> (Self, Vec<Index>) {
-        let mut doubled = Vec::new();
-        let mut methods: Vec<&Method> =
-            routes.iter().flat_map(|(_, _, methods)| *methods).collect();
-        methods.sort_by_key(|method| method.as_str());
-        methods.dedup();
-        let mut paths = Self::default();
-        for (route, pattern, _) in routes.iter().filter(|(_, _, methods)| methods.is_empty()) {
-            if !insert(&mut paths.any, pattern, *route) {
-                doubled.push(*route);
-            }
+    /// Builds the matcher of `routes`; `asks_more` says of two whether a request of the first
+    /// meets something that one of the second does not. Says of which routes no order decides
+    /// which is meant: the later one and the earlier.
+    pub fn new(
+        routes: &[Entry<'_>],
+        asks_more: impl Fn(Index, Index) -> bool,
+    ) -> (Self, Vec<(Index, Index)>) {
+        let (mut paths, mut undecided) = (Self::default(), Vec::new());
+        for (at, entry) in routes.iter().enumerate() {
+            let same = paths.tree.insert(entry.pattern, entry.methods, at);
+            let same = same.into_iter().filter_map(|other| routes.get(other));
+            undecided.extend(same.map(|other| (entry.route, other.route)));
+            let stricter = routes.iter().enumerate();
+            let stricter = stricter.filter(|(_, other)| asks_more(other.route, entry.route));
+            let stricter: HashSet<usize> = stricter.map(|(other, _)| other).collect();
+            paths.words.add(entry.pattern);
+            stricter.iter().filter_map(|other| routes.get(*other)).for_each(|other| {
+                paths.guarded.add(other.pattern);
+            });
+            paths.routes.push(Own {
+                route: entry.route,
+                pattern: entry.pattern.clone(),
+                literals: entry.pattern.literals(),
+                spellings: entry.spellings,
+                stricter,
+            });
         }
-        for method in methods {
-            let mut router = Router::new();
-            for (route, pattern, _) in routes.iter().filter(|(_, _, own)| own.contains(method)) {
-                if !insert(&mut router, pattern, *route) {
-                    doubled.push(*route);
-                }
-            }
-            for (route, pattern, _) in routes.iter().filter(|(_, _, own)| own.is_empty()) {
-                // Where the path is taken, a route that names the method comes first.
-                insert(&mut router, pattern, *route);
-            }
-            paths.by_method.push((method.clone(), router));
-        }
-        doubled.sort_unstable();
-        doubled.dedup();
-        (paths, doubled)
+        (paths, undecided)
     }
 
-    /// Where `method` and an accepted `path` lead.
-    pub fn find(&self, method: &Method, path: &str) -> Result<Found, Malformed> {
-        let router = self.router(method);
-        let route = router.at(path).ok().map(|found| *found.value);
-        if let Some(stripped) = target::stripped(path)
-            && router.at(&stripped).ok().map(|found| *found.value) != route
+    /// Where `method` and the path of an accepted target lead.
+    pub fn find(&self, method: &Method, target: &Target<'_>) -> Result<Found, Malformed> {
+        let path = target.path;
+        let at = self.tree.find(method, path);
+        let own = at.and_then(|at| self.routes.get(at));
+        target.spellings.within(own.map_or(Spellings::NONE, |own| own.spellings))?;
+        let is_plain = target.spellings == Spellings::NONE;
+        if !is_plain || target::has_parameters(path) {
+            if !self.has_one_meaning(method, path, at) {
+                return Err(if is_plain { Malformed::Parameters } else { Malformed::OtherRoute });
+            }
+        } else if let Some(own) = own
+            && self.guarded.may_be_meant(path, own.literals)
+            && self.may_meet_more(method, path, own)
         {
-            return Err(Malformed::Parameters);
+            return Err(Malformed::OtherRoute);
         }
-        if let Some(route) = route {
-            return Ok(Found::Route(route));
+        if let Some(own) = own {
+            return Ok(Found::Route(own.route));
         }
-        let others = self.methods(path);
+        let (others, _) = self.tree.methods(path);
         Ok(if others.is_empty() { Found::Nothing } else { Found::OtherMethods(others) })
+    }
+
+    /// Whether every reading of a path leads where it leads, and names the same tenants.
+    fn has_one_meaning(&self, method: &Method, path: &str, at: Option<usize>) -> bool {
+        let own = at.and_then(|at| self.routes.get(at));
+        let same = |reading: &String| {
+            let names_same = |own: &Own| own.pattern.names(reading) == own.pattern.names(path);
+            self.tree.find(method, reading) == at && own.is_none_or(names_same)
+        };
+        let readings = self.words.readings(path, own.map_or(0, |own| own.literals));
+        readings.is_some_and(|readings| readings.iter().all(same))
+    }
+
+    /// Whether a reading of a path leads to a route that asks more than its own, or to another
+    /// tenant.
+    fn may_meet_more(&self, method: &Method, path: &str, own: &Own) -> bool {
+        let names = own.pattern.names(path);
+        let asks_more = |reading: &String| {
+            let Some(at) = self.tree.find(method, reading) else { return false };
+            let others = self.routes.get(at).map(|other| other.pattern.names(reading));
+            let foreign = |(other, own): (Option<&str>, _)| other.is_some() && other != own;
+            let is_foreign = others.into_iter().flat_map(|others| others.into_iter().zip(names));
+            own.stricter.contains(&at) || is_foreign.into_iter().any(foreign)
+        };
+        let readings = self.guarded.readings(path, own.literals);
+        readings.is_none_or(|readings| readings.iter().any(asks_more))
     }
 
     /// The methods that routes of an accepted `path` list.
     #[must_use]
     pub fn methods(&self, path: &str) -> Vec<Method> {
-        let taking = self.by_method.iter().filter(|(_, router)| router.at(path).is_ok());
-        taking.map(|(method, _)| method.clone()).collect()
+        self.tree.methods(path).0
     }
 
     /// Whether one of the routes of an accepted `path` takes every method.
     #[must_use]
     pub fn takes_all(&self, path: &str) -> bool {
-        self.any.at(path).is_ok()
-    }
-
-    fn router(&self, method: &Method) -> &Router<Index> {
-        let own = self.by_method.iter().find(|(own, _)| own == method);
-        own.map_or(&self.any, |(_, router)| router)
+        self.tree.methods(path).1
     }
 }
 
-/// Adds all of a pattern's paths; false where one of them is taken.
-fn insert(router: &mut Router<Index>, pattern: &Pattern, route: Index) -> bool {
-    let mut all = true;
-    for path in &pattern.matched {
-        all &= router.insert(path, route).is_ok();
-    }
-    all
-}
+#[cfg(test)]
+mod meanings;
 
 #[cfg(test)]
 mod tests {
@@ -244,11 +324,17 @@ mod tests {
         let methods = PATHS.map(|(methods, _)| {
             methods.split_whitespace().map(|name| name.parse().unwrap()).collect::<Vec<Method>>()
         });
-        let routes: Vec<_> =
-            (0..PATHS.len()).map(|at| (at, &patterns[at], methods[at].as_slice())).collect();
-        let (paths, doubled) = Paths::new(&routes);
-        assert!(doubled.is_empty());
-        paths.find(&method.parse().unwrap(), path)
+        let entry = |at: usize| Entry {
+            route: at,
+            pattern: &patterns[at],
+            methods: &methods[at],
+            spellings: Spellings::NONE,
+        };
+        let routes: Vec<_> = (0..PATHS.len()).map(entry).collect();
+        let (paths, undecided) = Paths::new(&routes, |_, _| false);
+        assert!(undecided.is_empty());
+        let target = target::read(path.as_bytes(), Some(b"h.test"))?;
+        paths.find(&method.parse().unwrap(), &target)
     }
 
     fn leads(method: &str, path: &str) -> usize {
@@ -321,15 +407,6 @@ mod tests {
         }
         assert!(Pattern::read("/{workspace}/{workspace}").is_err());
         assert!(Pattern::read("/{*rest}").is_ok());
-    }
-
-    #[test]
-    fn two_routes_for_the_same_are_a_mistake() {
-        let pattern = Pattern::read("/a/{x}").unwrap();
-        let (_, doubled) = Paths::new(&[(0, &pattern, &[]), (1, &pattern, &[])]);
-        assert_eq!(doubled, [1]);
-        let (_, doubled) = Paths::new(&[(0, &pattern, &[Method::GET]), (1, &pattern, &[])]);
-        assert!(doubled.is_empty());
     }
 
     #[test]

@@ -28,9 +28,9 @@ use crate::identify::{Identity, Known, Names, Subject, Tenant, Tenants};
 use crate::limit::key::{Key, LimitTag, Seed};
 use crate::limit::{ASKS_MAX, Ask, Quota};
 use crate::lookups::asker::{UNKNOWN_LIMIT, UNKNOWN_QUOTA};
-use crate::route::{Found, Hosts, Index, Paths, Pattern, segment};
+use crate::route::{Found, Hosts, Index, Paths, Pattern};
 use crate::settings::{LimitKey, Settings, Unknown};
-use crate::target::{Malformed, Target};
+use crate::target::{Malformed, Spellings, Target};
 
 pub use self::check::{Entries, check, own_values_refused};
 
@@ -76,6 +76,8 @@ pub struct Route {
     pub batch: Option<Batch>,
     /// Whether a token is asked for.
     pub needs_token: bool,
+    /// The spellings of a path that it takes beyond those that every route takes.
+    pub spellings: Spellings,
 }
 
 /// What a batch may be.
@@ -169,7 +171,11 @@ pub struct Charges {
 impl Rules {
     /// Leads a request to its route and the tenants that it names.
     pub fn lead<'r>(&'r self, target: &'r Target<'_>, method: &Method) -> Result<Way<'r>, NoWay> {
-        let (plane, instance) = self.hosts.find(&target.host).ok_or(NoWay::UnknownHost)?;
+        let found = self.hosts.find(&target.host);
+        // Where there are no routes there are none that take an odd spelling.
+        let spelled = found.map_or(target.spellings, |_| Spellings::NONE);
+        spelled.within(Spellings::NONE).map_err(NoWay::Malformed)?;
+        let (plane, instance) = found.ok_or(NoWay::UnknownHost)?;
         let identifier = |name: Option<&str>| {
             name.is_none_or(weir_common::ids::is_identifier)
                 .then_some(())
@@ -177,15 +183,13 @@ impl Rules {
         };
         identifier(instance)?;
         let paths = self.paths.get(plane).ok_or(NoWay::UnknownHost)?;
-        let index = match paths.find(method, target.path).map_err(NoWay::Malformed)? {
+        let index = match paths.find(method, target).map_err(NoWay::Malformed)? {
             Found::Route(index) => index,
             Found::OtherMethods(methods) => return Err(NoWay::OtherMethods(plane, methods)),
             Found::Nothing => return Err(NoWay::UnknownPath(plane)),
         };
         let route = self.routes.get(index).ok_or(NoWay::UnknownPath(plane))?;
-        let named = |at: Option<usize>| at.and_then(|at| segment(target.path, at));
-        let workspace = named(route.pattern.workspace_at);
-        let organisation = named(route.pattern.organisation_at);
+        let [workspace, organisation] = route.pattern.names(target.path);
         identifier(workspace)?;
         identifier(organisation)?;
         let names = Names { workspace, organisation, instance, ..Names::default() };

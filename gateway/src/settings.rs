@@ -27,6 +27,7 @@ pub use self::edge::{ClientCertificates, Https};
 pub use self::identity::{Identity, Introspection, Jwt, Verify};
 pub use self::read::read;
 pub use self::upstream::{Ejection, Health, Speaks, Tls, Upstream};
+use crate::target::Spellings;
 
 /// Everything in `gateway.toml`.
 #[derive(Clone, Debug, PartialEq)]
@@ -208,6 +209,8 @@ pub struct Route {
     pub methods: Vec<At<String>>,
     /// For which paths.
     pub path: Option<At<String>>,
+    /// The spellings of a path that it takes beyond those that every route takes.
+    pub spellings: Spellings,
     /// Whether no limit applies.
     pub exempt: bool,
     /// Whether it needs no token, whatever its plane says.

@@ -8,11 +8,14 @@
 //!
 //! 1. The target that was classified is byte for byte the target that is forwarded (DESIGN
 //!    invariant 4); of an absolute-form target, its path and query are.
-//! 2. An accepted path has no segment that any common server would drop, decode or merge.
+//! 2. An accepted path has no segment that any common server would drop, decode or merge, but for
+//!    the spellings that are told of it, which a route has to take.
+//! 3. No accepted path has `.` or `..` as a segment, however it is decoded and split.
 //!
 //! # Not here
 //!
-//! Which route a path leads to (`route`), and `;` where it would lead to another one.
+//! Which route a path leads to, which spellings it takes, and what of a path would lead to another
+//! one (`route`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,6 +31,35 @@ pub struct Target<'r> {
     pub path: &'r str,
     /// The path and, after its `?`, the query, as they were sent.
     pub origin_form: &'r str,
+    /// What in the path only some routes take.
+    pub spellings: Spellings,
+}
+
+/// Spellings of a path that a server may read in another way: a route takes those that its
+/// settings name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spellings {
+    /// A slash at the end.
+    pub trailing_slash: bool,
+    /// Escapes of bytes that need none, or that mean something else unescaped; not of a slash.
+    pub escapes: bool,
+    /// Escapes of a slash.
+    pub escaped_slash: bool,
+}
+
+impl Spellings {
+    /// None of them.
+    pub const NONE: Self = Self { trailing_slash: false, escapes: false, escaped_slash: false };
+
+    /// Refuses what is not among the spellings that are taken.
+    pub fn within(self, taken: Self) -> Result<(), Malformed> {
+        if self.trailing_slash && !taken.trailing_slash {
+            return Err(Malformed::EmptySegment);
+        }
+        let escapes = self.escapes && !taken.escapes;
+        let slashes = self.escaped_slash && !taken.escaped_slash;
+        if escapes || slashes { Err(Malformed::NeedlessEscape) } else { Ok(()) }
+    }
 }
 
 /// Why a target is refused. Each is a 400.
@@ -55,6 +87,8 @@ pub enum Malformed {
     DotSegment,
     /// Parameters after `;` that would make it another route if they were dropped.
     Parameters,
+    /// A reading of it leads to another route or another tenant.
+    OtherRoute,
     /// No `Host`, or an empty one.
     HostMissing,
     /// A `Host` that is no host name, or that ends in a dot.
@@ -83,6 +117,10 @@ impl fmt::Display for Malformed {
             Self::EmptySegment => "The path has an empty segment: `//`, or a slash at its end.",
             Self::DotSegment => "The path has `.` or `..` as a segment.",
             Self::Parameters => "The path has `;` in a segment that decides where it leads.",
+            Self::OtherRoute => {
+                "Decoded, in another case or without an ending, the path leads to another route \
+                 or tenant."
+            }
             Self::HostMissing => "The request has no Host.",
             Self::HostForm => "The Host is not a host name, with a port or without.",
             Self::HostMismatch => "The request target names another host than the Host header.",
@@ -112,7 +150,7 @@ pub fn read<'r>(target: &'r [u8], host: Option<&'r [u8]>) -> Result<Target<'r>, 
         Some(_) => return Err(Malformed::Form),
     };
     let (path, query) = origin_form.split_once('?').unwrap_or((origin_form, ""));
-    check_path(path)?;
+    let spellings = check_path(path)?;
     for byte in query.bytes() {
         match byte {
             0..=b' ' | 0x7f => return Err(Malformed::ForbiddenByte),
@@ -120,17 +158,19 @@ pub fn read<'r>(target: &'r [u8], host: Option<&'r [u8]>) -> Result<Target<'r>, 
             _ => {}
         }
     }
-    Ok(Target { host, path, origin_form })
+    Ok(Target { host, path, origin_form, spellings })
 }
 
-/// Decides whether a path has exactly one reading.
-pub fn check_path(path: &str) -> Result<(), Malformed> {
+/// Decides whether a path has exactly one reading, but for the spellings that it gives.
+pub fn check_path(path: &str) -> Result<Spellings, Malformed> {
     let Some(rest) = path.strip_prefix('/') else { return Err(Malformed::Form) };
+    let trailing_slash = rest.ends_with('/');
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
     let (mut escaped, mut in_parameters, mut name, mut only_dots) = (false, false, 0_usize, true);
     for byte in rest.bytes().chain([b'/']) {
         match byte {
             b'/' => {
-                check_segment(name, only_dots, rest)?;
+                check_segment(name, only_dots, trailing_slash, rest)?;
                 (in_parameters, name, only_dots) = (false, 0, true);
             }
             0..=b' ' | 0x7f | b'\\' => return Err(Malformed::ForbiddenByte),
@@ -145,48 +185,39 @@ pub fn check_path(path: &str) -> Result<(), Malformed> {
             }
         }
     }
-    if escaped { check_escapes(path) } else { Ok(()) }
+    let spellings = if escaped { check_escapes(rest)? } else { Spellings::NONE };
+    Ok(Spellings { trailing_slash, ..spellings })
 }
 
 /// Decides about a segment by its name, which ends at the first `;`.
-fn check_segment(name: usize, only_dots: bool, path: &str) -> Result<(), Malformed> {
+fn check_segment(
+    name: usize,
+    only_dots: bool,
+    trailing_slash: bool,
+    path: &str,
+) -> Result<(), Malformed> {
     match name {
-        0 if path.is_empty() => Ok(()),
+        0 if path.is_empty() && !trailing_slash => Ok(()),
         0 => Err(Malformed::EmptySegment),
         1 | 2 if only_dots => Err(Malformed::DotSegment),
         _ => Ok(()),
     }
 }
 
-/// The path as a server sees it that drops `;parameters`; nothing where there are none.
+/// Whether some servers would drop a part of a path, from a `;` on.
 #[must_use]
-pub fn stripped(path: &str) -> Option<String> {
+pub fn has_parameters(path: &str) -> bool {
     let may_have = path.bytes().any(|byte| byte == b';' || byte == b'%');
-    let has = may_have && (path.contains(';') || path.contains("%3b") || path.contains("%3B"));
-    has.then(|| path.split('/').map(without_parameters).collect::<Vec<_>>().join("/"))
+    may_have && (path.contains(';') || path.contains("%3b") || path.contains("%3B"))
 }
 
-fn without_parameters(segment: &str) -> &str {
-    let ends = [segment.find(';'), segment.find("%3b"), segment.find("%3B")];
-    let end = ends.into_iter().flatten().min().unwrap_or(segment.len());
-    segment.get(..end).unwrap_or(segment)
-}
-
-/// Decides about a path that has escapes in it.
-fn check_escapes(path: &str) -> Result<(), Malformed> {
-    for segment in path.split('/').skip(1) {
-        match without_parameters(segment) {
-            "" => return Err(Malformed::EmptySegment),
-            "." | ".." => return Err(Malformed::DotSegment),
-            _ => {}
-        }
-    }
-    let mut decoded = Vec::with_capacity(path.len());
+/// Decides about a path that has escapes in it, without the slashes at its ends.
+fn check_escapes(path: &str) -> Result<Spellings, Malformed> {
+    let mut spellings = Spellings::NONE;
     let mut rest = path.as_bytes();
     while let [first, tail @ ..] = rest {
+        rest = tail;
         if *first != b'%' {
-            decoded.push(*first);
-            rest = tail;
             continue;
         }
         let byte = escaped(tail).ok_or(Malformed::BrokenEscape)?;
@@ -194,12 +225,35 @@ fn check_escapes(path: &str) -> Result<(), Malformed> {
         match byte {
             0..0x20 | 0x7f | b'\\' => return Err(Malformed::ForbiddenByte),
             b'%' if escaped(rest).is_some() => return Err(Malformed::DoubleEscape),
-            b'/' | b':' | b'-' | b'.' | b'_' | b'~' => return Err(Malformed::NeedlessEscape),
-            byte if byte.is_ascii_alphanumeric() => return Err(Malformed::NeedlessEscape),
-            byte => decoded.push(byte),
+            b'/' => spellings.escaped_slash = true,
+            b':' | b'-' | b'.' | b'_' | b'~' => spellings.escapes = true,
+            byte if byte.is_ascii_alphanumeric() => spellings.escapes = true,
+            _ => {}
         }
     }
-    std::str::from_utf8(&decoded).map_err(|_| Malformed::NotUtf8).map(drop)
+    let whole = decoded(path);
+    let text = std::str::from_utf8(&whole).map_err(|_| Malformed::NotUtf8)?;
+    for segment in text.split('/') {
+        match segment.split(';').next().unwrap_or_default().trim() {
+            "." | ".." => return Err(Malformed::DotSegment),
+            _ => {}
+        }
+    }
+    let is_name = |segment: &str| !decoded(segment).starts_with(b";");
+    if path.split('/').all(is_name) { Ok(spellings) } else { Err(Malformed::EmptySegment) }
+}
+
+/// A path without its escapes; one that is broken stays as it is.
+#[must_use]
+pub fn decoded(path: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let byte = if *first == b'%' { escaped(tail) } else { None };
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { tail.get(2..).unwrap_or_default() } else { tail };
+    }
+    bytes
 }
 
 /// The byte that the two hexadecimal digits in front of `text` stand for.
@@ -244,7 +298,8 @@ mod tests {
     use super::*;
 
     fn path_of(target: &str) -> Result<&str, Malformed> {
-        read(target.as_bytes(), Some(b"h.test")).map(|target| target.path)
+        let target = read(target.as_bytes(), Some(b"h.test"))?;
+        target.spellings.within(Spellings::NONE).map(|()| target.path)
     }
 
     #[test]
@@ -268,10 +323,7 @@ mod tests {
     fn every_second_reading_is_refused() {
         use Malformed::*;
         for (why, paths) in [
-            (
-                NeedlessEscape,
-                &["/a%2fb", "/a%2Fb", "/%41", "/%2e", "/%2E%2e/b", "/a%3Ab", "/%7e", "/a%2d"][..],
-            ),
+            (NeedlessEscape, &["/a%2fb", "/a%2Fb", "/%41", "/%2ea", "/a%3Ab", "/%7e", "/a%2d"][..]),
             (
                 ForbiddenByte,
                 &["/a%5cb", "/a\\b", "/a%00", "/a\u{0}", "/a b", "/a\tb", "/a%0d%0a", "/a%7f"],
@@ -281,7 +333,23 @@ mod tests {
             (EmptySegment, &["//", "//a", "/a//b", "/a/", "/a/;x", "/a/%3b"]),
             (
                 DotSegment,
-                &["/.", "/..", "/a/../b", "/a/./b", "/a/..;/b", "/a/..;x=1", "/.;", "/..%3b/a"],
+                &[
+                    "/.",
+                    "/..",
+                    "/a/../b",
+                    "/a/./b",
+                    "/a/..;/b",
+                    "/a/..;x=1",
+                    "/.;",
+                    "/..%3b/a",
+                    "/%2e",
+                    "/%2E%2e/b",
+                    "/a%2F..",
+                    "/a%2f%2E%2e%2Fb",
+                    "/..%20/a",
+                    "/a/.%20;x",
+                    "/a/../",
+                ],
             ),
             (NotUtf8, &["/%ff", "/%c0%af", "/%ed%a0%80"]),
             (Fragment, &["/a#b", "/a?b#c", "/#"]),
@@ -293,6 +361,23 @@ mod tests {
         }
         assert_eq!(read(b"/\xff", Some(b"h")).unwrap_err(), NotUtf8);
         assert_eq!(path_of("/a?b\u{7f}"), Err(ForbiddenByte));
+    }
+
+    #[test]
+    fn what_a_route_may_take_is_told_apart_from_what_none_does() {
+        let spellings = |path: &str| {
+            let Spellings { trailing_slash, escapes, escaped_slash } = check_path(path)?;
+            Ok::<_, Malformed>([trailing_slash, escapes, escaped_slash])
+        };
+        assert_eq!(spellings("/a/"), Ok([true, false, false]));
+        assert_eq!(spellings("/a/b%3Ac/"), Ok([true, true, false]));
+        assert_eq!(spellings("/a%7E%61"), Ok([false, true, false]));
+        assert_eq!(spellings("/group%2Fproject"), Ok([false, false, true]));
+        assert_eq!(spellings("/https%3A%2F%2Fa.test%2F"), Ok([false, true, true]));
+        assert_eq!(spellings("/a%20b/%C3%A9/100%25"), Ok([false, false, false]));
+        for none in ["//", "/a//", "//a", "/a/;x/", "/a%252Fb", "/a%5Cb/", "/%2e%2e/", "/a%2F../"] {
+            assert!(spellings(none).is_err(), "{none}");
+        }
     }
 
     #[test]
@@ -320,11 +405,5 @@ mod tests {
         }
         assert_eq!(host(""), Err(Malformed::HostMissing));
         assert_eq!(read(b"/", None), Err(Malformed::HostMissing));
-    }
-
-    #[test]
-    fn parameters_are_dropped_as_a_servlet_would() {
-        assert_eq!(stripped("/a;x=1/b%3By").as_deref(), Some("/a/b"));
-        assert_eq!(stripped("/a/b"), None);
     }
 }

@@ -8,7 +8,9 @@ mod control;
 mod data;
 mod heads;
 mod hosts;
+mod open;
 
+use weir_tests::config::Config;
 use weir_tests::request::CONTROL;
 use weir_tests::response::Response;
 use weir_tests::upstream::Upstream;
@@ -135,8 +137,12 @@ struct Table {
 
 impl Table {
     fn new() -> Self {
+        Self::with(|config| config)
+    }
+
+    fn with(change: impl FnOnce(Config) -> Config) -> Self {
         let world = World::with(|config| {
-            config
+            change(config)
                 .with("[limits.workspace]", "requests = 1000")
                 .with("[plans.enterprise]", "limits.workspace = { requests = 1001 }")
                 .with("[limits.organisation]", "requests = 4000")

@@ -145,6 +145,47 @@ fn a_token_of_an_organisation_reaches_its_workspaces_by_the_directory() {
 }
 
 #[test]
+fn a_claim_that_is_there_and_holds_no_identifier_reaches_no_workspace() {
+    let guarded = Guarded::new();
+    let no_names = [json!(null), json!(""), json!([]), json!([null]), json!(7), json!({})];
+    for nothing in no_names {
+        let claims = json!({ "workspace_id": nothing, "organisation_id": "org_acme" });
+        guarded.get("/v1/workspaces/ws_acme/users", claims).expect(403);
+        let claims = json!({ "organisation_id": nothing });
+        guarded.get("/v1/organisations/org_acme/x", claims.clone()).expect(403);
+        guarded.get("/v1/workspaces/ws_acme/users", claims).expect(403);
+    }
+    guarded.world.control.assert_untouched();
+}
+
+#[test]
+fn a_route_that_names_a_method_lets_no_token_past_the_other_routes() {
+    // `DELETE …/{thing}` stood in the way of `…/{*rest}`, for that method alone.
+    let guarded = Guarded::with(|config| {
+        config.with(
+            "[[routes]]",
+            "plane = \"control\"\nmethods = [\"DELETE\"]\n\
+             path = \"/v1/workspaces/{workspace}/{thing}\"\n\
+             limits = [\"workspace\"]\nupstream = \"control\"",
+        )
+    });
+    let token = guarded.signer.token(&json!({ "workspace_id": "ws_acme" }));
+    let delete = |target: &str| {
+        let request = Request::new("DELETE", target);
+        guarded.world.call(&request.field("Authorization", &format!("Bearer {token}")))
+    };
+    for path in ["users/u1", "users", "users/u1/keys/k1", "webhooks/wh_1"] {
+        delete(&format!("/v1/workspaces/ws_quiet/{path}")).expect(403);
+    }
+    guarded.world.control.assert_untouched();
+    guarded.world.dispatcher.assert_untouched();
+    let answer = delete("/v1/workspaces/ws_acme/users/u1").expect(200);
+    assert_eq!(answer.allowance().resource, "workspace");
+    delete("/v1/workspaces/ws_acme/users").expect(200);
+    assert_eq!(guarded.used("organisation", "org_acme"), 1);
+}
+
+#[test]
 fn a_foreign_token_has_no_directory_asked() {
     let directory = Directory::start();
     let guarded = Guarded::with(|config| directory.within(config, "ttl = \"1h\""));

@@ -113,24 +113,66 @@ impl Claims {
     }
 
     /// The identifiers that a claim holds: one, or a list of them. Nothing where the claim is not
-    /// there; an empty list where it is, and holds none.
+    /// there; an empty list where it is, and holds none, as `null`, `""` and `[]` do.
     ///
-    /// `path` is the whole name of a claim, or else leads into objects by its dots.
+    /// `path` is the whole name of a claim, or else leads into objects by its dots. Where it ends
+    /// early in something that is no object, the claim is there and holds none.
     #[must_use]
     pub fn names(&self, path: &str) -> Option<Vec<Box<str>>> {
         let name = |value: &Value| value.as_str().filter(|name| is_identifier(name)).map(Box::from);
-        match self.find(path)? {
-            Value::Null => None,
-            Value::Array(all) => Some(all.iter().filter_map(name).take(NAMES_MAX).collect()),
-            one => Some(name(one).into_iter().collect()),
-        }
+        Some(match self.find(path)? {
+            Value::Array(all) => all.iter().filter_map(name).take(NAMES_MAX).collect(),
+            one => name(one).into_iter().collect(),
+        })
     }
 
     fn find(&self, path: &str) -> Option<&Value> {
-        self.0.get(path).or_else(|| {
-            let mut steps = path.split('.');
-            let first = self.0.get(steps.next()?)?;
-            steps.try_fold(first, |value, step| value.as_object()?.get(step))
-        })
+        if let Some(value) = self.0.get(path) {
+            return Some(value);
+        }
+        let (first, steps) = path.split_once('.')?;
+        let mut value = self.0.get(first)?;
+        for step in steps.split('.') {
+            match value {
+                Value::Object(members) => value = members.get(step)?,
+                _ => return Some(&Value::Null),
+            }
+        }
+        Some(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the claim at `path` holds; "nothing" where it is not there.
+    #[track_caller]
+    fn check(claims: &str, path: &str, holds: &str) {
+        let claims = Claims::read(claims.as_bytes()).unwrap();
+        let names = claims.names(path).map(|names| names.join(" "));
+        assert_eq!(names.as_deref().unwrap_or("nothing"), holds, "{path} in {claims:?}");
+    }
+
+    #[test]
+    fn a_claim_that_is_there_and_holds_no_identifier_names_no_tenant() {
+        for value in ["null", "\"\"", "[]", "[null]", "[[\"ws_a\"]]", "7", "true", "{}", "\"a b\""]
+        {
+            check(&format!("{{\"ws\": {value}}}"), "ws", "");
+            check(&format!("{{\"of\": {{\"ws\": {value}}}}}"), "of.ws", "");
+        }
+        check("{}", "ws", "nothing");
+        check("{\"ws\": [\"ws_a\", null, 7, \"ws_b\"]}", "ws", "ws_a ws_b");
+    }
+
+    #[test]
+    fn a_path_that_ends_early_in_what_is_no_object_names_no_tenant() {
+        for value in ["null", "\"ws_a\"", "[]", "[{\"ws\": \"ws_a\"}]", "7"] {
+            check(&format!("{{\"of\": {value}}}"), "of.ws", "");
+            check(&format!("{{\"of\": {{\"my\": {value}}}}}"), "of.my.ws", "");
+        }
+        check("{\"of\": {}}", "of.ws", "nothing");
+        check("{\"of\": {\"ws\": \"ws_a\"}, \"of.ws\": \"ws_b\"}", "of.ws", "ws_b");
+        check("{\"of\": {\"ws\": \"ws_a\"}}", "of.ws", "ws_a");
     }
 }

@@ -8,6 +8,7 @@
 mod asked;
 mod cors;
 mod identity;
+mod paths;
 mod tenants;
 
 use http::Method;
@@ -18,7 +19,7 @@ use weir_common::{bucket, rolling};
 use super::{Batch, Limit, Plan, Route, Rules};
 use crate::limit::key::Seed;
 use crate::limit::{ASKS_MAX, Quota};
-use crate::route::{Hosts, Index, Paths, Pattern};
+use crate::route::{Hosts, Index, Pattern};
 use crate::settings::{self, LimitKey, Settings, Source, Unknown};
 
 pub use self::tenants::{Entries, own_values_refused};
@@ -125,8 +126,8 @@ impl Checker<'_> {
             .batch_items_max
             .as_ref()
             .map(|items_max| Batch { items_max: items_max.value, bytes_max: route.body_bytes_max });
-        let (exempt, limits) = (route.exempt, own_limits);
-        Route { pattern, plane, methods, exempt, limits, upstream, batch, needs_token }
+        let (exempt, limits, spellings) = (route.exempt, own_limits, route.spellings);
+        Route { pattern, plane, methods, exempt, limits, upstream, batch, needs_token, spellings }
     }
 
     fn method(&self, name: &At<String>) -> Option<Method> {
@@ -251,47 +252,6 @@ impl Checker<'_> {
         }
         self.domains(&mut hosts);
         hosts
-    }
-
-    fn paths(&self, routes: &[Route]) -> Vec<Paths> {
-        for (route, raw) in routes.iter().zip(&self.settings.routes) {
-            self.exemption(route, raw);
-        }
-        let of_plane = |plane: Index| {
-            let own = routes.iter().enumerate().filter(|(_, route)| route.plane == plane);
-            let own: Vec<_> =
-                own.map(|(at, route)| (at, &route.pattern, route.methods.as_slice())).collect();
-            let (paths, doubled) = Paths::new(&own);
-            for at in doubled {
-                let at = self.settings.routes.get(at).map_or(0, |route| route.at);
-                self.document.fault(at, "another route has this path for these methods already");
-            }
-            paths
-        };
-        (0..self.settings.planes.len()).map(of_plane).collect()
-    }
-
-    /// Reports a route whose limits and whose exemption contradict each other, and a batch that
-    /// could be none.
-    fn exemption(&self, route: &Route, raw: &settings::Route) {
-        let reads_only = !route.methods.is_empty()
-            && route.methods.iter().all(|method| *method == Method::GET || *method == Method::HEAD);
-        let has_limits = !raw.limits.is_empty();
-        let fault = |text: &str| self.document.fault(raw.at, text);
-        match (route.exempt, has_limits) {
-            (true, true) => fault("an exempt route has no limits"),
-            (true, false) if !reads_only => {
-                fault("an exempt route has methods = [\"GET\", \"HEAD\"]")
-            }
-            (false, false) => fault("a route names its limits, or says exempt = true"),
-            _ => {}
-        }
-        if raw.limits.len() > ASKS_MAX {
-            fault(&format!("a route has at most {ASKS_MAX} limits"));
-        }
-        if route.batch.is_some() && (route.exempt || route.methods != [Method::POST]) {
-            fault("a batch route has methods = [\"POST\"], and limits");
-        }
     }
 
     fn server(&self) {
@@ -477,8 +437,19 @@ mod tests {
 
     #[test]
     fn a_route_that_is_there_twice_is_a_mistake() {
+        let line = SHIPPED.lines().position(|line| line.starts_with("path = \"/v1/{*rest}\""));
+        // The line of its `[[routes]]`, counted from 1.
+        let line = line.unwrap() - 1;
         let found = of_settings("path = \"/dashboard/{*rest}\"", "path = \"/v1/{*rest}\"");
-        assert_eq!(found, ["another route has this path for these methods already"]);
+        let text = format!(
+            "no order decides between `/v1/{{*rest}}` here and `/v1/{{*rest}}` of the route in \
+             line {line}, for all methods: change a path or `methods` of one"
+        );
+        assert_eq!(found, [text]);
+        let twin = "methods = [\"GET\", \"POST\"]\npath = \"/v1/workspaces/{other}/tenants:batch\"";
+        let found = of_settings("path = \"/dashboard/{*rest}\"", twin);
+        assert!(found[0].contains("`/v1/workspaces/{workspace}/tenants:batch`"), "{found:?}");
+        assert!(found[0].contains("for POST:"), "{found:?}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::directory::values_by_limit;
-use weir_common::reader::{At, Document, Reading, Table};
+use weir_common::reader::{At, Document, Reading, Table, suggestion};
 
 use super::cors::cors;
 use super::directory::directory;
@@ -16,6 +16,7 @@ use super::identity::identity;
 use super::limit::limit;
 use super::upstream::upstream;
 use super::{Caps, Headers, Log, Plan, Plane, Route, Server, Settings, Store};
+use crate::target::Spellings;
 
 /// Any wait an operator may ask for: from a moment that a clock can tell to a day.
 pub(super) const WAIT: RangeInclusive<Duration> =
@@ -216,6 +217,7 @@ fn route(table: &mut Table<'_>) -> Route {
         methods: table.texts("methods", "For which methods; all where not given."),
         path: table
             .text("path", "Literal segments, {workspace}, {organisation}, and {*rest} last."),
+        spellings: spellings(table),
         exempt: table.flag("exempt", false, "No limit applies, and no limit headers are sent."),
         anonymous: table.choice(
             "verify",
@@ -236,6 +238,29 @@ fn route(table: &mut Table<'_>) -> Route {
             "The largest body of a batch; more is 413.",
         ),
     }
+}
+
+/// The spellings that a route takes, by their names.
+fn spellings(table: &mut Table<'_>) -> Spellings {
+    const NAMES: [&str; 3] = ["trailing_slash", "escapes", "escaped_slash"];
+    let given = table.texts(
+        "spellings",
+        "Paths that are refused elsewhere: trailing_slash, escapes (%3A), escaped_slash (%2F).",
+    );
+    let mut spellings = Spellings::NONE;
+    for name in &given {
+        match name.value.as_str() {
+            "trailing_slash" => spellings.trailing_slash = true,
+            "escapes" => spellings.escapes = true,
+            "escaped_slash" => spellings.escaped_slash = true,
+            other => {
+                let hint = suggestion(other, &NAMES)
+                    .unwrap_or_else(|| format!("known: {}", NAMES.join(", ")));
+                table.fault_at(name.at, format!("unknown spelling `{other}`; {hint}"));
+            }
+        }
+    }
+    spellings
 }
 
 fn addresses(table: &mut Table<'_>, key: &str, default: &str, doc: &str) -> Vec<SocketAddr> {

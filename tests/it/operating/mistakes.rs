@@ -80,7 +80,25 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "[[routes]]",
         "plane = \"control\"\nmethods = [\"GET\"]\npath = \"/healthz\"\nexempt = true\n\
          upstream = \"control\"",
-        "another route",
+        "no order decides",
+    ),
+    (
+        "[[routes]]",
+        "plane = \"control\"\nmethods = [\"PUT\", \"POST\"]\nlimits = [\"batch\"]\n\
+         path = \"/v1/workspaces/{workspace}/tenants:batch\"\nupstream = \"control\"",
+        "for POST",
+    ),
+    (
+        "[[routes]]",
+        "plane = \"control\"\npath = \"/a/{*rest}\"\nlimits = [\"address\"]\n\
+         upstream = \"control\"\nspellings = [\"escape\"]",
+        "did you mean `escapes`?",
+    ),
+    (
+        "[[routes]]",
+        "plane = \"control\"\npath = \"/a/{b}\"\nlimits = [\"address\"]\n\
+         upstream = \"control\"\nspellings = [\"escaped_slash\"]",
+        "{*rest}",
     ),
     ("[[routes]]", "plane = \"control\"\nexempt = true\nupstream = \"control\"", "path"),
     ("[server", "", "unclosed"),
@@ -160,6 +178,35 @@ fn all_mistakes_are_told_at_once_and_the_place_is_right() {
         let of_directory = told.lines().filter(|line| is_placed(line, "directory.toml")).count();
         assert_eq!(of_directory, 2, "two workspaces have a plan that is none:\n{told}");
     }
+}
+
+#[test]
+fn two_routes_that_no_order_decides_between_are_named_with_their_lines() {
+    let route = |path: &str| {
+        format!(
+            "plane = \"control\"\npath = \"{path}\"\nlimits = [\"address\"]\n\
+             upstream = \"control\""
+        )
+    };
+    let paths = ["/a/{one}/c", "/a/{two}/c", "/a/{*rest}", "/a", "/a/{one}/{three}"];
+    let config = paths
+        .iter()
+        .fold(Config::default(), |config, path| config.with("[[routes]]", &route(path)));
+    let text = config.to_string();
+    let line_of = |path: &str| {
+        let line = format!("path = \"{path}\"");
+        // The `[[routes]]` above it and its plane, from 1.
+        text.lines().position(|known| known == line).unwrap() - 1
+    };
+    let finished = run(&folder_of(&config, DIRECTORY), &["check", "--config", CONFIG]).expect(64);
+    let told = finished.said();
+    let (one, two) = (line_of(paths[0]), line_of(paths[1]));
+    let expected = format!(
+        "{CONFIG}:{two}:1: no order decides between `/a/{{two}}/c` here and `/a/{{one}}/c` of the \
+         route in line {one}, for all methods"
+    );
+    assert!(told.contains(&expected), "{told}");
+    assert_eq!(told.matches("no order").count(), 1, "{told}");
 }
 
 #[test]
