@@ -264,7 +264,7 @@ fn checked<'a>(
     }
     let (mut events, mut flaws, mut foreign) = (Vec::new(), Flaws::default(), Flaws::default());
     for item in &batch.items {
-        let reading = event::read(item, &mut flaws);
+        let reading = event::read(item, &allowed.allowed, &mut flaws);
         if let Some(workspace) = reading.workspace.filter(|name| !token.sees(name)) {
             let text = format!("this token may not send for `{workspace}`");
             foreign.go_to(item.index);
@@ -358,6 +358,7 @@ mod tests {
             event_bytes_max: 100,
             body_bytes_max: 1_000,
             waiting_max: 1,
+            allowed: settings::allowed::Allowed::default(),
         };
         then(checked(call, &allowed, token))
     }
@@ -392,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_bad_batch_is_refused_with_every_reason() {
-        let bad = GOOD.replace("{}", "{\"a\":[{\"pwd\":1}]}").replace("tn_1", "x");
+        let bad = GOOD.replace("{}", "{\"a\":[{\"pwd\":\"x\"}]}").replace("tn_1", "x");
         let batch = format!("[{GOOD},{bad},7]");
         assert_eq!(check(JSON, &batch), "422 1:/1/tenant_id 1:/1/data/a/0/pwd 2:/2");
         assert_eq!(check(JSON, &bad), "422 /tenant_id /data/a/0/pwd");

@@ -2,6 +2,9 @@
 //!
 //! Not here: how a file is read (`settings::read`), what the values are for.
 
+// core
+pub mod allowed;
+
 mod read;
 
 use std::net::SocketAddr;
@@ -12,6 +15,7 @@ use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::reader::At;
 
+use self::allowed::Allowed;
 pub use self::read::read;
 use crate::health::Policy;
 use crate::schedule::Schedule;
@@ -58,8 +62,8 @@ pub struct Server {
     pub ingest: SocketAddr,
     /// The operator's.
     pub admin: SocketAddr,
-    /// Where `admin` stands in the file.
-    pub admin_at: usize,
+    /// Where `api`, `ingest` and `admin` stand in the file.
+    pub at: [usize; 3],
     /// A file whose first line is the admin listener's bearer token.
     pub admin_token_file: Option<At<String>>,
     /// Worker threads; 0: one per core.
@@ -79,6 +83,8 @@ pub struct Server {
 pub struct Store {
     /// The file of the SQLite database.
     pub path: PathBuf,
+    /// Where that stands in the file.
+    pub path_at: usize,
 }
 
 /// Who may call.
@@ -93,6 +99,8 @@ pub struct Auth {
 pub struct Secrets {
     /// The file of the key, made on the first start.
     pub key_file: PathBuf,
+    /// Where that stands in the file.
+    pub key_file_at: usize,
     /// How long a secret goes on signing after another has taken its place.
     pub rotation_overlap: Duration,
 }
@@ -108,6 +116,8 @@ pub struct Ingest {
     pub body_bytes_max: usize,
     /// Calls that wait to be written; more are 503.
     pub waiting_max: usize,
+    /// Fields that only sound or look like secrets.
+    pub allowed: Allowed,
 }
 
 /// What workspaces may have.

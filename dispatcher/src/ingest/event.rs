@@ -20,6 +20,7 @@ use super::batch::Item;
 use super::forbidden;
 use crate::model::EventType;
 use crate::serve::refuse::{Flaws, step};
+use crate::settings::allowed::Allowed;
 use crate::store::NewEvent;
 
 /// What a workspace's identifier begins with (CONTRACT §2.2).
@@ -64,10 +65,10 @@ pub(crate) struct Reading<'a> {
 }
 
 /// Reads one event; `flaws` then names all that is wrong with it.
-pub(crate) fn read<'a>(item: &Item<'a>, flaws: &mut Flaws) -> Reading<'a> {
+pub(crate) fn read<'a>(item: &Item<'a>, allowed: &Allowed, flaws: &mut Flaws) -> Reading<'a> {
     let before = flaws.count();
     flaws.go_to(item.index);
-    let mut look = Look { item, flaws };
+    let mut look = Look { item, allowed, flaws };
     let given = match serde_json::from_str::<Given<'a>>(item.text) {
         Ok(given) => given,
         Err(_) if !item.text.starts_with('{') => {
@@ -102,6 +103,7 @@ pub(crate) fn read<'a>(item: &Item<'a>, flaws: &mut Flaws) -> Reading<'a> {
 
 struct Look<'l, 'a> {
     item: &'l Item<'a>,
+    allowed: &'l Allowed,
     flaws: &'l mut Flaws,
 }
 
@@ -166,7 +168,8 @@ impl<'a> Look<'_, 'a> {
             return None;
         }
         let before = self.flaws.count();
-        forbidden::check(raw.get(), &format!("{}/data", self.item.pointer), self.flaws);
+        let pointer = format!("{}/data", self.item.pointer);
+        forbidden::check(raw.get(), &pointer, (self.allowed, kind), self.flaws);
         if kind == Some(EventType::UserCreated) && self.flaws.count() == before {
             self.user_created(raw);
         }
@@ -350,14 +353,14 @@ mod tests {
 
     fn wrong(text: &str) -> Vec<String> {
         let mut flaws = Flaws::default();
-        let reading = read(&item(text), &mut flaws);
+        let reading = read(&item(text), &Allowed::default(), &mut flaws);
         assert_eq!(reading.event.is_none(), !flaws.is_empty(), "{text}");
         flaws.pointers()
     }
 
     fn good(text: &str) -> Checked<'_> {
         let mut flaws = Flaws::default();
-        let event = read(&item(text), &mut flaws).event;
+        let event = read(&item(text), &Allowed::default(), &mut flaws).event;
         event.unwrap_or_else(|| panic!("{flaws}"))
     }
 
@@ -401,7 +404,7 @@ mod tests {
             (with("{}", "{},\"da/ta\":1"), vec!["/3/da~1ta"]),
             (with("{}", "{},\"data\":{}"), vec!["/3/data"]),
             (
-                with("{}", "{\"user\":{\"access_token\":1},\"jwt\":2}"),
+                with("{}", "{\"user\":{\"access_token\":\"x\"},\"jwt\":\"y\"}"),
                 vec!["/3/data/user/access_token", "/3/data/jwt"],
             ),
         ];
@@ -413,7 +416,7 @@ mod tests {
     #[test]
     fn whose_an_event_is_is_known_though_the_event_is_bad() {
         let text = GOOD.replace("plan.changed", "x");
-        let reading = read(&item(&text), &mut Flaws::default());
+        let reading = read(&item(&text), &Allowed::default(), &mut Flaws::default());
         assert_eq!(reading.workspace.as_deref(), Some("ws_a"));
     }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use log::LevelFilter;
 use weir_common::reader::{At, Document, Reading, Table, span_of};
 
+use super::allowed::Allowed;
 use super::{Auth, Directory, Ingest, Log, Retention, Secrets, Server, Settings, Store, Webhooks};
 
 /// Any wait an operator may ask for: from a moment that a clock can tell to a day.
@@ -80,7 +81,7 @@ fn server(table: &mut Table<'_>) -> Server {
         api: listeners.api.value,
         ingest: listeners.ingest.value,
         admin: admin.value,
-        admin_at: admin.at,
+        at: [listeners.api.at, listeners.ingest.at, admin.at],
         admin_token_file,
         threads: count(table, "threads", 0..=1_024, 0, "Worker threads; 0: one per core."),
         connections_max: count(
@@ -150,7 +151,8 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 fn store(table: &mut Table<'_>) -> Store {
     table.choice("kind", &[("sqlite", ())], "sqlite: one file on this machine.");
     let doc = "The database, from the directory the program runs in; on a disk of this machine.";
-    Store { path: PathBuf::from(file(table, "path", "data/dispatcher.db", doc).value) }
+    let path = file(table, "path", "data/dispatcher.db", doc);
+    Store { path: PathBuf::from(path.value), path_at: path.at }
 }
 
 fn secrets(table: &mut Table<'_>) -> Secrets {
@@ -164,6 +166,7 @@ fn secrets(table: &mut Table<'_>) -> Secrets {
     let doc = "How long a secret signs on after another has taken its place.";
     Secrets {
         key_file: PathBuf::from(key_file.value),
+        key_file_at: key_file.at,
         rotation_overlap: span(table, "rotation_overlap", overlap, "24h", doc),
     }
 }
@@ -191,6 +194,7 @@ fn ingest(table: &mut Table<'_>) -> Ingest {
             1_024,
             "Calls that wait to be written; more are 503, to be sent again.",
         ),
+        allowed: Allowed::read(table),
     };
     if ingest.event_bytes_max > ingest.body_bytes_max {
         table.fault("ingest.event_bytes_max is more than ingest.body_bytes_max lets in");

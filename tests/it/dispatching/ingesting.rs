@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use weir_tests::client::Client;
-use weir_tests::dispatcher::{event, ingest_request};
+use weir_tests::dispatcher::{CONFIG, config, event, ingest_request};
 use weir_tests::response::Response;
 
 use super::{Stage, text, time};
@@ -110,6 +110,27 @@ fn tokens_passwords_and_hashes_are_never_taken() {
         assert!(problem.to_string().contains(pointer), "{key}: {problem}");
         assert!(!problem.to_string().contains("hidden"), "{key}: {problem}");
     }
+}
+
+#[test]
+fn a_secret_is_found_by_its_shape_and_a_field_that_is_allowed_passes() {
+    let allow = "allow = [{ type = \"user.updated\", fields = [\"/data/reset_password_url\"] }]";
+    let stage = Stage::with(|config| config.with("[ingest]", allow));
+    let mut event = event("ws_acme", "user.updated");
+    event["data"]["reset_password_url"] = json!("https://acme.example/reset");
+    event["data"]["has_password"] = json!(true);
+    event["data"]["tokens"] = json!({ "max": 4096 });
+    stage.dispatcher.ingest(&event).expect(202);
+    event["data"]["note"] = json!("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.aGlkZGVu");
+    let problem = refused(stage.dispatcher.ingest(&event)).to_string();
+    assert!(problem.contains("/data/note") && problem.contains("a JSON web token"), "{problem}");
+    assert!(!problem.contains("aGlkZGVu"), "{problem}");
+    // What is taken back passes no more.
+    stage.dispatcher.folder().write(CONFIG, &config().to_string());
+    stage.dispatcher.reload().expect(200);
+    event["data"]["note"] = json!("a note");
+    let problem = refused(stage.dispatcher.ingest(&event)).to_string();
+    assert!(problem.contains("/data/reset_password_url"), "{problem}");
 }
 
 #[test]

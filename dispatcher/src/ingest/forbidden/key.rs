@@ -4,21 +4,26 @@
 //!
 //! 1. A key is compared by its letters and digits alone: however they are written (full width,
 //!    circled, bold, with accents), in lower case. `client-secret` and `clientSecret` are one.
-//! 2. One with a word of [`SECRETS`] in it is refused, whatever stands around it, unless all that
-//!    follows the word are words of [`ABOUT`], which say something about a secret and not what it
-//!    is: `token_count` and `password_changed_at` pass, `access_token_v2` does not. What is new to
-//!    us is refused: its sender sees that at once, a secret once sent nobody takes back.
-//! 3. One that ends in a word for hashes and has one for passwords in it is refused, and one that
-//!    begins with the former and ends in the latter; and one that is nothing but a word of
-//!    [`WHOLE`], apart from endings that say how a value is written.
-//! 4. One that mixes Latin letters with others that look like them is refused.
+//! 2. One with a word of [`SECRETS`] in it names a secret, whatever stands around it, unless all
+//!    that follows the word are words of [`ABOUT`], which say something about a secret and not what
+//!    it is: `token_count` and `password_changed_at` pass, `access_token_v2` does not. One of
+//!    [`EXCERPTS`] passes too, but after a password: `api_key_prefix`. What is new to us names a
+//!    secret: its sender sees that at once, a secret once sent is not taken back.
+//! 3. One that ends in a word for hashes and has one for passwords in it names a secret, and one
+//!    that begins with the former and ends in the latter; one that ends in `pw`, in `otp`, or in
+//!    `pass` behind a word of [`OWNERS`]; and one that is nothing but a word of [`WHOLE`]: each
+//!    apart from endings that say how a value is written.
+//! 4. One that mixes Latin letters with others that look like them names a secret.
+//! 5. `hash` alone names none: most are of commits and of files. Hashes of passwords have shapes
+//!    of their own (`forbidden::value`), and inside of `password` every text is refused.
 //!
-//! Not here: where keys are (`forbidden`). Values are not judged.
+//! Not here: where keys are, and which values a key is about (`forbidden`).
 
-use icu_normalizer::DecomposingNormalizerBorrowed;
+use super::letters::plain;
+use super::words::Sought;
 
-/// What nobody is sent.
-const SECRETS: [&str; 25] = [
+/// What is never sent.
+const SECRETS: [&str; 46] = [
     "token",
     "password",
     "passwd",
@@ -44,10 +49,32 @@ const SECRETS: [&str; 25] = [
     "argon2",
     "argon2i",
     "argon2id",
+    "sessionkey",
+    "masterkey",
+    "sharedkey",
+    "hmackey",
+    "privkey",
+    "recoverykey",
+    "recoveryphrase",
+    "seedphrase",
+    "codeverifier",
+    "authcookie",
+    // Links and codes that let in whoever has them.
+    "magiclink",
+    "magicurl",
+    "loginlink",
+    "signinlink",
+    "resetlink",
+    "otpcode",
+    "mfacode",
+    "2facode",
+    "onetimecode",
+    "smscode",
+    "verificationcode",
 ];
 
 /// What says something about a secret, and the rests of words that only begin as one.
-const ABOUT: [&str; 68] = [
+const ABOUT: [&str; 88] = [
     // How many, how long.
     "count",
     "total",
@@ -59,6 +86,7 @@ const ABOUT: [&str; 68] = [
     "per",
     "length",
     "strength",
+    "score",
     "cost",
     "rounds",
     // When.
@@ -85,6 +113,11 @@ const ABOUT: [&str; 68] = [
     "updated",
     "changed",
     "issued",
+    "sent",
+    "requested",
+    "verified",
+    "confirmed",
+    "failed",
     "reset",
     "rotated",
     "revoked",
@@ -92,7 +125,21 @@ const ABOUT: [&str; 68] = [
     "expired",
     "expiry",
     "expiration",
-    // Which, and of what kind.
+    // Which, whose, why, and of what kind.
+    "createdby",
+    "changedby",
+    "issuedby",
+    "revokedby",
+    "owner",
+    "reason",
+    "label",
+    "description",
+    "environment",
+    "endpoint",
+    "authmethod",
+    "role",
+    "roles",
+    "permissions",
     "id",
     "ids",
     "name",
@@ -122,33 +169,100 @@ const ABOUT: [&str; 68] = [
     "ization",
 ];
 
+/// A part of a secret that is shown so that its owner knows which it is.
+const EXCERPTS: [&str; 4] = ["last4", "prefix", "suffix", "fingerprint"];
+
+/// What no part of is shown.
+const NEVER_SHOWN: [&str; 5] = ["password", "passwd", "pwd", "passphrase", "passcode"];
+
 /// The longest that is said about a secret.
 const ABOUT_BYTES_MAX: usize = 48;
 
 /// What names a secret when it is all of a key.
-const WHOLE: [&str; 11] = [
-    "hash",
-    "hashes",
+const WHOLE: [&str; 14] = [
     "pass",
-    "pw",
     "bearer",
     "authorization",
-    "otp",
+    "httpauthorization",
+    "proxyauthorization",
+    "authheader",
+    "basicauth",
+    "authorizationcode",
+    "authcode",
+    "oauthcode",
     "totp",
     "cookie",
     "cookies",
     "setcookie",
 ];
 
+/// Whose `pass` is a password: one of no other kind (`boarding_pass`, `bypass`).
+const OWNERS: [&str; 34] = [
+    "user",
+    "username",
+    "login",
+    "account",
+    "auth",
+    "admin",
+    "root",
+    "client",
+    "service",
+    "server",
+    "api",
+    "http",
+    "proxy",
+    "bind",
+    "ldap",
+    "ssh",
+    "ftp",
+    "smtp",
+    "imap",
+    "pop3",
+    "mail",
+    "db",
+    "database",
+    "mysql",
+    "postgres",
+    "redis",
+    "amqp",
+    "old",
+    "new",
+    "current",
+    "temp",
+    "default",
+    "encrypted",
+    "my",
+];
+
+/// Codes that are often a number.
+const CODES: [&str; 11] = [
+    "otp",
+    "otpcode",
+    "mfacode",
+    "2facode",
+    "onetimecode",
+    "smscode",
+    "verificationcode",
+    "passcode",
+    "recoverycode",
+    "backupcode",
+    "authcode",
+];
+
 /// Words for passwords, for keys that speak of their hashes.
 const PASSWORDS: [&str; 4] = ["pass", "pwd", "pw", "secret"];
+
+/// What must stand somewhere in a key before a closer look is worth its while.
+const HINTS: [&str; 5] = ["pass", "pwd", "pw", "secret", "otp"];
 
 /// What a password is turned into.
 const HASHES: [&str; 10] =
     ["hash", "hashes", "digest", "salt", "hashed", "salted", "md5", "sha1", "sha256", "sha512"];
 
 /// Says how a value is written, and nothing about what it is.
-const FORMS: [&str; 11] = [
+const FORMS: [&str; 13] = [
+    "header",
+    "headers",
     "value",
     "raw",
     "plain",
@@ -162,71 +276,25 @@ const FORMS: [&str; 11] = [
     "hashed",
 ];
 
-/// Letters that are no Latin ones and look like them: phonetic, Greek, Cyrillic, Armenian,
-/// Cherokee, Lisu, and those that were added to these later.
-const LOOKALIKES: [std::ops::RangeInclusive<char>; 12] = [
-    // The schwa between these two is a letter of Azerbaijani.
-    '\u{250}'..='\u{258}',
-    '\u{25a}'..='\u{2af}',
-    '\u{370}'..='\u{58f}',
-    '\u{13a0}'..='\u{13ff}',
-    '\u{1c80}'..='\u{1c8f}',
-    '\u{1d00}'..='\u{1dbf}',
-    '\u{1f00}'..='\u{1fff}',
-    '\u{2c60}'..='\u{2cff}',
-    '\u{a4d0}'..='\u{a4ff}',
-    '\u{a640}'..='\u{a69f}',
-    '\u{a720}'..='\u{a7ff}',
-    '\u{ab30}'..='\u{abbf}',
-];
-
-const DECOMPOSED: DecomposingNormalizerBorrowed<'static> =
-    DecomposingNormalizerBorrowed::new_nfkd();
-
-/// Whether a key may not be sent.
+/// Whether a key names what is never sent.
 pub(super) fn is_forbidden(key: &str) -> bool {
     let Some(name) = plain(key) else { return true };
     names_secret(&name) || names_hash(&name)
 }
 
-/// A key's letters and digits, in lower case; nothing where it pretends to be another.
-fn plain(key: &str) -> Option<String> {
-    if !key.is_ascii() {
-        return taken_apart(key);
-    }
-    // Nothing to take apart, and nothing that looks like something else.
-    let mut name = key.to_ascii_lowercase();
-    name.retain(|letter| letter.is_ascii_alphanumeric());
-    Some(name)
-}
-
-/// The same, of a key in any script.
-fn taken_apart(key: &str) -> Option<String> {
-    let (mut name, mut foreign) = (String::new(), false);
-    let lower = DECOMPOSED.normalize(key);
-    for letter in lower.chars().flat_map(char::to_lowercase) {
-        match letter {
-            'a'..='z' | '0'..='9' => name.push(letter),
-            // Those that are a letter and a stroke, and no standard takes apart; and micro.
-            '\u{df}' => name.push_str("ss"),
-            '\u{f8}' => name.push('o'),
-            '\u{111}' => name.push('d'),
-            '\u{131}' => name.push('i'),
-            '\u{142}' => name.push('l'),
-            '\u{167}' => name.push('t'),
-            '\u{3bc}' => name.push('u'),
-            _ => foreign |= LOOKALIKES.iter().any(|range| range.contains(&letter)),
-        }
-    }
-    let latin = name.bytes().any(|letter| letter.is_ascii_alphabetic());
-    (!(foreign && latin)).then_some(name)
+/// Whether a number under a key that names a secret is one: a code that is sent to a phone.
+pub(super) fn is_code(key: &str) -> bool {
+    plain(key).is_some_and(|name| {
+        let bare = without_form(&name);
+        CODES.iter().any(|code| bare.ends_with(code))
+    })
 }
 
 fn names_secret(name: &str) -> bool {
     static A_SECRET: Sought = Sought::new(&SECRETS);
     A_SECRET.anywhere(name).any(|rest| {
-        let singular = is_about(rest);
-        !singular && !rest.strip_prefix('s').is_some_and(is_about)
+        let word = name.strip_suffix(rest).unwrap_or_default();
+        !is_about(rest) && !rest.strip_prefix('s').is_some_and(is_about) && !is_excerpt(word, rest)
     })
 }
 
@@ -241,16 +309,24 @@ fn is_made_of_words(rest: &str) -> bool {
     rest.is_empty() || ABOUT.iter().any(goes_on)
 }
 
+/// Whether a part of the secret follows its name, and may be shown.
+fn is_excerpt(name: &str, rest: &str) -> bool {
+    EXCERPTS.contains(&rest) && !NEVER_SHOWN.iter().any(|word| name.ends_with(word))
+}
+
 fn names_hash(name: &str) -> bool {
-    static A_PASSWORD: Sought = Sought::new(&PASSWORDS);
+    static A_HINT: Sought = Sought::new(&HINTS);
     static A_WHOLE: Sought = Sought::new(&WHOLE);
-    let has_password = A_PASSWORD.anywhere(name).next().is_some();
-    // Nearly every key has neither.
-    if !has_password && A_WHOLE.ahead(name).next().is_none() {
+    // Nearly every key has none of them.
+    if A_HINT.anywhere(name).next().is_none() && A_WHOLE.ahead(name).next().is_none() {
         return false;
     }
+    let has_password = PASSWORDS.iter().any(|word| name.contains(word));
     let bare = without_form(name);
     WHOLE.contains(&bare)
+        || bare.ends_with("otp")
+        || bare.ends_with("pw")
+        || bare.strip_suffix("pass").is_some_and(|of| OWNERS.iter().any(|who| of.ends_with(who)))
         || HASHES.iter().any(|hash| name.ends_with(hash) || bare.ends_with(hash)) && has_password
         || HASHES.iter().any(|hash| name.starts_with(hash))
             && PASSWORDS.iter().any(|word| bare.ends_with(word))
@@ -268,56 +344,9 @@ fn without_form(name: &str) -> &str {
     }
 }
 
-/// Words that are looked for together: two letters of a text say which of them may begin there,
-/// and nothing is made ready for each text.
-struct Sought {
-    words: &'static [&'static str],
-    /// For each letter, a bit for every word that has it first, and for every one that has it
-    /// second.
-    first: [u32; 256],
-    second: [u32; 256],
-}
-
-impl Sought {
-    #[expect(clippy::indexing_slicing, reason = "done by the compiler, which would stop there")]
-    const fn new(words: &'static [&'static str]) -> Self {
-        let (mut first, mut second) = ([0; 256], [0; 256]);
-        let mut at = 0;
-        while at < words.len() {
-            let letters = words[at].as_bytes();
-            first[letters[0] as usize] |= 1 << at;
-            second[letters[1] as usize] |= 1 << at;
-            at += 1;
-        }
-        Self { words, first, second }
-    }
-
-    /// What follows each of the words, wherever in a text it stands.
-    fn anywhere<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
-        let pairs = text.as_bytes().windows(2).enumerate();
-        let places = pairs.filter(|(_, pair)| self.candidates(pair) != 0).map(|(at, _)| at);
-        places.filter_map(|at| text.get(at..)).flat_map(|tail| self.ahead(tail))
-    }
-
-    /// What follows each of the words that a text begins with.
-    fn ahead<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
-        let some = |bits: u32| (bits != 0).then_some(bits);
-        let candidates = some(self.candidates(text.as_bytes()));
-        let left = std::iter::successors(candidates, move |bits| some(bits & (bits - 1)));
-        let words = left.filter_map(|bits| self.words.get(bits.trailing_zeros() as usize));
-        words.filter_map(|word| text.strip_prefix(word))
-    }
-
-    /// A bit for every word that begins with these two letters.
-    fn candidates(&self, letters: &[u8]) -> u32 {
-        let having = |table: &[u32; 256], letter: u8| table.get(usize::from(letter)).copied();
-        let &[first, second, ..] = letters else { return 0 };
-        having(&self.first, first).zip(having(&self.second, second)).map_or(0, |(a, b)| a & b)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::letters::taken_apart;
     use super::*;
 
     #[test]
@@ -365,7 +394,6 @@ mod tests {
             "api_key",
             "jwt",
             "id_jwt",
-            "hash",
             "pass",
             "bearer",
             "Authorization",
@@ -412,6 +440,26 @@ mod tests {
             "password_reset_link",
             "token_count_secret",
             "token_counted_x",
+            "user_pass",
+            "smtp_pass",
+            "smtpPass",
+            "DB_PASS",
+            "superuser_pass_2",
+            "userpw",
+            "encrypted_pw",
+            "authorization_header",
+            "Proxy-Authorization",
+            "auth_code",
+            "otp_code",
+            "sms_otp",
+            "mfa_code",
+            "magic_link",
+            "magicLinkUrl",
+            "reset_password_url",
+            "session_key",
+            "private_key_prefix_and_rest",
+            "password_prefix",
+            "password_last4",
             "\u{ff50}assword",
             "\u{24df}\u{24d0}\u{24e2}\u{24e2}word",
             "\u{1d429}\u{1d41a}\u{1d42c}\u{1d42c}word",
@@ -423,6 +471,29 @@ mod tests {
             "\u{1d1b}oken",
         ] {
             assert!(is_forbidden(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_about_a_secret_and_other_kinds_of_passes_pass() {
+        for key in [
+            "hash",
+            "hashes",
+            "password_strength_score",
+            "token_last4",
+            "api_key_prefix",
+            "secret_fingerprint",
+            "token_revoked_by",
+            "password_reset_sent_at",
+            "token_endpoint",
+            "magic_link_sent_at",
+            "mfa_code_length",
+            "boarding_pass",
+            "userpassport",
+            "user_passed",
+            "authorization_id",
+        ] {
+            assert!(!is_forbidden(key), "{key}");
         }
     }
 
@@ -493,8 +564,16 @@ mod tests {
         };
         let mut rests = SECRETS.into_iter().flat_map(follows);
         let bare = without_form(&name);
-        rests.any(|rest| !is_about(rest) && !rest.strip_prefix('s').is_some_and(is_about))
+        let about = |rest: &str| {
+            let word = &name[..name.len() - rest.len()];
+            is_about(rest)
+                || rest.strip_prefix('s').is_some_and(is_about)
+                || EXCERPTS.contains(&rest) && !NEVER_SHOWN.iter().any(|one| word.ends_with(one))
+        };
+        rests.any(|rest| !about(rest))
             || WHOLE.contains(&bare)
+            || ["otp", "pw"].iter().any(|end| bare.ends_with(end))
+            || OWNERS.iter().any(|owner| bare.ends_with(&format!("{owner}pass")))
             || HASHES.iter().any(|hash| name.ends_with(hash) || bare.ends_with(hash))
                 && PASSWORDS.iter().any(|word| name.contains(word))
             || HASHES.iter().any(|hash| name.starts_with(hash))
@@ -508,7 +587,18 @@ mod tests {
         let mut key = String::new();
         for _ in 0..1 + roll(4) {
             key += between[roll(between.len())];
-            let words = [&SECRETS[..], &ABOUT, &WHOLE, &PASSWORDS, &HASHES, &FORMS][roll(6)];
+            let words = [
+                &SECRETS[..],
+                &ABOUT,
+                &EXCERPTS,
+                &WHOLE,
+                &OWNERS,
+                &PASSWORDS,
+                &HASHES,
+                &FORMS,
+                &CODES,
+            ];
+            let words = words[roll(words.len())];
             let word = words[roll(words.len())];
             let end = if roll(3) == 0 { roll(word.len()) } else { word.len() };
             key.extend(word[..end].chars().map(|letter| match roll(60) {
@@ -549,7 +639,8 @@ mod tests {
         // Whatever repeats in it, no more than a few passes over it.
         for word in ["token", "tokencount", "count", "in", "pw", "pbkdf"] {
             let key = word.repeat(1_000_000 / word.len());
-            assert_eq!(is_forbidden(&key), word.starts_with("token"), "{word}");
+            let named = word.starts_with("token") || word == "pw";
+            assert_eq!(is_forbidden(&key), named, "{word}");
         }
     }
 }

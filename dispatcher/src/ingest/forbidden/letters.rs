@@ -1,0 +1,57 @@
+//! Tells the letters of a text, however they are written: full width, circled, bold, with accents.
+
+use icu_normalizer::DecomposingNormalizerBorrowed;
+
+/// Letters that are no Latin ones and look like them: phonetic, Greek, Cyrillic, Armenian,
+/// Cherokee, Lisu, and those that were added to these later.
+const LOOKALIKES: [std::ops::RangeInclusive<char>; 12] = [
+    // The schwa between these two is a letter of Azerbaijani.
+    '\u{250}'..='\u{258}',
+    '\u{25a}'..='\u{2af}',
+    '\u{370}'..='\u{58f}',
+    '\u{13a0}'..='\u{13ff}',
+    '\u{1c80}'..='\u{1c8f}',
+    '\u{1d00}'..='\u{1dbf}',
+    '\u{1f00}'..='\u{1fff}',
+    '\u{2c60}'..='\u{2cff}',
+    '\u{a4d0}'..='\u{a4ff}',
+    '\u{a640}'..='\u{a69f}',
+    '\u{a720}'..='\u{a7ff}',
+    '\u{ab30}'..='\u{abbf}',
+];
+
+pub(super) const DECOMPOSED: DecomposingNormalizerBorrowed<'static> =
+    DecomposingNormalizerBorrowed::new_nfkd();
+
+/// A key's letters and digits, in lower case; nothing where it pretends to be another.
+pub(super) fn plain(key: &str) -> Option<String> {
+    if !key.is_ascii() {
+        return taken_apart(key);
+    }
+    // Nothing to take apart, and nothing that looks like something else.
+    let mut name = key.to_ascii_lowercase();
+    name.retain(|letter| letter.is_ascii_alphanumeric());
+    Some(name)
+}
+
+/// The same, of a key in any script.
+pub(super) fn taken_apart(key: &str) -> Option<String> {
+    let (mut name, mut foreign) = (String::new(), false);
+    let lower = DECOMPOSED.normalize(key);
+    for letter in lower.chars().flat_map(char::to_lowercase) {
+        match letter {
+            'a'..='z' | '0'..='9' => name.push(letter),
+            // Those that are a letter and a stroke, and no standard takes apart; and micro.
+            '\u{df}' => name.push_str("ss"),
+            '\u{f8}' => name.push('o'),
+            '\u{111}' => name.push('d'),
+            '\u{131}' => name.push('i'),
+            '\u{142}' => name.push('l'),
+            '\u{167}' => name.push('t'),
+            '\u{3bc}' => name.push('u'),
+            _ => foreign |= LOOKALIKES.iter().any(|range| range.contains(&letter)),
+        }
+    }
+    let latin = name.bytes().any(|letter| letter.is_ascii_alphabetic());
+    (!(foreign && latin)).then_some(name)
+}
