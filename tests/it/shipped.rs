@@ -4,6 +4,7 @@
 //! the answer. Its status and what it says of the allowance must come so, but for the time.
 
 mod dispatcher;
+mod services;
 
 use std::collections::HashSet;
 use std::fs;

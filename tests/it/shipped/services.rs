@@ -1,0 +1,167 @@
+//! The recipe of `deploy/systemd` holds: its lines are run as they stand there, in a root folder of
+//! the test's own, and both programs start on what they have installed, as the units say.
+//!
+//! Not here: what systemd makes of the units (`operating/upgrading/supervised`).
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use weir_tests::client::Client;
+use weir_tests::folder::Folder;
+use weir_tests::process::{self, Process, program};
+use weir_tests::wait;
+
+use super::{root, shipped};
+
+/// What a root folder stands in for: nothing outside of it is touched, no group is needed on this
+/// machine, and what was asked for is written down.
+const STAND_INS: &str = r#"
+set -eu
+sudo() { "$@"; }
+cargo() { :; }
+systemctl() { echo "systemctl $*" >>"$ROOT/done"; }
+systemd-sysusers() { command systemd-sysusers --root="$ROOT"; }
+install() {
+    echo "install $*" >>"$ROOT/done"
+    local kept=() one skipped=0
+    for one in "$@"; do
+        if [ $skipped -eq 1 ]; then skipped=0; continue; fi
+        if [ "$one" = -g ]; then skipped=1; continue; fi
+        kept+=("$one")
+    done
+    command install "${kept[@]}"
+}
+"#;
+
+#[test]
+fn the_recipe_for_systemd_installs_what_both_programs_start_on() {
+    let installed = Installed::new();
+    for name in ["weir-gateway", "weir-dispatcher"] {
+        installed.check(name);
+        let unit = installed.unit(name);
+        let words: Vec<&str> = value(&unit, "ExecStart").split(' ').collect();
+        let state = format!("var/lib/{}", value(&unit, "StateDirectory"));
+        fs::create_dir_all(installed.folder.path(&state)).unwrap();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).current_dir(value(&unit, "WorkingDirectory"));
+        let started = Process::spawn(name, &mut command);
+        let admin = started.listening("admin");
+        wait::until(&format!("{name} to be ready"), || {
+            let ready = Client::try_connect(&admin).ok()?.get("/readyz");
+            (ready.status == 200).then_some(())
+        });
+    }
+    let state = installed.folder.path("var/lib/weir-dispatcher");
+    for file in ["dispatcher.db", "secrets.key"] {
+        assert_eq!(installed.mode(&state.join(file)), 0o600, "{file}");
+    }
+}
+
+#[test]
+fn what_the_recipe_installs_is_read_by_whom_it_is_for() {
+    let installed = Installed::new();
+    let users = installed.text("etc/passwd");
+    let done = installed.text("done");
+    for (file, mode, reader) in [
+        ("gateway.toml", 0o640, Some("weir-gateway")),
+        ("dispatcher.toml", 0o640, Some("weir-dispatcher")),
+        ("tokens.toml", 0o640, Some("weir-dispatcher")),
+        ("directory.toml", 0o644, None),
+    ] {
+        let path = installed.folder.path(&format!("etc/weir/{file}"));
+        assert_eq!(installed.mode(&path), mode, "{file}");
+        let line = done.lines().find(|line| line.contains(&format!("config/{file}"))).unwrap();
+        let Some(reader) = reader else { continue };
+        assert!(line.contains(&format!(" -g {reader} ")), "{line}");
+        assert!(users.contains(&format!("\n{reader}:")) || users.starts_with(reader), "{users}");
+        let unit = installed.unit(reader);
+        assert_eq!((value(&unit, "User"), value(&unit, "Group")), (reader, reader));
+        assert_eq!(value(&unit, "LogRateLimitIntervalSec"), "0");
+    }
+    assert!(done.contains("systemctl enable --now weir-gateway weir-dispatcher"), "{done}");
+}
+
+/// A root folder in which the recipe was followed; but for ports, which are any that are free.
+struct Installed {
+    folder: Folder,
+    recipe: String,
+}
+
+impl Installed {
+    #[track_caller]
+    fn new() -> Self {
+        let folder = Folder::new();
+        let recipe = shipped("deploy/systemd/README.md");
+        let installed = Self { folder, recipe };
+        let script = STAND_INS.to_owned() + &installed.here(&installed.block(0));
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &script]).current_dir(root()).env("ROOT", installed.folder.root());
+        process::finish(Process::spawn("the recipe", &mut bash)).expect(0);
+        for name in ["etc/weir/gateway.toml", "etc/weir/dispatcher.toml"] {
+            let mut text = installed.text(name).replace("[\"127.0.0.1:8080", "[\"127.0.0.1:0");
+            for port in ["8081", "9003", "9004", "9005"] {
+                text = text.replace(&format!("= \"127.0.0.1:{port}"), "= \"127.0.0.1:0");
+            }
+            fs::write(installed.folder.path(name), text).unwrap();
+        }
+        installed
+    }
+
+    /// The lines of one of the recipe's blocks.
+    #[track_caller]
+    fn block(&self, nth: usize) -> String {
+        let block = self.recipe.split("```sh\n").nth(nth + 1).expect("the recipe has this block");
+        block.split("```").next().unwrap_or_default().to_owned()
+    }
+
+    /// The same of a machine that begins in the folder, with the programs that are tested.
+    fn here(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for name in ["weir-gateway", "weir-dispatcher"] {
+            let built = program(name).display().to_string();
+            text = text.replace(&format!("target/release/{name}"), &built);
+        }
+        for folder in ["/etc/", "/usr/local/", "/var/lib/"] {
+            let there = self.folder.path(&folder[1..]).display().to_string();
+            text = text.replace(folder, &format!("{there}/"));
+        }
+        text
+    }
+
+    /// Follows the recipe's line that checks a program's configuration.
+    #[track_caller]
+    fn check(&self, name: &str) {
+        let block = self.block(1);
+        let start = format!("sudo -u {name} {name} ");
+        let arguments = block.lines().find_map(|line| line.strip_prefix(&start));
+        let arguments = self.here(arguments.unwrap_or_else(|| panic!("no {start} in\n{block}")));
+        let mut check = Command::new(self.folder.path("usr/local/bin").join(name));
+        check.args(arguments.split(' '));
+        process::finish(Process::spawn(name, &mut check)).expect(0);
+    }
+
+    #[track_caller]
+    fn unit(&self, name: &str) -> String {
+        self.here(&self.text(&format!("etc/systemd/system/{name}.service")))
+    }
+
+    #[track_caller]
+    fn text(&self, name: &str) -> String {
+        let path = self.folder.path(name);
+        fs::read_to_string(&path).unwrap_or_else(|why| panic!("{name}: {why}"))
+    }
+
+    fn mode(&self, path: &Path) -> u32 {
+        let file = fs::metadata(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+        file.permissions().mode() & 0o777
+    }
+}
+
+/// What a unit says of a setting.
+#[track_caller]
+fn value<'u>(unit: &'u str, name: &str) -> &'u str {
+    let line = unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    line.unwrap_or_else(|| panic!("no {name} in\n{unit}"))
+}
