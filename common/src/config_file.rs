@@ -2,12 +2,13 @@
 //!
 //! # Invariants
 //!
-//! 1. A file that was named is read, or the mistake is told: what is built in never stands in for
-//!    it.
+//! 1. A file is read, or the mistake is told: what is built in stands in for none. It is for those
+//!    who ask for it.
 //! 2. Where the settings are built in, so are the files that they name, as far as there are none.
 //!
 //! Not here: what stands in it (`reader`).
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::files::{self, unreadable, whole};
@@ -17,22 +18,22 @@ use crate::reader::{At, Document, Mistake};
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
     path: Option<PathBuf>,
+    is_named: bool,
     usual: &'static str,
 }
 
 impl ConfigFile {
-    /// The file that was named, or else the one at the usual place where there is one, or else
-    /// what is built in.
+    /// The file that was named, or else the one at the usual place.
     #[must_use]
     pub fn new(named: Option<PathBuf>, usual: &'static str) -> Self {
-        let there = || Some(PathBuf::from(usual)).filter(|usual| usual.exists());
-        Self { path: named.or_else(there), usual }
+        let is_named = named.is_some();
+        Self { path: Some(named.unwrap_or_else(|| PathBuf::from(usual))), is_named, usual }
     }
 
     /// What is built in.
     #[must_use]
     pub fn built_in(usual: &'static str) -> Self {
-        Self { path: None, usual }
+        Self { path: None, is_named: false, usual }
     }
 
     /// Where it is, if it is a file.
@@ -60,9 +61,21 @@ impl ConfigFile {
     /// Where the file cannot be read.
     pub fn read(&self, built_in: &str) -> Result<String, Mistake> {
         match &self.path {
-            Some(path) => files::read(path).map_err(|why| unreadable(&self.name(), &why)),
+            Some(path) => files::read(path).map_err(|why| self.unreadable(&why)),
             None => Ok(built_in.to_owned()),
         }
+    }
+
+    fn unreadable(&self, why: &io::Error) -> Mistake {
+        let mut mistake = unreadable(&self.name(), why);
+        if !self.is_named && why.kind() == io::ErrorKind::NotFound {
+            let place = whole(self.usual);
+            mistake.message = format!(
+                "there is no {place}: name a configuration with --config FILE, or ask for the \
+                 built-in example with --demo"
+            );
+        }
+        mistake
     }
 
     /// The text of a file that the settings name under `key`; one that cannot be read is a mistake
@@ -111,8 +124,20 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_all_is_built_in() {
-        let built_in = ConfigFile::new(None, USUAL);
+    fn without_a_file_nothing_is_built_in_but_for_those_who_ask() {
+        let usual = ConfigFile::new(None, USUAL);
+        let mistake = usual.read("built in").unwrap_err();
+        assert_eq!(mistake.file, USUAL);
+        let folder = std::env::current_dir().unwrap();
+        let there = folder.join(USUAL).display().to_string();
+        for word in [there.as_str(), "--config FILE", "--demo"] {
+            assert!(mistake.message.contains(word), "{word}: {mistake:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_built_in_names_files_that_are() {
+        let built_in = ConfigFile::built_in(USUAL);
         assert_eq!(built_in.path(), None);
         assert_eq!(built_in.name(), "built-in weir.toml");
         assert_eq!(built_in.read("built in").unwrap(), "built in");

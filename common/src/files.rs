@@ -87,6 +87,26 @@ pub async fn watch<F: Future<Output = ()>>(
     }
 }
 
+/// Whether a file could be made at `path`, in a folder that is there or could be made itself.
+///
+/// # Errors
+///
+/// Where it could not, and why.
+pub fn may_make(path: &Path) -> io::Result<()> {
+    use nix::unistd::{AccessFlags, access};
+    let path = std::path::absolute(path)?;
+    // What is not there yet would be made; what is there must be a folder that we may write to.
+    let folder = path.ancestors().skip(1).find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    if !folder.is_dir() {
+        let why = format!("{} is no folder", folder.display());
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
+    }
+    access(folder, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|why| {
+        let why = io::Error::from(why);
+        io::Error::new(why.kind(), format!("{}: {why}", folder.display()))
+    })
+}
+
 /// Asks for as many file descriptors as `wanted`, and says how many there are.
 #[must_use]
 pub fn descriptors(wanted: u64) -> u64 {

@@ -36,10 +36,7 @@ impl Handler for Admin {
         let reads = matches!(call.method, Method::GET | Method::HEAD);
         match call.path.as_str() {
             "/livez" if reads => return text(200, "alive\n"),
-            "/readyz" if reads && self.parts.ready.load(Ordering::Acquire) => {
-                return text(200, "ready\n");
-            }
-            "/readyz" if reads => return text(503, "not ready\n"),
+            "/readyz" if reads => return self.readiness().await,
             _ => {}
         }
         if !self.knows(&call.headers) {
@@ -78,6 +75,19 @@ impl Handler for Admin {
 }
 
 impl Admin {
+    /// Whether events are taken and deliveries sent, or else what does not work.
+    async fn readiness(&self) -> Reply {
+        if !self.parts.ready.load(Ordering::Acquire) {
+            return text(503, "not ready: starting, or stopping\n");
+        }
+        if !self.parts.store.is_writable().await {
+            let why = "not ready: the database cannot be written; the log says why, at \
+                `store_cannot_write`\n";
+            return text(503, why);
+        }
+        text(200, "ready\n")
+    }
+
     fn knows(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.token else { return true };
         let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());

@@ -45,7 +45,8 @@ pub struct Command {
 enum Action {
     /// Serve until SIGTERM; SIGHUP reloads
     Run(From),
-    /// Read the configuration and report every problem; exit code 64 if there is one
+    /// Read the configuration, look at the files and addresses it names, and report every problem;
+    /// exit code 64 if there is one
     Check(From),
     /// Receive deliveries on this machine: verify each and print it
     Listen(Receive),
@@ -77,9 +78,12 @@ enum Action {
 
 #[derive(Debug, Args)]
 struct From {
-    /// The configuration; without it config/dispatcher.toml, or else the built-in one
+    /// The configuration; without it config/dispatcher.toml
     #[arg(long, short)]
     config: Option<PathBuf>,
+    /// The built-in example in place of a configuration
+    #[arg(long, conflicts_with = "config")]
+    demo: bool,
 }
 
 #[derive(Debug, Args)]
@@ -161,8 +165,8 @@ impl Command {
                 Err(error @ RunError::Configuration(_)) => fail(EXIT_USAGE, &error.to_string()),
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-dispatcher: {error}")),
             },
-            Action::Check(from) => match from.config().load(&Clock::system()) {
-                Ok(_) => print(&format!("{}: no problems", from.config().file.name())),
+            Action::Check(from) => match from.config().check(&Clock::system()) {
+                Ok(()) => print(&format!("{}: no problems", from.config().file.name())),
                 Err(mistakes) => fail(EXIT_USAGE, &app::lines(&mistakes)),
             },
             Action::Listen(receive) => result(receive.execute()),
@@ -191,7 +195,7 @@ impl Command {
 
 impl From {
     fn config(&self) -> Config {
-        Config::new(self.config.clone())
+        if self.demo { Config::built_in() } else { Config::new(self.config.clone()) }
     }
 }
 

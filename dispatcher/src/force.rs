@@ -20,17 +20,18 @@ use weir_common::reader::{Document, Mistake, Reading};
 use weir_common::time::Clock;
 
 use crate::auth::Tokens;
+use crate::check;
 use crate::deliver::Courier;
 use crate::egress::Rules;
 use crate::egress::names::Names;
 use crate::settings::{self, Settings};
 
-/// What a program runs with that finds no file: the ones that ship.
+/// What a program runs with that was asked for its example: the ones that ship.
 const SHIPPED: &str = include_str!("../../config/dispatcher.toml");
 const SHIPPED_TOKENS: &str = include_str!("../../config/tokens.toml");
 const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
 
-/// Where a program without `--config` looks before it takes the one within it.
+/// Where a program without `--config` looks.
 const USUAL: &str = "config/dispatcher.toml";
 
 /// Everything that a reload changes.
@@ -68,17 +69,26 @@ pub struct Config {
 }
 
 impl Config {
-    /// The file that was named, or else `config/dispatcher.toml` where there is one, or else the
-    /// one within the program.
+    /// The file that was named, or else `config/dispatcher.toml`.
     #[must_use]
     pub fn new(named: Option<PathBuf>) -> Self {
         Self { file: ConfigFile::new(named, USUAL), names: Names::system() }
     }
 
     /// The one within the program.
-    #[cfg(test)]
-    pub(crate) fn built_in() -> Self {
+    #[must_use]
+    pub fn built_in() -> Self {
         Self { file: ConfigFile::built_in(USUAL), names: Names::system() }
+    }
+
+    /// Reads all files as a start does, and looks for what else a start would refuse.
+    pub(crate) fn check(&self, clock: &Clock) -> Result<(), Vec<Mistake>> {
+        let force = self.load(clock)?;
+        let [text, ..] = &force.origin.texts;
+        let document = Document::new(&self.file.name(), text);
+        check::look(&force.settings, &document);
+        let mistakes = document.mistakes();
+        if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
     }
 
     /// Reads all files and checks everything in them; or gives every mistake there is.
@@ -142,7 +152,7 @@ impl Force {
             ("server.connections_max", old.server.connections_max != new.server.connections_max),
             ("server.head_timeout", old.server.head_timeout != new.server.head_timeout),
             ("server.body_timeout", old.server.body_timeout != new.server.body_timeout),
-            ("store", old.store != new.store),
+            ("store", old.store.path != new.store.path),
             ("secrets.key_file", old.secrets.key_file != new.secrets.key_file),
             ("ingest.waiting_max", old.ingest.waiting_max != new.ingest.waiting_max),
             ("log.attempts", old.log.attempts != new.log.attempts),

@@ -58,6 +58,8 @@ pub mod settings;
 
 pub mod force;
 
+mod check;
+
 pub mod parts;
 
 mod threads;

@@ -226,6 +226,9 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<bool, StoreError>;
 
+    /// Whether what is written now is kept. Where the last change was not, one more is tried.
+    async fn is_writable(&self) -> bool;
+
     /// How much there is.
     async fn figures(&self) -> Result<Figures, StoreError>;
 

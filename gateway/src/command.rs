@@ -66,9 +66,12 @@ enum Action {
 
 #[derive(Debug, Args)]
 struct From {
-    /// The configuration; without it config/gateway.toml, or else the built-in one
+    /// The configuration; without it config/gateway.toml
     #[arg(long, short)]
     config: Option<PathBuf>,
+    /// The built-in example in place of a configuration
+    #[arg(long, conflicts_with = "config")]
+    demo: bool,
 }
 
 /// What `explain` is asked.
@@ -195,7 +198,7 @@ fn look_up(force: &Force, names: &Names<'_>, clock: &Clock) -> Result<Option<Kno
 
 impl From {
     fn config(&self) -> Config {
-        Config::new(self.config.clone())
+        if self.demo { Config::built_in() } else { Config::new(self.config.clone()) }
     }
 }
 

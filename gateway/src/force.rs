@@ -40,11 +40,11 @@ use crate::tls::{self, Listeners};
 use crate::upstream::credentials::{self, Credentials};
 use crate::upstream::{Server, Upstream};
 
-/// What a program runs with that finds no file: the ones that ship.
+/// What a program runs with that was asked for its example: the ones that ship.
 const SHIPPED: &str = include_str!("../../config/gateway.toml");
 const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
 
-/// Where a program without `--config` looks before it takes the one within it.
+/// Where a program without `--config` looks.
 const USUAL: &str = "config/gateway.toml";
 
 /// The rules and the upstreams of one configuration.
@@ -128,16 +128,15 @@ pub struct Config {
 }
 
 impl Config {
-    /// The file that was named, or else `config/gateway.toml` where there is one, or else the
-    /// one within the program.
+    /// The file that was named, or else `config/gateway.toml`.
     #[must_use]
     pub fn new(named: Option<PathBuf>) -> Self {
         Self { file: ConfigFile::new(named, USUAL) }
     }
 
     /// The one within the program.
-    #[cfg(test)]
-    pub(crate) fn built_in() -> Self {
+    #[must_use]
+    pub fn built_in() -> Self {
         Self { file: ConfigFile::built_in(USUAL) }
     }
 

@@ -47,6 +47,7 @@ pub mod key_file;
 mod mails;
 pub mod open;
 mod place;
+pub(crate) mod preview;
 mod queue;
 pub(crate) mod readers;
 mod record;
@@ -140,6 +141,9 @@ fn nonce() -> Result<[u8; NONCE_BYTES], StoreError> {
     getrandom::fill(&mut nonce).map_err(unlucky)?;
     Ok(nonce)
 }
+
+/// Under this name nothing is kept: it is written to see whether that can be done.
+const TRIED: &str = "tried";
 
 #[async_trait]
 impl Store for SqliteStore {
@@ -342,6 +346,13 @@ impl Store for SqliteStore {
     ) -> Result<bool, StoreError> {
         let work = move |desk: &mut _| sweep::sweep(desk, delivered_before, failed_before, limit);
         self.writer.ask_for(Size::Large, work).await
+    }
+
+    async fn is_writable(&self) -> bool {
+        if !self.writer.shown().failing.load(Ordering::Relaxed) {
+            return true;
+        }
+        self.writer.ask(|desk| Ok(schema::set_meta(&desk.conn, TRIED, &[])?)).await.is_ok()
     }
 
     async fn figures(&self) -> Result<Figures, StoreError> {

@@ -60,6 +60,60 @@ fn a_bad_file_of_tokens_is_a_mistake_too() {
 }
 
 #[test]
+fn what_a_start_would_refuse_is_found_without_one_and_has_its_place() {
+    for (section, line, place, word) in [
+        ("[server]", "api = \"192.0.2.1:9003\"", "api = ", "192.0.2.1:9003"),
+        ("[store]", "path = \"tokens.toml\"", "path = ", "not a database of weir-dispatcher"),
+        ("[store]", "path = \"tokens.toml/x.db\"", "path = ", "cannot use"),
+        ("[secrets]", "key_file = \"tokens.toml\"", "key_file = ", "the key file tokens.toml"),
+        ("[egress]", "extra_ca = \"nowhere.pem\"", "extra_ca = ", "nowhere.pem"),
+        ("[server]", "admin_token_file = \"nowhere\"", "admin_token_file = ", "nowhere"),
+    ] {
+        let text = config().with(section, line).to_string();
+        let folder = folder(&text);
+        let said = run(&folder, &["check", "--config", CONFIG]).expect(64).said();
+        let at = 1 + text.lines().position(|one| one.trim() == line).unwrap();
+        let expected = format!("{CONFIG}:{at}:{}: ", 1 + place.len());
+        assert!(said.contains(&expected) && said.contains(word), "{expected}{word}:\n{said}");
+        assert_ne!(run(&folder, &["run", "--config", CONFIG]).code, Some(0), "{line}");
+    }
+}
+
+#[test]
+fn a_check_beside_a_dispatcher_that_runs_finds_nothing_and_changes_nothing() {
+    let mut stage = Stage::new();
+    let check = |folder: &Folder| run(folder, &["check", "--config", CONFIG]).expect(0);
+    check(stage.dispatcher.folder());
+    stage.webhook("/hook", &["user.created"]);
+    stage.dispatcher.post_event("user.created");
+    check(stage.dispatcher.folder());
+    stage.dispatcher.stop();
+    let files = |folder: &Folder| std::fs::read_dir(folder.root()).unwrap().count();
+    let before = files(stage.dispatcher.folder());
+    check(stage.dispatcher.folder());
+    assert_eq!(files(stage.dispatcher.folder()), before);
+    let unused = folder(&config().with("[store]", "path = \"new/dispatcher.db\"").to_string());
+    check(&unused);
+    assert!(!unused.path("new").exists());
+}
+
+#[test]
+fn without_a_configuration_nothing_starts_and_no_file_is_made() {
+    let folder = Folder::new();
+    for command in ["run", "check"] {
+        let said = run(&folder, &[command]).expect(64).said();
+        let path = folder.path("config/dispatcher.toml").display().to_string();
+        for word in [path.as_str(), "--config FILE", "--demo"] {
+            assert!(said.contains(word), "{command}: {word} is not in\n{said}");
+        }
+    }
+    let said = run(&folder, &["check", "--demo"]).expect(0).said();
+    assert!(said.contains("built-in dispatcher.toml: no problems"), "{said}");
+    assert_eq!(std::fs::read_dir(folder.root()).unwrap().count(), 0);
+    run(&folder, &["check", "--demo", "--config", CONFIG]).expect(2);
+}
+
+#[test]
 fn help_names_every_command_and_version_a_number() {
     let help = run(&Folder::new(), &["--help"]).expect(0).stdout;
     for command in ["run", "check", "backup", "listen", "verify", "send-test", "completions"] {

@@ -224,7 +224,12 @@ fn what_is_moved_away_while_it_runs_takes_no_events_and_says_so_once() {
     };
     wait::until("the log to tell", || errors().iter().any(is_told).then_some(()));
     assert!(errors().len() < 5, "each call says the same: {:?}", errors());
+    let readiness = || stage.dispatcher.ask(&Request::get("/readyz"));
+    let not_ready = readiness().expect(503).text();
+    assert!(not_ready.contains("the database cannot be written"), "{not_ready}");
     fs::rename(path("elsewhere.db"), path("dispatcher.db")).unwrap();
+    // Without an event that would show it: who is not ready is sent none.
+    readiness().expect(200);
     stage.dispatcher.post_event("user.created");
     acme.wait_for_count("delivered", 2);
 }

@@ -46,6 +46,21 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 #[test]
+fn without_a_configuration_nothing_starts_and_the_example_is_asked_for() {
+    let empty = Folder::new();
+    for arguments in [&["run"][..], &["check"], &["explain", "GET", "http://api.localhost/"]] {
+        let said = run(&empty, arguments).expect(64).said();
+        let path = empty.path("config/gateway.toml").display().to_string();
+        for word in [path.as_str(), "--config FILE", "--demo"] {
+            assert!(said.contains(word), "{arguments:?}: {word} is not in\n{said}");
+        }
+    }
+    let said = run(&empty, &["check", "--demo"]).expect(0).said();
+    assert!(said.contains("built-in gateway.toml: no problems"), "{said}");
+    run(&empty, &["explain", "GET", "http://api.localhost/healthz", "--demo"]).expect(0);
+}
+
+#[test]
 fn what_the_command_line_does_not_know_is_an_error() {
     for arguments in [&["fly"][..], &["run", "--fast"], &["explain", "GET"], &["limits", "show"]] {
         let finished = run(&folder(), arguments);

@@ -42,7 +42,7 @@ const PUBLIC_ID_KEY: &str = "public_id_key";
 const KEY_CHECK: &str = "key_check";
 
 /// What is sealed there, for a webhook that never was.
-const CHECKED: (WebhookId, &str) = (WebhookId(0), "weir");
+pub(super) const CHECKED: (WebhookId, &str) = (WebhookId(0), "weir");
 
 /// A commit writes every page that it touches: rows are narrow, and indexes touch many.
 const PAGE_BYTES: i64 = 4 * 1_024;
@@ -251,7 +251,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
 }
 
 /// The sealed check value; `None` in a database that has no tables yet.
-fn key_check(conn: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
+pub(super) fn key_check(conn: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
     let sql = "SELECT 1 FROM sqlite_schema WHERE name = 'meta'";
     let made = conn.prepare(sql)?.exists([])?;
     if made { schema::meta(conn, KEY_CHECK) } else { Ok(None) }

@@ -17,6 +17,7 @@ mod task;
 use std::fmt;
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -107,9 +108,8 @@ impl Writer {
             thread: None,
         };
         let written = desk.tally;
-        let (fold, line, ending, failing, folded) = (None, Line::new(), None, false, true);
-        let thread =
-            Thread { fold, written, desk, inbox, line, room, shown, ending, failing, folded };
+        let (fold, line, ending, folded) = (None, Line::new(), None, true);
+        let thread = Thread { fold, written, desk, inbox, line, room, shown, ending, folded };
         (writer, thread)
     }
 
@@ -211,8 +211,6 @@ struct Thread {
     written: Tally,
     /// Who waits for the end, once somebody does.
     ending: Option<oneshot::Sender<Result<(), StoreError>>>,
-    /// Whether the last change failed.
-    failing: bool,
     /// Whether the log of changes has been folded into the database since the last of them.
     folded: bool,
 }
@@ -335,7 +333,7 @@ impl Thread {
         if changed {
             self.folded = false;
             self.shown.committed(&self.written);
-            if std::mem::take(&mut self.failing) {
+            if self.shown.failing.swap(false, Ordering::Relaxed) {
                 logging::event(Level::Info, "store_recovered", &[]);
             }
         }
@@ -348,7 +346,7 @@ impl Thread {
         if !self.desk.conn.is_autocommit() {
             let _ = self.desk.conn.execute_batch("ROLLBACK");
         }
-        if !std::mem::replace(&mut self.failing, true) {
+        if !self.shown.failing.swap(true, Ordering::Relaxed) {
             let cause = fault.to_string();
             logging::event(Level::Error, "store_cannot_write", &[("cause", cause.into())]);
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what is on disk is written in the transaction that changes what it counts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rusqlite::Connection;
 
@@ -41,6 +41,8 @@ pub(in crate::store::sqlite) struct Shown {
     pub(in crate::store::sqlite) waiting: AtomicU64,
     pub(in crate::store::sqlite) webhooks: AtomicU64,
     pub(in crate::store::sqlite) commits: AtomicU64,
+    /// Whether the last change could not be written.
+    pub(in crate::store::sqlite) failing: AtomicBool,
 }
 
 impl Shown {

@@ -1,0 +1,125 @@
+//! Says whether a store would open, and changes nothing: no file is made, no lock is taken.
+//!
+//! Invariant: what is refused here `open` refuses too. It refuses more: a database that another
+//! process has, or that one has left without an end, is not looked into.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+use rusqlite::{Connection, OpenFlags};
+use weir_common::files;
+
+use super::key_file::{self, KeyError};
+use super::open::{self, CHECKED, OpenError};
+use crate::seal::Sealer;
+
+/// Why `open` would fail with the database at `path` and the key at `key_path`.
+pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> {
+    let unusable = |source| OpenError::Folder { path: path.to_owned(), source };
+    match fs::metadata(path) {
+        Ok(_) => {}
+        Err(why) if why.kind() == io::ErrorKind::NotFound => {
+            files::may_make(path).map_err(unusable)?;
+            key(key_path)?;
+            return Ok(());
+        }
+        Err(why) => return Err(unusable(why)),
+    }
+    let path = open::resolve(path)?;
+    let writable = fs::OpenOptions::new().read(true).append(true).open(&path);
+    writable.map_err(unusable)?;
+    let sealer = key(key_path)?;
+    let mut log = path.clone().into_os_string();
+    log.push("-wal");
+    if fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
+        // What stands there is part of the database, and only who has it open may read it.
+        return Ok(());
+    }
+    let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
+    let conn = unchanging(&path).map_err(sqlite)?;
+    open::check_ours(&path, &conn)?;
+    let Some(check) = open::key_check(&conn).map_err(sqlite)? else { return Ok(()) };
+    let Some(sealer) = sealer else {
+        return Err(KeyError::Gone { path: key_path.to_owned() }.into());
+    };
+    if sealer.open(CHECKED.0, &check).is_err() {
+        return Err(OpenError::WrongKey { path: path.clone(), key_file: key_path.to_owned() });
+    }
+    Ok(())
+}
+
+/// The key, or nothing where one would be made.
+fn key(path: &Path) -> Result<Option<Sealer>, KeyError> {
+    match key_file::read_or_make(path, false) {
+        Ok(key) => Ok(Some(Sealer::new(&key))),
+        Err(KeyError::Gone { .. }) => {
+            let unmade = |source| KeyError::Make { path: path.to_owned(), source };
+            files::may_make(path).map_err(unmade).map(|()| None)
+        }
+        Err(why) => Err(why),
+    }
+}
+
+/// A connection that leaves nothing beside the file, as SQLite does for readers otherwise: made by
+/// root, it would keep out the user that the program runs as.
+fn unchanging(path: &Path) -> rusqlite::Result<Connection> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let name = percent_encode(path.as_os_str().as_bytes(), NON_ALPHANUMERIC);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(format!("file:{name}?immutable=1"), flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::time::{Clock, UnixTime};
+
+    use super::super::tests::Folder;
+    use super::*;
+
+    fn made(folder: &Folder, database: &str, key: &str) {
+        let clock = Clock::manual(UnixTime(1));
+        let opened = open::open(&folder.path(database), &folder.path(key), clock);
+        drop(opened.unwrap());
+    }
+
+    fn said(folder: &Folder, database: &str, key: &str) -> String {
+        let would = would_open(&folder.path(database), &folder.path(key));
+        would.map_or_else(|why| why.to_string(), |()| "it opens".to_owned())
+    }
+
+    #[test]
+    fn what_would_open_is_left_as_it_is() {
+        let folder = Folder::new();
+        assert_eq!(said(&folder, "new/dispatcher.db", "new/secrets.key"), "it opens");
+        assert!(!folder.path("new").exists());
+        made(&folder, "dispatcher.db", "secrets.key");
+        let files = || fs::read_dir(folder.path(".")).unwrap().count();
+        let before = files();
+        assert_eq!(said(&folder, "dispatcher.db", "secrets.key"), "it opens");
+        assert_eq!(files(), before);
+    }
+
+    #[test]
+    fn what_a_start_would_refuse_is_said() {
+        let folder = Folder::new();
+        made(&folder, "dispatcher.db", "secrets.key");
+        made(&folder, "other.db", "other.key");
+        fs::write(folder.path("text.db"), "not a database, but longer than a page's header")
+            .unwrap();
+        for (database, key, expected) in [
+            ("dispatcher.db", "other.key", "sealed with another key"),
+            ("dispatcher.db", "gone.key", "is gone"),
+            ("dispatcher.db", "text.db", "the key file"),
+            ("text.db", "secrets.key", "not a database of weir-dispatcher"),
+            ("text.db/below.db", "secrets.key", "cannot use"),
+            ("new.db", "text.db/below.key", "key file"),
+        ] {
+            let said = said(&folder, database, key);
+            assert!(said.contains(expected), "{database} with {key}: {said}");
+        }
+    }
+}
