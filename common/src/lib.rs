@@ -5,9 +5,11 @@
 //! fixed shape. `reader` turns a settings file into values and every mistake in it into a line;
 //! `directory` reads who belongs to whom, `files` what an operator names, `config_file` the first
 //! of them, `json` what tokens hold and servers answer. `logging` writes the program's own log,
-//! `lines` the lines that others read, `metrics` what a program counts. `signals` are what an
-//! operator sends. `token` says whether a signed token holds.
+//! `lines` the lines that others read, both as `visible` JSON; `metrics` is what a program counts.
+//! `signals` are what an operator sends, `browser` what only a page sends. `token` says whether a
+//! signed token holds.
 
+pub mod browser;
 pub mod bucket;
 pub mod config_file;
 pub mod decision;
@@ -25,3 +27,4 @@ pub mod secret;
 pub mod signals;
 pub mod time;
 pub mod token;
+pub mod visible;

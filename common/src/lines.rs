@@ -10,6 +10,8 @@ use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::visible;
+
 /// What waits to be written, at most: a second of a busy edge's lines.
 const BUFFER_MAX: usize = 16 << 20;
 
@@ -150,14 +152,13 @@ impl Line {
     /// A member that is text from anywhere.
     pub fn text(&mut self, name: &str, text: &str) {
         self.name(name);
-        let plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
+        let plain = |byte: u8| matches!(byte, b' '..0x7f) && byte != b'"' && byte != b'\\';
         if text.bytes().all(plain) {
             self.bytes.push(b'"');
             self.bytes.extend_from_slice(text.as_bytes());
             self.bytes.push(b'"');
         } else {
-            // Writing text to memory cannot fail.
-            let _ = serde_json::to_writer(&mut self.bytes, text);
+            visible::write(&mut self.bytes, text);
         }
     }
 
@@ -231,7 +232,7 @@ mod tests {
     #[test]
     fn a_line_is_json_whatever_stands_in_it() {
         let mut line = Line::new();
-        let odd = "quote \" backslash \\ newline \n bell \u{7} é";
+        let odd = "quote \" backslash \\ newline \n bell \u{7} csi \u{9b} del \u{7f} ls \u{2028} é";
         line.text("odd", odd);
         line.thousandths("ms", 12_034);
         line.shown("client", std::net::Ipv6Addr::LOCALHOST);
@@ -240,6 +241,8 @@ mod tests {
         line.list("limits", [1, 2], |line, number| line.number("n", number));
         let line = line.end();
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        let text = String::from_utf8(line.clone()).unwrap();
+        assert!(!text.trim_end().contains(visible::is_unsafe), "{text}");
         let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
         assert_eq!(line["odd"], odd);
         assert_eq!(line["ms"], 12.034);

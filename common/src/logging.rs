@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use self::outlet::Outlet;
 use crate::time::Clock;
+use crate::visible;
 
 /// Libraries that are not listened to: Pingora tells whole heads, tokens and all, and rustls a line
 /// for each handshake of a stranger who asks for an address as a name.
@@ -63,7 +64,8 @@ impl JsonLines {
         line.insert("level".to_owned(), level.as_str().to_ascii_lowercase().into());
         line.insert("message".to_owned(), message.into());
         line.extend(fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
-        let mut bytes = Value::Object(line).to_string().into_bytes();
+        let mut bytes = Vec::with_capacity(256);
+        visible::write(&mut bytes, &line);
         bytes.push(b'\n');
         bytes
     }
@@ -120,7 +122,10 @@ mod tests {
     #[test]
     fn an_event_is_one_line_of_json_with_its_fields_named() {
         let log = JsonLines { clock: Clock::manual(UnixTime(0)), outlet: None };
-        let bytes = log.line(Level::Warn, "first\nsecond \"quoted\"", &[("address", "::1".into())]);
+        let fields = [("address", "::1".into()), ("key", "a\u{9b}31m\u{7f}\u{2028}".into())];
+        let bytes = log.line(Level::Warn, "first\nsecond \"quoted\"", &fields);
+        let text = std::str::from_utf8(&bytes).expect("a line is text");
+        assert!(!text.trim_end().contains(visible::is_unsafe), "{text}");
         assert_eq!(bytes.iter().filter(|byte| **byte == b'\n').count(), 1);
         let line: Value = serde_json::from_slice(&bytes).expect("a line is JSON");
         assert_eq!(line["message"], "first\nsecond \"quoted\"");

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. With a token, nothing but the two probes is answered without it.
+//! 1. With a token, nothing but the two probes is answered without it; without one, nothing is
+//!    answered that a page in a browser could have sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Method};
 use serde_json::{Value, json};
+use weir_common::browser;
 use weir_common::problem::Problem;
 use weir_common::secret::{Secret, same};
 
@@ -34,6 +36,9 @@ pub struct Admin {
 impl Handler for Admin {
     async fn handle(&self, call: Call) -> Reply {
         let reads = matches!(call.method, Method::GET | Method::HEAD);
+        if let Some(problem) = browser::refusal(&call.headers, reads, self.token.is_some()) {
+            return Reply::problem(&problem);
+        }
         match call.path.as_str() {
             "/livez" if reads => return text(200, "alive\n"),
             "/readyz" if reads => return self.readiness().await,

@@ -23,6 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use url::Url;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
+use weir_common::visible;
 
 use crate::deliver::client;
 use crate::deliver::{Courier, Parcel, Receipt};
@@ -129,7 +130,8 @@ impl Handler for Receiver {
             Ok(()) => "verified".to_owned(),
         };
         let pretty = body.as_ref().and_then(|body| serde_json::to_string_pretty(body).ok());
-        let pretty = pretty.map(|text| text.replace(|c: char| c.is_control() && c != '\n', "?"));
+        let pretty =
+            pretty.map(|text| text.replace(|c: char| visible::is_unsafe(c) && c != '\n', "?"));
         let pretty = pretty.unwrap_or_else(|| format!("({} bytes, no JSON)", call.body.len()));
         (self.print)(&format!("{} {kind} {id} {verdict}\n{pretty}", now.rfc3339()));
         match (verified, &self.forward) {
@@ -211,7 +213,7 @@ fn shown(text: Option<&str>) -> String {
     let Some(text) = text.filter(|text| !text.is_empty()) else {
         return "?".to_owned();
     };
-    let plain = |c: char| if c.is_control() || c.is_whitespace() { '?' } else { c };
+    let plain = |c: char| if visible::is_unsafe(c) || c.is_whitespace() { '?' } else { c };
     text.chars().take(SHOWN_CHARS_MAX).map(plain).collect()
 }
 
@@ -360,9 +362,9 @@ mod tests {
     async fn nothing_that_is_delivered_controls_the_terminal() {
         let desk = desk(None);
         let body = r#"{"id":"evt\u001b[2J\n1","type":"a\u0007","x":"\u001b\u009b","y":1}"#;
-        for body in [body, "\u{1b}[2J", "{\"x\":\"\u{9b}\"}"] {
+        for body in [body, "\u{1b}[2J", "{\"x\":\"\u{9b}\u{2028}\u{202e}\"}"] {
             let (_, printed) = desk.receive(SECRET, body).await;
-            assert!(!printed.contains(|c: char| c.is_control() && c != '\n'), "{printed:?}");
+            assert!(!printed.contains(|c: char| visible::is_unsafe(c) && c != '\n'), "{printed:?}");
         }
         assert!(desk.receive(SECRET, "no").await.1.contains("(2 bytes, no JSON)"));
     }

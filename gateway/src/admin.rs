@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. With a token, nothing but the two probes is answered without it.
+//! 1. With a token, nothing but the two probes is answered without it; without one, nothing is
+//!    answered that a page in a browser could have sent.
 //! 2. What is looked at is not changed; what is changed is said so in the log.
 //!
 //! # Not here
@@ -24,7 +25,7 @@ use pingora_http::ResponseHeader;
 use serde_json::{Value, json};
 use weir_common::problem::{MEDIA_TYPE, Problem};
 use weir_common::secret::{self, Secret};
-use weir_common::{bucket, logging, rolling};
+use weir_common::{browser, bucket, logging, rolling};
 
 use crate::limit::Quota;
 use crate::limit::boost::{Boost, Unset};
@@ -74,8 +75,7 @@ impl Reply {
         title: &'static str,
         detail: impl Into<String>,
     ) -> Self {
-        let problem = Problem { status, kind, title, detail: detail.into(), members: Vec::new() };
-        Self { status, media_type: MEDIA_TYPE, body: problem.body() }
+        Problem { status, kind, title, detail: detail.into(), members: Vec::new() }.into()
     }
 
     fn not_found() -> Self {
@@ -83,8 +83,7 @@ impl Reply {
     }
 
     fn moved() -> Self {
-        let detail = "Another process has taken over. Connect again.";
-        Self::problem(503, "handed-over", "Handed over", detail)
+        Self::problem(503, "handed-over", "Handed over", "Another process serves: connect again.")
     }
 
     fn unknown_limit(limit: &str, key: &str) -> Self {
@@ -138,15 +137,14 @@ impl Admin {
         let method = head.method.clone();
         let target = String::from_utf8_lossy(head.raw_path()).into_owned();
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+        let reads = method == Method::GET || method == Method::HEAD;
+        if let Some(problem) = browser::refusal(&head.headers, reads, self.token.is_some()) {
+            return problem.into();
+        }
         let is_probe = path == "/livez" || path == "/readyz";
         if !is_probe && !self.knows(head.headers.get(header::AUTHORIZATION)) {
             let detail = "Send Authorization: Bearer with the token of server.admin_token_file.";
             return Reply::problem(401, "unauthorized", "Unauthorized", detail);
-        }
-        let reads = method == Method::GET || method == Method::HEAD;
-        if !reads && head.headers.contains_key(header::ORIGIN) {
-            let detail = "A page in a browser has no business here.";
-            return Reply::problem(403, "origin", "Forbidden", detail);
         }
         let parts: Vec<&str> = path.trim_start_matches('/').splitn(3, '/').collect();
         match parts.as_slice() {
@@ -258,7 +256,7 @@ impl Admin {
                     detail: mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
                     members: vec![("problems", problems.into())],
                 };
-                Reply { status: 422, media_type: MEDIA_TYPE, body: problem.body() }
+                problem.into()
             }
         }
     }
@@ -316,6 +314,12 @@ impl Admin {
         self.parts.boosts.clear(ask.key)?;
         logging::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
         self.standing(limit, key).await
+    }
+}
+
+impl From<Problem> for Reply {
+    fn from(problem: Problem) -> Self {
+        Self { status: problem.status, media_type: MEDIA_TYPE, body: problem.body() }
     }
 }
 

@@ -238,3 +238,23 @@ fn folder(config: &str) -> Folder {
     folder.write(TOKENS, &tokens());
     folder
 }
+
+#[test]
+fn without_a_token_the_admin_listener_answers_as_this_machine_alone() {
+    let stage = Stage::new();
+    for target in ["/metrics", "/config", "/readyz"] {
+        for host in ["localhost:9005", "127.0.0.1", "[::1]:9005"] {
+            stage.dispatcher.ask(&Request::get(target).host(host)).expect(200);
+        }
+        for host in ["evil.example", "localhost.evil.example:9005", "192.0.2.1"] {
+            let refused = stage.dispatcher.ask(&Request::get(target).host(host));
+            let problem = refused.expect_problem(403);
+            assert_eq!(problem["type"], "urn:weir:problem:host", "{target} at {host}");
+        }
+    }
+    let write = Request::post("/reload", "");
+    let of_page = write.clone().field("Origin", "http://evil.example");
+    let problem = stage.dispatcher.ask(&of_page).expect_problem(403);
+    assert_eq!(problem["type"], "urn:weir:problem:origin");
+    stage.dispatcher.ask(&write).expect(200);
+}

@@ -149,3 +149,24 @@ fn metrics(world: &World) -> String {
     assert!(text.contains("# HELP ") && text.contains("# TYPE "), "{text}");
     text
 }
+
+#[test]
+fn without_a_token_the_admin_listener_answers_as_this_machine_alone() {
+    let world = World::new();
+    let admin = world.gateway.admin().to_owned();
+    for target in ["/top", "/config", "/metrics", "/limits/workspace/ws_acme", "/readyz"] {
+        for host in ["localhost", "127.0.0.1:8081", &admin, "[::1]"] {
+            world.gateway.ask(&Request::get(target).host(host)).expect(200);
+        }
+        // A page whose name leads to 127.0.0.1 asks as its browser does.
+        for host in ["evil.example", "evil.example:8081", "localhost.evil.example", "192.0.2.1"] {
+            let refused = world.gateway.ask(&Request::get(target).host(host));
+            let problem = refused.expect_problem(403);
+            assert_eq!(problem["type"], "urn:weir:problem:host", "{target} at {host}");
+        }
+    }
+    let write = Request::post("/reload", "");
+    world.gateway.ask(&write.clone().host("evil.example")).expect_problem(403);
+    world.gateway.ask(&write.clone().field("Origin", "http://evil.example")).expect_problem(403);
+    world.gateway.ask(&write).expect(200);
+}

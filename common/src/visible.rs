@@ -1,0 +1,77 @@
+//! Writes JSON in which no character acts on the terminal or the program that shows it.
+//!
+//! JSON escapes U+0000 to U+001F alone. A log line shows what clients send: C1 controls steer
+//! terminals as ESC does, U+2028 ends a line for some readers, and directional characters show
+//! text in another order than it has.
+//!
+//! Invariant: what is written is the same JSON value, and has no character of [`is_unsafe`].
+//!
+//! Not here: which members a line has (`lines`, `logging`).
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::Serializer;
+use serde_json::ser::Formatter;
+
+/// Appends `value` as JSON.
+pub fn write<T: Serialize + ?Sized>(to: &mut Vec<u8>, value: &T) {
+    // Writing to memory fails only for what is no JSON, and all that is logged is.
+    let _ = value.serialize(&mut Serializer::with_formatter(to, Visible));
+}
+
+/// Whether a character is a control character (C0, DEL, C1), ends a line or a paragraph, or
+/// changes the direction of text.
+#[must_use]
+pub fn is_unsafe(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+struct Visible;
+
+impl Formatter for Visible {
+    fn write_string_fragment<W>(&mut self, to: &mut W, fragment: &str) -> io::Result<()>
+    where
+        W: ?Sized + Write,
+    {
+        let mut rest = fragment;
+        while let Some((at, found)) = rest.char_indices().find(|(_, found)| is_unsafe(*found)) {
+            let (before, after) = rest.split_at(at);
+            to.write_all(before.as_bytes())?;
+            // Each of them has four digits: none is beyond U+FFFF.
+            write!(to, "\\u{:04x}", u32::from(found))?;
+            rest = after.strip_prefix(found).unwrap_or_default();
+        }
+        to.write_all(rest.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_is_written_steers_a_terminal_or_ends_a_line() {
+        let odd: String = ('\0'..='\u{3000}').filter(|one| is_unsafe(*one)).collect();
+        for hidden in ['\u{7f}', '\u{80}', '\u{85}', '\u{9b}', '\u{9f}', '\u{2028}', '\u{202e}'] {
+            assert!(odd.contains(hidden), "{hidden:?}");
+        }
+        for text in [odd, "plain".to_owned(), "é \u{9b}31m \"quoted\" 日本 \u{1f600}".to_owned()]
+        {
+            let mut bytes = Vec::new();
+            write(&mut bytes, &text);
+            let json = std::str::from_utf8(&bytes).unwrap();
+            assert!(!json.contains(is_unsafe), "{json}");
+            assert_eq!(serde_json::from_str::<String>(json).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn what_may_be_seen_stands_as_it_is() {
+        let mut bytes = Vec::new();
+        write(&mut bytes, "é日本");
+        assert_eq!(bytes, "\"é日本\"".as_bytes());
+    }
+}
