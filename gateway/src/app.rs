@@ -39,6 +39,7 @@ use self::serving::{Serving, Side};
 use self::workers::Workers;
 use crate::force::{Config, Force, addresses};
 use crate::handover::HandoverError;
+use crate::handover::first::First;
 use crate::handover::predecessor::Predecessor;
 use crate::handover::sockets::Sockets;
 use crate::limit::key::Seed;
@@ -84,6 +85,9 @@ pub enum RunError {
     /// The place of another process cannot be taken.
     #[error(transparent)]
     Handover(#[from] HandoverError),
+    /// The process that we stood for as process 1 has failed.
+    #[error("the process that had taken over ended with {0}")]
+    Successor(i32),
     /// The system does not give us what every program needs.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -123,7 +127,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     parts.ready.store(true, Ordering::Release);
     notify.ready();
     logging::event(Level::Info, "ready", &[("config", json!(parts.config.file.name()))]);
-    let successor = control.block_on(async {
+    let handed_over = control.block_on(async {
         let told = signals.told_to_stop(|| {
             let parts = parts.clone();
             async move { drop(beside::reload(&parts).await) }
@@ -133,17 +137,30 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
             None => {
                 notify.stopping();
                 serving.stop().await;
-                None
+                Ok(None)
             }
             Some(successor) => {
-                serving.retire(successor, told).await;
-                Some(())
+                // A signal that has come until now was meant for us.
+                let first = First::new()?;
+                let taken_by = successor.process();
+                let stands = async {
+                    match first {
+                        Some(first) => first.stand_for(taken_by).await,
+                        None => 0,
+                    }
+                };
+                Ok(Some(tokio::join!(serving.retire(successor, told), stands).1))
             }
         }
     });
     control.shutdown_background();
     // What another process has is its to keep.
-    let left = if successor.is_none() { resume::leave(&parts) } else { Ok(()) };
+    let left = match handed_over {
+        Err(error) => Err(RunError::System(error)),
+        Ok(None) => resume::leave(&parts),
+        Ok(Some(0)) => Ok(()),
+        Ok(Some(code)) => Err(RunError::Successor(code)),
+    };
     if let Some(log) = &parts.access_log {
         log.close(LOG_GRACE);
     }

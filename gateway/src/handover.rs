@@ -26,6 +26,7 @@
 //!
 //! When to do it and what follows (`app`), who may (`docs/gateway.md`).
 
+pub mod first;
 pub mod frame;
 pub mod predecessor;
 pub mod sockets;
@@ -82,9 +83,6 @@ pub enum HandoverError {
     /// More sockets than one message takes.
     #[error("more than {} listeners cannot be handed over", sockets::SOCKETS_MAX)]
     TooManySockets,
-    /// The system ends everything with us.
-    #[error("this is process 1, and what it starts would end with it: start another beside it")]
-    First,
 }
 
 fn broken(doing: &'static str) -> impl FnOnce(io::Error) -> HandoverError {

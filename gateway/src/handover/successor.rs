@@ -21,6 +21,7 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 
 use log::Level;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
@@ -72,9 +73,6 @@ pub struct Successor {
 
 /// Starts the program anew and waits until it is ready. Given up half way, it leaves nothing.
 pub async fn start(parts: &Arc<Parts>, sockets: &Sockets) -> Result<Candidate, HandoverError> {
-    if std::process::id() == 1 {
-        return Err(HandoverError::First);
-    }
     let (named, passed) = sockets.share().map_err(broken("sharing sockets"))?;
     if named.len() > SOCKETS_MAX {
         return Err(HandoverError::TooManySockets);
@@ -216,12 +214,15 @@ pub(super) fn of_machine(tick: Tick) -> Moment {
 }
 
 impl Successor {
+    /// Its id.
+    pub fn process(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     /// Passes on a stop that came while the counters moved: it was meant for the one who serves.
     pub fn stop(&self) {
-        let signal = rustix::process::Signal::TERM;
         // An error says that it is gone already.
-        let _ =
-            rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal);
+        let _ = kill_process(self.process(), Signal::TERM);
     }
 
     /// Asks what requests ask, until the other process is gone. `hurry` turns true where it wants

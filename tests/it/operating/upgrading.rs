@@ -1,6 +1,7 @@
 //! A program that is started anew in the place of one that serves: nobody is cut off, and nothing
 //! that was counted is forgotten.
 
+mod contained;
 mod failing;
 mod loaded;
 mod supervised;
