@@ -2,18 +2,26 @@
 //!
 //! A thread of its own writes lines out; what nobody reads is dropped and counted.
 //!
-//! Not here: queries, headers and bodies. They hold tokens, and are never logged.
+//! Invariant: queries, bodies, and headers but for `Host` and `User-Agent` are never logged: they
+//! hold tokens.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{Version, header};
+use pingora_core::Error;
+use pingora_proxy::Session;
 use prometheus::IntCounter;
 use weir_common::decision::Decision;
 use weir_common::lines::{Added, Line, LineLog};
 use weir_common::time::{Moment, micros};
 
 use crate::exchange::Exchange;
+
+/// What is written of a `User-Agent`: browsers send half of it.
+const AGENT_BYTES_MAX: usize = 256;
 
 /// The log, shared by those who write lines and the one who writes them out.
 pub struct AccessLog {
@@ -31,10 +39,41 @@ pub struct Facts<'r> {
     pub path: &'r str,
     /// `HTTP/1.1` and the like.
     pub version: &'static str,
+    /// What the client calls itself, or the beginning of it.
+    pub user_agent: Option<Cow<'r, str>>,
+    /// Bytes that were read of the request's body.
+    pub bytes_received: usize,
     /// Bytes of the answer's body.
     pub bytes_sent: usize,
     /// What went wrong on the way, in Pingora's words for the kind of it.
     pub error: Option<String>,
+}
+
+impl<'r> Facts<'r> {
+    /// What `session` knows, which ended with `error`.
+    #[must_use]
+    pub fn of(session: &'r Session, error: Option<&Error>) -> Self {
+        let head = session.req_header();
+        let target = std::str::from_utf8(head.raw_path()).unwrap_or("(not UTF-8)");
+        let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let agent = head.headers.get(header::USER_AGENT).map(|agent| agent.as_bytes());
+        Self {
+            method: head.method.as_str(),
+            host: host.or_else(|| head.uri.authority().map(|host| host.as_str())),
+            path: target.split(['?', '#']).next().unwrap_or_default(),
+            version: match head.version {
+                Version::HTTP_10 => "HTTP/1.0",
+                Version::HTTP_2 => "HTTP/2.0",
+                _ => "HTTP/1.1",
+            },
+            user_agent: agent.map(|agent| {
+                String::from_utf8_lossy(agent.get(..AGENT_BYTES_MAX).unwrap_or(agent))
+            }),
+            bytes_received: session.body_bytes_read(),
+            bytes_sent: session.body_bytes_sent(),
+            error: error.map(|error| format!("{:?} {:?}", error.esource(), error.etype())),
+        }
+    }
 }
 
 impl AccessLog {
@@ -80,12 +119,18 @@ fn line(exchange: &Exchange, facts: &Facts<'_>, now: Moment) -> Vec<u8> {
     line.some("host", facts.host);
     line.text("path", facts.path);
     line.text("version", facts.version);
+    line.some("user_agent", facts.user_agent.as_deref());
     if let Some(status) = exchange.status {
         line.number("status", status.into());
     }
     let duration = micros(now.tick.since(exchange.began.tick));
     line.thousandths("duration_ms", duration);
-    line.number("bytes_sent", facts.bytes_sent as u64);
+    if let Some(asked_at) = exchange.asked_at {
+        let answered_at = exchange.answered_at.unwrap_or(now.tick);
+        line.thousandths("upstream_ms", micros(answered_at.since(asked_at)));
+    }
+    line.number("bytes_received", facts.bytes_received as u64);
+    line.number("bytes_sent", facts.bytes_sent.max(exchange.answered_bytes) as u64);
     let whose = &exchange.whose;
     let plane = whose.plane.and_then(|at| rules.settings.planes.get(at));
     line.some("plane", plane.map(|(name, _)| name.value.as_str()));

@@ -103,7 +103,7 @@ impl HttpServerApp for Admin {
             return None;
         }
         if let Some(connection) = Connection::of(session.stream()) {
-            connection.head_is_read();
+            connection.head_is_read(session.as_http1());
         }
         session.set_read_timeout(Some(self.parts.force.load().rules.settings.server.body_timeout));
         if *shutdown.borrow() {

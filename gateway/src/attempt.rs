@@ -23,7 +23,7 @@ use weir_common::logging;
 use crate::exchange::{Exchange, TRIES_MAX};
 use crate::judge;
 use crate::parts::Parts;
-use crate::refuse::Refusal;
+use crate::refuse::{NoAnswer, Refusal};
 use crate::upstream::passive::Change;
 
 /// Interim answers (1xx) to one request, at most: each begins the wait for the answer anew. One who
@@ -200,6 +200,9 @@ pub fn refusal(error: &Error, exchange: &Exchange, silent: bool) -> Option<Refus
         Some(Refusal::NoServer { .. }) => {
             Some(judge::no_server(judge::upstream(exchange).map(|upstream| &**upstream)))
         }
+        Some(Refusal::BadGateway(_)) if exchange.unconnected && !exchange.sent => {
+            Some(Refusal::BadGateway(NoAnswer::Unreachable))
+        }
         refusal => refusal,
     }
 }
@@ -220,9 +223,24 @@ fn refusal_of(error: &Error) -> Option<Refusal> {
         (ErrorType::ReadTimedout | ErrorType::ConnectTimedout | ErrorType::WriteTimedout, _) => {
             Some(Refusal::GatewayTimeout)
         }
-        (_, ErrorSource::Upstream) => Some(Refusal::BadGateway),
+        (kind, ErrorSource::Upstream) => Some(Refusal::BadGateway(no_answer(kind))),
         _ => Some(Refusal::Internal),
     }
+}
+
+fn no_answer(kind: &ErrorType) -> NoAnswer {
+    match kind {
+        ErrorType::InvalidHTTPHeader | ErrorType::InvalidH2 | ErrorType::H2Downgrade => {
+            NoAnswer::Invalid
+        }
+        _ => NoAnswer::BrokenOff,
+    }
+}
+
+/// The error where a client's body is none.
+#[must_use]
+pub fn broken_body() -> Box<Error> {
+    Error::explain(ErrorType::InvalidHTTPHeader, "no chunked body").into_down()
 }
 
 #[cfg(test)]

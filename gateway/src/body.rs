@@ -17,7 +17,9 @@ use bytes::{Bytes, BytesMut};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::{Error, ErrorType, Result};
 
+use crate::attempt;
 use crate::refuse::Refusal;
+use crate::wire::Connection;
 
 /// An unread body up to this size is read away, so that the connection can be kept.
 const DRAIN_BYTES_MAX: usize = 64 * 1024;
@@ -126,6 +128,11 @@ async fn read_all(
                     return Err(Unread::Refused(Refusal::Busy));
                 }
                 body.extend_from_slice(&chunk);
+            }
+            Ok(None)
+                if Connection::of(session.stream()).is_some_and(Connection::has_broken_body) =>
+            {
+                return Err(Unread::Broken(attempt::broken_body()));
             }
             Ok(None) => return Ok(Held { body: body.freeze(), taken }),
             Err(error) if *error.etype() == ErrorType::ReadTimedout => {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use prometheus::IntGauge;
 use weir_common::decision::Decision;
-use weir_common::time::Moment;
+use weir_common::time::{Moment, Tick};
 
 use crate::body::Taken;
 use crate::force::Force;
@@ -62,6 +62,12 @@ pub struct Exchange {
     pub tried: ArrayVec<SocketAddr, TRIES_MAX>,
     /// The last of them, by its place in the upstream.
     pub server: Option<Index>,
+    /// When the first of them was picked.
+    pub asked_at: Option<Tick>,
+    /// When the head of an answer had come.
+    pub answered_at: Option<Tick>,
+    /// Whether any of them may have seen the request.
+    pub sent: bool,
     /// Whether that one has failed the request.
     pub failed: bool,
     /// Whether that one has begun to answer.
@@ -158,6 +164,9 @@ impl Exchange {
             refusal: None,
             tried: ArrayVec::new(),
             server: None,
+            asked_at: None,
+            answered_at: None,
+            sent: false,
             failed: false,
             answered: false,
             interims: 0,

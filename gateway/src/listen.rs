@@ -138,6 +138,8 @@ pub struct End {
     pub stopping: watch::Receiver<bool>,
     /// Idle ones at once, when true.
     pub cutting: watch::Receiver<bool>,
+    /// Tunnels with a goodbye, when true.
+    pub going: watch::Receiver<bool>,
 }
 
 /// Waits until `flag` is true, or nobody is left to turn it.
@@ -312,6 +314,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
         parts.clock.clone(),
         allowance,
         parts.metrics.refusals.clone(),
+        end.going.clone(),
         Box::new((place, seat)),
     );
     let stream: Stream = Box::new(connection);

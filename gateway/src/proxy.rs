@@ -30,6 +30,7 @@ use crate::judge::{self, Next};
 use crate::parts::Parts;
 use crate::refuse::Refusal;
 use crate::rules::Batch;
+use crate::target::Malformed;
 use crate::wire::Connection;
 use crate::{batch, body, relay, reply, upload};
 
@@ -61,7 +62,7 @@ impl ProxyHttp for Proxy {
         let requests_max = exchange.force.rules.settings.server.caps.requests_per_connection_max;
         let mut is_last = !self.parts.ready.load(Ordering::Relaxed);
         if let Some(connection) = Connection::of(session.stream()) {
-            connection.head_is_read();
+            connection.head_is_read(session.downstream_session.as_http1());
             is_last |= connection.requests() >= requests_max;
         }
         if is_last {
@@ -105,8 +106,8 @@ impl ProxyHttp for Proxy {
         exchange: &mut Exchange,
     ) -> Result<Box<HttpPeer>> {
         let upstream = judge::upstream(exchange).ok_or_else(attempt::no_server)?.clone();
-        let first = exchange.tried.is_empty();
-        let now = if first { exchange.began.tick } else { self.parts.clock.now().tick };
+        let now = self.parts.clock.now().tick;
+        exchange.asked_at.get_or_insert(now);
         let pick = upstream.pick(&exchange.tried, now).ok_or_else(attempt::no_server)?;
         if exchange.tried.is_full() {
             exchange.tried.remove(0);
@@ -133,11 +134,14 @@ impl ProxyHttp for Proxy {
 
     async fn request_body_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         body: &mut Option<Bytes>,
         end: bool,
         _exchange: &mut Exchange,
     ) -> Result<()> {
+        if Connection::of(session.stream()).is_some_and(Connection::has_broken_body) {
+            return Err(attempt::broken_body());
+        }
         // cloudflare/pingora#935: an empty last chunk would end a chunked body twice, and the
         // second end would be taken for the start of the next request.
         if end && body.as_ref().is_some_and(Bytes::is_empty) {
@@ -168,6 +172,7 @@ impl ProxyHttp for Proxy {
             session.set_keepalive(None);
         }
         exchange.status = Some(head.status.as_u16());
+        exchange.answered_at = Some(self.parts.clock.now().tick);
         attempt::answered(&self.parts, exchange, head.status);
         if head.status == StatusCode::SWITCHING_PROTOCOLS
             && let Some(connection) = Connection::of(session.stream())
@@ -175,6 +180,7 @@ impl ProxyHttp for Proxy {
         {
             let now = self.parts.clock.now().tick;
             connection.bear_silence(upstream.settings.tunnel_timeout, now);
+            connection.follow_frames(session.downstream_session.as_http1(), head);
         }
         // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
         head.set_version(Version::HTTP_11);
@@ -221,6 +227,7 @@ impl ProxyHttp for Proxy {
         exchange: &mut Exchange,
         reused: bool,
     ) -> Box<Error> {
+        exchange.sent = true;
         let facts = attempt::Facts {
             reused,
             idempotent: session.req_header().method.is_idempotent(),
@@ -246,8 +253,12 @@ impl ProxyHttp for Proxy {
     ) -> FailToProxy {
         let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent)
             && !exchange.answered;
-        let refusal = attempt::refusal(error, exchange, silent);
-        let of_server = matches!(refusal, Some(Refusal::BadGateway | Refusal::GatewayTimeout))
+        let broken = Connection::of(session.stream()).is_some_and(Connection::has_broken_body);
+        let refusal = match broken {
+            true => Some(Refusal::Malformed(Malformed::Framing)),
+            false => attempt::refusal(error, exchange, silent),
+        };
+        let of_server = matches!(refusal, Some(Refusal::BadGateway(_) | Refusal::GatewayTimeout))
             && !exchange.unconnected;
         if let Some(upstream) = judge::upstream(exchange).filter(|_| of_server) {
             let failures = &self.parts.metrics.upstream_failures;
@@ -289,7 +300,7 @@ impl ProxyHttp for Proxy {
             meter.count(exchange.status.unwrap_or(499), seconds);
         }
         if let Some(log) = &self.parts.access_log {
-            log.add(exchange, &facts(session, error, exchange.answered_bytes), now);
+            log.add(exchange, &Facts::of(session, error), now);
         }
         if error.is_none() || exchange.refusal.is_some() {
             reply::close(session).await; // An answer that broke off does not end in order.
@@ -376,23 +387,4 @@ fn may_switch(session: &Session) -> bool {
     let has_body = headers.contains_key(header::TRANSFER_ENCODING)
         || length.is_some_and(|length| length.iter().any(|digit| *digit != b'0'));
     session.is_upgrade_req() && !has_body
-}
-
-/// What the access log writes of a session.
-fn facts<'s>(session: &'s Session, error: Option<&Error>, answered: usize) -> Facts<'s> {
-    let head = session.req_header();
-    let target = std::str::from_utf8(head.raw_path()).unwrap_or("(not UTF-8)");
-    let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    Facts {
-        method: head.method.as_str(),
-        host: host.or_else(|| head.uri.authority().map(|host| host.as_str())),
-        path: target.split(['?', '#']).next().unwrap_or_default(),
-        version: match head.version {
-            Version::HTTP_10 => "HTTP/1.0",
-            Version::HTTP_2 => "HTTP/2.0",
-            _ => "HTTP/1.1",
-        },
-        bytes_sent: session.body_bytes_sent().max(answered),
-        error: error.map(|error| format!("{:?} {:?}", error.esource(), error.etype())),
-    }
 }

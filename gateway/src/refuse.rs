@@ -78,12 +78,23 @@ pub enum Refusal {
         /// In how many seconds the first may be.
         retry_after: u64,
     },
-    /// No server let us connect, or the answer was no HTTP.
-    BadGateway,
+    /// A server that did not answer.
+    BadGateway(NoAnswer),
     /// A server did not answer in time.
     GatewayTimeout,
     /// A fault of our own.
     Internal,
+}
+
+/// Why there is no answer of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// None let us connect, and none has seen the request.
+    Unreachable,
+    /// The connection, or the stream of HTTP/2, ended before the answer.
+    BrokenOff,
+    /// What came was no HTTP.
+    Invalid,
 }
 
 impl Refusal {
@@ -132,7 +143,7 @@ impl Refusal {
             Self::BodyTimeout => (408, "body-timeout", "Request body too slow"),
             Self::Busy => (503, "busy", "Too busy to hold another batch"),
             Self::NoServer { .. } => (503, "no-server", "No server is available"),
-            Self::BadGateway => (502, "bad-gateway", "The server could not be reached"),
+            Self::BadGateway(_) => (502, "bad-gateway", "No valid answer from the server"),
             Self::GatewayTimeout => (504, "gateway-timeout", "The server did not answer in time"),
             Self::Internal => (500, "internal", "Internal error"),
         }
@@ -176,7 +187,18 @@ impl Refusal {
             }
             Self::BodyTimeout => "The body did not arrive in time.".to_owned(),
             Self::Busy | Self::NoServer { .. } => "Try again shortly.".to_owned(),
-            Self::BadGateway => "The request may not have been carried out.".to_owned(),
+            Self::BadGateway(NoAnswer::Unreachable) => {
+                "The server could not be reached: the request was not carried out.".to_owned()
+            }
+            Self::BadGateway(NoAnswer::BrokenOff) => {
+                "The server closed the connection before it answered. The request may have been \
+                 carried out."
+                    .to_owned()
+            }
+            Self::BadGateway(NoAnswer::Invalid) => {
+                "The server's answer was not HTTP. The request may have been carried out."
+                    .to_owned()
+            }
             Self::GatewayTimeout => "The request may have been carried out.".to_owned(),
             Self::Internal => "The fault is ours.".to_owned(),
         }

@@ -25,6 +25,7 @@ pub use self::ours::{add_text, lines};
 use crate::cors;
 use crate::exchange::Exchange;
 use crate::headers::{forwarded, is_traceparent};
+use crate::settings::folded;
 use crate::wire::Connection;
 
 /// What goes from hop to hop even where `Connection` does not name it.
@@ -125,7 +126,7 @@ fn complete(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
     }
     join_cookies(headers)?;
     remove_limits(headers);
-    remove_disguised(headers);
+    remove_foreign(headers, exchange);
     name_client(headers, exchange)?;
     show_certificate(headers, exchange)?;
     name_request(headers, exchange)
@@ -282,14 +283,19 @@ pub fn remove_limits_of(head: &mut ResponseHeader) {
 }
 
 /// Takes off a request what some servers read as one of ours: they take `_` for `-`, or make an
-/// environment variable `HTTP_PROXY` of a header (CVE-2016-5385).
-fn remove_disguised(headers: &mut HeaderMap) {
-    let is_disguised = |name: &HeaderName| {
+/// environment variable `HTTP_PROXY` of a header (CVE-2016-5385). And from a client that is no
+/// trusted proxy, what only such a proxy may say.
+fn remove_foreign(headers: &mut HeaderMap, exchange: &Exchange) {
+    let trusted = &exchange.force.rules.settings.server.trusted_headers;
+    let is_foreign = |name: &HeaderName| {
         let name = name.as_str();
-        name == "proxy" || (name.contains('_') && OURS.contains(&name.replace('_', "-").as_str()))
+        let spelt = folded(name);
+        name == "proxy"
+            || (spelt != name && OURS.contains(&&*spelt))
+            || (!exchange.trusts_peer && trusted.has(name))
     };
-    let disguised: Vec<HeaderName> = headers.keys().filter(|n| is_disguised(n)).cloned().collect();
-    for name in disguised {
+    let foreign: Vec<HeaderName> = headers.keys().filter(|n| is_foreign(n)).cloned().collect();
+    for name in foreign {
         headers.remove(name);
     }
 }

@@ -90,7 +90,8 @@ impl Reply {
         } else {
             body::drain(&mut session.downstream_session).await;
         }
-        if !session.downstream_session.is_body_done() {
+        let is_broken = Connection::of(session.stream()).is_some_and(Connection::has_broken_body);
+        if is_broken || !session.downstream_session.is_body_done() {
             session.set_keepalive(None);
         }
         let Some(connection) = Connection::of(session.stream()) else {

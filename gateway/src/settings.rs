@@ -11,6 +11,7 @@ mod edge;
 mod identity;
 mod limit;
 mod read;
+mod trusted;
 mod upstream;
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ pub use self::directory::{DirectorySource, Lookups, Source, Unknown};
 pub use self::edge::{ClientCertificates, Https};
 pub use self::identity::{Identity, Introspection, Jwt, Verify};
 pub use self::read::read;
+pub use self::trusted::{TrustedHeaders, folded};
 pub use self::upstream::{Ejection, Health, Speaks, Tls, Upstream};
 use crate::target::Spellings;
 
@@ -98,6 +100,8 @@ pub struct Server {
     pub threads: usize,
     /// Networks whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Headers that only these may send.
+    pub trusted_headers: TrustedHeaders,
     /// Networks whose connections begin with a PROXY header, which is believed.
     pub proxy_protocol_from: Vec<IpNet>,
     /// What comes before the first request: a PROXY header, a TLS handshake.
@@ -110,6 +114,8 @@ pub struct Server {
     pub idle_timeout: Duration,
     /// How much of everything.
     pub caps: Caps,
+    /// How long a stop goes on accepting, for balancers to look elsewhere.
+    pub shutdown_delay: Duration,
     /// How long a stop waits for requests in flight.
     pub shutdown_grace: Duration,
 }

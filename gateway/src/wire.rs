@@ -1,8 +1,8 @@
 //! One client's connection, as Pingora reads and writes it.
 //!
 //! Pingora has no deadline for a whole request head, keeps an idle connection for ever, repairs
-//! a broken request line and answers what it cannot parse in its own words. All four are mended
-//! here, below it, where every byte passes.
+//! a broken request line, takes chunked bodies that are none and answers what it cannot parse in
+//! its own words. All five are mended here, below it, where every byte passes.
 //!
 //! # Invariants
 //!
@@ -18,6 +18,8 @@
 //!
 //! Accepting connections (`listen`), deadlines of request bodies (Pingora's, set in `proxy`).
 
+mod chunks;
+mod frames;
 pub mod head;
 mod linger;
 mod parting;
@@ -25,8 +27,9 @@ mod patience;
 mod said;
 mod socket;
 mod traits;
+mod tunnel;
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
@@ -35,14 +38,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use base64::prelude::{BASE64_STANDARD, Engine};
+use pingora_core::protocols::http::v1::server::HttpSession;
 use pingora_core::protocols::l4::socket::SocketAddr as PingoraAddress;
 use pingora_core::protocols::{SocketDigest, Stream};
 use prometheus::IntCounterVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
 use tokio::time::Sleep;
 use weir_common::time::{Clock, Tick};
 
+use self::chunks::Chunks;
 use self::head::{Head, Phase};
 use self::linger::Linger;
 pub use self::patience::Allowance;
@@ -69,6 +74,9 @@ pub struct Connection {
     /// When the connection became idle: what `Phase::Idle` is timed from.
     idle_from: AtomicU64,
     head: Head,
+    /// What was read last of a head, and perhaps beyond its end.
+    early: Vec<u8>,
+    chunks: Mutex<Chunks>,
     silence: Silence,
     /// The body of the request in progress.
     upload: Arc<Upload>,
@@ -83,6 +91,8 @@ pub struct Connection {
     /// Since when the client has taken nothing of what there is for it.
     stalled_from: Option<Tick>,
     alarm: Option<(Tick, Pin<Box<Sleep>>)>,
+    /// Whether tunnels end.
+    going: watch::Receiver<bool>,
     /// How many requests there have been.
     requests: AtomicU32,
     /// The client's certificate as its upstream is told of it, where it has shown one.
@@ -99,6 +109,7 @@ impl Connection {
         clock: Clock,
         allowance: Allowance,
         refusals: IntCounterVec,
+        going: watch::Receiver<bool>,
         room: Box<dyn std::any::Any + Send + Sync>,
     ) -> Self {
         let digest = SocketDigest::from_raw_fd(socket.as_raw_fd());
@@ -109,7 +120,7 @@ impl Connection {
         let said = Said { linger, ..Said::default() };
         Self {
             is_http2: socket.speaks_http2(),
-            client_certificate: socket.client_certificate().map(client_cert),
+            client_certificate: socket.client_certificate(),
             upload: Upload::new(clock.clone()),
             requests: AtomicU32::new(0),
             socket,
@@ -122,6 +133,8 @@ impl Connection {
             phase: AtomicU8::new(Phase::Idle as u8),
             idle_from,
             head: Head::default(),
+            early: Vec::new(),
+            chunks: Mutex::default(),
             silence: Silence::default(),
             repaired: AtomicBool::new(false),
             held: Vec::new(),
@@ -129,6 +142,7 @@ impl Connection {
             farewell: None,
             stalled_from: None,
             alarm: None,
+            going,
             _room: room,
         }
     }
@@ -181,8 +195,9 @@ impl Connection {
         self.repaired.load(Ordering::Relaxed)
     }
 
-    /// Says that the head has been read.
-    pub fn head_is_read(&self) {
+    /// Says that the head of `session` has been read.
+    pub fn head_is_read(&self, session: Option<&HttpSession>) {
+        session.into_iter().for_each(|session| self.watch_body(session));
         self.phase.store(Phase::Request as u8, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut said = self.said();
@@ -238,8 +253,10 @@ impl Connection {
             self.upload.came();
         }
         if self.phase() == Phase::Request || bytes.is_empty() {
+            self.chunks.get_mut().unwrap_or_else(PoisonError::into_inner).read(bytes);
             return self.note_passage();
         }
+        self.early = bytes.to_vec();
         if self.phase() == Phase::Idle {
             self.head = Head::default();
             self.phase.store(Phase::Head as u8, Ordering::Relaxed);
@@ -273,11 +290,6 @@ impl Connection {
     }
 }
 
-/// A certificate as `Client-Cert` has it: base64 between colons (RFC 9440).
-fn client_cert(der: &[u8]) -> Arc<str> {
-    format!(":{}:", BASE64_STANDARD.encode(der)).into()
-}
-
 impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -288,6 +300,11 @@ impl AsyncRead for Connection {
         if me.is_http2 {
             return Pin::new(&mut me.socket).poll_read(cx, buf);
         }
+        me.refuse_to_read_on()?;
+        if me.phase() == Phase::Idle {
+            // An idle connection keeps nothing of its last request.
+            me.early = Vec::new();
+        }
         if me.phase() == Phase::Head && me.head.bytes > me.allowance.head_bytes_max {
             return me.part(cx, Some(Refusal::HeadTooLarge));
         }
@@ -297,15 +314,23 @@ impl AsyncRead for Connection {
         if me.phase() == Phase::Request && is_probe {
             return me.poll_probe(cx);
         }
-        if let Some(byte) = me.met.take() {
-            buf.put_slice(&[byte]);
-            me.note(&[byte]);
+        if me.has_left() {
+            return me.poll_away(cx);
+        }
+        if me.poll_leave(cx, buf)?.is_ready() {
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
+        if let Some(byte) = me.met.take() {
+            buf.put_slice(&[byte]);
+            me.note(&[byte]);
+            me.pass_to_server(buf, before);
+            return Poll::Ready(Ok(()));
+        }
         match Pin::new(&mut me.socket).poll_read(cx, buf) {
             Poll::Ready(Ok(())) => {
                 me.note(buf.filled().get(before..).unwrap_or_default());
+                me.pass_to_server(buf, before);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -347,18 +372,17 @@ impl AsyncWrite for Connection {
         if said.complete(bytes, &mut me.held) {
             return Poll::Ready(Ok(bytes.len()));
         }
-        while !me.held.is_empty() {
-            let both = [IoSlice::new(&me.held), IoSlice::new(bytes)];
-            let wrote = Pin::new(&mut me.socket).poll_write_vectored(cx, &both);
-            let sent = ready!(me.poll_taken(cx, wrote))?;
-            let of_held = sent.min(me.held.len());
-            me.held.drain(..of_held);
-            if sent > of_held {
-                return Poll::Ready(Ok(sent - of_held));
-            }
+        me.tell_client();
+        let passing = me.tunnel().map_or(bytes, |tunnel| tunnel.passing(bytes));
+        if passing.is_empty() {
+            let _ = me.poll_send(cx)?;
+            return Poll::Ready(Ok(bytes.len()));
         }
-        let wrote = Pin::new(&mut me.socket).poll_write(cx, bytes);
-        me.poll_taken(cx, wrote)
+        let sent = ready!(me.poll_pass(cx, passing))?;
+        if let Some(tunnel) = me.tunnel() {
+            tunnel.passed(passing.get(..sent).unwrap_or_default());
+        }
+        Poll::Ready(Ok(sent))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

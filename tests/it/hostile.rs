@@ -84,3 +84,111 @@ fn a_name_in_disguise_does_not_pass() {
     assert_eq!((head.field("x_forwarded_for"), head.field("proxy")), (None, None));
     assert_eq!(head.field("x_custom"), Some("kept"));
 }
+
+/// Chunked bodies that two parsers could end in two places.
+const BROKEN: &[&str] = &[
+    // A size has at least one digit.
+    "\r\nabcd\r\n0\r\n\r\n",
+    "4\r\nabcd\r\n\r\n\r\n",
+    ";a=b\r\nabcd\r\n0\r\n\r\n",
+    // And nothing but digits.
+    "+4\r\nabcd\r\n0\r\n\r\n",
+    "-4\r\nabcd\r\n0\r\n\r\n",
+    "0x4\r\nabcd\r\n0\r\n\r\n",
+    " 4\r\nabcd\r\n0\r\n\r\n",
+    "4 \r\nabcd\r\n0\r\n\r\n",
+    "4_\r\nabcd\r\n0\r\n\r\n",
+    "00000000000000004\r\nabcd\r\n0\r\n\r\n",
+    "ffffffffffffffff\r\nabcd\r\n0\r\n\r\n",
+    // A line ends in one way.
+    "4\nabcd\n0\n\n",
+    "4\rabcd\r0\r\r",
+    "4\r\r\nabcd\r\n0\r\n\r\n",
+    "4\r\nabcd\n0\r\n\r\n",
+    "4\r\nabcd\r\n0\r\n\n",
+    // So does an extension.
+    "4;a\nabcd\r\n0\r\n\r\n",
+    "4;a\rb\r\nabcd\r\n0\r\n\r\n",
+    "4;a=\"b\r\nabcd\r\n0\r\n\r\n",
+    "4;\0\r\nabcd\r\n0\r\n\r\n",
+    // Data is as long as it says.
+    "4\r\nabcde\r\n0\r\n\r\n",
+    "4\r\nabcd0\r\n\r\n",
+    "4\r\nabcdGET / HTTP/1.1\r\n\r\n",
+    // What follows is fields, one a line.
+    "4\r\nabcd\r\n0\r\nnonsense\r\n\r\n",
+    "4\r\nabcd\r\n0\r\nX: a\nY: b\r\n\r\n",
+    "4\r\nabcd\r\n0\r\n X: a\r\n\r\n",
+    "4\r\nabcd\r\n0\r\nGET / HTTP/1.1\r\nHost: api.localhost\r\n\r\n",
+];
+
+const CHUNKED: &str = " HTTP/1.1\r\nHost: api.localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+#[test]
+fn a_chunked_body_that_is_none_is_a_400_and_no_server_sees_its_end() {
+    let world = World::with(|config| config.with("[limits.address]", "requests = 1000"));
+    for body in BROKEN {
+        for apart in [false, true] {
+            let before = world.control.requests().len();
+            let mut client = world.client();
+            let head = format!("POST /v1/me{CHUNKED}");
+            if apart {
+                client.send(head);
+                world.control.wait_for_requests(before + 1);
+                client.send(body);
+            } else {
+                client.send(head + body);
+            }
+            let answer = client.read();
+            assert_eq!(answer.status, 400, "{body:?}, apart: {apart}");
+            assert_eq!(answer.field("Connection"), Some("close"), "{body:?}");
+            client.expect_end();
+        }
+    }
+    let complete = world.control.requests().into_iter().filter(|one| one.complete);
+    assert_eq!(complete.map(|one| one.body).collect::<Vec<_>>(), Vec::<Vec<u8>>::new());
+    world.get("/v1/me").expect(200);
+}
+
+#[test]
+fn a_batch_in_chunks_that_are_none_is_a_400_that_no_server_sees() {
+    let world = World::with(|config| config.with("[limits.batch]", "requests = 1000"));
+    for body in ["\r\n[]\r\n0\r\n\r\n", "2\r\n[]\r\n\r\n\r\n", "2;a\n\r\n[]\r\n0\r\n\r\n"] {
+        let mut client = world.client();
+        client.send(format!("POST /v1/workspaces/ws_acme/tenants:batch{CHUNKED}{body}"));
+        let answer = client.read();
+        assert_eq!(answer.status, 400, "{body:?}");
+        client.expect_end();
+    }
+    world.control.assert_untouched();
+}
+
+#[test]
+fn no_connection_goes_on_behind_a_chunked_body_that_is_none() {
+    let world = World::new();
+    for body in ["\r\n\r\n", "2\r\n{}\r\n\r\n\r\n", "2\r\n{}\r\n0\r\nnonsense\r\n\r\n"] {
+        let mut client = world.client();
+        client.send(format!("POST /nowhere{CHUNKED}{body}"));
+        assert_eq!(client.read().field("Connection"), Some("close"), "{body:?}");
+        client.expect_end();
+    }
+}
+
+#[test]
+fn a_chunked_body_with_extensions_and_trailers_passes_without_them() {
+    let world = World::new();
+    let mut client = world.client();
+    for body in [
+        "4\r\nabcd\r\n0\r\n\r\n",
+        "004;name\r\nabcd\r\n0;last=yes\r\n\r\n",
+        "2 ; a = \"b;c\\\"\"\r\nab\r\n2;d\r\ncd\r\n000\r\n\r\n",
+        "4\r\nabcd\r\n0\r\nX-Sum: 1\r\nX-Empty:\r\n\r\n",
+    ] {
+        client.send(format!("POST /v1/me{CHUNKED}"));
+        body.bytes().for_each(|byte| client.send([byte]));
+        client.read().expect(200);
+        let request = world.control.last();
+        assert!(request.complete);
+        assert_eq!(request.body, b"abcd", "{body:?}");
+    }
+}

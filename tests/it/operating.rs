@@ -7,6 +7,7 @@ mod mistakes;
 mod reloading;
 mod stopping;
 mod telling;
+mod tunnels;
 mod upgrading;
 
 use weir_tests::config::{Config, DIRECTORY};

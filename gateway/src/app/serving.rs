@@ -12,7 +12,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -39,6 +39,9 @@ use crate::watch as beside;
 /// How long an end waits for the admin listener's last answer.
 const ADMIN_GRACE: Duration = Duration::from_millis(200);
 
+/// How long tunnels that are told that we go may take for their goodbye.
+const GOING_GRACE: Duration = Duration::from_secs(2);
+
 /// Those who come in by some listeners: they are accepted, served, seen out.
 #[derive(Default)]
 pub(super) struct Side {
@@ -47,12 +50,18 @@ pub(super) struct Side {
     stopping: watch::Sender<bool>,
     /// Idle ones end at once, when true.
     cutting: watch::Sender<bool>,
+    /// Tunnels are told that we go, when true.
+    going: watch::Sender<bool>,
     accepting: JoinSet<()>,
 }
 
 impl Side {
     pub(super) fn end(&self) -> End {
-        End { stopping: self.stopping.subscribe(), cutting: self.cutting.subscribe() }
+        End {
+            stopping: self.stopping.subscribe(),
+            cutting: self.cutting.subscribe(),
+            going: self.going.subscribe(),
+        }
     }
 
     fn accept(&mut self, listener: TcpListener, door: Door, parts: &Arc<Parts>) {
@@ -197,10 +206,13 @@ impl Serving {
     pub(super) async fn stop(mut self) {
         self.parts.ready.store(false, Ordering::Release);
         logging::event(Level::Info, "stopping", &[]);
+        // Balancers that look at /readyz meanwhile send what is new elsewhere.
+        let delay = self.parts.force.load().rules.settings.server.shutdown_delay;
+        tokio::time::sleep(delay).await;
         self.sockets = Sockets::default();
         self.of_clients.close().await;
         self.of_clients.cut();
-        let drained = tokio::time::timeout(self.grace(), self.ended()).await.is_ok();
+        let drained = self.see_out(self.ended()).await;
         self.end("stopped", drained).await;
     }
 
@@ -228,7 +240,7 @@ impl Serving {
         self.sockets = Sockets::default();
         self.of_operators.close().await;
         self.of_clients.close().await;
-        let seen_out = async {
+        let ended = async {
             tokio::select! {
                 () = self.ended() => return,
                 () = told, if !told_meanwhile => {}
@@ -237,7 +249,7 @@ impl Serving {
             self.of_clients.cut();
             self.ended().await;
         };
-        let drained = tokio::time::timeout(self.grace(), seen_out).await.is_ok();
+        let drained = self.see_out(ended).await;
         self.end("handed over", drained).await;
     }
 
@@ -247,8 +259,17 @@ impl Serving {
         }
     }
 
-    fn grace(&self) -> Duration {
-        self.parts.force.load().rules.settings.server.shutdown_grace
+    /// Waits for the end of what is in flight, for `shutdown_grace`; those who are still there are
+    /// then told that we go, where they speak a protocol in which that can be said.
+    async fn see_out(&self, ended: impl Future<Output = ()>) -> bool {
+        let grace = self.parts.force.load().rules.settings.server.shutdown_grace;
+        let mut ended = pin!(ended);
+        if tokio::time::timeout(grace, &mut ended).await.is_ok() {
+            return true;
+        }
+        logging::event(Level::Info, "closing tunnels", &[]);
+        self.of_clients.going.send_replace(true);
+        tokio::time::timeout(GOING_GRACE, ended).await.is_ok()
     }
 
     /// Waits until nobody needs us any more: no client, and no process before us.

@@ -14,6 +14,7 @@ use super::directory::directory;
 use super::edge::https;
 use super::identity::identity;
 use super::limit::limit;
+use super::trusted::trusted_headers;
 use super::upstream::upstream;
 use super::{Caps, Headers, Log, Plan, Plane, Route, Server, Settings, Store};
 use crate::target::Spellings;
@@ -93,6 +94,7 @@ fn server(table: &mut Table<'_>) -> Server {
             "trusted_proxies",
             "Networks whose X-Forwarded-For is believed.",
         ),
+        trusted_headers: trusted_headers(table),
         proxy_protocol_from: networks(
             table,
             "proxy_protocol_from",
@@ -114,10 +116,11 @@ fn server(table: &mut Table<'_>) -> Server {
         idle_timeout: table.span_or(
             "idle_timeout",
             WAIT,
-            seconds(60),
-            "A connection without a request.",
+            seconds(75),
+            "A connection without a request; longer than a balancer in front keeps it.",
         ),
         caps: caps(table),
+        shutdown_delay: shutdown_delay(table),
         shutdown_grace: table.span_or(
             "shutdown_grace",
             WAIT,
@@ -125,6 +128,13 @@ fn server(table: &mut Table<'_>) -> Server {
             "The longest a stop waits for requests in flight.",
         ),
     }
+}
+
+/// Nothing is a stop at once.
+fn shutdown_delay(table: &mut Table<'_>) -> Duration {
+    let range = Duration::ZERO..=*WAIT.end();
+    let doc = "How long a stop goes on accepting while /readyz is 503.";
+    table.span_or("shutdown_delay", range, Duration::ZERO, doc)
 }
 
 fn caps(table: &mut Table<'_>) -> Caps {
@@ -322,6 +332,12 @@ mod tests {
             }
             compare(shape, value, &path, differ);
         }
+    }
+
+    #[test]
+    fn an_idle_connection_outlives_the_minute_that_balancers_keep_theirs() {
+        let Reading { made, .. } = read(&Document::new("g", ""));
+        assert!(made.server.idle_timeout > Duration::from_secs(60));
     }
 
     #[test]

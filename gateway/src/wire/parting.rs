@@ -4,7 +4,7 @@
 //!
 //! Not here: how long a client may take (`wire::patience`).
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::PoisonError;
 use std::task::{Context, Poll, ready};
@@ -29,6 +29,26 @@ impl Connection {
             self.held.drain(..sent);
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Writes what is held back and then `bytes`, of which it says how many went.
+    pub(super) fn poll_pass(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        while !self.held.is_empty() {
+            let both = [IoSlice::new(&self.held), IoSlice::new(bytes)];
+            let wrote = Pin::new(&mut self.socket).poll_write_vectored(cx, &both);
+            let sent = ready!(self.poll_taken(cx, wrote))?;
+            let of_held = sent.min(self.held.len());
+            self.held.drain(..of_held);
+            if sent > of_held {
+                return Poll::Ready(Ok(sent - of_held));
+            }
+        }
+        let wrote = Pin::new(&mut self.socket).poll_write(cx, bytes);
+        self.poll_taken(cx, wrote)
     }
 
     /// Sends what TLS has taken and the socket has not, as far as it takes it now: Pingora flushes

@@ -3,6 +3,7 @@
 use pingora_core::protocols::http::date::get_cached_date;
 
 use super::linger::Linger;
+use super::tunnel::Tunnel;
 use crate::refuse::Refusal;
 
 /// What a request's answer is to say beside what Pingora writes, or instead.
@@ -16,6 +17,8 @@ pub(super) struct Said {
     pub(super) answer: Vec<u8>,
     /// How the connection closes where the client may still be sending what nobody reads.
     pub(super) linger: Option<Linger>,
+    /// What the connection has become, where that is a WebSocket.
+    pub(super) tunnel: Option<Box<Tunnel>>,
 }
 
 impl Said {

@@ -3,8 +3,10 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -36,11 +38,15 @@ impl Socket {
 }
 
 impl Socket {
-    /// The certificate that the client has shown, DER.
-    pub(super) fn client_certificate(&self) -> Option<&[u8]> {
+    /// The certificate that the client has shown, as `Client-Cert` has it: base64 between colons
+    /// (RFC 9440).
+    pub(super) fn client_certificate(&self) -> Option<Arc<str>> {
         match self {
             Self::Plain(_) => None,
-            Self::Tls(stream) => tls::client_certificate(stream.get_ref().1),
+            Self::Tls(stream) => {
+                let der = tls::client_certificate(stream.get_ref().1)?;
+                Some(format!(":{}:", BASE64_STANDARD.encode(der)).into())
+            }
         }
     }
 

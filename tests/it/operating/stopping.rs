@@ -165,3 +165,23 @@ fn no_two_requests_are_called_alike_across_a_restart() {
     let next = Gateway::start_in(folder, &config, DIRECTORY);
     assert_ne!(first, name(next.client().get("/v1/me")));
 }
+
+#[test]
+fn a_stop_with_a_delay_says_so_first_and_accepts_until_it_is_over() {
+    let delay = Duration::from_millis(1_500);
+    let mut world = World::with(|config| config.with("[server]", "shutdown_delay = \"1500ms\""));
+    let mut kept = world.client();
+    kept.get("/healthz").expect(200);
+    let before = wait::now();
+    world.gateway.signal("TERM");
+    wait::until("it not to be ready", || {
+        (world.gateway.ask(&Request::get("/readyz")).status == 503).then_some(())
+    });
+    // Who is there is served and asked to go, and who comes is served too.
+    assert_eq!(kept.get("/v1/me").expect(200).field("Connection"), Some("close"));
+    world.get("/v1/me").expect(200);
+    assert!(before.elapsed() < delay, "too slow to tell");
+    assert_eq!(world.gateway.wait_for_exit(), Some(0));
+    assert!(before.elapsed() >= delay, "left after {:?}", before.elapsed());
+    assert_eq!(world.control.requests().len(), 3);
+}

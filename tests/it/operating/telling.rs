@@ -63,3 +63,53 @@ fn what_is_in_flight_is_counted_until_it_is_over() {
     client.read().expect(200);
     wait::until("none in flight", || in_flight("0"));
 }
+
+#[test]
+fn a_line_of_the_access_log_says_what_called_and_how_much_and_how_long_the_server_took() {
+    let world = World::new();
+    let gate = Gate::new();
+    world.control.always(Answer::script().wait(&gate).and(Answer::ok("answer")));
+    let agent = "a".repeat(10_000);
+    let request = Request::post("/v1/me", "12345").field("User-Agent", &agent);
+    let mut client = world.client();
+    client.send(request.head_bytes());
+    client.send(request.body_bytes());
+    world.control.wait_for_requests(1);
+    let slow = std::time::Duration::from_millis(120);
+    wait::pass(slow);
+    gate.open();
+    client.read().expect(200);
+    let line = world.gateway.access_log().wait("the line", |line| line["status"] == 200);
+    assert_eq!(line["user_agent"].as_str().unwrap().len(), 256, "bounded");
+    assert_eq!((&line["bytes_received"], &line["bytes_sent"]), (&5.into(), &6.into()));
+    let [upstream, whole] = ["upstream_ms", "duration_ms"].map(|name| line[name].as_f64().unwrap());
+    assert!((120.0..=whole).contains(&upstream), "{line}");
+    // A batch is held, and read by us alone; a refusal asks no server.
+    let batch = Request::post("/v1/workspaces/ws_acme/tenants:batch", "[1]");
+    world.call(&batch).expect(200);
+    let line = world.gateway.access_log().wait("a batch", |line| line["bytes_received"] == 3);
+    assert!(line.get("upstream_ms").is_some() && line.get("user_agent").is_none(), "{line}");
+    world.get("/nowhere").expect(404);
+    let line = world.gateway.access_log().wait("a refusal", |line| line["status"] == 404);
+    assert!(line.get("upstream_ms").is_none(), "{line}");
+}
+
+#[test]
+fn nothing_that_a_client_sends_steers_the_terminal_that_shows_a_log() {
+    let world = World::new();
+    let odd = "\u{9b}31m \u{85} \u{7f} \u{2028} \u{2029} \u{202e} é";
+    let agent = Request::get("/v1/me").field("User-Agent", &odd.replace('\u{7f}', ""));
+    world.call(&agent).expect(200);
+    world.call(&Request::get("/\u{9b}31m\u{2028}")).expect_problem(404);
+    let log = world.gateway.access_log();
+    wait::until("two lines", || (log.json().len() == 2).then_some(()));
+    let text = log.text();
+    let steers = |c: char| (c.is_control() && c != '\n') || ('\u{2028}'..='\u{202e}').contains(&c);
+    assert!(!text.contains(steers), "{text:?}");
+    assert!(text.contains("\\u009b31m") && text.contains('é'), "{text}");
+    // The program's own log, with a key that an operator's tool passed on.
+    let key = "/limits/address/%C2%9B31m%7F";
+    world.gateway.ask(&Request::new("DELETE", key));
+    world.gateway.signal("TERM");
+    assert!(!world.gateway.log().to_end().contains(steers));
+}

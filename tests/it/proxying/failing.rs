@@ -222,3 +222,29 @@ fn a_client_that_leaves_takes_its_request_upstream_with_it() {
     world.control.always(Answer::ok("mine"));
     assert_eq!(world.get("/v1/me").expect(200).body, b"mine");
 }
+
+#[test]
+fn a_kept_connection_that_is_closed_under_a_post_is_told_as_it_is() {
+    let world = World::new();
+    world.get("/v1/me").expect(200);
+    // The server keeps the connection, and closes it when the next request comes.
+    world.control.always(Answer::script().close().at_head());
+    let told = world.call(&Request::post("/v1/me", "once")).expect_problem(502);
+    let detail = told["detail"].as_str().unwrap();
+    assert!(detail.contains("closed the connection before it answered"), "{detail}");
+    assert!(detail.contains("may have been carried out"), "{detail}");
+    assert!(!told.to_string().contains("could not be reached"), "{told}");
+    assert_eq!(world.control.requests().iter().filter(|one| one.method() == "POST").count(), 1);
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_and_one_that_talks_nonsense_are_told_apart() {
+    let mut world = World::new();
+    world.control.always(Answer::script().send("nonsense\r\n\r\n").close());
+    let told = world.call(&Request::post("/v1/me", "x")).expect_problem(502);
+    assert!(told["detail"].as_str().unwrap().contains("was not HTTP"), "{told}");
+    world.control.stop();
+    let told = world.call(&Request::post("/v1/me", "x")).expect_problem(502);
+    let detail = told["detail"].as_str().unwrap();
+    assert!(detail.contains("could not be reached: the request was not carried out"), "{detail}");
+}

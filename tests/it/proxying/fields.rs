@@ -200,3 +200,83 @@ fn the_access_log_has_a_line_for_each_request_with_what_became_of_it() {
     let refused = about.iter().find(|line| line["status"] == 429).unwrap().to_string();
     assert!(refused.contains("workspace") && refused.contains("ws_acme"), "{refused}");
 }
+
+/// What other servers and frameworks believe, in spellings that some of them fold.
+const OF_PROXIES: &[&str] = &[
+    "X-Forwarded-Port",
+    "X_Forwarded_Port",
+    "X-Forwarded_Ssl",
+    "X-Forwarded-Ssl",
+    "X-Forwarded-Prefix",
+    "X-Forwarded-Scheme",
+    "X-Forwarded-Server",
+    "X-Forwarded-Client-Cert",
+    "X-Forwarded-User",
+    "X-Original-URL",
+    "X_Original_URL",
+    "X-Original-Host",
+    "X-Rewrite-URL",
+    "X-Rewrite.URL",
+    "True-Client-IP",
+    "X-Client-IP",
+    "X-Cluster-Client-IP",
+    "Client-IP",
+    "CF-Connecting-IP",
+    "Fastly-Client-IP",
+    "X-SSL-Client-Verify",
+    "SSL_CLIENT_CERT",
+    "Remote-User",
+    "X-HTTP-Method-Override",
+    "X_HTTP_METHOD_OVERRIDE",
+    "X-Real-IP",
+    "X_Real_IP",
+];
+
+fn of_proxies() -> Request {
+    let request = Request::get("/v1/me").field("X-Custom", "kept");
+    OF_PROXIES.iter().fold(request, |request, name| request.field(name, "192.0.2.66"))
+}
+
+#[test]
+fn what_a_proxy_says_of_a_client_is_taken_off_where_the_client_says_it() {
+    let edge = crate::http2::Edge::new();
+    edge.world.call(&of_proxies()).expect(200);
+    edge.client().call(&of_proxies()).expect(200);
+    let requests = edge.world.control.requests();
+    assert_eq!(requests.len(), 2);
+    for request in requests {
+        let text = String::from_utf8_lossy(&request.head.raw).into_owned();
+        assert!(!text.contains("192.0.2.66"), "{text}");
+        assert_eq!(request.head.field("x-custom"), Some("kept"));
+    }
+}
+
+#[test]
+fn what_a_trusted_proxy_says_of_a_client_passes() {
+    let trusted = "trusted_proxies = [\"127.0.0.1/32\"]";
+    let world = World::with(|config| config.with("[server]", trusted));
+    world.call(&of_proxies()).expect(200);
+    let head = world.control.only().head;
+    for name in ["X-Forwarded-Port", "X-Original-URL", "X-Real-IP", "SSL_CLIENT_CERT"] {
+        assert_eq!(head.all(name), ["192.0.2.66"], "{name}");
+    }
+    // What is ours to say has one spelling, whoever sends it.
+    assert_eq!(head.field("X_Real_IP"), None);
+}
+
+#[test]
+fn an_operator_says_which_headers_are_of_trusted_proxies_alone() {
+    let lines = "trusted_headers = [\"X-Tenant\", \"x-acme-*\"]";
+    let world = World::with(|config| config.with("[server]", lines));
+    let request = Request::get("/v1/me")
+        .field("X-Tenant", "a")
+        .field("X_Acme_Role", "admin")
+        .field("X-Forwarded-Port", "1")
+        .field("X-Real-IP", "192.0.2.1");
+    world.call(&request).expect(200);
+    let head = world.control.only().head;
+    for name in ["x-tenant", "x_acme_role", "x-real-ip"] {
+        assert_eq!(head.field(name), None, "{name}");
+    }
+    assert_eq!(head.field("x-forwarded-port"), Some("1"));
+}

@@ -100,7 +100,8 @@ fn a_stop_waits_for_tunnels_as_long_as_for_requests_and_no_longer() {
     client.stdout().wait("that it is open", |line| line["message"] == "open");
     world.gateway.signal("TERM");
     assert_eq!(world.gateway.wait_for_exit(), Some(0));
-    client.stdout().wait("that it was closed", |line| line["message"] == "closed");
+    let closed = client.stdout().wait("that it was closed", |line| line["message"] == "closed");
+    assert_eq!(closed["code"], 1001, "going away");
 }
 
 #[test]

@@ -1,0 +1,171 @@
+//! Reads which headers trusted proxies alone may send: names, and beginnings of names.
+//!
+//! # Invariants
+//!
+//! 1. A name matches however it is spelt: CGI and its heirs make one variable of `X-Forwarded-Port`
+//!    and `X_Forwarded_Port`, some of any byte that is no letter and no digit.
+//! 2. What frames a request, or says which host it is for, cannot be named.
+//!
+//! # Not here
+//!
+//! Who is trusted (`server.trusted_proxies`), taking them off (`relay`), the headers that the
+//! gateway itself writes (`relay`).
+
+use std::borrow::Cow;
+
+use http::HeaderName;
+use weir_common::reader::Table;
+
+/// Dropped from clients unless configured otherwise. Each is believed by servers or frameworks in
+/// common use, as the word of a proxy.
+const DEFAULT: [&str; 38] = [
+    // Where a request came from, and by which address, scheme, host, port, path.
+    "Client-IP",
+    "CF-Connecting-IP*",
+    "CF-Visitor",
+    "Fastly-Client-IP",
+    "Fastly-SSL",
+    "Fly-Client-IP",
+    "Forwarded-For",
+    "Front-End-Https",
+    "Proxy-Client-IP",
+    "True-Client-IP",
+    "WL-Proxy-*",
+    "X-AppEngine-*",
+    "X-ARR-*",
+    "X-Azure-*",
+    "X-Client-IP",
+    "X-Cluster-Client-IP",
+    "X-Envoy-*",
+    "X-Forwarded",
+    "X-Forwarded-*",
+    "X-Forwarder-For",
+    "X-Host",
+    "X-HTTP-Host-Override",
+    "X-Original-*",
+    "X-Originating-IP",
+    "X-ProxyUser-IP",
+    "X-Rewrite-URL",
+    "X-Scheme",
+    "X-URL-Scheme",
+    // Who was authenticated, by a password or a certificate.
+    "Remote-User",
+    "SSL-Client-*",
+    "X-Authenticated-*",
+    "X-Client-Cert*",
+    "X-Remote-*",
+    "X-SSL-*",
+    // Another method than the one that routes and limits have seen.
+    "X-HTTP-Method",
+    "X-HTTP-Method-Override",
+    "X-Method-Override",
+    "X-Override-Method",
+];
+
+/// What a request cannot do without: without its framing the next begins elsewhere.
+const KEPT: [&str; 8] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// The headers that trusted proxies alone may send.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrustedHeaders {
+    /// Whole names, folded and in order.
+    names: Vec<String>,
+    /// Beginnings of names, folded.
+    beginnings: Vec<String>,
+}
+
+impl TrustedHeaders {
+    fn new<'t>(texts: impl IntoIterator<Item = &'t str>) -> Self {
+        let mut all = Self::default();
+        for text in texts.into_iter().map(str::to_ascii_lowercase) {
+            match text.strip_suffix('*') {
+                Some(beginning) => all.beginnings.push(folded(beginning).into_owned()),
+                None => all.names.push(folded(&text).into_owned()),
+            }
+        }
+        all.names.sort_unstable();
+        all
+    }
+
+    /// Whether a name, in lower case, is one of them.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        let name = folded(name);
+        self.names.binary_search_by(|one| one.as_str().cmp(&name)).is_ok()
+            || self.beginnings.iter().any(|beginning| name.starts_with(beginning.as_str()))
+    }
+}
+
+/// A name as servers see it that make a variable of it.
+#[must_use]
+pub fn folded(name: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if name.bytes().all(is_plain) {
+        return Cow::Borrowed(name);
+    }
+    Cow::Owned(name.replace(|c: char| !c.is_ascii_alphanumeric(), "-"))
+}
+
+pub(super) fn trusted_headers(table: &mut Table<'_>) -> TrustedHeaders {
+    const KEY: &str = "trusted_headers";
+    let is_given = table.has(KEY);
+    let texts = table.texts(
+        KEY,
+        "Headers that trusted_proxies alone may send; from others they are dropped. NAME, or \
+         BEGINNING*.",
+    );
+    table.set_default(KEY, DEFAULT.to_vec().into());
+    if !is_given {
+        return TrustedHeaders::new(DEFAULT);
+    }
+    for text in &texts {
+        let bare = text.value.strip_suffix('*').unwrap_or(&text.value);
+        if HeaderName::from_bytes(bare.as_bytes()).is_err() {
+            let message = format!("`{}` is no header name, nor the beginning of one", text.value);
+            table.fault_at(text.at, message);
+            continue;
+        }
+        let one = TrustedHeaders::new([text.value.as_str()]);
+        if let Some(kept) = KEPT.into_iter().find(|kept| one.has(kept)) {
+            let message =
+                format!("`{}` would drop `{kept}`, which every request needs", text.value);
+            table.fault_at(text.at, message);
+        }
+    }
+    TrustedHeaders::new(texts.iter().map(|text| text.value.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_found_however_it_is_spelt() {
+        let headers = TrustedHeaders::new(["True-Client-IP", "X-Forwarded-*"]);
+        for name in
+            ["true-client-ip", "true_client-ip", "true.client.ip", "x-forwarded-", "x_forwarded_a"]
+        {
+            assert!(headers.has(name), "{name}");
+        }
+        for name in ["true-client-ipv6", "true-client", "x-forwarded", "xx-forwarded-a", "host"] {
+            assert!(!headers.has(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_every_request_needs_is_not_among_the_defaults() {
+        let headers = TrustedHeaders::new(DEFAULT);
+        for name in KEPT.into_iter().chain(["authorization", "cookie", "accept", "x-request-id"]) {
+            assert!(!headers.has(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! WebSockets at the end of a process: each side is told, between two frames.
+
+use weir_tests::answer::{Answer, Gate};
+use weir_tests::client::Client;
+use weir_tests::upstream::Upstream;
+use weir_tests::wait;
+use weir_tests::world::World;
+
+const UPGRADE: &str = "GET /socket HTTP/1.1\r\nHost: in_acme.auth.localhost\r\n\
+    Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+
+const SWITCH: &str =
+    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+
+/// A text of five bytes from a server, and from a client whose mask is 0.
+const OF_SERVER: &[u8] = b"\x81\x05hello";
+const OF_CLIENT: &[u8] = b"\x81\x85\0\0\0\0HELLO";
+
+/// 1001, going away.
+const LEAVES_CLIENT: &[u8] = b"\x88\x02\x03\xe9";
+const LEAVES_SERVER: &[u8] = b"\x88\x82\0\0\0\0\x03\xe9";
+
+fn world() -> World {
+    World::with(|config| config.with("[server]", "shutdown_grace = \"300ms\""))
+}
+
+#[track_caller]
+fn open(world: &World) -> Client {
+    let mut client = world.client();
+    client.send(UPGRADE);
+    client.read_head_only().expect(101);
+    client
+}
+
+/// Waits until tunnels are told.
+fn wait_until_told(world: &World) {
+    world.gateway.log().wait("a goodbye", |line| line["message"] == "closing tunnels");
+}
+
+/// What the server has read behind the request's head.
+fn passed(server: &Upstream) -> Vec<u8> {
+    let seen = server.seen().connections.remove(0);
+    let end = seen.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+    seen[end..].to_vec()
+}
+
+#[test]
+fn a_websocket_that_is_silent_is_told_at_the_end_of_a_stop_and_of_an_upgrade() {
+    for signal in ["TERM", "USR2"] {
+        let mut world = world();
+        world.data.always(Answer::script().send(SWITCH).send(OF_SERVER).at_head());
+        let mut client = open(&world);
+        client.read_until("hello");
+        client.send(OF_CLIENT);
+        wait::until("the frame to pass", || (passed(&world.data) == OF_CLIENT).then_some(()));
+        world.gateway.signal(signal);
+        assert_eq!(client.read_to_end(), LEAVES_CLIENT, "{signal}");
+        assert_eq!(world.gateway.wait_for_exit(), Some(0), "{signal}");
+        assert_eq!(passed(&world.data), [OF_CLIENT, LEAVES_SERVER].concat(), "{signal}");
+    }
+}
+
+#[test]
+fn a_close_frame_waits_for_the_end_of_a_frame_and_nothing_follows_it() {
+    let mut world = world();
+    let gate = Gate::new();
+    let answer = Answer::script().send(SWITCH).send(&OF_SERVER[..4]).wait(&gate);
+    let rest = [&OF_SERVER[4..], OF_SERVER].concat();
+    world.data.always(answer.send(rest).at_head());
+    let mut client = open(&world);
+    client.read_until("he");
+    let (begun, end) = OF_CLIENT.split_at(8);
+    client.send(begun);
+    world.gateway.signal("TERM");
+    wait_until_told(&world);
+    gate.open();
+    assert_eq!(client.read_until(LEAVES_CLIENT), [&OF_SERVER[4..], LEAVES_CLIENT].concat());
+    client.send([end, OF_CLIENT].concat());
+    let whole = [OF_CLIENT, LEAVES_SERVER].concat();
+    wait::until("the server to be told", || (passed(&world.data) == whole).then_some(()));
+    client.expect_end();
+    assert_eq!(world.gateway.wait_for_exit(), Some(0));
+    assert_eq!(passed(&world.data), whole);
+}
+
+#[test]
+fn what_is_no_websocket_or_has_ended_is_not_written_into() {
+    for said in [&b"no frames at all"[..], b"\x88\x02\x03\xe8", b"\x81\x05hel"] {
+        let mut world = world();
+        world.data.always(Answer::script().send(SWITCH).send(said).at_head());
+        let mut client = open(&world);
+        client.read_until(said);
+        // Unmasked, and so no frame of a client.
+        client.send(OF_SERVER);
+        wait::until("it to pass", || (passed(&world.data) == OF_SERVER).then_some(()));
+        world.gateway.signal("TERM");
+        client.expect_end();
+        assert_eq!(world.gateway.wait_for_exit(), Some(0));
+        assert_eq!(passed(&world.data), OF_SERVER);
+    }
+    // A server that switches to something else has frames of its own.
+    let mut world = world();
+    let other = SWITCH.replace("websocket", "other");
+    world.data.always(Answer::script().send(other).send(OF_SERVER).at_head());
+    let mut client = open(&world);
+    client.read_until("hello");
+    world.gateway.signal("TERM");
+    client.expect_end();
+    assert_eq!(world.gateway.wait_for_exit(), Some(0));
+}
