@@ -81,13 +81,13 @@ pub struct Origin {
     pub tls: Listeners,
 }
 
-/// A configuration that was read, and is not in force yet.
+/// A configuration that was read, and is not active yet.
 pub struct New {
     /// What requests are to be judged by.
     pub rules: Rules,
     /// What it was read from.
     pub origin: Origin,
-    /// What is in force until then.
+    /// What is active until then.
     pub earlier: Arc<Force>,
 }
 

@@ -61,7 +61,7 @@ metrics! {
     upstream_failures: IntCounterVec = "upstream_failures_total", "upstream", "kind";
     /// At how many of its addresses a server gets requests.
     upstream_healthy: IntGaugeVec = "upstream_healthy", "upstream", "server";
-    /// At how many of its addresses a server rests because it failed requests.
+    /// At how many of its addresses a server is ejected because it failed requests.
     upstream_resting: IntGaugeVec = "upstream_resting", "upstream", "server";
     /// How often one of a server's addresses began to rest.
     upstream_rests: IntCounterVec = "upstream_rests_total", "upstream", "server";

@@ -54,7 +54,7 @@ where
     lookups.join_all().await.into_iter().collect()
 }
 
-/// Looks a name up for nobody who waits: an answer that comes late is taken all the same.
+/// Looks a name up in the background: an answer that comes late is taken all the same.
 pub async fn at_leisure(name: String) -> (String, Found) {
     let mut lookup = pin!(look_up(name.clone()));
     let found = match timeout(LOOKUP_WAIT, &mut lookup).await {

@@ -108,7 +108,7 @@ pub fn asking(timeout: Duration) -> Duration {
 pub fn install() {
     pingora_timeout::put_off_with(|timeout| {
         let asks = timeout.subsec_nanos() % 1_000 == MARK.subsec_nanos();
-        // A task without a request, as a health check's, has nobody to wait for.
+        // A task without a request, as a health check's, waits for no client.
         CURRENT.try_with(|upload| upload.left(timeout)).ok().flatten().filter(|_| asks)
     });
 }

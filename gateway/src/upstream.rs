@@ -9,7 +9,7 @@
 //! 2. No request waits for a name: names are resolved in the background (`watch`).
 //! 3. No address is tried twice for one request while there is another that was not, and none of
 //!    a server that was tried while there is another server.
-//! 4. An address that failed requests rests only while another is there: this alone never turns a
+//! 4. An address that failed requests is ejected only while another is there: this alone never turns a
 //!    request away.
 //! 5. Connections made with other credentials are never shared, and a certificate is always
 //!    checked: where TLS is spoken there is a name to check it against.
@@ -121,7 +121,7 @@ impl Server {
         self.addresses.load().iter().filter(|address| address.is_well()).count()
     }
 
-    /// At how many addresses it rests, for having failed requests.
+    /// At how many addresses it is ejected, for having failed requests.
     #[must_use]
     pub fn resting(&self) -> usize {
         self.addresses.load().iter().filter(|address| address.rests()).count()
@@ -177,8 +177,8 @@ impl Upstream {
         }
     }
 
-    /// The next server in turn, and where it is: at an address that is well. One that was not
-    /// `tried` comes before one that was; among those, one that rests is the last resort, and of
+    /// The next server in turn, and where it is: at a healthy address. One that was not
+    /// `tried` comes before one that was; among those, an ejected one is the last resort, and of
     /// the others one of a server that was not tried comes first.
     #[must_use]
     pub fn pick(&self, tried: &[SocketAddr], now: Tick) -> Option<Pick> {
@@ -206,8 +206,8 @@ impl Upstream {
             .or_else(|| any(&Address::is_well))
     }
 
-    /// Takes note that a server failed a request. Its address rests only where another could take
-    /// over.
+    /// Takes note that a server failed a request. Its address is ejected only where another
+    /// could take over.
     pub fn failed(&self, pick: Pick, now: Tick) -> Option<Change> {
         let mut all = self.servers.iter().flat_map(|server| (*server.addresses()).clone());
         let could =
@@ -221,7 +221,7 @@ impl Upstream {
         self.address(pick)?.went_well()
     }
 
-    /// Whether what was picked rests.
+    /// Whether what was picked is ejected.
     #[must_use]
     pub fn rests(&self, pick: Pick) -> bool {
         self.address(pick).is_some_and(|address| address.rests())

@@ -110,7 +110,7 @@ pub async fn health(parts: Arc<Parts>) {
     }
 }
 
-/// Asks a server at one of its addresses whether it is well, in the way that requests are sent,
+/// Checks the health of a server at one of its addresses, in the way that requests are sent,
 /// and takes note.
 async fn ask(
     parts: Arc<Parts>,
@@ -246,7 +246,7 @@ mod tests {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut head = [0; 1024];
             let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-            // Whoever asks may be gone already.
+            // The client may be gone already.
             let _ = stream.read(&mut head).await;
             let _ = stream.write_all(answer).await;
         }

@@ -5,7 +5,7 @@
 //!
 //! # Not here
 //!
-//! Which address is taken (`upstream`), when one rests (`upstream::passive`).
+//! Which address is taken (`upstream`), when one is ejected (`upstream::passive`).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -70,7 +70,7 @@ impl Address {
         health.interval.saturating_mul(health.healthy_after.saturating_sub(against).max(1))
     }
 
-    /// Whether it rests, for having failed requests.
+    /// Whether it is ejected, for having failed requests.
     #[must_use]
     pub fn rests(&self) -> bool {
         self.is_troubled() && !matches!(*self.record(), Record::Fine { .. })
