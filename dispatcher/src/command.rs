@@ -25,7 +25,7 @@ use crate::model::EventType;
 use crate::outcome::Outcome;
 use crate::settings::{self, Settings};
 use crate::sign;
-use crate::store::sqlite::backup;
+use crate::store::sqlite::{backup, restore};
 
 /// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
 const EXIT_USAGE: u8 = 64;
@@ -60,6 +60,16 @@ enum Action {
         from: From,
         /// The copy, which must not exist yet
         to: PathBuf,
+    },
+    /// Put a backup in the place of the database; the dispatcher must not run
+    Restore {
+        #[command(flatten)]
+        from: From,
+        /// The backup
+        backup: PathBuf,
+        /// Move the database that is there aside
+        #[arg(long)]
+        replace: bool,
     },
     /// Make a token: prints it, and the lines to add to the file of tokens
     Token(Token),
@@ -173,6 +183,7 @@ impl Command {
             Action::Verify(verify) => result(verify.execute()),
             Action::SendTest(send) => result(send.execute()),
             Action::Backup { from, to } => result(copy(&from, &to)),
+            Action::Restore { from, backup, replace } => result(put_back(&from, &backup, replace)),
             Action::Token(token) => result(token.execute()),
             Action::Schema { file } => {
                 let nothing = Document::new("", "");
@@ -287,6 +298,18 @@ fn copy(from: &From, to: &std::path::Path) -> Result<String, String> {
     backup::backup(path, to).map_err(|why| why.to_string())?;
     let key = force.settings.secrets.key_file.display();
     Ok(format!("{} is a copy of {}; keep {key} with it", to.display(), path.display()))
+}
+
+fn put_back(from: &From, backup: &std::path::Path, replace: bool) -> Result<String, String> {
+    let force = from.config().load(&Clock::system());
+    let force = force.map_err(|mistakes| app::lines(&mistakes))?;
+    let (path, key) = (&force.settings.store.path, &force.settings.secrets.key_file);
+    let aside = restore::restore(backup, path, key, replace).map_err(|why| why.to_string())?;
+    let restored = format!("{} is restored from {}", path.display(), backup.display());
+    Ok(match aside {
+        Some(aside) => format!("{restored}; what was there is {}", aside.display()),
+        None => restored,
+    })
 }
 
 fn workspace(text: &str) -> Result<String, String> {

@@ -224,14 +224,15 @@ pub enum Probe {
 pub struct Secrets {
     /// The one that its owner was shown last.
     pub current: Secret<String>,
-    /// The one before, and until when it signs as well.
-    pub previous: Option<(Secret<String>, UnixTime)>,
+    /// Those before it, newest first, and until when each signs as well, in steady time
+    /// (`Store::steady`).
+    pub previous: Vec<(Secret<String>, UnixTime)>,
 }
 
 impl Secrets {
-    /// Those that sign at `now`.
+    /// Those that sign at `now`, in steady time.
     pub fn signing(&self, now: UnixTime) -> impl Iterator<Item = &str> {
-        let previous = self.previous.as_ref().filter(|(_, until)| now < *until);
+        let previous = self.previous.iter().filter(move |(_, until)| now < *until);
         let previous = previous.map(|(secret, _)| secret.expose().as_str());
         std::iter::once(self.current.expose().as_str()).chain(previous)
     }

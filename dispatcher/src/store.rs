@@ -18,13 +18,15 @@ pub mod sqlite;
 pub mod conformance;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use weir_common::time::UnixTime;
+use weir_common::time::{Tick, UnixTime};
 
 pub use self::shapes::{
-    Accepted, After, Created, Ended, Fared, Fetched, Figures, Filter, Job, JobStep, Mail, NewEvent,
-    NewMail, NewWebhook, Page, Posted, Queue, WebhookChange,
+    Accepted, After, Created, Cursor, Ended, Fared, Fetched, Figures, Filter, JOBS_OPEN_MAX, Job,
+    JobCreated, JobStep, Mail, NewEvent, NewMail, NewWebhook, Page, Posted, Queue, Rotated,
+    Rotation, SECRETS_BEFORE_MAX, WebhookChange,
 };
 use crate::model::{
     Arrival, Attempt, Delivery, DeliveryId, JobId, LaneId, MailId, Ready, Webhook, WebhookId,
@@ -51,6 +53,10 @@ pub trait Store: Send + Sync + 'static {
     /// How numbers are shown to the outside.
     fn ids(&self) -> &PublicIds;
 
+    /// Steady time at a tick: the time of day of a clock that is never set. Retention and overlaps
+    /// use it.
+    fn steady(&self, at: Tick) -> UnixTime;
+
     // What customers do.
 
     /// Registers a webhook.
@@ -75,6 +81,15 @@ pub trait Store: Send + Sync + 'static {
         change: WebhookChange,
     ) -> Result<Option<Webhook>, StoreError>;
 
+    /// Gives a webhook another secret. Every one before it signs until its own overlap ends,
+    /// however often this is done.
+    async fn rotate(
+        &self,
+        workspace: &str,
+        id: WebhookId,
+        rotation: Rotation,
+    ) -> Result<Rotated, StoreError>;
+
     /// Deletes a webhook; what waits for it is never sent. Says whether it was there.
     async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError>;
 
@@ -88,14 +103,16 @@ pub trait Store: Send + Sync + 'static {
         now: UnixTime,
     ) -> Result<Option<Webhook>, StoreError>;
 
-    /// A page of a workspace's deliveries, newest first, those after `after`.
+    /// A page of a workspace's deliveries, newest first, those after `after`. It is full unless it
+    /// is the last, however few match by webhook, by time, or as given up; by type, or by another
+    /// state, it may be short.
     async fn deliveries(
         &self,
         workspace: &str,
         filter: &Filter,
-        after: Option<DeliveryId>,
+        after: Option<Cursor>,
         limit: usize,
-    ) -> Result<Page<Delivery, DeliveryId>, StoreError>;
+    ) -> Result<Page<Delivery, Cursor>, StoreError>;
 
     /// One delivery of a workspace and all its attempts, oldest first.
     async fn delivery(
@@ -123,13 +140,14 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Option<Delivery>, StoreError>;
 
     /// Writes down that all deliveries that match, up to the newest there is, are to begin anew;
-    /// pings only where their type is asked for.
+    /// pings only where their type is asked for. Not more than [`JOBS_OPEN_MAX`] of a workspace
+    /// are under way.
     async fn create_job(
         &self,
         workspace: &str,
         filter: Filter,
         now: UnixTime,
-    ) -> Result<Job, StoreError>;
+    ) -> Result<JobCreated, StoreError>;
 
     /// One job of a workspace.
     async fn job(&self, workspace: &str, id: JobId) -> Result<Option<Job>, StoreError>;
@@ -198,7 +216,8 @@ pub trait Store: Send + Sync + 'static {
     /// at the beginning of their schedule. Says whether that was all.
     async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError>;
 
-    /// Takes the oldest job that is not at its end a step further, of at most `limit` deliveries.
+    /// Takes a job that is not at its end a step further, of at most `limit` deliveries: the oldest
+    /// of the workspace whose turn it is.
     async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError>;
 
     // Mail.
@@ -215,14 +234,16 @@ pub trait Store: Send + Sync + 'static {
 
     // Upkeep.
 
-    /// Drops up to `limit` deliveries that ended before these times, or that wait for a webhook
+    /// Drops up to `limit` deliveries that ended so long before `now`, or that wait for a webhook
     /// that is gone, with their attempts, events that no delivery needs, and jobs, mails and lanes
     /// that have been over for a month; where there is more than that, some of each, for a limit
-    /// of six or more. Says whether there may be more.
+    /// of six or more. Goes by steady time, however the clock was set. Says whether there may be
+    /// more.
     async fn sweep(
         &self,
-        delivered_before: UnixTime,
-        failed_before: UnixTime,
+        delivered: Duration,
+        failed: Duration,
+        now: UnixTime,
         limit: usize,
     ) -> Result<bool, StoreError>;
 

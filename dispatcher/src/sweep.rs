@@ -9,7 +9,7 @@ use log::Level;
 use serde_json::json;
 use weir_common::files::{self, Stamp, stamp};
 use weir_common::logging;
-use weir_common::time::{UnixTime, micros};
+use weir_common::time::{Moment, UnixTime};
 
 use crate::parts::{Parts, Reload};
 use crate::settings::Retention;
@@ -33,6 +33,9 @@ const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(5);
 
 /// How often it is looked for what may be dropped.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// A clock that is only adjusted moves by less from one look to the next.
+const CLOCK_DRIFT_MAX: Duration = Duration::from_secs(60);
 
 /// Takes jobs that redeliver by filter to their end, over and over.
 pub async fn jobs(parts: Arc<Parts>) {
@@ -59,9 +62,17 @@ pub async fn jobs(parts: Arc<Parts>) {
 
 /// Drops what has been kept for long enough, over and over.
 pub async fn retention(parts: Arc<Parts>) {
+    let mut last = parts.clock.now();
     loop {
         let retention = parts.force.load().settings.retention.clone();
         let began = parts.clock.now();
+        if let Some(seconds) = clock_set(std::mem::replace(&mut last, began), began) {
+            let fields = [
+                ("seconds", json!(seconds)),
+                ("advice", json!("what is kept is kept by the time that passed: nothing is lost")),
+            ];
+            logging::event(Level::Warn, "the wall clock was set", &fields);
+        }
         match drop_old(&*parts.store, &retention, began.unix).await {
             Ok(true) => {
                 let took = parts.clock.now().tick.since(began.tick);
@@ -77,14 +88,22 @@ pub async fn retention(parts: Arc<Parts>) {
     }
 }
 
+/// By how many seconds the wall clock was set between two moments, if it was.
+fn clock_set(before: Moment, now: Moment) -> Option<i64> {
+    let passed = now.tick.since(before.tick);
+    let expected = before.unix.plus(passed);
+    let ahead = now.unix.since(expected).as_secs().cast_signed();
+    let seconds = ahead - expected.since(now.unix).as_secs().cast_signed();
+    (seconds.unsigned_abs() >= CLOCK_DRIFT_MAX.as_secs()).then_some(seconds)
+}
+
 /// Drops some of what has been kept for long enough; says whether there may be more.
 pub async fn drop_old(
     store: &dyn Store,
     retention: &Retention,
     now: UnixTime,
 ) -> Result<bool, StoreError> {
-    let before = |kept: Duration| UnixTime(now.0.saturating_sub(micros(kept)));
-    store.sweep(before(retention.delivered), before(retention.failed), SWEEP_STEP).await
+    store.sweep(retention.delivered, retention.failed, now, SWEEP_STEP).await
 }
 
 /// Reloads when one of the configuration's files changes.
@@ -104,4 +123,31 @@ pub async fn reload(parts: &Arc<Parts>) -> Reload {
     let done = tokio::task::spawn_blocking(move || parts.reload()).await;
     // A panic there is ours to mend, and leaves the earlier configuration in force.
     done.unwrap_or(Reload::Unchanged)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::time::Clock;
+
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_is_noticed_once_and_one_that_is_adjusted_is_not() {
+        let start = UnixTime(1_790_000_000_000_000);
+        let clock = Clock::manual(start);
+        let mut last = clock.now();
+        let mut look =
+            |clock: &Clock| clock_set(std::mem::replace(&mut last, clock.now()), clock.now());
+        clock.advance(Duration::from_secs(30));
+        assert_eq!(look(&clock), None);
+        let ahead = Duration::from_secs(40 * 86_400);
+        clock.set(clock.now().unix.plus(ahead));
+        assert_eq!(look(&clock), Some(3_456_000));
+        clock.advance(Duration::from_secs(30));
+        assert_eq!(look(&clock), None);
+        clock.set(start);
+        assert_eq!(look(&clock), Some(-3_456_060));
+        clock.set(start.plus(Duration::from_secs(59)));
+        assert_eq!(look(&clock), None);
+    }
 }

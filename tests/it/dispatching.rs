@@ -12,6 +12,7 @@ mod operating;
 mod pacing;
 mod reading;
 mod redelivering;
+mod restoring;
 mod retrying;
 mod secrecy;
 mod strangers;

@@ -29,7 +29,7 @@ pub(super) async fn list(asked: &Asked<'_>) -> Result<Reply, Reply> {
         view(asked, &facts(asked, delivery, webhook, standing, None))
     });
     let data = shown.collect();
-    Ok(json(200, &DeliveryPage { data, next_cursor: page.next.map(|id| ids.delivery(id)) }))
+    Ok(json(200, &DeliveryPage { data, next_cursor: page.next.map(|next| ids.cursor(next)) }))
 }
 
 pub(super) async fn read(asked: &Asked<'_>) -> Result<Reply, Reply> {

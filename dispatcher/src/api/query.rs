@@ -7,10 +7,10 @@ use weir_common::time::UnixTime;
 use super::fit::hint;
 use super::operations::Parameter;
 use super::times::time_of;
-use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
+use crate::model::{DeliveryState, EventType, WebhookId};
 use crate::public_id::PublicIds;
 use crate::serve::refuse::{Flaw, Flaws};
-use crate::store::Filter;
+use crate::store::{Cursor, Filter};
 
 /// On a page where nobody asks for more or less.
 pub(super) const LIMIT_DEFAULT: usize = 20;
@@ -96,7 +96,7 @@ impl Query {
     pub(super) fn deliveries(
         &self,
         ids: &PublicIds,
-    ) -> Result<(Filter, Option<DeliveryId>, usize), Flaws> {
+    ) -> Result<(Filter, Option<Cursor>, usize), Flaws> {
         let mut flaws = self.flaws.clone();
         let filter = Filter {
             state: self.value(&mut flaws, "state", STATE, state_of),
@@ -105,7 +105,7 @@ impl Query {
             since: self.time(&mut flaws, "since"),
             until: self.time(&mut flaws, "until"),
         };
-        let after = self.value(&mut flaws, "cursor", CURSOR, |text| ids.delivery_of(text));
+        let after = self.value(&mut flaws, "cursor", CURSOR, |text| ids.cursor_of(text));
         let limit = self.limit(&mut flaws);
         if flaws.is_empty() { Ok((filter, after, limit)) } else { Err(flaws) }
     }
@@ -150,6 +150,8 @@ fn unknown(name: &str, known: &[Parameter]) -> Flaw {
 
 #[cfg(test)]
 mod tests {
+    use crate::model::DeliveryId;
+
     use super::super::operations::{DELIVERIES_QUERY, LIST_QUERY};
     use super::*;
 
@@ -164,7 +166,8 @@ mod tests {
     #[test]
     fn a_query_says_which_deliveries_and_which_page() {
         let ids = PublicIds::new([7; 32]);
-        let (webhook, cursor) = (ids.webhook(WebhookId(3)), ids.delivery(DeliveryId(9)));
+        let after = Cursor { created_at: Some(UnixTime(5)), id: DeliveryId(9) };
+        let (webhook, cursor) = (ids.webhook(WebhookId(3)), ids.cursor(after));
         let text = format!(
             "state=failed_permanent&webhook={webhook}&type=user.created&limit=100&cursor={cursor}\
              &since=1970-01-01T00%3A00%3A01Z&until=1970-01-01T01:00:02+01:00&"
@@ -177,7 +180,7 @@ mod tests {
             since: Some(UnixTime(1_000_000)),
             until: Some(UnixTime(2_000_000)),
         };
-        assert_eq!(query.deliveries(&ids), Ok((filter, Some(DeliveryId(9)), 100)));
+        assert_eq!(query.deliveries(&ids), Ok((filter, Some(after), 100)));
     }
 
     #[test]

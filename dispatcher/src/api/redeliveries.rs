@@ -9,7 +9,10 @@ use super::{Asked, json};
 use crate::model::DeliveryState;
 use crate::serve::Reply;
 use crate::serve::refuse::{self, Flaws};
-use crate::store::Filter;
+use crate::store::{Filter, JOBS_OPEN_MAX, JobCreated};
+
+/// `Retry-After` of a refused job: a job of a few thousand deliveries takes less.
+const AGAIN_SECONDS: &str = "10";
 
 pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let body: RedeliveryFilter = asked.body(|_, _| {})?;
@@ -37,10 +40,23 @@ pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let state = Some(body.state.unwrap_or(DeliveryState::FailedPermanent));
     let filter = Filter { state, webhook, kind: body.kind.map(|kind| kind.0), since, until };
     let job = asked.store().create_job(asked.workspace, filter, asked.now).await;
-    let job = JobView::of(ids, &job.map_err(|error| asked.failed(&error))?);
+    let job = match job.map_err(|error| asked.failed(&error))? {
+        JobCreated::Job(job) => JobView::of(ids, &job),
+        JobCreated::TooMany => return Err(too_many()),
+    };
     asked.parts.jobs.notify_one();
     let location = format!("/v1/workspaces/{}/redeliveries/{}", asked.workspace, job.id);
     Ok(json(202, &job).with("location", location))
+}
+
+fn too_many() -> Reply {
+    let detail = format!(
+        "A workspace has at most {JOBS_OPEN_MAX} redeliveries under way; ask again when one of \
+         them has ended."
+    );
+    let title = "Too many redeliveries";
+    Reply::problem(&refuse::plain(429, "too-many-redeliveries", title, detail))
+        .with("retry-after", AGAIN_SECONDS)
 }
 
 pub(super) async fn read(asked: &Asked<'_>) -> Result<Reply, Reply> {

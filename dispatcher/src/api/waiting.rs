@@ -203,7 +203,7 @@ mod tests {
             lane: LaneId(1),
             events: EventSet::default(),
             created_at: UnixTime(0),
-            secrets: Secrets { current: Secret::new(String::new()), previous: None },
+            secrets: Secrets { current: Secret::new(String::new()), previous: Vec::new() },
             paused_at,
             paused_total: Duration::ZERO,
             probing,

@@ -1,6 +1,7 @@
 //! Webhooks: register, list, show, change, delete, reactivate, rotate the secret, test.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +18,9 @@ use crate::ingest::event;
 use crate::model::{Delivery, DeliveryState, Webhook, WebhookId};
 use crate::serve::Reply;
 use crate::serve::refuse::{self, Flaw, Flaws};
-use crate::store::{self, Created, StoreError, WebhookChange};
+use crate::store::{
+    self, Created, Rotated, Rotation, SECRETS_BEFORE_MAX, StoreError, WebhookChange,
+};
 
 /// Bytes of a secret: as many as SHA-256 gives back.
 const SECRET_BYTES: usize = 32;
@@ -83,7 +86,7 @@ pub(super) async fn change(asked: &Asked<'_>) -> Result<Reply, Reply> {
         None => None,
     };
     let events = body.events.as_deref().map(shapes::set_of);
-    let change = WebhookChange { url, events, secret: None };
+    let change = WebhookChange { url, events };
     let changed = asked.store().change_webhook(asked.workspace, id, change).await;
     asked.parts.worker.changed(id);
     shown(asked, changed)
@@ -111,14 +114,15 @@ pub(super) async fn rotate_secret(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let id = id_of(asked)?;
     let Nothing {} = asked.body(|_, _| {})?;
     let secret = new_secret()?;
-    let until = asked.now.plus(asked.force.settings.secrets.rotation_overlap);
-    let change = WebhookChange {
-        secret: Some((Secret::new(secret.clone()), until)),
-        ..WebhookChange::default()
-    };
-    let changed = asked.store().change_webhook(asked.workspace, id, change).await;
-    found(asked, changed)?;
-    asked.parts.worker.changed(id);
+    let overlap = asked.force.settings.secrets.rotation_overlap;
+    let rotation = Rotation { secret: Secret::new(secret.clone()), overlap };
+    let rotated = asked.store().rotate(asked.workspace, id, rotation).await;
+    match rotated.map_err(|error| asked.failed(&error))? {
+        Rotated::Webhook(_) => asked.parts.worker.changed(id),
+        Rotated::TooMany { free_in } => return Err(too_many_secrets(free_in)),
+        Rotated::Absent => return Err(refuse::not_found()),
+    }
+    let until = asked.now.plus(overlap);
     let id = asked.store().ids().webhook(id);
     Ok(json(200, &RotatedSecret { id, secret, previous_valid_until: Time(until) }))
 }
@@ -206,6 +210,18 @@ fn no_workspace(name: &str) -> Reply {
     let prefix = event::WORKSPACE_PREFIX;
     let detail = format!("Ids of workspaces begin with `{prefix}`: no event is ever of `{name}`.");
     Reply::problem(&refuse::plain(422, "invalid-workspace", "No id of a workspace", detail))
+}
+
+/// As many earlier secrets sign as may: to stop one early would cut its receiver off.
+fn too_many_secrets(free_in: Duration) -> Reply {
+    let seconds = free_in.as_secs().saturating_add(1);
+    let detail = format!(
+        "{SECRETS_BEFORE_MAX} earlier secrets of this webhook still sign, and none of them is \
+         stopped early; rotate again in {seconds} s."
+    );
+    let title = "Too many rotations";
+    Reply::problem(&refuse::plain(429, "too-many-rotations", title, detail))
+        .with("retry-after", seconds.to_string())
 }
 
 fn too_many(asked: &Asked<'_>) -> Reply {

@@ -41,7 +41,8 @@ promises! {
     webhooks::webhooks_are_listed_oldest_first_page_by_page,
     webhooks::webhooks_of_one_url_share_a_lane,
     webhooks::what_is_not_changed_stays,
-    webhooks::after_a_rotation_the_last_secret_is_still_known,
+    webhooks::every_secret_signs_until_its_own_overlap_ends,
+    webhooks::no_secret_is_stopped_to_make_room_for_another,
     webhooks::a_deleted_webhook_is_gone_with_all_that_waited,
     webhooks::a_reactivation_ends_the_pause_and_counts_it,
     webhooks::a_reactivation_counts_for_something_however_the_clock_was_set,
@@ -77,6 +78,11 @@ promises! {
     deliveries::a_job_redelivers_what_its_filter_says,
     deliveries::a_job_sends_no_ping_again_unless_it_is_asked_to,
     deliveries::a_job_leaves_alone_what_came_after_it,
+    deliveries::a_page_is_full_unless_it_is_the_last,
+    deliveries::what_was_given_up_is_on_full_pages,
+    deliveries::a_list_goes_by_when_they_were_accepted,
+    deliveries::jobs_of_workspaces_take_turns,
+    deliveries::a_workspace_has_a_few_jobs_under_way,
     upkeep::a_mail_is_taken_once_and_stored_once,
     upkeep::a_mail_that_was_not_sent_comes_again_when_it_is_due,
     upkeep::what_ended_long_ago_is_dropped_with_its_event,
@@ -244,6 +250,18 @@ async fn queues(store: &dyn Store) -> Vec<(WebhookId, Option<UnixTime>)> {
             None => return all,
         }
     }
+}
+
+/// A step that drops what ended before these times, of what is dropped as delivered or given up.
+async fn sweep(
+    store: &dyn Store,
+    delivered_before: UnixTime,
+    failed_before: UnixTime,
+    limit: usize,
+) -> bool {
+    let now = delivered_before.max(failed_before);
+    let (delivered, failed) = (now.since(delivered_before), now.since(failed_before));
+    store.sweep(delivered, failed, now, limit).await.unwrap()
 }
 
 /// The identifiers of the events on the first page that a filter gives.

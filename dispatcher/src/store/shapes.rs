@@ -47,8 +47,33 @@ pub struct WebhookChange {
     pub url: Option<Arc<str>>,
     /// Other types.
     pub events: Option<EventSet>,
-    /// A new secret, and until when the present one signs as well. The one before it is gone.
-    pub secret: Option<(Secret<String>, UnixTime)>,
+}
+
+/// Earlier secrets of a webhook that sign beside the present one, at most: a signature of each is
+/// in every delivery's header, which receivers bound at some kilobytes.
+pub const SECRETS_BEFORE_MAX: usize = 8;
+
+/// Another secret for a webhook.
+#[derive(Clone, Debug)]
+pub struct Rotation {
+    /// What its deliveries are signed with from now on.
+    pub secret: Secret<String>,
+    /// For how long they are signed with the one before it as well.
+    pub overlap: Duration,
+}
+
+/// What came of a rotation.
+#[derive(Clone, Debug)]
+pub enum Rotated {
+    /// It is on disk.
+    Webhook(Box<Webhook>),
+    /// [`SECRETS_BEFORE_MAX`] earlier ones sign: none of them may be stopped for another.
+    TooMany {
+        /// In so long, the first of them signs no more.
+        free_in: Duration,
+    },
+    /// There is no such webhook.
+    Absent,
 }
 
 /// An event that was found good.
@@ -214,6 +239,28 @@ pub struct Page<T, Id> {
     pub items: Vec<T>,
     /// Where the next begins: after this one. A page may be short, even empty, and not the last.
     pub next: Option<Id>,
+}
+
+/// Where a page of deliveries begins: after this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// When it was accepted; unknown of a cursor that an earlier version gave out.
+    pub created_at: Option<UnixTime>,
+    /// Its number.
+    pub id: DeliveryId,
+}
+
+/// Jobs of a workspace that are not at their end, at most: one for each of a few filters. They are
+/// worked off one after another, so that more of them would get nothing done sooner.
+pub const JOBS_OPEN_MAX: u64 = 5;
+
+/// What came of asking for a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobCreated {
+    /// It is on disk.
+    Job(Job),
+    /// [`JOBS_OPEN_MAX`] of the workspace are not at their end.
+    TooMany,
 }
 
 /// A job that redelivers by filter.

@@ -17,17 +17,20 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use weir_common::time::{Clock, UnixTime};
+use weir_common::time::{Clock, Tick, UnixTime};
 
 use self::readers::Readers;
 #[cfg(test)]
 use self::readers::by_hand::Looks;
+use self::steady::Steady;
 use self::writer::{Size, Writer};
 use super::{
-    Accepted, Created, Ended, Fared, Fetched, Figures, Filter, Job, JobStep, Mail, NewEvent,
-    NewMail, NewWebhook, Page, Posted, Queue, Store, StoreError, WebhookChange,
+    Accepted, Created, Cursor, Ended, Fared, Fetched, Figures, Filter, Job, JobCreated, JobStep,
+    Mail, NewEvent, NewMail, NewWebhook, Page, Posted, Queue, Rotated, Rotation, Store, StoreError,
+    WebhookChange,
 };
 use crate::model::{
     Arrival, Attempt, Delivery, DeliveryId, JobId, LaneId, MailId, Ready, Webhook, WebhookId,
@@ -44,15 +47,20 @@ mod fold;
 mod jobs;
 mod journal;
 pub mod key_file;
+mod log_owner;
 mod mails;
+mod numbers;
 pub mod open;
+mod order;
 mod place;
 pub(crate) mod preview;
 mod queue;
 pub(crate) mod readers;
 mod record;
+pub mod restore;
 mod rows;
 mod schema;
+mod steady;
 mod sweep;
 mod webhooks;
 pub(crate) mod writer;
@@ -70,6 +78,7 @@ pub struct SqliteStore {
     ended_in_order: bool,
     cut_off: Vec<UnixTime>,
     sealer: Sealer,
+    steady: Steady,
     readers: Readers,
     worker: Readers,
     writer: Writer,
@@ -84,7 +93,7 @@ impl SqliteStore {
     pub fn open(path: &Path, key_file: &Path, clock: Clock) -> Result<Self, open::OpenError> {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
-        let door = opened.desk.log.door();
+        let (door, steady) = (opened.desk.log.door(), opened.desk.steady.clone());
         let readers = Readers::new(path.clone(), door.clone(), readers::CUSTOMERS_MAX);
         let worker = Readers::new(path.clone(), door, readers::WORKERS_MAX);
         let writer = Writer::start(opened.desk, &path, opened.lock)
@@ -94,6 +103,7 @@ impl SqliteStore {
             ended_in_order: opened.ended_in_order,
             cut_off: opened.cut_off,
             sealer,
+            steady,
             readers,
             worker,
             path,
@@ -110,12 +120,13 @@ impl SqliteStore {
     ) -> Result<(Self, writer::by_hand::ByHand, Arc<Looks>), open::OpenError> {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
-        let door = opened.desk.log.door();
+        let (door, steady) = (opened.desk.log.door(), opened.desk.steady.clone());
         let readers = Readers::on_the_runtime(path.clone(), door.clone(), readers::CUSTOMERS_MAX);
         let (worker, looks) = Readers::by_hand(path.clone(), door, readers::WORKERS_MAX);
         let (writer, by_hand) = Writer::by_hand(opened.desk, opened.lock);
         let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);
-        let store = Self { ids, ended_in_order, cut_off, sealer, readers, worker, path, writer };
+        let store =
+            Self { ids, ended_in_order, cut_off, sealer, steady, readers, worker, path, writer };
         Ok((store, by_hand, looks))
     }
 
@@ -151,6 +162,10 @@ impl Store for SqliteStore {
         &self.ids
     }
 
+    fn steady(&self, at: Tick) -> UnixTime {
+        self.steady.of(at)
+    }
+
     async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError> {
         let nonce = nonce()?;
         self.writer.ask(move |desk| webhooks::create(desk, new, nonce, now)).await
@@ -179,8 +194,18 @@ impl Store for SqliteStore {
         id: WebhookId,
         change: WebhookChange,
     ) -> Result<Option<Webhook>, StoreError> {
+        let workspace = workspace.to_owned();
+        self.writer.ask(move |desk| webhooks::change(desk, &workspace, id, change)).await
+    }
+
+    async fn rotate(
+        &self,
+        workspace: &str,
+        id: WebhookId,
+        rotation: Rotation,
+    ) -> Result<Rotated, StoreError> {
         let (workspace, nonce) = (workspace.to_owned(), nonce()?);
-        self.writer.ask(move |desk| webhooks::change(desk, &workspace, id, change, nonce)).await
+        self.writer.ask(move |desk| webhooks::rotate(desk, &workspace, id, &rotation, nonce)).await
     }
 
     async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError> {
@@ -202,9 +227,9 @@ impl Store for SqliteStore {
         &self,
         workspace: &str,
         filter: &Filter,
-        after: Option<DeliveryId>,
+        after: Option<Cursor>,
         limit: usize,
-    ) -> Result<Page<Delivery, DeliveryId>, StoreError> {
+    ) -> Result<Page<Delivery, Cursor>, StoreError> {
         let (workspace, filter) = (workspace.to_owned(), filter.clone());
         let look = move |conn: &_| deliveries::page(conn, &workspace, &filter, after, limit);
         self.readers.read(look).await
@@ -244,7 +269,7 @@ impl Store for SqliteStore {
         workspace: &str,
         filter: Filter,
         now: UnixTime,
-    ) -> Result<Job, StoreError> {
+    ) -> Result<JobCreated, StoreError> {
         let workspace = workspace.to_owned();
         self.writer.ask(move |desk| jobs::create(desk, &workspace, &filter, now)).await
     }
@@ -340,11 +365,12 @@ impl Store for SqliteStore {
 
     async fn sweep(
         &self,
-        delivered_before: UnixTime,
-        failed_before: UnixTime,
+        delivered: Duration,
+        failed: Duration,
+        now: UnixTime,
         limit: usize,
     ) -> Result<bool, StoreError> {
-        let work = move |desk: &mut _| sweep::sweep(desk, delivered_before, failed_before, limit);
+        let work = move |desk: &mut _| sweep::sweep(desk, delivered, failed, now, limit);
         self.writer.ask_for(Size::Large, work).await
     }
 

@@ -47,7 +47,7 @@ impl Sent {
             body: &self.ready.body,
             unix_seconds: at.0 / 1_000_000,
         };
-        let secrets = self.target.secrets.signing(at);
+        let secrets = self.target.secrets.signing(parts.store.steady(self.started.tick));
         let parcel = Parcel {
             url: self.target.url.clone(),
             headers: sign::headers(&force.settings.signature, &signed, secrets),

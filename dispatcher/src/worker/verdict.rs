@@ -119,7 +119,7 @@ mod tests {
             lane: LaneId(1),
             events: EventSet::of(EventType::ALL),
             created_at: START,
-            secrets: Secrets { current: Secret::new("whsec_a".to_owned()), previous: None },
+            secrets: Secrets { current: Secret::new("whsec_a".to_owned()), previous: Vec::new() },
             paused_at: None,
             paused_total: 7 * MINUTE,
             probing: None,

@@ -258,6 +258,29 @@ fn both_secrets_sign_while_one_takes_the_place_of_the_other() {
 }
 
 #[test]
+fn a_secret_signs_until_its_overlap_ends_however_often_one_rotates() {
+    let stage = Stage::new();
+    let webhook = stage.webhook("/hook", &["user.created"]);
+    let path = format!("/webhooks/{}:rotate-secret", webhook.id);
+    let acme = stage.dispatcher.acme();
+    let mut secrets = vec![webhook.secret];
+    // As many as sign at a time.
+    for _ in 0..8 {
+        secrets.push(text(&acme.act(&path).expect(200).json(), "secret").to_owned());
+    }
+    let refused = acme.act(&path).expect(429);
+    assert!((86_000..=86_401).contains(&refused.retry_after()), "{refused:?}");
+    refused.expect_problem(429);
+    stage.dispatcher.post_event("user.created");
+    let delivered = stage.receiver.wait(1).remove(0);
+    assert_eq!(delivered.signed().v1.len(), secrets.len());
+    for secret in &secrets {
+        delivered.verify(secret);
+        delivered.verify_standard(secret);
+    }
+}
+
+#[test]
 fn a_workspace_has_no_more_webhooks_than_it_may() {
     let stage = Stage::with(|config| config.with("[webhooks]", "per_workspace_max = 2"));
     let acme = stage.dispatcher.acme();

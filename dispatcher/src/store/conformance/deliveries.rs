@@ -1,7 +1,7 @@
 //! What is promised to those who look at deliveries, and redeliver them.
 
 use super::*;
-use crate::store::{Job, JobStep};
+use crate::store::{Cursor, JOBS_OPEN_MAX, Job, JobCreated, JobStep};
 
 const FAILED: DeliveryState = DeliveryState::FailedPermanent;
 
@@ -67,7 +67,7 @@ pub(super) async fn a_workspace_sees_no_other_ones_deliveries(store: &dyn Store)
     assert_eq!(store.redeliver(OTHER_WS, id, t(2)).await.unwrap(), None);
     let page = store.deliveries(OTHER_WS, &Filter::default(), None, 10).await.unwrap();
     assert_eq!(page.items, []);
-    let job = store.create_job(OTHER_WS, Filter::default(), t(3)).await.unwrap();
+    let job = job_of(store, OTHER_WS, Filter::default(), t(3)).await;
     while store.step_job(10, t(4)).await.unwrap().more {}
     assert_eq!(store.job(OTHER_WS, job.id).await.unwrap().unwrap().redelivered, 0);
     assert_eq!(store.job(WS, job.id).await.unwrap(), None);
@@ -112,6 +112,14 @@ pub(super) async fn a_waiting_one_is_due_at_once_when_it_is_redelivered(store: &
     assert_eq!(store.figures().await.unwrap().waiting, 1);
 }
 
+/// A job that a workspace asks for.
+async fn job_of(store: &dyn Store, workspace: &str, filter: Filter, now: UnixTime) -> Job {
+    match store.create_job(workspace, filter, now).await.unwrap() {
+        JobCreated::Job(job) => job,
+        JobCreated::TooMany => panic!("{workspace} has few jobs"),
+    }
+}
+
 /// Takes all jobs to their ends in steps of `limit`, and gives what was said on the way.
 async fn run_jobs(store: &dyn Store, limit: usize, now: UnixTime) -> Vec<JobStep> {
     let mut steps = Vec::new();
@@ -132,7 +140,7 @@ pub(super) async fn a_job_redelivers_what_was_given_up_step_by_step(store: &dyn 
         failed.push(over(store, &made, &name, t(number), After::FailedPermanent).await);
     }
     let well = over(store, &made, "evt_well", t(9), After::Delivered).await;
-    let job = store.create_job(WS, Filter::default(), t(10)).await.unwrap();
+    let job = job_of(store, WS, Filter::default(), t(10)).await;
     assert_eq!((job.created_at, job.ended_at, job.redelivered), (t(10), None, 0));
     assert_eq!(store.job(WS, job.id).await.unwrap(), Some(job.clone()));
     let first = store.step_job(2, t(11)).await.unwrap();
@@ -161,7 +169,7 @@ pub(super) async fn a_job_redelivers_what_its_filter_says(store: &dyn Store) {
         since: Some(t(20)),
         until: Some(t(30)),
     };
-    let job = store.create_job(WS, filter.clone(), t(40)).await.unwrap();
+    let job = job_of(store, WS, filter.clone(), t(40)).await;
     assert_eq!(store.job(WS, job.id).await.unwrap().unwrap().filter, filter);
     run_jobs(store, 100, t(41)).await;
     assert_eq!(delivery(store, early).await.state, DeliveryState::Delivered);
@@ -191,4 +199,115 @@ pub(super) async fn a_job_leaves_alone_what_came_after_it(store: &dyn Store) {
     run_jobs(store, 1, t(4)).await;
     assert_eq!(delivery(store, before).await.state, DeliveryState::Waiting);
     assert_eq!(delivery(store, after).await.state, FAILED);
+}
+
+/// So many new users of a workspace, in one call.
+async fn arrive(store: &dyn Store, workspace: &str, name: &str, count: u64, now: UnixTime) {
+    let one = |nth| NewEvent { workspace: workspace.into(), ..event(&format!("evt_{name}_{nth}")) };
+    accept(store, (0..count).map(one).collect(), now).await;
+}
+
+/// How many are on each page, up to so many pages.
+async fn pages(store: &dyn Store, filter: &Filter, limit: usize, most: usize) -> Vec<usize> {
+    let (mut counts, mut after) = (Vec::new(), None);
+    while counts.len() < most {
+        let page = store.deliveries(WS, filter, after, limit).await.unwrap();
+        counts.push(page.items.len());
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    counts
+}
+
+pub(super) async fn a_page_is_full_unless_it_is_the_last(store: &dyn Store) {
+    let quiet = webhook(store, "quiet").await;
+    arrive(store, WS, "old", 5, t(1)).await;
+    let gone = webhook(store, "gone").await;
+    let all = EventSet::of([EventType::PlanChanged]);
+    let change = crate::store::WebhookChange { events: Some(all), url: None };
+    store.change_webhook(WS, quiet.id, change).await.unwrap();
+    for call in 0..7 {
+        arrive(store, WS, &format!("{call}"), 1_000, t(2 + call)).await;
+    }
+    let of = |webhook: &Webhook| Filter { webhook: Some(webhook.id), ..Filter::default() };
+    assert_eq!(pages(store, &of(&quiet), 2, 9).await, [2, 2, 1], "behind those of another");
+    let until = Filter { until: Some(t(2)), ..Filter::default() };
+    assert_eq!(pages(store, &until, 3, 9).await, [3, 2], "behind newer ones");
+    let since = Filter { since: Some(t(8)), ..Filter::default() };
+    assert_eq!(pages(store, &since, 600, 9).await, [600, 400]);
+    assert!(store.delete_webhook(WS, gone.id).await.unwrap());
+    assert_eq!(pages(store, &Filter::default(), 2, 9).await, [2, 2, 1], "behind deleted ones");
+    assert_eq!(pages(store, &in_state(FAILED), 2, 9).await, [0]);
+}
+
+pub(super) async fn what_was_given_up_is_on_full_pages(store: &dyn Store) {
+    let made = webhook(store, "one").await;
+    for number in 0..3 {
+        over(store, &made, &format!("evt_{number}"), t(1), After::FailedPermanent).await;
+    }
+    for call in 0..6 {
+        arrive(store, WS, &format!("{call}"), 1_000, t(2)).await;
+    }
+    assert_eq!(pages(store, &in_state(FAILED), 2, 9).await, [2, 1]);
+}
+
+pub(super) async fn a_list_goes_by_when_they_were_accepted(store: &dyn Store) {
+    for name in ["one", "two", "three"] {
+        webhook(store, name).await;
+    }
+    // The clock was set back in between; and a call has one time.
+    for (name, now) in [("a", 50), ("b", 20), ("c", 20), ("d", 60), ("e", 40)] {
+        arrive(store, WS, name, 4, t(now)).await;
+    }
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.deliveries(WS, &Filter::default(), after, 7).await.unwrap();
+        seen.extend(page.items.iter().map(|one| (one.created_at, one.id)));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 5 * 4 * 3);
+    assert!(seen.is_sorted_by(|one, next| one > next), "{seen:?}");
+    // Where an earlier version gave out the last one's number, it goes on there.
+    let earlier = Cursor { created_at: None, id: seen[30].1 };
+    let page = store.deliveries(WS, &Filter::default(), Some(earlier), 7).await.unwrap();
+    let page: Vec<_> = page.items.iter().map(|one| (one.created_at, one.id)).collect();
+    assert_eq!(page, seen[31..38]);
+}
+
+pub(super) async fn jobs_of_workspaces_take_turns(store: &dyn Store) {
+    let made = webhook(store, "large").await;
+    for number in 0..20 {
+        over(store, &made, &format!("evt_{number}"), t(1), After::FailedPermanent).await;
+    }
+    let theirs = webhook_of(store, OTHER_WS, URL).await;
+    let other = NewEvent { workspace: OTHER_WS.into(), ..event("evt_1") };
+    let (_, arrivals) = accept(store, vec![other], t(1)).await;
+    let given_up = ended(&theirs, arrivals[0].ready.id, t(1), After::FailedPermanent);
+    record(store, vec![given_up]).await;
+    for _ in 0..JOBS_OPEN_MAX {
+        job_of(store, WS, Filter::default(), t(2)).await;
+    }
+    let small = job_of(store, OTHER_WS, Filter::default(), t(3)).await;
+    for _ in 0..2 {
+        assert!(store.step_job(5, t(4)).await.unwrap().more);
+    }
+    let small = store.job(OTHER_WS, small.id).await.unwrap().unwrap();
+    assert_eq!((small.redelivered, small.ended_at), (1, Some(t(4))), "it waited for a large one");
+}
+
+pub(super) async fn a_workspace_has_a_few_jobs_under_way(store: &dyn Store) {
+    webhook(store, "one").await;
+    for _ in 0..JOBS_OPEN_MAX {
+        job_of(store, WS, Filter::default(), t(1)).await;
+    }
+    let refused = store.create_job(WS, Filter::default(), t(1)).await.unwrap();
+    assert_eq!(refused, JobCreated::TooMany);
+    job_of(store, OTHER_WS, Filter::default(), t(1)).await;
+    assert!(store.step_job(10, t(2)).await.unwrap().more);
+    job_of(store, WS, Filter::default(), t(3)).await;
 }

@@ -1,10 +1,11 @@
 //! What is promised of webhooks.
 
 use weir_common::secret::Secret;
+use weir_common::time::Tick;
 
 use super::*;
 use crate::model::{Probe, WebhookState};
-use crate::store::WebhookChange;
+use crate::store::{Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
 
 pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Store) {
     let made = webhook_of(store, WS, URL).await;
@@ -13,7 +14,7 @@ pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Stor
     assert_eq!(made.created_at, t(0));
     assert_eq!(made.events, EventSet::of([EventType::UserCreated]));
     assert_eq!(made.secrets.current.expose(), "whsec_first");
-    assert_eq!(made.secrets.previous, None);
+    assert_eq!(made.secrets.previous, []);
     assert_eq!(made.state(), WebhookState::Delivering);
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(made.clone()));
     let loaded = store.load(made.id).await.unwrap().unwrap();
@@ -74,7 +75,7 @@ pub(super) async fn webhooks_of_one_url_share_a_lane(store: &dyn Store) {
     // The pace of an endpoint outlives those who registered it.
     store.delete_webhook(WS, one.id).await.unwrap();
     store.delete_webhook(OTHER_WS, other.id).await.unwrap();
-    while store.sweep(t(9_000_000), t(9_000_000), 100).await.unwrap() {}
+    while sweep(store, t(3_600), t(3_600), 100).await {}
     assert_eq!(webhook_of(store, WS, URL).await.lane, one.lane);
 }
 
@@ -94,17 +95,55 @@ pub(super) async fn what_is_not_changed_stays(store: &dyn Store) {
     assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(told));
 }
 
-pub(super) async fn after_a_rotation_the_last_secret_is_still_known(store: &dyn Store) {
+async fn rotate(store: &dyn Store, id: WebhookId, secret: &str, overlap: u64) -> Rotated {
+    let rotation = Rotation { secret: Secret::new(secret.to_owned()), overlap: secs(overlap) };
+    store.rotate(WS, id, rotation).await.unwrap()
+}
+
+pub(super) async fn every_secret_signs_until_its_own_overlap_ends(store: &dyn Store) {
     let made = webhook(store, "a").await;
-    for (secret, until, before) in
-        [("whsec_second", t(10), "whsec_first"), ("whsec_third", t(20), "whsec_second")]
-    {
-        let change = Some((Secret::new(secret.to_owned()), until));
-        let change = WebhookChange { secret: change, ..Default::default() };
-        let secrets = store.change_webhook(WS, made.id, change).await.unwrap().unwrap().secrets;
-        assert_eq!(secrets.current.expose(), secret);
-        let (previous, previous_until) = secrets.previous.unwrap();
-        assert_eq!((previous.expose().as_str(), previous_until), (before, until));
+    // The store's clock stands still.
+    let now = store.steady(Tick(0));
+    let signing = async |after: u64| {
+        let secrets = store.webhook(WS, made.id).await.unwrap().unwrap().secrets;
+        secrets.signing(now.plus(secs(after))).collect::<Vec<_>>().join(" ")
+    };
+    for (secret, overlap) in [("whsec_2", 10), ("whsec_3", 30), ("whsec_4", 20)] {
+        let Rotated::Webhook(rotated) = rotate(store, made.id, secret, overlap).await else {
+            panic!("there was room for {secret}");
+        };
+        assert_eq!(rotated.secrets.current.expose(), secret);
+        assert_eq!(store.webhook(WS, made.id).await.unwrap(), Some(*rotated));
+    }
+    for (after, expected) in [
+        (0, "whsec_4 whsec_3 whsec_2 whsec_first"),
+        (9, "whsec_4 whsec_3 whsec_2 whsec_first"),
+        (10, "whsec_4 whsec_3 whsec_2"),
+        (19, "whsec_4 whsec_3 whsec_2"),
+        (20, "whsec_4 whsec_2"),
+        (30, "whsec_4"),
+    ] {
+        assert_eq!(signing(after).await, expected, "after {after} s");
+    }
+    assert!(matches!(rotate(store, WebhookId(4_711), "whsec_x", 9).await, Rotated::Absent));
+}
+
+pub(super) async fn no_secret_is_stopped_to_make_room_for_another(store: &dyn Store) {
+    let made = webhook(store, "a").await;
+    for nth in 0..SECRETS_BEFORE_MAX {
+        let secret = format!("whsec_{nth}");
+        let rotated = rotate(store, made.id, &secret, 100 + nth as u64).await;
+        assert!(matches!(rotated, Rotated::Webhook(_)), "{nth}: {rotated:?}");
+    }
+    let before = store.webhook(WS, made.id).await.unwrap();
+    let refused = rotate(store, made.id, "whsec_one_too_many", 100).await;
+    assert!(matches!(refused, Rotated::TooMany { free_in } if free_in == secs(100)), "{refused:?}");
+    assert_eq!(store.webhook(WS, made.id).await.unwrap(), before);
+    // One whose overlap is over makes room.
+    let other = webhook(store, "b").await;
+    for nth in 0..3 * SECRETS_BEFORE_MAX {
+        let rotated = rotate(store, other.id, &format!("whsec_{nth}"), 0).await;
+        assert!(matches!(rotated, Rotated::Webhook(_)), "{nth}: {rotated:?}");
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags};
 
 use super::key_file::{folder_of, sync_folder};
+use super::log_owner;
 use super::open::{self, OpenError};
 
 /// Why there is no copy.
@@ -46,42 +47,60 @@ pub enum BackupError {
 ///
 /// Where either cannot be used; then there is nothing at `to`.
 pub fn backup(path: &Path, to: &Path) -> Result<(), BackupError> {
-    if !path.is_file() {
-        return Err(OpenError::Absent { path: path.to_owned() }.into());
-    }
-    let path = &open::resolve(path)?;
+    let (_, conn) = source(path)?;
     if fs::symlink_metadata(to).is_ok() {
         return Err(BackupError::Taken { path: to.to_owned() });
     }
-    let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags).map_err(sqlite)?;
-    conn.busy_timeout(open::BUSY_TIMEOUT).map_err(sqlite)?;
-    open::check_ours(path, &conn)?;
     // Under its own name only once it is whole.
     let mut draft = to.as_os_str().to_owned();
     draft.push(format!(".{}.draft", std::process::id()));
     let draft = PathBuf::from(draft);
-    let copied = copy(&conn, &draft, to);
-    if copied.is_err() {
+    copy_to(&conn, &draft)?;
+    let moved = fs::rename(&draft, to).and_then(|()| sync_folder(folder_of(to)));
+    moved.map_err(|source| {
         let _ = fs::remove_file(&draft);
+        BackupError::Write { path: to.to_owned(), source }
+    })
+}
+
+/// A database that may be in use, to be read: its one name, and a connection.
+pub(super) fn source(path: &Path) -> Result<(PathBuf, Connection), OpenError> {
+    if !path.is_file() {
+        return Err(OpenError::Absent { path: path.to_owned() });
+    }
+    let path = open::resolve(path)?;
+    let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(&path, flags).map_err(sqlite)?;
+    conn.busy_timeout(open::BUSY_TIMEOUT).map_err(sqlite)?;
+    open::check_ours(&path, &conn)?;
+    Ok((path, conn))
+}
+
+/// Makes a copy that is on the disk, or leaves nothing.
+pub(super) fn copy_to(conn: &Connection, draft: &Path) -> Result<(), BackupError> {
+    let copied = try_copy(conn, draft);
+    if copied.is_err() {
+        let _ = fs::remove_file(draft);
     }
     copied
 }
 
-fn copy(conn: &Connection, draft: &Path, to: &Path) -> Result<(), BackupError> {
-    let path = to.to_owned();
-    let name = draft.to_string_lossy();
+fn try_copy(conn: &Connection, draft: &Path) -> Result<(), BackupError> {
+    let unwritten = |source| BackupError::Write { path: draft.to_owned(), source };
     // An empty file is filled, and keeps its mode.
-    if let Err(source) = open::private(draft) {
-        return Err(BackupError::Write { path, source });
-    }
-    if let Err(source) = conn.execute("VACUUM INTO ?1", [name]) {
-        return Err(BackupError::Copy { path, source });
-    }
-    let moved = File::open(draft)
-        .and_then(|file| file.sync_all())
-        .and_then(|()| fs::rename(draft, to))
-        .and_then(|()| sync_folder(folder_of(to)));
-    moved.map_err(|source| BackupError::Write { path, source })
+    open::private(draft).map_err(unwritten)?;
+    let copied =
+        conn.execute("VACUUM INTO ?1", [draft.to_string_lossy()]).and_then(|_| unmark(draft));
+    copied.map_err(|source| BackupError::Copy { path: draft.to_owned(), source })?;
+    File::open(draft).and_then(|file| file.sync_all()).map_err(unwritten)
+}
+
+/// No log belongs to a copy.
+fn unmark(copy: &Path) -> rusqlite::Result<()> {
+    let copy = Connection::open(copy)?;
+    // It is a draft: a crash here costs nothing but the draft.
+    copy.pragma_update_and_check(None, "journal_mode", "OFF", |_| Ok(()))?;
+    copy.execute("DELETE FROM meta WHERE name = ?1", [log_owner::MARK])?;
+    copy.close().map_err(|(_, error)| error)
 }

@@ -1,6 +1,10 @@
 //! Deliveries as their owners see them, and how one of them begins anew.
 //!
-//! Invariant: a page looks at no more rows than [`EXAMINED_MAX`], however few of them match.
+//! # Invariants
+//!
+//! 1. A page of a workspace, of a webhook, of a stretch of time, or of what was given up is full
+//!    unless it is the last, whatever else there is.
+//! 2. Where more is asked for, a page looks at [`EXAMINED_MAX`] rows, however few of them match.
 
 use std::sync::Arc;
 
@@ -8,21 +12,20 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use weir_common::time::UnixTime;
 
 use super::fault::Fault;
+use super::order::{Key, Newest, Read};
 use super::rows::{self, at, select_deliveries};
 use super::webhooks;
 use super::writer::Desk;
 use crate::model::{Attempt, Delivery, DeliveryId, DeliveryState, WebhookId};
-use crate::store::{Filter, Page};
+use crate::store::{Cursor, Filter, Page};
 
 /// Rows that one call looks at: some milliseconds.
 const EXAMINED_MAX: usize = 5_000;
 
-const NEWEST: &str =
-    select_deliveries!("WHERE d.workspace = ?1 AND d.id < ?2 ORDER BY d.id DESC LIMIT ?3");
+const ROW: &str = select_deliveries!("WHERE d.id = ?1");
 
-const NEWEST_FAILED: &str = select_deliveries!(
-    "WHERE d.workspace = ?1 AND d.id < ?2 AND d.state = 2 ORDER BY d.id DESC LIMIT ?3"
-);
+/// When the newest of those up to a number was accepted.
+const ACCEPTED: &str = "SELECT created_at FROM deliveries WHERE id <= ?1 ORDER BY id DESC LIMIT 1";
 
 const THIS: &str = select_deliveries!(
     "WHERE d.id = ?1 AND d.workspace = ?2 \
@@ -42,32 +45,49 @@ pub(super) fn page(
     conn: &Connection,
     workspace: &str,
     filter: &Filter,
-    after: Option<DeliveryId>,
+    after: Option<Cursor>,
     limit: usize,
-) -> Result<Page<Delivery, DeliveryId>, Fault> {
+) -> Result<Page<Delivery, Cursor>, Fault> {
     let mut items = Vec::new();
     let none = |items| Ok(Page { items, next: None });
     let Some(workspace) = rows::workspace_of(conn, workspace)? else { return none(items) };
-    let alive = webhooks::alive(conn, workspace)?;
-    if filter.webhook.is_some_and(|webhook| alive.binary_search(&webhook.0).is_err()) {
-        return none(items);
-    }
-    let failed = filter.state == Some(DeliveryState::FailedPermanent);
-    let mut query = conn.prepare_cached(if failed { NEWEST_FAILED } else { NEWEST })?;
-    let before = after.map_or(i64::MAX, |id| id.0);
-    let mut found = query.query((workspace, before, rows::count(EXAMINED_MAX)))?;
-    let (mut examined, mut last) = (0, None);
-    while let Some(row) = found.next()? {
+    let mut webhooks = webhooks::alive(conn, workspace)?;
+    webhooks.retain(|id| filter.webhook.is_none_or(|one| one.0 == *id));
+    let read = match filter.state {
+        Some(DeliveryState::FailedPermanent) => Read::OlderFailed,
+        _ => Read::Older,
+    };
+    let range = (begin(conn, filter, after)?, filter.since.map_or(0, at));
+    let mut newest = Newest::of(conn, read, &webhooks, range, limit)?;
+    let mut query = conn.prepare_cached(ROW)?;
+    let mut last = None;
+    for _ in 0..EXAMINED_MAX {
+        let Some((created_at, id)) = newest.next()? else { return none(items) };
         if items.len() == limit {
             return Ok(Page { items, next: last });
         }
-        examined += 1;
-        last = Some(DeliveryId(row.get("id")?));
-        if matches(filter, row)? && alive.binary_search(&row.get("webhook")?).is_ok() {
+        let created_at = Some(UnixTime(created_at.max(0).cast_unsigned()));
+        last = Some(Cursor { created_at, id: DeliveryId(id) });
+        let mut found = query.query([id])?;
+        if let Some(row) = found.next()?
+            && matches(filter, row)?
+        {
             items.push(rows::delivery(row, event_name(conn, row)?)?);
         }
     }
-    Ok(Page { items, next: last.filter(|_| examined == EXAMINED_MAX) })
+    Ok(Page { items, next: last })
+}
+
+/// Where a page begins: after this place in the order.
+fn begin(conn: &Connection, filter: &Filter, after: Option<Cursor>) -> rusqlite::Result<Key> {
+    let until = (filter.until.map_or(i64::MAX, at), i64::MIN);
+    let Some(Cursor { created_at, id }) = after else { return Ok(until) };
+    let time = match created_at {
+        Some(created_at) => Some(at(created_at)),
+        // Of one that is gone by now, the next older one tells.
+        None => conn.prepare_cached(ACCEPTED)?.query_row([id.0], |row| row.get(0)).optional()?,
+    };
+    Ok(until.min(time.map_or((i64::MIN, i64::MIN), |time| (time, id.0))))
 }
 
 /// Whether a delivery's row is meant.
@@ -150,7 +170,7 @@ pub(super) fn begin_anew(
     now: UnixTime,
 ) -> Result<(), Fault> {
     let sql = "UPDATE deliveries SET state = 0, due = ?2, step = 0, first_attempt_at = NULL, \
-        since = NULL, paused_before = 0, ended_at = NULL WHERE id = ?1";
+        since = NULL, paused_before = 0, ended_at = NULL, over_at = NULL WHERE id = ?1";
     desk.conn.prepare_cached(sql)?.execute((id.0, at(now)))?;
     if state != DeliveryState::Waiting {
         desk.tally.waiting += 1;

@@ -1,7 +1,10 @@
 //! Events come in: each is stored once, with a delivery for every webhook that asked for it.
 //!
-//! Invariant: a batch is decided whole before its first row is written, so that one which is
-//! refused has written nothing.
+//! # Invariants
+//!
+//! 1. A batch is decided whole before its first row is written, so that one which is refused has
+//!    written nothing.
+//! 2. A body is on disk only for as long as a delivery needs it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,8 +29,8 @@ const SUBSCRIBED: &str =
     "SELECT id, events FROM webhooks WHERE workspace = ?1 AND gone_up_to IS NULL ORDER BY id";
 
 const EVENT: &str = "INSERT INTO events \
-    (name, workspace, kind, digest, created_at, needed_by, body) \
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    (name, workspace, kind, digest, created_at, needed_by, body, over_at) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 const DELIVERY: &str = "INSERT INTO deliveries \
     (id, event, webhook, workspace, kind, state, due, attempts, step, created_at, paused_before) \
@@ -49,8 +52,8 @@ pub(super) fn accept(
         Ok(new) => new,
         Err(conflicts) => return Ok(Accepted::Conflict(conflicts)),
     };
-    let Desk { conn, tally, .. } = desk;
-    let mut inserts = Inserts::prepare(conn)?;
+    let Desk { conn, tally, steady, .. } = desk;
+    let mut inserts = Inserts::prepare(conn, steady.of_unix(now))?;
     let mut workspaces: HashMap<Arc<str>, Subscribed> = HashMap::new();
     let mut arrivals = Vec::new();
     for (event, _) in events.into_iter().zip(&new).filter(|(_, new)| **new) {
@@ -81,8 +84,9 @@ pub(super) fn ping(
         return Ok(None);
     }
     let mut arrivals = Vec::new();
-    let Desk { conn, tally, .. } = desk;
-    Inserts::prepare(conn)?.store(tally, number, event, &[webhook], now, &mut arrivals)?;
+    let Desk { conn, tally, steady, .. } = desk;
+    let mut inserts = Inserts::prepare(conn, steady.of_unix(now))?;
+    inserts.store(tally, number, event, &[webhook], now, &mut arrivals)?;
     Ok(arrivals.pop())
 }
 
@@ -152,16 +156,18 @@ struct Inserts<'c> {
     conn: &'c Connection,
     event: CachedStatement<'c>,
     delivery: CachedStatement<'c>,
+    steady: UnixTime,
 }
 
 impl<'c> Inserts<'c> {
-    fn prepare(conn: &'c Connection) -> Result<Self, Fault> {
+    fn prepare(conn: &'c Connection, steady: UnixTime) -> Result<Self, Fault> {
         let event = conn.prepare_cached(EVENT)?;
         let delivery = conn.prepare_cached(DELIVERY)?;
-        Ok(Self { conn, event, delivery })
+        Ok(Self { conn, event, delivery, steady })
     }
 
-    /// Writes an event and its deliveries.
+    /// Writes an event and its deliveries. Of one that is for no webhook only what it takes to know
+    /// it again is kept: nothing ever sends its body.
     fn store(
         &mut self,
         tally: &mut Tally,
@@ -178,7 +184,8 @@ impl<'c> Inserts<'c> {
             event.digest,
             at(now),
             rows::count(told.len()),
-            &*event.body,
+            if told.is_empty() { &[] } else { &*event.body },
+            told.is_empty().then(|| at(self.steady)),
         ))?;
         let number = self.conn.last_insert_rowid();
         for webhook in told {

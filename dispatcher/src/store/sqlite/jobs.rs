@@ -1,25 +1,30 @@
 //! Jobs that redeliver by filter, a step at a time.
 //!
-//! Invariant: where a job stands is written with what it did: a process that ends in between
-//! goes on there, and a delivery is put back once.
+//! # Invariants
+//!
+//! 1. Where a job stands is written with what it did: a process that ends in between goes on there,
+//!    and a delivery is put back once.
+//! 2. Workspaces take turns, a step each: a job waits for one step of every other workspace's.
+//! 3. A workspace has [`JOBS_OPEN_MAX`] jobs that are not at their end, at most.
 
 use rusqlite::{Connection, Row};
 use weir_common::time::UnixTime;
 
 use super::deliveries;
 use super::fault::Fault;
+use super::order::{self, Key, Read};
 use super::rows::{self, at, select_deliveries};
 use super::webhooks;
 use super::writer::Desk;
 use crate::model::{DeliveryId, DeliveryState, EventType, JobId, WebhookId};
-use crate::store::{Filter, Job, JobStep};
+use crate::store::{Filter, JOBS_OPEN_MAX, Job, JobCreated, JobStep};
 
 /// What is selected of a job.
 macro_rules! select_jobs {
     ($rest:literal) => {
         concat!(
             "SELECT id, workspace, state, webhook, kind, since, until, created_at, newest, \
-             looked_to, redelivered, ended_at FROM jobs ",
+             looked_to, redelivered, ended_at, at_webhook, at_time, at_delivery FROM jobs ",
             $rest
         )
     };
@@ -27,22 +32,29 @@ macro_rules! select_jobs {
 
 const ONE: &str = select_jobs!("WHERE id = ?1");
 
-const OLDEST_OPEN: &str = select_jobs!("WHERE ended_at IS NULL ORDER BY id LIMIT 1");
+const HOW_MANY_OPEN: &str = "SELECT count(*) FROM jobs WHERE workspace = ?1 AND ended_at IS NULL";
 
-const NEXT: &str = select_deliveries!(
-    "WHERE d.workspace = ?1 AND d.id > ?2 AND d.id <= ?3 ORDER BY d.id LIMIT ?4"
-);
+const NEXT_OPEN: &str =
+    select_jobs!("WHERE ended_at IS NULL AND workspace > ?1 ORDER BY workspace, id LIMIT 1");
 
-const NEXT_FAILED: &str = select_deliveries!(
-    "WHERE d.workspace = ?1 AND d.id > ?2 AND d.id <= ?3 AND d.state = 2 ORDER BY d.id LIMIT ?4"
-);
+const THIS: &str = select_deliveries!("WHERE d.id = ?1");
 
 /// A job and where it stands.
 struct Standing {
     job: Job,
     workspace: i64,
+    /// It looks at deliveries up to this number,
     newest: i64,
+    /// and, where an earlier version began it, at none up to that one.
     looked_to: i64,
+    at: Position,
+}
+
+/// What a job has looked at: all of the webhooks before this one, and of this one up to here.
+#[derive(Clone, Copy)]
+struct Position {
+    webhook: i64,
+    key: Key,
 }
 
 /// Writes down what is to be redelivered.
@@ -51,8 +63,12 @@ pub(super) fn create(
     workspace: &str,
     filter: &Filter,
     now: UnixTime,
-) -> Result<Job, Fault> {
+) -> Result<JobCreated, Fault> {
     let workspace = rows::workspace(&desk.conn, workspace)?;
+    let mut query = desk.conn.prepare_cached(HOW_MANY_OPEN)?;
+    if query.query_row([workspace], |row| rows::unsigned(row, 0))? >= JOBS_OPEN_MAX {
+        return Ok(JobCreated::TooMany);
+    }
     let sql = "INSERT INTO jobs (workspace, state, webhook, kind, since, until, created_at, \
         newest) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
     desk.conn.prepare_cached(sql)?.execute((
@@ -66,7 +82,8 @@ pub(super) fn create(
         desk.tally.deliveries_made,
     ))?;
     let id = JobId(desk.conn.last_insert_rowid());
-    Ok(Job { id, filter: filter.clone(), created_at: now, ended_at: None, redelivered: 0 })
+    let filter = filter.clone();
+    Ok(JobCreated::Job(Job { id, filter, created_at: now, ended_at: None, redelivered: 0 }))
 }
 
 /// One job of a workspace.
@@ -78,9 +95,10 @@ pub(super) fn one(conn: &Connection, workspace: &str, id: JobId) -> Result<Optio
     Ok(standing.filter(|standing| standing.workspace == workspace).map(|standing| standing.job))
 }
 
-fn oldest_open(conn: &Connection) -> Result<Option<Standing>, Fault> {
-    let mut query = conn.prepare_cached(OLDEST_OPEN)?;
-    let mut found = query.query([])?;
+/// A job of the workspace whose turn it is.
+fn next_open(conn: &Connection, after: i64) -> Result<Option<Standing>, Fault> {
+    let mut query = conn.prepare_cached(NEXT_OPEN)?;
+    let mut found = query.query([after])?;
     found.next()?.map(standing).transpose()
 }
 
@@ -105,13 +123,22 @@ fn standing(row: &Row<'_>) -> Result<Standing, Fault> {
         workspace: row.get("workspace")?,
         newest: row.get("newest")?,
         looked_to: row.get("looked_to")?,
+        at: Position {
+            webhook: row.get("at_webhook")?,
+            key: (row.get("at_time")?, row.get("at_delivery")?),
+        },
     })
 }
 
-/// Takes the oldest job that is not at its end a step further.
+/// Takes a job of the workspace whose turn it is a step further.
 pub(super) fn step(desk: &mut Desk, limit: usize, now: UnixTime) -> Result<JobStep, Fault> {
-    let Some(standing) = oldest_open(&desk.conn)? else { return Ok(JobStep::default()) };
-    let (looked, matching) = look(desk, &standing, limit)?;
+    let next = match next_open(&desk.conn, desk.job_turn)? {
+        None => next_open(&desk.conn, 0)?,
+        found => found,
+    };
+    let Some(standing) = next else { return Ok(JobStep::default()) };
+    desk.job_turn = standing.workspace;
+    let (stands, matching) = look(desk, &standing, limit)?;
     let mut webhooks: Vec<WebhookId> = Vec::new();
     for (id, state, webhook) in &matching {
         deliveries::begin_anew(desk, *id, *state, now)?;
@@ -119,39 +146,80 @@ pub(super) fn step(desk: &mut Desk, limit: usize, now: UnixTime) -> Result<JobSt
     }
     webhooks.sort_unstable();
     webhooks.dedup();
-    let ended = looked.len() < limit;
-    let looked_to = looked.last().copied().unwrap_or(standing.looked_to);
-    let sql = "UPDATE jobs SET looked_to = ?2, redelivered = redelivered + ?3, ended_at = ?4 \
-        WHERE id = ?1";
     let redelivered = rows::count(matching.len());
-    let row = (standing.job.id.0, looked_to, redelivered, ended.then(|| at(now)));
-    desk.conn.prepare_cached(sql)?.execute(row)?;
-    Ok(JobStep { webhooks, more: !ended || oldest_open(&desk.conn)?.is_some() })
+    let id = standing.job.id.0;
+    if let Some(Position { webhook, key: (time, delivery) }) = stands {
+        let sql = "UPDATE jobs SET at_webhook = ?2, at_time = ?3, at_delivery = ?4, \
+            redelivered = redelivered + ?5 WHERE id = ?1";
+        desk.conn.prepare_cached(sql)?.execute((id, webhook, time, delivery, redelivered))?;
+    } else {
+        let sql = "UPDATE jobs SET redelivered = redelivered + ?2, ended_at = ?3, over_at = ?4 \
+            WHERE id = ?1";
+        let over_at = at(desk.steady.of_unix(now));
+        desk.conn.prepare_cached(sql)?.execute((id, redelivered, at(now), over_at))?;
+    }
+    let more = stands.is_some() || next_open(&desk.conn, 0)?.is_some();
+    Ok(JobStep { webhooks, more })
 }
 
 type Matching = Vec<(DeliveryId, DeliveryState, WebhookId)>;
 
-/// The next deliveries that a job looks at, and those of them that match.
-fn look(desk: &Desk, standing: &Standing, limit: usize) -> Result<(Vec<i64>, Matching), Fault> {
+/// Looks at the next deliveries: where the job stands then, unless at its end, and those of them
+/// that match.
+fn look(
+    desk: &Desk,
+    standing: &Standing,
+    limit: usize,
+) -> Result<(Option<Position>, Matching), Fault> {
     let mut filter = standing.job.filter.clone();
     // Who does not say which means those that were given up.
     let state = *filter.state.get_or_insert(DeliveryState::FailedPermanent);
     let failed = state == DeliveryState::FailedPermanent;
+    let read = if failed { Read::NewerFailed } else { Read::Newer };
+    let start = (filter.since.map_or(0, at), i64::MIN);
+    let end = filter.until.map_or(i64::MAX, at);
     let alive = webhooks::alive(&desk.conn, standing.workspace)?;
-    let mut query = desk.conn.prepare_cached(if failed { NEXT_FAILED } else { NEXT })?;
-    let range = (standing.workspace, standing.looked_to, standing.newest, rows::count(limit));
-    let mut found = query.query(range)?;
-    let (mut looked, mut matching) = (Vec::new(), Vec::new());
-    while let Some(row) = found.next()? {
-        let id = row.get("id")?;
-        looked.push(id);
-        let webhook: i64 = row.get("webhook")?;
-        // A test that failed has told its owner what it was to tell.
-        let meant = filter.kind.is_some() || rows::kind(row)? != EventType::Ping;
-        let meant = meant && alive.binary_search(&webhook).is_ok();
-        if meant && deliveries::matches(&filter, row)? {
-            matching.push((DeliveryId(id), state, WebhookId(webhook)));
+    let meant = |id: &i64| filter.webhook.is_none_or(|one| one.0 == *id);
+    let left_over = alive.into_iter().filter(|id| *id >= standing.at.webhook && meant(id));
+    let (mut matching, mut left) = (Vec::new(), limit);
+    for webhook in left_over {
+        let here = webhook == standing.at.webhook;
+        let from = if here { standing.at.key.max(start) } else { start };
+        if left == 0 {
+            return Ok((Some(Position { webhook, key: from }), matching));
         }
+        let keys = order::run(&desk.conn, read, webhook, from, end, left)?;
+        for (_, id) in &keys {
+            matching.extend(matching_one(desk, standing, &filter, *id)?);
+        }
+        // Where all of them came after it, no more is to be found: it does not run after them.
+        let came_later = keys.iter().all(|(_, id)| *id > standing.newest);
+        if let Some(key) = keys.last().filter(|_| keys.len() == left && !came_later) {
+            return Ok((Some(Position { webhook, key: *key }), matching));
+        }
+        // One that has nothing costs a look as well.
+        left = left.saturating_sub(keys.len() + 1);
     }
-    Ok((looked, matching))
+    Ok((None, matching))
+}
+
+/// A delivery, where the job is to put it back.
+fn matching_one(
+    desk: &Desk,
+    standing: &Standing,
+    filter: &Filter,
+    id: i64,
+) -> Result<Option<(DeliveryId, DeliveryState, WebhookId)>, Fault> {
+    if id <= standing.looked_to || id > standing.newest {
+        return Ok(None);
+    }
+    let mut query = desk.conn.prepare_cached(THIS)?;
+    let mut found = query.query([id])?;
+    let Some(row) = found.next()? else { return Ok(None) };
+    // A test that failed has told its owner what it was to tell.
+    let meant = filter.kind.is_some() || rows::kind(row)? != EventType::Ping;
+    if !meant || !deliveries::matches(filter, row)? {
+        return Ok(None);
+    }
+    Ok(Some((DeliveryId(id), rows::state(row)?, WebhookId(row.get("webhook")?))))
 }

@@ -49,7 +49,7 @@ pub(super) fn take(desk: &Desk, limit: usize, now: UnixTime) -> Result<Vec<Mail>
 pub(super) fn posted(desk: &Desk, id: MailId, posted: Posted) -> Result<(), Fault> {
     let over = "UPDATE mails SET state = ?2, over_at = ?3, recipient = '', subject = '', \
         text = '' WHERE id = ?1 AND state = 1";
-    let now = at(desk.clock.now().unix);
+    let now = at(desk.steady.now());
     match posted {
         Posted::Sent => desk.conn.prepare_cached(over)?.execute((id.0, 2, now))?,
         Posted::GivenUp => desk.conn.prepare_cached(over)?.execute((id.0, 3, now))?,

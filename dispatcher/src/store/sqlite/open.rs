@@ -1,42 +1,30 @@
 //! Opens the database: alone, ours, of our version, with our key.
 
+pub(super) mod begin;
+
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use log::Level;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
-use weir_common::logging;
 use weir_common::time::{Clock, UnixTime};
 
+use self::begin::{Began, begin};
 use super::journal::Bound;
 use super::key_file::{self, KeyError};
+use super::log_owner;
 use super::place::Place;
-use super::rows;
 use super::schema::{self, Found};
-use super::writer::{Desk, Tally};
+use super::writer::Desk;
 use crate::model::WebhookId;
 use crate::public_id::PublicIds;
-use crate::seal::{NONCE_BYTES, Sealer};
+use crate::seal::Sealer;
 
 /// Another process that looks at the database, a backup for one, may hold us up for so long.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Under this name: whether the last process recorded all it knew.
-pub(super) const ENDED_IN_ORDER: &str = "ended_in_order";
-
-/// Under this name: when processes were found not to have recorded all they knew, each in eight
-/// bytes, oldest first. One crash after another is more doubt than the last one alone.
-const CUT_OFF: &str = "cut_off";
-
-/// So many of them are kept; the pace of any endpoint is used up by fewer.
-const CUT_OFF_MAX: usize = 1_024;
-
-/// Under this name: the key of public identifiers.
-const PUBLIC_ID_KEY: &str = "public_id_key";
 
 /// Under this name: a text sealed with the key that this database's secrets are sealed with.
 const KEY_CHECK: &str = "key_check";
@@ -112,6 +100,31 @@ pub enum OpenError {
         /// The last that we know.
         known: i64,
     },
+    /// The log beside it is of the database that was there before.
+    #[error(
+        "{} is not of the database {}: it was left by the one that was there before. Move it and \
+         the -shm beside it away to start without it, or put that database back (if you are \
+         sure that the two belong together, remove the .lock file)",
+        log.display(), path.display()
+    )]
+    ForeignLog {
+        /// The database.
+        path: PathBuf,
+        /// The log.
+        log: PathBuf,
+    },
+    /// There is no database, and a log of one.
+    #[error(
+        "there is no database at {}, but {} was left by one: put the database back, or move the \
+         -wal and -shm away to begin with nothing",
+        path.display(), log.display()
+    )]
+    LogAlone {
+        /// Where the database should be.
+        path: PathBuf,
+        /// The log.
+        log: PathBuf,
+    },
     /// There is no key.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -159,30 +172,30 @@ pub(super) fn private(path: &Path) -> io::Result<()> {
 /// Opens the database at `path`, making what is not there.
 pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened, OpenError> {
     let path = &make(path)?;
-    let lock = lock(path)?;
+    let mut lock = lock(path)?;
     let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
-    private(path).map_err(|source| unusable(path, source))?;
+    let unread = |source| unusable(path, source);
+    if log_owner::is_foreign(path, &mut lock).map_err(unread)? {
+        return Err(OpenError::ForeignLog { path: path.clone(), log: log_owner::log_of(path) });
+    }
+    private(path).map_err(unread)?;
     let mut conn = Connection::open(path).map_err(sqlite)?;
     // Who is refused closes it: without this, SQLite would fold the log into the database then,
     // be it the log of another, and what was there before would be lost.
     fold_on_close(&conn, false).map_err(sqlite)?;
     check_ours(path, &conn)?;
-    let check = key_check(&conn).map_err(sqlite)?;
-    let key = key_file::read_or_make(key_path, check.is_none())?;
-    let sealer = Sealer::new(&key);
-    if check.is_some_and(|check| sealer.open(CHECKED.0, &check).is_err()) {
-        return Err(OpenError::WrongKey { path: path.clone(), key_file: key_path.to_owned() });
-    }
+    let sealer = check_key(path, &conn, key_path)?;
     fold_on_close(&conn, true).map_err(sqlite)?;
+    log_owner::forget(&mut lock).map_err(unread)?;
     prepare(&mut conn).map_err(sqlite)?;
-    let began = begin(&conn, &sealer, clock.now().unix).map_err(sqlite)?;
+    let began = begin(&conn, &sealer, &clock).map_err(sqlite)?;
+    log_owner::note(&conn, &mut lock).map_err(unread)?;
     let folder = key_file::folder_of(path);
     key_file::sync_folder(folder).map_err(|source| unusable(folder, source))?;
-    let tally = read_tally(&conn).map_err(sqlite)?;
     let log = Bound::of(LOG_BYTES_MAX.unsigned_abs());
-    let place = Place::of(path).map_err(|source| unusable(path, source))?;
-    let desk = Desk { conn, sealer, clock, tally, log, place };
-    let Began { ids, ended_in_order, cut_off } = began;
+    let place = Place::of(path).map_err(unread)?;
+    let Began { ids, ended_in_order, cut_off, tally, steady } = began;
+    let desk = Desk { conn, sealer, clock, tally, steady, job_turn: 0, log, place };
     Ok(Opened { path: path.clone(), desk, lock, ids, ended_in_order, cut_off })
 }
 
@@ -215,9 +228,23 @@ fn make(path: &Path) -> Result<PathBuf, OpenError> {
     fs::create_dir_all(folder).map_err(|source| unusable(folder, source))?;
     // What is there is looked at first: to open a pipe is to wait for whoever reads from it.
     if fs::metadata(path).is_err() {
+        refuse_log_alone(path)?;
         private(path).map_err(|source| unusable(path, source))?;
     }
-    resolve(path)
+    let path = resolve(path)?;
+    if fs::metadata(&path).is_ok_and(|file| file.len() == 0) {
+        refuse_log_alone(&path)?;
+    }
+    Ok(path)
+}
+
+/// Beside a new database SQLite removes the log of the one that was there.
+fn refuse_log_alone(path: &Path) -> Result<(), OpenError> {
+    if log_owner::has_log(path) {
+        let (path, log) = (path.to_owned(), log_owner::log_of(path));
+        return Err(OpenError::LogAlone { path, log });
+    }
+    Ok(())
 }
 
 /// The one name of a database, whatever symbolic links lead to it: what is locked, and what the
@@ -237,17 +264,33 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
 
 /// Takes the lock file beside the database: it is held by whoever has the file open, so that it
 /// goes when the process goes, however that ends.
-fn lock(path: &Path) -> Result<File, OpenError> {
+pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
-    let file = File::options().create(true).truncate(false).write(true).open(&name);
+    let file = File::options().create(true).truncate(false).read(true).write(true).open(&name);
     let file = file.map_err(|source| unusable(&name, source))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),
         Err(TryLockError::Error(source)) => Err(unusable(&name, source)),
     }
+}
+
+/// What the database's secrets open with: the key in its file, which is made for a new database.
+pub(super) fn check_key(
+    path: &Path,
+    conn: &Connection,
+    key_path: &Path,
+) -> Result<Sealer, OpenError> {
+    let check = key_check(conn);
+    let check = check.map_err(|source| OpenError::Sqlite { path: path.to_owned(), source })?;
+    let sealer = Sealer::new(&key_file::read_or_make(key_path, check.is_none())?);
+    if check.is_some_and(|check| sealer.open(CHECKED.0, &check).is_err()) {
+        let (path, key_file) = (path.to_owned(), key_path.to_owned());
+        return Err(OpenError::WrongKey { path, key_file });
+    }
+    Ok(sealer)
 }
 
 /// The sealed check value; `None` in a database that has no tables yet.
@@ -278,72 +321,4 @@ pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
     #[cfg(test)]
     super::tests::watch::look_on(conn)?;
     Ok(())
-}
-
-/// What a process finds of those before it.
-struct Began {
-    ids: PublicIds,
-    ended_in_order: bool,
-    cut_off: Vec<UnixTime>,
-}
-
-/// Makes what a new database lacks, and notes that a process has it now.
-fn begin(conn: &Connection, sealer: &Sealer, now: UnixTime) -> rusqlite::Result<Began> {
-    let change = conn.unchecked_transaction()?;
-    let key = match schema::meta(&change, PUBLIC_ID_KEY)?.map(<[u8; 32]>::try_from) {
-        Some(Ok(key)) => key,
-        Some(Err(_)) => return Err(rusqlite::Error::InvalidQuery),
-        None => {
-            let key = random()?;
-            schema::set_meta(&change, PUBLIC_ID_KEY, &key)?;
-            key
-        }
-    };
-    if schema::meta(&change, KEY_CHECK)?.is_none() {
-        let nonce: [u8; NONCE_BYTES] = random()?;
-        schema::set_meta(&change, KEY_CHECK, &sealer.seal(CHECKED.0, CHECKED.1, nonce))?;
-    }
-    // Before a new database there was nobody who could have left anything unsaid.
-    let ended_in_order = schema::meta(&change, ENDED_IN_ORDER)?.is_none_or(|value| value == [1]);
-    let mut cut_off = times(&schema::meta(&change, CUT_OFF)?.unwrap_or_default());
-    if !ended_in_order {
-        cut_off.push(now);
-        cut_off.drain(..cut_off.len().saturating_sub(CUT_OFF_MAX));
-        let bytes: Vec<u8> = cut_off.iter().flat_map(|at| at.0.to_le_bytes()).collect();
-        schema::set_meta(&change, CUT_OFF, &bytes)?;
-    }
-    schema::set_meta(&change, ENDED_IN_ORDER, &[0])?;
-    let lost = "UPDATE mails SET state = 4, over_at = ?1 WHERE state = 1";
-    let lost = change.execute(lost, [rows::at(now)])?;
-    change.commit()?;
-    if lost > 0 {
-        // Whether they went out nobody knows, and none is sent twice.
-        logging::event(Level::Warn, "mails_lost", &[("count", lost.into())]);
-    }
-    Ok(Began { ids: PublicIds::new(key), ended_in_order, cut_off })
-}
-
-fn times(bytes: &[u8]) -> Vec<UnixTime> {
-    let time =
-        |chunk: &[u8]| chunk.try_into().ok().map(|bytes| UnixTime(u64::from_le_bytes(bytes)));
-    bytes.chunks(8).filter_map(time).collect()
-}
-
-fn random<const N: usize>() -> rusqlite::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    let unlucky = |error| rusqlite::Error::ToSqlConversionFailure(Box::new(error));
-    getrandom::fill(&mut bytes).map_err(unlucky)?;
-    Ok(bytes)
-}
-
-fn read_tally(conn: &Connection) -> rusqlite::Result<Tally> {
-    let sql = "SELECT waiting, webhooks, deliveries_made, webhooks_made FROM counters";
-    conn.query_row(sql, [], |row| {
-        Ok(Tally {
-            waiting: rows::unsigned(row, 0)?,
-            webhooks: rows::unsigned(row, 1)?,
-            deliveries_made: row.get(2)?,
-            webhooks_made: row.get(3)?,
-        })
-    })
 }

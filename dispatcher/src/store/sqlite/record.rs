@@ -44,8 +44,10 @@ fn attempt(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
     let state = query.query_row([ended.delivery.0], |row| row.get::<_, u8>(0)).optional()?;
     drop(query);
     let outcome = ended.attempt.outcome.to_string();
-    let sql = "INSERT INTO attempts (delivery, lane, number, started_at, took, outcome) \
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let ended_at = ended.attempt.started_at.plus(ended.attempt.took);
+    let over_at = at(desk.steady.of_unix(ended_at));
+    let sql = "INSERT INTO attempts (delivery, lane, number, started_at, took, outcome, over_at) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     desk.conn.prepare_cached(sql)?.execute((
         if state.is_some() { ended.delivery.0 } else { NOBODYS },
         ended.lane.0,
@@ -53,10 +55,11 @@ fn attempt(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
         at(ended.attempt.started_at),
         span(ended.attempt.took),
         &outcome,
+        state.is_none().then_some(over_at),
     ))?;
     let Some(state) = state else { return Ok(()) };
     if state == DeliveryState::Waiting.code() {
-        waited(desk, ended, &outcome)
+        waited(desk, ended, &outcome, over_at)
     } else {
         let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), last_outcome = ?3 \
             WHERE id = ?1";
@@ -67,7 +70,7 @@ fn attempt(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
 }
 
 /// What becomes of a delivery that waited.
-fn waited(desk: &mut Desk, ended: &Ended, outcome: &str) -> Result<(), Fault> {
+fn waited(desk: &mut Desk, ended: &Ended, outcome: &str, over_at: i64) -> Result<(), Fault> {
     let began = (
         ended.delivery.0,
         ended.attempt.number,
@@ -90,11 +93,11 @@ fn waited(desk: &mut Desk, ended: &Ended, outcome: &str) -> Result<(), Fault> {
         After::FailedPermanent => DeliveryState::FailedPermanent,
     };
     let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), first_attempt_at = ?3, \
-        since = ?4, paused_before = ?5, last_outcome = ?6, state = ?7, ended_at = ?8 \
-        WHERE id = ?1";
+        since = ?4, paused_before = ?5, last_outcome = ?6, state = ?7, ended_at = ?8, \
+        over_at = ?9 WHERE id = ?1";
     let (id, number, first, since, paused, outcome) = began;
     let ended_at = at(ended.attempt.started_at.plus(ended.attempt.took));
-    let row = (id, number, first, since, paused, outcome, state.code(), ended_at);
+    let row = (id, number, first, since, paused, outcome, state.code(), ended_at, over_at);
     desk.conn.prepare_cached(sql)?.execute(row)?;
     desk.tally.waiting = desk.tally.waiting.saturating_sub(1);
     Ok(())

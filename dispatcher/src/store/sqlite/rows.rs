@@ -70,7 +70,7 @@ macro_rules! select_webhooks {
     ($rest:literal) => {
         concat!(
             "SELECT w.id, s.name AS workspace, l.url, w.lane, w.events, w.created_at, w.secret, \
-             w.secret_before, w.secret_before_until, w.paused_at, w.paused_total, w.probing, \
+             w.secrets_before, w.paused_at, w.paused_total, w.probing, \
              w.reordering, w.health, w.last_outcome, w.look_at FROM webhooks w \
              JOIN workspaces s ON s.id = w.workspace JOIN lanes l ON l.id = w.lane ",
             $rest
@@ -83,11 +83,11 @@ pub(super) use select_webhooks;
 pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> {
     let id = WebhookId(row.get("id")?);
     let current = sealer.open(id, row.get_ref("secret")?.as_blob().unwrap_or_default())?;
-    let before: Option<Vec<u8>> = row.get("secret_before")?;
-    let previous = match before.zip(time_or(row, "secret_before_until")?) {
-        Some((sealed, until)) => Some((sealer.open(id, &sealed)?, until)),
-        None => None,
-    };
+    let before: Option<String> = row.get("secrets_before")?;
+    let mut previous = Vec::new();
+    for (until, sealed) in secrets_before(before.as_deref())? {
+        previous.push((sealer.open(id, &sealed)?, until));
+    }
     let health: String = row.get("health")?;
     let health: Health = serde_json::from_str(&health)
         .map_err(|error| Fault::Damaged(format!("health of webhook {}: {error}", id.0)))?;
@@ -106,6 +106,29 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
         health,
         last_outcome: last_outcome(row)?,
     })
+}
+
+/// Earlier secrets, sealed, and until when each signs.
+pub(super) type SecretsBefore = Vec<(UnixTime, Vec<u8>)>;
+
+/// Earlier secrets from their column.
+pub(super) fn secrets_before(column: Option<&str>) -> Result<SecretsBefore, Fault> {
+    let damaged = |why: String| Fault::Damaged(format!("earlier secrets of a webhook: {why}"));
+    let Some(text) = column else { return Ok(Vec::new()) };
+    let kept: Vec<(u64, String)> =
+        serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
+    let one = |(until, sealed): (u64, String)| {
+        let sealed = hex::decode(sealed).map_err(|error| damaged(error.to_string()))?;
+        Ok((UnixTime(until), sealed))
+    };
+    kept.into_iter().map(one).collect()
+}
+
+/// Earlier secrets for their column.
+pub(super) fn secrets_before_json(secrets: &SecretsBefore) -> Result<String, Fault> {
+    let kept: Vec<(u64, String)> =
+        secrets.iter().map(|(until, sealed)| (until.0, hex::encode(sealed))).collect();
+    serde_json::to_string(&kept).map_err(|error| Fault::Damaged(error.to_string()))
 }
 
 fn probe(column: Option<i64>) -> Option<Probe> {

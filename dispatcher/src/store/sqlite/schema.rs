@@ -7,7 +7,7 @@
 //! 2. A database of somebody else's, or of a later version, is refused before it is written to.
 //!
 //! Times are microseconds since 1970. Deliveries' numbers come from `counters`, so that none is
-//! ever given twice.
+//! ever given twice (`numbers`). What is dropped some day goes by steady time (`steady`).
 
 use rusqlite::{Connection, OptionalExtension};
 
@@ -15,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension};
 pub(super) const APPLICATION_ID: i64 = 0x7765_6972;
 
 /// Each makes the tables of one version into those of the next.
-const MIGRATIONS: &[&str] = &[FIRST, WHAT_IS_OVER];
+const MIGRATIONS: &[&str] = &[FIRST, WHAT_IS_OVER, ORDER_AND_AGE];
 
 const FIRST: &str = "
 CREATE TABLE meta (
@@ -167,6 +167,47 @@ UPDATE mails SET over_at = unixepoch() * 1000000 WHERE state > 1;
 CREATE INDEX mails_over ON mails (over_at) WHERE over_at IS NOT NULL;
 
 CREATE INDEX jobs_over ON jobs (ended_at) WHERE ended_at IS NOT NULL;
+";
+
+/// Lists by webhook and time, retention by time that passed, several earlier secrets, and jobs that
+/// take turns.
+const ORDER_AND_AGE: &str = "
+-- A list of a workspace is merged from those of its webhooks: no row of a deleted one is read.
+DROP INDEX deliveries_of;
+CREATE INDEX deliveries_of ON deliveries (webhook, created_at);
+DROP INDEX deliveries_failed;
+CREATE INDEX deliveries_failed ON deliveries (webhook, created_at) WHERE state = 2;
+
+-- Steady time, which no clock sets: as of `steady_at` on the wall clock. 0: never written yet.
+ALTER TABLE counters ADD COLUMN steady INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE counters ADD COLUMN steady_at INTEGER NOT NULL DEFAULT 0;
+-- In steady time; null in rows of earlier versions, whose time of day stands in for it.
+ALTER TABLE deliveries ADD COLUMN over_at INTEGER;
+DROP INDEX deliveries_ended;
+CREATE INDEX deliveries_ended ON deliveries (state, coalesce(over_at, ended_at)) WHERE state > 0;
+ALTER TABLE events ADD COLUMN over_at INTEGER;
+DROP INDEX events_unneeded;
+CREATE INDEX events_unneeded ON events (coalesce(over_at, created_at)) WHERE needed_by = 0;
+ALTER TABLE attempts ADD COLUMN over_at INTEGER;
+
+-- Earlier secrets that still sign, newest first: [[until, in steady time, sealed, in hex], ...].
+ALTER TABLE webhooks ADD COLUMN secrets_before TEXT;
+UPDATE webhooks
+    SET secrets_before = json_array(json_array(secret_before_until, lower(hex(secret_before))))
+    WHERE secret_before IS NOT NULL AND secret_before_until IS NOT NULL;
+ALTER TABLE webhooks DROP COLUMN secret_before;
+ALTER TABLE webhooks DROP COLUMN secret_before_until;
+
+-- Workspaces take turns. A job has looked at `at_webhook` up to here, at those before it wholly,
+-- and in earlier versions at all deliveries up to the number `looked_to`.
+ALTER TABLE jobs ADD COLUMN at_webhook INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN at_time INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN at_delivery INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN over_at INTEGER;
+DROP INDEX jobs_open;
+CREATE INDEX jobs_open ON jobs (workspace, id) WHERE ended_at IS NULL;
+DROP INDEX jobs_over;
+CREATE INDEX jobs_over ON jobs (coalesce(over_at, ended_at)) WHERE ended_at IS NOT NULL;
 ";
 
 /// What a file turned out to be.

@@ -1,7 +1,9 @@
 //! What only a store in a file promises; the rest is in `conformance`.
 
+mod clocks;
 mod growth;
 mod opening;
+mod putting_back;
 mod reading;
 mod statements;
 pub(super) mod watch;
@@ -23,7 +25,8 @@ use super::open::OpenError;
 use super::writer::Size;
 use crate::model::{EventSet, EventType, WebhookId};
 use crate::store::{
-    Accepted, Created, Filter, NewEvent, NewMail, NewWebhook, Page, Store, StoreError, conformance,
+    Accepted, Created, Filter, JobCreated, NewEvent, NewMail, NewWebhook, Page, Store, StoreError,
+    conformance,
 };
 
 static MADE: AtomicU32 = AtomicU32::new(0);
@@ -176,7 +179,9 @@ async fn a_job_goes_on_where_it_stood_when_the_process_ended() {
     }
     let all = || "UPDATE deliveries SET state = 2, ended_at = 1";
     store.writer.ask(move |desk| Ok(desk.conn.execute(all(), [])?)).await.unwrap();
-    let job = store.create_job(WS, Filter::default(), NOW).await.unwrap();
+    let JobCreated::Job(job) = store.create_job(WS, Filter::default(), NOW).await.unwrap() else {
+        panic!("there are few");
+    };
     assert!(store.step_job(3, NOW).await.unwrap().more);
     drop(store);
     let store = open(&folder).unwrap();
@@ -361,7 +366,7 @@ async fn a_page_looks_at_so_many_rows_and_says_where_to_go_on() {
     let first = store.deliveries(WS, &rare, None, 10).await.unwrap();
     assert_eq!(first.items, []);
     let next = first.next.expect("there are rows it has not looked at");
-    assert_eq!(next.0, 1_001);
+    assert_eq!(next.id.0, 1_001);
     let last = store.deliveries(WS, &rare, Some(next), 10).await.unwrap();
     assert_eq!(last, Page { items: vec![], next: None });
 }

@@ -11,13 +11,17 @@ use super::writer::Desk;
 use crate::health::Health;
 use crate::model::{Webhook, WebhookId};
 use crate::seal::{NONCE_BYTES, Sealer};
-use crate::store::{Created, NewWebhook, Page, WebhookChange};
+use crate::store::{
+    Created, NewWebhook, Page, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
+};
 
 const ONE: &str = select_webhooks!("WHERE w.id = ?1 AND w.gone_up_to IS NULL");
 
 const PAGE: &str = select_webhooks!(
     "WHERE w.workspace = ?1 AND w.id > ?2 AND w.gone_up_to IS NULL ORDER BY w.id LIMIT ?3"
 );
+
+const SECRETS: &str = "SELECT secret, secrets_before FROM webhooks WHERE id = ?1";
 
 const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
     WHERE workspace = (SELECT id FROM workspaces WHERE name = ?1) AND gone_up_to IS NULL";
@@ -70,7 +74,7 @@ fn lane(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
 pub(super) fn leave(desk: &Desk, lane: i64) -> rusqlite::Result<()> {
     let sql = "UPDATE lanes SET left_at = ?2 WHERE id = ?1 AND left_at IS NULL \
         AND NOT EXISTS (SELECT 1 FROM webhooks WHERE lane = ?1)";
-    desk.conn.prepare_cached(sql)?.execute((lane, at(desk.clock.now().unix))).map(drop)
+    desk.conn.prepare_cached(sql)?.execute((lane, at(desk.steady.now()))).map(drop)
 }
 
 /// What is kept of a webhook's health.
@@ -129,7 +133,6 @@ pub(super) fn change(
     workspace: &str,
     id: WebhookId,
     change: WebhookChange,
-    nonce: [u8; NONCE_BYTES],
 ) -> Result<Option<Webhook>, Fault> {
     let conn = &desk.conn;
     let Some(before) = of_workspace(conn, &desk.sealer, workspace, id)? else { return Ok(None) };
@@ -143,20 +146,45 @@ pub(super) fn change(
         let sql = "UPDATE webhooks SET events = ?2 WHERE id = ?1";
         conn.prepare_cached(sql)?.execute((id.0, events.0))?;
     }
-    if let Some((secret, until)) = change.secret {
-        let sealed = desk.sealer.seal(id, secret.expose(), nonce);
-        let sql = "UPDATE webhooks SET secret_before = secret, secret_before_until = ?2, \
-            secret = ?3 WHERE id = ?1";
-        conn.prepare_cached(sql)?.execute((id.0, at(until), sealed))?;
-    }
     load(conn, &desk.sealer, id)
+}
+
+/// Gives a webhook another secret. Every one before it signs until its own overlap ends.
+pub(super) fn rotate(
+    desk: &mut Desk,
+    workspace: &str,
+    id: WebhookId,
+    rotation: &Rotation,
+    nonce: [u8; NONCE_BYTES],
+) -> Result<Rotated, Fault> {
+    let conn = &desk.conn;
+    let Some(before) = of_workspace(conn, &desk.sealer, workspace, id)? else {
+        return Ok(Rotated::Absent);
+    };
+    let now = desk.steady.now();
+    let (current, earlier) = conn.prepare_cached(SECRETS)?.query_row([id.0], |row| {
+        Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Option<String>>(1)?))
+    })?;
+    let mut secrets = rows::secrets_before(earlier.as_deref())?;
+    secrets.retain(|(until, _)| now < *until);
+    if secrets.len() >= SECRETS_BEFORE_MAX {
+        let first = before.secrets.previous.iter().map(|(_, until)| *until);
+        let first = first.filter(|until| now < *until).min().unwrap_or(now);
+        return Ok(Rotated::TooMany { free_in: first.since(now) });
+    }
+    secrets.insert(0, (now.plus(rotation.overlap), current));
+    let sealed = desk.sealer.seal(id, rotation.secret.expose(), nonce);
+    let sql = "UPDATE webhooks SET secret = ?2, secrets_before = ?3 WHERE id = ?1";
+    conn.prepare_cached(sql)?.execute((id.0, sealed, rows::secrets_before_json(&secrets)?))?;
+    let made = load(conn, &desk.sealer, id)?;
+    Ok(made.map_or(Rotated::Absent, |made| Rotated::Webhook(Box::new(made))))
 }
 
 /// Deletes a webhook. What waits for it is dropped in steps, by a sweep.
 pub(super) fn delete(desk: &mut Desk, workspace: &str, id: WebhookId) -> Result<bool, Fault> {
     let Some(workspace) = rows::workspace_of(&desk.conn, workspace)? else { return Ok(false) };
     // What the sweep needs is the row; what it must never show again goes at once.
-    let sql = "UPDATE webhooks SET gone_up_to = ?3, secret = x'', secret_before = NULL \
+    let sql = "UPDATE webhooks SET gone_up_to = ?3, secret = x'', secrets_before = NULL \
         WHERE id = ?1 AND workspace = ?2 AND gone_up_to IS NULL";
     let newest = desk.tally.deliveries_made;
     let gone = desk.conn.prepare_cached(sql)?.execute((id.0, workspace, newest))? > 0;

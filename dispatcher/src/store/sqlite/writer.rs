@@ -36,9 +36,11 @@ use self::task::{Asked, Task, caught};
 use super::fault::Fault;
 use super::fold::Fold;
 use super::journal::{self, Bound};
+use super::log_owner;
 use super::open::CHECKPOINT_PAGES;
 use super::place::Place;
 use super::schema;
+use super::steady::Steady;
 use crate::seal::Sealer;
 use crate::store::StoreError;
 
@@ -60,6 +62,9 @@ pub(super) struct Desk {
     pub(super) sealer: Sealer,
     pub(super) clock: Clock,
     pub(super) tally: Tally,
+    pub(super) steady: Steady,
+    /// The workspace whose job was taken a step further last.
+    pub(super) job_turn: i64,
     /// Keeps the log of changes from growing while it is read.
     pub(super) log: Bound,
     /// Where the files are.
@@ -81,13 +86,18 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Starts the thread. It keeps the lock until the connection is closed.
-    pub(super) fn start(mut desk: Desk, path: &Path, lock: File) -> std::io::Result<Self> {
+    pub(super) fn start(mut desk: Desk, path: &Path, mut lock: File) -> std::io::Result<Self> {
         let fold = Fold::beside(path, &mut desk.conn, CHECKPOINT_PAGES)?;
         let (mut writer, mut thread) = Self::over(desk);
+        let path = path.to_owned();
         thread.fold = Some(fold);
         let thread =
             std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
                 thread.run();
+                if let Err(error) = log_owner::closed(&path, &mut lock) {
+                    let cause = error.to_string();
+                    logging::event(Level::Warn, "store_close_unnoted", &[("cause", cause.into())]);
+                }
                 // Another process may come in only now that the connection is closed.
                 drop(lock);
             })?;
@@ -257,10 +267,19 @@ impl Thread {
         // What was handed over before the end was announced is still done.
         while self.work_once() {}
         self.folded = false;
-        let ended = schema::set_meta(&self.desk.conn, super::open::ENDED_IN_ORDER, &[1]);
+        let ended = self.note_the_end();
         self.fold();
         drop(self);
-        let _ = answer.send(ended.map_err(|error| Fault::from(error).told()));
+        let _ = answer.send(ended.map_err(|fault| fault.told()));
+    }
+
+    fn note_the_end(&mut self) -> Result<(), Fault> {
+        let Desk { conn, tally, steady, clock, .. } = &mut self.desk;
+        tally.steady = (steady.now(), clock.now().unix);
+        let change = conn.unchecked_transaction()?;
+        tally.write(&change)?;
+        schema::set_meta(&change, super::open::begin::ENDED_IN_ORDER, &[1])?;
+        Ok(change.commit()?)
     }
 
     fn batch(&mut self, first: Box<dyn Task>, size: Size) {

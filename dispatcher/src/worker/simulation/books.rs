@@ -36,7 +36,7 @@ pub(super) struct Hook {
     pub(super) secret: String,
     /// Changed since the worker could last be sure to know: what it was before is right as well.
     pub(super) news: Option<News>,
-    pub(super) previous: Option<(String, UnixTime)>,
+    pub(super) previous: Vec<(String, Tick, UnixTime)>,
     pub(super) deleted: bool,
     pub(super) paused_at: Option<UnixTime>,
     pub(super) paused_total: Duration,

@@ -10,7 +10,10 @@ use weir_common::time::UnixTime;
 use super::posts::{Letters, post};
 use crate::model::{Arrival, Delivery, DeliveryId, EventSet, Webhook, WebhookId};
 use crate::parts::Parts;
-use crate::store::{Accepted, Created, Filter, NewEvent, NewWebhook, StoreError, WebhookChange};
+use crate::store::{
+    Accepted, Created, Filter, JobCreated, NewEvent, NewWebhook, Rotated, Rotation, StoreError,
+    WebhookChange,
+};
 use crate::sweep::drop_old;
 
 #[derive(Clone, Debug)]
@@ -66,6 +69,8 @@ pub(super) enum Reply {
     Accepted(Result<Accepted, StoreError>),
     Created(Result<Created, StoreError>),
     Changed(Result<Option<Webhook>, StoreError>),
+    Rotated(Result<Rotated, StoreError>),
+    Job(Result<JobCreated, StoreError>),
     Deleted(Result<bool, StoreError>),
     Redelivered(Result<Option<Delivery>, StoreError>),
     Pinged(Result<Option<Arrival>, StoreError>),
@@ -89,7 +94,7 @@ impl Word {
     }
 }
 
-/// For how long both secrets of a rotation sign.
+/// For how long a secret signs after another has taken its place.
 pub(super) const OVERLAP: Duration = Duration::from_secs(86_400);
 
 /// What orders are performed with.
@@ -127,8 +132,9 @@ pub(super) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
             changed(parts, &ws, hook, WebhookChange { events: Some(events), ..change }).await
         }
         Order::Rotate { ws, hook, secret } => {
-            let secret = Some((Secret::new(secret), now.plus(OVERLAP)));
-            changed(parts, &ws, hook, WebhookChange { secret, ..change }).await
+            let rotation = Rotation { secret: Secret::new(secret), overlap: OVERLAP };
+            let rotated = store.rotate(&ws, hook, rotation).await;
+            (Reply::Rotated(rotated), Word::Changed(hook))
         }
         Order::Delete { ws, hook } => {
             let deleted = store.delete_webhook(&ws, hook).await;
@@ -149,7 +155,7 @@ pub(super) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
         Order::RedeliverFailed { ws } => {
             let made = store.create_job(&ws, Filter::default(), now).await;
             parts.jobs.notify_one();
-            (Reply::Done(made.map(drop)), Word::Nothing)
+            (Reply::Job(made), Word::Nothing)
         }
         Order::Ping { ws, hook, event } => {
             let sent = store.ping(&ws, hook, event, now).await;

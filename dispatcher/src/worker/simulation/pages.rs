@@ -33,6 +33,11 @@ impl World {
             if page.items.len() > limit {
                 violated("page", format!("{} on a page of {limit}", page.items.len()));
             }
+            let residual = filter.kind.is_some()
+                || filter.state.is_some_and(|state| state != DeliveryState::FailedPermanent);
+            if page.items.len() < limit && page.next.is_some() && !residual {
+                violated("page", format!("{} of {limit}, and not the last", page.items.len()));
+            }
             all.extend(page.items);
             after = page.next;
             if after.is_none() {
@@ -96,7 +101,7 @@ impl Books {
             .filter(|one| filter.until.is_none_or(|until| one.created_at < until))
             .map(|one| (one.id, one))
             .collect();
-        if !all.is_sorted_by(|one, next| one.id > next.id) {
+        if !all.is_sorted_by(|one, next| (one.created_at, one.id) > (next.created_at, next.id)) {
             violated("page", "a list is out of order");
         }
         for found in all {

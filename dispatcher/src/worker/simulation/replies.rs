@@ -8,10 +8,12 @@ use weir_common::time::{Moment, Tick, UnixTime};
 
 use super::books::{Books, Delivery, Hook, News, violated};
 use super::ledger::unix;
-use super::orders::{OVERLAP, Order, Reply};
+use super::orders::{Order, Reply};
 use super::process::Answer;
 use crate::model::{Arrival, DeliveryId, DeliveryState, EventSet, Webhook, WebhookId};
-use crate::store::{Accepted, Created, NewEvent, Store, StoreError};
+use crate::store::{
+    Accepted, Created, JobCreated, NewEvent, Rotated, SECRETS_BEFORE_MAX, Store, StoreError,
+};
 
 impl Books {
     /// Takes in an answer. What it promises holds from here on.
@@ -35,8 +37,14 @@ impl Books {
             (Order::Subscribe { hook, events, .. }, Reply::Changed(Ok(Some(_)))) => {
                 self.hooks.get_mut(&hook).unwrap().events = events;
             }
-            (Order::Rotate { hook, secret, .. }, Reply::Changed(Ok(Some(_)))) => {
-                self.rotated(hook, secret, asked.plus(OVERLAP));
+            (Order::Rotate { hook, secret, .. }, Reply::Rotated(Ok(Rotated::Webhook(made)))) => {
+                let until = made.secrets.previous.first().map(|(_, until)| *until);
+                self.rotated(hook, secret, until.unwrap(), store, now);
+            }
+            (Order::Rotate { hook, .. }, Reply::Rotated(Ok(Rotated::TooMany { .. }))) => {
+                if self.hooks[&hook].previous.len() < SECRETS_BEFORE_MAX / 2 {
+                    violated("rotation", format!("{hook:?} has few secrets, and gets no other"));
+                }
             }
             (Order::Delete { hook, .. }, Reply::Deleted(Ok(true))) => self.deleted(hook),
             (Order::Reactivate { hook, .. }, Reply::Changed(Ok(Some(found)))) => {
@@ -55,7 +63,10 @@ impl Books {
                 }
                 self.arrives(&event, hook, arrival.ready.id, asked, now);
             }
-            (Order::RedeliverFailed { ws }, Reply::Done(Ok(()))) => self.job_made(&ws),
+            (Order::RedeliverFailed { ws }, Reply::Job(Ok(JobCreated::Job(_)))) => {
+                self.job_made(&ws);
+            }
+            (Order::RedeliverFailed { .. }, Reply::Job(Ok(JobCreated::TooMany))) => {}
             (Order::Sweep, Reply::Done(Ok(()))) => self.upkeep.swept = true,
             (_, Reply::Done(Ok(()))) => {}
             (order, reply) => self.refused(&order, &reply),
@@ -68,6 +79,8 @@ impl Books {
             Reply::Accepted(reply) => reply.as_ref().err(),
             Reply::Created(reply) => reply.as_ref().err(),
             Reply::Changed(reply) => reply.as_ref().err(),
+            Reply::Rotated(reply) => reply.as_ref().err(),
+            Reply::Job(reply) => reply.as_ref().err(),
             Reply::Deleted(reply) => reply.as_ref().err(),
             Reply::Redelivered(reply) => reply.as_ref().err(),
             Reply::Pinged(reply) => reply.as_ref().err(),
@@ -176,7 +189,7 @@ impl Books {
             events,
             secret,
             news: None,
-            previous: None,
+            previous: Vec::new(),
             deleted: false,
             paused_at: None,
             paused_total: Duration::ZERO,
@@ -202,11 +215,20 @@ impl Books {
         hook.news.get_or_insert_default().urls.push(before);
     }
 
-    fn rotated(&mut self, id: WebhookId, secret: String, until: UnixTime) {
+    /// Both sign from here on, the earlier one until then in steady time.
+    fn rotated(
+        &mut self,
+        id: WebhookId,
+        secret: String,
+        until: UnixTime,
+        store: &dyn Store,
+        now: Moment,
+    ) {
         let hook = self.hooks.get_mut(&id).unwrap();
         let before = std::mem::replace(&mut hook.secret, secret);
         hook.news.get_or_insert_default().secrets.push(before.clone());
-        hook.previous = Some((before, until));
+        let left = until.since(store.steady(now.tick));
+        hook.previous.push((before, now.tick.plus(left), until));
     }
 
     fn deleted(&mut self, id: WebhookId) {
@@ -269,7 +291,7 @@ impl Books {
                 | Order::Rotate { hook, .. }
                 | Order::Delete { hook, .. }
                 | Order::Reactivate { hook, .. } => {
-                    self.reconcile_hook(&order, hook, conn, now);
+                    self.reconcile_hook(&order, hook, (conn, store), now);
                 }
             }
         }
@@ -301,8 +323,15 @@ impl Books {
         }
     }
 
-    fn reconcile_hook(&mut self, order: &Order, id: WebhookId, conn: &Connection, now: Moment) {
-        let sql = "SELECT l.url, w.events, w.secret_before_until, w.paused_at, w.paused_total \
+    fn reconcile_hook(
+        &mut self,
+        order: &Order,
+        id: WebhookId,
+        (conn, store): (&Connection, &dyn Store),
+        now: Moment,
+    ) {
+        let sql = "SELECT l.url, w.events, w.secrets_before ->> '$[0][0]', w.paused_at, \
+            w.paused_total \
             FROM webhooks w JOIN lanes l ON l.id = w.lane WHERE w.id = ?1 AND gone_up_to IS NULL";
         let row = conn.query_row(sql, [id.0], |row| {
             let url: String = row.get(0)?;
@@ -314,12 +343,12 @@ impl Books {
         };
         let hook = self.hooks.get_mut(&id).unwrap();
         hook.events = events;
-        let until_before = hook.previous.as_ref().map(|(_, until)| *until);
+        let until_before = hook.previous.last().map(|(.., until)| *until);
         let paused = hook.paused_at;
         match order {
             Order::Move { .. } => self.moved(id, &url),
             Order::Rotate { secret, .. } if until.is_some() && until != until_before => {
-                self.rotated(id, secret.clone(), until.unwrap());
+                self.rotated(id, secret.clone(), until.unwrap(), store, now);
             }
             Order::Reactivate { .. } if paused.is_some() && paused_at.is_none() => {
                 self.reactivated(id, now, total);

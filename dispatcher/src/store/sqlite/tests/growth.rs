@@ -10,7 +10,7 @@ use super::*;
 use crate::model::{Attempt, DeliveryId, DeliveryState, LaneId};
 use crate::outcome::{Failure, Outcome};
 use crate::settings::Retention;
-use crate::store::{After, Ended, Fared, WebhookChange};
+use crate::store::{After, Cursor, Ended, Fared, JobCreated, Rotation, WebhookChange};
 use crate::sweep::drop_old;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -116,6 +116,10 @@ async fn reads(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&'
         ("list of a type", Filter { kind: Some(EventType::PlanChanged), ..Filter::default() }),
         ("list since", Filter { since: Some(now), ..Filter::default() }),
         ("list until", Filter { until: Some(UnixTime(1)), ..Filter::default() }),
+        ("list until of a kind", Filter { until: Some(NOW), ..in_state(DeliveryState::Waiting) }),
+        ("list of one given up", {
+            Filter { webhook: Some(WebhookId(1)), ..in_state(DeliveryState::FailedPermanent) }
+        }),
     ];
     store.webhooks(WS, None, 100).await.unwrap();
     cost("(before)");
@@ -123,7 +127,8 @@ async fn reads(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&'
         store.deliveries(WS, &filter, None, 10).await.unwrap();
         cost(name);
     }
-    store.deliveries(WS, &Filter::default(), Some(all[3_000]), 10).await.unwrap();
+    let further = Some(Cursor { created_at: Some(NOW), id: all[3_000] });
+    store.deliveries(WS, &Filter::default(), further, 10).await.unwrap();
     cost("list further on");
     store.delivery(WS, all[2_500]).await.unwrap();
     cost("one");
@@ -158,7 +163,9 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     cost("record");
     store.redeliver(WS, all[3_100], now).await.unwrap();
     cost("redeliver");
-    let job = store.create_job(WS, Filter::default(), now).await.unwrap();
+    let JobCreated::Job(job) = store.create_job(WS, Filter::default(), now).await.unwrap() else {
+        panic!("there are few");
+    };
     store.step_job(50, now).await.unwrap();
     store.job(WS, job.id).await.unwrap();
     cost("job of the failed");
@@ -172,9 +179,9 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     cost("(a job is made)");
     store.step_job(50, now).await.unwrap();
     cost("job of the delivered");
-    store.sweep(UnixTime(0), UnixTime(0), 500).await.unwrap();
+    store.sweep(HOUR * 9, HOUR * 9, now, 500).await.unwrap();
     cost("sweep of nothing");
-    store.sweep(now, now, 500).await.unwrap();
+    store.sweep(Duration::ZERO, Duration::ZERO, now, 500).await.unwrap();
     cost("sweep");
     let paused_at = Some(now);
     let paused = Fared {
@@ -195,9 +202,14 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
         WebhookChange { url: Some("https://else.example.com".into()), ..WebhookChange::default() };
     store.change_webhook(WS, WebhookId(1), moved).await.unwrap();
     cost("change");
+    let rotation = Rotation { secret: Secret::new("whsec_other".to_owned()), overlap: HOUR };
+    store.rotate(WS, WebhookId(1), rotation).await.unwrap();
+    cost("rotate");
     store.delete_webhook(WS, WebhookId(1)).await.unwrap();
     cost("delete");
-    store.sweep(UnixTime(0), UnixTime(0), 500).await.unwrap();
+    store.deliveries(WS, &Filter::default(), None, 10).await.unwrap();
+    cost("list without the deleted");
+    store.sweep(HOUR * 9, HOUR * 9, now, 500).await.unwrap();
     cost("sweep of the deleted");
 }
 

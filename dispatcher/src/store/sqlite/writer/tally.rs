@@ -5,8 +5,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rusqlite::Connection;
+use weir_common::time::UnixTime;
 
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::rows;
 
 /// How much there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,17 +20,21 @@ pub(in crate::store::sqlite) struct Tally {
     pub(in crate::store::sqlite) deliveries_made: i64,
     /// The number of the newest webhook.
     pub(in crate::store::sqlite) webhooks_made: i64,
+    /// Steady time, and what the wall clock showed then.
+    pub(in crate::store::sqlite) steady: (UnixTime, UnixTime),
 }
 
 impl Tally {
-    pub(super) fn write(&self, conn: &Connection) -> Result<(), Fault> {
+    pub(in crate::store::sqlite) fn write(&self, conn: &Connection) -> rusqlite::Result<()> {
         let sql = "UPDATE counters SET waiting = ?1, webhooks = ?2, deliveries_made = ?3, \
-            webhooks_made = ?4";
+            webhooks_made = ?4, steady = ?5, steady_at = ?6";
         conn.prepare_cached(sql)?.execute((
             self.waiting.cast_signed(),
             self.webhooks.cast_signed(),
             self.deliveries_made,
             self.webhooks_made,
+            rows::at(self.steady.0),
+            rows::at(self.steady.1),
         ))?;
         Ok(())
     }

@@ -1,0 +1,255 @@
+//! A clock that is set, either way and at any time, drops nothing and forgets nothing.
+
+use std::time::Duration;
+
+use super::*;
+use crate::model::{Attempt, DeliveryId, LaneId};
+use crate::outcome::Outcome;
+use crate::settings::Retention;
+use crate::store::{After, Ended, Posted, Rotation};
+use crate::sweep::drop_old;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// As shipped.
+const KEPT: Retention = Retention {
+    delivered: Duration::from_secs(7 * 86_400),
+    failed: Duration::from_secs(30 * 86_400),
+};
+
+/// How many rows each table has that is dropped from.
+async fn rows(store: &SqliteStore) -> Vec<(&'static str, i64)> {
+    let count = |desk: &mut super::super::writer::Desk| {
+        let tables = ["deliveries", "events", "attempts", "jobs", "mails", "lanes"];
+        let count = |table| {
+            let sql = format!("SELECT count(*) FROM {table}");
+            Ok((table, desk.conn.query_row(&sql, [], |row| row.get(0))?))
+        };
+        tables.into_iter().map(count).collect()
+    };
+    store.writer.ask(count).await.unwrap()
+}
+
+fn set(clock: &Clock, ahead: bool) {
+    let now = clock.now().unix;
+    let by = 40 * DAY;
+    clock.set(if ahead { now.plus(by) } else { UnixTime(now.0 - by.as_micros() as u64) });
+}
+
+fn opened(folder: &Folder, clock: &Clock) -> SqliteStore {
+    let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
+    SqliteStore::open(&path, &key, clock.clone()).unwrap()
+}
+
+async fn sweep(store: &SqliteStore, clock: &Clock) {
+    while drop_old(store, &KEPT, clock.now().unix).await.unwrap() {}
+}
+
+/// Something of everything that goes some day.
+async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
+    let now = clock.now().unix;
+    let event = |id: &str| NewEvent { digest: [7; 32], ..event(&format!("evt_{name}_{id}")) };
+    let mut plan = event("nobodys");
+    plan.kind = EventType::PlanChanged;
+    let new = NewWebhook {
+        workspace: WS.into(),
+        url: format!("https://{name}.example.com/").into(),
+        events: EventSet::of([EventType::UserCreated]),
+        secret: Secret::new("whsec_secret".to_owned()),
+        webhooks_max: 20,
+    };
+    let Created::Webhook(webhook) = store.create_webhook(new, now).await.unwrap() else {
+        panic!("there was room");
+    };
+    let events = vec![plan, event("delivered"), event("failed")];
+    let Accepted::Stored { new, arrivals } = store.accept(events, now).await.unwrap() else {
+        panic!("they are in conflict");
+    };
+    assert_eq!(new, [true; 3]);
+    let mine = arrivals.iter().filter(|one| one.webhook == webhook.id);
+    let afters = [After::Delivered, After::FailedPermanent];
+    let over = mine.zip(afters).map(|(one, after)| ended(webhook.id, one.ready.id, after, now));
+    let mail = NewMail {
+        to: String::new(),
+        subject: String::new(),
+        text: String::new(),
+        key: name.to_owned(),
+    };
+    store.record(over.collect(), vec![], vec![mail]).await.unwrap();
+    for mail in store.take_mails(9, now.plus(50 * DAY)).await.unwrap() {
+        store.posted(mail.id, Posted::Sent).await.unwrap();
+    }
+    let nothing = Filter { kind: Some(EventType::Ping), ..Filter::default() };
+    store.create_job(WS, nothing, now).await.unwrap();
+    while store.step_job(500, now).await.unwrap().more {}
+}
+
+fn ended(webhook: WebhookId, delivery: DeliveryId, after: After, now: UnixTime) -> Ended {
+    let outcome = Outcome::Delivered { status: 200 };
+    Ended {
+        delivery,
+        webhook,
+        lane: LaneId(1),
+        attempt: Attempt { number: 1, started_at: now, took: Duration::ZERO, outcome },
+        after,
+        first_attempt_at: Some(now),
+        since: Some(now),
+        paused_before: Duration::ZERO,
+    }
+}
+
+/// Whether a webhook's events are known when they are sent again.
+async fn known(store: &SqliteStore, name: &str, clock: &Clock) -> Vec<bool> {
+    let again = ["nobodys", "delivered", "failed"].map(|id| {
+        let mut event = event(&format!("evt_{name}_{id}"));
+        if id == "nobodys" {
+            event.kind = EventType::PlanChanged;
+        }
+        event
+    });
+    match store.accept(again.to_vec(), clock.now().unix).await.unwrap() {
+        Accepted::Stored { new, .. } => new.into_iter().map(|new| !new).collect(),
+        Accepted::Conflict(places) => panic!("{places:?}"),
+    }
+}
+
+async fn a_set_clock_drops_nothing(ahead: bool) {
+    let folder = Folder::new();
+    let clock = Clock::manual(NOW);
+    let store = opened(&folder, &clock);
+    lived(&store, &clock, "before").await;
+    let gone = store.webhooks(WS, None, 9).await.unwrap().items[0].id;
+    store.delete_webhook(WS, gone).await.unwrap();
+    sweep(&store, &clock).await;
+    let there = rows(&store).await;
+    assert!(there.iter().all(|(_, count)| *count > 0), "{there:?}");
+    // It is set, and set right half a minute later.
+    set(&clock, ahead);
+    sweep(&store, &clock).await;
+    assert_eq!(rows(&store).await, there);
+    assert_eq!(known(&store, "before", &clock).await, [true; 3]);
+    clock.advance(Duration::from_secs(33));
+    lived(&store, &clock, "meanwhile").await;
+    set(&clock, !ahead);
+    sweep(&store, &clock).await;
+    for name in ["before", "meanwhile"] {
+        assert_eq!(known(&store, name, &clock).await, [true; 3], "{name}");
+    }
+    // What was stored under a wrong clock is kept as long as all else, and no longer.
+    clock.advance(6 * DAY);
+    sweep(&store, &clock).await;
+    assert_eq!(known(&store, "meanwhile", &clock).await, [true; 3]);
+    clock.advance(2 * DAY);
+    sweep(&store, &clock).await;
+    for name in ["before", "meanwhile"] {
+        assert_eq!(known(&store, name, &clock).await, [false, false, true], "{name}");
+    }
+    clock.advance(24 * DAY);
+    sweep(&store, &clock).await;
+    assert!(!known(&store, "meanwhile", &clock).await[2]);
+    clock.advance(2 * DAY);
+    sweep(&store, &clock).await;
+    let left = rows(&store).await;
+    assert!(left.contains(&("jobs", 0)) && left.contains(&("mails", 0)), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_forty_days_ahead_drops_nothing() {
+    a_set_clock_drops_nothing(true).await;
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_forty_days_back_drops_nothing() {
+    a_set_clock_drops_nothing(false).await;
+}
+
+#[tokio::test]
+async fn a_start_with_a_clock_that_is_wrong_drops_nothing() {
+    for ahead in [true, false] {
+        let folder = Folder::new();
+        let clock = Clock::manual(NOW);
+        let store = opened(&folder, &clock);
+        lived(&store, &clock, "before").await;
+        clock.advance(6 * DAY);
+        sweep(&store, &clock).await;
+        let there = rows(&store).await;
+        store.close().await.unwrap();
+        drop(store);
+        set(&clock, ahead);
+        let store = opened(&folder, &clock);
+        sweep(&store, &clock).await;
+        assert_eq!(rows(&store).await, there);
+        // It is set right before the next start.
+        drop(store);
+        set(&clock, !ahead);
+        let store = opened(&folder, &clock);
+        sweep(&store, &clock).await;
+        assert_eq!(rows(&store).await, there);
+        clock.advance(2 * DAY);
+        sweep(&store, &clock).await;
+        assert_ne!(rows(&store).await, there);
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_is_restarted_all_the_time_drops_what_is_old() {
+    let folder = Folder::new();
+    let clock = Clock::manual(NOW);
+    lived(&opened(&folder, &clock), &clock, "old").await;
+    for _ in 0..8 * 24 * 2 {
+        clock.advance(DAY / 48);
+        let store = opened(&folder, &clock);
+        sweep(&store, &clock).await;
+    }
+    assert_eq!(known(&opened(&folder, &clock), "old", &clock).await, [false, false, true]);
+}
+
+#[tokio::test]
+async fn a_secret_signs_until_its_overlap_ends_however_the_clock_is_set() {
+    for ahead in [true, false] {
+        let folder = Folder::new();
+        let clock = Clock::manual(NOW);
+        let store = opened(&folder, &clock);
+        let id = webhook(&store).await;
+        let rotate = async |secret: &str| {
+            let rotation = Rotation { secret: Secret::new(secret.to_owned()), overlap: DAY };
+            store.rotate(WS, id, rotation).await.unwrap()
+        };
+        let signing = async || {
+            let secrets = store.webhook(WS, id).await.unwrap().unwrap().secrets;
+            let now = store.steady(clock.now().tick);
+            secrets.signing(now).map(str::to_owned).collect::<Vec<_>>()
+        };
+        rotate("whsec_second").await;
+        set(&clock, ahead);
+        assert_eq!(signing().await, ["whsec_second", "whsec_secret"]);
+        rotate("whsec_third").await;
+        set(&clock, !ahead);
+        assert_eq!(signing().await, ["whsec_third", "whsec_second", "whsec_secret"]);
+        clock.advance(DAY);
+        assert_eq!(signing().await, ["whsec_third"]);
+    }
+}
+
+#[tokio::test]
+async fn the_body_of_an_event_for_no_webhook_is_not_kept() {
+    let (_folder, store) = fresh();
+    let bodies = async || {
+        let sql = "SELECT length(body) FROM events ORDER BY id";
+        let read = move |desk: &mut super::super::writer::Desk| {
+            let mut query = desk.conn.prepare(sql)?;
+            let all = query.query_map([], |row| row.get::<_, i64>(0))?;
+            Ok(all.collect::<rusqlite::Result<Vec<_>>>()?)
+        };
+        store.writer.ask(read).await.unwrap()
+    };
+    assert!(accept(&store, "evt_nobodys").await.unwrap());
+    assert_eq!(bodies().await, [0]);
+    webhook(&store).await;
+    assert!(accept(&store, "evt_somebodys").await.unwrap());
+    assert_eq!(bodies().await, [0, 512]);
+    // It is known all the same, and another of its name is another.
+    assert!(!accept(&store, "evt_nobodys").await.unwrap());
+    let other = NewEvent { digest: [8; 32], ..event("evt_nobodys") };
+    assert!(matches!(store.accept(vec![other], NOW).await.unwrap(), Accepted::Conflict(_)));
+}

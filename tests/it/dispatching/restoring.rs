@@ -1,0 +1,43 @@
+//! A backup takes the place of the database by a command, and not by accident.
+
+use std::fs;
+
+use weir_tests::dispatcher::{CONFIG, run};
+
+use super::Stage;
+
+#[test]
+fn a_backup_is_restored_by_a_command_and_a_log_that_was_left_stops_a_start() {
+    let mut stage = Stage::new();
+    let webhook = stage.webhook("/hook", &["user.created"]);
+    let first = stage.dispatcher.post_event("user.created");
+    stage.dispatcher.acme().wait_for_count("delivered", 1);
+    let folder = stage.dispatcher.folder();
+    run(folder, &["backup", "--config", CONFIG, "backup.db"]).expect(0);
+    let refused = run(folder, &["restore", "--config", CONFIG, "--replace", "backup.db"]);
+    assert_eq!(refused.code, Some(1), "{}", refused.said());
+    assert!(refused.stderr.contains("in use by another process"), "{}", refused.stderr);
+    let last = stage.dispatcher.post_event("user.created");
+    stage.dispatcher.kill();
+    // Put in place by hand, beside the log of what was there.
+    let folder = stage.dispatcher.folder();
+    fs::copy(folder.path("backup.db"), folder.path("dispatcher.db")).unwrap();
+    let refused = run(folder, &["run", "--config", CONFIG]);
+    assert_eq!(refused.code, Some(1), "{}", refused.said());
+    assert!(refused.stderr.contains("dispatcher.db-wal is not of"), "{}", refused.stderr);
+    let refused = run(folder, &["restore", "--config", CONFIG, "backup.db"]);
+    assert_eq!(refused.code, Some(1), "{}", refused.said());
+    assert!(refused.stderr.contains("--replace"), "{}", refused.stderr);
+    let restored = run(folder, &["restore", "--config", CONFIG, "--replace", "backup.db"]);
+    assert_eq!(restored.code, Some(0), "{}", restored.said());
+    assert!(restored.stdout.contains("is restored from backup.db"), "{}", restored.stdout);
+    assert!(folder.path("dispatcher.db.before-restore-wal").exists(), "nothing is thrown away");
+    stage.dispatcher.start_again();
+    let acme = stage.dispatcher.acme();
+    let listed: Vec<String> =
+        acme.deliveries("").iter().map(|one| super::text(one, "event_id").to_owned()).collect();
+    assert!(listed.contains(&first) && !listed.contains(&last), "{listed:?}");
+    assert_eq!(super::text(&acme.webhook(&webhook.id), "id"), webhook.id);
+    let again = stage.dispatcher.post_event("user.created");
+    acme.wait_for_delivery(&again, |one| one["state"] == "delivered");
+}
