@@ -158,7 +158,7 @@ fn works(webhook: &str) -> Vec<Work> {
             method: "",
             path: String::new(),
             body: String::new(),
-            open: "SELECT 1 FROM deliveries WHERE state = 1 AND state > 0 AND ended_at < 2"
+            open: "SELECT 1 FROM deliveries WHERE state = 1 AND coalesce(over_at, ended_at) < 2"
                 .to_owned(),
         },
         Work {
