@@ -3,7 +3,8 @@
 //! SQLite applies whatever log lies beside a file. Beside a copy that was put in the file's place,
 //! the log of the file that was there before brings half of the old state back. So each start
 //! marks the database and writes the same mark into the lock file: a log goes with the database
-//! whose mark stands there. A copy made by `backup` has no mark. A database that was closed has no log.
+//! whose mark stands there. A copy made by `backup` has no mark. A database that was closed has no
+//! log.
 //!
 //! Invariant: where it is not certain that a log is another's, it is taken for the database's own:
 //! what was answered as stored may be nowhere else.
