@@ -223,6 +223,7 @@ fn bounds(parts: &Parts, connections: Arc<Semaphore>) -> Bounds {
     Bounds {
         head_timeout: settings.server.head_timeout,
         body_timeout: settings.server.body_timeout,
+        idle_timeout: settings.server.idle_timeout,
         connections,
         // One body of the largest kind has room in any case.
         bodies_bytes_max: BODIES_BYTES_MAX.max(settings.ingest.body_bytes_max),

@@ -4,39 +4,52 @@
 //!
 //! 1. From DNS to the last header of the answer, an attempt takes no longer than `egress.deadline`.
 //!    Where we stood still past it, an answer that came meanwhile counts, and none is our fault.
-//! 2. What a receiver sends is held to bounds: its header by hyper's, its body by
-//!    `ANSWER_BYTES_MAX`; nothing of it is decompressed, kept or written down.
-//! 3. No redirect is followed, no proxy of the environment is asked, nothing is sent twice.
-//! 4. A connection is used for no longer than `CLIENT_AGE_MAX` and an attempt, so that a change
-//!    of DNS is followed.
+//! 2. What a receiver sends is bounded: everything on the wire by `connection::ANSWER_BYTES_MAX`,
+//!    interim answers, chunk framing and trailers included, and the body by `BODY_BYTES_MAX`;
+//!    nothing of it is decompressed, kept or written down.
+//! 3. No redirect is followed, no proxy of the environment is asked, and nothing is sent twice
+//!    within one attempt.
+//! 4. A connection is used for no longer than `pool::AGE_MAX` and an attempt, so that a change of
+//!    DNS is followed.
+//! 5. A reused connection that dies before a byte of the answer costs no attempt: its outcome is
+//!    `Fault::StaleConnection`, which a new connection never has.
 //!
 //! Not here: what an outcome means (`outcome`), which addresses may be called (`egress`).
 
 pub mod classify;
 pub mod client;
+mod connection;
+#[cfg(test)]
+mod long_answers;
+mod metered;
+mod pool;
 
+use std::error::Error;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use reqwest::{Client, Response};
-use rustls::ClientConfig;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep, timeout};
+use tokio_rustls::TlsConnector;
 use url::Url;
-use weir_common::time::{Clock, Tick};
+use weir_common::time::Clock;
 
 use self::client::ClientError;
-use crate::egress::{Resolver, Rules};
+use self::connection::{Connection, OpenError, Origin};
+use self::pool::Pool;
+use crate::egress::Rules;
 use crate::outcome::{Failure, Fault, Outcome};
 use crate::settings::Egress;
 
 /// So much of an answer's body is read, so that its connection can be used again.
-const ANSWER_BYTES_MAX: usize = 16 * 1024;
+const BODY_BYTES_MAX: usize = 16 * 1024;
 
 /// And for so long: what comes later is not worth the place that the attempt takes.
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(1);
+const BODY_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A deadline that is noticed so much too late is noticed by a process that stood still.
 const STALL: Duration = Duration::from_secs(1);
@@ -44,19 +57,13 @@ const STALL: Duration = Duration::from_secs(1);
 /// For so long we look what has come while we stood still.
 const STALL_GRACE: Duration = Duration::from_millis(500);
 
-/// After this, new attempts open connections of their own.
-const CLIENT_AGE_MAX: Duration = Duration::from_secs(4 * 60);
-
-/// Out of descriptors, we close all connections that rest, no more often than this.
-const CLIENT_AGE_MIN: Duration = Duration::from_secs(1);
-
 /// Makes attempts.
 pub struct Courier {
     deadline: Duration,
     rules: Arc<Rules>,
-    tls: ClientConfig,
+    tls: TlsConnector,
     clock: Clock,
-    current: Mutex<Current>,
+    pool: Arc<Pool>,
     /// What stands in for the network.
     #[cfg(test)]
     network: Option<Network>,
@@ -70,12 +77,6 @@ pub(crate) type Network =
 #[cfg(test)]
 pub(crate) type Answered = Result<http::Response<Bytes>, Outcome>;
 
-/// The client that has the open connections, and since when.
-struct Current {
-    client: Client,
-    since: Tick,
-}
-
 /// One attempt to make.
 #[derive(Clone, Debug)]
 pub struct Parcel {
@@ -85,6 +86,8 @@ pub struct Parcel {
     pub headers: HeaderMap,
     /// The envelope.
     pub body: Bytes,
+    /// Whether it is sent on a new connection, because a reused one has just died under it.
+    pub fresh_connection: bool,
 }
 
 /// What came of it.
@@ -102,19 +105,23 @@ impl Receipt {
     }
 }
 
+/// The head of an answer, and where its body comes from.
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    rest: Option<(Incoming, Connection, Origin)>,
+}
+
 impl Courier {
     /// As these settings have it, to where these rules allow.
     pub fn new(egress: &Egress, rules: Arc<Rules>, clock: Clock) -> Result<Self, ClientError> {
         let tls = client::tls(egress.extra_ca.as_ref().map(|path| path.value.as_str()))?;
-        let client = build(&tls, &rules, egress.deadline)?;
-        let current = Mutex::new(Current { client, since: clock.now().tick });
-        let deadline = egress.deadline;
         Ok(Self {
-            deadline,
+            deadline: egress.deadline,
             rules,
-            tls,
+            tls: TlsConnector::from(Arc::new(tls)),
+            pool: Arc::new(Pool::new(clock.clone())),
             clock,
-            current,
             #[cfg(test)]
             network: None,
         })
@@ -149,76 +156,100 @@ impl Courier {
                 }
             }
         };
-        let response = match answer {
-            Ok(response) => response,
+        let Answer { status, headers, rest } = match answer {
+            Ok(answer) => answer,
             Err(outcome) => return Receipt::of(outcome),
         };
-        let status = response.status().as_u16();
-        let now = self.clock.now().unix;
-        let retry_after = classify::retry_after(status, response.headers(), now);
-        drain(response, over).await;
+        let retry_after = classify::retry_after(status, &headers, self.clock.now().unix);
+        if let Some((body, connection, origin)) = rest {
+            self.finish(body, connection, origin, over).await;
+        }
         Receipt { outcome: Outcome::of_status(status), retry_after }
     }
 
     /// Sends, and waits for the header of an answer, for as long as that takes.
-    async fn send(&self, parcel: Parcel) -> Result<Response, Outcome> {
+    async fn send(&self, parcel: Parcel) -> Result<Answer, Outcome> {
         #[cfg(test)]
         if let Some(network) = &self.network {
-            return network(parcel).await.map(Response::from);
+            let (head, _) = network(parcel).await?.into_parts();
+            return Ok(Answer { status: head.status.as_u16(), headers: head.headers, rest: None });
         }
-        let tls = parcel.url.scheme() == "https";
-        let request = self.client().post(parcel.url).headers(parcel.headers).body(parcel.body);
-        request.send().await.map_err(|error| self.explained(&error, tls))
+        let broken = Outcome::Failed(Failure::Connection);
+        let origin = Origin::of(&parcel.url).ok_or_else(|| broken.clone())?;
+        let fresh = parcel.fresh_connection;
+        let mut request = connection::request(parcel).map_err(|_| broken)?;
+        while !fresh && let Some(mut connection) = self.pool.take(&origin) {
+            match connection.post(request).await {
+                Ok(response) => return Ok(Answer::of(response, connection, origin)),
+                Err(mut failed) => match failed.take_message() {
+                    // It had been closed before: nothing was sent, so another may be used.
+                    Some(unsent) => request = unsent,
+                    None if connection.is_silent() => {
+                        return Err(Outcome::Internal(Fault::StaleConnection));
+                    }
+                    None => return Err(self.explained(&OpenError::Http(failed.into_error()))),
+                },
+            }
+        }
+        let opening = Connection::open(&origin, &self.rules, &self.tls, self.deadline, &self.clock);
+        let mut connection = opening.await.map_err(|error| self.explained(&error))?;
+        match connection.post(request).await {
+            Ok(response) => Ok(Answer::of(response, connection, origin)),
+            Err(failed) => Err(self.explained(&OpenError::Http(failed.into_error()))),
+        }
     }
 
-    fn explained(&self, error: &reqwest::Error, tls: bool) -> Outcome {
-        let outcome = classify::outcome_of(error, tls);
+    fn explained(&self, error: &OpenError) -> Outcome {
+        let handshaking = matches!(error, OpenError::Handshake(_));
+        let outcome = classify::outcome_of(error as &(dyn Error + 'static), handshaking);
         if outcome == Outcome::Internal(Fault::Resources) {
-            drop(self.client_younger_than(CLIENT_AGE_MIN));
+            self.pool.clear();
         }
         outcome
     }
 
-    fn client(&self) -> Client {
-        self.client_younger_than(CLIENT_AGE_MAX)
-    }
-
-    /// The client to use now. One that is replaced finishes what it has begun, and lets go of the
-    /// connections that rest.
-    fn client_younger_than(&self, age: Duration) -> Client {
-        let now = self.clock.now().tick;
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.since(current.since) >= age {
-            match build(&self.tls, &self.rules, self.deadline) {
-                Ok(client) => *current = Current { client, since: now },
-                // The same settings have made one before; the old one goes on until they do again.
-                Err(error) => log::error!("the HTTP client was not renewed: {error}"),
-            }
+    /// Reads what is left of a small answer and keeps its connection; closes that of an answer
+    /// that is long or slow.
+    async fn finish(
+        &self,
+        body: Incoming,
+        mut connection: Connection,
+        origin: Origin,
+        over: Pin<&mut Sleep>,
+    ) {
+        let reading = async { is_read(body).await && connection.is_ready().await };
+        let kept = tokio::select! {
+            kept = reading => kept,
+            () = over => false,
+            () = sleep(BODY_WAIT_MAX) => false,
+        };
+        if kept {
+            self.pool.keep(origin, connection);
         }
-        current.client.clone()
     }
 }
 
-fn build(tls: &ClientConfig, rules: &Arc<Rules>, wait: Duration) -> Result<Client, ClientError> {
-    let resolver = Resolver(rules.clone());
-    Ok(client::builder(tls.clone(), wait).dns_resolver(resolver).build()?)
+impl Answer {
+    fn of(response: http::Response<Incoming>, connection: Connection, origin: Origin) -> Self {
+        let (head, body) = response.into_parts();
+        let rest = Some((body, connection, origin));
+        Self { status: head.status.as_u16(), headers: head.headers, rest }
+    }
 }
 
-/// Reads what is left of a small answer; closes the connection of one that is long or slow.
-async fn drain(mut response: Response, over: Pin<&mut Sleep>) {
-    let reading = async {
-        let mut left = ANSWER_BYTES_MAX;
-        while let Ok(Some(chunk)) = response.chunk().await {
-            match left.checked_sub(chunk.len()) {
-                Some(less) => left = less,
-                None => break,
-            }
+/// Reads a body to its end; says whether there was one within bounds.
+async fn is_read(mut body: Incoming) -> bool {
+    let mut left = BODY_BYTES_MAX;
+    loop {
+        let bytes = match body.frame().await {
+            None => return true,
+            Some(Err(_)) => return false,
+            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
+        };
+        match left.checked_sub(bytes) {
+            Some(less) => left = less,
+            None => return false,
         }
-    };
-    tokio::select! {
-        () = reading => {}
-        () = over => {}
-        () = sleep(ANSWER_WAIT_MAX) => {}
     }
 }
 
@@ -231,20 +262,25 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::JoinSet;
+    use weir_common::reader::At;
     use weir_common::time::UnixTime;
 
+    use super::long_answers::FIXTURES;
     use super::*;
     use crate::egress::lookup::Scripted;
 
     /// A receiver on a socket of its own, and how many connections it has taken.
-    struct Receiver {
+    pub(super) struct Receiver {
         address: SocketAddr,
         taken: Arc<AtomicUsize>,
         _task: JoinSet<()>,
     }
 
     impl Receiver {
-        async fn on<F>(host: &str, answer: impl Fn(TcpStream) -> F + Send + 'static) -> Self
+        pub(super) async fn on<F>(
+            host: &str,
+            answer: impl Fn(TcpStream) -> F + Send + 'static,
+        ) -> Self
         where
             F: Future<Output = ()> + Send + 'static,
         {
@@ -264,7 +300,7 @@ mod tests {
         }
 
         /// Answers every request on a connection with these bytes.
-        async fn saying(answer: impl Into<Vec<u8>>) -> Self {
+        pub(super) async fn saying(answer: impl Into<Vec<u8>>) -> Self {
             let answer = answer.into();
             Self::on("127.0.0.1", move |mut stream| {
                 let answer = answer.clone();
@@ -277,11 +313,11 @@ mod tests {
             .await
         }
 
-        fn url(&self, scheme: &str) -> String {
+        pub(super) fn url(&self, scheme: &str) -> String {
             format!("{scheme}://{}/hook", self.address)
         }
 
-        fn taken(&self) -> usize {
+        pub(super) fn taken(&self) -> usize {
             self.taken.load(Ordering::SeqCst)
         }
     }
@@ -297,11 +333,12 @@ mod tests {
         String::from_utf8(bytes).ok()
     }
 
-    fn courier(names: &[(&str, &str)], deadline: u64) -> (Courier, Clock) {
+    pub(super) fn courier(names: &[(&str, &str)], deadline: u64) -> (Courier, Clock) {
         let egress = Egress {
             deadline: Duration::from_millis(deadline),
             allow_http: true,
             ports: vec![],
+            extra_ca: Some(At { value: format!("{FIXTURES}/ca.pem"), at: 0 }),
             ..crate::egress::tests::egress(&["127.0.0.1/32", "127.0.0.2/32"])
         };
         let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
@@ -309,9 +346,10 @@ mod tests {
         (Courier::new(&egress, rules, clock.clone()).expect("it builds"), clock)
     }
 
-    fn parcel(url: &str) -> Parcel {
+    pub(super) fn parcel(url: &str) -> Parcel {
         let url = Url::parse(url).expect("a URL");
-        Parcel { url, headers: HeaderMap::new(), body: Bytes::from_static(b"hello") }
+        let (headers, body) = (HeaderMap::new(), Bytes::from_static(b"hello"));
+        Parcel { url, headers, body, fresh_connection: false }
     }
 
     /// What an attempt there comes to; ten seconds are for a machine that is busy.
@@ -322,10 +360,10 @@ mod tests {
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
     const SILENT: Outcome = Outcome::Failed(Failure::Timeout);
-    const BROKEN: Outcome = Outcome::Failed(Failure::Connection);
+    pub(super) const BROKEN: Outcome = Outcome::Failed(Failure::Connection);
     const NO_NAME: Outcome = Outcome::Failed(Failure::Dns);
     const BLOCKED: Outcome = Outcome::Failed(Failure::BlockedAddress);
-    const DELIVERED: Outcome = Outcome::Delivered { status: 200 };
+    pub(super) const DELIVERED: Outcome = Outcome::Delivered { status: 200 };
 
     #[tokio::test]
     async fn any_2xx_is_delivered_and_nothing_else_is() {
@@ -379,24 +417,24 @@ mod tests {
     async fn a_connection_is_used_again_until_it_is_four_minutes_old() {
         let receiver = Receiver::saying(OK).await;
         let (courier, clock) = courier(&[], 10_000);
-        for (turn, connections) in [(0, 1), (100, 1), (139, 1), (1, 2), (100, 2)] {
-            clock.advance(Duration::from_secs(turn));
+        for turn in 0..=120 {
             let receipt = courier.deliver(parcel(&receiver.url("http"))).await;
             assert_eq!(receipt.outcome, DELIVERED);
-            assert_eq!(receiver.taken(), connections, "after {turn} s more");
+            let connections = if turn < 80 { 1 } else { 2 };
+            assert_eq!(receiver.taken(), connections, "after {} s", 3 * turn);
+            clock.advance(Duration::from_secs(3));
         }
     }
 
     #[tokio::test]
     async fn out_of_descriptors_we_close_what_rests() {
         let receiver = Receiver::saying(OK).await;
-        let (courier, clock) = courier(&[("short.example", "no-files")], 10_000);
-        for (turn, connections) in [(0, 1), (0, 1), (1, 2), (0, 2)] {
-            clock.advance(Duration::from_secs(turn));
-            let short = courier.deliver(parcel("http://short.example/")).await;
-            assert_eq!(short.outcome, Outcome::Internal(Fault::Resources));
+        let (courier, _) = courier(&[("short.example", "no-files")], 10_000);
+        for connections in 1..=2 {
             let receipt = courier.deliver(parcel(&receiver.url("http"))).await;
             assert_eq!((receipt.outcome, receiver.taken()), (DELIVERED, connections));
+            let short = courier.deliver(parcel("http://short.example/")).await;
+            assert_eq!(short.outcome, Outcome::Internal(Fault::Resources));
         }
     }
 

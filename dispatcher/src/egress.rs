@@ -17,11 +17,10 @@ pub mod canonical;
 pub mod lookup;
 pub mod names;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::Url;
 
 use self::lookup::LookupError;
@@ -94,6 +93,12 @@ impl Rules {
         address::forbidden(address, &self.egress.allow_networks)
     }
 
+    /// The addresses of a name that may be called, looked up for the workspace that the attempt
+    /// is made for.
+    pub async fn addresses_for_attempt(&self, name: &str) -> Result<Vec<IpAddr>, AddressError> {
+        self.addresses(WORKSPACE.try_with(Arc::clone).ok(), name).await
+    }
+
     /// The addresses of a name that may be called: never none.
     pub async fn addresses(
         &self,
@@ -117,27 +122,10 @@ impl Rules {
     }
 }
 
-/// The rules as the HTTP client's only resolver: it learns of no address that they forbid.
-#[derive(Clone, Debug)]
-pub struct Resolver(pub Arc<Rules>);
-
-impl Resolve for Resolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        let rules = self.0.clone();
-        // It is asked while the attempt's task is polled, and answers in whichever task connects.
-        let workspace = WORKSPACE.try_with(Arc::clone).ok();
-        Box::pin(async move {
-            let found = rules.addresses(workspace, name.as_str()).await?;
-            // The port 0 stands for the URL's.
-            let sockets = found.into_iter().map(|address| SocketAddr::new(address, 0));
-            Ok(Box::new(sockets) as Addrs)
-        })
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::deliver::{Courier, Parcel};
     use crate::egress::lookup::Scripted;
     use crate::outcome::{Failure, Outcome};
 
@@ -198,15 +186,14 @@ pub(crate) mod tests {
         let mut table: Vec<(&str, &str)> = table.iter().map(|(name, is)| (&**name, *is)).collect();
         table.push(("fine.example", "10.0.0.1"));
         let rules = Arc::new(Rules::over(egress(&[]), Scripted::table(&table)));
-        let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(crate::deliver::client::tls(None).expect("TLS"))
-            .no_proxy()
-            .dns_resolver(Resolver(rules))
-            .build()
-            .expect("a client");
+        let courier = Courier::new(&egress(&[]), rules, weir_common::time::Clock::system());
+        let courier = Arc::new(courier.expect("it builds"));
         let sent = |host: String, workspace: &str| {
-            let sent = client.post(format!("https://{host}/")).send();
-            on_behalf_of(workspace.into(), async move { sent.await.map(drop) })
+            let courier = courier.clone();
+            let url = Url::parse(&format!("https://{host}/")).expect("a URL");
+            let (headers, body) = Default::default();
+            let parcel = Parcel { url, headers, body, fresh_connection: false };
+            on_behalf_of(workspace.into(), async move { courier.deliver(parcel).await.outcome })
         };
         let mut asking = tokio::task::JoinSet::new();
         for nth in 0..9 {
@@ -220,9 +207,8 @@ pub(crate) mod tests {
             Duration::from_millis(1_500),
             sent("fine.example".into(), "ws_good"),
         );
-        let error = fine.await.expect("it does not wait").expect_err("it is private");
-        let failed = Outcome::Failed(Failure::Dns);
-        assert_eq!(crate::deliver::classify::outcome_of(&error, true), failed);
+        let outcome = fine.await.expect("it does not wait");
+        assert_eq!(outcome, Outcome::Failed(Failure::Dns), "it is private");
         let own =
             tokio::time::timeout(Duration::from_millis(100), sent("fine.example".into(), "ws_bad"));
         assert!(own.await.is_err(), "its own waits for its own");
@@ -232,10 +218,9 @@ pub(crate) mod tests {
     async fn of_mixed_answers_only_the_public_addresses_are_used() {
         let script = "10.0.0.1 8.8.8.8 ::1 2606:4700::1111 ::ffff:127.0.0.1";
         let script = [("name.example", script)];
-        let rules = Arc::new(Rules::over(egress(&[]), Scripted::table(&script)));
-        let name = "name.example".parse().expect("a name");
-        let found = Resolver(rules).resolve(name).await.expect("some are public");
-        let found: Vec<String> = found.map(|socket| socket.ip().to_string()).collect();
+        let rules = Rules::over(egress(&[]), Scripted::table(&script));
+        let found = rules.addresses_for_attempt("name.example").await.expect("some are public");
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(found, ["8.8.8.8", "2606:4700::1111"]);
     }
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use weir_common::config_file::ConfigFile;
 use weir_common::directory::Directory;
 use weir_common::files::{self, Stamp};
-use weir_common::reader::{Document, Mistake, Reading};
+use weir_common::reader::{At, Document, Mistake, Reading};
 use weir_common::time::Clock;
 
 use crate::auth::Tokens;
@@ -55,6 +55,7 @@ pub struct Force {
 pub struct Origin {
     texts: [String; 3],
     extra_ca: Stamp,
+    password: Stamp,
     /// Each key's value in force, as given or by default.
     pub effective: Value,
 }
@@ -95,7 +96,7 @@ impl Config {
     pub fn load(&self, clock: &Clock) -> Result<Force, Vec<Mistake>> {
         let text = self.file.read(SHIPPED).map_err(|mistake| vec![mistake])?;
         let document = Document::new(&self.file.name(), &text);
-        let Reading { made: settings, effective, .. } = settings::read(&document);
+        let Reading { made: mut settings, effective, .. } = settings::read(&document);
         let tokens_text =
             self.file.beside(&document, &settings.auth.tokens, "auth.tokens", SHIPPED_TOKENS);
         let directory_text = self.file.beside(
@@ -108,6 +109,14 @@ impl Config {
             && let Err(why) = files::first_line(Path::new(&file.value))
         {
             document.fault(file.at, format!("cannot read `{}`: {why}", file.value));
+        }
+        if let Some(mail) = &mut settings.mail
+            && let Some(file) = &mail.password_file
+        {
+            match files::first_line(Path::new(&file.value)) {
+                Ok(password) => mail.password = Some(password),
+                Err(why) => document.fault(file.at, format!("cannot read `{}`: {why}", file.value)),
+            }
         }
         let of_tokens = Document::new(&settings.auth.tokens.value, &tokens_text);
         let tokens = Tokens::read(&of_tokens);
@@ -122,9 +131,12 @@ impl Config {
         }
         let mistakes = [&document, &of_tokens, &of_directory];
         let mistakes: Vec<Mistake> = mistakes.into_iter().flat_map(Document::mistakes).collect();
-        let extra_ca = settings.egress.extra_ca.as_ref();
-        let extra_ca = extra_ca.and_then(|file| files::stamp(Path::new(&file.value)));
-        let origin = Origin { texts: [text, tokens_text, directory_text], extra_ca, effective };
+        let stamp =
+            |file: Option<&At<String>>| file.and_then(|file| files::stamp(Path::new(&file.value)));
+        let extra_ca = stamp(settings.egress.extra_ca.as_ref());
+        let password = stamp(settings.password_file());
+        let texts = [text, tokens_text, directory_text];
+        let origin = Origin { texts, extra_ca, password, effective };
         match courier {
             Ok(courier) if mistakes.is_empty() => {
                 let courier = Arc::new(courier);
@@ -152,6 +164,7 @@ impl Force {
             ("server.connections_max", old.server.connections_max != new.server.connections_max),
             ("server.head_timeout", old.server.head_timeout != new.server.head_timeout),
             ("server.body_timeout", old.server.body_timeout != new.server.body_timeout),
+            ("server.idle_timeout", old.server.idle_timeout != new.server.idle_timeout),
             ("store", old.store.path != new.store.path),
             ("secrets.key_file", old.secrets.key_file != new.secrets.key_file),
             ("ingest.waiting_max", old.ingest.waiting_max != new.ingest.waiting_max),
@@ -164,6 +177,10 @@ impl Force {
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let extra_ca = self.settings.egress.extra_ca.as_ref();
         let named = [&self.settings.auth.tokens, &self.settings.directory.path];
-        named.into_iter().chain(extra_ca).map(|file| Path::new(&file.value))
+        named
+            .into_iter()
+            .chain(extra_ca)
+            .chain(self.settings.password_file())
+            .map(|file| Path::new(&file.value))
     }
 }

@@ -77,6 +77,7 @@ impl Listen {
         let bounds = Bounds {
             head_timeout: READ_TIMEOUT,
             body_timeout: READ_TIMEOUT,
+            idle_timeout: READ_TIMEOUT,
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             bodies_bytes_max: BODIES_BYTES_MAX,
         };
@@ -244,7 +245,7 @@ pub async fn send_test(
     let unix_seconds = now.0 / 1_000_000;
     let signed = Signed { event_id: &event_id, body: &body, unix_seconds };
     let headers = sign::headers(signature, &signed, std::iter::once(secret.expose().as_str()));
-    courier.deliver(Parcel { url, headers, body }).await
+    courier.deliver(Parcel { url, headers, body, fresh_connection: false }).await
 }
 
 /// What the `data` of such an event may look like; the contract fixes that of `user.created`.

@@ -318,6 +318,8 @@ pub struct Ready {
     pub since: Option<UnixTime>,
     /// How long the webhook had stood paused when the first attempt started.
     pub paused_before: Duration,
+    /// Whether it is sent on a new connection, because a reused one died under it. In memory alone.
+    pub fresh_connection: bool,
 }
 
 /// A delivery that has just come to wait, and for whom.

@@ -50,6 +50,9 @@ pub enum Fault {
     /// This process, or the whole machine, stood still past the deadline: what the receiver did
     /// meanwhile nobody knows.
     Stalled,
+    /// A connection that had been used before died before a byte of the answer came: its receiver
+    /// may have closed it while the request was on its way.
+    StaleConnection,
 }
 
 /// The names of the classes, for an error in the outcome's place of a store or a filter.
@@ -63,6 +66,7 @@ impl fmt::Display for Outcome {
                 Fault::Resolver => "internal_resolver",
                 Fault::Broken => "internal_broken",
                 Fault::Stalled => "internal_stalled",
+                Fault::StaleConnection => "internal_stale_connection",
             }),
         }
     }
@@ -100,6 +104,7 @@ impl Outcome {
             ("internal_resolver", _) => Self::Internal(Fault::Resolver),
             ("internal_broken", _) => Self::Internal(Fault::Broken),
             ("internal_stalled", _) => Self::Internal(Fault::Stalled),
+            ("internal_stale_connection", _) => Self::Internal(Fault::StaleConnection),
             _ => return None,
         })
     }
@@ -163,7 +168,13 @@ mod tests {
             Failure::Timeout,
             Failure::BlockedAddress,
         ];
-        let faults = [Fault::Resources, Fault::Resolver, Fault::Broken, Fault::Stalled];
+        let faults = [
+            Fault::Resources,
+            Fault::Resolver,
+            Fault::Broken,
+            Fault::Stalled,
+            Fault::StaleConnection,
+        ];
         let all = failures.map(Outcome::Failed).into_iter();
         let all = all.chain(faults.map(Outcome::Internal)).chain([Outcome::of_status(204)]);
         for outcome in all {

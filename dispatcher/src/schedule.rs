@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. The next try is never before `now`, never before the receiver asks for it, and never after
-//!    the deadline.
+//! 1. The next try is never before `now`, never before the receiver asks for it (within
+//!    `retry_after_max`), and never after the deadline.
 //! 2. A delivery is given up by an attempt that fails at its deadline or later, and by nothing
 //!    else: so there is always one attempt at the deadline itself.
 //!
@@ -24,6 +24,8 @@ pub struct Schedule {
     pub delays: Vec<Duration>,
     /// From the first attempt to the last.
     pub give_up_after: Duration,
+    /// The longest wait that a receiver may ask for.
+    pub retry_after_max: Duration,
 }
 
 /// What delays count from.
@@ -68,7 +70,7 @@ impl Schedule {
             Mode::Delay => self.delay(failed.step).map(|delay| now.plus(delay)),
             Mode::Offset => self.offset_after(failed.since, now),
         };
-        let asked_for = now.plus(failed.hint.unwrap_or_default());
+        let asked_for = now.plus(failed.hint.unwrap_or_default().min(self.retry_after_max));
         Next::At(listed.unwrap_or(failed.deadline).max(asked_for).min(failed.deadline))
     }
 
@@ -98,7 +100,7 @@ mod tests {
     fn contract(mode: Mode) -> Schedule {
         let delays = [MINUTE, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 6 * HOUR];
         let delays = [delays.as_slice(), &[12 * HOUR, 24 * HOUR, 48 * HOUR]].concat();
-        Schedule { mode, delays, give_up_after: 48 * HOUR }
+        Schedule { mode, delays, give_up_after: 48 * HOUR, retry_after_max: HOUR }
     }
 
     /// When attempts start that each take `taking` and fail, counted from the first.
@@ -143,17 +145,31 @@ mod tests {
     }
 
     #[test]
+    fn a_receiver_may_ask_for_more_than_the_schedule_and_for_no_more_than_is_allowed() {
+        let schedule = contract(Mode::Delay);
+        let next = |hint| {
+            let deadline = START.plus(48 * HOUR);
+            schedule.next(Failed { step: 0, since: START, deadline, hint: Some(hint) }, START)
+        };
+        for (asked_for, given) in
+            [(Duration::ZERO, MINUTE), (20 * MINUTE, 20 * MINUTE), (HOUR, HOUR), (24 * HOUR, HOUR)]
+        {
+            assert_eq!(next(asked_for), Next::At(START.plus(given)), "{asked_for:?}");
+        }
+    }
+
+    #[test]
     fn the_last_delay_is_repeated_until_the_deadline() {
-        let schedule =
-            Schedule { mode: Mode::Delay, delays: vec![MINUTE, HOUR], give_up_after: 3 * HOUR };
+        let (delays, give_up_after) = (vec![MINUTE, HOUR], 3 * HOUR);
+        let schedule = Schedule { delays, give_up_after, ..contract(Mode::Delay) };
         let expected = in_minutes(&[0, 1, 61, 121, 180]);
         assert_eq!(attempts(&schedule, Duration::ZERO), expected);
     }
 
     #[test]
     fn behind_the_last_offset_comes_the_deadline() {
-        let schedule =
-            Schedule { mode: Mode::Offset, delays: vec![MINUTE, HOUR], give_up_after: 3 * HOUR };
+        let (delays, give_up_after) = (vec![MINUTE, HOUR], 3 * HOUR);
+        let schedule = Schedule { delays, give_up_after, ..contract(Mode::Offset) };
         assert_eq!(attempts(&schedule, Duration::ZERO), in_minutes(&[0, 1, 60, 180]));
     }
 
@@ -168,9 +184,9 @@ mod tests {
     fn a_receiver_may_ask_for_later_and_never_for_earlier() {
         for mode in [Mode::Delay, Mode::Offset] {
             for (hint, expected) in
-                [(Duration::from_secs(1), MINUTE), (2 * MINUTE, 2 * MINUTE), (90 * HOUR, 48 * HOUR)]
+                [(Duration::from_secs(1), MINUTE), (2 * MINUTE, 2 * MINUTE), (HOUR, HOUR / 2)]
             {
-                let deadline = START.plus(48 * HOUR);
+                let deadline = START.plus(HOUR / 2);
                 let failed = Failed { step: 0, since: START, deadline, hint: Some(hint) };
                 let next = contract(mode).next(failed, START);
                 assert_eq!(next, Next::At(START.plus(expected)), "{mode:?} {hint:?}");
@@ -190,10 +206,14 @@ mod tests {
     fn schedules() -> impl Strategy<Value = Schedule> {
         let mode = prop_oneof![Just(Mode::Delay), Just(Mode::Offset)];
         let delays = prop::collection::vec(1_u64..10_000_000, 1..10);
-        (mode, delays, 1_u64..100_000_000).prop_map(|(mode, delays, give_up_after)| Schedule {
-            mode,
-            delays: delays.into_iter().map(Duration::from_micros).collect(),
-            give_up_after: Duration::from_micros(give_up_after),
+        let (give_up_after, most) = (1_u64..100_000_000, any::<u64>());
+        (mode, delays, give_up_after, most).prop_map(|(mode, delays, give_up_after, most)| {
+            Schedule {
+                mode,
+                delays: delays.into_iter().map(Duration::from_micros).collect(),
+                give_up_after: Duration::from_micros(give_up_after),
+                retry_after_max: Duration::from_micros(most),
+            }
         })
     }
 
@@ -211,7 +231,8 @@ mod tests {
                 Next::GiveUp => prop_assert!(now >= deadline),
                 Next::At(at) => {
                     prop_assert!(now < deadline && now <= at && at <= deadline);
-                    let asked_for = now.plus(hint.unwrap_or_default());
+                    let hint = hint.unwrap_or_default().min(schedule.retry_after_max);
+                    let asked_for = now.plus(hint);
                     prop_assert!(at == deadline || at >= asked_for);
                     prop_assert!(at > now, "no schedule has a delay of nothing");
                 }

@@ -22,14 +22,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 pub use http::request::Parts as Head;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use log::Level;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -40,7 +40,7 @@ use weir_common::logging;
 use weir_common::problem::Problem;
 
 use self::body::Held;
-use self::patience::Patient;
+use self::patience::{Patience, Patient, Turns};
 
 /// A request head. The gateway in front of us takes as much.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
@@ -156,6 +156,8 @@ impl Hands {
 pub struct Bounds {
     /// A whole request head.
     pub head_timeout: Duration,
+    /// A connection without a request.
+    pub idle_timeout: Duration,
     /// A whole request body; and for the client to take its answer.
     pub body_timeout: Duration,
     /// Connections that may be open.
@@ -239,13 +241,23 @@ impl Connection {
         // Answers are small and waited for. A socket that refuses is slower, not wrong.
         let _ = stream.set_nodelay(true);
         let refused = Arc::new(AtomicBool::new(false));
-        let stream = Patient::new(stream, desk.bounds.body_timeout);
+        let Bounds { head_timeout, idle_timeout, body_timeout, .. } = desk.bounds;
+        let patience = Patience { head: head_timeout, idle: idle_timeout, answer: body_timeout };
+        let turns = Arc::new(Turns::default());
+        let stream = Patient::new(stream, patience, Arc::clone(&turns));
         let service = service_fn(|request| -> Answering {
-            Box::pin(answer(Arc::clone(&desk), Arc::clone(&refused), request))
+            turns.next();
+            let answering = answer(Arc::clone(&desk), Arc::clone(&refused), request);
+            let turns = Arc::clone(&turns);
+            Box::pin(async move {
+                let answered = answering.await;
+                turns.next();
+                answered
+            })
         });
         let mut connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(desk.bounds.head_timeout)
+            // The stream has timers of its own, which tell an idle connection from a slow head.
+            .header_read_timeout(None)
             .max_buf_size(HEAD_BYTES_MAX)
             .half_close(true)
             .serve_connection(TokioIo::new(stream), service);
@@ -318,8 +330,20 @@ async fn let_in(desk: &Desk, head: &Head, body: Incoming) -> Result<Held, Reply>
     if let Some(reply) = desk.handler.refuses(head) {
         return Err(reply);
     }
+    if is_encoded(&head.headers) {
+        return Err(refuse::encoding());
+    }
     let most = desk.handler.body_bytes_max(head.uri.path());
     body::read(body, most, desk.bounds.body_timeout, &desk.bodies).await
+}
+
+/// Whether a body comes compressed: none is decompressed here.
+fn is_encoded(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(CONTENT_ENCODING).iter().flat_map(|value| {
+        let text = value.as_bytes();
+        text.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+    });
+    codings.into_iter().any(|one| !one.is_empty() && !one.eq_ignore_ascii_case(b"identity"))
 }
 
 /// What a head takes on its way, but for spaces that say nothing. The connection's own bound is on
@@ -417,6 +441,10 @@ mod tests {
     }
 
     async fn server(connections: usize) -> Server {
+        server_with(connections, |bounds| bounds).await
+    }
+
+    async fn server_with(connections: usize, change: impl FnOnce(Bounds) -> Bounds) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (stop, stopping) = watch::channel(false);
@@ -424,10 +452,12 @@ mod tests {
         let places = Arc::new(Semaphore::new(connections));
         let bounds = Bounds {
             head_timeout: Duration::from_millis(200),
+            idle_timeout: Duration::from_secs(3_600),
             body_timeout: Duration::from_millis(200),
             connections: Arc::clone(&places),
             bodies_bytes_max: 15,
         };
+        let bounds = change(bounds);
         let mut serving = JoinSet::new();
         serving.spawn(serve(listener, Arc::clone(&echo) as Arc<dyn Handler>, bounds, stopping));
         Server { address, echo, connections: places, stop, serving }
@@ -561,6 +591,41 @@ mod tests {
         assert_eq!(server.told("GET /a HT").await, "");
         let told = server.told("POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nab").await;
         assert!(told.starts_with("http/1.1 408 "), "{told}");
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_is_closed_by_its_own_timeout_and_a_head_that_began_by_another() {
+        let (short, long) = (Duration::from_millis(50), Duration::from_secs(3_600));
+        let request = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n";
+        for (idle_timeout, head_timeout, next) in [(short, long, ""), (long, short, "GET /b")] {
+            let server =
+                server_with(9, |bounds| Bounds { idle_timeout, head_timeout, ..bounds }).await;
+            let mut stream = server.connect().await;
+            stream.write_all(request).await.expect("it reads");
+            assert!(first_of(&mut stream).await.ends_with("get /a 0"));
+            stream.write_all(next.as_bytes()).await.expect("it reads");
+            assert_eq!(rest_of(stream).await, "", "idle {idle_timeout:?}, head {head_timeout:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_compressed_body_is_refused_with_what_would_be_taken() {
+        let server = server(9).await;
+        let ask = |coding: &str| {
+            let body = "content-length: 2\r\nconnection: close\r\n\r\n{}";
+            format!("POST /a HTTP/1.1\r\nhost: x\r\ncontent-encoding: {coding}\r\n{body}")
+        };
+        for coding in ["gzip", "zstd", "GZIP", "identity, gzip", "br\r\ncontent-encoding: identity"]
+        {
+            let told = server.told(&ask(coding)).await;
+            assert!(told.starts_with("http/1.1 415 "), "{coding}: {told}");
+            assert!(told.contains("\r\naccept-encoding: identity\r\n"), "{coding}: {told}");
+            assert!(told.contains("unsupported-content-encoding"), "{coding}: {told}");
+        }
+        for coding in ["identity", "Identity", ""] {
+            let told = server.told(&ask(coding)).await;
+            assert!(told.ends_with("post /a 2"), "{coding}: {told}");
+        }
     }
 
     #[tokio::test]

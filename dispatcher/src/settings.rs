@@ -14,6 +14,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::reader::At;
+use weir_common::secret::Secret;
 
 use self::allowed::Allowed;
 pub use self::read::read;
@@ -53,6 +54,14 @@ pub struct Settings {
     pub log: Log,
 }
 
+impl Settings {
+    /// The file of the mail server's password.
+    #[must_use]
+    pub fn password_file(&self) -> Option<&At<String>> {
+        self.mail.as_ref().and_then(|mail| mail.password_file.as_ref())
+    }
+}
+
 /// Sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
@@ -74,6 +83,8 @@ pub struct Server {
     pub head_timeout: Duration,
     /// A whole request body.
     pub body_timeout: Duration,
+    /// A connection without a request.
+    pub idle_timeout: Duration,
     /// The longest a stop waits for what is in flight.
     pub shutdown_grace: Duration,
 }
@@ -170,8 +181,12 @@ impl Egress {
 /// How owners are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mail {
-    /// `smtp://`, `smtps://`, with user and password: a secret.
-    pub smtp: weir_common::secret::Secret<String>,
+    /// `smtps://`, `smtp+starttls://` or `smtp://`, perhaps with user and password: a secret.
+    pub smtp: Secret<String>,
+    /// The password, where it stands in a file of its own.
+    pub password: Option<Secret<String>>,
+    /// That file.
+    pub password_file: Option<At<String>>,
     /// Who it is from.
     pub from: String,
     /// Where the dashboard is: the beginning of the link in a mail.

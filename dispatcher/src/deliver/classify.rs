@@ -18,18 +18,13 @@ use crate::outcome::{Failure, Fault, Outcome};
 
 /// What an attempt that got no answer came to.
 #[must_use]
-pub fn outcome_of(error: &reqwest::Error, tls: bool) -> Outcome {
-    let chain = || std::iter::successors(Some(error as &(dyn Error + 'static)), |e| cause(*e));
+pub fn outcome_of(error: &(dyn Error + 'static), handshaking: bool) -> Outcome {
+    let chain = || std::iter::successors(Some(error), |e| cause(*e));
     if let Some(fault) = chain().find_map(fault_of) {
         return Outcome::Internal(fault);
     }
-    let failure = if error.is_timeout() {
-        Failure::Timeout
-    } else {
-        let handshaking = tls && error.is_connect();
-        chain().find_map(|e| failure_of(e, handshaking)).unwrap_or(Failure::Connection)
-    };
-    Outcome::Failed(failure)
+    let failure = chain().find_map(|e| failure_of(e, handshaking));
+    Outcome::Failed(failure.unwrap_or(Failure::Connection))
 }
 
 /// The error below an error. An `io::Error` that carries one names that one's cause as its own.

@@ -12,15 +12,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls_platform_verifier::Verifier;
 
-/// A connection that rests longer than this is closed; few receivers keep theirs longer.
-const IDLE_MAX: Duration = Duration::from_secs(60);
-
-/// Resting connections to one host. One endpoint needs a few; a host of thousands of endpoints
-/// needs as many as are called at a time, or its ports run out behind connections just closed.
-const IDLE_PER_HOST_MAX: usize = 128;
-
 /// What receivers read of us.
-const USER_AGENT: &str = concat!("Weir/", env!("CARGO_PKG_VERSION"));
+pub(super) const AGENT: &str = concat!("Weir/", env!("CARGO_PKG_VERSION"));
 
 /// Why there can be no client.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +53,7 @@ fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, ClientError>
     let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let found: Vec<_> = found.map_err(|e| failed(e.to_string()))?;
     if found.is_empty() {
-        return Err(failed("it holds none".to_owned()));
+        return Err(failed("the file holds no certificate".to_owned()));
     }
     Ok(found)
 }
@@ -74,11 +67,9 @@ pub fn builder(tls: ClientConfig, connect_timeout: Duration) -> ClientBuilder {
         .redirect(redirect::Policy::none())
         .retry(reqwest::retry::never())
         .referer(false)
-        .user_agent(USER_AGENT)
+        .user_agent(AGENT)
         .tcp_nodelay(true)
         .connect_timeout(connect_timeout)
-        .pool_idle_timeout(IDLE_MAX)
-        .pool_max_idle_per_host(IDLE_PER_HOST_MAX)
 }
 
 #[cfg(test)]

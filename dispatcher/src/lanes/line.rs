@@ -118,6 +118,7 @@ mod tests {
             first_attempt_at: None,
             since: None,
             paused_before: Duration::ZERO,
+            fresh_connection: false,
         };
         Held { at: Tick(due), ready }
     }

@@ -54,8 +54,9 @@ pub fn paused(about: &About<'_>, to: &str) -> NewMail {
         "No delivery to one of your webhooks has succeeded for so long that deliveries are\n\
          paused.\n\n{}\n\
          What happens next: nothing is sent until you reactivate the webhook. Events stay\n\
-         queued, none are dropped, and are delivered in order once it is reactivated.\n{}",
+         queued, none are dropped, and are delivered in order once it is reactivated.\n{}{}",
         facts(about, &origin, "Down since"),
+        how(about),
         link(about),
     );
     NewMail { to: to.to_owned(), subject, text, key: key("paused", about, to) }
@@ -69,6 +70,17 @@ fn facts(about: &About<'_>, origin: &str, since: &str) -> String {
         about.workspace,
         about.since.rfc3339(),
         last.unwrap_or_default(),
+    )
+}
+
+/// How an owner reactivates a webhook by the API, whose calls are counted with the workspace's.
+fn how(about: &About<'_>) -> String {
+    format!(
+        "\nTo reactivate it, mend the endpoint first, then call\n\
+         POST /v1/workspaces/{}/webhooks/{}:reactivate\n\
+         If the answer is 429, your workspace has used up its calls for the moment: wait as\n\
+         many seconds as Retry-After says, and call again. Nothing is lost by waiting.\n",
+        about.workspace, about.webhook,
     )
 }
 
@@ -122,6 +134,15 @@ mod tests {
             ] {
                 assert!(mail.text.contains(part), "{part} in {}", mail.text);
             }
+        }
+    }
+
+    #[test]
+    fn the_mail_of_a_pause_says_how_it_ends_and_what_to_do_at_429() {
+        let [warning, paused] = both(&ABOUT, "a@example.com");
+        for part in ["\nPOST /v1/workspaces/ws_acme/webhooks/wh_1:reactivate\n", "Retry-After"] {
+            assert!(paused.text.contains(part), "{part} in {}", paused.text);
+            assert!(!warning.text.contains(part), "{part} in {}", warning.text);
         }
     }
 

@@ -4,6 +4,9 @@
 //!
 //! 1. No header field of a mail holds a line break, whatever its parts hold: lettre encodes it.
 //! 2. User, password and addresses are in no error's text.
+//! 3. With `smtps://` and `smtp+starttls://` nothing is sent before TLS with a server whose
+//!    certificate holds. `smtp://` takes TLS where it is offered, by any certificate: settings
+//!    allow it no password but on this machine.
 //!
 //! Not here: what a mail says (`letter`), when it is tried again (`mail`).
 
@@ -27,8 +30,9 @@ use crate::store::NewMail;
 /// From the connection to the server's last word.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// The ports that the two schemes stand for.
+/// The ports that the schemes stand for.
 const SMTP_PORT: u16 = 25;
+const SUBMISSION_PORT: u16 = 587;
 const SMTPS_PORT: u16 = 465;
 
 /// Whoever reads a log needs no more of what a server says.
@@ -48,8 +52,8 @@ pub enum Posting {
 /// Why no mail can be sent under these settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostmanError {
-    /// The URL is not `smtp://` or `smtps://` with a host. It may hold a password: not shown.
-    #[error("mail.smtp must be smtp://[user:password@]host[:port], or smtps://")]
+    /// The URL has another scheme, or no host. It may hold a password: not shown.
+    #[error("mail.smtp must be smtps://, smtp+starttls:// or smtp://, and a host")]
     Url,
     /// The sender is no mail address.
     #[error("mail.from must be an address, as weir@example.com or Weir <weir@example.com>")]
@@ -79,24 +83,29 @@ impl Postman {
         // An IPv6 address stands in brackets in a URL and nowhere else.
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let parameters = TlsParameters::builder(host.clone());
-        let (port, parameters, wrapped) = match url.scheme() {
-            "smtps" => (SMTPS_PORT, parameters, true),
+        let (port, parameters, tls): (_, _, fn(TlsParameters) -> Tls) = match url.scheme() {
+            "smtps" => (SMTPS_PORT, parameters, Tls::Wrapper),
+            "smtp+starttls" => (SUBMISSION_PORT, parameters, Tls::Required),
             // Who could show a wrong certificate here could as well offer no STARTTLS: refusing
-            // one would protect nobody, and most servers on a machine of one's own have such.
-            "smtp" => (SMTP_PORT, parameters.dangerous_accept_invalid_certs(true), false),
+            // one would protect nothing, and most servers on a machine of one's own have such.
+            "smtp" => {
+                (SMTP_PORT, parameters.dangerous_accept_invalid_certs(true), Tls::Opportunistic)
+            }
             _ => return Err(PostmanError::Url),
         };
         let parameters = parameters.build().map_err(|e| PostmanError::Tls(e.to_string()))?;
-        let tls = if wrapped { Tls::Wrapper(parameters) } else { Tls::Opportunistic(parameters) };
         let mut server = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(host)
             .port(url.port().unwrap_or(port))
-            .tls(tls)
+            .tls(tls(parameters))
             .hello_name(ClientId::Domain(from.email.domain().to_owned()))
             .timeout(Some(deadline));
         if !url.username().is_empty() {
             let user = plain(url.username())?;
-            server = server
-                .credentials(Credentials::new(user, plain(url.password().unwrap_or_default())?));
+            let password = match &mail.password {
+                Some(password) => password.expose().clone(),
+                None => plain(url.password().unwrap_or_default())?,
+            };
+            server = server.credentials(Credentials::new(user, password));
         }
         Ok(Self { from, server: server.build(), deadline })
     }
@@ -220,6 +229,8 @@ mod tests {
         let smtp = Secret::new(smtp.to_owned());
         settings::Mail {
             smtp,
+            password: None,
+            password_file: None,
             from: "Weir <weir@example.com>".to_owned(),
             link: None,
             retry_after: DEADLINE,
@@ -256,6 +267,29 @@ mod tests {
         }
         assert!(has("Auto-Submitted: auto-generated"), "{heard:?}");
         assert!(has("First line.") && has("..") && has("Last line."), "{heard:?}");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_told_to_a_server_that_offers_no_starttls_where_it_is_required() {
+        let server = server("", "").await;
+        let url = format!("smtp+starttls://user:hunter2@127.0.0.1:{}", server.port);
+        let postman = Postman::new(&settings(&url)).expect("it is one");
+        let posting = postman.post(&mail()).await;
+        assert!(matches!(posting, Posting::Failed(_)), "{posting:?}");
+        let heard = server.heard();
+        let told = |line: &String| !line.starts_with("EHLO") && !line.starts_with("QUIT");
+        assert!(!heard.iter().any(told), "{heard:?}");
+    }
+
+    #[tokio::test]
+    async fn a_password_from_a_file_signs_in_like_one_in_the_url() {
+        let server = server("", "").await;
+        let url = format!("smtp://us%40er@127.0.0.1:{}", server.port);
+        let password = Some(Secret::new("p:%w".to_owned()));
+        let postman = Postman::new(&settings::Mail { password, ..settings(&url) });
+        assert_eq!(postman.expect("it is one").post(&mail()).await, Posting::Sent);
+        let expected = format!("AUTH PLAIN {}", STANDARD.encode("\0us@er\0p:%w"));
+        assert!(server.heard().contains(&expected), "{:?}", server.heard());
     }
 
     #[tokio::test]

@@ -99,7 +99,7 @@ fn too_large(most: usize) -> Reply {
 }
 
 fn full() -> Reply {
-    refuse::busy("More is being sent at the moment than may be held.")
+    refuse::busy("Too many request bodies are being received at once; send the call again.")
 }
 
 #[cfg(test)]

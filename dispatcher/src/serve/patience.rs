@@ -1,29 +1,64 @@
-//! A stream whose peer has to take what is written to it.
+//! A stream whose peer has to take what is written to it, and to send its requests in time.
 //!
 //! # Invariants
 //!
 //! 1. From when the peer first takes no more until it has taken all, a given time passes at most:
 //!    then writing fails. Taking a little now and then prolongs nothing.
+//! 2. Between an answer and the first byte of the next request `idle` passes at most, and from
+//!    there, or from the start of the connection, `head` until the request's head is whole: then
+//!    reading fails. Sending a little now and then prolongs nothing.
+//!
+//! Not here: how long a body may take (`body`).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+/// How long a peer may let us wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// For the rest of a request's head.
+    pub(super) head: Duration,
+    /// For a request.
+    pub(super) idle: Duration,
+    /// To take what is written.
+    pub(super) answer: Duration,
+}
+
+/// How far the requests of a connection have come: odd while one is answered.
+#[derive(Debug, Default)]
+pub(super) struct Turns(AtomicUsize);
+
+impl Turns {
+    /// A head has come whole, or its answer is there.
+    pub(super) fn next(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// A stream, and how long its peer may let us wait.
 pub(super) struct Patient<S> {
     stream: S,
-    patience: Duration,
+    patience: Patience,
     /// Runs while something is written that the peer has not taken whole.
     waiting: Option<Pin<Box<Sleep>>>,
+    turns: Arc<Turns>,
+    /// Which turn the peer is waited for in, whether its request has begun, and for how long yet.
+    turn: usize,
+    begun: bool,
+    reading: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S: Unpin> Patient<S> {
-    pub(super) fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, waiting: None }
+    pub(super) fn new(stream: S, patience: Patience, turns: Arc<Turns>) -> Self {
+        let (waiting, reading) = (None, None);
+        Self { stream, patience, waiting, turns, turn: 0, begun: true, reading }
     }
 
     pub(super) fn into_stream(self) -> S {
@@ -37,11 +72,36 @@ impl<S: Unpin> Patient<S> {
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if written.is_pending() && self.waiting.is_none() {
-            self.waiting = Some(Box::pin(tokio::time::sleep(self.patience)));
+            self.waiting = Some(Box::pin(tokio::time::sleep(self.patience.answer)));
         }
         let over =
             self.waiting.as_mut().is_some_and(|waiting| waiting.as_mut().poll(cx).is_ready());
         if over { Poll::Ready(Err(io::ErrorKind::TimedOut.into())) } else { written }
+    }
+
+    /// What came of reading a request's head, or that there was time enough for it.
+    fn in_time(
+        &mut self,
+        cx: &mut Context<'_>,
+        read: Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        let turn = self.turns.0.load(Ordering::Relaxed);
+        if turn != self.turn {
+            (self.turn, self.begun, self.reading) = (turn, false, None);
+        }
+        if turn % 2 == 1 {
+            return read; // A body, which is timed where it is read.
+        }
+        if read.is_ready() {
+            if !self.begun {
+                (self.begun, self.reading) = (true, None);
+            }
+            return read;
+        }
+        let within = if self.begun { self.patience.head } else { self.patience.idle };
+        let reading = self.reading.get_or_insert_with(|| Box::pin(tokio::time::sleep(within)));
+        ready!(reading.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -51,7 +111,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, into)
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        self.in_time(cx, read)
     }
 }
 
@@ -97,11 +158,69 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_millis(100);
+    const HEAD: Duration = Duration::from_secs(10);
+    const IDLE: Duration = Duration::from_secs(60);
+
+    fn patient<S: Unpin>(stream: S) -> (Patient<S>, Arc<Turns>) {
+        let turns = Arc::new(Turns::default());
+        let patience = Patience { head: HEAD, idle: IDLE, answer: PATIENCE };
+        (Patient::new(stream, patience, turns.clone()), turns)
+    }
+
+    /// Whether reading fails after this time, and not before.
+    async fn fails_after(stream: &mut Patient<tokio::io::DuplexStream>, time: Duration) {
+        let a_moment = Duration::from_millis(2);
+        let early = tokio::time::timeout(time - a_moment, stream.read_u8()).await;
+        assert!(early.is_err(), "{early:?} within {time:?}");
+        let late = tokio::time::timeout(2 * a_moment, stream.read_u8()).await;
+        let late = late.map(|read| read.map_err(|error| error.kind()));
+        assert!(matches!(late, Ok(Err(io::ErrorKind::TimedOut))), "{late:?} after {time:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_head_and_one_that_has_begun_have_less_time_than_an_idle_connection() {
+        let (ours, _theirs) = duplex(64);
+        fails_after(&mut patient(ours).0, HEAD).await;
+        let answered = |ours| {
+            let (stream, turns) = patient(ours);
+            turns.next();
+            turns.next();
+            stream
+        };
+        let (ours, _theirs) = duplex(64);
+        fails_after(&mut answered(ours), IDLE).await;
+        let (ours, mut theirs) = duplex(64);
+        let mut stream = answered(ours);
+        theirs.write_all(b"G").await.expect("it is open");
+        stream.read_u8().await.expect("it came");
+        fails_after(&mut stream, HEAD).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_drips_has_no_more_time_and_a_body_is_not_timed_here() {
+        let (ours, mut theirs) = duplex(64);
+        let (mut stream, _) = patient(ours);
+        let dripping = async {
+            loop {
+                tokio::time::sleep(HEAD / 4).await;
+                theirs.write_all(b"x").await.expect("it is open");
+            }
+        };
+        let reading = async { while stream.read_u8().await.is_ok() {} };
+        tokio::select! {
+            () = dripping => unreachable!("it drips for ever"),
+            ended = tokio::time::timeout(HEAD + HEAD / 8, reading) => ended.expect("it ends"),
+        }
+        let (ours, _theirs) = duplex(64);
+        let (mut stream, turns) = patient(ours);
+        turns.next();
+        assert!(tokio::time::timeout(10 * IDLE, stream.read_u8()).await.is_err());
+    }
 
     #[tokio::test]
     async fn taking_a_little_now_and_then_prolongs_nothing() {
         let (ours, mut theirs) = duplex(1);
-        let mut stream = Patient::new(ours, PATIENCE);
+        let (mut stream, _) = patient(ours);
         let trickle = async {
             let mut each = tokio::time::interval(PATIENCE / 20);
             loop {
@@ -119,7 +238,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_taken_whole_counts_no_more() {
         let (ours, mut theirs) = duplex(1);
-        let mut stream = Patient::new(ours, PATIENCE);
+        let (mut stream, _) = patient(ours);
         let mut took = [0; 2];
         let (written, _) = tokio::join!(stream.write_all(b"ab"), theirs.read_exact(&mut took));
         written.expect("it is taken");

@@ -165,13 +165,13 @@ pub(crate) fn unprocessable(flaws: &Flaws) -> Reply {
 /// Nothing there, or nothing that this token may see: one answer for both, so that nobody learns
 /// which it is.
 pub(crate) fn not_found() -> Reply {
-    let detail = "Nothing is there, or nothing that this token may see.";
+    let detail = "There is nothing at this path that this token may see.";
     Reply::problem(&plain(404, "not-found", "Not found", detail))
 }
 
 /// A path that is there, and a method that it does not know.
 pub(crate) fn method_not_allowed(allow: &str) -> Reply {
-    let detail = format!("This path takes {allow}.");
+    let detail = format!("This path accepts {allow} only.");
     let problem = plain(405, "method-not-allowed", "Method not allowed", detail);
     Reply::problem(&problem).with("allow", allow)
 }
@@ -182,6 +182,15 @@ pub(crate) fn media_type(wanted: &[&str]) -> Reply {
     Reply::problem(&plain(415, "unsupported-media-type", "Unsupported media type", detail))
 }
 
+/// A body that comes compressed.
+pub(crate) fn encoding() -> Reply {
+    let detail = "Send the body as it is, without `Content-Encoding`: it is not decompressed here.";
+    let title = "Unsupported content encoding";
+    // RFC 9110, 15.5.16: this field tells an unsupported coding from an unsupported type.
+    Reply::problem(&plain(415, "unsupported-content-encoding", title, detail))
+        .with("accept-encoding", "identity")
+}
+
 /// A body that is no JSON, and where it stops being so.
 pub(crate) fn malformed(detail: impl Into<String>) -> Reply {
     Reply::problem(&plain(400, "malformed-body", "The body is not JSON", detail))
@@ -189,13 +198,14 @@ pub(crate) fn malformed(detail: impl Into<String>) -> Reply {
 
 /// A request whose head is larger than any may be.
 pub(crate) fn head_too_large(most: usize) -> Problem {
-    let detail = format!("A request head has at most {most} bytes.");
+    let detail =
+        format!("The request head is larger than {most} bytes, the most that is accepted.");
     plain(431, "head-too-large", "The head is too large", detail)
 }
 
 /// A request whose body is larger than this path takes.
 pub(crate) fn body_too_large(most: usize) -> Problem {
-    let detail = format!("This path takes bodies of at most {most} bytes.");
+    let detail = format!("The body is larger than {most} bytes, the most that this path accepts.");
     plain(413, "body-too-large", "The body is too large", detail)
 }
 
@@ -206,7 +216,7 @@ pub(crate) fn body_broken() -> Problem {
 
 /// A request whose body did not arrive in time.
 pub(crate) fn body_too_slow(within: Duration) -> Problem {
-    let detail = format!("A body has to arrive within {}.", shown(within));
+    let detail = format!("The body did not arrive within {}.", shown(within));
     plain(408, "body-too-slow", "The body took too long", detail)
 }
 
@@ -218,16 +228,18 @@ pub(crate) fn busy(detail: &str) -> Reply {
 
 /// Something is wrong on our side.
 pub(crate) fn broken() -> Reply {
-    let detail = "This is a fault of ours; it was written down.";
+    let detail = "The dispatcher failed; the cause is in its log.";
     Reply::problem(&plain(500, "internal", "Internal error", detail))
 }
 
 /// What a store that could not do as it was asked means for the client.
 pub(crate) fn store(error: &StoreError) -> Reply {
     match error {
-        StoreError::Busy => busy("More is waiting to be written than can be, soon."),
+        StoreError::Busy => busy("Too many writes are waiting for the disk; send the call again."),
         // It was written down when it began; every call that comes meanwhile would say it again.
-        StoreError::Unavailable(_) => busy("The store cannot be used at the moment."),
+        StoreError::Unavailable(_) => {
+            busy("The database cannot be written at the moment; send the call again.")
+        }
         StoreError::Damaged(_) => {
             let fields = [("error", error.to_string().into())];
             logging::event(Level::Error, "the store is damaged", &fields);

@@ -74,7 +74,7 @@ fn server(table: &mut Table<'_>) -> Server {
         .text("admin_token_file", "A file whose first line is the admin listener's bearer token.");
     let admin = &listeners.admin;
     if !admin.value.ip().is_loopback() && admin_token_file.is_none() {
-        let message = "server.admin is not loopback: it needs server.admin_token_file";
+        let message = "server.admin is not a loopback address: set server.admin_token_file as well";
         table.fault_at(admin.at, message);
     }
     Server {
@@ -93,6 +93,7 @@ fn server(table: &mut Table<'_>) -> Server {
         ),
         head_timeout: wait(table, "head_timeout", "10s", "A whole request head."),
         body_timeout: wait(table, "body_timeout", "30s", "A whole request body."),
+        idle_timeout: wait(table, "idle_timeout", "1m", "A connection without a request."),
         shutdown_grace: wait(
             table,
             "shutdown_grace",
@@ -134,8 +135,11 @@ impl Listeners {
             if overlap(one.value, other.value) {
                 // The one that stands in the file is the one to change.
                 let at = if one.at == table.at() { other.at } else { one.at };
-                let message =
-                    format!("server.{name} and server.{other_name} are one address: {}", one.value);
+                let message = format!(
+                    "server.{name} and server.{other_name} cannot both listen on {}: give each an \
+                     address of its own",
+                    one.value
+                );
                 table.fault_at(at, message);
             }
         }
@@ -197,7 +201,11 @@ fn ingest(table: &mut Table<'_>) -> Ingest {
         allowed: Allowed::read(table),
     };
     if ingest.event_bytes_max > ingest.body_bytes_max {
-        table.fault("ingest.event_bytes_max is more than ingest.body_bytes_max lets in");
+        let (event, body) = (ingest.event_bytes_max, ingest.body_bytes_max);
+        table.fault(format!(
+            "ingest.event_bytes_max is {event} bytes; it must not exceed ingest.body_bytes_max, \
+             which is {body} bytes"
+        ));
     }
     ingest
 }
@@ -231,7 +239,8 @@ fn address(table: &mut Table<'_>, key: &str, port: u16, doc: &str) -> At<SocketA
     table.set_default(key, default.to_string().into());
     let Some(text) = text else { return At { value: default, at: table.at() } };
     let value = text.value.parse().unwrap_or_else(|_| {
-        let message = format!("`{}` is not ip:port, as \"{default}\" is", text.value);
+        let message =
+            format!("server.{key} must be ip:port, as \"{default}\", not `{}`", text.value);
         table.fault_at(text.at, message);
         default
     });
@@ -379,7 +388,7 @@ mod tests {
             "[server]\napi = \"here\"\nthreads = -1\n[ingest]\nevent_max = 1\n\
             [health]\nwarn_share = 5\n[retry]\ndelays = [\"1m\", \"soon\"]\n[webhook]\n",
             &[
-                "d:2:7: `here` is not ip:port, as \"127.0.0.1:9003\" is",
+                "d:2:7: server.api must be ip:port, as \"127.0.0.1:9003\", not `here`",
                 "d:3:11: server.threads must be a whole number from 0 to 1024, not -1",
                 "d:5:1: unknown key `event_max` in `ingest`; did you mean `events_max`?",
                 "d:7:14: health.warn_share must be a share from 0 to 1, such as 0.05, not 5",
@@ -394,11 +403,13 @@ mod tests {
     fn no_two_listeners_share_an_address() {
         check(
             "[server]\napi = \"127.0.0.1:9004\"",
-            &["d:2:7: server.ingest and server.api are one address: 127.0.0.1:9004"],
+            &["d:2:7: server.ingest and server.api cannot both listen on 127.0.0.1:9004: give \
+               each an address of its own"],
         );
         check(
             "[server]\napi = \"0.0.0.0:80\"\ningest = \"10.0.0.1:80\"",
-            &["d:3:10: server.ingest and server.api are one address: 10.0.0.1:80"],
+            &["d:3:10: server.ingest and server.api cannot both listen on 10.0.0.1:80: give each \
+               an address of its own"],
         );
         check("[server]\napi = \"10.0.0.2:80\"\ningest = \"10.0.0.1:80\"", &[]);
         let any =
@@ -410,7 +421,7 @@ mod tests {
     fn an_admin_listener_that_others_reach_needs_a_token() {
         check(
             "[server]\nadmin = \"0.0.0.0:9005\"",
-            &["d:2:9: server.admin is not loopback: it needs server.admin_token_file"],
+            &["d:2:9: server.admin is not a loopback address: set server.admin_token_file as well"],
         );
         check("[server]\nadmin = \"0.0.0.0:9005\"\nadmin_token_file = \"token\"", &[]);
     }
@@ -421,7 +432,8 @@ mod tests {
             "[store]\npath = \"\"\n[ingest]\nbody_bytes_max = \"1KiB\"",
             &[
                 "d:2:8: `path` names no file, as \"data/dispatcher.db\" does",
-                "d:3:1: ingest.event_bytes_max is more than ingest.body_bytes_max lets in",
+                "d:3:1: ingest.event_bytes_max is 262144 bytes; it must not exceed \
+                 ingest.body_bytes_max, which is 1024 bytes",
             ],
         );
     }

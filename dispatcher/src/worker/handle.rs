@@ -151,6 +151,7 @@ mod tests {
             first_attempt_at: None,
             since: None,
             paused_before: Duration::ZERO,
+            fresh_connection: false,
         };
         Arrival { webhook: WebhookId(webhook), ready }
     }

@@ -116,8 +116,10 @@ impl Worker {
         let Tried { sent, receipt, ended } = tried;
         let took = ended.tick.since(sent.started.tick);
         self.parts.metrics.attempt(&receipt.outcome, took);
-        let due = now.unix.plus(AFTER_FAULT);
-        let again = waits.then(|| Ready { due, ..sent.ready.clone() });
+        // On a connection of its own it is sent at once, as soon as the pace has a place for it.
+        let fresh_connection = receipt.outcome == Outcome::Internal(Fault::StaleConnection);
+        let due = if fresh_connection { sent.ready.due } else { now.unix.plus(AFTER_FAULT) };
+        let again = waits.then(|| Ready { due, fresh_connection, ..sent.ready.clone() });
         if let Outcome::Internal(Fault::Resources | Fault::Resolver) = receipt.outcome {
             // Its receiver has heard nothing of it.
             self.lanes.recorded(sent.webhook, sent.ready.id, again, answered, now);

@@ -52,6 +52,7 @@ impl Sent {
             url: self.target.url.clone(),
             headers: sign::headers(&force.settings.signature, &signed, secrets),
             body: self.ready.body.clone(),
+            fresh_connection: self.ready.fresh_connection,
         };
         let workspace = self.target.workspace.clone();
         let attempt = egress::on_behalf_of(workspace, force.courier.deliver(parcel));

@@ -1,5 +1,6 @@
 //! The whole worker with a store in a file, a clock turned by hand and a receiver on this machine.
 
+mod stale;
 mod stories;
 
 use std::collections::BTreeSet;
@@ -46,6 +47,10 @@ struct Receiver {
     /// Whether answers are held back, and who waits to give one.
     holds: AtomicBool,
     go_on: Notify,
+    /// Whether it takes the second request on a connection and closes that without a word.
+    hangs_up: AtomicBool,
+    /// Whether it does so with every request.
+    drops: AtomicBool,
     events: Mutex<Vec<String>>,
 }
 
@@ -79,7 +84,7 @@ impl Receiver {
     }
 
     async fn converse(self: Arc<Self>, mut stream: TcpStream) {
-        let mut read = Vec::new();
+        let (mut read, mut requests) = (Vec::new(), 0);
         loop {
             let Some(event) = taken(&mut read) else {
                 match stream.read_buf(&mut read).await {
@@ -88,6 +93,11 @@ impl Receiver {
                 }
             };
             self.events.lock().unwrap().push(event);
+            requests += 1;
+            let hangs_up = requests > 1 && self.hangs_up.load(Ordering::SeqCst);
+            if hangs_up || self.drops.load(Ordering::SeqCst) {
+                return;
+            }
             let mut go_on = std::pin::pin!(self.go_on.notified());
             go_on.as_mut().enable();
             if self.holds.load(Ordering::SeqCst) {

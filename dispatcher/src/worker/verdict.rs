@@ -84,6 +84,7 @@ pub(super) fn again(ready: Ready, verdict: &Verdict) -> Option<Ready> {
         first_attempt_at: Some(verdict.first_attempt_at),
         since: Some(verdict.since),
         paused_before: verdict.paused_before,
+        fresh_connection: false,
         ..ready
     })
 }
@@ -108,7 +109,8 @@ mod tests {
     const OURS: Outcome = Outcome::Internal(Fault::Resources);
 
     fn schedule(mode: Mode) -> Schedule {
-        Schedule { mode, delays: vec![MINUTE, 5 * MINUTE], give_up_after: 60 * MINUTE }
+        let (delays, hour) = (vec![MINUTE, 5 * MINUTE], 60 * MINUTE);
+        Schedule { mode, delays, give_up_after: hour, retry_after_max: hour }
     }
 
     fn webhook() -> Webhook {
@@ -142,6 +144,7 @@ mod tests {
             first_attempt_at: None,
             since: None,
             paused_before: Duration::ZERO,
+            fresh_connection: false,
         }
     }
 

@@ -91,9 +91,9 @@ fn endless_answers_leave_memory_flat() {
     stage.dispatcher.post_events("user.created", 200);
     stage.receiver.wait(400);
     let grown = stage.dispatcher.resident_bytes().saturating_sub(early);
-    // A head may take 400 KiB before it is too large, and a lane has room for 500 attempts: that is
-    // 80 MiB of heads, 10 of connections, 8 of pages that readers keep.
-    assert!(grown < 128 << 20, "grew by {} MiB over 400 endless answers", grown >> 20);
+    // An answer may take 64 KiB before it is too long, and an endpoint has room for 500 attempts:
+    // that is 32 MiB of heads, 10 of connections, 8 of pages that readers keep.
+    assert!(grown < 64 << 20, "grew by {} MiB over 400 endless answers", grown >> 20);
 }
 
 #[test]
@@ -191,6 +191,19 @@ fn neither_a_registration_nor_a_delivery_tells_a_private_name_from_an_unknown_on
     };
     assert_eq!(told("nobody.invalid", "user.created"), "dns");
     assert_eq!(told(own.trim(), "plan.changed"), "dns");
+}
+
+#[test]
+fn an_idle_connection_is_closed_after_its_own_timeout() {
+    let stage = Stage::with(|config| {
+        config.with("[server]", "head_timeout = \"1h\"\nidle_timeout = \"100ms\"")
+    });
+    for address in [stage.dispatcher.api_address(), stage.dispatcher.ingest_address()] {
+        let mut client = weir_tests::client::Client::connect(address);
+        client.send("GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n");
+        let answer = client.read_to_end();
+        assert!(answer.starts_with(b"HTTP/1.1 "), "{}", String::from_utf8_lossy(&answer));
+    }
 }
 
 #[test]

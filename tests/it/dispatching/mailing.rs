@@ -111,6 +111,38 @@ fn mails_go_encrypted_and_signed_in_where_the_server_wants_it() {
     assert!(!stage.dispatcher.log().text().contains("pass%"), "{}", stage.dispatcher.log().text());
 }
 
+#[test]
+fn a_password_of_a_file_goes_to_a_server_whose_certificate_holds_and_to_no_other() {
+    let folder = certificates();
+    let path = |name: &str| folder.path(name);
+    for (name, holds) in [("server", true), ("elsewhere", false)] {
+        let (certificate, key) = (path(&format!("{name}.crt")), path(&format!("{name}.key")));
+        let flags = ["--auth", "weir:pass%word", "--tls", &certificate, &key];
+        let mailbox = Mailbox::start_with(&flags);
+        folder.write("password", "pass%word\n");
+        let smtp = format!("smtp+starttls://weir@{}", mailbox.address());
+        let config = mailed(weir_tests::dispatcher::config(), &smtp)
+            .with("[mail]", &format!("password_file = \"{}\"", path("password")));
+        let trust = [("SSL_CERT_FILE", path("ca.crt"))];
+        let dispatcher = Dispatcher::start_with(&trust, &config, DIRECTORY);
+        let stage = Stage { receiver: Receiver::start(), dispatcher };
+        pause(&stage);
+        if holds {
+            for mail in mailbox.wait(2) {
+                assert_eq!((&mail["tls"], &mail["user"]), (&true.into(), &"weir".into()), "{mail}");
+            }
+        } else {
+            let failed = "weir_dispatcher_mails_total{outcome=\"failed\"}";
+            wait::until("a mail that cannot be sent", || {
+                (stage.dispatcher.metric(failed) > 0.0).then_some(())
+            });
+            assert_eq!(mailbox.mails().len(), 0, "{:#?}", mailbox.mails());
+        }
+        let log = stage.dispatcher.log().text();
+        assert!(!log.contains("pass%"), "{log}");
+    }
+}
+
 /// All that a mail says.
 fn said(mail: &Value) -> String {
     format!("{}\n{}", mail["headers"], mail["text"].as_str().unwrap())

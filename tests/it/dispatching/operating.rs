@@ -45,6 +45,20 @@ fn every_mistake_is_reported_at_once_where_it_stands() {
 }
 
 #[test]
+fn check_refuses_a_password_that_would_go_in_the_clear_and_a_file_of_one_that_is_not_there() {
+    let check = |mail: &str| {
+        let config = config().with("[mail]", &format!("{mail}\nfrom = \"weir@example.com\""));
+        run(&folder(&config.to_string()), &["check", "--config", CONFIG])
+    };
+    check("smtp = \"smtp+starttls://u:hunter2@mail.example.com\"").expect(0);
+    let said = check("smtp = \"smtp://u:hunter2@mail.example.com\"").expect(64).said();
+    assert!(said.contains("smtp+starttls://") && !said.contains("hunter2"), "{said}");
+    let file = "smtp = \"smtps://u@mail.example.com\"\npassword_file = \"nowhere\"";
+    let said = check(file).expect(64).said();
+    assert!(said.contains("cannot read `nowhere`"), "{said}");
+}
+
+#[test]
 fn a_bad_file_of_tokens_is_a_mistake_too() {
     for bad in [
         "[[tokens]]\nname = \"x\"\n",

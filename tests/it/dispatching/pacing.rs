@@ -132,6 +132,28 @@ fn waiting_for_the_pace_costs_no_attempt_and_says_how_long_it_takes() {
 }
 
 #[test]
+fn a_receiver_that_closes_used_connections_costs_no_delivery_an_attempt() {
+    let stage = Stage::new();
+    let used = std::sync::Mutex::new(std::collections::HashSet::new());
+    // As one that closes idle connections, at the worst moment each time.
+    stage.receiver.answer(move |request| {
+        let is_new = used.lock().unwrap().insert(request.connection);
+        if is_new { Answer::status(200) } else { Answer::script().close() }
+    });
+    stage.webhook("/hook", &["user.created"]);
+    let acme = stage.dispatcher.acme();
+    for _ in 0..40 {
+        let id = stage.dispatcher.post_event("user.created");
+        let delivery = acme.wait_for_delivery(&id, |one| one["ended_at"].is_string());
+        assert_eq!((&delivery["state"], &delivery["attempts"]), (&"delivered".into(), &1.into()));
+    }
+    let requests = stage.receiver.count();
+    assert!((60..=80).contains(&requests), "{requests} requests for 40 deliveries");
+    let stale = "weir_dispatcher_attempts_total{outcome=\"internal_stale_connection\"}";
+    assert_eq!(stage.dispatcher.metric(stale) as usize, requests - 40);
+}
+
+#[test]
 fn a_ping_that_waits_for_the_pace_says_so_and_a_list_does_not_guess_its_place() {
     let stage = Stage::with(|config| config.with("[egress]", "requests = 1\nwindow = \"1h\""));
     let webhook = stage.webhook("/hook", &["user.created"]);

@@ -119,6 +119,24 @@ fn a_wait_that_was_asked_for_never_goes_beyond_the_deadline() {
 }
 
 #[test]
+fn a_receiver_cannot_ask_for_more_time_than_is_allowed() {
+    let stage = Stage::with(|config| {
+        config.with("[retry]", "give_up_after = \"1h\"\nretry_after_max = \"1s\"")
+    });
+    let first = std::sync::atomic::AtomicBool::new(true);
+    stage.receiver.answer(move |_| match first.swap(false, std::sync::atomic::Ordering::SeqCst) {
+        true => Answer::status(503).field("Retry-After", "86400"),
+        false => Answer::status(200),
+    });
+    stage.webhook("/hook", &["user.created"]);
+    let id = stage.dispatcher.post_event("user.created");
+    let acme = stage.dispatcher.acme();
+    let delivery = acme.wait_for_delivery(&id, |one| one["state"] == "delivered");
+    let log = attempts(&delivery);
+    assert!(log.len() == 2 && log[1].0 - log[0].0 >= 1_000, "{log:?}");
+}
+
+#[test]
 fn a_receiver_that_comes_back_in_time_gets_its_event() {
     let mut stage = Stage::with(|config| config.with("[retry]", "give_up_after = \"30s\""));
     stage.receiver.stop();

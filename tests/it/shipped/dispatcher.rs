@@ -35,6 +35,22 @@ fn the_shipped_files_of_the_dispatcher_are_found_good() {
 }
 
 #[test]
+fn the_link_in_a_mail_leads_to_a_page_that_takes_none_of_the_workspaces_allowance() {
+    let config = shipped(CONFIG);
+    let link = config.lines().find_map(|line| line.strip_prefix("# link = \"")?.split('"').next());
+    let link =
+        link.expect("it shows a link").replace("https://api.example.com", "http://api.localhost");
+    let folder = Folder::new();
+    for name in ["config/gateway.toml", DIRECTORY] {
+        folder.write(name, &shipped(name));
+    }
+    let page = format!("{link}/workspaces/ws_acme/webhooks/wh_1");
+    let arguments = ["explain", "GET", &page, "--config", "config/gateway.toml"];
+    let said = weir_tests::gateway::run(&folder, &arguments).expect(0).stdout;
+    assert!(said.contains("/dashboard/{*rest}") && !said.contains("workspace for"), "{said}");
+}
+
+#[test]
 fn who_sets_it_up_as_the_readme_says_has_a_good_configuration() {
     let folder = Folder::new();
     let text = section("Behind your backend");

@@ -41,6 +41,7 @@ pub(super) fn ready(id: i64, due_ms: u64) -> Ready {
         first_attempt_at: None,
         since: None,
         paused_before: Duration::ZERO,
+        fresh_connection: false,
     }
 }
 

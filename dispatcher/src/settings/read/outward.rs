@@ -56,10 +56,14 @@ pub(super) fn signature(table: &mut Table<'_>) -> Signature {
     table.set_default("header", "Service-Signature".into());
     let header = name.and_then(|name| {
         let header = HeaderName::from_bytes(name.value.as_bytes());
-        let header = header.map_err(|_| format!("`{}` is no header name", name.value));
+        let header = header
+            .map_err(|_| format!("signature.header must be a header name, not `{}`", name.value));
         let free = header.and_then(|header| {
             let taken = TAKEN.contains(&header.as_str());
-            let message = || format!("`{}` is sent with something else in it", name.value);
+            let message = || {
+                let used = "deliveries already use this header for something else";
+                format!("signature.header cannot be `{}`: {used}", name.value)
+            };
             if taken { Err(message()) } else { Ok(header) }
         });
         free.map_err(|message| table.fault_at(name.at, message)).ok()
@@ -107,7 +111,8 @@ pub(super) fn egress(table: &mut Table<'_>) -> Egress {
     let one = egress.in_flight_per_lane();
     if egress.in_flight_max < one {
         table.fault(format!(
-            "egress.in_flight_max is {}, and one endpoint that does not answer holds {one}",
+            "egress.in_flight_max is {}; it must be at least {one}, which is what one endpoint \
+             that never answers takes (requests \u{d7} deadline \u{f7} window)",
             egress.in_flight_max
         ));
     }
@@ -121,7 +126,7 @@ fn networks(table: &mut Table<'_>) -> Vec<IpNet> {
         let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
         let parsed = text.value.parse().ok().or_else(single);
         if parsed.is_none() {
-            let message = format!("`{}` is no network, as \"10.0.0.0/8\" is", text.value);
+            let message = format!("`{}` is not a network; write one as \"10.0.0.0/8\"", text.value);
             table.fault_at(text.at, message);
         }
         parsed
@@ -149,20 +154,28 @@ pub(super) fn retry(table: &mut Table<'_>) -> Schedule {
     table.set_default("delays", DELAYS.to_vec().into());
     let give_up_after =
         long(table, "give_up_after", "48h", "From the first attempt to the last, pauses apart.");
+    let retry_after_max = long(
+        table,
+        "retry_after_max",
+        "1h",
+        "The longest wait that a receiver's Retry-After may ask for.",
+    );
     if table.has("delays") && given.is_empty() {
-        table.fault("retry.delays needs at least one time that can be read: delays = [\"1m\"]");
+        table.fault("retry.delays must list at least one time, as [\"1m\"]");
     }
     if mode == Mode::Offset {
         for (one, next) in given.iter().zip(given.iter().skip(1)) {
             if next.value <= one.value {
-                table.fault_at(next.at, "offsets from the first attempt must grow");
+                let message =
+                    "retry.mode is \"offset\": each delay must be longer than the one before";
+                table.fault_at(next.at, message);
             }
         }
     }
     let contract = || DELAYS.into_iter().filter_map(span_of).collect();
     let delays: Vec<_> = given.into_iter().map(|delay| delay.value).collect();
     let delays = if delays.is_empty() { contract() } else { delays };
-    Schedule { mode, delays, give_up_after }
+    Schedule { mode, delays, give_up_after, retry_after_max }
 }
 
 pub(super) fn health(table: &mut Table<'_>) -> Policy {
@@ -174,8 +187,11 @@ pub(super) fn health(table: &mut Table<'_>) -> Policy {
 }
 
 pub(super) fn mail(table: &mut Table<'_>) -> Option<Mail> {
-    let smtp = table.text("smtp", "smtps://user:password@host, or smtp://; no mail without.");
+    let smtp =
+        table.text("smtp", "smtps://user@host, smtp+starttls:// or smtp://; no mail without.");
     table.hide("smtp");
+    let doc = "A file whose first line is the password of the user in smtp; a change is taken up.";
+    let password_file = table.text("password_file", doc);
     let from = table.text("from", "Who mails are from.");
     let link = table.text("link", "Where the dashboard is: what links in mails begin with.");
     let retry_after = wait(
@@ -187,39 +203,68 @@ pub(super) fn mail(table: &mut Table<'_>) -> Option<Mail> {
     if let Some(link) = &link {
         let scheme = Url::parse(&link.value).ok().filter(Url::has_host);
         if scheme.is_none_or(|url| !["http", "https"].contains(&url.scheme())) {
-            table.fault_at(link.at, format!("`{}` is no http:// or https:// URL", link.value));
+            let message = "mail.link must be an http:// or https:// URL";
+            table.fault_at(link.at, format!("{message}, not `{}`", link.value));
         }
     }
     if let Some(from) = from.as_ref().filter(|from| from.value.parse::<Mailbox>().is_err()) {
-        let message = format!("`{}` is no mail address, as \"weir@example.com\" is", from.value);
+        let message = "mail.from must be a mail address, as \"weir@example.com\"";
+        let message = format!("{message}, not `{}`", from.value);
         table.fault_at(from.at, message);
     }
-    if let Some(smtp) = smtp.as_ref().filter(|smtp| !is_smtp(&smtp.value)) {
+    if let Some(smtp) = &smtp {
         // Whatever stands there may be a password: it is not repeated.
-        table.fault_at(smtp.at, "mail.smtp must be smtps://user:password@host or smtp://…");
+        if let Err(why) = check_smtp(&smtp.value, password_file.is_some()) {
+            table.fault_at(smtp.at, why);
+        }
     }
     match (smtp, from) {
         (Some(smtp), Some(from)) => Some(Mail {
             smtp: Secret::new(smtp.value),
+            password: None,
+            password_file,
             from: from.value,
             link: link.map(|link| link.value),
             retry_after,
         }),
         (smtp, from) => {
-            if smtp.is_some() || from.is_some() || link.is_some() {
-                table.fault("mails need both mail.smtp and mail.from");
+            if smtp.is_some() || from.is_some() || link.is_some() || password_file.is_some() {
+                table.fault("mail.smtp and mail.from must both be set, or neither");
             }
             None
         }
     }
 }
 
-fn is_smtp(text: &str) -> bool {
-    let url = Url::parse(text).ok();
-    url.is_some_and(|url| {
-        ["smtp", "smtps"].contains(&url.scheme())
-            && url.host_str().is_some_and(|host| !host.is_empty())
-    })
+/// A user and a password travel by TLS that is verified, or on this machine.
+fn check_smtp(text: &str, has_password_file: bool) -> Result<(), &'static str> {
+    const FORM: &str = "mail.smtp must be smtps://user@host, smtp+starttls://user@host or \
+                        smtp://host, each with :port where it is not the usual one";
+    let url = Url::parse(text).map_err(|_| FORM)?;
+    let host = url.host_str().filter(|host| !host.is_empty()).ok_or(FORM)?;
+    let is_plain = match url.scheme() {
+        "smtps" | "smtp+starttls" => false,
+        "smtp" => true,
+        _ => return Err(FORM),
+    };
+    let has_user = !url.username().is_empty();
+    let has_password = url.password().is_some() || has_password_file;
+    if is_plain && (has_user || has_password) && !is_loopback(host) {
+        return Err("mail.smtp has a user, and smtp:// may send the password in the clear: write \
+                    smtp+starttls:// (port 587) or smtps:// (port 465)");
+    }
+    if has_password_file && url.password().is_some() {
+        return Err("mail.smtp and mail.password_file both give a password: leave it out of one");
+    }
+    if has_password_file && !has_user {
+        return Err("mail.password_file needs a user in mail.smtp: smtps://user@host");
+    }
+    Ok(())
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -241,20 +286,21 @@ mod tests {
     fn the_signature_has_a_header_of_its_own() {
         let settings = check("[signature]\nheader = \"Acme-Signature\"", &[]);
         assert_eq!(settings.signature.header, "acme-signature");
-        let sent = "is sent with something else in it";
+        let used = "deliveries already use this header for something else";
         for name in ["Content-Type", "host", "Webhook-Id", "webhook-signature"] {
             check(
                 &format!("[signature]\nheader = \"{name}\""),
-                &[&format!("d:2:10: `{name}` {sent}")],
+                &[&format!("d:2:10: signature.header cannot be `{name}`: {used}")],
             );
         }
-        check("[signature]\nheader = \"a b\"", &["d:2:10: `a b` is no header name"]);
+        let message = "d:2:10: signature.header must be a header name, not `a b`";
+        check("[signature]\nheader = \"a b\"", &[message]);
     }
 
     #[test]
     fn networks_are_ranges_or_addresses() {
         let text = "[egress]\nallow_networks = [\"10.0.0.0/8\", \"::1\", \"lan\"]";
-        let expected = ["d:2:40: `lan` is no network, as \"10.0.0.0/8\" is"];
+        let expected = ["d:2:40: `lan` is not a network; write one as \"10.0.0.0/8\""];
         let shown: Vec<_> =
             check(text, &expected).egress.allow_networks.iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["10.0.0.0/8", "::1/128"]);
@@ -270,20 +316,20 @@ mod tests {
 
     #[test]
     fn one_endpoint_cannot_hold_all_there_is() {
-        let full = "egress.in_flight_max is 16, and one endpoint that does not answer holds 17";
+        let full = "egress.in_flight_max is 16; it must be at least 17, which is what one endpoint \
+            that never answers takes (requests × deadline ÷ window)";
         check("[egress]\nin_flight_max = 16", &[&format!("d:1:1: {full}")]);
         check("[egress]\nin_flight_max = 17", &[]);
     }
 
     #[test]
     fn delays_are_there_and_offsets_grow() {
-        let none =
-            "d:1:1: retry.delays needs at least one time that can be read: delays = [\"1m\"]";
+        let none = "d:1:1: retry.delays must list at least one time, as [\"1m\"]";
         check("[retry]\ndelays = []", &[none]);
         check("[retry]\nmode = \"delay\"\ndelays = [\"2m\", \"1m\"]", &[]);
         check(
             "[retry]\nmode = \"offset\"\ndelays = [\"2m\", \"1m\"]",
-            &["d:3:17: offsets from the first attempt must grow"],
+            &["d:3:17: retry.mode is \"offset\": each delay must be longer than the one before"],
         );
     }
 
@@ -292,10 +338,10 @@ mod tests {
         let good = "[mail]\nsmtp = \"smtps://weir:pass@mail.example.com\"\n\
             from = \"Weir <weir@example.com>\"\nlink = \"https://api.example.com\"";
         let mail = check(good, &[]).mail.expect("all of it is there");
-        assert!(!format!("{mail:?}").contains("pass"), "{mail:?}");
+        assert!(!format!("{mail:?}").contains("weir:"), "{mail:?}");
         assert_eq!(mail.link.as_deref(), Some("https://api.example.com"));
         assert_eq!(check("[mail]", &[]).mail, None);
-        let both = "d:1:1: mails need both mail.smtp and mail.from";
+        let both = "d:1:1: mail.smtp and mail.from must both be set, or neither";
         for half in ["smtp = \"smtp://localhost\"", "from = \"a@b.example\""] {
             check(&format!("[mail]\n{half}"), &[both]);
         }
@@ -307,11 +353,51 @@ mod tests {
             check(
                 &format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"nobody\"\nlink = \"ftp://a\""),
                 &[
-                    "d:2:8: mail.smtp must be smtps://user:password@host or smtp://…",
-                    "d:3:8: `nobody` is no mail address, as \"weir@example.com\" is",
-                    "d:4:8: `ftp://a` is no http:// or https:// URL",
+                    "d:2:8: mail.smtp must be smtps://user@host, smtp+starttls://user@host or \
+                     smtp://host, each with :port where it is not the usual one",
+                    "d:3:8: mail.from must be a mail address, as \"weir@example.com\", \
+                     not `nobody`",
+                    "d:4:8: mail.link must be an http:// or https:// URL, not `ftp://a`",
                 ],
             );
         }
+    }
+
+    #[test]
+    fn a_password_is_never_sent_in_the_clear() {
+        let clear = "mail.smtp has a user, and smtp:// may send the password in the clear: write \
+            smtp+starttls:// (port 587) or smtps:// (port 465)";
+        let twice = "mail.smtp and mail.password_file both give a password: leave it out of one";
+        let no_user = "mail.password_file needs a user in mail.smtp: smtps://user@host";
+        for (smtp, file, expected) in [
+            ("smtps://u:p@mail.example.com", false, None),
+            ("smtp+starttls://u:p@mail.example.com:2525", false, None),
+            ("smtp://mail.example.com", false, None),
+            ("smtp://u:p@localhost", false, None),
+            ("smtp://u:p@127.0.0.1:25", false, None),
+            ("smtp://u:p@[::1]", false, None),
+            ("smtps://u@mail.example.com", true, None),
+            ("smtp://u:p@mail.example.com", false, Some(clear)),
+            ("smtp://u@mail.example.com", false, Some(clear)),
+            ("smtp://u@mail.example.com", true, Some(clear)),
+            ("smtp://u:p@10.0.0.1", false, Some(clear)),
+            ("smtp://u:p@localhost.example.com", false, Some(clear)),
+            ("smtp://u:p@127.0.0.1.example.com", false, Some(clear)),
+            ("smtps://u:p@mail.example.com", true, Some(twice)),
+            ("smtps://mail.example.com", true, Some(no_user)),
+        ] {
+            let file = if file { "\npassword_file = \"f\"" } else { "" };
+            let text = format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"a@b.example\"{file}");
+            let expected = expected.map(|why| format!("d:2:8: {why}"));
+            check(&text, &expected.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_receiver_may_ask_for_an_hour_unless_it_is_said_otherwise() {
+        let hour = std::time::Duration::from_secs(3_600);
+        assert_eq!(check("", &[]).retry.retry_after_max, hour);
+        let text = "[retry]\nretry_after_max = \"1d\"";
+        assert_eq!(check(text, &[]).retry.retry_after_max, 24 * hour);
     }
 }

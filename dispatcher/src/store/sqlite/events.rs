@@ -213,5 +213,6 @@ fn fresh(id: DeliveryId, event: &NewEvent, now: UnixTime) -> Ready {
         first_attempt_at: None,
         since: None,
         paused_before: Duration::ZERO,
+        fresh_connection: false,
     }
 }

@@ -65,7 +65,7 @@ pub enum OpenError {
     /// It has a second name, by which another process may have it: hard links share no lock, and
     /// no log of changes.
     #[error(
-        "the database {} has {names} names (hard links), and may have one alone: remove the others",
+        "the database {} has {names} names (hard links); remove all but one",
         path.display()
     )]
     Linked {

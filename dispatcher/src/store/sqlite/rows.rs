@@ -173,6 +173,7 @@ pub(super) fn ready(row: &Row<'_>) -> Result<Ready, Fault> {
         first_attempt_at: time_or(row, "first_attempt_at")?,
         since: time_or(row, "since")?,
         paused_before: duration(row, "paused_before")?,
+        fresh_connection: false,
     })
 }
 

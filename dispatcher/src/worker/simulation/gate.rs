@@ -286,6 +286,7 @@ fn follows(
             offsets.find(|then| *then > at.unix).unwrap_or(deadline)
         }
     };
-    let asked = at.unix.plus(Duration::from_secs(retry_after.unwrap_or(0)));
+    let asked = Duration::from_secs(retry_after.unwrap_or(0)).min(settings.retry.retry_after_max);
+    let asked = at.unix.plus(asked);
     landed(DeliveryState::Waiting, listed.max(asked).min(deadline))
 }

@@ -57,9 +57,11 @@ pub(super) enum Mood {
     Scarce,
     /// Nothing answers for its name.
     Nameless,
+    /// Well, but now and then the connection that was kept for it has died.
+    Parting,
 }
 
-pub(super) const MOODS: [Mood; 16] = [
+pub(super) const MOODS: [Mood; 17] = [
     Mood::Well,
     Mood::Well,
     Mood::Well,
@@ -76,6 +78,7 @@ pub(super) const MOODS: [Mood; 16] = [
     Mood::Flapping,
     Mood::Scarce,
     Mood::Nameless,
+    Mood::Parting,
 ];
 
 #[derive(Debug)]
@@ -108,8 +111,9 @@ impl Reaction {
 }
 
 impl Receiver {
-    /// What it does with an attempt at this event.
-    pub(super) fn react(&self, event: &str, deadline: Duration, dice: &mut Dice) -> Reaction {
+    /// What it does with this attempt.
+    pub(super) fn react(&self, parcel: &Parcel, deadline: Duration, dice: &mut Dice) -> Reaction {
+        let event = parcel.headers["webhook-id"].to_str().unwrap();
         let ms = Duration::from_millis;
         let poisoned = self.poisons && event.ends_with('7');
         let mood = match self.mood {
@@ -119,10 +123,13 @@ impl Receiver {
         let status = |status| Outcome::of_status(status);
         let (after, outcome) = match mood {
             Mood::Scarce if dice.chance(25) => (ms(0), Outcome::Internal(Fault::Resources)),
-            Mood::Well | Mood::Flapping | Mood::Scarce if poisoned => {
+            Mood::Parting if !parcel.fresh_connection && dice.chance(40) => {
+                (ms(dice.roll(100)), Outcome::Internal(Fault::StaleConnection))
+            }
+            Mood::Well | Mood::Flapping | Mood::Scarce | Mood::Parting if poisoned => {
                 (ms(dice.roll(2) * dice.roll(50)), status(422))
             }
-            Mood::Well | Mood::Flapping | Mood::Scarce => {
+            Mood::Well | Mood::Flapping | Mood::Scarce | Mood::Parting => {
                 (ms(dice.roll(300)), status(200 + dice.roll(7) as u16))
             }
             Mood::Late => (deadline.saturating_sub(ms(2)) + ms(dice.roll(5)), status(200)),

@@ -69,10 +69,10 @@ impl World {
         let any = !calls.is_empty();
         for call in calls {
             let receiver = self.receivers.iter().find(|one| one.url == call.parcel.url.as_str());
-            let event = call.parcel.headers["webhook-id"].to_str().unwrap();
             let deadline = self.books.settings.egress.deadline;
-            let reaction = receiver.unwrap().react(event, deadline, &mut self.dice);
-            let heard = !matches!(reaction.outcome, Outcome::Internal(_));
+            let reaction = receiver.unwrap().react(&call.parcel, deadline, &mut self.dice);
+            let unheard = Outcome::Internal(Fault::Resolver);
+            let heard = ![Outcome::Internal(Fault::Resources), unheard].contains(&reaction.outcome);
             let delivery = self.books.started(&call.parcel, heard, now);
             let at = now.tick.plus(reaction.after.min(deadline));
             let (process, called) = (self.processes, now.tick);

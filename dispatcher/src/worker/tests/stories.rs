@@ -5,7 +5,7 @@ use crate::model::LaneId;
 use crate::outcome::{Failure, Outcome};
 
 /// Six a minute, one at a time.
-const SLOW: &str = r#"
+pub(super) const SLOW: &str = r#"
 [egress]
 requests = 6
 allow_http = true
@@ -14,7 +14,7 @@ ports = []
 "#;
 
 /// As many as come.
-const FAST: &str = r#"
+pub(super) const FAST: &str = r#"
 [egress]
 requests = 4_000
 allow_http = true
@@ -247,6 +247,7 @@ fn fresh(id: DeliveryId, due: UnixTime) -> Ready {
         first_attempt_at: None,
         since: None,
         paused_before: Duration::ZERO,
+        fresh_connection: false,
     }
 }
 
