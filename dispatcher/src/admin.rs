@@ -69,7 +69,7 @@ impl Handler for Admin {
                 404,
                 "not-found",
                 "There is nothing here",
-                "There are /livez, /readyz, /metrics, /config and, to POST to, /reload.",
+                "The paths here are /livez, /readyz, /metrics, /config and POST /reload.",
             ),
         }
     }
@@ -142,8 +142,13 @@ fn text(status: u16, text: &'static str) -> Reply {
 }
 
 fn wrong_method(allowed: &'static str) -> Reply {
-    problem(405, "method-not-allowed", "Not with this method", "See the field Allow.")
-        .with("allow", allowed)
+    problem(
+        405,
+        "method-not-allowed",
+        "Method not allowed",
+        "The Allow header lists the methods of this path.",
+    )
+    .with("allow", allowed)
 }
 
 fn problem(status: u16, kind: &'static str, title: &'static str, detail: &str) -> Reply {

@@ -104,11 +104,11 @@ impl Denial {
         match self {
             Self::Missing => problem(401, "Send `Authorization: Bearer <token>`, once.".to_owned())
                 .with("www-authenticate", "Bearer"),
-            Self::Unknown => problem(401, "This token is not known.".to_owned())
+            Self::Unknown => problem(401, "No such token is registered.".to_owned())
                 .with("www-authenticate", "Bearer error=\"invalid_token\""),
             Self::Scope(scope) => {
                 let name = scope.name();
-                problem(403, format!("This needs a token with the scope `{name}`.")).with(
+                problem(403, format!("This call needs a token with the scope `{name}`.")).with(
                     "www-authenticate",
                     format!("Bearer error=\"insufficient_scope\", scope=\"{name}\""),
                 )
@@ -141,7 +141,8 @@ impl Tokens {
             if let Some(name) = name
                 && names.insert(name.value.clone(), ()).is_some()
             {
-                document.fault(name.at, format!("`{}` is the name of another token", name.value));
+                document
+                    .fault(name.at, format!("another token already has the name `{}`", name.value));
             }
             let Some(At { value: hash, at }) = hash else { continue };
             if tokens.by_hash.insert(hash, token).is_some() {
@@ -219,15 +220,18 @@ fn entry_of(table: &mut Table<'_>) -> Entry {
     let workspaces =
         table.texts("workspaces", "Whose objects it may see: identifiers, or \"*\" for all.");
     if workspaces.is_empty() && table.has("workspaces") {
-        table.fault("workspaces is empty: such a token sees nothing; \"*\" is all");
+        table.fault("workspaces is empty: name at least one workspace, or \"*\" for all");
     }
     for one in workspaces.iter().filter(|one| one.value != EVERY && !is_identifier(&one.value)) {
-        let text = format!("`{}` is no identifier: 1 to 64 of A-Z a-z 0-9 _ -", one.value);
+        let text = format!(
+            "workspaces must hold \"*\" or identifiers (1 to 64 of A-Z a-z 0-9 _ -), not `{}`",
+            one.value
+        );
         table.fault_at(one.at, text);
     }
     let scopes = table.texts("scopes", "webhooks:read, webhooks:write, events:write.");
     if scopes.is_empty() && table.has("scopes") {
-        table.fault("scopes is empty: such a token may do nothing");
+        table.fault("scopes is empty: name at least one scope");
     }
     let scopes = scopes.into_iter().filter_map(|scope| scope_of(table, &scope)).collect();
     let reach = if workspaces.iter().any(|one| one.value == EVERY) {
@@ -352,13 +356,14 @@ mod tests {
         let _ = Tokens::read(&document);
         let found: Vec<String> = document.mistakes().iter().map(ToString::to_string).collect();
         let expected = [
-            "t.toml:1:1: workspaces is empty: such a token sees nothing; \"*\" is all",
+            "t.toml:1:1: workspaces is empty: name at least one workspace, or \"*\" for all",
             "t.toml:3:10: sha256 must be 64 hex digits, not 2 characters",
             "t.toml:5:11: unknown scope `webhook:read`; did you mean `webhooks:read`?",
             "t.toml:5:27: unknown scope `x`; known: webhooks:read, webhooks:write, events:write",
-            "t.toml:6:1: scopes is empty: such a token may do nothing",
-            "t.toml:7:8: `a` is the name of another token",
-            "t.toml:9:15: `w/s` is no identifier: 1 to 64 of A-Z a-z 0-9 _ -",
+            "t.toml:6:1: scopes is empty: name at least one scope",
+            "t.toml:7:8: another token already has the name `a`",
+            "t.toml:9:15: workspaces must hold \"*\" or identifiers (1 to 64 of A-Z a-z 0-9 _ -), \
+             not `w/s`",
             "t.toml:11:1: tokens.name is missing",
             "t.toml:12:10: another token has the same hash",
         ];

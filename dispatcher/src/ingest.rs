@@ -80,10 +80,10 @@ impl Ingest {
         let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
         let is_large = call.body.len() > SMALL_BODY_BYTES;
         // Counted before the body is looked at: reading it is work as well.
-        let place = self
-            .waiting
-            .enter(force.settings.ingest.waiting_max, is_large)
-            .ok_or_else(|| refuse::busy("More calls wait to be written than may."))?;
+        let place =
+            self.waiting.enter(force.settings.ingest.waiting_max, is_large).ok_or_else(|| {
+                refuse::busy("Too many calls wait to be written; send this one again.")
+            })?;
         let Read { events, pointers, now } = if is_large {
             self.read_large(call, Arc::clone(&force)).await?
         } else {
@@ -246,9 +246,11 @@ fn checked<'a>(
         Batch::read(&call.body, form, allowed.events_max).map_err(
             |unreadable| match unreadable {
                 Unreadable::Malformed(detail) => refuse::malformed(detail),
-                Unreadable::Empty => refuse::unprocessable(&Flaw::at("", "holds no event").into()),
+                Unreadable::Empty => {
+                    refuse::unprocessable(&Flaw::at("", "must hold at least one event").into())
+                }
                 Unreadable::TooMany => {
-                    let text = format!("holds more than {} events", allowed.events_max);
+                    let text = format!("must hold at most {} events", allowed.events_max);
                     too_large(&Flaw::at("", text).into())
                 }
             },
@@ -257,7 +259,10 @@ fn checked<'a>(
     for item in batch.items.iter().filter(|item| item.text.len() > allowed.event_bytes_max) {
         large.go_to(item.index);
         let (found, most) = (item.text.len(), allowed.event_bytes_max);
-        large.at(&item.pointer, item.said(&format!("has {found} bytes; at most {most} may be")));
+        large.at(
+            &item.pointer,
+            item.said(&format!("has {found} bytes; at most {most} are allowed")),
+        );
     }
     if !large.is_empty() {
         return Err(too_large(&large));
@@ -266,7 +271,7 @@ fn checked<'a>(
     for item in &batch.items {
         let reading = event::read(item, &allowed.allowed, &mut flaws);
         if let Some(workspace) = reading.workspace.filter(|name| !token.sees(name)) {
-            let text = format!("this token may not send for `{workspace}`");
+            let text = format!("this token may not send events of `{workspace}`");
             foreign.go_to(item.index);
             foreign.at(format!("{}/workspace_id", item.pointer), item.said(&text));
         }
@@ -318,7 +323,7 @@ fn conflict(places: &[usize], pointers: &[String]) -> Reply {
     for (index, pointer) in places.iter().filter_map(|place| Some((*place, pointers.get(*place)?)))
     {
         flaws.go_to((!pointer.is_empty()).then_some(index));
-        flaws.at(format!("{pointer}/id"), "another event is stored, or sent, under this id");
+        flaws.at(format!("{pointer}/id"), "another event already has this id");
     }
     refuse::flawed(409, "id-taken", "The id is taken", &flaws)
 }

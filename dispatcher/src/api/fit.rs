@@ -52,7 +52,7 @@ fn words(schema: &Value) -> Vec<&str> {
 }
 
 fn unknown(text: &str, known: &[&str]) -> String {
-    format!("is not one of those known; {}", hint(text, known))
+    format!("is not a known value; {}", hint(text, known))
 }
 
 fn is_any(kinds: &Value, value: &Value) -> bool {
@@ -113,7 +113,7 @@ fn object(
 fn array(schema: &Value, items: &[Value], pointer: &str, flaws: &mut Flaws) {
     let least = schema.get("minItems").and_then(Value::as_u64).unwrap_or(0);
     if (items.len() as u64) < least {
-        flaws.at(pointer, format!("must have at least {least} of them"));
+        flaws.at(pointer, format!("must have at least {least} entries"));
     }
     let unique = schema.get("uniqueItems") == Some(&Value::Bool(true));
     let mut seen = std::collections::HashSet::new();
@@ -123,7 +123,7 @@ fn array(schema: &Value, items: &[Value], pointer: &str, flaws: &mut Flaws) {
             check(schema, item, &pointer, flaws);
         }
         if unique && !seen.insert(item.to_string()) {
-            flaws.at(pointer, "stands here twice");
+            flaws.at(pointer, "appears twice");
         }
     }
 }

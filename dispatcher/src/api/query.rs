@@ -34,7 +34,7 @@ impl Query {
         for pair in text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let Ok(value) = percent_decode_str(value).decode_utf8() else {
-                flaws.add(|| Flaw::of_parameter(name, "is no text in UTF-8"));
+                flaws.add(|| Flaw::of_parameter(name, "is not valid UTF-8"));
                 continue;
             };
             let Some(parameter) = known.iter().find(|parameter| parameter.name == name) else {
@@ -42,7 +42,7 @@ impl Query {
                 continue;
             };
             if found.iter().any(|(given, _)| *given == parameter.name) {
-                flaws.add(|| Flaw::of_parameter(name, "stands here twice"));
+                flaws.add(|| Flaw::of_parameter(name, "appears twice"));
             } else {
                 found.push((parameter.name, value.into_owned()));
             }
@@ -116,7 +116,7 @@ impl Query {
         if kind.is_none() {
             let all = EventType::ALL.into_iter().chain([EventType::Ping]);
             let names: Vec<&str> = all.map(EventType::name).collect();
-            let detail = format!("is no type of event; {}", hint(text, &names));
+            let detail = format!("is not a known event type; {}", hint(text, &names));
             flaws.add(|| Flaw::of_parameter("type", detail));
         }
         kind
@@ -222,7 +222,7 @@ mod tests {
             Ok(found) => panic!("{found:?}"),
             Err(flaws) => flaws.to_string(),
         };
-        let meant = "type: is no type of event; did you mean `user.created`?";
+        let meant = "type: is not a known event type; did you mean `user.created`?";
         assert_eq!(said("type=user.create"), meant);
         let known = said("type=zebra");
         assert!(known.contains("known: user.created, user.updated"), "{known}");

@@ -132,7 +132,7 @@ pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let Nothing {} = asked.body(|_, _| {})?;
     let webhook = found(asked, asked.store().webhook(asked.workspace, id).await)?;
     if webhook.paused_at.is_some() {
-        let detail = "A paused webhook is sent nothing, a test neither: reactivate it first.";
+        let detail = "The webhook is paused, so no test is sent to it: reactivate it first.";
         let title = "The webhook is paused";
         return Err(Reply::problem(&refuse::plain(409, "webhook-paused", title, detail)));
     }
@@ -208,8 +208,10 @@ fn new_secret() -> Result<String, Reply> {
 /// A webhook there would wait for ever: no event can name its workspace.
 fn no_workspace(name: &str) -> Reply {
     let prefix = event::WORKSPACE_PREFIX;
-    let detail = format!("Ids of workspaces begin with `{prefix}`: no event is ever of `{name}`.");
-    Reply::problem(&refuse::plain(422, "invalid-workspace", "No id of a workspace", detail))
+    let detail = format!(
+        "`{name}` is not a workspace id: it must begin with `{prefix}`, as every event's does."
+    );
+    Reply::problem(&refuse::plain(422, "invalid-workspace", "Not a workspace id", detail))
 }
 
 /// As many earlier secrets sign as may: to stop one early would cut its receiver off.

@@ -134,7 +134,7 @@ impl<'a> Look<'_, 'a> {
             // A suggestion compares every letter with every letter.
             let meant = (name.len() <= 64).then(|| suggestion(name, &names)).flatten();
             let hint = meant.unwrap_or_else(|| format!("known: {}", names.join(", ")));
-            self.wrong("/type", &format!("is no type of event; {hint}"));
+            self.wrong("/type", &format!("is not a known event type; {hint}"));
         }
         kind
     }
@@ -142,7 +142,10 @@ impl<'a> Look<'_, 'a> {
     fn prefixed(&mut self, pointer: &str, text: &str, prefix: &str) -> bool {
         let fits = is_prefixed(text, prefix);
         if !fits {
-            let wanted = format!("must be `{prefix}` and letters, digits, _ or -, 64 at most");
+            let wanted = format!(
+                "must begin with `{prefix}`, followed by letters, digits, `_` or `-`; \
+                 at most 64 characters"
+            );
             self.wrong(pointer, &wanted);
         }
         fits
@@ -154,7 +157,10 @@ impl<'a> Look<'_, 'a> {
                 .is_some_and(|rest| rest.len() <= ID_REST_MAX && is_identifier(rest))
         };
         if id.is_some_and(|id| !fits(id)) {
-            self.wrong("/id", "must be `evt_` and 1 to 60 letters, digits, _ or -");
+            self.wrong(
+                "/id",
+                "must begin with `evt_`, followed by 1 to 60 letters, digits, `_` or `-`",
+            );
         }
     }
 
@@ -273,7 +279,7 @@ impl<'a> Given<'a> {
             }
         };
         if member.replace(raw).is_some() {
-            self.wrong.push((name, "stands here twice".to_owned()));
+            self.wrong.push((name, "appears twice".to_owned()));
         }
     }
 }
