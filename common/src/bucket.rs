@@ -79,10 +79,11 @@ impl Bucket {
         }
     }
 
-    /// When this state can no longer be told from a fresh one.
+    /// When this state can no longer be told from a fresh one, whatever rate its key may get
+    /// meanwhile: at the slowest there is, a token a second.
     #[must_use]
-    pub fn full_at(&self, quota: Quota) -> Tick {
-        flown(self.at, self.spent, quota)
+    pub fn forgotten_at(&self) -> Tick {
+        flown(self.at, self.spent, Quota { rate: 1, burst: 1 })
     }
 
     /// A bucket from which `spent` millionths of a token were missing at `at`.
@@ -211,6 +212,17 @@ mod tests {
         let _ = bucket.charge(wide, 6, Tick(0));
         assert_eq!(bucket.standing(tight, Tick(0)).remaining, 0);
         assert_eq!(bucket.standing(wide, Tick(0)).remaining, 4);
+    }
+
+    #[test]
+    fn a_state_is_forgotten_when_it_is_full_at_any_rate() {
+        let mut bucket = Bucket::default();
+        let _ = bucket.charge(Quota { rate: 50, burst: 200 }, 150, Tick(0));
+        let slow = Quota { rate: 1, burst: 200 };
+        let forgotten_at = bucket.forgotten_at();
+        assert_eq!(forgotten_at, Tick(150_000_000));
+        assert_eq!(bucket.standing(slow, Tick(forgotten_at.0 - 1)).remaining, 199);
+        assert_eq!(bucket.standing(slow, forgotten_at).remaining, 200);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde_json::Value;
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 use self::shape::Shape;
 pub use self::table::Table;
@@ -96,6 +96,27 @@ impl Document {
             message = message.chars().map(printed).collect();
         }
         self.faults.borrow_mut().push((at, message));
+    }
+
+    /// Where the key at `path` stands, whose dots lead into tables; the nearest table around it
+    /// where it is left out.
+    #[must_use]
+    pub fn place(&self, path: &str) -> usize {
+        let (root, _) = DeTable::parse_recoverable(&self.text);
+        let (mut table, mut place) = (Some(root.get_ref()), 0);
+        for step in path.split('.') {
+            let entries = table.into_iter().flatten();
+            let Some((key, value)) = entries.into_iter().find(|(key, _)| key.get_ref() == step)
+            else {
+                break;
+            };
+            place = key.span().start;
+            table = match value.get_ref() {
+                DeValue::Table(table) => Some(table),
+                _ => None,
+            };
+        }
+        place
     }
 
     /// Every mistake so far, in the order of the file; of very many, the first.
@@ -253,6 +274,16 @@ mod tests {
                 "f.toml:3:11: quiet must be true or false, not \"yes\"",
             ]
         );
+    }
+
+    #[test]
+    fn a_key_has_a_place_and_one_that_is_left_out_that_of_its_table() {
+        let document = Document::new("f.toml", "[a]\nb = 1\n[a.c]\nd = 2\n");
+        let at = |path: &str| document.text.get(document.place(path)..).unwrap_or_default();
+        assert!(at("a.b").starts_with("b = 1"));
+        assert!(at("a.c.d").starts_with("d = 2"));
+        assert!(at("a.c.x").starts_with("c]"));
+        assert_eq!(document.place("x.y"), 0);
     }
 
     #[test]

@@ -113,6 +113,22 @@ impl Flaw {
         }
     }
 
+    /// What an operator is told, who can mend it.
+    #[must_use]
+    pub fn detail(self) -> &'static str {
+        match self {
+            Self::Malformed => "it is no token, or it can be read in two ways",
+            Self::Algorithm => "its algorithm is not accepted, or is not that of its key",
+            Self::UnknownKey => "its `kid` is not in the issuer's set of keys",
+            Self::Signature => "its signature was not made with the key that it names",
+            Self::Issuer => "its `iss` is not the configured issuer",
+            Self::Audience => "its `aud` has none of the configured audiences",
+            Self::Expired => "its `exp` has passed, or is missing",
+            Self::Early => "its `nbf` or `iat` is still to come",
+            Self::Inactive => "its issuer says that it is not active",
+        }
+    }
+
     /// What a client is told: the reasons that RFC 6750 names, and no more.
     #[must_use]
     pub fn told(self) -> &'static str {

@@ -19,6 +19,7 @@ use weir_common::lines::{Added, Line, LineLog};
 use weir_common::time::{Moment, micros};
 
 use crate::exchange::Exchange;
+use crate::refuse::Refusal;
 
 /// What is written of a `User-Agent`: browsers send half of it.
 const AGENT_BYTES_MAX: usize = 256;
@@ -146,6 +147,7 @@ fn line(exchange: &Exchange, facts: &Facts<'_>, now: Moment) -> Vec<u8> {
         limits(&mut line, exchange);
     }
     line.some("refusal", exchange.refusal.as_ref().map(|refusal| refusal.reason()));
+    line.some("token_error", exchange.refusal.as_ref().and_then(Refusal::token_error));
     if let Some(server) = exchange.tried.last() {
         line.shown("server", server);
     }

@@ -10,25 +10,23 @@
 //!
 //! What the numbers mean (`limit`, `metrics`, `top`), the command line (`command`).
 
+mod limits;
+mod readiness;
 mod tenants;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use http::{Method, StatusCode, header};
-use log::Level;
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
 use pingora_http::ResponseHeader;
 use serde_json::{Value, json};
+use weir_common::browser;
 use weir_common::problem::{MEDIA_TYPE, Problem};
 use weir_common::secret::{self, Secret};
-use weir_common::{browser, bucket, logging, rolling};
 
-use crate::limit::Quota;
-use crate::limit::boost::{Boost, Unset};
 use crate::limit::memory::Moved;
 use crate::parts::{Parts, Reload};
 use crate::watch;
@@ -149,10 +147,7 @@ impl Admin {
         let parts: Vec<&str> = path.trim_start_matches('/').splitn(3, '/').collect();
         match parts.as_slice() {
             ["livez"] if reads => Reply::text(200, "ok"),
-            ["readyz"] if reads => match self.parts.unready() {
-                None => Reply::text(200, "ready"),
-                Some(why) => Reply::text(503, &why),
-            },
+            ["readyz"] if reads => self.readiness(),
             ["metrics"] if reads => self.metrics().await,
             ["top"] if reads => self.top(query),
             ["config"] if reads => self.config(),
@@ -234,15 +229,6 @@ impl Admin {
         }))
     }
 
-    fn limits(&self) -> Reply {
-        let force = self.parts.force.load();
-        let shown = force.rules.limits.iter().map(|limit| {
-            let mode = if limit.enforced { "enforce" } else { "observe" };
-            json!({"limit": &*limit.name, "allowance": allowance(limit.quota), "mode": mode})
-        });
-        Reply::json(&json!({"limits": shown.collect::<Value>()}))
-    }
-
     async fn reload(&self) -> Reply {
         match watch::reload(&self.parts).await {
             Reload::Applied => Reply::json(&json!({"outcome": "applied"})),
@@ -260,61 +246,6 @@ impl Admin {
             }
         }
     }
-
-    async fn standing(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        let ask = self.ask(limit, key).await?;
-        let now = self.parts.clock.now();
-        let standing = self.parts.store.standing(&ask, now.tick)?;
-        let boost = self.parts.boosts.of(ask.key, now.tick);
-        Ok(Reply::json(&json!({
-            "limit": limit,
-            "key": key,
-            "allowance": allowance(ask.quota),
-            "used": standing.limit.saturating_sub(standing.remaining),
-            "remaining": standing.remaining,
-            "reset": now.unix_of(standing.full_at).seconds_up(),
-            "boosted_until": boost.map(|boost| now.unix_of(boost.until).rfc3339()),
-        })))
-    }
-
-    async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        let ask = self.ask(limit, key).await?;
-        self.parts.store.reset(ask.key)?;
-        logging::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
-        self.standing(limit, key).await
-    }
-
-    async fn boost(&self, limit: &str, key: &str, body: &[u8]) -> Result<Reply, Reply> {
-        let ask = self.ask(limit, key).await?;
-        let (quota, ttl) = match boosted(ask.lasting, body) {
-            Ok(boost) => boost,
-            Err(detail) => return Err(Reply::problem(422, "boost", "Not a boost", detail)),
-        };
-        let now = self.parts.clock.now().tick;
-        match self.parts.boosts.set(ask.key, Boost { quota, until: now.plus(ttl) }, now) {
-            Ok(()) => {}
-            Err(Unset::Moved(moved)) => return Err(moved.into()),
-            Err(Unset::TooMany) => {
-                let detail = "There are too many boosts. A plan or the directory lasts longer.";
-                return Err(Reply::problem(409, "too-many-boosts", "Too many boosts", detail));
-            }
-        }
-        let fields = [
-            ("limit", json!(limit)),
-            ("key", json!(key)),
-            ("allowance", allowance(quota)),
-            ("seconds", json!(ttl.as_secs_f64())),
-        ];
-        logging::event(Level::Info, "limit boosted", &fields);
-        self.standing(limit, key).await
-    }
-
-    async fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        let ask = self.ask(limit, key).await?;
-        self.parts.boosts.clear(ask.key)?;
-        logging::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
-        self.standing(limit, key).await
-    }
 }
 
 impl From<Problem> for Reply {
@@ -328,59 +259,6 @@ impl From<Moved> for Reply {
     fn from(_: Moved) -> Self {
         Self::moved()
     }
-}
-
-/// A quota as operators read it.
-fn allowance(quota: Quota) -> Value {
-    match quota {
-        Quota::Rolling(quota) => {
-            json!({"requests": quota.requests, "window": weir_common::reader::shown(quota.window)})
-        }
-        Quota::Bucket(quota) => json!({"rate": quota.rate, "burst": quota.burst}),
-    }
-}
-
-/// The allowance and the time that a boost's body asks for.
-fn boosted(own: Quota, body: &[u8]) -> Result<(Quota, Duration), String> {
-    let body: Value =
-        serde_json::from_slice(body).map_err(|why| format!("The body is not JSON: {why}."))?;
-    let members = body.as_object().ok_or("The body is not an object.")?;
-    let known = ["requests", "rate", "burst", "ttl"];
-    if let Some(other) = members.keys().find(|key| !known.contains(&key.as_str())) {
-        return Err(format!("`{other}` is not known here; {} are.", known.join(", ")));
-    }
-    let number = |name: &str, most: u32| match members.get(name) {
-        None => Ok(None),
-        Some(value) => {
-            let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-            let number = number.filter(|number| (1..=most).contains(number));
-            number.map(Some).ok_or(format!("`{name}` is a whole number from 1 to {most}."))
-        }
-    };
-    let requests = number("requests", rolling::REQUESTS_MAX)?;
-    let (rate, burst) = (number("rate", bucket::TOKENS_MAX)?, number("burst", bucket::TOKENS_MAX)?);
-    let quota = match (own, requests, rate.or(burst)) {
-        (Quota::Rolling(own), Some(requests), None) => {
-            Quota::Rolling(rolling::Quota { requests, ..own })
-        }
-        (Quota::Bucket(own), None, Some(_)) => Quota::Bucket(bucket::Quota {
-            rate: rate.unwrap_or(own.rate),
-            burst: burst.unwrap_or(own.burst),
-        }),
-        (Quota::Rolling(_), ..) => {
-            return Err("This limit has a window: send `requests`.".to_owned());
-        }
-        (Quota::Bucket(_), ..) => {
-            return Err("This limit is a bucket: send `rate` or `burst`.".to_owned());
-        }
-    };
-    if quota.limit() < own.limit() {
-        return Err(format!("A boost raises: {} is below the own {}.", quota.limit(), own.limit()));
-    }
-    let ttl = members.get("ttl").and_then(Value::as_str).and_then(weir_common::reader::span_of);
-    let ttl = ttl.filter(|ttl| *ttl <= rolling::WINDOW_MAX);
-    let ttl = ttl.ok_or("`ttl` says how long, as \"10m\" does, and 31 days at most.")?;
-    Ok((quota, ttl))
 }
 
 fn decoded(part: &str) -> String {

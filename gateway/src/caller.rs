@@ -16,11 +16,13 @@ mod bearer;
 mod inspector;
 mod keyring;
 mod refresh;
+mod refusals;
 mod verifier;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use http::HeaderMap;
 use pingora_http::RequestHeader;
 use weir_common::time::{Moment, Tick};
 use weir_common::token::Flaw;
@@ -51,7 +53,44 @@ pub async fn verify(
     // Boxed: requests that need no token have no room for it to carry around.
     let (word, verdict) = Box::pin(judge(parts, force, head, address, now)).await;
     parts.metrics.token_verifications.with_label_values(&[word]).inc();
+    if let Err(Refusal::Unauthenticated { flaw: Some(flaw) }) = &verdict
+        && let Some(verifier) = &force.verifier
+    {
+        verifier.refused(*flaw, now.tick);
+    }
     verdict.map(Some)
+}
+
+/// Why a token is not accepted: as its client is told, and as an operator is.
+pub type Unaccepted = (Refusal, String);
+
+/// What becomes of the token in `headers` outside of any request, if there is one. Its server is
+/// asked anew, and nothing is remembered.
+pub async fn try_once(
+    force: &Force,
+    headers: &HeaderMap,
+    now: Moment,
+) -> Result<Option<Claims>, Unaccepted> {
+    let flawed = |flaw: Flaw| {
+        let why = format!("{}: {}", flaw.word(), flaw.detail());
+        (Refusal::Unauthenticated { flaw: Some(flaw) }, why)
+    };
+    let token = match bearer::read(headers) {
+        Bearer::Missing => return Ok(None),
+        Bearer::Doubled => {
+            return Err((Refusal::TwoTokens, "there are two `Authorization`".to_owned()));
+        }
+        Bearer::Malformed => return Err(flawed(Flaw::Malformed)),
+        Bearer::Token(token) => token,
+    };
+    let unavailable = |why: String| (Refusal::IdentityUnavailable, why);
+    let verifier = force.verifier.as_ref();
+    let verifier = verifier.ok_or_else(|| unavailable("identity.ca cannot be read".to_owned()))?;
+    match verifier.try_once(token, now).await {
+        Ok(Ok(claims)) => Ok(Some(claims)),
+        Ok(Err(flaw)) => Err(flawed(flaw)),
+        Err(why) => Err(unavailable(why)),
+    }
 }
 
 /// The word that metrics have for what came of a token, and what did.

@@ -1,6 +1,8 @@
 //! The command line: what can be asked for, and what is printed.
 //!
-//! Not here: exit codes of the shell's own (`main`), running (`app`).
+//! Not here: what `check` tries (`check`), exit codes of the shell's own (`main`), running (`app`).
+
+mod check;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -9,18 +11,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use http::HeaderMap;
 use serde_json::{Map, Value};
 use weir_common::directory::Directory;
 use weir_common::reader::{Document, suggestion};
 use weir_common::time::Clock;
 
 use crate::app::{self, RunError, Surroundings};
+use crate::caller::{self, Claims, Unaccepted};
 use crate::client::{self, Request};
 use crate::explain::explain;
 use crate::force::{Config, Force};
 use crate::identify::{Known, Names};
 use crate::limit::key::Seed;
 use crate::lookups::Unsure;
+use crate::refuse::Refusal;
 use crate::settings;
 
 /// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
@@ -45,7 +50,13 @@ enum Action {
     /// Serve until SIGTERM; SIGHUP reloads, SIGUSR2 hands over to the program started anew
     Run(From),
     /// Read the configuration and report every problem; exit code 64 if there is one
-    Check(From),
+    Check {
+        #[command(flatten)]
+        from: From,
+        /// Also try what it names: addresses, names, servers, keys, files to be written
+        #[arg(long)]
+        online: bool,
+    },
     /// Say which route, limits, keys and plan a request would meet, and why
     Explain(Explain),
     /// Look at, reset or raise what a tenant may use, through the admin listener
@@ -148,21 +159,14 @@ impl Command {
                 Err(error @ RunError::Configuration(_)) => fail(EXIT_USAGE, &error.to_string()),
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-gateway: {error}")),
             },
-            Action::Check(from) => match from.config().load(Seed::new([0; 16])) {
-                Ok((rules, origin)) => {
-                    let expired = origin.tls.expired(Clock::system().now().unix);
-                    for warning in rules.settings.warnings().iter().chain(&expired) {
-                        let _ = writeln!(io::stderr(), "warning: {warning}");
-                    }
-                    print(&format!("{}: no problems", from.config().file.name()))
-                }
-                Err(mistakes) => fail(EXIT_USAGE, &RunError::Configuration(mistakes).to_string()),
-            },
+            Action::Check { from, online } => check::check(&from.config(), online),
             Action::Explain(asked) => match asked.config.config().load(Seed::new([0; 16])) {
                 Ok((rules, origin)) => {
                     let clock = Clock::system();
                     let force = Force::new(rules, origin, None, &Arc::default(), &clock);
-                    match explain(&force.rules, &asked, |names| look_up(&force, names, &clock)) {
+                    let token = |headers: &HeaderMap| judge_token(&force, headers, &clock);
+                    let known = |names: &Names<'_>| look_up(&force, names, &clock);
+                    match explain(&force.rules, &asked, token, known) {
                         Ok(explained) if asked.json => print(&format!("{:#}", explained.json())),
                         Ok(explained) => print(&explained.to_string()),
                         Err(why) => fail(EXIT_USAGE, &why),
@@ -196,6 +200,17 @@ fn look_up(force: &Force, names: &Names<'_>, clock: &Clock) -> Result<Option<Kno
     runtime.map_err(|_| Unsure)?.block_on(force.known(names, clock.now().tick))
 }
 
+/// What becomes of the token in `headers`.
+fn judge_token(
+    force: &Force,
+    headers: &HeaderMap,
+    clock: &Clock,
+) -> Result<Option<Claims>, Unaccepted> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|why| (Refusal::IdentityUnavailable, why.to_string()))?;
+    runtime.block_on(caller::try_once(force, headers, clock.now()))
+}
+
 impl From {
     fn config(&self) -> Config {
         if self.demo { Config::built_in() } else { Config::new(self.config.clone()) }
@@ -225,7 +240,7 @@ impl Limits {
 }
 
 impl Which {
-    /// Asks about the key in each limit that is meant, and prints a line each.
+    /// Asks about the key in each limit that is meant, and prints a line for each value.
     fn each(&self, method: &str, suffix: &str, body: &[u8]) -> Result<u8, String> {
         let admin = Admin::of(self)?;
         let listed = admin.call("GET", "/limits", b"")?;
@@ -241,25 +256,35 @@ impl Which {
                 .unwrap_or_else(|| format!("known: {}", limits.join(", ")));
             return Err(format!("unknown limit `{limit}`; {hint}"));
         }
-        let mut lines = Vec::new();
-        for limit in
-            limits.iter().filter(|limit| self.limit.as_ref().is_none_or(|own| own == *limit))
-        {
-            let key = percent_encoding::utf8_percent_encode(
-                &self.key,
-                percent_encoding::NON_ALPHANUMERIC,
-            );
+        let key =
+            percent_encoding::utf8_percent_encode(&self.key, percent_encoding::NON_ALPHANUMERIC);
+        let mut found = Vec::new();
+        for limit in limits.iter().filter(|own| self.limit.as_ref().is_none_or(|l| l == *own)) {
             let path = format!("/limits/{limit}/{key}");
-            // A key that this limit cannot have is none of its affair, unless it was named.
-            let before = admin.call("GET", &path, b"");
-            let unused = before.as_ref().map_or(true, |standing| {
-                standing["used"] == 0 && standing["boosted_until"].is_null()
-            });
-            if self.limit.is_none() && unused {
-                continue;
+            match admin.call("GET", &path, b"") {
+                Ok(standing) => found.push((path, standing)),
+                // A key that this limit cannot have is none of its affair, unless it was named.
+                Err(why) if why.status == 404 && self.limit.is_none() => {}
+                Err(why) => return Err(why.into()),
             }
-            before?;
-            lines.push(line(&admin.call(method, &format!("{path}{suffix}"), body)?));
+        }
+        let is_idle = |state: &Value| state["used"] == 0 && state["boosted_until"].is_null();
+        if found.iter().all(|(_, state)| state["known"] == false && is_idle(state)) {
+            let why = "the directory does not have it, and it has used nothing";
+            let why = format!("unknown key `{}`: {why}", self.key);
+            // Who is about to call for the first time may well be boosted before.
+            if method != "POST" {
+                return Err(why);
+            }
+            let _ = writeln!(io::stderr(), "warning: {why}");
+        }
+        let mut lines = Vec::new();
+        for (path, state) in found {
+            if self.limit.is_some() || !is_idle(&state) {
+                let changed = method != "GET";
+                let after = || admin.call(method, &format!("{path}{suffix}"), body);
+                shown(&if changed { after()? } else { state }, &mut lines);
+            }
         }
         if lines.is_empty() {
             lines.push(format!("{}: has used nothing", self.key));
@@ -268,25 +293,36 @@ impl Which {
     }
 }
 
-fn line(standing: &Value) -> String {
-    let text = |name: &str| standing[name].as_str().unwrap_or_default().to_owned();
-    let allowance = standing["allowance"].as_object().into_iter().flatten();
-    let allowance: Vec<String> = allowance
-        .map(|(name, value)| format!("{name} {}", value.to_string().trim_matches('"')))
-        .collect();
-    let mut line = format!(
-        "{} {}: used {}, remaining {}, reset {} ({})",
-        text("limit"),
-        text("key"),
-        standing["used"],
-        standing["remaining"],
-        standing["reset"],
-        allowance.join(", "),
-    );
-    if let Some(until) = standing["boosted_until"].as_str() {
-        line.push_str(&format!(", boosted until {until}"));
+/// Adds a line for each value that requests of a key may meet.
+fn shown(state: &Value, lines: &mut Vec<String>) {
+    let text = |name: &str| state[name].as_str().unwrap_or_default().to_owned();
+    let line = |value: &Value, plan: &str| {
+        let allowance = value["allowance"].as_object().into_iter().flatten();
+        let allowance: Vec<String> = allowance
+            .map(|(name, value)| format!("{name} {}", value.to_string().trim_matches('"')))
+            .collect();
+        let mut line = format!(
+            "{} {}: used {}, remaining {}, reset {} ({}){plan}",
+            text("limit"),
+            text("key"),
+            value["used"],
+            value["remaining"],
+            value["reset"],
+            allowance.join(", "),
+        );
+        if let Some(until) = state["boosted_until"].as_str() {
+            line.push_str(&format!(", boosted until {until}"));
+        }
+        line
+    };
+    let Some(values) = state["by_plan"].as_array() else { return lines.push(line(state, "")) };
+    for value in values {
+        let plan = match value["plan"].as_str() {
+            Some(plan) => format!(" for its workspaces on plan {plan}"),
+            None => " for all other requests".to_owned(),
+        };
+        lines.push(line(value, &plan));
     }
-    line
 }
 
 /// The admin listener of a running gateway.
@@ -316,20 +352,36 @@ impl Admin {
         Ok(Self { address, token: token.transpose()? })
     }
 
-    fn call(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, String> {
+    fn call(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, NoAnswer> {
+        let no_answer = |text| NoAnswer { status: 0, text };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|why| why.to_string())?;
+        let runtime = runtime.map_err(|why| no_answer(why.to_string()))?;
         let request = Request { method, path, body, token: self.token.as_deref(), ..client::GET };
         let answer = runtime.block_on(client::call(self.address, &request, ADMIN_TIMEOUT));
         let answer = answer.map_err(|why| {
-            format!("no answer from the admin listener at {}: {:?}", self.address, why.etype())
+            let why = why.etype();
+            no_answer(format!("no answer from the admin listener at {}: {why:?}", self.address))
         })?;
         let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         if answer.status >= 300 {
             let detail = value.get("detail").and_then(Value::as_str).unwrap_or_default();
-            return Err(format!("the admin listener answered {}: {detail}", answer.status));
+            let text = format!("the admin listener answered {}: {detail}", answer.status);
+            return Err(NoAnswer { status: answer.status, text });
         }
         Ok(value)
+    }
+}
+
+/// Nothing that was asked for.
+struct NoAnswer {
+    /// The status, where there was an answer.
+    status: u16,
+    text: String,
+}
+
+impl std::convert::From<NoAnswer> for String {
+    fn from(why: NoAnswer) -> Self {
+        why.text
     }
 }
 

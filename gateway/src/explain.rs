@@ -5,12 +5,14 @@
 
 use std::fmt;
 
-use http::Method;
+use http::{HeaderMap, HeaderValue, Method, header};
 use serde_json::{Value, json};
 use weir_common::reader::shown;
 
+use crate::caller::{self, Claims, Unaccepted};
 use crate::command::Explain;
-use crate::identify::{Identity, Known, Names, client_address};
+use crate::identify::{Identity, Known, Names, Parents, client_address};
+use crate::judge::head;
 use crate::limit::Quota;
 use crate::lookups::Unsure;
 use crate::refuse::Refusal;
@@ -23,11 +25,12 @@ pub struct Explained {
     facts: Vec<(&'static str, Value)>,
 }
 
-/// Asks the rules about a request, and `directory` whom it names, where that is not a file. An
-/// error says what is wrong with the question.
+/// Asks the rules about a request, `token` about the one it brings, and `directory` whom it names,
+/// where that is not a file. An error says what is wrong with the question.
 pub fn explain(
     rules: &Rules,
     asked: &Explain,
+    token: impl FnOnce(&HeaderMap) -> Result<Option<Claims>, Unaccepted>,
     directory: impl FnOnce(&Names<'_>) -> Result<Option<Known>, Unsure>,
 ) -> Result<Explained, String> {
     let method: Method =
@@ -36,39 +39,85 @@ pub fn explain(
     if let Some(header) = asked.headers.iter().find(|header| !header.contains(':')) {
         return Err(format!("`{header}` is not a header, as 'X-Forwarded-For: 192.0.2.1' is"));
     }
-    let host = header(asked, "host").unwrap_or(host);
+    let authorization = authorization(asked)?;
+    let host = headers(asked, "host").next().unwrap_or(host);
     let forwarded_for: Vec<&str> = headers(asked, "x-forwarded-for").collect();
     let trusted = &rules.settings.server.trusted_proxies;
     let client = client_address(asked.from, trusted, forwarded_for.into_iter());
-    let refused = |refusal: Refusal| {
-        let problem = refusal.problem();
-        Explained {
-            facts: vec![
-                ("status", problem.status.into()),
-                ("refused", problem.title.into()),
-                ("why", problem.detail.into()),
-            ],
-        }
-    };
+    if method == Method::CONNECT {
+        return Ok(refused(&Refusal::Connect, None));
+    }
+    if let Err(why) = head::check_method(&method) {
+        return Ok(refused(&Refusal::Malformed(why), None));
+    }
     let target = match target::read(target_text.as_bytes(), Some(host.as_bytes())) {
         Ok(target) => target,
-        Err(why) => return Ok(refused(Refusal::Malformed(why))),
+        Err(why) => return Ok(refused(&Refusal::Malformed(why), None)),
     };
     let way = match rules.lead(&target, &method) {
         Ok(way) => way,
-        Err(NoWay::UnknownHost) => return Ok(refused(Refusal::UnknownHost)),
-        Err(NoWay::UnknownPath(_)) => return Ok(refused(Refusal::UnknownPath)),
-        Err(NoWay::OtherMethods(_, methods)) => {
-            return Ok(refused(Refusal::MethodNotAllowed(methods)));
-        }
-        Err(NoWay::Malformed(why)) => return Ok(refused(Refusal::Malformed(why))),
+        Err(no_way) => return Ok(refused(&leads_nowhere(no_way), None)),
     };
-    let Ok(known) = directory(&way.names) else {
-        return Ok(refused(Refusal::DirectoryUnavailable));
+    let claims = match way.route.needs_token.then(|| token(&authorization)).transpose() {
+        Ok(claims) => claims.flatten(),
+        Err((refusal, why)) => return Ok(refused(&refusal, Some(why))),
     };
-    let identity = rules.identify(&way.names, known.as_ref());
+    let names = caller::claimed(way.names, claims.as_ref());
+    if caller::is_foreign(&way.names, claims.as_ref()) {
+        return Ok(refused(&Refusal::ForeignToken, None));
+    }
+    let Ok(known) = directory(&names) else {
+        return Ok(refused(&Refusal::DirectoryUnavailable, None));
+    };
+    let parents = known.as_ref().map_or(Parents::File(&rules.tenants), Parents::Asked);
+    if let Err(refusal) = caller::agree(parents, &way.names, claims.as_ref()) {
+        return Ok(refused(&refusal, None));
+    }
+    let identity = rules.identify(&names, known.as_ref());
     let charges = rules.charges(way.route, &identity, client);
-    Ok(Explained { facts: facts(rules, &way, &identity, &charges, &client.to_string()) })
+    let token = match (way.route.needs_token, &claims) {
+        (false, _) => "not asked for",
+        (true, None) => "needed",
+        (true, Some(_)) => "needed, and this one is accepted",
+    };
+    let mut facts = facts(rules, &way, &identity, &charges, &client.to_string());
+    facts.insert(TOKEN_AT, ("token", json!(token)));
+    Ok(Explained { facts })
+}
+
+/// Where among the facts it is said what becomes of a token.
+const TOKEN_AT: usize = 5;
+
+fn refused(refusal: &Refusal, reason: Option<String>) -> Explained {
+    let problem = refusal.problem();
+    let mut facts = vec![
+        ("status", problem.status.into()),
+        ("refused", problem.title.into()),
+        ("why", problem.detail.into()),
+    ];
+    facts.extend(reason.map(|reason| ("reason", reason.into())));
+    Explained { facts }
+}
+
+fn leads_nowhere(no_way: NoWay) -> Refusal {
+    match no_way {
+        NoWay::UnknownHost => Refusal::UnknownHost,
+        NoWay::UnknownPath(_) => Refusal::UnknownPath,
+        NoWay::OtherMethods(_, methods) => Refusal::MethodNotAllowed(methods),
+        NoWay::Malformed(why) => Refusal::Malformed(why),
+    }
+}
+
+/// What of the headers a token is read from.
+fn authorization(asked: &Explain) -> Result<HeaderMap, String> {
+    let mut all = HeaderMap::new();
+    for value in headers(asked, "authorization") {
+        // What it holds is a secret, and not told.
+        let value = HeaderValue::try_from(value)
+            .map_err(|_| "the value of `Authorization` cannot be sent in a header".to_owned())?;
+        all.append(header::AUTHORIZATION, value);
+    }
+    Ok(all)
 }
 
 fn facts(
@@ -89,7 +138,6 @@ fn facts(
         ("methods", if methods.is_empty() { json!("all") } else { json!(methods) }),
         ("upstream", json!(upstream)),
         ("exempt", json!(route.exempt)),
-        ("token", json!(if route.needs_token { "needed" } else { "not asked for" })),
     ];
     for (what, subject) in [
         ("workspace", &identity.workspace),
@@ -154,10 +202,6 @@ fn headers<'a>(asked: &'a Explain, name: &'a str) -> impl Iterator<Item = &'a st
     pairs
         .filter(move |(own, _)| own.trim().eq_ignore_ascii_case(name))
         .map(|(_, value)| value.trim())
-}
-
-fn header<'a>(asked: &'a Explain, name: &'a str) -> Option<&'a str> {
-    headers(asked, name).next()
 }
 
 impl Explained {

@@ -10,13 +10,10 @@
 //! When a reload is asked for (`app`, `admin`), what a configuration may say (`settings`).
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_common::config_file::ConfigFile;
 use weir_common::directory::Directory;
@@ -25,9 +22,8 @@ use weir_common::reader::{At, Document, Mistake, Reading};
 use weir_common::time::{Clock, Tick};
 
 use crate::caller::{self, Verifier};
-use crate::identify::{Known, Names, Tenants};
+use crate::identify::{Known, Names};
 use crate::inquire;
-use crate::limit::Quota;
 use crate::limit::key::Seed;
 use crate::lookups::asker::Asker;
 use crate::lookups::directory::Directory as Asked;
@@ -35,7 +31,7 @@ use crate::lookups::{Lookups, Unsure};
 use crate::metrics::{LimitMeter, Metrics, PlaneMeter};
 use crate::names::{self, Places};
 use crate::rules::{self, Rules};
-use crate::settings::{self, Settings, Source};
+use crate::settings::{self, Source};
 use crate::tls::{self, Listeners};
 use crate::upstream::credentials::{self, Credentials};
 use crate::upstream::{Server, Upstream};
@@ -151,7 +147,7 @@ impl Config {
         };
         let directory_text = path.as_ref().map(read).unwrap_or_default();
         if let Some(token) = &settings.server.admin_token_file
-            && let Err(why) = fs::metadata(&token.value)
+            && let Err(why) = files::first_line(Path::new(&token.value))
         {
             document.fault(token.at, format!("cannot read `{}`: {why}", token.value));
         }
@@ -213,20 +209,6 @@ pub(crate) fn addresses(https: &[settings::Https]) -> Vec<SocketAddr> {
     addresses.sort();
     addresses.dedup();
     addresses
-}
-
-/// The values of every bucket, wherever they come from.
-fn buckets(rules: &Rules) -> Vec<Quota> {
-    let Tenants { workspaces, organisations, instances } = &rules.tenants;
-    let tenants = workspaces.values().chain(organisations.values()).chain(instances.values());
-    let of_tenants = tenants.flat_map(|tenant| &tenant.quotas);
-    let of_plans = rules.plans.iter().flat_map(|plan| &plan.quotas);
-    let own = rules.limits.iter().map(|limit| limit.quota);
-    let all = own.chain(of_plans.chain(of_tenants).map(|(_, quota)| *quota));
-    let mut buckets: Vec<Quota> = all.filter(|quota| matches!(quota, Quota::Bucket(_))).collect();
-    buckets.sort_by_key(|quota| (quota.limit(), quota.window()));
-    buckets.dedup();
-    buckets
 }
 
 impl Force {
@@ -321,74 +303,52 @@ impl Force {
         let operator = Asker { allowance: None, now };
         lookups.find(&self.rules, names, true, &operator).await.map(Some)
     }
-
-    /// What the new settings change that only another process can: a restart, or an upgrade.
-    #[must_use]
-    pub fn needs_restart(&self, new: &Settings) -> Vec<&'static str> {
-        let (old, new) = (&self.rules.settings, new);
-        let changes = [
-            ("server.http", old.server.http != new.server.http),
-            ("server.https", addresses(&old.server.https) != addresses(&new.server.https)),
-            ("server.admin", old.server.admin != new.server.admin),
-            (
-                "server.admin_token_file",
-                old.server.admin_token_file.as_ref().map(|f| &f.value)
-                    != new.server.admin_token_file.as_ref().map(|f| &f.value),
-            ),
-            ("server.threads", old.server.threads != new.server.threads),
-            (
-                "server.connections_max",
-                old.server.caps.connections_max != new.server.caps.connections_max,
-            ),
-            ("store", old.store != new.store),
-            ("log.access", old.log.access != new.log.access),
-        ];
-        changes.into_iter().filter(|(_, changed)| *changed).map(|(what, _)| what).collect()
-    }
-
-    /// For how long no state may be dropped because `new` takes longer than this to forget.
-    #[must_use]
-    pub fn memory_of(&self, new: &Rules) -> Duration {
-        Retention::of(&self.rules).until(new)
-    }
 }
 
-/// How long the states of some rules are kept.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Retention {
-    /// The windows of limits that have one, by name.
-    windows: Vec<(String, Duration)>,
-    /// Rate and burst of every bucket.
-    buckets: Vec<(u32, u32)>,
+/// The settings that only another process can take up, by a restart or an upgrade, where they
+/// differ between `old` and `new`: each key's value as it is active.
+#[must_use]
+pub fn restart_keys(old: &Value, new: &Value) -> Vec<&'static str> {
+    const KEYS: [&str; 8] = [
+        "server.http",
+        "server.https",
+        "server.admin",
+        "server.admin_token_file",
+        "server.threads",
+        "server.connections_max",
+        "store",
+        "log.access",
+    ];
+    let of = |settings: &Value, key: &str| {
+        let found = key.split('.').fold(settings, |found, step| &found[step]);
+        let Value::Array(entries) = found else { return found.clone() };
+        if key != "server.https" {
+            return found.clone();
+        }
+        // Certificates are read again by a reload; another address needs another socket.
+        let mut addresses: Vec<_> = entries.iter().map(|e| e["address"].to_string()).collect();
+        addresses.sort();
+        addresses.dedup();
+        addresses.into()
+    };
+    KEYS.into_iter().filter(|key| of(old, key) != of(new, key)).collect()
 }
 
-impl Retention {
-    /// That of `rules`.
+impl Origin {
+    /// The settings' text, called `name`, for whatever else is found wrong in it.
     #[must_use]
-    pub fn of(rules: &Rules) -> Self {
-        let window = |limit: &rules::Limit| match limit.quota {
-            Quota::Rolling(quota) => Some((limit.name.to_string(), quota.window)),
-            Quota::Bucket(_) => None,
-        };
-        let windows = rules.limits.iter().filter_map(window).collect();
-        let of_bucket = |quota: &Quota| match quota {
-            Quota::Bucket(quota) => Some((quota.rate, quota.burst)),
-            Quota::Rolling(_) => None,
-        };
-        Self { windows, buckets: buckets(rules).iter().filter_map(of_bucket).collect() }
+    pub fn document(&self, name: &str) -> Document {
+        Document::new(name, &self.settings)
     }
 
-    /// For how long no state may be dropped because `new` takes longer than this to forget.
+    /// That a reload cannot take these keys up, each at its place.
     #[must_use]
-    pub fn until(&self, new: &Rules) -> Duration {
-        let later = Self::of(new);
-        let grown = later.windows.iter().filter(|(name, window)| {
-            let old = self.windows.iter().find(|(old, _)| old == name);
-            old.is_some_and(|(_, old)| window > old)
-        });
-        let longest = grown.map(|(_, window)| *window);
-        // A bucket's values may come from anywhere, and all are over in the longest refill.
-        let changed = if self.buckets == later.buckets { Vec::new() } else { buckets(new) };
-        longest.chain(changed.iter().map(Quota::window)).max().unwrap_or_default()
+    pub fn restart_needed(&self, name: &str, keys: &[&'static str]) -> Vec<Mistake> {
+        let document = self.document(name);
+        for key in keys {
+            let how = "changes only with a restart or an upgrade (SIGUSR2), not with a reload";
+            document.fault(document.place(key), format!("`{key}` {how}"));
+        }
+        document.mistakes()
     }
 }

@@ -173,3 +173,79 @@ fn unboosted(asks: &mut [Ask]) {
         ask.quota = ask.lasting;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use weir_common::directory::Values;
+    use weir_common::time::{Clock, UnixTime};
+
+    use super::predecessor::Predecessor;
+    use super::{frame, successor};
+    use crate::limit::boost::Boost;
+    use crate::limit::key::{Key, Scope};
+    use crate::limit::{Ask, Quota};
+    use crate::parts::Parts;
+    use crate::resume::tests::parts;
+    use crate::retention::Retention;
+
+    /// Hands the counters of `old` to `new`, as two processes do.
+    fn hand_over(old: &Parts, new: &Parts) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let offer = frame::Offer { seed: old.seed.bytes(), sockets: Vec::new() };
+        let mut predecessor = Predecessor { stream: ours, offer, sockets: Vec::new() };
+        std::thread::scope(|scope| {
+            let taking = scope.spawn(|| predecessor.take_counters(new).unwrap());
+            assert_eq!(frame::read(&mut theirs).unwrap().0, frame::Kind::Ready);
+            let sent = successor::hand_states(&mut theirs, old, &mut Vec::new()).unwrap();
+            assert_eq!(taking.join().unwrap(), sent);
+        });
+    }
+
+    fn ask(parts: &Parts, limit: &str, name: &str) -> Ask {
+        let force = parts.force.load();
+        let (_, limit) = force.rules.limit(limit).unwrap();
+        let key = Key::new(parts.seed.owner(Scope::Workspace, name.as_bytes()), limit.tag);
+        let quota = limit.quota;
+        Ask { key, limit: limit.tag, quota, lasting: quota, enforced: true, known: true }
+    }
+
+    #[test]
+    fn a_window_that_a_reload_has_lengthened_is_whole_after_an_upgrade() {
+        let clock = Clock::manual(UnixTime(1_000_000_000));
+        let (earlier, old) = (parts("1s", 200, &clock), parts("5m", 200, &clock));
+        for _ in 0..4 {
+            let _ = old.store.judge(&[ask(&earlier, "workspace", "ws")], clock.now().tick);
+        }
+        // What a reload from the one to the other does.
+        let rules = &old.force.load().rules;
+        Retention::of(&earlier.force.load().rules).hold(&old.store, rules, clock.now().tick);
+        clock.advance(Duration::from_secs(2));
+        let new = parts("5m", 200, &clock);
+        hand_over(&old, &new);
+        let left = |now| new.store.standing(&ask(&new, "workspace", "ws"), now).unwrap().remaining;
+        assert_eq!(left(clock.now().tick), 56);
+        clock.advance(Duration::from_secs(297));
+        (0..new.store.shards()).for_each(|nth| new.store.sweep(nth, clock.now().tick));
+        assert_eq!(left(clock.now().tick), 56, "nor is it swept there");
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(left(clock.now().tick), 60);
+    }
+
+    #[test]
+    fn a_boost_goes_over_as_numbers_and_has_the_window_of_the_new_process() {
+        let clock = Clock::manual(UnixTime(1_000_000_000));
+        let (old, new) = (parts("1s", 200, &clock), parts("5m", 200, &clock));
+        let now = clock.now().tick;
+        let raised = Values { requests: Some(90), ..Values::default() };
+        let boost = Boost { raised, until: now.plus(Duration::from_secs(600)) };
+        old.boosts.set(ask(&old, "workspace", "ws").key, boost, now).unwrap();
+        hand_over(&old, &new);
+        let mut asks = [ask(&new, "workspace", "ws")];
+        new.boosts.apply(&mut asks, now);
+        let Quota::Rolling(quota) = asks[0].quota else { panic!("it has a window") };
+        assert_eq!((quota.requests, quota.window), (90, Duration::from_secs(300)));
+    }
+}

@@ -42,6 +42,9 @@ pub mod rules;
 
 pub mod limit;
 
+// core
+pub mod retention;
+
 pub mod body;
 
 // core

@@ -28,6 +28,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use weir_common::bucket::{self, Bucket};
 use weir_common::decision::{Decision, Standing};
+use weir_common::directory::Values;
 use weir_common::rolling::{self, Log};
 use weir_common::time::Tick;
 
@@ -52,6 +53,17 @@ impl Quota {
         match self {
             Self::Rolling(quota) => quota.requests,
             Self::Bucket(quota) => quota.burst,
+        }
+    }
+
+    /// Its numbers, as a plan or a tenant gives them.
+    #[must_use]
+    pub fn values(&self) -> Values {
+        match self {
+            Self::Rolling(own) => Values { requests: Some(own.requests), ..Values::default() },
+            Self::Bucket(own) => {
+                Values { rate: Some(own.rate), burst: Some(own.burst), ..Values::default() }
+            }
         }
     }
 
@@ -123,11 +135,12 @@ impl State {
         }
     }
 
-    /// When the state can no longer be told from a fresh one.
-    pub(crate) fn full_at(&self, quota: Quota) -> Tick {
+    /// When the state can no longer be told from a fresh one: by the window, which is the limit's,
+    /// or by any rate, which may be another with the next request.
+    pub(crate) fn forgotten_at(&self, quota: Quota) -> Tick {
         match (self, quota) {
             (Self::Log(log), Quota::Rolling(quota)) => log.full_at(quota),
-            (Self::Bucket(bucket), Quota::Bucket(quota)) => bucket.full_at(quota),
+            (Self::Bucket(bucket), Quota::Bucket(_)) => bucket.forgotten_at(),
             _ => Tick(0),
         }
     }

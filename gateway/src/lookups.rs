@@ -377,6 +377,16 @@ impl Lookups {
         }
     }
 
+    /// Whether the directory has not answered lately.
+    pub fn is_out(&self) -> bool {
+        self.shared.breaker.is_open()
+    }
+
+    /// A question whose answer says no more than that there is one.
+    pub fn any_question(&self) -> reqwest::RequestBuilder {
+        self.directory.question(Kind::Workspace, "weir-gateway-check")
+    }
+
     /// Forgets what is remembered of somebody.
     pub async fn forget(&self, rules: &Rules, kind: Kind, name: &str) {
         self.shared.memory.forget(rules.seed().owner(kind.scope(), name.as_bytes())).await;

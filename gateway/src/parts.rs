@@ -15,13 +15,14 @@ use weir_common::time::Clock;
 
 use crate::access_log::AccessLog;
 use crate::body::Room;
-use crate::force::{Config, Force, New};
+use crate::force::{Config, Force, New, restart_keys};
 use crate::handover::Home;
 use crate::limit::boost::Boosts;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::memory::Store;
 use crate::metrics::Metrics;
 use crate::names::Places;
+use crate::retention::Retention;
 use crate::top::Top;
 
 /// What every request shares.
@@ -169,15 +170,10 @@ impl Parts {
         if origin == earlier.origin {
             return Err(Reload::Unchanged);
         }
-        let restart = earlier.needs_restart(&rules.settings);
+        let restart = restart_keys(&earlier.origin.effective, &origin.effective);
         if !restart.is_empty() {
-            let mistake = |what: &&str| Mistake {
-                file: self.config.file.name(),
-                line: 1,
-                column: 1,
-                message: format!("`{what}` changes only with a restart or an upgrade (SIGUSR2)"),
-            };
-            return Err(Reload::Refused(restart.iter().map(mistake).collect()));
+            let name = self.config.file.name();
+            return Err(Reload::Refused(origin.restart_needed(&name, &restart)));
         }
         Ok(New { rules, origin, earlier })
     }
@@ -191,7 +187,7 @@ impl Parts {
         }
         let New { rules, origin, earlier } = new;
         let now = self.clock.now();
-        self.store.keep_until(now.tick.plus(earlier.memory_of(&rules)));
+        Retention::of(&earlier.rules).hold(&self.store, &rules, now.tick);
         log::set_max_level(rules.settings.log.level);
         // Servers that are gone must not stay in the metrics; the others are soon asked again.
         self.metrics.upstream_healthy.reset();

@@ -248,6 +248,15 @@ impl Refusal {
         }
     }
 
+    /// The word for what is wrong with the token, where that is the reason.
+    #[must_use]
+    pub fn token_error(&self) -> Option<&'static str> {
+        match self {
+            Self::Unauthenticated { flaw } => Some(flaw.map_or("missing", Flaw::word)),
+            _ => None,
+        }
+    }
+
     /// A header that belongs to this answer alone.
     #[must_use]
     pub fn header(&self) -> Option<(&'static str, String)> {

@@ -13,9 +13,9 @@ use weir_common::logging;
 use weir_common::time::Clock;
 
 use crate::app::RunError;
-use crate::force::Retention;
 use crate::limit::snapshot::{self, Snapshot};
 use crate::parts::Parts;
+use crate::retention::Retention;
 use crate::settings::Store;
 
 /// Finds out at the start whether states can be left at the end, when it would be too late.
@@ -64,9 +64,8 @@ fn no_states(path: &str, why: &str) -> Option<Snapshot> {
 #[must_use]
 pub fn take_up(parts: &Parts, earlier: Snapshot) -> usize {
     // What cannot be read is of a version whose rules had no such times.
-    let memory = serde_json::from_slice::<Retention>(&earlier.memory);
-    let longer = memory.map(|memory| memory.until(&parts.force.load().rules)).unwrap_or_default();
-    parts.store.keep_until(parts.clock.now().tick.plus(longer));
+    let memory = serde_json::from_slice::<Retention>(&earlier.memory).unwrap_or_default();
+    memory.hold(&parts.store, &parts.force.load().rules, parts.clock.now().tick);
     earlier.restore(&parts.store)
 }
 
@@ -92,7 +91,7 @@ pub fn leave(parts: &Parts) -> Result<(), RunError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use weir_common::directory::Directory;
@@ -109,7 +108,7 @@ mod tests {
     const SHIPPED: &str = include_str!("../../config/gateway.toml");
 
     /// The parts of a process whose workspaces have such a window, and whose buckets such a burst.
-    fn parts(window: &str, burst: u32, clock: &Clock) -> Parts {
+    pub(crate) fn parts(window: &str, burst: u32, clock: &Clock) -> Parts {
         let text = SHIPPED.replacen("window = \"1m\"", &format!("window = \"{window}\""), 1);
         let text = text.replacen("burst = 200", &format!("burst = {burst}"), 1);
         let (document, nothing) = (Document::new("g", &text), Document::new("d", ""));
@@ -141,8 +140,6 @@ mod tests {
         assert_eq!(kept(("1m", 200), ("1m", 200), None), Duration::ZERO);
         assert_eq!(kept(("1m", 200), ("10m", 200), None), minutes(10));
         assert_eq!(kept(("10m", 200), ("1m", 200), None), Duration::ZERO);
-        // 500 tokens at 50 a second.
-        assert_eq!(kept(("1m", 200), ("1m", 500), None), Duration::from_secs(10));
         assert_eq!(kept(("1m", 200), ("10m", 500), Some(b"of another version")), Duration::ZERO);
     }
 }

@@ -33,6 +33,7 @@ use crate::settings::{LimitKey, Settings, Unknown};
 use crate::target::{Malformed, Spellings, Target};
 
 pub use self::check::{Entries, check, own_values_refused};
+pub use self::named::AskedAbout;
 
 /// What is in force.
 #[derive(Clone)]

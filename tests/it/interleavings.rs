@@ -85,7 +85,7 @@ fn moved(store: &Store) -> Store {
     let other = Store::with_shards(1_000, store.shards());
     for nth in 0..store.shards() {
         let closed = store.close(nth).expect("there is such a shard");
-        closed.each().for_each(|kept| other.restore(kept.clone()));
+        closed.each(Tick(1)).for_each(|kept| other.restore(kept.clone()));
     }
     other
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use weir_tests::answer::Answer;
 use weir_tests::config::Config;
 use weir_tests::directory::Directory;
+use weir_tests::gateway::{CONFIG, run};
 use weir_tests::issuer::{AUDIENCE, ISSUER, Signer, published};
 use weir_tests::request::Request;
 use weir_tests::response::Response;
@@ -104,6 +105,80 @@ fn without_a_valid_token_a_request_is_401_and_costs_its_address_alone() {
     assert_eq!(outcomes(world, "missing"), 2.0);
     assert_eq!(outcomes(world, "expired"), 1.0);
     assert_eq!(outcomes(world, "signature"), 1.0);
+}
+
+#[test]
+fn why_a_token_is_refused_is_in_both_logs_and_told_by_explain_and_not_to_its_client() {
+    let guarded = Guarded::new();
+    let gateway = &guarded.world.gateway;
+    let target = "/v1/workspaces/ws_acme/users";
+    let explain = |token: &str| {
+        let (url, bearer) =
+            (format!("http://api.localhost{target}"), format!("Authorization: Bearer {token}"));
+        let arguments = ["explain", "GET", &url, "-H", &bearer, "--config", CONFIG];
+        run(gateway.folder(), &arguments).expect(0).stdout
+    };
+    let own = json!({ "workspace_id": "ws_acme" });
+    for (token, reason) in [
+        (guarded.signer.token(&json!({ "aud": "https://other.test" })), "audience"),
+        (guarded.signer.token(&json!({ "iss": "https://evil.test" })), "issuer"),
+        (guarded.signer.token(&json!({ "exp": 1 })), "expired"),
+        (guarded.signer.token(&json!({ "nbf": 9_999_999_999_u64 })), "early"),
+        (guarded.signer.token_named("other", &own), "unknown_key"),
+        (Signer::new("first").token(&own), "signature"),
+        ("x".to_owned(), "malformed"),
+    ] {
+        for _ in 0..2 {
+            let answer = guarded.world.call(&bearing(target, &token)).expect(401);
+            let challenge = answer.field("www-authenticate").unwrap();
+            assert!(!challenge.contains("audience") && !challenge.contains("iss"), "{challenge}");
+        }
+        gateway.access_log().wait(reason, |line| line["token_error"] == reason);
+        let is_told =
+            |line: &Value| line["message"] == "tokens are refused" && line["reason"] == reason;
+        let line = gateway.log().wait(reason, is_told);
+        assert_eq!((&line["level"], &line["count"]), (&json!("warn"), &json!(1)));
+        assert_eq!(gateway.log().json().iter().filter(|line| is_told(line)).count(), 1, "{reason}");
+        let said = explain(&token);
+        assert!(said.contains("401") && said.contains(&format!("{reason}: ")), "{said}");
+        assert!(token.len() < 9 || !said.contains(&token[..40]), "{said}");
+    }
+    guarded.world.get(target).expect(401);
+    gateway.access_log().wait("none", |line| line["token_error"] == "missing");
+    let good = explain(&guarded.signer.token(&own));
+    assert!(good.contains("this one is accepted") && good.contains("ws_acme"), "{good}");
+    let foreign = explain(&guarded.signer.token(&json!({ "workspace_id": "ws_quiet" })));
+    assert!(foreign.contains("403"), "{foreign}");
+}
+
+#[test]
+fn explain_says_that_nobody_can_verify_a_token_and_why() {
+    let mut guarded = Guarded::new();
+    let token = guarded.signer.token(&json!({ "workspace_id": "ws_acme" }));
+    guarded.server.stop();
+    let bearer = format!("Authorization: Bearer {token}");
+    let arguments =
+        ["explain", "GET", "http://api.localhost/v1/me", "-H", &bearer, "--config", CONFIG];
+    let said = run(guarded.world.gateway.folder(), &arguments).expect(0).stdout;
+    assert!(said.contains("503") && said.contains("reason"), "{said}");
+}
+
+#[test]
+fn readiness_says_what_does_not_work_and_keeps_the_gateway_in_rotation() {
+    let (mut server, signer) = (Upstream::refusing(), Signer::new("first"));
+    server.always(Answer::ok(published(&[&signer])));
+    let world = World::with(|config| by_keys(config, &server));
+    let ready = || world.gateway.ask(&Request::get("/readyz")).expect(200).text();
+    let said = ready();
+    assert!(said.starts_with("ready\n") && said.contains("identity.jwt.jwks_url"), "{said}");
+    server.start_again();
+    let token = signer.token(&json!({ "workspace_id": "ws_acme" }));
+    let call = || world.call(&bearing("/v1/workspaces/ws_acme", &token)).status == 200;
+    weir_tests::wait::until("keys to be fetched", || call().then_some(()));
+    assert_eq!(ready(), "ready\n");
+    // The keys that are there do: an outage of their server is none of ours.
+    server.stop();
+    assert_eq!(ready(), "ready\n");
 }
 
 #[test]

@@ -8,12 +8,23 @@ use weir_common::logging;
 
 use super::{Admin, Reply};
 use crate::limit::Ask;
+use crate::limit::key::Key;
 use crate::lookups::Unsure;
 use crate::lookups::answer::Kind;
 
+/// What requests of one key meet now.
+pub(super) struct Met {
+    /// What its state is found by.
+    pub(super) key: Key,
+    /// Whether the directory knows the key.
+    pub(super) known: bool,
+    /// By the plan of a request's workspace, where that makes a difference; boosted already.
+    pub(super) asks: Vec<(Option<String>, Ask)>,
+}
+
 impl Admin {
-    /// The question that `limit` would ask about `key` now; or why there is none.
-    pub(super) async fn ask(&self, limit: &str, key: &str) -> Result<Ask, Reply> {
+    /// The questions that `limit` would ask about `key` now; or why there are none.
+    pub(super) async fn met(&self, limit: &str, key: &str) -> Result<Met, Reply> {
         let unknown = || Reply::unknown_limit(limit, key);
         let force = self.parts.force.load_full();
         let names = force.rules.named(limit, key).ok_or_else(unknown)?;
@@ -23,9 +34,13 @@ impl Admin {
             Reply::problem(503, "directory-unavailable", "Tenants cannot be looked up now", detail)
         })?;
         let identity = force.rules.identify(&names, known.as_ref());
-        let mut ask = force.rules.ask(limit, key, &identity).ok_or_else(unknown)?;
-        self.parts.boosts.apply(std::slice::from_mut(&mut ask), now);
-        Ok(ask)
+        let asked = force.rules.asked_about(limit, key, &identity).ok_or_else(unknown)?;
+        let boosted = |(plan, mut ask): (Option<&str>, Ask)| {
+            self.parts.boosts.apply(std::slice::from_mut(&mut ask), now);
+            (plan.map(str::to_owned), ask)
+        };
+        let asks = asked.asks.into_iter().map(boosted).collect();
+        Ok(Met { key: asked.key, known: asked.known, asks })
     }
 
     /// Has the directory asked anew about one tenant, as `workspaces/ws_acme`.

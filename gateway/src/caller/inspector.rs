@@ -103,6 +103,22 @@ impl Inspector {
         answer.map(|says| self.judge(says, now.unix)).map_err(|_| Unavailable)
     }
 
+    /// Asks about a token outside of any request; an error says why there is no answer.
+    pub(super) async fn try_once(
+        &self,
+        token: &str,
+        now: UnixTime,
+    ) -> Result<Result<(Claims, UnixTime), Flaw>, String> {
+        let asked = tokio::time::timeout(self.patience, self.question(token)).await;
+        let answer = asked.unwrap_or(Err(NoAnswer::Late(self.patience)));
+        answer.map(|says| self.judge(says, now)).map_err(|why| why.to_string())
+    }
+
+    /// Whether there was no answer when one was last needed.
+    pub(super) fn is_failing(&self) -> bool {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).1
+    }
+
     async fn question(&self, token: &str) -> Result<Claims, NoAnswer> {
         // The semaphore is never closed.
         let _room = self.room.acquire().await;

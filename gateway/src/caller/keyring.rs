@@ -141,7 +141,8 @@ impl KeyRing {
         self.ended.send_replace(nth);
     }
 
-    async fn ask(&self) -> Result<KeySet, String> {
+    /// Asks for the keys, and changes nothing.
+    pub(super) async fn ask(&self) -> Result<KeySet, String> {
         let question = self.client.get(&self.url).header("accept", "application/json");
         let answer = inquire::ask(question).await.map_err(|why| why.to_string())?;
         if answer.status != 200 {

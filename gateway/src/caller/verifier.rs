@@ -16,12 +16,13 @@ use moka::future::Cache;
 use ring::digest;
 use serde_json::Value;
 use weir_common::secret::Secret;
-use weir_common::time::{Moment, UnixTime};
+use weir_common::time::{Moment, Tick, UnixTime};
 use weir_common::token::{self, Algorithm, Flaw, Terms};
 
 use super::agree::Claims;
 use super::inspector::{Inspector, Unavailable};
 use super::keyring::{KeyRing, Renewed};
+use super::refusals::Refusals;
 use crate::inquire;
 use crate::parts::Parts;
 use crate::settings::{Identity, Verify};
@@ -31,6 +32,9 @@ const BAD_MAX: u64 = 10_000;
 
 /// Good answers are forgotten at the latest after this: so long may clocks be wrong.
 const KEPT_MAX: Duration = Duration::from_secs(24 * 3_600);
+
+/// What is asked about where nothing but the answer itself matters: no server has issued it.
+const NOBODYS: &str = "weir-gateway.check";
 
 type Hash = [u8; 32];
 
@@ -43,6 +47,7 @@ pub struct Verifier {
     good: Cache<Hash, Known>,
     bad: Cache<Hash, Flaw>,
     patience: Duration,
+    refusals: Refusals,
 }
 
 /// What a verifier was made of: one of the same need not be made again.
@@ -149,6 +154,7 @@ impl Verifier {
                 .build(),
             bad: Cache::builder().max_capacity(BAD_MAX).time_to_live(negative).build(),
             patience,
+            refusals: Refusals::default(),
         }))
     }
 
@@ -157,6 +163,54 @@ impl Verifier {
         match &self.means {
             Means::Jwt(ring, _) => Some(ring),
             Means::Introspection(_) => None,
+        }
+    }
+
+    /// Takes note of a token that was refused.
+    pub(super) fn refused(&self, flaw: Flaw, now: Tick) {
+        self.refusals.tell(flaw, now);
+    }
+
+    /// Judges a token by what its server says now; an error says why that says nothing.
+    pub(super) async fn try_once(
+        &self,
+        token: &str,
+        now: Moment,
+    ) -> Result<Result<Claims, Flaw>, String> {
+        let judged = match &self.means {
+            Means::Jwt(ring, terms) => {
+                let keys = ring.ask().await?;
+                token::verify(token, &keys, terms, now.unix).map(|verified| verified.claims)
+            }
+            Means::Introspection(inspector) => {
+                inspector.try_once(token, now.unix).await?.map(|(claims, _)| claims)
+            }
+        };
+        let claims = |claims| Claims::of(&claims, &self.workspace_claim, &self.organisation_claim);
+        Ok(judged.map(claims))
+    }
+
+    /// Asks the server once for what every token needs; an error says what is wrong with it.
+    pub async fn reach(&self, now: Moment) -> Result<(), String> {
+        match &self.means {
+            Means::Jwt(ring, _) => ring.ask().await.map(drop),
+            Means::Introspection(inspector) => {
+                inspector.try_once(NOBODYS, now.unix).await.map(drop)
+            }
+        }
+    }
+
+    /// What keeps tokens from being verified now.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&'static str> {
+        match &self.means {
+            Means::Jwt(ring, _) => ring.keys().is_none().then_some(
+                "identity.jwt.jwks_url has not given any keys yet: every token is answered 503",
+            ),
+            Means::Introspection(inspector) => inspector.is_failing().then_some(
+                "identity.introspection.url does not answer: tokens that are not remembered are \
+                 answered 503",
+            ),
         }
     }
 

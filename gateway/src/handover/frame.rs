@@ -16,12 +16,12 @@ use weir_common::time::{Tick, micros};
 use weir_common::{bucket, rolling};
 
 use super::Told;
-use crate::force::Retention;
 use crate::limit::key::{Key, LimitTag};
 use crate::limit::{ASKS_MAX, Answer, Ask, Quota, Verdict};
+use crate::retention::Retention;
 
 /// Another way of speaking gets another number.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// What a frame holds at most: ten thousand boosts take half of it.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
@@ -82,8 +82,6 @@ pub struct Offer {
     pub seed: [u8; 16],
     /// The sockets, in the order in which they came.
     pub sockets: Vec<Named>,
-    /// How long states are kept: the new rules may have to keep them longer.
-    pub memory: Retention,
 }
 
 /// One of the sockets.
@@ -100,13 +98,16 @@ pub struct Named {
 pub struct Rest {
     /// Before this tick no state may be dropped.
     pub keep_until: u64,
-    /// Boosts: the bits of the key, the allowance, the tick of the end.
-    pub boosts: Vec<([u8; 16], Allowance, u64)>,
+    /// How long states were kept: the new rules may have to keep them longer.
+    pub memory: Retention,
+    /// Boosts: the bits of the key; requests, rate and burst as far as they are raised; the tick
+    /// of the end.
+    pub boosts: Vec<([u8; 16], [Option<u32>; 3], u64)>,
 }
 
 /// A quota with its numbers bare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Allowance {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Allowance {
     /// Requests, and microseconds.
     Rolling(u32, u64),
     /// Rate and burst.

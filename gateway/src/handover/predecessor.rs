@@ -22,6 +22,7 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
+use weir_common::directory::Values;
 use weir_common::logging;
 use weir_common::time::Tick;
 
@@ -37,7 +38,7 @@ use crate::rules::Rules;
 
 /// The process whose place we take.
 pub struct Predecessor {
-    stream: StdStream,
+    pub(super) stream: StdStream,
     /// What it offers.
     pub offer: Offer,
     /// Its listening sockets.
@@ -104,14 +105,14 @@ impl Predecessor {
 
     fn take_rest(&self, parts: &Parts, rest: Rest) {
         let now = parts.clock.now().tick;
-        for (bits, quota, until) in rest.boosts {
-            let boost = Boost { quota: quota.into(), until: Tick(until) };
+        for (bits, [requests, rate, burst], until) in rest.boosts {
+            let raised = Values { requests, rate, burst };
+            let boost = Boost { raised, until: Tick(until) };
             // There were no more than there may be.
             let _ = parts.boosts.set(Key::from_bits(u128::from_le_bytes(bits)), boost, now);
         }
-        // Rules that remember for longer than its own must not forget what these had kept.
-        let longer = self.offer.memory.until(&parts.force.load().rules);
-        parts.store.keep_until(Tick(rest.keep_until).max(now.plus(longer)));
+        parts.store.keep_until(Tick(rest.keep_until));
+        rest.memory.hold(&parts.store, &parts.force.load().rules, now);
     }
 
     /// Decides what its requests ask, until it is gone. Tells it to end when we are to.

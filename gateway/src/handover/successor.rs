@@ -26,18 +26,19 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
+use weir_common::directory::Values;
 use weir_common::logging;
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use super::frame::{self, Allowance, Frames, Kind, Offer, PROTOCOL, Rest};
+use super::frame::{self, Frames, Kind, Offer, PROTOCOL, Rest};
 use super::sockets::{self, SOCKETS_MAX, Sockets};
 use super::{
     HandoverError, MOVE_WAIT, Place, QUESTIONS_MAX, Question, READY_WAIT, TAKE_OVER, Told, broken,
 };
-use crate::force::Retention;
 use crate::limit::memory::Closed;
 use crate::limit::snapshot;
 use crate::parts::Parts;
+use crate::retention::Retention;
 
 /// Questions under way at one time, of half a kilobyte each and as much for its answer.
 const PIPELINE_MAX: usize = 64;
@@ -77,8 +78,7 @@ pub async fn start(parts: &Arc<Parts>, sockets: &Sockets) -> Result<Candidate, H
     if named.len() > SOCKETS_MAX {
         return Err(HandoverError::TooManySockets);
     }
-    let memory = Retention::of(&parts.force.load().rules);
-    let offer = Offer { seed: parts.seed.bytes(), sockets: named, memory };
+    let offer = Offer { seed: parts.seed.bytes(), sockets: named };
     let (ours, theirs) = StdStream::pair().map_err(broken("making a way to the new process"))?;
     let started = Started(Some(spawn(theirs.into())?));
     let greeted = tokio::task::spawn_blocking(move || greet(ours, &offer, &passed));
@@ -166,7 +166,7 @@ impl Candidate {
 }
 
 /// Closes shard after shard and sends what was in them. Says how many states there were.
-fn hand_states(
+pub(super) fn hand_states(
     stream: &mut StdStream,
     parts: &Parts,
     shelf: &mut Vec<Closed>,
@@ -175,7 +175,6 @@ fn hand_states(
     stream.set_read_timeout(Some(MOVE_WAIT)).map_err(broken(sending))?;
     let deadline = parts.clock.now().tick.plus(MOVE_WAIT);
     let boosts = parts.boosts.close();
-    let keep_until = parts.store.kept_until().0;
     let mut count = 0;
     let mut piece = Vec::with_capacity(2 * PIECE_BYTES);
     for nth in 0..parts.store.shards() {
@@ -185,8 +184,7 @@ fn hand_states(
         if now > deadline {
             return Err(HandoverError::Slow);
         }
-        let kept = shelf.last().into_iter().flat_map(Closed::each);
-        for kept in kept.filter(|kept| kept.full_at > now) {
+        for kept in shelf.last().into_iter().flat_map(|closed| closed.each(now)) {
             count += 1;
             snapshot::put(&mut piece, kept, of_machine(now));
             if piece.len() >= PIECE_BYTES {
@@ -197,10 +195,13 @@ fn hand_states(
     }
     frame::write(stream, Kind::States, &piece).map_err(broken(sending))?;
     let boosts = boosts.into_iter().map(|(key, boost)| {
-        let bits = key.bits().to_le_bytes();
-        (bits, Allowance::from(boost.quota), boost.until.0)
+        let Values { requests, rate, burst } = boost.raised;
+        (key.bits().to_le_bytes(), [requests, rate, burst], boost.until.0)
     });
-    let rest = Rest { keep_until, boosts: boosts.collect() };
+    // A reload since we began to move has changed both, and no state after it is ours.
+    let memory = Retention::of(&parts.force.load().rules);
+    let keep_until = parts.store.kept_until().0;
+    let rest = Rest { keep_until, memory, boosts: boosts.collect() };
     let rest = serde_json::to_vec(&rest).map_err(|why| broken(sending)(why.into()))?;
     frame::write(stream, Kind::Moved, &rest).map_err(broken(sending))?;
     stream.flush().map_err(broken(sending))?;

@@ -5,7 +5,7 @@
 //!
 //! Not here: which spellings of a path we accept (`target`), where it leads (`route`).
 
-use http::header;
+use http::{Method, header};
 use pingora_http::RequestHeader;
 
 use crate::target::{self, Malformed, Target};
@@ -22,14 +22,18 @@ pub fn read_target<'h>(
     if repaired {
         return Err(Malformed::RequestLine);
     }
-    if !head.method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-') {
-        return Err(Malformed::Method);
-    }
+    check_method(&head.method)?;
     check_framing(head, raw_head)?;
     let host = head.headers.get(header::HOST).map(|host| host.as_bytes());
     // HTTP/2 names the host in `:authority`.
     let host = host.or_else(|| head.uri.authority().map(|host| host.as_str().as_bytes()));
     target::read(head.raw_path(), host)
+}
+
+/// Refuses a method that some servers put into capitals by themselves.
+pub fn check_method(method: &Method) -> Result<(), Malformed> {
+    let holds = method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+    if holds { Ok(()) } else { Err(Malformed::Method) }
 }
 
 /// How long a head that came in frames would be in HTTP/1.1, but for its request line's ends.

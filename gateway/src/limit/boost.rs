@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use weir_common::directory::Values;
 use weir_common::time::Tick;
+use weir_common::{bucket, rolling};
 
 use super::memory::Moved;
 use super::{Ask, Key, Quota};
@@ -17,10 +19,29 @@ const BOOSTS_MAX: usize = 10_000;
 /// A raised allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boost {
-    /// How much is allowed.
-    pub quota: Quota,
+    /// The numbers that are raised. Algorithm and window are the limit's, as they are active when
+    /// a request comes.
+    pub raised: Values,
     /// Until when.
     pub until: Tick,
+}
+
+impl Boost {
+    /// What a key may use that may use `own` without this: never less.
+    #[must_use]
+    pub fn raise(&self, own: Quota) -> Quota {
+        let more = |own: u32, raised: Option<u32>| own.max(raised.unwrap_or_default());
+        match own {
+            Quota::Rolling(own) => Quota::Rolling(rolling::Quota {
+                requests: more(own.requests, self.raised.requests),
+                ..own
+            }),
+            Quota::Bucket(own) => Quota::Bucket(bucket::Quota {
+                rate: more(own.rate, self.raised.rate),
+                burst: more(own.burst, self.raised.burst),
+            }),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -104,7 +125,7 @@ impl Boosts {
     pub fn apply(&self, asks: &mut [Ask], now: Tick) {
         for ask in asks {
             if let Some(boost) = self.of(ask.key, now) {
-                ask.quota = boost.quota;
+                ask.quota = boost.raise(ask.lasting);
             }
         }
     }
@@ -113,8 +134,6 @@ impl Boosts {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use weir_common::rolling;
 
     use super::super::key::{Scope, Seed};
     use super::*;
@@ -134,18 +153,39 @@ mod tests {
             asks[0].quota.limit()
         };
         assert_eq!(quota_at(0), 60);
-        boosts.set(key, Boost { quota: of(100), until: Tick(10) }, Tick(0)).unwrap();
+        let raised = Values { requests: Some(100), ..Values::default() };
+        boosts.set(key, Boost { raised, until: Tick(10) }, Tick(0)).unwrap();
         assert_eq!([quota_at(9), quota_at(10)], [100, 60]);
         boosts.clear(key).unwrap();
         assert_eq!(quota_at(5), 60);
     }
 
     #[test]
+    fn a_boost_raises_numbers_and_leaves_the_rest_to_the_limit() {
+        let rolling = |requests, seconds| {
+            let window = Duration::from_secs(seconds);
+            Quota::Rolling(rolling::Quota { requests, window })
+        };
+        let bucket = |rate, burst| Quota::Bucket(bucket::Quota { rate, burst });
+        let boost = |requests, rate, burst| Boost {
+            raised: Values { requests, rate, burst },
+            until: Tick(10),
+        };
+        let of_window = boost(Some(18), None, None);
+        assert_eq!(of_window.raise(rolling(6, 1)), rolling(18, 1));
+        assert_eq!(of_window.raise(rolling(6, 300)), rolling(18, 300), "the window is active now");
+        assert_eq!(of_window.raise(rolling(20, 300)), rolling(20, 300), "never less");
+        assert_eq!(of_window.raise(bucket(5, 9)), bucket(5, 9), "another algorithm by now");
+        assert_eq!(boost(None, Some(50), None).raise(bucket(5, 9)), bucket(50, 9));
+        assert_eq!(boost(None, Some(1), Some(90)).raise(bucket(5, 9)), bucket(5, 90));
+    }
+
+    #[test]
     fn what_has_moved_is_not_changed_here() {
         let boosts = Boosts::default();
         let key = Key::from_bits(1);
-        let quota = Quota::Rolling(rolling::Quota { requests: 9, window: Duration::from_secs(1) });
-        let boost = Boost { quota, until: Tick(10) };
+        let raised = Values { requests: Some(9), ..Values::default() };
+        let boost = Boost { raised, until: Tick(10) };
         boosts.set(key, boost, Tick(0)).unwrap();
         assert_eq!(boosts.close(), [(key, boost)]);
         assert_eq!(boosts.set(key, boost, Tick(0)), Err(Unset::Moved(Moved)));

@@ -7,7 +7,8 @@
 //!
 //! 1. No two requests can wait for each other: locks are taken in one fixed order.
 //! 2. A refused request writes nothing.
-//! 3. A state is dropped only when it cannot be told from a fresh one.
+//! 3. A state is dropped only when it cannot be told from a fresh one, by whatever plan its key
+//!    may be on by then. [`Kept::stays`] alone says so: to a sweep, a snapshot and an upgrade.
 //! 4. Keys that a stranger can invent use a bounded room, and never that of a key which the
 //!    directory knows (DESIGN invariant 5). Strangers beyond it share a few states: they may be
 //!    refused early, and never admitted late.
@@ -71,12 +72,13 @@ pub struct Moved;
 pub struct Closed {
     entries: HashTable<Kept>,
     strangers: usize,
+    keep_until: Tick,
 }
 
 impl Closed {
-    /// Every state.
-    pub fn each(&self) -> impl Iterator<Item = &Kept> {
-        self.entries.iter()
+    /// Every state that must not be dropped yet.
+    pub fn each(&self, now: Tick) -> impl Iterator<Item = &Kept> {
+        self.entries.iter().filter(move |kept| kept.stays(self.keep_until, now))
     }
 }
 
@@ -94,8 +96,8 @@ struct Look {
 pub struct Kept {
     /// Whose it is, and of which limit.
     pub key: Key,
-    /// When it can no longer be told from a fresh one.
-    pub full_at: Tick,
+    /// When it can no longer be told from a fresh one, by any plan.
+    pub forgotten_at: Tick,
     /// What has been used.
     pub state: State,
     /// Whether the directory knew the key.
@@ -211,14 +213,15 @@ impl Store {
         let mut table = lock(self.shards.get(nth)?);
         table.moved = true;
         let strangers = std::mem::take(&mut table.strangers);
-        Some(Closed { entries: std::mem::take(&mut table.entries), strangers })
+        let entries = std::mem::take(&mut table.entries);
+        Some(Closed { entries, strangers, keep_until: table.keep_until })
     }
 
     /// Puts the states of one shard back: the other process never had them.
     pub fn reopen(&self, nth: usize, closed: Closed) {
         let Some(shard) = self.shards.get(nth) else { return };
         let mut table = lock(shard);
-        let Closed { entries, strangers } = closed;
+        let Closed { entries, strangers, .. } = closed;
         (table.entries, table.strangers) = (entries, strangers);
         table.moved = false;
     }
@@ -243,12 +246,15 @@ impl Store {
         self.shards.first().map_or(Tick(0), |shard| lock(shard).keep_until)
     }
 
-    /// Shows every state, one shard at a time.
-    pub fn each(&self, mut show: impl FnMut(&Kept)) {
+    /// Shows every state that must not be dropped yet, one shard at a time.
+    pub fn each(&self, now: Tick, mut show: impl FnMut(&Kept)) {
         for shard in &self.shards {
-            for entry in &lock(shard).entries {
-                show(entry);
-            }
+            let table = lock(shard);
+            table
+                .entries
+                .iter()
+                .filter(|kept| kept.stays(table.keep_until, now))
+                .for_each(&mut show);
         }
     }
 
@@ -324,7 +330,7 @@ impl Table {
             }
             return entry.charge(ask, now);
         }
-        let mut entry = Kept { key, full_at: now, state: State::fresh(ask.quota), known };
+        let mut entry = Kept { key, forgotten_at: now, state: State::fresh(ask.quota), known };
         let standing = entry.charge(ask, now);
         self.strangers += usize::from(!known);
         self.entries.insert_unique(key.hash(), entry, |entry| entry.key.hash());
@@ -356,7 +362,7 @@ impl Table {
         if now < self.keep_until {
             return;
         }
-        self.entries.retain(|entry| now < entry.full_at);
+        self.entries.retain(|entry| entry.stays(self.keep_until, now));
         self.strangers = self.entries.iter().filter(|entry| !entry.known).count();
         if self.entries.capacity() > 4 * (self.entries.len() + 4) {
             self.entries.shrink_to(2 * self.entries.len(), |entry| entry.key.hash());
@@ -365,9 +371,14 @@ impl Table {
 }
 
 impl Kept {
+    /// Whether the state must not be dropped yet, where none is before `keep_until`.
+    fn stays(&self, keep_until: Tick, now: Tick) -> bool {
+        now < self.forgotten_at.max(keep_until)
+    }
+
     fn charge(&mut self, ask: &Ask, now: Tick) -> Standing {
         let standing = self.state.charge(ask.quota, 1, now);
-        self.full_at = self.state.full_at(ask.lasting).max(standing.full_at);
+        self.forgotten_at = self.state.forgotten_at(ask.quota);
         standing
     }
 }
@@ -524,7 +535,7 @@ mod tests {
         assert_eq!(store.reset(left.key), Err(Moved));
         store.sweep(0, Tick(1));
         assert_eq!(remaining(&store, &right), 3, "nothing was charged beside what had moved");
-        assert_eq!(closed.each().count(), 1);
+        assert_eq!(closed.each(Tick(1)).count(), 1);
         store.reopen(0, closed);
         assert_eq!([left, right].map(|ask| remaining(&store, &ask)), [3, 3]);
         assert_eq!(store.fill().strangers, 2);

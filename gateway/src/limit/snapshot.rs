@@ -58,7 +58,7 @@ impl Snapshot {
     }
 }
 
-/// Writes every state of `store` that is not as good as fresh at `now`, or may not be dropped;
+/// Writes every state of `store` that may not be dropped at `now`;
 /// `memory` says how long the rules in force remember.
 #[must_use]
 pub fn write(store: &Store, seed: Seed, memory: &[u8], now: Moment) -> Vec<u8> {
@@ -71,11 +71,9 @@ pub fn write(store: &Store, seed: Seed, memory: &[u8], now: Moment) -> Vec<u8> {
     let count_at = bytes.len();
     bytes.extend_from_slice(&0_u64.to_le_bytes());
     let mut count = 0_u64;
-    store.each(|kept| {
-        if kept.full_at.max(keep_until) > now.tick {
-            count += 1;
-            put(&mut bytes, kept, now);
-        }
+    store.each(now.tick, |kept| {
+        count += 1;
+        put(&mut bytes, kept, now);
     });
     if let Some(place) = bytes.get_mut(count_at..count_at + 8) {
         place.copy_from_slice(&count.to_le_bytes());
@@ -90,7 +88,7 @@ pub fn put(bytes: &mut Vec<u8>, kept: &Kept, now: Moment) {
     let [low, high] = halves(kept.key.bits());
     number(low);
     number(high);
-    number(time(kept.full_at));
+    number(time(kept.forgotten_at));
     let known = u64::from(kept.known);
     match &kept.state {
         State::Log(log) => {
@@ -181,10 +179,10 @@ impl Reader<'_> {
     fn kept(&mut self) -> Result<Kept, SnapshotError> {
         let (low, high) = (self.number()?, self.number()?);
         let key = Key::from_bits(u128::from(high) << 64 | u128::from(low));
-        let full_at = self.ahead()?;
+        let forgotten_at = self.ahead()?;
         let marks = self.number()?;
         let state = if marks & BUCKET == 0 { self.log(marks & WIDE != 0)? } else { self.bucket()? };
-        Ok(Kept { key, full_at, state, known: marks & 1 == 1 })
+        Ok(Kept { key, forgotten_at, state, known: marks & 1 == 1 })
     }
 
     fn log(&mut self, wide: bool) -> Result<State, SnapshotError> {

@@ -2,11 +2,23 @@
 //!
 //! Not here: what a request is charged with (`rules`), who asks (`admin`, `explain`).
 
-use super::{Limit, Rules, ask};
-use crate::identify::{Identity, LONE, Names, Subject};
-use crate::limit::Ask;
+use super::{Limit, Rules, ask, value_of};
+use crate::identify::{Identity, LONE, Names, Subject, Tenant};
+use crate::limit::key::Key;
+use crate::limit::{Ask, Quota};
 use crate::route::Index;
-use crate::settings::LimitKey;
+use crate::settings::{self, LimitKey};
+
+/// What a limit asks about one key.
+pub struct AskedAbout<'r> {
+    /// What its state is found by.
+    pub key: Key,
+    /// Whether the directory knows the key. An address is known by itself.
+    pub known: bool,
+    /// One question for each value that requests may meet, with the plan of the request's
+    /// workspace that gives it. The first is that of all other requests.
+    pub asks: Vec<(Option<&'r str>, Ask)>,
+}
 
 impl Rules {
     /// The limit of this name, and its place.
@@ -39,9 +51,15 @@ impl Rules {
         })
     }
 
-    /// The question that a limit asks about `name`: an address, or whom `identity` was made of.
+    /// What a limit asks about `name`, an address or the tenant that `identity` was made of; or
+    /// nothing, where no request is charged to that.
     #[must_use]
-    pub fn ask(&self, limit_name: &str, name: &str, identity: &Identity<'_>) -> Option<Ask> {
+    pub fn asked_about(
+        &self,
+        limit_name: &str,
+        name: &str,
+        identity: &Identity<'_>,
+    ) -> Option<AskedAbout<'_>> {
         let (index, limit) = self.limit(limit_name)?;
         let subject = match limit.key {
             LimitKey::Workspace => identity.workspace.as_ref(),
@@ -50,9 +68,61 @@ impl Rules {
             LimitKey::Address => {
                 let network = name.strip_suffix("/64").unwrap_or(name);
                 let subject = Subject::address(&self.seed, network.parse().ok()?);
-                return Some(ask(limit, &subject, limit.quota));
+                let asks = vec![(None, ask(limit, &subject, limit.quota))];
+                return Some(AskedAbout {
+                    key: Key::new(subject.owner, limit.tag),
+                    known: true,
+                    asks,
+                });
             }
         };
-        Some(ask(limit, subject?, self.quota(index, limit, identity)))
+        // A workspace that belongs to an organisation is charged there, not to one of its own.
+        let subject = subject.filter(|subject| &*subject.name == name)?;
+        let own = ask(limit, subject, self.quota(index, limit, identity));
+        let mut asks = vec![(None, own)];
+        for (plan, quota) in self.values_of_workspaces(index, limit, identity) {
+            asks.push((Some(plan), ask(limit, subject, quota)));
+        }
+        let differs = asks.iter().any(|(_, ask)| ask.quota != own.quota);
+        asks.truncate(if differs { asks.len() } else { 1 });
+        Some(AskedAbout { key: own.key, known: subject.tenant.is_some(), asks })
+    }
+
+    /// The values that plans of its workspaces give an organisation without a plan of its own.
+    /// A directory that is asked does not list workspaces: any plan may be one of theirs.
+    fn values_of_workspaces(
+        &self,
+        index: Index,
+        limit: &Limit,
+        identity: &Identity<'_>,
+    ) -> Vec<(&str, Quota)> {
+        let organisation = identity.organisation.as_ref().filter(|_| identity.workspace.is_none());
+        let Some(organisation) = organisation.filter(|_| limit.key == LimitKey::Organisation)
+        else {
+            return Vec::new();
+        };
+        let decides =
+            |tenant: &Tenant| tenant.plan.is_some() || value_of(&tenant.quotas, index).is_some();
+        if organisation.tenant.is_some_and(decides) {
+            return Vec::new();
+        }
+        let lists = matches!(self.settings.directory.source, settings::Source::File(_));
+        let is_met = |plan: Index| {
+            let mut workspaces = self.tenants.workspaces.values();
+            !lists
+                || workspaces.any(|workspace| {
+                    workspace.plan == Some(plan)
+                        && workspace.parent.as_deref() == Some(&*organisation.name)
+                })
+        };
+        let plans = self.plans.iter().enumerate().filter(|(plan, _)| is_met(*plan));
+        plans.filter_map(|(_, plan)| Some((&*plan.name, value_of(&plan.quotas, index)?))).collect()
+    }
+
+    /// The values that plans give a limit, by the plans' names.
+    pub fn values_of_plans(&self, limit: Index) -> impl Iterator<Item = (&str, Quota)> {
+        self.plans
+            .iter()
+            .filter_map(move |plan| Some((&*plan.name, value_of(&plan.quotas, limit)?)))
     }
 }

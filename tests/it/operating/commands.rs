@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use weir_tests::config::{Config, DIRECTORY};
+use weir_tests::directory::Directory;
 use weir_tests::folder::Folder;
 use weir_tests::gateway::{CONFIG, Gateway, run};
 use weir_tests::process::Finished;
@@ -114,6 +115,8 @@ fn explain_says_what_is_exempt_and_what_is_refused() {
         ("GET", "http://api.localhost/nowhere", "404"),
         ("GET", "http://nobody.example/", "404"),
         ("POST", "http://api.localhost/healthz", "405"),
+        ("get", "http://api.localhost/healthz", "400"),
+        ("CONNECT", "http://api.localhost/healthz", "405"),
     ] {
         let finished = run(&folder(), &["explain", method, url, "--config", CONFIG]);
         assert!(finished.said().contains(status), "{url}: {}", finished.said());
@@ -155,6 +158,61 @@ fn limits_are_shown_reset_and_raised_through_the_admin_listener() {
     limits(&["reset", "ws_acme"]).expect(0);
     assert_eq!(world.gateway.used("workspace", "ws_acme"), 0);
     assert_ne!(limits(&["show", "ws_acme", "--limit", "no_such_limit"]).code, Some(0));
+}
+
+#[test]
+fn a_key_that_nobody_knows_is_said_to_be_unknown() {
+    let world = World::new();
+    world.get("/v1/workspaces/ws_new").expect(200);
+    let limits = |arguments: &[&str]| -> Finished {
+        let admin = ["--admin", world.gateway.admin()];
+        run(world.gateway.folder(), &[&["limits"], arguments, &admin].concat())
+    };
+    for arguments in [
+        &["show", "nobody"][..],
+        &["show", "nobody", "--limit", "workspace"],
+        &["reset", "nobody"],
+        &["unboost", "nobody", "--limit", "workspace"],
+        &["show", "no key"],
+    ] {
+        let finished = limits(arguments).expect(1);
+        assert!(finished.stderr.contains("unknown key `n"), "{arguments:?}: {finished:?}");
+        assert_eq!(finished.stdout, "", "{arguments:?}");
+    }
+    // One in the directory, one that has a state, and an address are known.
+    for key in ["ws_quiet", "ws_new", "org_acme", "192.0.2.7"] {
+        limits(&["show", key]).expect(0);
+    }
+    // Who has not called yet may be boosted before it does.
+    let boost = ["boost", "ws_soon", "--limit", "workspace", "--requests", "90"];
+    let boosted = limits(&boost).expect(0);
+    assert!(boosted.stderr.contains("unknown key `ws_soon`"), "{boosted:?}");
+    limits(&["show", "ws_soon"]).expect(0);
+}
+
+#[test]
+fn limits_are_shown_with_the_plan_that_they_depend_on() {
+    let world = World::with(|config| {
+        config.with("[plans.free]", "limits.organisation = { requests = 22 }")
+    });
+    world.get("/v1/workspaces/ws_acme").expect(200);
+    let admin = ["--admin", world.gateway.admin()];
+    let show = [&["limits", "show", "org_acme"][..], &admin].concat();
+    let shown = run(world.gateway.folder(), &show).expect(0).stdout;
+    let lines: Vec<&str> = shown.lines().collect();
+    let [other, free] = lines.as_slice() else { panic!("{shown}") };
+    assert!(other.contains("remaining 599") && other.ends_with("all other requests"), "{shown}");
+    assert!(free.contains("remaining 21") && free.ends_with("on plan free"), "{shown}");
+}
+
+#[test]
+fn a_directory_that_does_not_answer_is_no_unknown_key() {
+    let mut directory = Directory::start();
+    let world = World::with(|config| directory.within(config, "timeout = \"300ms\""));
+    directory.server.stop();
+    let show = ["limits", "show", "ws_acme", "--admin", world.gateway.admin()];
+    let finished = run(world.gateway.folder(), &show).expect(1);
+    assert!(finished.stderr.contains("503"), "{finished:?}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use weir_tests::config::{Config, DIRECTORY};
 use weir_tests::gateway::{CONFIG, run};
 use weir_tests::upstream::Upstream;
+use weir_tests::world::World;
 
 use super::folder_of;
 
@@ -211,6 +212,73 @@ fn two_routes_that_no_order_decides_between_are_named_with_their_lines() {
     );
     assert!(told.contains(&expected), "{told}");
     assert_eq!(told.matches("no order").count(), 1, "{told}");
+}
+
+#[test]
+fn check_online_tries_what_the_file_names_and_gives_the_place_of_what_fails() {
+    let world = World::new();
+    let online = ["check", "--online", "--config", CONFIG];
+    run(world.gateway.folder(), &online).expect(0);
+
+    let taken = Upstream::start();
+    let config = Config::default()
+        .with("[server]", &format!("http = [\"{}\"]", taken.address()))
+        .with("[upstreams.data]", "servers = [\"no-such-host.invalid:80\"]")
+        .with("[store]", "snapshot = \"/proc/nowhere/limits\"")
+        .with("[identity]", "verify = \"jwt\"\nplanes = [\"control\"]")
+        .with(
+            "[identity.jwt]",
+            "issuer = \"i\"\naudience = [\"a\"]\n\
+               jwks_url = \"http://127.0.0.1:9/keys\"",
+        )
+        .with("[directory]", "source = \"http\"\nurl = \"http://127.0.0.1:9\"");
+    let text = config.to_string().replace("path = \"directory.toml\"\n", "");
+    let folder = folder_of(&config, DIRECTORY);
+    folder.write(CONFIG, &text);
+    run(&folder, &["check", "--config", CONFIG]).expect(0);
+    let told = run(&folder, &online).expect(1).stderr;
+    for line in [
+        format!("http = [\"{}\"]", taken.address()),
+        "servers = [\"127.0.0.1:9\"]".to_owned(),
+        "servers = [\"no-such-host.invalid:80\"]".to_owned(),
+        "snapshot = \"/proc/nowhere/limits\"".to_owned(),
+        "jwks_url = \"http://127.0.0.1:9/keys\"".to_owned(),
+        "url = \"http://127.0.0.1:9\"".to_owned(),
+    ] {
+        let number = 1 + text.lines().position(|known| known.trim() == line).expect(&line);
+        assert!(told.contains(&format!("{CONFIG}:{number}:")), "{line} at {number}:\n{told}");
+    }
+}
+
+#[test]
+fn what_a_reload_cannot_take_up_is_told_before_it_with_its_place() {
+    let world = World::new();
+    let admin = world.gateway.admin().to_owned();
+    let changed = world
+        .config()
+        .with("[server]", &format!("admin = \"{admin}\"\nthreads = 1"))
+        .with("[log]", "access = \"off\"");
+    let text = changed.to_string();
+    world.gateway.write_config(&text);
+    let checked = run(world.gateway.folder(), &["check", "--online", "--config", CONFIG]);
+    let refused = world.gateway.reload().expect(422).text();
+    for line in ["threads = 1", "access = \"off\""] {
+        let number = 1 + text.lines().position(|known| known.trim() == line).expect(line);
+        let place = format!("{CONFIG}:{number}:1: `");
+        assert!(checked.stderr.contains(&format!("warning: {place}")), "{checked:?}");
+        assert!(refused.contains(&place), "{refused}");
+    }
+    assert_eq!(checked.code, Some(0), "it can be started so: {checked:?}");
+}
+
+#[test]
+fn a_token_file_that_holds_none_is_found_before_the_start() {
+    let folder = weir_tests::folder::Folder::new();
+    let path = folder.write("admin.token", "\n");
+    let line = format!("admin_token_file = \"{}\"", path.display());
+    let folder = folder_of(&Config::default().with("[server]", &line), DIRECTORY);
+    let told = run(&folder, &["check", "--config", CONFIG]).expect(64).stderr;
+    assert!(told.contains("its first line is empty"), "{told}");
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn a_program_that_is_none_leaves_the_old_process_serving() {
         ("exit 3", "waiting for the new process"),
         ("printf nonsense >&0; exit 0", ""),
         // A good beginning, and then nothing: `Hello` as PROTOCOL has it.
-        (r"printf '\005\000\000\000\001\001\000\000\000' >&0; exit 0", ""),
+        (r"printf '\005\000\000\000\001\002\000\000\000' >&0; exit 0", ""),
         (r"printf '\005\000\000\000\001\377\000\000\000' >&0; exec cat >&2", "our protocol"),
     ];
     let count = all.len();
@@ -111,7 +111,7 @@ fn a_process_that_dies_with_the_counters_half_way_gives_them_back() {
     let mut kept = gateway.client();
     kept.get(TARGET).expect(200);
     // `Hello` and `Ready`, a look at what comes, and the end.
-    let ready = r"printf '\005\000\000\000\001\001\000\000\000\001\000\000\000\004' >&0";
+    let ready = r"printf '\005\000\000\000\001\002\000\000\000\001\000\000\000\004' >&0";
     put_script(&gateway, &format!("{ready}; head -c 300 >/dev/null; exit 0"));
     gateway.signal("USR2");
     let why = gateway.wait_for_no_successor();
