@@ -9,8 +9,8 @@
 //! 2. No request waits for a name: names are resolved in the background (`watch`).
 //! 3. No address is tried twice for one request while there is another that was not, and none of
 //!    a server that was tried while there is another server.
-//! 4. An address that failed requests is ejected only while another is there: this alone never turns a
-//!    request away.
+//! 4. An address that failed requests is ejected only while another is there: this alone never
+//!    turns a request away.
 //! 5. Connections made with other credentials are never shared, and a certificate is always
 //!    checked: where TLS is spoken there is a name to check it against.
 //!
