@@ -97,7 +97,8 @@ impl Node {
             self.literals.insert(at, (text.into(), Self::default()));
             at
         });
-        &mut self.literals[at].1
+        let entry = self.literals.get_mut(at).expect("it was found or put in just above");
+        &mut entry.1
     }
 
     fn literal(&self, text: &[u8]) -> Option<&Self> {
