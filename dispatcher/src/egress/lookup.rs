@@ -1,7 +1,7 @@
 //! Finds the addresses of a name: by the system, or from a table that a test wrote.
 //!
-//! Not here: which of them may be called (`address`), how many are looked up at a time (`names`), how
-//! long an attempt waits (`egress`).
+//! Not here: which of them may be called (`address`), how many are looked up at a time (`names`),
+//! how long an attempt waits (`egress`).
 
 use std::fmt;
 use std::io;

@@ -378,13 +378,11 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let second = Duration::from_secs(1);
-        let all = std::iter::repeat_n((), 50).map(|()| waits(&names, "ws_good", "slow.example"));
-        let mut all: JoinSet<_> = all
-            .map(|_| {
-                let names = names.clone();
-                async move { waits(&names, "ws_good", "slow.example").await }
-            })
-            .collect();
+        let mut all = JoinSet::new();
+        for _ in 0..50 {
+            let names = names.clone();
+            all.spawn(async move { waits(&names, "ws_good", "slow.example").await });
+        }
         while let Some(waited) = all.join_next().await {
             assert_eq!(waited.unwrap(), second);
         }

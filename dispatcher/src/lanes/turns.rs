@@ -16,7 +16,7 @@ use weir_common::time::{Moment, Tick};
 use super::places::Refused;
 use super::queue::{Room, Turn};
 use super::{Lanes, Step};
-use crate::model::{LaneId, WebhookId};
+use crate::model::{LaneId, Ready, WebhookId};
 
 /// Who cannot start anything for so long can be read from the store again: it is asked a question
 /// a start, where otherwise one question tells of many.
@@ -95,7 +95,7 @@ impl Lanes {
         let free_at = free_at.max(lane.backs_off_until());
         let mut later: Option<Tick> = None;
         for nth in 0..lane.turns.len() {
-            let Some(webhook) = lane.turns.get(nth).copied() else { break };
+            let webhook = self.lanes.get(&id).and_then(|lane| lane.turns.get(nth).copied())?;
             let Some(queue) = self.queues.get_mut(&webhook) else { continue };
             match queue.turn(now) {
                 Turn::Start if free_at > now => later = sooner(later, free_at),
@@ -104,20 +104,7 @@ impl Lanes {
                     if !queue.in_flight.is_empty()
                         && self.places.has_its_share(&queue.workspace) => {}
                 Turn::Start => {
-                    let before = queue.weight();
-                    let first = queue.in_flight.is_empty();
-                    let Some(ready) = queue.take(now) else { continue };
-                    self.held_bytes = self.held_bytes + queue.weight() - before;
-                    let _ = lane.starts.charge(quota, 1, now);
-                    let (was, bytes) = (lane.standing(), ready.body.len());
-                    lane.under_way = lane.under_way.plus(bytes);
-                    self.places.changed(was, lane.standing());
-                    self.places.started(&queue.workspace, bytes, first);
-                    if queue.runs_low(room) {
-                        self.low.push(webhook);
-                    }
-                    self.had_its_turn(id, webhook);
-                    self.put(id, now);
+                    let Some(ready) = self.begin(id, webhook, now) else { continue };
                     let lag = now.since(due);
                     return Some(Step::Start { webhook, lane: id, ready, lag });
                 }
@@ -142,6 +129,26 @@ impl Lanes {
             self.put(id, at);
         }
         None
+    }
+
+    /// Takes the first delivery of a webhook out, which starts now.
+    fn begin(&mut self, id: LaneId, webhook: WebhookId, now: Tick) -> Option<Ready> {
+        let room = self.room();
+        let (lane, queue) = (self.lanes.get_mut(&id)?, self.queues.get_mut(&webhook)?);
+        let (before, first) = (queue.weight(), queue.in_flight.is_empty());
+        let ready = queue.take(now)?;
+        self.held_bytes = self.held_bytes + queue.weight() - before;
+        let _ = lane.starts.charge(self.pace.quota, 1, now);
+        let (was, bytes) = (lane.standing(), ready.body.len());
+        lane.under_way = lane.under_way.plus(bytes);
+        self.places.changed(was, lane.standing());
+        self.places.started(&queue.workspace, bytes, first);
+        if queue.runs_low(room) {
+            self.low.push(webhook);
+        }
+        self.had_its_turn(id, webhook);
+        self.put(id, now);
+        Some(ready)
     }
 
     /// Puts a webhook that has started something behind all others of its workspace, and those

@@ -122,7 +122,7 @@ fn reactivated_with_nothing_that_waits_it_may_be_pinged_and_a_2xx_opens_it() {
     reactivate(&stage, &webhook);
     let ping = || acme.act(&format!("/webhooks/{}:ping", webhook.id)).expect(202).json();
     let over = |ping: &serde_json::Value| {
-        let event = super::text(ping, "event_id");
+        let event = text(ping, "event_id");
         acme.wait_for_delivery(event, |one| one["state"] != "waiting")["state"].clone()
     };
     assert_eq!(over(&ping()), "failed_permanent", "it answers 500");
