@@ -321,19 +321,6 @@ fn a_retry_that_is_far_away_leaves_no_trace_of_each_event_that_passes_it() {
 }
 
 #[test]
-fn what_started_before_counts_in_the_pace() {
-    let mut lanes = Lanes::new(pace(3, 1_000, 8, 100));
-    lanes.seed(LaneId(1), at(0).tick);
-    lanes.seed(LaneId(1), at(100).tick);
-    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(200).tick);
-    for id in 0..3 {
-        lanes.arrived(WebhookId(1), ready(id, 0), at(200));
-    }
-    assert!(matches!(lanes.next(at(200)), Step::Start { .. }));
-    assert!(matches!(lanes.next(at(200)), Step::Wait(Some(tick)) if tick == at(1_000).tick));
-}
-
-#[test]
 fn an_answer_of_the_store_that_is_out_of_date_starts_nothing_twice() {
     let mut world = World::new(pace(100, 1_000, 100, 100), &[(1, 1)]);
     for _ in 0..40 {

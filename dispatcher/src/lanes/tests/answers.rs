@@ -119,6 +119,19 @@ fn a_wall_clock_that_is_set_forward_leaves_nobody_behind_a_retry() {
 }
 
 #[test]
+fn what_started_before_counts_in_the_pace() {
+    let mut lanes = Lanes::new(pace(3, 1_000, 8, 100));
+    lanes.seed(LaneId(1), at(0).tick);
+    lanes.seed(LaneId(1), at(100).tick);
+    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(200).tick);
+    for id in 0..3 {
+        lanes.arrived(WebhookId(1), ready(id, 0), at(200));
+    }
+    assert!(matches!(lanes.next(at(200)), Step::Start { .. }));
+    assert!(matches!(lanes.next(at(200)), Step::Wait(Some(tick)) if tick == at(1_000).tick));
+}
+
+#[test]
 fn starts_that_left_no_trace_count_on_every_lane_there_may_be() {
     let mut lanes = Lanes::new(pace(3, 1_000, 8, 100));
     lanes.seed(LaneId(1), at(0).tick);
