@@ -168,6 +168,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    #[expect(clippy::disallowed_methods, reason = "tokio's clock, which a test turns")]
     async fn an_attempt_waits_for_a_name_for_two_seconds_or_half_of_its_deadline() {
         for (deadline, expected) in [(10_000, 2_000), (1_000, 500)] {
             let egress = Egress { deadline: Duration::from_millis(deadline), ..egress(&[]) };

@@ -323,6 +323,7 @@ mod tests {
     }
 
     /// How long a workspace waits for a name that has an address.
+    #[expect(clippy::disallowed_methods, reason = "tokio's clock, which a test turns")]
     async fn waits(names: &Names, workspace: &str, name: &str) -> Duration {
         let since = Instant::now();
         let found = names.addresses(ws(workspace), name, WAIT).await;
