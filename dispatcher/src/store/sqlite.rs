@@ -98,17 +98,8 @@ impl SqliteStore {
         let worker = Readers::new(path.clone(), door, readers::WORKERS_MAX);
         let writer = Writer::start(opened.desk, &path, opened.lock)
             .map_err(|source| open::OpenError::Folder { path: path.clone(), source })?;
-        Ok(Self {
-            ids: opened.ids,
-            ended_in_order: opened.ended_in_order,
-            cut_off: opened.cut_off,
-            sealer,
-            steady,
-            readers,
-            worker,
-            path,
-            writer,
-        })
+        let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);
+        Ok(Self { ids, ended_in_order, cut_off, sealer, steady, readers, worker, path, writer })
     }
 
     /// As [`SqliteStore::open`]; it writes, and reads for the worker, when it is told to.
