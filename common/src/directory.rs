@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::is_identifier;
+use crate::ids::IdForm;
 use crate::reader::{At, Document, Table, suggestion};
 
 /// A suggestion compares a name with every known one: enough for whoever reads them.
@@ -67,16 +67,17 @@ pub struct Values {
 }
 
 impl Directory {
-    /// Reads `document`, which then holds the mistakes.
+    /// Reads `document`, which then holds the mistakes. `workspaces` is what their identifiers
+    /// look like.
     #[must_use]
-    pub fn read(document: &Document) -> Self {
-        Self::read_with_schema(document).0
+    pub fn read(document: &Document, workspaces: &IdForm) -> Self {
+        Self::read_with_schema(document, workspaces).0
     }
 
     /// Reads `document`, and gives the JSON Schema of a directory beside what it holds.
     #[must_use]
-    pub fn read_with_schema(document: &Document) -> (Self, serde_json::Value) {
-        let reading = document.read(read);
+    pub fn read_with_schema(document: &Document, workspaces: &IdForm) -> (Self, serde_json::Value) {
+        let reading = document.read(|root| read(root, workspaces));
         reading.made.check_references(document);
         (reading.made, reading.schema)
     }
@@ -117,10 +118,10 @@ fn refers_to<T>(
     document.fault(*at, format!("unknown {what} `{value}`; {hint}"));
 }
 
-fn read(root: &mut Table<'_>) -> Directory {
+fn read(root: &mut Table<'_>, of_workspaces: &IdForm) -> Directory {
     let organisations =
         root.tables("organisations", "Organisations, which hold workspaces.", |name, table| {
-            check_name(name, table);
+            check_name(name, table, &IdForm::default(), "");
             Organisation {
                 plan: table.text("plan", "Its plan; else that of the workspace a request is for."),
                 limits: values_by_limit(table),
@@ -128,7 +129,7 @@ fn read(root: &mut Table<'_>) -> Directory {
         });
     let workspaces =
         root.tables("workspaces", "Workspaces, which hold instances.", |name, table| {
-            check_name(name, table);
+            check_name(name, table, of_workspaces, "; identifiers.workspace_prefix sets another");
             Workspace {
                 organisation: table.text("organisation", "The organisation it belongs to."),
                 plan: table.text("plan", "Its plan, as gateway.toml names it."),
@@ -138,7 +139,7 @@ fn read(root: &mut Table<'_>) -> Directory {
         });
     let instances =
         root.tables("instances", "Instances, each with a host name of its own.", |name, table| {
-            check_name(name, table);
+            check_name(name, table, &IdForm::default(), "");
             if name.value.bytes().any(|byte| byte.is_ascii_uppercase()) {
                 table.fault_at(name.at, "an instance is named by its host: in lower case");
             }
@@ -164,12 +165,10 @@ fn read(root: &mut Table<'_>) -> Directory {
     }
 }
 
-fn check_name(name: &At<String>, table: &Table<'_>) {
-    if !is_identifier(&name.value) {
-        table.fault_at(
-            name.at,
-            format!("`{}` is no identifier: 1 to 64 of A-Z a-z 0-9 _ -", name.value),
-        );
+/// Reports a name that is no identifier of its kind.
+fn check_name(name: &At<String>, table: &Table<'_>, form: &IdForm, remedy: &str) {
+    if !form.allows(&name.value) {
+        table.fault_at(name.at, format!("`{}` is no identifier: {form}{remedy}", name.value));
     }
 }
 
@@ -204,7 +203,7 @@ mod tests {
 
     fn mistakes(text: &str) -> Vec<String> {
         let document = Document::new("d.toml", text);
-        let _ = Directory::read(&document);
+        let _ = Directory::read(&document, &IdForm::new("").unwrap());
         document.mistakes().iter().map(ToString::to_string).collect()
     }
 
@@ -216,7 +215,7 @@ mod tests {
              limits.workspace = { requests = 7 }\n[instances.in_a]\nworkspace = \"ws_a\"\n\
              domains = [\"login.a.example\"]\n",
         );
-        let directory = Directory::read(&document);
+        let directory = Directory::read(&document, &IdForm::workspace());
         assert_eq!(document.mistakes(), []);
         let workspace = &directory.workspaces["ws_a"];
         assert_eq!(workspace.organisation.as_ref().map(|name| name.value.as_str()), Some("org_a"));
@@ -251,6 +250,23 @@ mod tests {
             mistakes("[instances.a]\ndomains = [\"A.example\", \"a..b\", \"a.example.\"]").len(),
             3
         );
+    }
+
+    #[test]
+    fn a_workspace_has_the_prefix_that_the_settings_say() {
+        let check = |prefix: &str, text: &str, expected: &[&str]| {
+            let document = Document::new("d.toml", text);
+            let _ = Directory::read(&document, &IdForm::new(prefix).unwrap());
+            let found: Vec<_> = document.mistakes().iter().map(ToString::to_string).collect();
+            assert_eq!(found, expected, "{prefix} {text}");
+        };
+        check("ws_", "[workspaces.ws_a]\n[organisations.x]\n[instances.y]", &[]);
+        check("shop_", "[workspaces.shop_prod]", &[]);
+        check("", "[workspaces.shop_prod]", &[]);
+        let why = "`ws_` and letters, digits, _ or -, 64 at most; identifiers.workspace_prefix \
+                   sets another";
+        let text = format!("d.toml:1:13: `shop_prod` is no identifier: {why}");
+        check("ws_", "[workspaces.shop_prod]", &[&text]);
     }
 
     #[test]

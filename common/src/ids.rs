@@ -1,15 +1,87 @@
-//! Says what may name a workspace, an organisation or an instance.
+//! Says what may name a workspace, a tenant, an organisation or an instance.
 //!
 //! One spelling, no escapes: what is compared, hashed, logged and shown is always the same text.
+//! Of workspaces and tenants it begins with a prefix, which a platform may set: both programs and
+//! both files go by the same [`IdForm`].
+
+use std::fmt;
+
+use crate::reader::Table;
 
 /// The longest identifier; a DNS label, which an instance's name has to fit, allows 63.
 pub const LENGTH_MAX: usize = 64;
 
-/// Whether `text` is an identifier: `[A-Za-z0-9_-]{1,64}` (DESIGN §3, Targets).
+/// What a workspace's identifier begins with by default (CONTRACT 2.2).
+pub const WORKSPACE_PREFIX: &str = "ws_";
+
+/// What a tenant's identifier begins with by default (CONTRACT 2.2).
+pub const TENANT_PREFIX: &str = "tn_";
+
+/// Whether `text` is an identifier: `[A-Za-z0-9_-]{1,64}`.
 #[must_use]
 pub fn is_identifier(text: &str) -> bool {
     (1..=LENGTH_MAX).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+}
+
+/// What identifiers of one kind look like: any, or those with a prefix and something behind it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdForm {
+    prefix: Box<str>,
+}
+
+impl IdForm {
+    /// Identifiers with this prefix, which may be empty; nothing where none could have it.
+    #[must_use]
+    pub fn new(prefix: &str) -> Option<Self> {
+        let holds = prefix.is_empty() || is_identifier(prefix) && prefix.len() < LENGTH_MAX;
+        holds.then(|| Self { prefix: prefix.into() })
+    }
+
+    /// Those of workspaces, by default.
+    #[must_use]
+    pub fn workspace() -> Self {
+        Self { prefix: WORKSPACE_PREFIX.into() }
+    }
+
+    /// Those of tenants, by default.
+    #[must_use]
+    pub fn tenant() -> Self {
+        Self { prefix: TENANT_PREFIX.into() }
+    }
+
+    /// Reads the prefix that the settings have under `key`.
+    pub fn read(table: &mut Table<'_>, key: &str, default: Self, doc: &str) -> Self {
+        let given = table.text(key, doc);
+        table.set_default(key, (*default.prefix).into());
+        let Some(given) = given else { return default };
+        Self::new(&given.value).unwrap_or_else(|| {
+            let text = format!(
+                "`{}` begins no identifier: letters, digits, _ or -, 63 at most, or \"\" for none",
+                given.value
+            );
+            table.fault_at(given.at, text);
+            default
+        })
+    }
+
+    /// Whether `text` is such an identifier.
+    #[must_use]
+    pub fn allows(&self, text: &str) -> bool {
+        let rest = text.strip_prefix(&*self.prefix);
+        is_identifier(text) && rest.is_some_and(|rest| !rest.is_empty())
+    }
+}
+
+/// What one looks like, as `must be {form}` tells it.
+impl fmt::Display for IdForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.prefix.is_empty() {
+            f.write_str("1 to 64 of A-Z a-z 0-9 _ -")
+        } else {
+            write!(f, "`{}` and letters, digits, _ or -, 64 at most", self.prefix)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -27,6 +99,28 @@ mod tests {
     fn anything_else_does_not() {
         for text in ["", "a.b", "a b", "a/b", "ä", "a%20", "a;b", "a:b", &"x".repeat(65)] {
             assert!(!is_identifier(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_needed_with_something_behind_it() {
+        let long = format!("ws_{}", "x".repeat(62));
+        for (prefix, text, allowed) in [
+            ("ws_", "ws_acme", true),
+            ("ws_", "ws_", false),
+            ("ws_", "shop_prod", false),
+            ("ws_", "WS_acme", false),
+            ("ws_", "ws_a.b", false),
+            ("ws_", &long, false),
+            ("shop_", "shop_prod", true),
+            ("", "shop_prod", true),
+            ("", "", false),
+            ("", "a.b", false),
+        ] {
+            assert_eq!(IdForm::new(prefix).unwrap().allows(text), allowed, "{prefix} {text}");
+        }
+        for none in ["a b", "é", &"x".repeat(64)] {
+            assert_eq!(IdForm::new(none), None, "{none}");
         }
     }
 }

@@ -16,7 +16,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
-use weir_common::ids::is_identifier;
+use weir_common::ids::IdForm;
 use weir_common::reader::{At, Document, Table, suggestion};
 
 use crate::serve::{Reply, refuse};
@@ -125,15 +125,17 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Reads `document`, which then holds the mistakes.
+    /// Reads `document`, which then holds the mistakes. `workspaces` is what their identifiers
+    /// look like.
     #[must_use]
-    pub fn read(document: &Document) -> Self {
-        Self::read_with_schema(document).0
+    pub fn read(document: &Document, workspaces: &IdForm) -> Self {
+        Self::read_with_schema(document, workspaces).0
     }
 
     /// Reads `document`, and gives the JSON Schema of such a file beside what it holds.
     #[must_use]
-    pub fn read_with_schema(document: &Document) -> (Self, serde_json::Value) {
+    pub fn read_with_schema(document: &Document, workspaces: &IdForm) -> (Self, serde_json::Value) {
+        let entry_of = |table: &mut Table<'_>| entry_of(table, workspaces);
         let reading = document.read(|root| root.list("tokens", "Who may call.", entry_of));
         let mut tokens = Self::default();
         let mut names = HashMap::new();
@@ -201,7 +203,7 @@ struct Entry {
     token: Token,
 }
 
-fn entry_of(table: &mut Table<'_>) -> Entry {
+fn entry_of(table: &mut Table<'_>, form: &IdForm) -> Entry {
     table.require("name");
     table.require("sha256");
     table.require("workspaces");
@@ -222,11 +224,9 @@ fn entry_of(table: &mut Table<'_>) -> Entry {
     if workspaces.is_empty() && table.has("workspaces") {
         table.fault("workspaces is empty: name at least one workspace, or \"*\" for all");
     }
-    for one in workspaces.iter().filter(|one| one.value != EVERY && !is_identifier(&one.value)) {
-        let text = format!(
-            "workspaces must hold \"*\" or identifiers (1 to 64 of A-Z a-z 0-9 _ -), not `{}`",
-            one.value
-        );
+    for one in workspaces.iter().filter(|one| one.value != EVERY && !form.allows(&one.value)) {
+        let remedy = "identifiers.workspace_prefix sets another";
+        let text = format!("workspaces must hold \"*\" or {form}, not `{}`; {remedy}", one.value);
         table.fault_at(one.at, text);
     }
     let scopes = table.texts("scopes", "webhooks:read, webhooks:write, events:write.");
@@ -298,7 +298,7 @@ mod tests {
         let one = entry("acme", &["ws_a".to_owned()], &[Scope::WebhooksRead], [1; 32]).1;
         let all = entry("all \"of\" them\n", &["*".to_owned()], &Scope::ALL, [2; 32]).1;
         let document = Document::new("t.toml", &format!("{one}{all}"));
-        let tokens = Tokens::read(&document);
+        let tokens = Tokens::read(&document, &IdForm::workspace());
         assert_eq!(document.mistakes(), []);
         tokens
     }
@@ -353,7 +353,7 @@ mod tests {
              [[tokens]]\nsha256 = \"{hash}\"\nworkspaces = [\"*\"]\nscopes = [\"events:write\"]\n"
         );
         let document = Document::new("t.toml", &text);
-        let _ = Tokens::read(&document);
+        let _ = Tokens::read(&document, &IdForm::workspace());
         let found: Vec<String> = document.mistakes().iter().map(ToString::to_string).collect();
         let expected = [
             "t.toml:1:1: workspaces is empty: name at least one workspace, or \"*\" for all",
@@ -362,8 +362,8 @@ mod tests {
             "t.toml:5:27: unknown scope `x`; known: webhooks:read, webhooks:write, events:write",
             "t.toml:6:1: scopes is empty: name at least one scope",
             "t.toml:7:8: another token already has the name `a`",
-            "t.toml:9:15: workspaces must hold \"*\" or identifiers (1 to 64 of A-Z a-z 0-9 _ -), \
-             not `w/s`",
+            "t.toml:9:15: workspaces must hold \"*\" or `ws_` and letters, digits, _ or -, 64 at \
+             most, not `w/s`; identifiers.workspace_prefix sets another",
             "t.toml:11:1: tokens.name is missing",
             "t.toml:12:10: another token has the same hash",
         ];

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use url::Url;
 use weir_common::directory::Directory;
-use weir_common::ids::is_identifier;
+use weir_common::ids::IdForm;
 use weir_common::reader::Document;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
@@ -158,11 +158,13 @@ struct Token {
     #[arg(long)]
     name: String,
     /// A workspace it may act for, or *; more than once for several
-    #[arg(long = "workspace", required = true, value_parser = workspace)]
+    #[arg(long = "workspace", required = true)]
     workspaces: Vec<String>,
     /// What it may do; more than once for several
     #[arg(long = "scope", required = true, value_parser = scope)]
     scopes: Vec<Scope>,
+    #[command(flatten)]
+    from: From,
 }
 
 impl Command {
@@ -184,12 +186,15 @@ impl Command {
             Action::SendTest(send) => result(send.execute()),
             Action::Backup { from, to } => result(copy(&from, &to)),
             Action::Restore { from, backup, replace } => result(put_back(&from, &backup, replace)),
-            Action::Token(token) => result(token.execute()),
+            Action::Token(token) => match token.execute() {
+                Ok(text) => print(&text),
+                Err(why) => fail(EXIT_USAGE, &why),
+            },
             Action::Schema { file } => {
                 let nothing = Document::new("", "");
                 let schema = match file.as_str() {
-                    "tokens" => Tokens::read_with_schema(&nothing).1,
-                    "directory" => Directory::read_with_schema(&nothing).1,
+                    "tokens" => Tokens::read_with_schema(&nothing, &IdForm::workspace()).1,
+                    "directory" => Directory::read_with_schema(&nothing, &IdForm::workspace()).1,
                     _ => settings::read(&nothing).schema,
                 };
                 print(&format!("{schema:#}"))
@@ -284,6 +289,17 @@ impl SendTest {
 
 impl Token {
     fn execute(self) -> Result<String, String> {
+        // A token can be made before there is a configuration: then the defaults hold.
+        let config = self.from.config();
+        let is_missing = config.file.path().is_some_and(|path| !path.exists());
+        let is_missing = self.from.config.is_none() && is_missing;
+        let config = if is_missing { Config::built_in() } else { config };
+        let form = config.workspaces().map_err(|mistakes| app::lines(&mistakes))?;
+        let mut names = self.workspaces.iter();
+        if let Some(name) = names.find(|name| *name != "*" && !form.allows(name)) {
+            let remedy = "identifiers.workspace_prefix sets another";
+            return Err(format!("a workspace is * or {form}, not `{name}`; {remedy}"));
+        }
         let mut random = [0; 32];
         getrandom::fill(&mut random).map_err(|why| why.to_string())?;
         let (token, entry) = auth::entry(&self.name, &self.workspaces, &self.scopes, random);
@@ -310,14 +326,6 @@ fn put_back(from: &From, backup: &std::path::Path, replace: bool) -> Result<Stri
         Some(aside) => format!("{restored}; what was there is {}", aside.display()),
         None => restored,
     })
-}
-
-fn workspace(text: &str) -> Result<String, String> {
-    if text == "*" || is_identifier(text) {
-        Ok(text.to_owned())
-    } else {
-        Err("a workspace is * or 1 to 64 of A-Z a-z 0-9 _ -".to_owned())
-    }
 }
 
 fn scope(text: &str) -> Result<Scope, String> {

@@ -16,6 +16,7 @@ use serde_json::Value;
 use weir_common::config_file::ConfigFile;
 use weir_common::directory::Directory;
 use weir_common::files::{self, Stamp};
+use weir_common::ids::IdForm;
 use weir_common::reader::{At, Document, Mistake, Reading};
 use weir_common::time::Clock;
 
@@ -92,6 +93,15 @@ impl Config {
         if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
     }
 
+    /// What identifiers of workspaces look like, by the first file alone; or its mistakes.
+    pub fn workspaces(&self) -> Result<IdForm, Vec<Mistake>> {
+        let text = self.file.read(SHIPPED).map_err(|mistake| vec![mistake])?;
+        let document = Document::new(&self.file.name(), &text);
+        let settings = settings::read(&document).made;
+        let mistakes = document.mistakes();
+        if mistakes.is_empty() { Ok(settings.identifiers.workspaces) } else { Err(mistakes) }
+    }
+
     /// Reads all files and checks everything in them; or gives every mistake there is.
     pub fn load(&self, clock: &Clock) -> Result<Force, Vec<Mistake>> {
         let text = self.file.read(SHIPPED).map_err(|mistake| vec![mistake])?;
@@ -119,9 +129,9 @@ impl Config {
             }
         }
         let of_tokens = Document::new(&settings.auth.tokens.value, &tokens_text);
-        let tokens = Tokens::read(&of_tokens);
+        let tokens = Tokens::read(&of_tokens, &settings.identifiers.workspaces);
         let of_directory = Document::new(&settings.directory.path.value, &directory_text);
-        let directory = Directory::read(&of_directory);
+        let directory = Directory::read(&of_directory, &settings.identifiers.workspaces);
         let egress = Arc::new(Rules::new(settings.egress.clone(), self.names.clone()));
         let courier = Courier::new(&settings.egress, egress.clone(), clock.clone());
         if let (Err(why), Some(file)) = (&courier, &settings.egress.extra_ca) {

@@ -87,7 +87,7 @@ impl Ingest {
         let Read { events, pointers, now } = if is_large {
             self.read_large(call, Arc::clone(&force)).await?
         } else {
-            read(&call, &force.settings.ingest, token, &self.parts.clock)?
+            read(&call, &force.settings, token, &self.parts.clock)?
         };
         let ids: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(&event.id)).collect();
         let accepted = self.parts.store.accept(events, now).await;
@@ -115,7 +115,7 @@ impl Ingest {
         let reading = self.threads.run(move || {
             let _turn = turn;
             let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
-            read(&call, &force.settings.ingest, token, &clock)
+            read(&call, &force.settings, token, &clock)
         });
         reading.await.unwrap_or_else(|_| Err(refuse::broken()))
     }
@@ -224,11 +224,11 @@ struct Read {
 /// The events of a call, ready to be stored; or the answer that says what is wrong with them.
 fn read(
     call: &Call,
-    allowed: &settings::Ingest,
+    settings: &settings::Settings,
     token: &Token,
     clock: &Clock,
 ) -> Result<Read, Reply> {
-    let (checked, pointers) = checked(call, allowed, token)?;
+    let (checked, pointers) = checked(call, settings, token)?;
     let now = clock.now().unix;
     let events = named(checked, now).map_err(|()| refuse::broken())?;
     Ok(Read { events, pointers, now })
@@ -238,9 +238,10 @@ fn read(
 /// says what is wrong with them.
 fn checked<'a>(
     call: &'a Call,
-    allowed: &settings::Ingest,
+    settings: &settings::Settings,
     token: &Token,
 ) -> Result<(Vec<Checked<'a>>, Vec<String>), Reply> {
+    let (allowed, identifiers) = (&settings.ingest, &settings.identifiers);
     let form = Form::of(&call.headers).ok_or_else(|| refuse::media_type(&MEDIA_TYPES))?;
     let batch =
         Batch::read(&call.body, form, allowed.events_max).map_err(
@@ -269,7 +270,7 @@ fn checked<'a>(
     }
     let (mut events, mut flaws, mut foreign) = (Vec::new(), Flaws::default(), Flaws::default());
     for item in &batch.items {
-        let reading = event::read(item, &allowed.allowed, &mut flaws);
+        let reading = event::read(item, &allowed.allowed, identifiers, &mut flaws);
         if let Some(workspace) = reading.workspace.filter(|name| !token.sees(name)) {
             let text = format!("this token may not send events of `{workspace}`");
             foreign.go_to(item.index);
@@ -331,6 +332,7 @@ fn conflict(places: &[usize], pointers: &[String]) -> Reply {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use weir_common::ids::IdForm;
     use weir_common::reader::Document;
 
     use super::*;
@@ -356,16 +358,17 @@ mod tests {
         then: impl FnOnce(Result<(Vec<Checked<'_>>, Vec<String>), Reply>) -> T,
     ) -> T {
         let (_, file) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
-        let tokens = Tokens::read(&Document::new("t.toml", &file));
+        let tokens = Tokens::read(&Document::new("t.toml", &file), &IdForm::workspace());
         let token = tokens.authorise(&call.headers, Scope::EventsWrite, None).expect("a token");
-        let allowed = settings::Ingest {
+        let mut settings = settings::read(&Document::new("", "")).made;
+        settings.ingest = settings::Ingest {
             events_max: 3,
             event_bytes_max: 100,
             body_bytes_max: 1_000,
             waiting_max: 1,
             allowed: settings::allowed::Allowed::default(),
         };
-        then(checked(call, &allowed, token))
+        then(checked(call, &settings, token))
     }
 
     /// The status of a refusal and where its errors are, or how many events are good.
@@ -543,7 +546,10 @@ mod tests {
     fn a_call_is_let_in_by_its_head_alone() {
         let (text, file) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
         let (reader, read_only) = entry("b", &["*".to_owned()], &[Scope::WebhooksRead], [2; 32]);
-        let tokens = Tokens::read(&Document::new("t.toml", &format!("{file}{read_only}")));
+        let tokens = Tokens::read(
+            &Document::new("t.toml", &format!("{file}{read_only}")),
+            &IdForm::workspace(),
+        );
         let status = |method: Method, path: &str, token: Option<&str>| {
             let mut headers = HeaderMap::new();
             if let Some(token) = token {

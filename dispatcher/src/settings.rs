@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use log::LevelFilter;
+use weir_common::ids::IdForm;
 use weir_common::reader::At;
 use weir_common::secret::Secret;
 
@@ -30,6 +31,8 @@ pub struct Settings {
     pub store: Store,
     /// Who may call.
     pub auth: Auth,
+    /// What identifiers look like.
+    pub identifiers: Identifiers,
     /// What secrets are sealed with.
     pub secrets: Secrets,
     /// What may be sent to us.
@@ -103,6 +106,21 @@ pub struct Store {
 pub struct Auth {
     /// The file of hashed tokens.
     pub tokens: At<String>,
+}
+
+/// What identifiers look like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identifiers {
+    /// Those of workspaces.
+    pub workspaces: IdForm,
+    /// Those of tenants.
+    pub tenants: IdForm,
+}
+
+impl Default for Identifiers {
+    fn default() -> Self {
+        Self { workspaces: IdForm::workspace(), tenants: IdForm::tenant() }
+    }
 }
 
 /// What secrets are sealed with.

@@ -15,7 +15,7 @@ use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use weir_common::directory::Directory;
-use weir_common::ids::is_identifier;
+use weir_common::ids::{IdForm, is_identifier};
 use weir_common::reader::{At, Document, Mistake};
 use weir_common::time::UnixTime;
 use weir_common::token::{Algorithm, Claims, Flaw, KEYS_MAX, KeySet, NAMES_MAX, Terms, verify};
@@ -162,7 +162,7 @@ pub fn settings(data: &[u8]) {
     let (text, directory_text) = text.split_once("\n---\n").unwrap_or((text, ""));
     let (document, of_directory) = (Document::new("g", text), Document::new("d", directory_text));
     let made = settings::read(&document).made;
-    let directory = Directory::read(&of_directory);
+    let directory = Directory::read(&of_directory, &made.workspaces);
     let seed = Seed::new([1; 16]);
     let rules = rules::check(made, &document, &directory, &of_directory, seed);
     for (document, text) in [(&document, text), (&of_directory, directory_text)] {
@@ -191,7 +191,7 @@ fn check_place(mistake: &Mistake, text: &str) {
 /// What a directory answers: it is refused, or names identifiers and numbers within bounds.
 pub fn answer(data: &[u8]) {
     for kind in Kind::ALL {
-        let (parent, limits) = match answer::read(kind, data) {
+        let (parent, limits) = match answer::read(kind, data, &IdForm::default()) {
             Err(why) => {
                 assert!(!why.is_empty() && why.chars().count() <= 1_000, "{why}");
                 continue;

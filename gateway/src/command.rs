@@ -14,6 +14,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use http::HeaderMap;
 use serde_json::{Map, Value};
 use weir_common::directory::Directory;
+use weir_common::ids::IdForm;
 use weir_common::reader::{Document, suggestion};
 use weir_common::time::Clock;
 
@@ -180,7 +181,7 @@ impl Command {
             Action::Schema { file } => {
                 let nothing = Document::new("", "");
                 let schema = match file.as_str() {
-                    "directory" => Directory::read_with_schema(&nothing).1,
+                    "directory" => Directory::read_with_schema(&nothing, &IdForm::workspace()).1,
                     _ => settings::read(&nothing).schema,
                 };
                 print(&format!("{schema:#}"))

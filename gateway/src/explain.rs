@@ -62,7 +62,7 @@ pub fn explain(
         Ok(claims) => claims.flatten(),
         Err((refusal, why)) => return Ok(refused(&refusal, Some(why))),
     };
-    let names = caller::claimed(way.names, claims.as_ref());
+    let names = caller::claimed(way.names, claims.as_ref(), &rules.settings.workspaces);
     if caller::is_foreign(&way.names, claims.as_ref()) {
         return Ok(refused(&Refusal::ForeignToken, None));
     }

@@ -163,7 +163,7 @@ impl Config {
         };
         let directory_name = path.map_or_else(String::new, |path| path.value);
         let of_directory = Document::new(&directory_name, &directory_text);
-        let directory = Directory::read(&of_directory);
+        let directory = Directory::read(&of_directory, &settings.workspaces);
         let rules = rules::check(settings, &document, &directory, &of_directory, seed);
         let mistakes: Vec<Mistake> =
             document.mistakes().into_iter().chain(of_directory.mistakes()).collect();

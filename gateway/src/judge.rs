@@ -88,7 +88,7 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
     exchange.whose.route = Some(way.index);
     let claims = caller::verify(parts, &force, way.route, head, address, exchange.began).await;
     let claims = claims.as_ref().map(Option::as_deref).map_err(Clone::clone);
-    let names = claims.map(|claims| (caller::claimed(way.names, claims), claims));
+    let names = claims.map(|claims| (named(&force, &way, claims), claims));
     let known = match names {
         Ok((names, claims)) => {
             let now = exchange.began.tick;
@@ -121,6 +121,11 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
         (None, Some(batch)) => Next::Hold(batch),
         (None, None) => Next::Forward,
     }
+}
+
+/// Whom a request names, by its target and its token.
+fn named<'n>(force: &Force, way: &Way<'n>, claims: Option<&'n caller::Claims>) -> Names<'n> {
+    caller::claimed(way.names, claims, &force.rules.settings.workspaces)
 }
 
 /// What the directory says of those whom a request names, where it is one that is asked; a

@@ -259,7 +259,7 @@ impl Lookups {
         self.heard(&answer, after);
         let failed = match answer {
             Ok(answer) if answer.status == 200 => {
-                let raw = answer::read(sought.kind, &answer.body);
+                let raw = answer::read(sought.kind, &answer.body, &rules.settings.workspaces);
                 match raw.and_then(|raw| self.entry(rules, sought, raw, asker.now)) {
                     Ok(entry) => {
                         self.count("known");

@@ -198,7 +198,7 @@ mod tests {
         );
         let (document, of_directory) = (Document::new("g", &text), Document::new("d", &entries));
         let settings = settings::read(&document).made;
-        let directory = Directory::read(&of_directory);
+        let directory = Directory::read(&of_directory, &settings.workspaces);
         let rules = rules::check(settings, &document, &directory, &of_directory, SEED);
         assert_eq!((document.mistakes(), of_directory.mistakes()), (Vec::new(), Vec::new()));
         rules

@@ -191,7 +191,9 @@ impl Rules {
         };
         let route = self.routes.get(index).ok_or(NoWay::UnknownPath(plane))?;
         let [workspace, organisation] = route.pattern.names(target.path);
-        identifier(workspace)?;
+        if workspace.is_some_and(|name| !self.settings.workspaces.allows(name)) {
+            return Err(NoWay::Malformed(Malformed::Identifier));
+        }
         identifier(organisation)?;
         let names = Names { workspace, organisation, instance, ..Names::default() };
         Ok(Way { route, index, names })

@@ -20,6 +20,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::directory::Values;
+use weir_common::ids::IdForm;
 use weir_common::reader::At;
 
 pub use self::cors::Cors;
@@ -44,6 +45,8 @@ pub struct Settings {
     pub log: Log,
     /// How a client proves who it is.
     pub identity: Identity,
+    /// What identifiers of workspaces look like.
+    pub workspaces: IdForm,
     /// Who belongs to whom.
     pub directory: DirectorySource,
     /// Planes, each a set of hosts.

@@ -128,7 +128,10 @@ impl fmt::Display for Malformed {
                 "A body has one Content-Length, in digits, or one Transfer-Encoding: chunked."
             }
             Self::Method => "The method is not in capitals.",
-            Self::Identifier => "An identifier in the request is not 1 to 64 of A-Z a-z 0-9 _ -.",
+            Self::Identifier => {
+                "An identifier in the request is not 1 to 64 of A-Z a-z 0-9 _ -, or lacks the \
+                 prefix that those of workspaces have."
+            }
         })
     }
 }

@@ -10,7 +10,7 @@ mod heads;
 mod hosts;
 mod open;
 
-use weir_tests::config::Config;
+use weir_tests::config::{Config, DIRECTORY};
 use weir_tests::request::CONTROL;
 use weir_tests::response::Response;
 use weir_tests::upstream::Upstream;
@@ -76,6 +76,19 @@ fn a_body_found_broken_on_its_way_is_refused_and_its_connection_ends() {
 fn the_corpus_is_not_thinned_out() {
     let count: usize = [CONTROL_TARGETS, DATA_TARGETS].concat().iter().map(|rows| rows.len()).sum();
     assert!(count + hosts::HOSTS.len() + heads::HEADS.len() >= 250);
+}
+
+#[test]
+fn a_platform_may_name_its_workspaces_otherwise() {
+    let directory = DIRECTORY.replace("ws_", "shop_");
+    let world = World::of(
+        |config| config.with("[identifiers]", "workspace_prefix = \"shop_\""),
+        &directory,
+    );
+    world.get("/v1/workspaces/shop_acme/users").expect(200);
+    assert_eq!(world.gateway.used("workspace", "shop_acme"), 1);
+    let problem = world.get("/v1/workspaces/ws_acme/users").expect_problem(400);
+    assert!(problem["detail"].as_str().unwrap().contains("prefix"), "{problem}");
 }
 
 #[test]

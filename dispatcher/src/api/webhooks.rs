@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+use weir_common::ids::IdForm;
 use weir_common::secret::Secret;
 
 use super::deliveries;
@@ -29,8 +30,9 @@ const SECRET_BYTES: usize = 32;
 const SECRET_PREFIX: &str = "whsec_";
 
 pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
-    if !event::is_workspace(asked.workspace) {
-        return Err(no_workspace(asked.workspace));
+    let form = &asked.force.settings.identifiers.workspaces;
+    if !form.allows(asked.workspace) {
+        return Err(no_workspace(asked.workspace, form));
     }
     let body: NewWebhook = asked.body(|value, flaws| check_url(asked, value, flaws))?;
     let url = canonical(asked, &body.url)?;
@@ -206,11 +208,8 @@ fn new_secret() -> Result<String, Reply> {
 }
 
 /// A webhook there would wait for ever: no event can name its workspace.
-fn no_workspace(name: &str) -> Reply {
-    let prefix = event::WORKSPACE_PREFIX;
-    let detail = format!(
-        "`{name}` is not a workspace id: it must begin with `{prefix}`, as every event's does."
-    );
+fn no_workspace(name: &str, form: &IdForm) -> Reply {
+    let detail = format!("`{name}` is not a workspace id, which is {form}: no event can name it.");
     Reply::problem(&refuse::plain(422, "invalid-workspace", "Not a workspace id", detail))
 }
 

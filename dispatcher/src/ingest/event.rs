@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use weir_common::ids::is_identifier;
+use weir_common::ids::{IdForm, is_identifier};
 use weir_common::reader::suggestion;
 use weir_common::time::UnixTime;
 
@@ -20,11 +20,9 @@ use super::batch::Item;
 use super::forbidden;
 use crate::model::EventType;
 use crate::serve::refuse::{Flaws, step};
+use crate::settings::Identifiers;
 use crate::settings::allowed::Allowed;
 use crate::store::NewEvent;
-
-/// What a workspace's identifier begins with (CONTRACT §2.2).
-pub(crate) const WORKSPACE_PREFIX: &str = "ws_";
 
 /// What a name of ours is made of, beside the time.
 pub(crate) const ID_RANDOM_BYTES: usize = 10;
@@ -65,7 +63,12 @@ pub(crate) struct Reading<'a> {
 }
 
 /// Reads one event; `flaws` then names all that is wrong with it.
-pub(crate) fn read<'a>(item: &Item<'a>, allowed: &Allowed, flaws: &mut Flaws) -> Reading<'a> {
+pub(crate) fn read<'a>(
+    item: &Item<'a>,
+    allowed: &Allowed,
+    identifiers: &Identifiers,
+    flaws: &mut Flaws,
+) -> Reading<'a> {
     let before = flaws.count();
     flaws.go_to(item.index);
     let mut look = Look { item, allowed, flaws };
@@ -85,9 +88,10 @@ pub(crate) fn read<'a>(item: &Item<'a>, allowed: &Allowed, flaws: &mut Flaws) ->
     }
     let kind = look.required("type", given.kind).and_then(|name| look.kind(&name));
     let workspace = look.required("workspace_id", given.workspace);
-    let workspace = workspace.filter(|text| look.prefixed("/workspace_id", text, WORKSPACE_PREFIX));
+    let workspace =
+        workspace.filter(|text| look.formed("/workspace_id", text, &identifiers.workspaces));
     let tenant = look.required("tenant_id", given.tenant);
-    let tenant = tenant.filter(|text| look.prefixed("/tenant_id", text, "tn_"));
+    let tenant = tenant.filter(|text| look.formed("/tenant_id", text, &identifiers.tenants));
     let id = given.id.and_then(|raw| look.text("id", raw));
     look.id(id.as_deref());
     let data = look.data(given.data, kind);
@@ -139,14 +143,10 @@ impl<'a> Look<'_, 'a> {
         kind
     }
 
-    fn prefixed(&mut self, pointer: &str, text: &str, prefix: &str) -> bool {
-        let fits = is_prefixed(text, prefix);
+    fn formed(&mut self, pointer: &str, text: &str, form: &IdForm) -> bool {
+        let fits = form.allows(text);
         if !fits {
-            let wanted = format!(
-                "must begin with `{prefix}`, followed by letters, digits, `_` or `-`; \
-                 at most 64 characters"
-            );
-            self.wrong(pointer, &wanted);
+            self.wrong(pointer, &format!("must be {form}"));
         }
         fits
     }
@@ -200,15 +200,6 @@ impl<'a> Look<'_, 'a> {
             }
         }
     }
-}
-
-/// Whether an event may name a workspace so.
-pub(crate) fn is_workspace(text: &str) -> bool {
-    is_prefixed(text, WORKSPACE_PREFIX)
-}
-
-fn is_prefixed(text: &str, prefix: &str) -> bool {
-    is_identifier(text) && text.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty())
 }
 
 /// Something, an `@`, something: what an address is, its host decides.
@@ -359,14 +350,15 @@ mod tests {
 
     fn wrong(text: &str) -> Vec<String> {
         let mut flaws = Flaws::default();
-        let reading = read(&item(text), &Allowed::default(), &mut flaws);
+        let reading = read(&item(text), &Allowed::default(), &Identifiers::default(), &mut flaws);
         assert_eq!(reading.event.is_none(), !flaws.is_empty(), "{text}");
         flaws.pointers()
     }
 
     fn good(text: &str) -> Checked<'_> {
         let mut flaws = Flaws::default();
-        let event = read(&item(text), &Allowed::default(), &mut flaws).event;
+        let event =
+            read(&item(text), &Allowed::default(), &Identifiers::default(), &mut flaws).event;
         event.unwrap_or_else(|| panic!("{flaws}"))
     }
 
@@ -422,7 +414,8 @@ mod tests {
     #[test]
     fn whose_an_event_is_is_known_though_the_event_is_bad() {
         let text = GOOD.replace("plan.changed", "x");
-        let reading = read(&item(&text), &Allowed::default(), &mut Flaws::default());
+        let reading =
+            read(&item(&text), &Allowed::default(), &Identifiers::default(), &mut Flaws::default());
         assert_eq!(reading.workspace.as_deref(), Some("ws_a"));
     }
 

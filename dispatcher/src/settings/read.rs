@@ -13,10 +13,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use log::LevelFilter;
+use weir_common::ids::IdForm;
 use weir_common::reader::{At, Document, Reading, Table, span_of};
 
 use super::allowed::Allowed;
-use super::{Auth, Directory, Ingest, Log, Retention, Secrets, Server, Settings, Store, Webhooks};
+use super::{
+    Auth, Directory, Identifiers, Ingest, Log, Retention, Secrets, Server, Settings, Store,
+    Webhooks,
+};
 
 /// Any wait an operator may ask for: from a moment that a clock can tell to a day.
 const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
@@ -38,6 +42,13 @@ pub fn read(document: &Document) -> Reading<Settings> {
                 "config/tokens.toml",
                 "The file of hashed tokens; a change is taken up.",
             ),
+        }),
+        identifiers: root.table("identifiers", "What identifiers look like.", |table| {
+            let doc = "What those of workspaces begin with; \"\": with anything.";
+            let workspaces = IdForm::read(table, "workspace_prefix", IdForm::workspace(), doc);
+            let doc = "What those of tenants begin with; \"\": with anything.";
+            let tenants = IdForm::read(table, "tenant_prefix", IdForm::tenant(), doc);
+            Identifiers { workspaces, tenants }
         }),
         secrets: root.table("secrets", "What webhooks' secrets are sealed with.", secrets),
         ingest: root.table("ingest", "What backends may send at one time.", ingest),

@@ -3,7 +3,7 @@
 
 use log::Level;
 use serde_json::json;
-use weir_common::ids::is_identifier;
+use weir_common::ids::IdForm;
 use weir_common::logging;
 
 use super::{Admin, Reply};
@@ -52,7 +52,10 @@ impl Admin {
         };
         let found = which.split_once('/').and_then(|(kind, name)| {
             let kind = Kind::ALL.into_iter().find(|known| known.plural() == kind)?;
-            is_identifier(name).then_some((kind, name))
+            let any = IdForm::default();
+            let is_workspace = kind == Kind::Workspace;
+            let form = if is_workspace { &force.rules.settings.workspaces } else { &any };
+            form.allows(name).then_some((kind, name))
         });
         let Some((kind, name)) = found else { return Reply::not_found() };
         lookups.forget(&force.rules, kind, name).await;

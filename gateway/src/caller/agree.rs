@@ -15,6 +15,7 @@
 //!
 //! Whether the token is valid (`caller::verifier`), whom the directory knows (`lookups`).
 
+use weir_common::ids::IdForm;
 use weir_common::token;
 
 use crate::identify::{Names, Parents};
@@ -49,12 +50,14 @@ impl Claims {
     }
 }
 
-/// Whom a request is for, by its target and by what its token says.
+/// Whom a request is for, by its target and by what its token says; `workspaces` is what their
+/// identifiers look like.
 #[must_use]
-pub fn claimed<'n>(names: Names<'n>, claims: Option<&'n Claims>) -> Names<'n> {
+pub fn claimed<'n>(names: Names<'n>, claims: Option<&'n Claims>, workspaces: &IdForm) -> Names<'n> {
     let Some(claims) = claims else { return names };
     let named = names.workspace.or(names.organisation).or(names.instance).is_some();
-    let claimed = lone(claims.workspaces.as_deref()).filter(|_| !named);
+    let claimed = lone(claims.workspaces.as_deref());
+    let claimed = claimed.filter(|name| !named && workspaces.allows(name));
     Names {
         workspace: names.workspace.or(claimed),
         claimed_organisation: lone(claims.organisations.as_deref()),
@@ -158,7 +161,7 @@ mod tests {
         let [workspaces, organisations] = claims.map(list);
         let claims = Claims { workspaces, organisations };
         let agreed = agree(Parents::File(&tenants()), &names, Some(&claims))
-            .map(|()| claimed(names, Some(&claims)));
+            .map(|()| claimed(names, Some(&claims), &IdForm::workspace()));
         let makes = makes.ok_or(Refusal::ForeignToken).map(|[workspace, organisation]| Names {
             workspace: named(workspace),
             claimed_organisation: named(organisation),
@@ -227,6 +230,8 @@ mod tests {
         check(["", "", ""], ["", "org_1"], Some(["", "org_1"]));
         check(["", "", ""], ["ws_a ws_b", "org_1 org_2"], Some(["", ""]));
         check(["", "", ""], ["()", "()"], Some(["", ""]));
+        // Another prefix is no workspace's.
+        check(["", "", ""], ["shop_a", "org_1"], Some(["", "org_1"]));
     }
 
     #[test]
@@ -274,6 +279,6 @@ mod tests {
     fn without_a_token_what_is_named_is_believed() {
         let names = Names { workspace: Some("ws_a"), ..Names::default() };
         assert_eq!(agree(Parents::File(&tenants()), &names, None), Ok(()));
-        assert_eq!(claimed(names, None), names);
+        assert_eq!(claimed(names, None, &IdForm::workspace()), names);
     }
 }

@@ -9,7 +9,7 @@
 
 use serde_json::{Map, Value};
 use weir_common::directory::{Instance, Organisation, Values, Workspace};
-use weir_common::ids::is_identifier;
+use weir_common::ids::IdForm;
 use weir_common::json;
 use weir_common::reader::{At, Document};
 use weir_common::{bucket, rolling};
@@ -76,8 +76,9 @@ impl Kind {
     }
 }
 
-/// Reads an answer, or says everything that is wrong with it.
-pub fn read(kind: Kind, body: &[u8]) -> Result<Raw, String> {
+/// Reads an answer, or says everything that is wrong with it. `workspaces` is what identifiers of
+/// these look like.
+pub fn read(kind: Kind, body: &[u8], workspaces: &IdForm) -> Result<Raw, String> {
     let members = json::object(body).map_err(|why| format!("the answer is {why}"))?;
     let document = Document::new("", "");
     let members = Members { members: &members, document: &document };
@@ -86,13 +87,13 @@ pub fn read(kind: Kind, body: &[u8]) -> Result<Raw, String> {
             Raw::Organisation(Organisation { plan: members.text("plan"), limits: members.limits() })
         }
         Kind::Workspace => Raw::Workspace(Workspace {
-            organisation: members.name("organisation"),
+            organisation: members.name("organisation", &IdForm::default()),
             plan: members.text("plan"),
             owners: Vec::new(),
             limits: members.limits(),
         }),
         Kind::Instance => Raw::Instance(Instance {
-            workspace: members.name("workspace"),
+            workspace: members.name("workspace", workspaces),
             domains: Vec::new(),
             limits: members.limits(),
         }),
@@ -134,10 +135,10 @@ impl Members<'_> {
     }
 
     /// The identifier of another entry, which is asked about in turn.
-    fn name(&self, key: &str) -> Option<At<String>> {
+    fn name(&self, key: &str, form: &IdForm) -> Option<At<String>> {
         let name = self.text(key)?;
-        if !is_identifier(&name.value) {
-            self.fault(format!("{key} is no identifier: 1 to 64 of A-Z a-z 0-9 _ -"));
+        if !form.allows(&name.value) {
+            self.fault(format!("{key} is no identifier: {form}"));
             return None;
         }
         Some(name)
@@ -196,6 +197,10 @@ fn kind_of(value: &Value) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(kind: Kind, body: &[u8]) -> Result<Raw, String> {
+        super::read(kind, body, &IdForm::workspace())
+    }
 
     fn check(kind: Kind, body: &str, wrong: &[&str]) {
         let found = read(kind, body.as_bytes());
@@ -259,6 +264,8 @@ mod tests {
             ],
         );
         check(kind, r#"{"limits": []}"#, &["limits must be an object, not a list"]);
+        let foreign = r#"{"workspace": "shop_prod"}"#;
+        check(Kind::Instance, foreign, &["workspace is no identifier: `ws_` and letters"]);
         for number in ["0", "1.5", "-1", "\"7\"", "4294967297", "true", "1e99"] {
             let body = format!(r#"{{"limits": {{"a": {{"requests": {number}}}}}}}"#);
             check(kind, &body, &["limits.a.requests must be a whole number"]);

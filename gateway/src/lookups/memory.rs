@@ -198,6 +198,7 @@ fn tenant(rules: &Rules, name: &str, raw: &Raw) -> Result<Tenant, String> {
 #[cfg(test)]
 mod tests {
     use weir_common::directory::Directory;
+    use weir_common::ids::IdForm;
 
     use super::*;
     use crate::limit::key::{Scope, Seed};
@@ -214,7 +215,7 @@ mod tests {
     }
 
     fn entry(body: &str) -> Result<Entry, String> {
-        let raw = read(Kind::Workspace, body.as_bytes())?;
+        let raw = read(Kind::Workspace, body.as_bytes(), &IdForm::workspace())?;
         let spans = [Duration::from_secs(60), Duration::from_secs(3_600)];
         Entry::new((&rules(SHIPPED), 1), "ws_a", raw, Tick(0), spans)
     }

@@ -356,7 +356,7 @@ mod tests {
         let document = Document::new("g", &SHIPPED.replacen(from, to, 1));
         let of_directory = Document::new("d", directory);
         let settings = settings::read(&document).made;
-        let directory = Directory::read(&of_directory);
+        let directory = Directory::read(&of_directory, &settings.workspaces);
         let _ = check(settings, &document, &directory, &of_directory, Seed::new([0; 16]));
         let all = document.mistakes().into_iter().chain(of_directory.mistakes());
         // The line depends on the file's comments, and is the reader's affair.

@@ -2,6 +2,8 @@
 //!
 //! Not here: what a request is charged with (`rules`), who asks (`admin`, `explain`).
 
+use weir_common::ids::IdForm;
+
 use super::{Limit, Rules, ask, value_of};
 use crate::identify::{Identity, LONE, Names, Subject, Tenant};
 use crate::limit::key::Key;
@@ -36,7 +38,10 @@ impl Rules {
             return Some(Names::default());
         }
         let lone = name.strip_prefix(LONE);
-        if !weir_common::ids::is_identifier(lone.unwrap_or(name)) {
+        let is_workspace = limit.key == LimitKey::Workspace || lone.is_some();
+        let any = IdForm::default();
+        let form = if is_workspace { &self.settings.workspaces } else { &any };
+        if !form.allows(lone.unwrap_or(name)) {
             return None;
         }
         let nobody = Names::default();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::directory::values_by_limit;
+use weir_common::ids::IdForm;
 use weir_common::reader::{At, Document, Reading, Table, suggestion};
 
 use super::cors::cors;
@@ -40,6 +41,10 @@ pub fn read(document: &Document) -> Reading<Settings> {
         }),
         log: root.table("log", "What is written down.", log),
         identity: root.table("identity", "How a client proves who it is.", identity),
+        workspaces: root.table("identifiers", "What identifiers look like.", |table| {
+            let doc = "What those of workspaces begin with; \"\": with anything.";
+            IdForm::read(table, "workspace_prefix", IdForm::workspace(), doc)
+        }),
         directory: root.table("directory", "Who belongs to whom.", directory),
         planes: root.tables("planes", "Planes, each a set of hosts.", |_, table| Plane {
             hosts: table.texts("hosts", "Host names; the first label may be {instance}."),

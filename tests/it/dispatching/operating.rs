@@ -11,6 +11,32 @@ use weir_tests::wait;
 use super::Stage;
 
 #[test]
+fn a_workspace_of_another_prefix_is_refused_wherever_it_is_written_first() {
+    let remedy = "identifiers.workspace_prefix sets another";
+    let token = ["token", "--name", "shop", "--workspace", "shop_prod"];
+    let with = |more: &[&'static str]| [&token[..], &["--scope", "events:write"], more].concat();
+    let strict = folder(&config().to_string());
+    let finished = run(&strict, &with(&["--config", CONFIG])).expect(64);
+    assert!(finished.said().contains(remedy), "{}", finished.said());
+    let entry = entry("shop", "hidden-token", "shop_prod", r#"["events:write"]"#);
+    strict.write(TOKENS, &entry);
+    strict.write(DIRECTORY, "[workspaces.shop_test]\n");
+    let told = run(&strict, &["check", "--config", CONFIG]).expect(64).said();
+    for name in ["`shop_prod`", "`shop_test`"] {
+        let placed = told.lines().any(|line| line.contains(name) && line.contains(remedy));
+        assert!(placed, "{name}: {told}");
+    }
+    let shop = config().with("[identifiers]", "workspace_prefix = \"shop_\"");
+    strict.write(CONFIG, &shop.to_string());
+    run(&strict, &["check", "--config", CONFIG]).expect(0);
+    run(&strict, &with(&["--config", CONFIG])).expect(0);
+    let wrong = config().with("[identifiers]", "workspace_prefix = \"a b\"");
+    strict.write(CONFIG, &wrong.to_string());
+    let told = run(&strict, &["check", "--config", CONFIG]).expect(64).said();
+    assert!(told.contains("`a b` begins no identifier"), "{told}");
+}
+
+#[test]
 fn a_good_file_is_found_good() {
     run(&folder(&config().to_string()), &["check", "--config", CONFIG]).expect(0);
 }

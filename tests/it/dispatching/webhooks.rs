@@ -124,10 +124,33 @@ fn a_webhook_of_a_workspace_that_no_event_can_name_is_refused() {
         let api = stage.dispatcher.api("hidden-token-of-anybody", workspace);
         let problem = api.post("/webhooks", &body).expect_problem(422);
         assert_eq!(problem["type"], "urn:weir:problem:invalid-workspace", "{problem}");
-        assert!(text(&problem, "detail").contains("begin with `ws_`"), "{problem}");
+        assert!(text(&problem, "detail").contains("`ws_` and letters"), "{problem}");
     }
     let api = stage.dispatcher.api("hidden-token-of-anybody", "ws_anybody");
     api.post("/webhooks", &body).expect(201);
+}
+
+#[test]
+fn a_platform_may_name_its_workspaces_and_tenants_otherwise() {
+    let prefixes = "workspace_prefix = \"\"\ntenant_prefix = \"unit-\"";
+    let stage = Stage::with(|config| config.with("[identifiers]", prefixes));
+    let scopes = r#"["webhooks:write", "events:write"]"#;
+    let shop = entry("shop", "hidden-token-of-the-shop", "shop_prod", scopes);
+    stage.dispatcher.folder().write(TOKENS, &format!("{}{shop}", tokens()));
+    stage.dispatcher.reload().expect(200);
+    let body = json!({ "url": stage.receiver.url("/hook"), "events": ["user.created"] });
+    let api = stage.dispatcher.api("hidden-token-of-the-shop", "shop_prod");
+    api.post("/webhooks", &body).expect(201);
+    let event = |tenant: &str| {
+        let data = json!({ "user_id": "u_1", "email": "a@b.example", "name": "A", "via_idp": "x" });
+        json!({ "type": "user.created", "workspace_id": "shop_prod", "tenant_id": tenant,
+                "data": data })
+    };
+    stage.dispatcher.ingest(&event("unit-7")).expect(202);
+    let problem = stage.dispatcher.ingest(&event("tn_7")).expect_problem(422);
+    assert!(problem.to_string().contains("must be `unit-` and letters"), "{problem}");
+    let delivered = stage.receiver.wait(1).remove(0);
+    assert_eq!(delivered.envelope()["workspace_id"], "shop_prod");
 }
 
 #[test]

@@ -26,6 +26,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("[store]", "kind = \"memry\"", "memory"),
     ("[directory]", "unknown = \"by_adress\"", "by_address"),
     ("[identity]", "verify = \"maybe\"", "none"),
+    ("[identifiers]", "workspace_prefix = \"a.b\"", "begins no identifier"),
     ("[planes.control]", "hosts = [\"api localhost\"]", "api localhost"),
     ("[planes.data]", "hosts = [\"api.localhost\"]", "another plane"),
     ("[planes.control]", "hosts = [\"a.example\", \"a.example\"]", "stands twice"),
@@ -150,6 +151,7 @@ fn mistakes_in_the_directory_are_found_with_the_rest() {
             "workspace",
         ),
         ("[workspaces.ws_acme]", "duplicate"),
+        ("[workspaces.shop_prod]", "identifiers.workspace_prefix sets another"),
     ] {
         let directory = format!("{DIRECTORY}\n{entry}\n");
         let folder = folder_of(&Config::default(), &directory);

@@ -12,6 +12,7 @@ use rusqlite::Connection;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinSet};
 use weir_common::directory::Directory;
+use weir_common::ids::IdForm;
 use weir_common::lines::LineLog;
 use weir_common::reader::Document;
 use weir_common::time::{Clock, Tick, UnixTime};
@@ -115,8 +116,11 @@ impl Machine {
     fn force(&self) -> Force {
         Force {
             settings: self.settings.clone(),
-            tokens: Tokens::read(&Document::new("tokens.toml", "")),
-            directory: Directory::read(&Document::new("directory.toml", DIRECTORY)),
+            tokens: Tokens::read(&Document::new("tokens.toml", ""), &IdForm::workspace()),
+            directory: Directory::read(
+                &Document::new("directory.toml", DIRECTORY),
+                &IdForm::workspace(),
+            ),
             egress: self.rules.clone(),
             courier: self.courier.clone(),
             origin: crate::force::Origin::default(),
