@@ -93,7 +93,7 @@ impl Directory {
             for domain in &instance.domains {
                 let other = owners_of_domains.insert(domain.value.as_str(), name);
                 if let Some(other) = other {
-                    let text = format!("`{}` is a domain of `{other}` already", domain.value);
+                    let text = format!("`{}` is already a domain of `{other}`", domain.value);
                     document.fault(domain.at, text);
                 }
             }
@@ -141,7 +141,10 @@ fn read(root: &mut Table<'_>, of_workspaces: &IdForm) -> Directory {
         root.tables("instances", "Instances, each with a host name of its own.", |name, table| {
             check_name(name, table, &IdForm::default(), "");
             if name.value.bytes().any(|byte| byte.is_ascii_uppercase()) {
-                table.fault_at(name.at, "an instance is named by its host: in lower case");
+                table.fault_at(
+                    name.at,
+                    format!("`{}` must be in lower case: a host names the instance", name.value),
+                );
             }
             let domains =
                 table.texts("domains", "Host names of its own, beside the plane's pattern.");
@@ -168,7 +171,10 @@ fn read(root: &mut Table<'_>, of_workspaces: &IdForm) -> Directory {
 /// Reports a name that is no identifier of its kind.
 fn check_name(name: &At<String>, table: &Table<'_>, form: &IdForm, remedy: &str) {
     if !form.allows(&name.value) {
-        table.fault_at(name.at, format!("`{}` is no identifier: {form}{remedy}", name.value));
+        table.fault_at(
+            name.at,
+            format!("`{}` is not an identifier: use {form}{remedy}", name.value),
+        );
     }
 }
 
@@ -265,7 +271,7 @@ mod tests {
         check("", "[workspaces.shop_prod]", &[]);
         let why = "`ws_` and letters, digits, _ or -, 64 at most; identifiers.workspace_prefix \
                    sets another";
-        let text = format!("d.toml:1:13: `shop_prod` is no identifier: {why}");
+        let text = format!("d.toml:1:13: `shop_prod` is not an identifier: use {why}");
         check("ws_", "[workspaces.shop_prod]", &[&text]);
     }
 
@@ -273,6 +279,6 @@ mod tests {
     fn a_domain_belongs_to_one_instance() {
         let text =
             "[instances.a]\ndomains = [\"x.example\"]\n[instances.b]\ndomains = [\"x.example\"]";
-        assert_eq!(mistakes(text), ["d.toml:4:12: `x.example` is a domain of `a` already"]);
+        assert_eq!(mistakes(text), ["d.toml:4:12: `x.example` is already a domain of `a`"]);
     }
 }

@@ -185,7 +185,7 @@ pub fn suggestion(word: &str, known: &[&str]) -> Option<String> {
 
 fn one_of(words: &[&str]) -> String {
     if words.is_empty() {
-        "nothing is known here".to_owned()
+        "no key is allowed here".to_owned()
     } else {
         format!("known: {}", words.join(", "))
     }
@@ -311,6 +311,17 @@ mod tests {
             mistakes("quiet = \"ä\" # ä\n\"ä\" = 1")[1].split(": ").next(),
             Some("f.toml:2:1")
         );
+    }
+
+    #[test]
+    fn a_word_of_a_few_is_asked_for_with_all_of_them() {
+        let choice = |text: &str| {
+            let document = Document::new("f.toml", text);
+            let _ = document.read(|table| table.choice("http", &[("1.1", 1), ("2", 2)], "Which."));
+            document.mistakes().iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(choice("http = 2"), ["f.toml:1:8: http must be one of \"1.1\", \"2\", not 2"]);
+        assert_eq!(choice("http = \"9.9\""), ["f.toml:1:8: unknown http `9.9`; known: 1.1, 2"]);
     }
 
     #[test]

@@ -191,7 +191,7 @@ pub fn check_origin(text: &str) -> Result<(), String> {
         return Err(form());
     }
     if DEFAULT_PORTS.contains(&(scheme, number)) {
-        return Err(format!("browsers leave the port out: `{scheme}://{host}`"));
+        return Err(format!("`{text}` must be `{scheme}://{host}`: browsers leave the port out"));
     }
     Ok(())
 }

@@ -90,7 +90,7 @@ impl Pattern {
     /// Reads a path such as `/v1/workspaces/{workspace}/{*rest}`, or says what is wrong with it.
     pub fn read(text: &str) -> Result<Self, String> {
         let Some(path) = text.strip_prefix('/') else {
-            return Err("a path starts with `/`".to_owned());
+            return Err(format!("a path must start with `/`, not `{text}`"));
         };
         let mut pattern = Self {
             text: text.to_owned(),
@@ -102,7 +102,7 @@ impl Pattern {
         for segment in path.split('/').filter(|_| !path.is_empty()) {
             let name = segment.strip_prefix('{').and_then(|name| name.strip_suffix('}'));
             let segment = match name {
-                _ if pattern.has_rest => return Err("`{*rest}` comes last".to_owned()),
+                _ if pattern.has_rest => return Err("`{*rest}` must come last".to_owned()),
                 Some("*rest") => {
                     pattern.has_rest = true;
                     continue;
@@ -112,7 +112,9 @@ impl Pattern {
                     Segment::Capture
                 }
                 None if segment.contains(['{', '}']) => {
-                    return Err(format!("`{segment}` is neither literal nor a name in braces"));
+                    return Err(format!(
+                        "`{segment}` must be text without braces, or one name in braces"
+                    ));
                 }
                 None => Segment::Literal(segment.into()),
             };
@@ -131,10 +133,10 @@ impl Pattern {
             "workspace" => &mut self.workspace_at,
             "organisation" => &mut self.organisation_at,
             _ if weir_common::ids::is_identifier(name) => return Ok(()),
-            _ => return Err(format!("`{{{name}}}` is not a name")),
+            _ => return Err(format!("`{{{name}}}` must be 1 to 64 of A-Z a-z 0-9 _ -, in braces")),
         };
         if place.replace(at).is_some() {
-            return Err(format!("`{{{name}}}` stands twice"));
+            return Err(format!("`{{{name}}}` is in the path twice"));
         }
         Ok(())
     }

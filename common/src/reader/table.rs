@@ -220,7 +220,8 @@ impl<'d> Table<'d> {
         self.set_default(key, (*default_word).into());
         let Some((at, value)) = self.value(key) else { return *default };
         let DeValue::String(text) = value else {
-            return self.wrong(key, at, value, &one_of(&words)).unwrap_or(*default);
+            let wanted = format!("one of \"{}\"", words.join("\", \""));
+            return self.wrong(key, at, value, &wanted).unwrap_or(*default);
         };
         let chosen = choices.iter().find(|(word, _)| *word == text.as_ref());
         chosen.map_or_else(
@@ -265,8 +266,9 @@ impl<'d> Table<'d> {
                     let name = At { value: name.get_ref().to_string(), at: name.span().start };
                     let path = format!("{}.{}", self.name_of(key), name.value);
                     let DeValue::Table(given) = value.get_ref() else {
-                        self.document
-                            .fault(value.span().start, format!("`{path}` must be a table"));
+                        let found = found(value.get_ref());
+                        let text = format!("{path} must be a table, not {found}");
+                        self.document.fault(value.span().start, text);
                         continue;
                     };
                     let mut table = Table::new(self.document, Some(given), name.at, path);

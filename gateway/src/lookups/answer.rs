@@ -138,7 +138,7 @@ impl Members<'_> {
     fn name(&self, key: &str, form: &IdForm) -> Option<At<String>> {
         let name = self.text(key)?;
         if !form.allows(&name.value) {
-            self.fault(format!("{key} is no identifier: {form}"));
+            self.fault(format!("{key} is not an identifier: use {form}"));
             return None;
         }
         Some(name)
@@ -258,14 +258,14 @@ mod tests {
             r#"{"plan": 7, "organisation": "a/b", "limits": {"a": 1, "b": {"rate": -1}}}"#,
             &[
                 "plan must be text, not a number",
-                "organisation is no identifier",
+                "organisation is not an identifier",
                 "limits.a must be an object, not a number",
                 "limits.b.rate must be a whole number from 1 to",
             ],
         );
         check(kind, r#"{"limits": []}"#, &["limits must be an object, not a list"]);
         let foreign = r#"{"workspace": "shop_prod"}"#;
-        check(Kind::Instance, foreign, &["workspace is no identifier: `ws_` and letters"]);
+        check(Kind::Instance, foreign, &["workspace is not an identifier: use `ws_` and letters"]);
         for number in ["0", "1.5", "-1", "\"7\"", "4294967297", "true", "1e99"] {
             let body = format!(r#"{{"limits": {{"a": {{"requests": {number}}}}}}}"#);
             check(kind, &body, &["limits.a.requests must be a whole number"]);

@@ -233,9 +233,9 @@ mod tests {
         for (body, wrong) in [
             (r#"{"plan": "por"}"#, "unknown plan `por`; did you mean `pro`?"),
             (r#"{"limits": {"wrokspace": {"requests": 1}}}"#, "unknown limit `wrokspace`"),
-            (r#"{"limits": {"instance": {"rate": 1}}}"#, "is not kept for what stands here"),
-            (r#"{"limits": {"workspace": {"rate": 1}}}"#, "has a rolling window"),
-            (r#"{"limits": {"workspace": {}}}"#, "has a rolling window"),
+            (r#"{"limits": {"instance": {"rate": 1}}}"#, "is kept by instance, not by workspace"),
+            (r#"{"limits": {"workspace": {"rate": 1}}}"#, "is a rolling window"),
+            (r#"{"limits": {"workspace": {}}}"#, "is a rolling window"),
         ] {
             let found = entry(body).err().unwrap_or_default();
             assert!(found.contains(wrong), "{body}: {found}");

@@ -67,7 +67,9 @@ impl Checker<'_> {
         };
         for (name, _) in &self.settings.limits {
             if !weir_common::ids::is_identifier(&name.value) {
-                self.document.fault(name.at, "a limit's name is 1 to 64 of A-Z a-z 0-9 _ -");
+                const NAME: &str = "use 1 to 64 of A-Z a-z 0-9 _ -";
+                self.document
+                    .fault(name.at, format!("`{}` is not a limit's name: {NAME}", name.value));
             }
         }
         self.settings.limits.iter().map(limit).collect()
@@ -115,7 +117,7 @@ impl Checker<'_> {
             let known = names(limits, |limit| &limit.name);
             let Some(index) = lookup(self.document, name, "limit", known) else { continue };
             if own_limits.contains(&index) {
-                self.document.fault(name.at, format!("limit `{}` stands twice", name.value));
+                self.document.fault(name.at, format!("limit `{}` is listed twice", name.value));
                 continue;
             }
             let key = limits.get(index).map(|limit| limit.key);
@@ -134,7 +136,8 @@ impl Checker<'_> {
         let holds =
             !name.value.is_empty() && name.value.bytes().all(|byte| byte.is_ascii_uppercase());
         if !holds {
-            self.document.fault(name.at, format!("`{}` is not a method, as GET is", name.value));
+            let text = format!("`{}` is not a method: write it in capitals, as GET", name.value);
+            self.document.fault(name.at, text);
         }
         name.value.parse().ok()
     }
@@ -154,20 +157,19 @@ impl Checker<'_> {
         let by_instance =
             names_instance && (self.asks() || self.directory.instances.values().any(has_workspace));
         let workspace = pattern.workspace_at.is_some() || by_instance || needs_token;
-        let (found, what) = match key {
-            Some(LimitKey::Workspace) => (workspace, "workspace: the path needs {workspace}"),
-            Some(LimitKey::Organisation) => {
+        let Some(key) = key else { return };
+        let (found, needed) = match key {
+            LimitKey::Workspace => (workspace, "its path needs {workspace}"),
+            LimitKey::Organisation => {
                 let found = pattern.organisation_at.is_some() || workspace;
-                (found, "organisation: the path needs {organisation} or {workspace}")
+                (found, "its path needs {organisation} or {workspace}")
             }
-            Some(LimitKey::Instance) => {
-                (names_instance, "instance: a host of the plane needs {instance}")
-            }
-            Some(LimitKey::Address) | None => (true, ""),
+            LimitKey::Instance => (names_instance, "a host of its plane needs {instance}"),
+            LimitKey::Address => (true, ""),
         };
         if !found {
-            self.document
-                .fault(limit.at, format!("limit `{}` could never find its {what}", limit.value));
+            let kept = format!("limit `{}` is kept by {}", limit.value, noun(key));
+            self.document.fault(limit.at, format!("{kept}, and this route has none: {needed}"));
         }
     }
 
@@ -209,18 +211,20 @@ impl Checker<'_> {
             let known = names(limits, |limit| &limit.name);
             let Some(index) = lookup(self.document, name, "limit", known) else { continue };
             if limits.get(index).is_some_and(|limit| limit.key != LimitKey::Address) {
-                let text =
-                    format!("limit `{}` is not by address, as unknown_limits must be", name.value);
-                self.document.fault(name.at, text);
+                let needed = "unknown_limits needs limits with key = \"address\"";
+                self.document.fault(name.at, format!("{needed}, which `{}` has not", name.value));
             }
             if found.contains(&index) {
-                self.document.fault(name.at, format!("limit `{}` stands twice", name.value));
+                self.document.fault(name.at, format!("limit `{}` is listed twice", name.value));
             }
             found.push(index);
         }
         let most = routes.iter().map(|route| route.limits.len()).max().unwrap_or_default();
         if most + found.len() > ASKS_MAX {
-            self.document.fault(0, format!("a request would meet more than {ASKS_MAX} limits"));
+            let at = self.settings.directory.unknown_limits.first().map_or(0, |name| name.at);
+            let sum = format!("{most} of a route and {} of unknown_limits", found.len());
+            let text = format!("a request can have at most {ASKS_MAX} limits, not {sum}");
+            self.document.fault(at, text);
         }
         found
     }
@@ -232,20 +236,19 @@ impl Checker<'_> {
         }
         for (index, (name, plane)) in self.settings.planes.iter().enumerate() {
             if plane.hosts.is_empty() {
-                self.document.fault(name.at, format!("plane `{}` has no hosts", name.value));
+                let example = "hosts = [\"api.example.com\"]";
+                let text = format!("plane `{}` has no hosts: list them, as {example}", name.value);
+                self.document.fault(name.at, text);
             }
             for host in &plane.hosts {
                 let plain = host.value.strip_prefix("{instance}.").unwrap_or(&host.value);
                 let bracketed = plain.starts_with('[') && plain.ends_with(']');
                 if !is_host(plain) && !bracketed {
-                    let text = format!(
-                        "`{}` is not a host name in lower case, without a port",
-                        host.value
-                    );
-                    self.document.fault(host.at, text);
+                    let how = "write a name in lower case, without a port";
+                    self.document.fault(host.at, format!("`{}` is not a host: {how}", host.value));
                 } else if !hosts.add(&host.value, index, None) {
                     let own = plane.hosts.iter().filter(|own| own.value == host.value).count() > 1;
-                    let why = if own { "stands twice" } else { "belongs to another plane" };
+                    let why = if own { "is listed twice" } else { "belongs to another plane" };
                     self.document.fault(host.at, format!("`{}` {why}", host.value));
                 }
             }
@@ -257,10 +260,8 @@ impl Checker<'_> {
     fn server(&self) {
         let server = &self.settings.server;
         if !server.admin.ip().is_loopback() && server.admin_token_file.is_none() {
-            self.document.fault(
-                server.admin_at,
-                "server.admin is not loopback: it needs server.admin_token_file",
-            );
+            let why = "is not on loopback: set server.admin_token_file, or an address that is";
+            self.document.fault(server.admin_at, format!("server.admin `{}` {why}", server.admin));
         }
         if server.http.is_empty() && server.https.is_empty() {
             let why =
@@ -291,14 +292,16 @@ fn quotas(
             continue;
         };
         let Some(limit) = limits.get(index) else { continue };
-        if key.is_some_and(|key| key != limit.key) {
-            document
-                .fault(name.at, format!("limit `{}` is not kept for what stands here", limit.name));
+        if let Some(key) = key.filter(|key| *key != limit.key) {
+            let (kept, here) = (noun(limit.key), noun(key));
+            let text = format!("limit `{}` is kept by {kept}, not by {here}", limit.name);
+            document.fault(name.at, text);
         }
         match with_values(limit.quota, *values) {
             Some(quota) => quotas.push((index, quota)),
-            None => document
-                .fault(name.at, format!("limit `{}` has {}", limit.name, takes(limit.quota))),
+            None => {
+                document.fault(name.at, format!("limit `{}` is {}", limit.name, takes(limit.quota)))
+            }
         }
     }
     quotas
@@ -312,8 +315,11 @@ fn names<T>(all: &[T], name: impl Fn(&T) -> &str) -> Vec<&str> {
 fn lookup(document: &Document, name: &At<String>, what: &str, known: Vec<&str>) -> Option<Index> {
     let found = known.iter().position(|known| *known == name.value);
     if found.is_none() {
-        let hint = suggestion(&name.value, &known)
-            .unwrap_or_else(|| format!("known: {}", known.join(", ")));
+        let all = match known.is_empty() {
+            true => format!("no {what} is defined"),
+            false => format!("known: {}", known.join(", ")),
+        };
+        let hint = suggestion(&name.value, &known).unwrap_or(all);
         document.fault(name.at, format!("unknown {what} `{}`; {hint}", name.value));
     }
     found
@@ -335,10 +341,20 @@ fn with_values(quota: Quota, values: Values) -> Option<Quota> {
     }
 }
 
+/// A key as the settings write it.
+fn noun(key: LimitKey) -> &'static str {
+    match key {
+        LimitKey::Workspace => "workspace",
+        LimitKey::Organisation => "organisation",
+        LimitKey::Instance => "instance",
+        LimitKey::Address => "address",
+    }
+}
+
 fn takes(quota: Quota) -> &'static str {
     match quota {
-        Quota::Rolling(_) => "a rolling window: its value is { requests = … }",
-        Quota::Bucket(_) => "a token bucket: its values are { rate = …, burst = … }",
+        Quota::Rolling(_) => "a rolling window: it takes { requests = … } alone",
+        Quota::Bucket(_) => "a token bucket: it takes { rate = …, burst = … }, or one of these",
     }
 }
 
@@ -408,13 +424,14 @@ mod tests {
         );
         assert_eq!(
             found,
-            ["limit `workspace` could never find its workspace: the path needs {workspace}"]
+            ["limit `workspace` is kept by workspace, and this route has none: its path needs \
+              {workspace}"]
         );
         let found = of_settings("limits = [\"batch\"]", "limits = [\"instance\"]");
         assert_eq!(
             found,
-            ["limit `instance` could never find its instance: \
-                 a host of the plane needs {instance}"]
+            ["limit `instance` is kept by instance, and this route has none: a host of its plane \
+              needs {instance}"]
         );
     }
 
@@ -422,17 +439,19 @@ mod tests {
     fn exemption_and_limits_exclude_each_other_and_one_is_needed() {
         assert_eq!(
             of_settings("exempt = true", "exempt = true\nlimits = [\"address\"]"),
-            ["an exempt route has no limits"]
+            ["a route cannot have both limits and exempt = true: remove one of them"]
         );
         assert_eq!(
             of_settings("exempt = true", "exempt = false"),
-            ["a route names its limits, or says exempt = true"]
+            ["a route needs limits, such as [\"address\"], or exempt = true"]
         );
         let found = of_settings(
             "methods = [\"GET\", \"HEAD\"]\npath = \"/healthz\"",
             "path = \"/healthz\"",
         );
-        assert_eq!(found, ["an exempt route has methods = [\"GET\", \"HEAD\"]"]);
+        let allowed = "methods = [\"GET\", \"HEAD\"], or one of these";
+        let text = format!("a route with exempt = true needs {allowed}, not all methods");
+        assert_eq!(found, [text]);
     }
 
     #[test]
@@ -460,12 +479,12 @@ mod tests {
         );
         assert_eq!(
             found,
-            ["limit `workspace` has a rolling window: its value is { requests = … }"]
+            ["limit `workspace` is a rolling window: it takes { requests = … } alone"]
         );
         let found = of_settings("burst = 200", "burst = 200\nwindow = \"1s\"");
-        assert_eq!(found, ["`window` belongs to `rolling_window`; a bucket has `rate`, `burst`"]);
+        assert_eq!(found, ["`window` is used only with algorithm = \"rolling_window\": remove it"]);
         let found = of_settings("requests = 60", "requests = 5000");
-        assert!(found[0].contains("use algorithm = \"token_bucket\""), "{found:?}");
+        assert!(found[0].contains("or use algorithm = \"token_bucket\""), "{found:?}");
     }
 
     #[test]
@@ -478,17 +497,22 @@ mod tests {
             format!("{}limits.instance = {{ rate = 100 }}", DIRECTORY.replace("pro", "free"));
         assert_eq!(
             mistakes("", "", &on_free),
-            ["`in_a` is on free, which has no per_instance_limits"]
+            ["instance `in_a` cannot have limits of its own: the plan `free` of its workspace \
+                 does not set per_instance_limits = true"]
         );
         let found = of_directory("[instances.in_b]\nlimits.instance = { rate = 1 }");
-        assert_eq!(found, ["`in_b` is on no plan, which has no per_instance_limits"]);
+        assert_eq!(
+            found,
+            ["instance `in_b` cannot have limits of its own: its workspace has no plan that sets \
+              per_instance_limits = true"]
+        );
     }
 
     #[test]
     fn a_tenant_overrides_only_what_is_kept_for_its_like() {
         let found = of_directory("limits.workspace = { requests = 6 }");
         assert!(
-            found.contains(&"limit `workspace` is not kept for what stands here".to_owned()),
+            found.contains(&"limit `workspace` is kept by workspace, not by instance".to_owned()),
             "{found:?}"
         );
         let found = of_directory("[workspaces.ws_b]\nplan = \"por\"");
@@ -500,7 +524,7 @@ mod tests {
         assert!(of_directory("domains = [\"login.example\"]").is_empty());
         assert_eq!(
             of_directory("domains = [\"api.localhost\"]"),
-            ["`api.localhost` is a host of a plane already"]
+            ["`api.localhost` is already a host of a plane"]
         );
         let with = format!("{DIRECTORY}domains = [\"login.example\"]");
         let found = mistakes(
@@ -508,7 +532,7 @@ mod tests {
             "hosts = [\"{instance}.api.localhost\"]",
             &with,
         );
-        assert_eq!(found, ["domains need one plane, and no more, with {instance} in its hosts"]);
+        assert_eq!(found, ["domains need exactly one plane with {instance} in its hosts"]);
     }
 
     #[test]
@@ -521,9 +545,12 @@ mod tests {
             settings.replace(line, &format!("unknown_limits = [{limits}]"))
         };
         for (limits, mistake) in [
-            ("\"workspace\"", "limit `workspace` is not by address, as unknown_limits must be"),
+            (
+                "\"workspace\"",
+                "unknown_limits needs limits with key = \"address\", which `workspace` has not",
+            ),
             // It would be charged twice for each request.
-            ("\"address\", \"address\"", "limit `address` stands twice"),
+            ("\"address\", \"address\"", "limit `address` is listed twice"),
         ] {
             let document = Document::new("g", &with(limits));
             let nothing = Document::new("d", "");
@@ -537,7 +564,8 @@ mod tests {
     #[test]
     fn an_admin_listener_for_others_needs_a_token() {
         let found = of_settings("admin = \"127.0.0.1:8081\"", "admin = \"0.0.0.0:8081\"");
-        assert_eq!(found, ["server.admin is not loopback: it needs server.admin_token_file"]);
+        let why = "is not on loopback: set server.admin_token_file, or an address that is";
+        assert_eq!(found, [format!("server.admin `0.0.0.0:8081` {why}")]);
     }
 
     #[test]
@@ -553,6 +581,9 @@ mod tests {
     #[test]
     fn a_batch_is_posted_and_limited() {
         let found = of_settings("methods = [\"POST\"]\n", "");
-        assert_eq!(found, ["a batch route has methods = [\"POST\"], and limits"]);
+        let text = "a route with batch_items_max needs methods = [\"POST\"], not all methods";
+        assert_eq!(found, [text]);
+        let found = of_settings("methods = [\"POST\"]\n", "methods = [\"PUT\"]\n");
+        assert_eq!(found, [text.replace("all methods", "[\"PUT\"]")]);
     }
 }

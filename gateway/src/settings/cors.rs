@@ -36,10 +36,10 @@ pub(super) fn cors(table: &mut Table<'_>) -> Option<Cors> {
         return None;
     }
     if cors.origins.is_empty() {
-        table.fault("cors needs origins, as origins = [\"https://app.example.com\"]");
+        table.fault("`origins` is missing or empty: list them, as [\"https://app.example.com\"]");
     }
     if cors.credentials && cors.origins.iter().any(|origin| origin.value == "*") {
-        table.fault("browsers take no credentials with \"*\": name the origins");
+        table.fault("with credentials = true browsers refuse \"*\": name the origins");
     }
     Some(cors)
 }

@@ -93,8 +93,8 @@ pub(super) fn directory(table: &mut Table<'_>) -> DirectorySource {
         // Whoever leaves it there may think that its domains are still served.
         table.fault_at(
             path.at,
-            "`path` is of source = \"file\"; over http instances have no domains of their own: \
-             name those in the hosts of a plane",
+            "`path` is used only with source = \"file\": with \"http\" instances have no domains \
+             of their own, and those belong into the hosts of a plane",
         );
     }
     if !over_http {
@@ -133,8 +133,10 @@ fn lookups(table: &mut Table<'_>, over_http: bool) -> Option<Lookups> {
     let url = table.text("url", "http: what GET {url}/workspaces/{id} begins with.");
     let token_file = table.text("token_file", "http: a file with a bearer token for it.");
     let ca = table.text("ca", "http: a PEM file of the root that its certificate has.");
-    for idle in [&url, &token_file, &ca].into_iter().flatten().filter(|_| !over_http) {
-        table.fault_at(idle.at, "this is of source = \"http\"");
+    for (key, given) in [("url", &url), ("token_file", &token_file), ("ca", &ca)] {
+        if let Some(given) = given.as_ref().filter(|_| !over_http) {
+            table.fault_at(given.at, format!("`{key}` is used only with source = \"http\""));
+        }
     }
     let lookups = Lookups {
         url: url.unwrap_or(At { value: String::new(), at: table.at() }),

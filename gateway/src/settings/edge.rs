@@ -61,7 +61,7 @@ pub(super) fn https(table: &mut Table<'_>) -> Https {
         "Whether a client without one is turned away; with client_ca.",
     );
     if ca.is_none() && table.has("client_certificate") {
-        table.fault("`client_certificate` needs `client_ca`: who signs them");
+        table.fault("`client_certificate` needs `client_ca`: a file with the roots that sign them");
     }
     let tls12 =
         table.choice("tls_min", &[("1.2", true), ("1.3", false)], "The oldest TLS that is taken.");

@@ -97,7 +97,7 @@ pub(super) fn identity(table: &mut Table<'_>) -> Identity {
     let kind = table.choice("verify", &kinds, doc);
     let planes = table.texts("planes", "The planes whose routes need a token.");
     if kind > 0 && planes.is_empty() {
-        table.fault("`planes` is missing: which planes need a token, as planes = [\"control\"]");
+        table.fault("`planes` is missing: list those that need tokens, as planes = [\"control\"]");
     }
     let of_jwt = table.table("jwt", "How a token's signature is verified.", |t| jwt(t, kind == 1));
     let asked = table.table("introspection", "Who is asked about a token.", |table| {
@@ -107,7 +107,7 @@ pub(super) fn identity(table: &mut Table<'_>) -> Identity {
         let claim = table.text(key, doc);
         table.set_default(key, default.into());
         if let Some(empty) = claim.as_ref().filter(|claim| claim.value.is_empty()) {
-            table.fault_at(empty.at, format!("no claim has an empty name: `{key}` names one"));
+            table.fault_at(empty.at, format!("`{key}` is empty: name a claim, such as {default}"));
         }
         claim.map_or_else(|| default.to_owned(), |claim| claim.value)
     };
@@ -161,7 +161,8 @@ fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
     }
     for name in &algorithms {
         if !ALGORITHMS.contains(&name.value.as_str()) {
-            let text = format!("`{}` is not taken; known: RS256, ES256, EdDSA", name.value);
+            let all = ALGORITHMS.join(", ");
+            let text = format!("unknown algorithm `{}`; known: {all}", name.value);
             table.fault_at(name.at, text);
         }
     }
@@ -169,10 +170,10 @@ fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
     let issuer = table.text("issuer", "What `iss` must be.");
     let audience = table.texts("audience", "One of these must be in `aud`.");
     if needed && table.has("audience") && audience.is_empty() {
-        table.fault("`audience` is empty, and a token for nobody is not taken: say who we are");
+        table.fault("`audience` is empty: list the names that `aud` of a token may have");
     }
     for empty in issuer.iter().chain(&audience).filter(|one| one.value.is_empty()) {
-        table.fault_at(empty.at, "nobody is told from another by what is empty");
+        table.fault_at(empty.at, "an empty text is not allowed here: write what a token must have");
     }
     Jwt {
         jwks_url,
@@ -204,7 +205,7 @@ fn introspection(table: &mut Table<'_>, needed: bool) -> Introspection {
     let client_secret_file =
         table.text("client_secret_file", "A file whose first line is our secret.");
     if client_id.is_some() != client_secret_file.is_some() {
-        table.fault("`client_id` and `client_secret_file` belong together");
+        table.fault("`client_id` and `client_secret_file` need each other: set both or neither");
     }
     Introspection {
         url: table.text("url", "Where tokens are asked about.").unwrap_or_else(nothing),

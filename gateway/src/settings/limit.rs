@@ -45,7 +45,7 @@ pub(super) fn limit(table: &mut Table<'_>) -> Limit {
         if let Some(window) = window {
             table.fault_at(
                 window.at,
-                "`window` belongs to `rolling_window`; a bucket has `rate`, `burst`",
+                "`window` is used only with algorithm = \"rolling_window\": remove it",
             );
         }
         table.need("rate");
@@ -62,7 +62,8 @@ pub(super) fn limit(table: &mut Table<'_>) -> Limit {
 fn belongs(table: &Table<'_>, algorithm: &str, values: &[(&str, &Option<At<u64>>)]) {
     for (name, value) in values {
         if let Some(value) = value {
-            table.fault_at(value.at, format!("`{name}` belongs to `{algorithm}`"));
+            let text = format!("`{name}` is used only with algorithm = \"{algorithm}\": remove it");
+            table.fault_at(value.at, text);
         }
     }
 }
@@ -80,8 +81,8 @@ fn rolling_quota(
         table.fault_at(
             *at,
             format!(
-                "{value} requests are too many to remember each of (at most {}): \
-             use algorithm = \"token_bucket\"",
+                "`requests` must be at most {} in a rolling window, not {value}: lower it, or use \
+                 algorithm = \"token_bucket\"",
                 rolling::REQUESTS_MAX,
             ),
         );

@@ -224,7 +224,7 @@ fn route(table: &mut Table<'_>) -> Route {
         table.require(key);
     }
     if table.has("body_bytes_max") && !table.has("batch_items_max") {
-        table.fault("`body_bytes_max` is of a batch: add batch_items_max");
+        table.fault("`body_bytes_max` is used only for batches: add batch_items_max");
     }
     Route {
         at: table.at(),
@@ -293,7 +293,7 @@ pub(super) fn address(table: &Table<'_>, text: &At<String>) -> Option<SocketAddr
     if parsed.is_none() {
         table.fault_at(
             text.at,
-            format!("`{}` is not ip:port, as \"127.0.0.1:8080\" is", text.value),
+            format!("`{}` is not ip:port, such as \"127.0.0.1:8080\"", text.value),
         );
     }
     parsed
@@ -305,8 +305,10 @@ fn networks(table: &mut Table<'_>, key: &str, doc: &str) -> Vec<IpNet> {
         let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
         let parsed = text.value.parse().ok().or_else(single);
         if parsed.is_none() {
-            table
-                .fault_at(text.at, format!("`{}` is no network, as \"10.0.0.0/8\" is", text.value));
+            table.fault_at(
+                text.at,
+                format!("`{}` is not a network, such as \"10.0.0.0/8\"", text.value),
+            );
         }
         parsed
     };

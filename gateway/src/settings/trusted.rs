@@ -130,7 +130,8 @@ pub(super) fn trusted_headers(table: &mut Table<'_>) -> TrustedHeaders {
     for text in &texts {
         let bare = text.value.strip_suffix('*').unwrap_or(&text.value);
         if HeaderName::from_bytes(bare.as_bytes()).is_err() {
-            let message = format!("`{}` is no header name, nor the beginning of one", text.value);
+            let message =
+                format!("`{}` is not a header name, such as X-Real-IP or X-Auth-*", text.value);
             table.fault_at(text.at, message);
             continue;
         }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use weir_common::directory::is_host;
-use weir_common::reader::{At, Table};
+use weir_common::reader::{At, Table, shown};
 
 use super::read::{WAIT, number, small};
 
@@ -99,7 +99,8 @@ pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
     }
     for server in &servers {
         if !is_server(&server.value) {
-            table.fault_at(server.at, format!("`{}` is not host:port", server.value));
+            let text = format!("`{}` is not host:port, such as \"10.0.0.1:9001\"", server.value);
+            table.fault_at(server.at, text);
         }
     }
     let speaks = table.choice(
@@ -109,7 +110,7 @@ pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
     );
     let tls = tls(table);
     if speaks == Speaks::Either && tls.is_none() {
-        table.fault("http = \"auto\" is agreed upon by TLS: set tls = true, or http = \"2\"");
+        table.fault("http = \"auto\" needs TLS: set tls = true, or http = \"2\"");
     }
     check_names(table, &servers, tls.as_ref());
     Upstream {
@@ -162,13 +163,17 @@ fn check_names(table: &Table<'_>, servers: &[At<String>], tls: Option<&Tls>) {
     let Some(tls) = tls else { return };
     match &tls.server_name {
         Some(name) if !is_host(&name.value.to_ascii_lowercase()) => {
-            table.fault_at(name.at, format!("`{}` is not a host's name", name.value));
+            table.fault_at(
+                name.at,
+                format!("`{}` is not a host name: use letters, digits, - and .", name.value),
+            );
         }
         Some(_) => {}
         None => {
             for server in servers.iter().filter(|server| is_address(&server.value)) {
                 let advice = "set server_name to the name in its certificate";
-                table.fault_at(server.at, format!("`{}` has no name: {advice}", server.value));
+                let text = format!("`{}` is an address without a name: {advice}", server.value);
+                table.fault_at(server.at, text);
             }
         }
     }
@@ -189,11 +194,11 @@ fn tls(table: &mut Table<'_>) -> Option<Tls> {
         key: table.text("client_key", "A PEM file: the private key to that."),
     };
     if tls.certificate.is_some() != tls.key.is_some() {
-        table.fault("`client_certificate` and `client_key` belong together");
+        table.fault("`client_certificate` and `client_key` need each other: set both or neither");
     }
     for key in ["server_name", "ca", "client_certificate", "client_key"] {
         if !is_on && table.has(key) {
-            table.fault(format!("`{key}` is of TLS: set tls = true"));
+            table.fault(format!("`{key}` is used only with TLS: set tls = true"));
         }
     }
     is_on.then_some(tls)
@@ -207,7 +212,8 @@ fn ejection(table: &mut Table<'_>) -> Ejection {
     let longest = "How long at most; `pause`, where that is longer and this is not given.";
     let pause_max = table.span_or("pause_max", WAIT, seconds(60).max(pause), longest);
     if pause > pause_max {
-        table.fault("`pause` is longer than `pause_max`: raise the one, or lower the other");
+        let (long, most) = (shown(pause), shown(pause_max));
+        table.fault(format!("`pause` must be at most `pause_max`, which is {most}, not {long}"));
     }
     // Any tenant may know a path that is answered so: one that failed requests by it must not take
     // a server from all others.
@@ -237,12 +243,12 @@ fn health(table: &mut Table<'_>) -> Option<Health> {
     };
     let Some(path) = path else {
         if table.is_given() {
-            table.fault("health checks need a path, as path = \"/healthz\"");
+            table.fault("`path` is missing: health checks need one, as path = \"/healthz\"");
         }
         return None;
     };
     if !path.value.starts_with('/') {
-        table.fault_at(path.at, "a health path starts with `/`");
+        table.fault_at(path.at, format!("`path` must start with `/`, not `{}`", path.value));
     }
     Some(health)
 }

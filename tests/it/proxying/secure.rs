@@ -219,8 +219,8 @@ fn what_cannot_be_used_is_a_mistake_with_its_place() {
     let (client, key, server_key) = (path("client.crt"), path("client.key"), path("server.key"));
     let tls = "tls = true\nserver_name = \"backend.test\"";
     for (lines, message) in [
-        ("tls = true".to_owned(), "`127.0.0.1:9` has no name: set server_name"),
-        ("tls = true\nserver_name = \"a b\"".to_owned(), "`a b` is not a host's name"),
+        ("tls = true".to_owned(), "`127.0.0.1:9` is an address without a name: set server_name"),
+        ("tls = true\nserver_name = \"a b\"".to_owned(), "`a b` is not a host name"),
         (format!("{tls}\nca = \"{}\"", path("none.crt")), "cannot be read: No such file"),
         (format!("{tls}\nca = \"{}\"", path("empty.crt")), "has no certificate in PEM"),
         (format!("{tls}\nca = \"{key}\""), "has no certificate in PEM"),
@@ -232,8 +232,8 @@ fn what_cannot_be_used_is_a_mistake_with_its_place() {
             format!("{tls}\nclient_certificate = \"{client}\"\nclient_key = \"{server_key}\""),
             "does not go with",
         ),
-        (format!("{tls}\nclient_certificate = \"{client}\""), "belong together"),
-        ("http = \"auto\"".to_owned(), "http = \"auto\" is agreed upon by TLS"),
+        (format!("{tls}\nclient_certificate = \"{client}\""), "need each other"),
+        ("http = \"auto\"".to_owned(), "http = \"auto\" needs TLS"),
     ] {
         let folder = Folder::new();
         let config = weir_tests::config::Config::default().with("[upstreams.control]", &lines);

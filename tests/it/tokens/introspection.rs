@@ -235,7 +235,7 @@ fn what_cannot_be_read_is_a_mistake_at_its_place() {
     folder.write(gateway::DIRECTORY, weir_tests::config::DIRECTORY);
     let finished = gateway::run(&folder, &["check", "--config", gateway::CONFIG]);
     let said = finished.said();
-    for words in ["cannot read `none.pem`", "cannot read `none`", "http:// is for loopback alone"] {
+    for words in ["cannot read `none.pem`", "cannot read `none`", "must start with https://"] {
         assert!(said.contains(words), "{said}");
     }
 }

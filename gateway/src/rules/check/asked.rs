@@ -17,7 +17,7 @@ impl Checker<'_> {
             return;
         }
         if let Some(why) = unfit(url) {
-            self.document.fault(*at, format!("`{url}` {why}"));
+            self.document.fault(*at, format!("`url` {why}"));
         }
     }
 }
@@ -25,7 +25,7 @@ impl Checker<'_> {
 /// Why nothing can be asked at `url`, where nothing can.
 fn unfit(url: &str) -> Option<&'static str> {
     let Ok(url) = Url::parse(url) else {
-        return Some("is not a URL, as https://directory.example.com is");
+        return Some("must be a URL, such as https://directory.example.com");
     };
     let host = url.host_str().unwrap_or_default();
     let address: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
@@ -33,14 +33,14 @@ fn unfit(url: &str) -> Option<&'static str> {
     match url.scheme() {
         "https" => {}
         "http" if is_loopback => {}
-        "http" => return Some("is not loopback: what is asked and answered needs https"),
-        _ => return Some("is neither https nor http"),
+        "http" => return Some("must start with https://: http:// is allowed on loopback"),
+        _ => return Some("must start with https:// (on loopback, http:// is allowed too)"),
     }
     let plain = url.query().is_none() && url.fragment().is_none();
     if !url.username().is_empty() || url.password().is_some() {
-        return Some("has a password in it: put a token into token_file");
+        return Some("must not contain a user or a password: use token_file");
     }
-    (!plain).then_some("ends in a query, and paths are put behind it")
+    (!plain).then_some("must not have a query or a fragment: paths are appended to it")
 }
 
 #[cfg(test)]
@@ -59,14 +59,14 @@ mod tests {
             assert_eq!(unfit(url), None, "{url}");
         }
         for (url, why) in [
-            ("directory.example.com", "is not a URL"),
-            ("ftp://127.0.0.1", "is neither"),
-            ("http://directory.example.com", "is not loopback"),
-            ("http://127.0.0.1.example.com", "is not loopback"),
-            ("http://localhost.example.com", "is not loopback"),
-            ("https://me:pw@directory.example.com", "has a password"),
-            ("https://directory.example.com/?a=b", "ends in a query"),
-            ("https://directory.example.com/#a", "ends in a query"),
+            ("directory.example.com", "must be a URL"),
+            ("ftp://127.0.0.1", "must start with https:// ("),
+            ("http://directory.example.com", "must start with https://:"),
+            ("http://127.0.0.1.example.com", "must start with https://:"),
+            ("http://localhost.example.com", "must start with https://:"),
+            ("https://me:pw@directory.example.com", "must not contain a user"),
+            ("https://directory.example.com/?a=b", "must not have a query"),
+            ("https://directory.example.com/#a", "must not have a query"),
         ] {
             assert!(unfit(url).is_some_and(|found| found.starts_with(why)), "{url}");
         }

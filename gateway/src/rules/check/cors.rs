@@ -26,11 +26,11 @@ impl Checker<'_> {
             let fault = |text: String| self.document.fault(origin.at, text);
             match origin.value.as_str() {
                 "*" if cors.origins.len() > 1 => {
-                    fault("\"*\" is every origin: it stands alone".to_owned());
+                    fault("\"*\" allows every origin: it must be the only one".to_owned());
                 }
                 "*" => {}
                 OPAQUE if cors.credentials => fault(
-                    "any page can call itself \"null\" by a sandboxed frame: not with credentials"
+                    "\"null\" is not allowed with credentials: any page can have that origin"
                         .to_owned(),
                 ),
                 OPAQUE => {}
@@ -47,7 +47,7 @@ impl Checker<'_> {
         for name in &cors.headers {
             let fault = |text: String| self.document.fault(name.at, text);
             if name.value == "*" {
-                fault("leave `headers` out: then any may be sent".to_owned());
+                fault("\"*\" is not a header: leave `headers` out to allow any".to_owned());
             } else if HeaderName::try_from(name.value.as_str()).is_err() {
                 fault(format!("`{}` is not a header's name", name.value));
             }

@@ -13,14 +13,14 @@ impl Checker<'_> {
             let known = names(&self.settings.planes, |(name, _)| &name.value);
             let _ = lookup(self.document, plane, "plane", known);
             if identity.planes.iter().take(nth).any(|earlier| earlier.value == plane.value) {
-                self.document.fault(plane.at, format!("plane `{}` stands twice", plane.value));
+                self.document.fault(plane.at, format!("plane `{}` is listed twice", plane.value));
             }
         }
         match &identity.verify {
             Verify::Nothing => {
                 if let Some(plane) = identity.planes.first() {
-                    let text = "no plane needs a token with verify = \"none\"; say how tokens are \
-                                verified, or leave `planes` out";
+                    let text = "`planes` has no effect with verify = \"none\": set verify to \
+                                \"jwt\" or \"introspection\", or leave `planes` out";
                     self.document.fault(plane.at, text);
                 }
             }
@@ -37,8 +37,8 @@ impl Checker<'_> {
         }
         let parsed = text.parse::<reqwest::Url>().ok().filter(|url| url.has_host());
         let Some(parsed) = parsed else {
-            let example = "https://id.example.com/keys";
-            return self.document.fault(url.at, format!("`{key}` is not a URL, as {example} is"));
+            let wanted = "must be a URL with a host, such as https://id.example.com/keys";
+            return self.document.fault(url.at, format!("`{key}` {wanted}"));
         };
         let host = parsed.host_str().unwrap_or_default();
         let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
@@ -47,12 +47,13 @@ impl Checker<'_> {
             "https" => {}
             "http" if near => {}
             _ => {
-                let text = format!("`{key}` starts with https://; http:// is for loopback alone");
-                self.document.fault(url.at, text);
+                let found = format!("not {}:// (http:// is allowed on loopback)", parsed.scheme());
+                self.document.fault(url.at, format!("`{key}` must start with https://, {found}"));
             }
         }
         if !parsed.username().is_empty() || parsed.password().is_some() {
-            self.document.fault(url.at, format!("`{key}` has a user in it; use client_id"));
+            let text = format!("`{key}` must not contain a user or a password: use client_id");
+            self.document.fault(url.at, text);
         }
     }
 
@@ -103,18 +104,18 @@ mod tests {
         check("jwt.audience = [\"api\"]\n", "", "identity.jwt.audience is missing");
         check("jwt.jwks_url = \"https://id.test/keys\"\n", "", "identity.jwt.jwks_url is missing");
         check("planes = [\"control\"]\n", "", "`planes` is missing");
-        check("issuer = \"https://id.test\"", "issuer = \"\"", "by what is empty");
-        check("[\"api\"]", "[\"api\", \"\"]", "by what is empty");
+        check("issuer = \"https://id.test\"", "issuer = \"\"", "an empty text");
+        check("[\"api\"]", "[\"api\", \"\"]", "an empty text");
         check("[\"api\"]", "[]", "`audience` is empty");
-        check("jwt.issuer", "workspace_claim = \"\"\njwt.issuer", "an empty name");
-        check("jwt.issuer", "organisation_claim = \"\"\njwt.issuer", "an empty name");
-        check("[\"control\"]", "[\"control\", \"control\"]", "plane `control` stands twice");
+        check("jwt.issuer", "workspace_claim = \"\"\njwt.issuer", "is empty: name a claim");
+        check("jwt.issuer", "organisation_claim = \"\"\njwt.issuer", "is empty: name a claim");
+        check("[\"control\"]", "[\"control\", \"control\"]", "plane `control` is listed twice");
         check("[\"control\"]", "[\"contrl\"]", "unknown plane `contrl`; did you mean `control`?");
-        check("verify = \"jwt\"", "verify = \"none\"", "no plane needs a token");
+        check("verify = \"jwt\"", "verify = \"none\"", "`planes` has no effect");
         check(
             "jwt.issuer",
             "jwt.algorithms = [\"RS256\", \"HS256\"]\njwt.issuer",
-            "`HS256` is not taken",
+            "unknown algorithm `HS256`; known: RS256, ES256, EdDSA",
         );
     }
 
@@ -134,12 +135,12 @@ mod tests {
             "http://10.0.0.1/k",
             "ftp://id.test/keys",
         ] {
-            check("https://id.test/keys", bad, "http:// is for loopback alone");
+            check("https://id.test/keys", bad, "must start with https://");
         }
         for bad in ["id.test/keys", "https://", "/keys", "data:,x", "file://localhost/keys"] {
-            check("https://id.test/keys", bad, "is not a URL");
+            check("https://id.test/keys", bad, "must be a URL");
         }
-        check("https://id.test/keys", "https://me:pw@id.test/keys", "has a user in it");
+        check("https://id.test/keys", "https://me:pw@id.test/keys", "must not contain a user");
     }
 
     #[test]

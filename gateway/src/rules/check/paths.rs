@@ -74,20 +74,35 @@ impl Checker<'_> {
         let reads_only = !route.methods.is_empty()
             && route.methods.iter().all(|method| *method == Method::GET || *method == Method::HEAD);
         let has_limits = !raw.limits.is_empty();
-        let fault = |text: &str| self.document.fault(raw.at, text);
+        let methods = raw.methods.iter().map(|method| method.value.as_str());
+        let methods = match raw.methods.is_empty() {
+            true => "all methods".to_owned(),
+            false => format!("{:?}", methods.collect::<Vec<_>>()),
+        };
+        let fault = |text: String| self.document.fault(raw.at, text);
         match (route.exempt, has_limits) {
-            (true, true) => fault("an exempt route has no limits"),
-            (true, false) if !reads_only => {
-                fault("an exempt route has methods = [\"GET\", \"HEAD\"]")
+            (true, true) => {
+                let why = "a route cannot have both limits and exempt = true: remove one of them";
+                fault(why.to_owned());
             }
-            (false, false) => fault("a route names its limits, or says exempt = true"),
+            (true, false) if !reads_only => {
+                let allowed = "methods = [\"GET\", \"HEAD\"], or one of these";
+                fault(format!("a route with exempt = true needs {allowed}, not {methods}"));
+            }
+            (false, false) => {
+                fault("a route needs limits, such as [\"address\"], or exempt = true".to_owned());
+            }
             _ => {}
         }
         if raw.limits.len() > ASKS_MAX {
-            fault(&format!("a route has at most {ASKS_MAX} limits"));
+            fault(format!("a route can have at most {ASKS_MAX} limits, not {}", raw.limits.len()));
         }
-        if route.batch.is_some() && (route.exempt || route.methods != [Method::POST]) {
-            fault("a batch route has methods = [\"POST\"], and limits");
+        if route.batch.is_some() && route.exempt {
+            let why = "a route cannot have both batch_items_max and exempt = true";
+            fault(format!("{why}: remove one of them"));
+        } else if route.batch.is_some() && route.methods != [Method::POST] {
+            let allowed = "methods = [\"POST\"]";
+            fault(format!("a route with batch_items_max needs {allowed}, not {methods}"));
         }
     }
 }

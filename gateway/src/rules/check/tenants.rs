@@ -79,8 +79,12 @@ pub fn own_values_refused(instance: &str, plan: Option<&Plan>) -> Option<String>
     if plan.is_some_and(|plan| plan.per_instance_limits) {
         return None;
     }
-    let plan = plan.map_or("no plan", |plan| &plan.name);
-    Some(format!("`{instance}` is on {plan}, which has no per_instance_limits"))
+    let plan = match plan {
+        Some(plan) => format!("the plan `{}` of its workspace does not set", plan.name),
+        None => "its workspace has no plan that sets".to_owned(),
+    };
+    let needed = "per_instance_limits = true";
+    Some(format!("instance `{instance}` cannot have limits of its own: {plan} {needed}"))
 }
 
 impl Checker<'_> {
@@ -120,10 +124,10 @@ impl Checker<'_> {
                 match plane {
                     None => self.of_directory.fault(
                         domain.at,
-                        "domains need one plane, and no more, with {instance} in its hosts",
+                        "domains need exactly one plane with {instance} in its hosts",
                     ),
                     Some(plane) if !hosts.add(&domain.value, plane, Some(name)) => {
-                        let text = format!("`{}` is a host of a plane already", domain.value);
+                        let text = format!("`{}` is already a host of a plane", domain.value);
                         self.of_directory.fault(domain.at, text);
                     }
                     Some(_) => {}

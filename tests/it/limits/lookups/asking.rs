@@ -266,9 +266,9 @@ fn explain_asks_too() {
 fn what_is_wrong_with_the_way_to_a_directory_is_a_mistake_with_its_place() {
     let http = "source = \"http\"\n";
     for (lines, word) in [
-        ("url = \"directory.example.com\"", "is not a URL"),
-        ("url = \"ftp://127.0.0.1\"", "neither https nor http"),
-        ("url = \"http://directory.example.com\"", "not loopback"),
+        ("url = \"directory.example.com\"", "must be a URL"),
+        ("url = \"ftp://127.0.0.1\"", "must start with https://"),
+        ("url = \"http://directory.example.com\"", "http:// is allowed on loopback"),
         ("url = \"http://127.0.0.1\"\npath = \"directory.toml\"", "no domains of their own"),
         (
             "url = \"http://127.0.0.1\"\ntoken_file = \"nowhere\"",

@@ -109,8 +109,8 @@ fn an_answer_that_cannot_be_used_is_refused_reported_once_and_counted() {
         (Answer::ok(r#"{"plan": 7}"#), "plan must be text"),
         (Answer::ok(r#"{"plan": "gold"}"#), "unknown plan `gold`"),
         (Answer::ok(r#"{"limits": {"wrkspace": {"requests": 1}}}"#), "unknown limit `wrkspace`"),
-        (Answer::ok(r#"{"limits": {"workspace": {"rate": 1}}}"#), "has a rolling window"),
-        (Answer::ok(r#"{"organisation": "a/../b"}"#), "no identifier"),
+        (Answer::ok(r#"{"limits": {"workspace": {"rate": 1}}}"#), "is a rolling window"),
+        (Answer::ok(r#"{"organisation": "a/../b"}"#), "not an identifier"),
         (Answer::status(500), "answered 500"),
         (Answer::status(302).field("Location", "http://127.0.0.1:1/"), "answered 302"),
     ]
@@ -191,7 +191,7 @@ fn an_instance_has_values_of_its_own_only_where_its_plan_allows() {
         .gateway
         .log()
         .wait("the report", |line| line["entry"] == "instances/in_special");
-    assert!(line["error"].as_str().unwrap().contains("no per_instance_limits"), "{line}");
+    assert!(line["error"].as_str().unwrap().contains("per_instance_limits = true"), "{line}");
     asked.directory.set("instances/in_special", r#"{"workspace": "ws_special"}"#);
     wait::until("no values of its own", || {
         let answer = asked.world.call(&login);
