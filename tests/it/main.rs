@@ -27,6 +27,7 @@ mod real_servers;
 mod shipped;
 mod strangers;
 mod targets;
+mod tenants;
 mod tidy;
 mod tokens;
 

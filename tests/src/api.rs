@@ -29,6 +29,11 @@ impl<'a> Api<'a> {
     /// One call below `/v1/workspaces/{workspace}`.
     #[track_caller]
     pub fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Response {
+        Client::connect(self.address).call(&self.request(method, path, body))
+    }
+
+    /// What such a call sends.
+    pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Request {
         let target = format!("/v1/workspaces/{}{path}", self.workspace);
         let request = match body {
             Some(body) => Request::new(method, &target)
@@ -36,8 +41,7 @@ impl<'a> Api<'a> {
                 .body(body.to_string()),
             None => Request::new(method, &target),
         };
-        let request = request.field("Authorization", &format!("Bearer {}", self.token));
-        Client::connect(self.address).call(&request)
+        request.field("Authorization", &format!("Bearer {}", self.token))
     }
 
     /// GETs.

@@ -1,0 +1,46 @@
+//! Names whose name servers never answer: a library that a program is started with, and that
+//! answers in place of the system's resolver.
+//!
+//! Any name that ends in `.silent` takes as long as a resolver waits for silent servers, and then
+//! fails as it does. All others are the system's.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::folder::Folder;
+
+/// The resolver's own patience: two tries of five seconds at each of three servers.
+const SOURCE: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <netdb.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef int resolve(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+                struct addrinfo **found) {
+    size_t length = name ? strlen(name) : 0;
+    if (length > 7 && strcmp(name + length - 7, ".silent") == 0) {
+        sleep(30);
+        return EAI_AGAIN;
+    }
+    return ((resolve *)dlsym(RTLD_NEXT, "getaddrinfo"))(name, service, hints, found);
+}
+"#;
+
+/// Builds the library in `folder`, and says where it is: for `LD_PRELOAD`.
+#[track_caller]
+pub fn library(folder: &Folder) -> PathBuf {
+    let source = folder.write("silent_names.c", SOURCE);
+    let library = folder.path("libsilent_names.so");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .arg("-ldl")
+        .output()
+        .unwrap_or_else(|error| panic!("cc: {error}"));
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    library
+}
