@@ -191,8 +191,10 @@ impl Courier {
                 },
             }
         }
+        // Names, races of addresses and handshakes take room while they last, not as long as the
+        // attempt does.
         let opening = Connection::open(&origin, &self.rules, &self.tls, self.deadline, &self.clock);
-        let mut connection = opening.await.map_err(|error| self.explained(&error))?;
+        let mut connection = Box::pin(opening).await.map_err(|error| self.explained(&error))?;
         match connection.post(request).await {
             Ok(response) => Ok(Answer::of(response, connection, origin)),
             Err(failed) => Err(self.explained(&OpenError::Http(failed.into_error()))),

@@ -172,19 +172,20 @@ pub fn finish(mut process: Process) -> Finished {
     Finished { code, stdout: process.stdout.to_end(), stderr: process.stderr.to_end() }
 }
 
-/// Where a program under test is: beside the tests, or where `WEIR_GATEWAY_BIN` and the like say.
+/// Where a program under test is: beside the tests or the bench that runs it, or where
+/// `WEIR_GATEWAY_BIN` and the like say.
 #[track_caller]
 pub fn program(name: &str) -> PathBuf {
     let variable = format!("{}_BIN", name.to_uppercase().replace('-', "_"));
     if let Some(path) = env::var_os(&variable) {
         return path.into();
     }
-    let test = env::current_exe().unwrap();
-    let beside = test.parent().and_then(Path::parent).unwrap().join(name);
-    assert!(
-        beside.exists(),
-        "{} is missing: run `cargo build -p {name}` or set {variable}",
-        beside.display()
-    );
-    beside
+    let own = env::current_exe().unwrap();
+    // A test is one folder below what it tests.
+    let mut folders = own.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+    let found = folders.find(|path| path.exists());
+    found.unwrap_or_else(|| {
+        let own = own.display();
+        panic!("{name} is not beside {own}: run `cargo build -p {name}` or set {variable}")
+    })
 }

@@ -100,7 +100,7 @@ impl Move {
             Self::SharedUrl => Some(platform.shared.url("/both")),
             Self::SlowReceivers => hostile("slow"),
             Self::UnresponsiveReceivers => hostile("unresponsive"),
-            Self::LargeHeads => hostile(if number % 2 == 0 { "head" } else { "interim" }),
+            Self::LargeHeads => hostile(if number.is_multiple_of(2) { "head" } else { "interim" }),
             Self::FailingReceivers => hostile("failing"),
             Self::Pings | Self::Jobs | Self::LargeCalls => hostile("well"),
             Self::FailingBackend | Self::HangingBackend | Self::InventedNames => None,

@@ -96,10 +96,10 @@ fn a_claim_is_found_by_its_whole_name_or_else_by_its_steps() {
         ("a", Some(vec![])),
         ("a.n", Some(vec![])),
         ("flag", Some(vec![])),
-        ("none", None),
+        ("none", Some(vec![])),
         ("missing", None),
         ("a.x", None),
-        ("ws.x", None),
+        ("ws.x", Some(vec![])),
         ("", None),
         (".", None),
     ] {
