@@ -197,6 +197,9 @@ pub fn shown(span: Duration) -> String {
     const UNITS: [(&str, u128); 5] =
         [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
     let millis = span.as_millis();
+    if millis == 0 {
+        return "0s".to_owned();
+    }
     let fits = |(_, size): &&(&str, u128)| millis >= *size && millis.is_multiple_of(*size);
     let (unit, size) = UNITS.iter().find(fits).unwrap_or(&("ms", 1));
     format!("{}{unit}", millis / size)
@@ -409,6 +412,7 @@ mod tests {
         {
             assert_eq!(span_of(text).map(shown).as_deref(), Some(shown_as));
         }
+        assert_eq!(shown(Duration::ZERO), "0s");
     }
 
     #[test]
