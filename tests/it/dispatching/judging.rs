@@ -47,7 +47,11 @@ impl Story {
     }
 
     fn comes(&self, pair: usize, at: u64, status: u16) {
-        let arrival = Arrival { at, signed: 0, answered: at + 1_000, status: Some(status) };
+        self.reaches(pair, at, Some(status), false);
+    }
+
+    fn reaches(&self, pair: usize, at: u64, status: Option<u16>, reused: bool) {
+        let arrival = Arrival { at, signed: 0, answered: at + 1_000, status, reused };
         let mut state = self.books.state();
         state.arrivals.entry(self.pairs[pair]).or_default().push(arrival);
     }
@@ -69,6 +73,25 @@ impl Story {
 #[test]
 fn what_arrived_once_everywhere_is_well() {
     Story::of(9, TAKEN).arrived().check(0, None);
+}
+
+#[test]
+fn a_reused_connection_that_dies_unanswered_is_followed_by_one_try_on_a_new_one() {
+    // Whether the connections of the tries that come at once were reused, and how many are faults.
+    for (reused, faults) in [
+        (&[true, false][..], 0),
+        (&[false, false], 1),
+        (&[true, true], 1),
+        (&[true, false, false], 1),
+    ] {
+        let story = Story::of(9, TAKEN).arrived();
+        story.books.state().arrivals.remove(&story.pairs[0]);
+        for (nth, one) in reused.iter().enumerate() {
+            let status = (nth + 1 == reused.len()).then_some(200);
+            story.reaches(0, 60 * SECOND + 10_000 * nth as u64, status, *one);
+        }
+        story.check(faults, None);
+    }
 }
 
 #[test]
@@ -157,7 +180,7 @@ fn more_starts_than_may_be_are_found_where_the_second_leaves_no_doubt() {
         let story = Story::of(9, TAKEN).arrived();
         let second = story.books.unix_began / SECOND + 10;
         let at = |signed: u64| signed * SECOND - story.books.unix_began + SECOND / 2;
-        let start = |signed| Start { at: at(signed), signed };
+        let start = |signed| Start { at: at(signed), signed, reused: false };
         let starts = (0..=u64::from(REQUESTS)).map(|nth| start(second + nth % 2 * apart));
         story.books.state().starts[0].extend(starts);
         story

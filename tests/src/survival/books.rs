@@ -73,12 +73,20 @@ pub struct Arrival {
     pub answered: u64,
     /// What it was answered; nothing where the connection was closed.
     pub status: Option<u16>,
+    /// Whether others had come on its connection before.
+    pub reused: bool,
 }
 
 impl Arrival {
     /// Whether its receiver said that it has it.
     pub fn is_taken(&self) -> bool {
         self.status.is_some_and(|status| (200..300).contains(&status))
+    }
+
+    /// Whether `next` is the one try that follows at once, on a new connection, where a reused one
+    /// died without a byte of an answer.
+    pub fn is_sent_once_more_as(&self, next: &Self) -> bool {
+        self.reused && self.status.is_none() && !next.reused
     }
 }
 
@@ -89,6 +97,8 @@ pub struct Start {
     pub at: u64,
     /// The Unix second it was signed in: it started then, or later.
     pub signed: u64,
+    /// Whether others had come on its connection before.
+    pub reused: bool,
 }
 
 /// A test that an owner asked for.
@@ -301,8 +311,8 @@ impl Books {
         }
         state.marks.entry(id.to_owned()).or_insert(mark);
         let arrivals = state.arrivals.entry((mark, endpoint)).or_default();
-        let Start { at, signed } = start;
-        arrivals.push(Arrival { at, signed, answered: u64::MAX, status: None });
+        let Start { at, signed, reused } = start;
+        arrivals.push(Arrival { at, signed, answered: u64::MAX, status: None, reused });
         arrivals.len() - 1
     }
 

@@ -122,14 +122,15 @@ impl Shared {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(IDLE))?;
         let mut reader = Reader::new(stream);
-        while let Some(head) = reader.head()? {
+        for reused in std::iter::once(false).chain(std::iter::repeat(true)) {
+            let Some(head) = reader.head()? else { break };
             let at = self.books.now();
             let Some(endpoint) = endpoint_of(&head) else {
                 self.books.fault(format!("a request for {:?}", head.start));
                 return Ok(());
             };
             let signed = signed_at(&head);
-            let start = Start { at, signed: signed.unwrap_or(0) };
+            let start = Start { at, signed: signed.unwrap_or(0), reused };
             self.books.started(endpoint, start);
             let mut body = Vec::new();
             reader.body(head.framing(Framing::Empty), &mut |piece| body.extend(piece))?;

@@ -47,6 +47,9 @@ impl Judge<'_> {
                     continue;
                 }
                 retries += 1;
+                if one.is_sent_once_more_as(next) {
+                    continue;
+                }
                 let gap = next.at.saturating_sub(one.answered);
                 // The last try comes when it is time for it.
                 let soon = gap < FIRST_DELAY.as_micros() as u64 && next.at + DOUBT < last_try;
