@@ -15,7 +15,7 @@ const NOISE_MS: f64 = 400.0;
 fn a_workspace_that_does_its_worst_costs_another_nothing_that_it_would_notice() {
     let folder = Folder::new();
     let platform = Platform::start(&silent_names::library(&folder));
-    let scale = Scale { webhooks: 5, requests: 100, shared: 60 };
+    let scale = Scale { webhooks: 5, requests: 100, shared: 120 };
     let calm = platform.measure(scale);
     let beside = platform.measure_beside(&WORST, scale);
     for ((name, calm), (_, beside)) in calm.rows().into_iter().zip(beside.rows()) {

@@ -1,7 +1,7 @@
 //! Runs a real program as an operator does: files, flags, signals, exit codes, and its output.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 

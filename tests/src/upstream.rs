@@ -74,6 +74,8 @@ struct Shared {
     script: Mutex<Arc<Script>>,
     open: Mutex<HashMap<usize, Weak<TcpStream>>>,
     stopping: AtomicBool,
+    /// Whether nothing that arrives is written down any more.
+    forgetful: AtomicBool,
 }
 
 impl Upstream {
@@ -93,6 +95,7 @@ impl Upstream {
             script: Mutex::new(Arc::new(script)),
             open: Mutex::default(),
             stopping: AtomicBool::new(true),
+            forgetful: AtomicBool::new(false),
         };
         let parked = park("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = parked.local_addr().unwrap().as_socket().unwrap();
@@ -112,6 +115,11 @@ impl Upstream {
     /// Answers everything alike from the next request on.
     pub fn always(&self, answer: Answer) {
         self.answer(move |_| answer.clone());
+    }
+
+    /// Writes down nothing from now on: for traffic that would fill the memory of all tests.
+    pub fn forget(&self) {
+        self.shared.forgetful.store(true, Ordering::SeqCst);
     }
 
     /// Refuses connections from now on and tears down those that are open.
@@ -248,8 +256,11 @@ impl Shared {
             let continues = received.head.field("expect").is_some();
             let answer = script(&received);
             let number = self.change(|seen| {
-                seen.requests.push(received);
-                seen.requests.len() - 1
+                let number = seen.requests.len();
+                if !self.forgetful.load(Ordering::SeqCst) {
+                    seen.requests.push(received);
+                }
+                number
             });
             let mut after = None;
             if answer.at_head {
@@ -277,10 +288,17 @@ impl Shared {
         number: usize,
     ) -> io::Result<()> {
         reader.body(framing, &mut |piece| {
-            self.change(|seen| seen.requests[number].body.extend_from_slice(piece));
+            self.of_request(number, |request| request.body.extend_from_slice(piece));
         })?;
-        self.change(|seen| seen.requests[number].complete = true);
+        self.of_request(number, |request| request.complete = true);
         Ok(())
+    }
+
+    /// Adds to a request that is written down.
+    fn of_request(&self, number: usize, act: impl FnOnce(&mut Received)) {
+        if !self.forgetful.load(Ordering::SeqCst) {
+            self.change(|seen| act(&mut seen.requests[number]));
+        }
     }
 
     fn change<T>(&self, act: impl FnOnce(&mut Seen) -> T) -> T {
@@ -302,7 +320,9 @@ impl Read for Tap<'_> {
         let mut stream = self.stream;
         let count = stream.read(into)?;
         let piece = &into[..count];
-        self.shared.change(|seen| seen.connections[self.connection].extend_from_slice(piece));
+        if !self.shared.forgetful.load(Ordering::SeqCst) {
+            self.shared.change(|seen| seen.connections[self.connection].extend_from_slice(piece));
+        }
         Ok(count)
     }
 }
