@@ -130,12 +130,14 @@ fn read(root: &mut Table<'_>, of_workspaces: &IdForm) -> Directory {
     let workspaces =
         root.tables("workspaces", "Workspaces, which hold instances.", |name, table| {
             check_name(name, table, of_workspaces, "; identifiers.workspace_prefix sets another");
-            Workspace {
-                organisation: table.text("organisation", "The organisation it belongs to."),
-                plan: table.text("plan", "Its plan, as gateway.toml names it."),
-                owners: table.texts("owners", "Mail addresses of its owners."),
-                limits: values_by_limit(table),
+            let organisation = table.text("organisation", "The organisation it belongs to.");
+            let plan = table.text("plan", "Its plan, as gateway.toml names it.");
+            let owners = table.texts("owners", "Mail addresses of its owners.");
+            for owner in owners.iter().filter(|owner| !is_mail_address(&owner.value)) {
+                let text = format!("`{}` is no mail address, as owner@example.com", owner.value);
+                table.fault_at(owner.at, text);
             }
+            Workspace { organisation, plan, owners, limits: values_by_limit(table) }
         });
     let instances =
         root.tables("instances", "Instances, each with a host name of its own.", |name, table| {
@@ -176,6 +178,12 @@ fn check_name(name: &At<String>, table: &Table<'_>, form: &IdForm, remedy: &str)
             format!("`{}` is not an identifier: use {form}{remedy}", name.value),
         );
     }
+}
+
+/// Whether `text` is something, an `@`, something: what an address is, its host decides.
+#[must_use]
+pub fn is_mail_address(text: &str) -> bool {
+    text.rsplit_once('@').is_some_and(|(local, host)| !local.is_empty() && !host.is_empty())
 }
 
 /// Whether `text` is a host name in lower case, without port or trailing dot.
@@ -273,6 +281,15 @@ mod tests {
                    sets another";
         let text = format!("d.toml:1:13: `shop_prod` is not an identifier: use {why}");
         check("ws_", "[workspaces.shop_prod]", &[&text]);
+    }
+
+    #[test]
+    fn an_owner_is_a_mail_address() {
+        let text = "[workspaces.ws_a]\nowners = [\"a@example.com\", \"nope\", \"@b\"]";
+        let why = "is no mail address, as owner@example.com";
+        let expected = [("nope", 29), ("@b", 37)]
+            .map(|(owner, column)| format!("d.toml:2:{column}: `{owner}` {why}"));
+        assert_eq!(mistakes(text), expected);
     }
 
     #[test]

@@ -4,14 +4,14 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use url::Url;
 use weir_common::directory::Directory;
 use weir_common::ids::IdForm;
-use weir_common::reader::Document;
+use weir_common::reader::{Document, Mistake};
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
@@ -32,6 +32,10 @@ const EXIT_USAGE: u8 = 64;
 
 /// Something outside failed: an address, a file, a receiver.
 const EXIT_FAILURE: u8 = 1;
+
+/// Where the prefix of workspaces is set.
+const PREFIX_REMEDY: &str = "identifiers.workspace_prefix sets another, in dispatcher.toml, named \
+    with --config";
 
 /// Delivers events to webhooks: signed, paced, retried, never lost.
 #[derive(Debug, Parser)]
@@ -183,9 +187,14 @@ impl Command {
             },
             Action::Listen(receive) => result(receive.execute()),
             Action::Verify(verify) => result(verify.execute()),
-            Action::SendTest(send) => result(send.execute()),
-            Action::Backup { from, to } => result(copy(&from, &to)),
-            Action::Restore { from, backup, replace } => result(put_back(&from, &backup, replace)),
+            Action::SendTest(send) => match send.settings() {
+                Ok(settings) => result(send.execute(&settings)),
+                Err(mistakes) => fail(EXIT_USAGE, &app::lines(&mistakes)),
+            },
+            Action::Backup { from, to } => from.with(|settings| copy(settings, &to)),
+            Action::Restore { from, backup, replace } => {
+                from.with(|settings| put_back(settings, &backup, replace))
+            }
             Action::Token(token) => match token.execute() {
                 Ok(text) => print(&text),
                 Err(why) => fail(EXIT_USAGE, &why),
@@ -212,6 +221,14 @@ impl Command {
 impl From {
     fn config(&self) -> Config {
         if self.demo { Config::built_in() } else { Config::new(self.config.clone()) }
+    }
+
+    /// Does something by the settings, and gives the exit code.
+    fn with(&self, act: impl FnOnce(&Settings) -> Result<String, String>) -> u8 {
+        match self.config().load(&Clock::system()) {
+            Ok(force) => result(act(&force.settings)),
+            Err(mistakes) => fail(EXIT_USAGE, &app::lines(&mistakes)),
+        }
     }
 }
 
@@ -262,17 +279,16 @@ impl Verify {
 }
 
 impl SendTest {
-    fn execute(self) -> Result<String, String> {
+    /// Those of the configuration that was named.
+    fn settings(&self) -> Result<Settings, Vec<Mistake>> {
+        let Some(path) = &self.config else { return Ok(anywhere()) };
+        Config::new(Some(path.clone())).load(&Clock::system()).map(|force| force.settings)
+    }
+
+    fn execute(self, settings: &Settings) -> Result<String, String> {
         let kind = EventType::of_name(&self.kind)
             .ok_or_else(|| format!("unknown type `{}`; known: {}", self.kind, known_types()))?;
         let clock = Clock::system();
-        let settings = match self.config {
-            Some(path) => {
-                let force = Config::new(Some(path)).load(&clock);
-                force.map_err(|mistakes| app::lines(&mistakes))?.settings
-            }
-            None => anywhere(),
-        };
         let rules = Arc::new(Rules::system(settings.egress.clone()));
         let courier = Courier::new(&settings.egress, rules.clone(), clock.clone());
         let courier = courier.map_err(|why| why.to_string())?;
@@ -297,8 +313,7 @@ impl Token {
         let form = config.workspaces().map_err(|mistakes| app::lines(&mistakes))?;
         let mut names = self.workspaces.iter();
         if let Some(name) = names.find(|name| *name != "*" && !form.allows(name)) {
-            let remedy = "identifiers.workspace_prefix sets another";
-            return Err(format!("a workspace is * or {form}, not `{name}`; {remedy}"));
+            return Err(format!("a workspace is * or {form}, not `{name}`; {PREFIX_REMEDY}"));
         }
         let mut random = [0; 32];
         getrandom::fill(&mut random).map_err(|why| why.to_string())?;
@@ -307,19 +322,15 @@ impl Token {
     }
 }
 
-fn copy(from: &From, to: &std::path::Path) -> Result<String, String> {
-    let force = from.config().load(&Clock::system());
-    let force = force.map_err(|mistakes| app::lines(&mistakes))?;
-    let path = &force.settings.store.path;
+fn copy(settings: &Settings, to: &Path) -> Result<String, String> {
+    let path = &settings.store.path;
     backup::backup(path, to).map_err(|why| why.to_string())?;
-    let key = force.settings.secrets.key_file.display();
+    let key = settings.secrets.key_file.display();
     Ok(format!("{} is a copy of {}; keep {key} with it", to.display(), path.display()))
 }
 
-fn put_back(from: &From, backup: &std::path::Path, replace: bool) -> Result<String, String> {
-    let force = from.config().load(&Clock::system());
-    let force = force.map_err(|mistakes| app::lines(&mistakes))?;
-    let (path, key) = (&force.settings.store.path, &force.settings.secrets.key_file);
+fn put_back(settings: &Settings, backup: &Path, replace: bool) -> Result<String, String> {
+    let (path, key) = (&settings.store.path, &settings.secrets.key_file);
     let aside = restore::restore(backup, path, key, replace).map_err(|why| why.to_string())?;
     let restored = format!("{} is restored from {}", path.display(), backup.display());
     Ok(match aside {

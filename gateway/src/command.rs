@@ -15,7 +15,7 @@ use http::HeaderMap;
 use serde_json::{Map, Value};
 use weir_common::directory::Directory;
 use weir_common::ids::IdForm;
-use weir_common::reader::{Document, suggestion};
+use weir_common::reader::{Document, Mistake, suggestion};
 use weir_common::time::Clock;
 
 use crate::app::{self, RunError, Surroundings};
@@ -241,17 +241,27 @@ impl Limits {
 }
 
 impl Which {
+    /// Where the admin listener is, and the file of its token.
+    fn server(&self) -> Result<(SocketAddr, Option<PathBuf>), Vec<Mistake>> {
+        let token_file = self.token_file.clone();
+        if let Some(address) = self.admin {
+            return Ok((address, token_file));
+        }
+        let server = self.config.config().load(Seed::new([0; 16]))?.0.settings.server;
+        let configured = server.admin_token_file.map(|file| PathBuf::from(file.value));
+        Ok((server.admin, token_file.or(configured)))
+    }
+
     /// Asks about the key in each limit that is meant, and prints a line for each value.
     fn each(&self, method: &str, suffix: &str, body: &[u8]) -> Result<u8, String> {
-        let admin = Admin::of(self)?;
+        let server = match self.server() {
+            Ok(server) => server,
+            Err(why) => return Ok(fail(EXIT_USAGE, &RunError::Configuration(why).to_string())),
+        };
+        let admin = Admin::of(server)?;
         let listed = admin.call("GET", "/limits", b"")?;
-        let limits: Vec<&str> = listed
-            .get("limits")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(|l| l["limit"].as_str())
-            .collect();
+        let limits = listed["limits"].as_array().into_iter().flatten();
+        let limits: Vec<&str> = limits.filter_map(|limit| limit["limit"].as_str()).collect();
         if let Some(limit) = self.limit.as_ref().filter(|limit| !limits.contains(&limit.as_str())) {
             let hint = suggestion(limit, &limits)
                 .unwrap_or_else(|| format!("known: {}", limits.join(", ")));
@@ -282,9 +292,8 @@ impl Which {
         let mut lines = Vec::new();
         for (path, state) in found {
             if self.limit.is_some() || !is_idle(&state) {
-                let changed = method != "GET";
                 let after = || admin.call(method, &format!("{path}{suffix}"), body);
-                shown(&if changed { after()? } else { state }, &mut lines);
+                shown(&if method == "GET" { state } else { after()? }, &mut lines);
             }
         }
         if lines.is_empty() {
@@ -333,24 +342,14 @@ struct Admin {
 }
 
 impl Admin {
-    fn of(which: &Which) -> Result<Self, String> {
-        let (address, token_file) = match which.admin {
-            Some(address) => (address, None),
-            None => {
-                let loaded = which.config.config().load(Seed::new([0; 16]));
-                let (rules, _) =
-                    loaded.map_err(|mistakes| RunError::Configuration(mistakes).to_string())?;
-                let server = rules.settings.server;
-                (server.admin, server.admin_token_file.map(|file| PathBuf::from(file.value)))
-            }
-        };
-        let token_file = which.token_file.clone().or(token_file);
-        let token = token_file.map(|file| {
-            let text = std::fs::read_to_string(&file);
-            text.map(|text| text.lines().next().unwrap_or_default().trim().to_owned())
+    fn of((address, token_file): (SocketAddr, Option<PathBuf>)) -> Result<Self, String> {
+        let read = |file: PathBuf| {
+            let token = weir_common::files::first_line(&file);
+            token
+                .map(|token| token.expose().clone())
                 .map_err(|why| format!("cannot read {}: {why}", file.display()))
-        });
-        Ok(Self { address, token: token.transpose()? })
+        };
+        Ok(Self { address, token: token_file.map(read).transpose()? })
     }
 
     fn call(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, NoAnswer> {

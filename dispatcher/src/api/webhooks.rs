@@ -209,7 +209,10 @@ fn new_secret() -> Result<String, Reply> {
 
 /// A webhook there would wait for ever: no event can name its workspace.
 fn no_workspace(name: &str, form: &IdForm) -> Reply {
-    let detail = format!("`{name}` is not a workspace id, which is {form}: no event can name it.");
+    let detail = format!(
+        "`{name}` is not a workspace id, which is {form} (identifiers.workspace_prefix sets \
+         another prefix): no event can name it."
+    );
     Reply::problem(&refuse::plain(422, "invalid-workspace", "Not a workspace id", detail))
 }
 

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
+use weir_common::directory::is_mail_address;
 use weir_common::ids::{IdForm, is_identifier};
 use weir_common::reader::suggestion;
 use weir_common::time::UnixTime;
@@ -87,11 +88,12 @@ pub(crate) fn read<'a>(
         look.wrong(&step(name), detail);
     }
     let kind = look.required("type", given.kind).and_then(|name| look.kind(&name));
+    let workspaces = (&identifiers.workspaces, "identifiers.workspace_prefix");
     let workspace = look.required("workspace_id", given.workspace);
-    let workspace =
-        workspace.filter(|text| look.formed("/workspace_id", text, &identifiers.workspaces));
+    let workspace = workspace.filter(|text| look.formed("/workspace_id", text, workspaces));
+    let tenants = (&identifiers.tenants, "identifiers.tenant_prefix");
     let tenant = look.required("tenant_id", given.tenant);
-    let tenant = tenant.filter(|text| look.formed("/tenant_id", text, &identifiers.tenants));
+    let tenant = tenant.filter(|text| look.formed("/tenant_id", text, tenants));
     let id = given.id.and_then(|raw| look.text("id", raw));
     look.id(id.as_deref());
     let data = look.data(given.data, kind);
@@ -143,10 +145,11 @@ impl<'a> Look<'_, 'a> {
         kind
     }
 
-    fn formed(&mut self, pointer: &str, text: &str, form: &IdForm) -> bool {
+    /// Whether `text` is an identifier of the form that the option sets.
+    fn formed(&mut self, pointer: &str, text: &str, (form, option): (&IdForm, &str)) -> bool {
         let fits = form.allows(text);
         if !fits {
-            self.wrong(pointer, &format!("must be {form}"));
+            self.wrong(pointer, &format!("must be {form} ({option} sets another prefix)"));
         }
         fits
     }
@@ -193,18 +196,13 @@ impl<'a> Look<'_, 'a> {
             };
             match serde_json::from_str::<String>(raw.get()) {
                 Err(_) => self.wrong(&pointer, "must be a string"),
-                Ok(text) if name == "email" && !is_address(&text) => {
+                Ok(text) if name == "email" && !is_mail_address(&text) => {
                     self.wrong(&pointer, "must be an e-mail address");
                 }
                 Ok(_) => {}
             }
         }
     }
-}
-
-/// Something, an `@`, something: what an address is, its host decides.
-fn is_address(text: &str) -> bool {
-    text.rsplit_once('@').is_some_and(|(local, host)| !local.is_empty() && !host.is_empty())
 }
 
 /// The members of an event, unread.

@@ -17,7 +17,8 @@ fn a_workspace_of_another_prefix_is_refused_wherever_it_is_written_first() {
     let with = |more: &[&'static str]| [&token[..], &["--scope", "events:write"], more].concat();
     let strict = folder(&config().to_string());
     let finished = run(&strict, &with(&["--config", CONFIG])).expect(64);
-    assert!(finished.said().contains(remedy), "{}", finished.said());
+    let where_it_stands = format!("{remedy}, in dispatcher.toml, named with --config");
+    assert!(finished.said().contains(&where_it_stands), "{}", finished.said());
     let entry = entry("shop", "hidden-token", "shop_prod", r#"["events:write"]"#);
     strict.write(TOKENS, &entry);
     strict.write(DIRECTORY, "[workspaces.shop_test]\n");

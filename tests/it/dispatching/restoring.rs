@@ -17,6 +17,10 @@ fn a_backup_is_restored_by_a_command_and_a_log_that_was_left_stops_a_start() {
     let refused = run(folder, &["restore", "--config", CONFIG, "--replace", "backup.db"]);
     assert_eq!(refused.code, Some(1), "{}", refused.said());
     assert!(refused.stderr.contains("in use by another process"), "{}", refused.stderr);
+    let unnamed = run(folder, &["backup", "--config", "gone.toml", "other.db"]);
+    assert_eq!(unnamed.code, Some(64), "{}", unnamed.said());
+    let unnamed = run(folder, &["restore", "--config", "gone.toml", "backup.db"]);
+    assert_eq!(unnamed.code, Some(64), "{}", unnamed.said());
     let last = stage.dispatcher.post_event("user.created");
     stage.dispatcher.kill();
     // Put in place by hand, beside the log of what was there.
@@ -25,6 +29,9 @@ fn a_backup_is_restored_by_a_command_and_a_log_that_was_left_stops_a_start() {
     let refused = run(folder, &["run", "--config", CONFIG]);
     assert_eq!(refused.code, Some(1), "{}", refused.said());
     assert!(refused.stderr.contains("dispatcher.db-wal is not of"), "{}", refused.stderr);
+    let checked = run(folder, &["check", "--config", CONFIG]);
+    assert_eq!(checked.code, Some(64), "{}", checked.said());
+    assert!(checked.stderr.contains("dispatcher.db-wal is not of"), "{}", checked.stderr);
     let refused = run(folder, &["restore", "--config", CONFIG, "backup.db"]);
     assert_eq!(refused.code, Some(1), "{}", refused.said());
     assert!(refused.stderr.contains("--replace"), "{}", refused.stderr);

@@ -42,6 +42,8 @@ fn send_test_sends_what_a_receiver_must_verify() {
     let failed = run(&folder, &["send-test", "--secret", SECRET, "--url", &url]);
     assert_eq!(failed.code, Some(1), "{}", failed.said());
     assert!(failed.said().contains("500"), "{}", failed.said());
+    let unnamed = ["send-test", "--secret", SECRET, "--url", &url, "--config", "gone.toml"];
+    assert_eq!(run(&folder, &unnamed).code, Some(64));
 }
 
 #[test]

@@ -220,6 +220,8 @@ fn a_gateway_that_is_not_there_is_an_error_with_its_address() {
     let finished = run(&folder(), &["limits", "show", "ws_acme", "--admin", "127.0.0.1:9"]);
     assert_ne!(finished.code, Some(0));
     assert!(finished.stderr.contains("127.0.0.1:9"), "{}", finished.stderr);
+    let unnamed = ["limits", "show", "ws_acme", "--config", "gone.toml"];
+    assert_eq!(run(&folder(), &unnamed).code, Some(64), "its address is not known");
 }
 
 /// What `explain` says of a request under the default files.

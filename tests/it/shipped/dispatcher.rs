@@ -56,6 +56,7 @@ fn who_sets_it_up_as_the_readme_says_has_a_good_configuration() {
     let text = section("Behind your backend");
     let mut tokens = shipped(TOKENS);
     let mut made = 0;
+    folder.write("my-config/dispatcher.toml", &shipped("config/dispatcher.toml"));
     for command in commands(block(&text, "sh")).iter().filter(|one| one.contains(" token ")) {
         let arguments: Vec<String> = command.replace('\'', "").split(' ').map(Into::into).collect();
         let arguments: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();

@@ -22,6 +22,12 @@ pub enum BackupError {
         /// Where the copy should go.
         path: PathBuf,
     },
+    /// There is nothing to put it in.
+    #[error("there is no folder {}", path.display())]
+    NoFolder {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The copy cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
@@ -50,6 +56,9 @@ pub fn backup(path: &Path, to: &Path) -> Result<(), BackupError> {
     let (_, conn) = source(path)?;
     if fs::symlink_metadata(to).is_ok() {
         return Err(BackupError::Taken { path: to.to_owned() });
+    }
+    if !folder_of(to).is_dir() {
+        return Err(BackupError::NoFolder { path: folder_of(to).to_owned() });
     }
     // Under its own name only once it is whole.
     let mut draft = to.as_os_str().to_owned();

@@ -175,9 +175,7 @@ pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened,
     let mut lock = lock(path)?;
     let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
     let unread = |source| unusable(path, source);
-    if log_owner::is_foreign(path, &mut lock).map_err(unread)? {
-        return Err(OpenError::ForeignLog { path: path.clone(), log: log_owner::log_of(path) });
-    }
+    refuse_foreign_log(path, &mut lock)?;
     private(path).map_err(unread)?;
     let mut conn = Connection::open(path).map_err(sqlite)?;
     // Who is refused closes it: without this, SQLite would fold the log into the database then,
@@ -232,17 +230,25 @@ fn make(path: &Path) -> Result<PathBuf, OpenError> {
         private(path).map_err(|source| unusable(path, source))?;
     }
     let path = resolve(path)?;
-    if fs::metadata(&path).is_ok_and(|file| file.len() == 0) {
-        refuse_log_alone(&path)?;
-    }
+    refuse_log_alone(&path)?;
     Ok(path)
 }
 
-/// Beside a new database SQLite removes the log of the one that was there.
-fn refuse_log_alone(path: &Path) -> Result<(), OpenError> {
-    if log_owner::has_log(path) {
+/// Beside a new database, or an empty file, SQLite removes the log of the one that was there.
+pub(super) fn refuse_log_alone(path: &Path) -> Result<(), OpenError> {
+    let there = fs::metadata(path).is_ok_and(|file| file.len() > 0);
+    if !there && log_owner::has_log(path) {
         let (path, log) = (path.to_owned(), log_owner::log_of(path));
         return Err(OpenError::LogAlone { path, log });
+    }
+    Ok(())
+}
+
+/// Half of another database's state would come back with its log.
+pub(super) fn refuse_foreign_log(path: &Path, lock: &mut File) -> Result<(), OpenError> {
+    if log_owner::is_foreign(path, lock).map_err(|source| unusable(path, source))? {
+        let (path, log) = (path.to_owned(), log_owner::log_of(path));
+        return Err(OpenError::ForeignLog { path, log });
     }
     Ok(())
 }
@@ -262,12 +268,17 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
     }
 }
 
+/// The lock file of a database.
+pub(super) fn lock_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
 /// Takes the lock file beside the database: it is held by whoever has the file open, so that it
 /// goes when the process goes, however that ends.
 pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let name = PathBuf::from(name);
+    let name = lock_of(path);
     let file = File::options().create(true).truncate(false).read(true).write(true).open(&name);
     let file = file.map_err(|source| unusable(&name, source))?;
     match file.try_lock() {

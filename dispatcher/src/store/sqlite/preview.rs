@@ -12,6 +12,7 @@ use rusqlite::{Connection, OpenFlags};
 use weir_common::files;
 
 use super::key_file::{self, KeyError};
+use super::log_owner::has_log;
 use super::open::{self, CHECKED, OpenError};
 use crate::seal::Sealer;
 
@@ -21,6 +22,7 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
     match fs::metadata(path) {
         Ok(_) => {}
         Err(why) if why.kind() == io::ErrorKind::NotFound => {
+            open::refuse_log_alone(path)?;
             files::may_make(path).map_err(unusable)?;
             key(key_path)?;
             return Ok(());
@@ -30,10 +32,15 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
     let path = open::resolve(path)?;
     let writable = fs::OpenOptions::new().read(true).append(true).open(&path);
     writable.map_err(unusable)?;
+    open::refuse_log_alone(&path)?;
+    let lock = open::lock_of(&path);
+    match fs::OpenOptions::new().read(true).append(true).open(&lock) {
+        Ok(mut lock) => open::refuse_foreign_log(&path, &mut lock)?,
+        Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(OpenError::Folder { path: lock, source }),
+    }
     let sealer = key(key_path)?;
-    let mut log = path.clone().into_os_string();
-    log.push("-wal");
-    if fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
+    if has_log(&path) {
         // What stands there is part of the database, and only who has it open may read it.
         return Ok(());
     }
@@ -77,8 +84,10 @@ fn unchanging(path: &Path) -> rusqlite::Result<Connection> {
 mod tests {
     use weir_common::time::{Clock, UnixTime};
 
+    use super::super::SqliteStore;
     use super::super::tests::Folder;
     use super::*;
+    use crate::store::Store;
 
     fn made(folder: &Folder, database: &str, key: &str) {
         let clock = Clock::manual(UnixTime(1));
@@ -120,6 +129,27 @@ mod tests {
         ] {
             let said = said(&folder, database, key);
             assert!(said.contains(expected), "{database} with {key}: {said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_log_that_another_database_left_is_said_and_left_as_it_is() {
+        let folder = Folder::new();
+        let [path, key] = ["dispatcher.db", "secrets.key"].map(|name| folder.path(name));
+        let store = SqliteStore::open(&path, &key, Clock::manual(UnixTime(1))).unwrap();
+        assert_eq!(said(&folder, "dispatcher.db", "secrets.key"), "it opens", "while it is open");
+        store.close().await.unwrap();
+        drop(store);
+        for (database, expected) in
+            [("dispatcher.db", "is not of the database"), ("new.db", "there is no database at")]
+        {
+            let log = folder.path(&format!("{database}-wal"));
+            fs::write(&log, "junk").unwrap();
+            let said = said(&folder, database, "secrets.key");
+            assert!(said.contains(expected), "{database}: {said}");
+            let refused = open::open(&folder.path(database), &key, Clock::manual(UnixTime(1)));
+            assert_eq!(refused.err().map(|why| why.to_string()), Some(said), "as a start says");
+            assert_eq!(fs::read(&log).unwrap(), b"junk");
         }
     }
 }

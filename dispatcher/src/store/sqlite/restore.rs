@@ -4,10 +4,12 @@
 //!
 //! 1. Nothing is overwritten: what was there is moved aside, with its log, and only where that was
 //!    asked for.
-//! 2. Wherever it is cut off, a start finds a whole database, or refuses.
+//! 2. Who could open the database that was there can open the one that is put in its place.
+//! 3. Wherever it is cut off, a start finds a whole database, or refuses.
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use super::backup::{self, BackupError};
@@ -49,6 +51,20 @@ pub enum RestoreError {
     AsideTaken {
         /// What is there.
         path: PathBuf,
+    },
+    /// The program could not open what we made.
+    #[error(
+        "cannot give {} the owner of what was there (uid {uid}): {source}; restore as that user, \
+         or as root",
+        path.display()
+    )]
+    Owner {
+        /// Which file.
+        path: PathBuf,
+        /// Whose it should be.
+        uid: u32,
+        /// Why.
+        source: io::Error,
     },
     /// A file cannot be moved.
     #[error("cannot move {}: {source}", path.display())]
@@ -97,7 +113,8 @@ pub fn restore(
     }
     let draft = with_ending(path, &format!(".{}.restored", std::process::id()));
     backup::copy_to(&source, &draft)?;
-    let placed = place(&draft, path, &aside).and_then(|()| {
+    let owned = keep_owner(path, &[&draft, &open::lock_of(path)]);
+    let placed = owned.and_then(|()| place(&draft, path, &aside)).and_then(|()| {
         let kept = |source| RestoreError::Move { path: path.clone(), source };
         log_owner::forget(&mut lock).and_then(|()| sync_folder(folder_of(path))).map_err(kept)
     });
@@ -105,6 +122,25 @@ pub fn restore(
         let _ = fs::remove_file(&draft);
     }
     placed.map(|()| there.then_some(aside))
+}
+
+/// Gives files the owner and group of the database at `path`, or of its folder where there is none:
+/// root restores, and another user runs the program.
+fn keep_owner(path: &Path, files: &[&Path]) -> Result<(), RestoreError> {
+    let before = fs::metadata(path);
+    let is_known = before.is_ok();
+    let Ok(model) = before.or_else(|_| fs::metadata(folder_of(path))) else { return Ok(()) };
+    let (uid, gid) = (model.uid(), model.gid());
+    for file in files {
+        let Err(source) = chown(file, Some(uid), Some(gid)) else { continue };
+        // In another's folder a database of one's own is no mistake, nor is a group of one's own:
+        // the database is for its owner alone.
+        if is_known && fs::metadata(file).is_ok_and(|made| made.uid() != uid) {
+            let path = (*file).to_owned();
+            return Err(RestoreError::Owner { path, uid, source });
+        }
+    }
+    Ok(())
 }
 
 /// Moves what is there aside, and the copy in its place.

@@ -251,6 +251,8 @@ async fn a_copy_is_made_while_the_store_is_open_and_opens_itself() {
     let absent = backup(&folder.path("nowhere.db"), &folder.path("other.db"));
     assert!(absent.unwrap_err().to_string().contains("there is no database"));
     assert!(!folder.path("other.db").exists());
+    let said = backup(&from, &folder.path("gone/copy.db")).unwrap_err().to_string();
+    assert_eq!(said, format!("there is no folder {}", folder.path("gone").display()));
     let copy =
         SqliteStore::open(&to, &folder.path("data/secrets.key"), Clock::manual(NOW)).unwrap();
     assert!(!copy.ended_in_order());

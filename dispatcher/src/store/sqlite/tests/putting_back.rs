@@ -1,7 +1,7 @@
 //! Copies that are put back, and databases of an earlier version.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use rusqlite::Connection;
 
@@ -117,6 +117,34 @@ async fn a_log_that_another_database_left_is_not_taken_for_its_own() {
     let store = open(&folder).unwrap();
     assert!(!accept(&store, "evt_1").await.unwrap());
     assert!(accept(&store, "evt_2").await.unwrap(), "it came after the copy");
+}
+
+/// Run by root, as `./test` may be, this is another user's database; else it is our own.
+#[tokio::test]
+async fn a_backup_that_is_restored_belongs_to_the_user_who_runs_the_program() {
+    let owner = |path: &Path| {
+        let file = fs::metadata(path).unwrap();
+        (file.uid(), file.gid())
+    };
+    for there in [true, false] {
+        let (folder, store) = fresh();
+        let [path, key, copy, lock] =
+            ["data/dispatcher.db", "data/secrets.key", "copy.db", "data/dispatcher.db.lock"]
+                .map(|name| folder.path(name));
+        backup(&path, &copy).unwrap();
+        store.close().await.unwrap();
+        drop(store);
+        fs::remove_file(&lock).unwrap();
+        for file in [&path, &folder.path("data")] {
+            let _ = chown(file, Some(4_711), Some(4_712));
+        }
+        let expected = owner(&path);
+        if !there {
+            fs::remove_file(&path).unwrap();
+        }
+        restore(&copy, &path, &key, there).unwrap();
+        assert_eq!([owner(&path), owner(&lock)], [expected; 2], "{there}");
+    }
 }
 
 #[tokio::test]
