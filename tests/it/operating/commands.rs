@@ -170,13 +170,14 @@ fn a_key_that_nobody_knows_is_said_to_be_unknown() {
     };
     for arguments in [
         &["show", "nobody"][..],
-        &["show", "nobody", "--limit", "workspace"],
+        &["show", "ws_nobody", "--limit", "workspace"],
         &["reset", "nobody"],
-        &["unboost", "nobody", "--limit", "workspace"],
+        &["unboost", "ws_nobody", "--limit", "workspace"],
         &["show", "no key"],
     ] {
         let finished = limits(arguments).expect(1);
-        assert!(finished.stderr.contains("unknown key `n"), "{arguments:?}: {finished:?}");
+        let said = format!("unknown key `{}`", arguments[1]);
+        assert!(finished.stderr.contains(&said), "{arguments:?}: {finished:?}");
         assert_eq!(finished.stdout, "", "{arguments:?}");
     }
     // One in the directory, one that has a state, and an address are known.
