@@ -205,10 +205,16 @@ pub fn shown(span: Duration) -> String {
     format!("{}{unit}", millis / size)
 }
 
-/// The length of time that a settings file's text stands for.
+/// The units of a length of time, as messages name them.
+pub const SPAN_UNITS: &str = "ms, s, m, h or d";
+
+/// The length of time that a settings file's text stands for, in [`SPAN_UNITS`]. `humantime` takes
+/// more of them, and `M` is its month.
 #[must_use]
 pub fn span_of(text: &str) -> Option<Duration> {
-    humantime::parse_duration(text).ok()
+    let mut units = text.split(|c: char| !c.is_alphabetic()).filter(|unit| !unit.is_empty());
+    let known = units.all(|unit| matches!(unit, "ms" | "s" | "m" | "h" | "d"));
+    known.then(|| humantime::parse_duration(text).ok()).flatten()
 }
 
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
@@ -393,8 +399,8 @@ mod tests {
             [
                 "f.toml:1:10: ports must be a list of whole numbers from 1 to 65535, not 0",
                 "f.toml:1:16: ports must be a list of whole numbers from 1 to 65535, not \"a\"",
-                "f.toml:2:17: delays must be a list of times such as \"10s\", from 1ms to 1m, \
-                 not \"2h\"",
+                "f.toml:2:17: delays must be a list of times such as \"10s\" (in ms, s, m, \
+                 h or d), from 1ms to 1m, not \"2h\"",
                 "f.toml:3:9: share must be a share from 0 to 1, such as 0.05, not 1.5",
             ]
         );
@@ -413,6 +419,16 @@ mod tests {
             assert_eq!(span_of(text).map(shown).as_deref(), Some(shown_as));
         }
         assert_eq!(shown(Duration::ZERO), "0s");
+    }
+
+    #[test]
+    fn a_time_in_any_other_unit_is_none_and_a_month_above_all() {
+        for text in ["1M", "1minute", "2w", "7 days", "1h 1M", "5us", "1y"] {
+            assert_eq!(span_of(text), None, "{text}");
+        }
+        assert_eq!(span_of("1m 30s"), Some(Duration::from_secs(90)));
+        let wanted = "window must be a time such as \"10s\" (in ms, s, m, h or d), from 1ms to 1m";
+        assert_eq!(mistakes("window = \"1M\""), [format!("f.toml:1:10: {wanted}, not \"1M\"")]);
     }
 
     #[test]

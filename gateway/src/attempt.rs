@@ -20,6 +20,7 @@ use pingora_core::{Error, ErrorSource, ErrorType, Result, RetryType};
 use serde_json::json;
 use weir_common::logging;
 
+use crate::client;
 use crate::exchange::{Exchange, TRIES_MAX};
 use crate::judge;
 use crate::parts::Parts;
@@ -110,10 +111,42 @@ pub fn failed(parts: &Parts, exchange: &mut Exchange) {
     tell(parts, exchange, change);
 }
 
+/// Takes note that the server that was tried last did not let us connect, and logs it where it is
+/// not tried `again` and no other is.
+pub fn unconnected(parts: &Parts, exchange: &mut Exchange, error: &Error, again: bool) {
+    exchange.unconnected = true;
+    let (Some(upstream), Some(pick)) = (judge::upstream(exchange), exchange.picked()) else {
+        return;
+    };
+    let failures = &parts.metrics.upstream_failures;
+    failures.with_label_values(&[upstream.name.as_str(), "connect"]).inc();
+    if !is_refused(error) {
+        return;
+    }
+    upstream.connected(pick, false);
+    if !again && upstream.tells(parts.clock.now().tick) {
+        let fields = [
+            ("upstream", json!(upstream.name)),
+            ("address", json!(pick.address.to_string())),
+            ("error", json!(client::told(error))),
+        ];
+        logging::event(Level::Warn, "no server of an upstream could be reached", &fields);
+    }
+    failed(parts, exchange);
+}
+
+/// Takes note that the server that was tried last let us connect.
+pub fn connected(exchange: &Exchange) {
+    if let (Some(upstream), Some(pick)) = (judge::upstream(exchange), exchange.picked()) {
+        upstream.connected(pick, true);
+    }
+}
+
 /// Takes note of the head of its answer.
 pub fn answered(parts: &Parts, exchange: &mut Exchange, status: StatusCode) {
     exchange.failed = false;
     exchange.answered = true;
+    connected(exchange);
     let (Some(upstream), Some(pick)) = (judge::upstream(exchange), exchange.picked()) else {
         return;
     };

@@ -4,6 +4,7 @@
 //!
 //! Not here: questions with an answer that is made something of (`inquire`).
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -63,6 +64,27 @@ pub async fn ask(
     answer.unwrap_or_else(|_| Error::e_explain(ErrorType::ReadTimedout, "no answer in time"))
 }
 
+/// Why there is no answer, in words for an operator: Pingora's own repeat themselves.
+#[must_use]
+pub fn told(error: &Error) -> String {
+    let cause = error.root_cause();
+    match (cause.downcast_ref::<io::Error>(), error.etype()) {
+        (Some(why), _) if why.raw_os_error().is_none() => why.to_string(),
+        (Some(why), ErrorType::ConnectError) => why.to_string(),
+        (Some(why), _) => why.kind().to_string(),
+        (None, ErrorType::ConnectRefused) => "connection refused".to_owned(),
+        (None, ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout) => {
+            "no connection in time".to_owned()
+        }
+        (None, ErrorType::ReadTimedout) => "no answer in time".to_owned(),
+        (None, ErrorType::ConnectionClosed) => "closed without an answer".to_owned(),
+        (None, kind) => match &error.context {
+            Some(context) => format!("{}: {}", kind.as_str(), context.as_str()),
+            None => kind.as_str().to_owned(),
+        },
+    }
+}
+
 async fn exchange(connector: &Connector, peer: &HttpPeer, request: &Request<'_>) -> Result<Answer> {
     let (mut session, _) = connector.get_http_session(peer).await?;
     let mut head = RequestHeader::build(request.method, request.path.as_bytes(), Some(4))?;
@@ -95,4 +117,18 @@ async fn exchange(connector: &Connector, peer: &HttpPeer, request: &Request<'_>)
         body.extend_from_slice(&chunk);
     }
     Ok(Answer { status, body })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_lets_nobody_connect_is_told_in_two_words() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let error = call(address, &GET, Duration::from_secs(5)).await.unwrap_err();
+        assert_eq!(told(&error), "connection refused");
+    }
 }

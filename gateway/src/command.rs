@@ -281,13 +281,15 @@ impl Which {
         }
         let is_idle = |state: &Value| state["used"] == 0 && state["boosted_until"].is_null();
         if found.iter().all(|(_, state)| state["known"] == false && is_idle(state)) {
-            let why = "the directory does not have it, and it has used nothing";
-            let why = format!("unknown key `{}`: {why}", self.key);
+            let of = found.first().filter(|_| self.limit.is_some());
+            let kind = of.and_then(|(_, state)| state["kind"].as_str()).unwrap_or("key");
+            let what = format!("it is no {kind} of the directory, and has used nothing");
+            let why = format!("unknown key `{}`: {what}", self.key);
             // Who is about to call for the first time may well be boosted before.
             if method != "POST" {
                 return Err(why);
             }
-            let _ = writeln!(io::stderr(), "warning: {why}");
+            drop(writeln!(io::stderr(), "warning: {why}"));
         }
         let mut lines = Vec::new();
         for (path, state) in found {

@@ -63,15 +63,18 @@ pub fn explain(
         Err((refusal, why)) => return Ok(refused(&refusal, Some(why))),
     };
     let names = caller::claimed(way.names, claims.as_ref(), &rules.settings.workspaces);
-    if caller::is_foreign(&way.names, claims.as_ref()) {
-        return Ok(refused(&Refusal::ForeignToken, None));
-    }
-    let Ok(known) = directory(&names) else {
+    // What it does not reach whatever a directory says, none is asked about.
+    let known = match caller::is_foreign(&way.names, claims.as_ref()) {
+        true => Ok(Some(Known::default())),
+        false => directory(&names),
+    };
+    let Ok(known) = known else {
         return Ok(refused(&Refusal::DirectoryUnavailable, None));
     };
     let parents = known.as_ref().map_or(Parents::File(&rules.tenants), Parents::Asked);
     if let Err(refusal) = caller::agree(parents, &way.names, claims.as_ref()) {
-        return Ok(refused(&refusal, None));
+        let why = refusal.token_error().map(str::to_owned);
+        return Ok(refused(&refusal, why));
     }
     let identity = rules.identify(&names, known.as_ref());
     let charges = rules.charges(way.route, &identity, client);

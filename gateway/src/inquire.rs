@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use reqwest::{Certificate, Client, RequestBuilder, redirect};
+use reqwest::{Certificate, Client, RequestBuilder, Url, redirect};
 use weir_common::files;
 
 /// More than this is neither a set of keys nor an entry of a directory.
@@ -75,6 +75,17 @@ pub async fn ask(question: RequestBuilder) -> Result<Answer, Unanswered> {
     Ok(Answer { status, body })
 }
 
+/// A URL as a log may have it: without a user, a password and a query.
+#[must_use]
+pub fn shown(url: &str) -> String {
+    let Ok(mut url) = Url::parse(url) else { return "a URL that cannot be read".to_owned() };
+    // These fail for URLs without a host, which have neither.
+    let _ = (url.set_username(""), url.set_password(None));
+    url.set_query(None);
+    url.set_fragment(None);
+    url.into()
+}
+
 /// An error and what it comes from: what an operator needs is the last of it.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -84,4 +95,15 @@ fn chain(error: &dyn Error) -> String {
         next = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_shown_without_its_credentials() {
+        let url = "https://user:hidden@id.example:8443/oauth/keys?key=hidden#hidden";
+        assert_eq!(shown(url), "https://id.example:8443/oauth/keys");
+    }
 }

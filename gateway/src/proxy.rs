@@ -206,16 +206,10 @@ impl ProxyHttp for Proxy {
         exchange: &mut Exchange,
         mut error: Box<Error>,
     ) -> Box<Error> {
-        if let Some(upstream) = judge::upstream(exchange) {
-            let failures = &self.parts.metrics.upstream_failures;
-            failures.with_label_values(&[upstream.name.as_str(), "connect"]).inc();
-        }
-        exchange.unconnected = true;
-        if attempt::is_refused(&error) {
-            attempt::failed(&self.parts, exchange);
-        }
         // Nothing was sent: another server may be tried, whatever the method.
-        error.set_retry(exchange.tried.len() < attempt::tries(exchange));
+        let again = exchange.tried.len() < attempt::tries(exchange);
+        attempt::unconnected(&self.parts, exchange, &error, again);
+        error.set_retry(again);
         error
     }
 
@@ -228,6 +222,7 @@ impl ProxyHttp for Proxy {
         reused: bool,
     ) -> Box<Error> {
         exchange.sent = true;
+        attempt::connected(exchange);
         let facts = attempt::Facts {
             reused,
             idempotent: session.req_header().method.is_idempotent(),

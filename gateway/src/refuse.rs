@@ -41,7 +41,7 @@ pub enum Refusal {
     /// A request with more than one `Authorization`.
     TwoTokens,
     /// A valid token of another workspace or organisation.
-    ForeignToken,
+    ForeignToken(Foreign),
     /// A token that nobody can verify now.
     IdentityUnavailable,
     /// A tenant that the directory cannot be asked about now.
@@ -86,6 +86,32 @@ pub enum Refusal {
     Internal,
 }
 
+/// What of a request its valid token does not reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// Whatever it is: the token names neither a workspace nor an organisation.
+    Everything,
+    /// The workspace.
+    Workspace,
+    /// The organisation.
+    Organisation,
+    /// The instance, or the workspace that it belongs to.
+    Instance,
+}
+
+impl Foreign {
+    /// The word that the access log knows it by.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Everything => "no_tenant",
+            Self::Workspace => "other_workspace",
+            Self::Organisation => "other_organisation",
+            Self::Instance => "other_instance",
+        }
+    }
+}
+
 /// Why there is no answer of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
@@ -123,7 +149,7 @@ impl Refusal {
             Self::MethodNotAllowed(_) => (405, "method-not-allowed", "Method not allowed"),
             Self::Unauthenticated { .. } => (401, "unauthenticated", "A token is needed"),
             Self::TwoTokens => (400, "two-tokens", "More than one token"),
-            Self::ForeignToken => (403, "foreign-token", "The token is another tenant's"),
+            Self::ForeignToken(_) => (403, "foreign-token", "The token is another tenant's"),
             Self::IdentityUnavailable => {
                 (503, "identity-unavailable", "Tokens cannot be verified now")
             }
@@ -165,7 +191,7 @@ impl Refusal {
             }
             Self::Unauthenticated { flaw: Some(flaw) } => format!("{}.", flaw.told()),
             Self::TwoTokens => "Send Authorization once.".to_owned(),
-            Self::ForeignToken => "The token does not reach what the path names.".to_owned(),
+            Self::ForeignToken(_) => "The token does not reach what the path names.".to_owned(),
             Self::IdentityUnavailable | Self::DirectoryUnavailable => {
                 "Try again shortly.".to_owned()
             }
@@ -253,6 +279,7 @@ impl Refusal {
     pub fn token_error(&self) -> Option<&'static str> {
         match self {
             Self::Unauthenticated { flaw } => Some(flaw.map_or("missing", Flaw::word)),
+            Self::ForeignToken(foreign) => Some(foreign.word()),
             _ => None,
         }
     }
@@ -279,7 +306,7 @@ impl Refusal {
                 flaw.told()
             )),
             Self::TwoTokens => challenge("Bearer error=\"invalid_request\""),
-            Self::ForeignToken => challenge("Bearer error=\"insufficient_scope\""),
+            Self::ForeignToken(_) => challenge("Bearer error=\"insufficient_scope\""),
             _ => None,
         }
     }
@@ -336,7 +363,7 @@ mod tests {
                 "Bearer error=\"invalid_token\", error_description=\"The token is not valid\"",
             ),
             (Refusal::TwoTokens, 400, "Bearer error=\"invalid_request\""),
-            (Refusal::ForeignToken, 403, "Bearer error=\"insufficient_scope\""),
+            (Refusal::ForeignToken(Foreign::Workspace), 403, "Bearer error=\"insufficient_scope\""),
         ] {
             assert_eq!(refusal.status(), status);
             assert_eq!(refusal.header(), Some(("WWW-Authenticate", value.to_owned())));

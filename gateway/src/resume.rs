@@ -8,6 +8,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use log::Level;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use serde_json::json;
 use weir_common::logging;
 use weir_common::time::Clock;
@@ -23,6 +25,19 @@ pub fn check(store: &Store) -> Result<(), RunError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
     let tried = open(path).and_then(|_| fs::remove_file(new(path)));
     tried.map_err(|source| RunError::Snapshot { path: path.to_owned(), source })
+}
+
+/// Whether states could be left there, found out without making anything: not even a folder.
+pub fn could_leave(store: &Store) -> Result<(), RunError> {
+    let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
+    let folders = Path::new(path).ancestors().skip(1);
+    let folder =
+        folders.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+    let tried = match folder.into_iter().find(|folder| folder.exists()) {
+        Some(folder) if folder.is_dir() => access(folder, Access::WRITE_OK | Access::EXEC_OK),
+        _ => Err(Errno::NOTDIR),
+    };
+    tried.map_err(|why| RunError::Snapshot { path: path.to_owned(), source: why.into() })
 }
 
 /// The file that a snapshot is written to before it takes the place of an earlier one.

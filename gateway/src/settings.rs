@@ -187,6 +187,19 @@ pub enum LimitKey {
     Address,
 }
 
+impl LimitKey {
+    /// The word that settings have for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Workspace => "workspace",
+            Self::Organisation => "organisation",
+            Self::Instance => "instance",
+            Self::Address => "address",
+        }
+    }
+}
+
 /// `[limits.<name>]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {

@@ -27,8 +27,8 @@ pub mod credentials;
 pub mod passive;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -48,6 +48,9 @@ use crate::upload;
 /// fewer says so.
 const STREAMS_MAX: usize = 100;
 
+/// How often it is logged of an upstream that no server could be reached.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
 /// Servers that answer for one another.
 pub struct Upstream {
     /// Its name in the settings.
@@ -62,6 +65,8 @@ pub struct Upstream {
     /// address and name alone.
     group: u64,
     turn: AtomicUsize,
+    /// When it was last logged that no server could be reached.
+    told: Mutex<Option<Tick>>,
 }
 
 /// One server: `host:port`, at one address or at several.
@@ -174,6 +179,7 @@ impl Upstream {
             shown: credentials.shown(),
             group: credentials.number(name),
             turn: AtomicUsize::new(0),
+            told: Mutex::default(),
         }
     }
 
@@ -232,6 +238,30 @@ impl Upstream {
     pub fn has_healthy(&self) -> bool {
         let is_well = |server: &Arc<Server>| server.addresses.load().iter().any(|a| a.is_well());
         self.servers.iter().any(is_well)
+    }
+
+    /// Takes note of whether what was picked let us connect.
+    pub fn connected(&self, pick: Pick, connected: bool) {
+        if let Some(address) = self.address(pick) {
+            address.connected(connected);
+        }
+    }
+
+    /// Whether not one of its addresses let us connect when it was last tried.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        let all = || self.servers.iter().flat_map(|server| (*server.addresses()).clone());
+        all().next().is_some() && all().all(|address| address.is_unreachable())
+    }
+
+    /// Whether it is to be logged now that no server could be reached: every [`TELL_EVERY`].
+    pub fn tells(&self, now: Tick) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = told.is_none_or(|told| now.since(told) >= TELL_EVERY);
+        if due {
+            *told = Some(now);
+        }
+        due
     }
 
     /// What is known of an address; nothing where its name leads elsewhere by now.
@@ -423,6 +453,29 @@ mod tests {
         assert!(!first.checked(true, &HEALTH));
         assert!(first.checked(true, &HEALTH));
         assert_eq!(picked(&upstream, &[]) + picked(&upstream, &[]), 3);
+    }
+
+    #[test]
+    fn an_upstream_is_unreachable_while_every_address_failed_its_last_connection() {
+        let upstream = several("backend:80", &[1, 2]);
+        upstream.connected(at(1), false);
+        assert!(!upstream.is_unreachable(), "the other was not tried");
+        upstream.connected(at(2), false);
+        assert!(upstream.is_unreachable());
+        upstream.connected(at(1), true);
+        assert!(!upstream.is_unreachable());
+        upstream.connected(at(1), false);
+        let _ = upstream.address(at(1)).unwrap().checked(true, &HEALTH);
+        assert!(!upstream.is_unreachable(), "a health check reached it");
+        assert!(!self::upstream(&["backend:80"]).is_unreachable(), "it is nowhere yet");
+    }
+
+    #[test]
+    fn that_no_server_can_be_reached_is_told_once_a_minute() {
+        let upstream = upstream(&["127.0.0.1:1"]);
+        let told = [0, 1, 59, 60, 61, 120]
+            .map(|second| upstream.tells(Tick(0).plus(Duration::from_secs(second))));
+        assert_eq!(told, [true, false, false, true, false, true]);
     }
 
     #[test]

@@ -131,7 +131,7 @@ async fn ask(
     if address.checked(well, health) {
         let said = match &answer {
             Ok(answer) => answer.status.to_string(),
-            Err(error) => error.to_string(),
+            Err(error) => client::told(error),
         };
         let fields = [
             ("upstream", json!(upstream.name)),

@@ -197,6 +197,10 @@ fn a_token_reaches_its_own_workspace_and_is_charged_there() {
         assert_eq!(answer.json()["type"], "urn:weir:problem:foreign-token");
         assert_eq!(answer.field("www-authenticate"), Some("Bearer error=\"insufficient_scope\""));
     }
+    for reason in ["other_workspace", "other_organisation"] {
+        let log = guarded.world.gateway.access_log();
+        log.wait(reason, |line| line["token_error"] == reason);
+    }
     assert_eq!(guarded.world.control.requests().len(), 1);
     assert_eq!(guarded.used("workspace", "ws_acme"), 1);
     assert_eq!(guarded.used("workspace", "ws_quiet"), 0);

@@ -13,7 +13,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::shape::{Shape, found, json_of, shape_of};
-use super::{At, Document, bytes_of, bytes_shown, one_of, shown, span_of, suggestion};
+use super::{At, Document, SPAN_UNITS, bytes_of, bytes_shown, one_of, shown, span_of, suggestion};
 
 /// One table of the document, or one that is missing and therefore all defaults.
 #[derive(Debug)]
@@ -171,7 +171,7 @@ impl<'d> Table<'d> {
                     key,
                     at,
                     value,
-                    &format!("a time such as \"10s\", from {least} to {most}"),
+                    &format!("a time such as \"10s\" (in {SPAN_UNITS}), from {least} to {most}"),
                 )
             }
         }

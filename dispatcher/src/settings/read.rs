@@ -403,8 +403,8 @@ mod tests {
                 "d:3:11: server.threads must be a whole number from 0 to 1024, not -1",
                 "d:5:1: unknown key `event_max` in `ingest`; did you mean `events_max`?",
                 "d:7:14: health.warn_share must be a share from 0 to 1, such as 0.05, not 5",
-                "d:9:17: retry.delays must be a list of times such as \"10s\", from 1ms to 365d, \
-                 not \"soon\"",
+                "d:9:17: retry.delays must be a list of times such as \"10s\" (in ms, s, m, \
+                 h or d), from 1ms to 365d, not \"soon\"",
                 "d:10:2: unknown key `webhook`; did you mean `webhooks`?",
             ],
         );

@@ -61,6 +61,7 @@ impl Admin {
             "limit": limit,
             "key": key,
             "known": met.known,
+            "kind": met.kind.word(),
             "allowance": of("allowance"),
             "used": of("used"),
             "remaining": of("remaining"),
@@ -170,6 +171,7 @@ fn boosted(own: &[Quota], body: &[u8]) -> Result<(Values, Duration), String> {
     }
     let ttl = members.get("ttl").and_then(Value::as_str).and_then(weir_common::reader::span_of);
     let ttl = ttl.filter(|ttl| *ttl <= rolling::WINDOW_MAX);
-    let ttl = ttl.ok_or("`ttl` says how long, as \"10m\" does, and 31 days at most.")?;
+    let ttl =
+        ttl.ok_or("`ttl` says how long, as \"10m\" does (ms, s, m, h or d), and 31 days at most.")?;
     Ok((raised, ttl))
 }

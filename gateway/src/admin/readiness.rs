@@ -24,9 +24,13 @@ fn failing(force: &Force) -> impl Iterator<Item = String> {
         force.lookups.as_ref().filter(|lookups| lookups.is_out()).map(
             |_| "directory.url does not answer: tenants that are not remembered are answered 503",
         );
-    let upstreams = force.upstreams.iter().filter(|upstream| !upstream.has_healthy());
-    let upstreams = upstreams.map(|upstream| {
-        format!("upstreams.{} has no healthy server: its routes are answered 503", upstream.name)
+    let upstreams = force.upstreams.iter().filter_map(|upstream| {
+        let why = match (upstream.has_healthy(), upstream.is_unreachable()) {
+            (false, _) => "has no healthy server: its routes are answered 503",
+            (true, true) => "has no server that could be reached: its routes are answered 502",
+            (true, false) => return None,
+        };
+        Some(format!("upstreams.{} {why}", upstream.name))
     });
     identity.into_iter().chain(directory).map(str::to_owned).chain(upstreams)
 }

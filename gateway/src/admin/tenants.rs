@@ -11,11 +11,14 @@ use crate::limit::Ask;
 use crate::limit::key::Key;
 use crate::lookups::Unsure;
 use crate::lookups::answer::Kind;
+use crate::settings::LimitKey;
 
 /// What requests of one key meet now.
 pub(super) struct Met {
     /// What its state is found by.
     pub(super) key: Key,
+    /// What the limit is kept for.
+    pub(super) kind: LimitKey,
     /// Whether the directory knows the key.
     pub(super) known: bool,
     /// By the plan of a request's workspace, where that makes a difference; boosted already.
@@ -40,7 +43,7 @@ impl Admin {
             (plan.map(str::to_owned), ask)
         };
         let asks = asked.asks.into_iter().map(boosted).collect();
-        Ok(Met { key: asked.key, known: asked.known, asks })
+        Ok(Met { key: asked.key, kind: asked.kind, known: asked.known, asks })
     }
 
     /// Has the directory asked anew about one tenant, as `workspaces/ws_acme`.

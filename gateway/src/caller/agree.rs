@@ -19,7 +19,7 @@ use weir_common::ids::IdForm;
 use weir_common::token;
 
 use crate::identify::{Names, Parents};
-use crate::refuse::Refusal;
+use crate::refuse::{Foreign, Refusal};
 
 /// What a verified token says of whoever carries it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,10 +96,18 @@ pub fn agree(
     let Some(claims) = claims else { return Ok(()) };
     // Nobody can be shown to own an instance that the directory does not know.
     let owner = names.instance.map(|instance| directory.workspace_of(instance).unwrap_or_default());
-    let reached = [names.workspace, owner].into_iter().flatten();
-    let mut foreign = reached.map(|workspace| !claims.reaches(workspace, directory));
-    let other = names.organisation.is_some_and(|name| !claims.has_organisation(name));
-    if other || foreign.any(|foreign| foreign) { Err(Refusal::ForeignToken) } else { Ok(()) }
+    let other = |workspace| !claims.reaches(workspace, directory);
+    let foreign = if names.organisation.is_some_and(|name| !claims.has_organisation(name)) {
+        Foreign::Organisation
+    } else if names.workspace.is_some_and(other) {
+        Foreign::Workspace
+    } else if owner.is_some_and(other) {
+        Foreign::Instance
+    } else {
+        return Ok(());
+    };
+    let is_nameless = claims.workspaces.is_none() && claims.organisations.is_none();
+    Err(Refusal::ForeignToken(if is_nameless { Foreign::Everything } else { foreign }))
 }
 
 fn has(all: &[Box<str>], name: &str) -> bool {
@@ -161,8 +169,9 @@ mod tests {
         let [workspaces, organisations] = claims.map(list);
         let claims = Claims { workspaces, organisations };
         let agreed = agree(Parents::File(&tenants()), &names, Some(&claims))
+            .map_err(|refusal| refusal.reason())
             .map(|()| claimed(names, Some(&claims), &IdForm::workspace()));
-        let makes = makes.ok_or(Refusal::ForeignToken).map(|[workspace, organisation]| Names {
+        let makes = makes.ok_or("foreign-token").map(|[workspace, organisation]| Names {
             workspace: named(workspace),
             claimed_organisation: named(organisation),
             ..names
@@ -172,7 +181,7 @@ mod tests {
             // So it is refused by whatever is known, and by nothing as well.
             let unasked = Known::default();
             let agreed = agree(Parents::Asked(&unasked), &names, Some(&claims));
-            assert_eq!(agreed, Err(Refusal::ForeignToken), "{names:?} {claims:?}");
+            assert!(matches!(agreed, Err(Refusal::ForeignToken(_))), "{names:?} {claims:?}");
             assert!(makes.is_err(), "{names:?} {claims:?}");
         }
     }

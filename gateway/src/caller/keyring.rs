@@ -133,7 +133,8 @@ impl KeyRing {
             }
             Err(why) if turn == Turn::Failed => {
                 let kept = self.keys.load().is_some();
-                let fields = [("error", json!(why)), ("earlier_keys", json!(kept))];
+                let url = json!(inquire::shown(&self.url));
+                let fields = [("url", url), ("error", json!(why)), ("earlier_keys", json!(kept))];
                 logging::event(Level::Warn, "keys of tokens cannot be fetched", &fields);
             }
             Err(_) => {}

@@ -4,13 +4,14 @@
 //! # Invariants
 //!
 //! 1. Everything is tried side by side, each within a deadline.
-//! 2. What is tried changes nothing outside.
+//! 2. What is tried changes and makes nothing outside.
 //!
 //! # Not here
 //!
 //! What a configuration may say (`settings`, `rules::check`).
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,8 +78,8 @@ fn warn<T: std::fmt::Display>(warnings: impl Iterator<Item = T>) {
 async fn try_all(force: &Force, document: &Document, now: Moment) -> Vec<&'static str> {
     let settings = &force.rules.settings;
     let running = running(&settings.server).await;
-    try_addresses(&settings.server, running.is_some(), document);
-    if let Err(why) = resume::check(&settings.store) {
+    try_addresses(&settings.server, running.as_ref(), document);
+    if let Err(why) = resume::could_leave(&settings.store) {
         document.fault(document.place("store.snapshot"), why.to_string());
     }
     tokio::join!(
@@ -107,19 +108,33 @@ async fn running(server: &Server) -> Option<Value> {
     Some(said.and_then(|said| said.get("settings").cloned()).unwrap_or_default())
 }
 
-fn try_addresses(server: &Server, is_running: bool, document: &Document) {
+fn try_addresses(server: &Server, running: Option<&Value>, document: &Document) {
     let http = server.http.iter().map(|address| (document.place("server.http"), *address));
     let mut https: Vec<_> = server.https.iter().map(|entry| (entry.at, entry.address)).collect();
     https.sort_by_key(|(_, address)| *address);
     https.dedup_by_key(|(_, address)| *address);
+    let has = |address| {
+        running.is_some_and(|running| address == server.admin || listens(running, address))
+    };
     for (at, address) in http.chain(https).chain([(server.admin_at, server.admin)]) {
         match listen::bind(address) {
-            // By the gateway whose place the next one takes.
-            Err(why) if is_running && why.source.kind() == io::ErrorKind::AddrInUse => {}
+            // By the gateway whose place the next one takes, and by nothing else.
+            Err(why) if why.source.kind() == io::ErrorKind::AddrInUse && has(address) => {}
             Err(why) => document.fault(at, why.to_string()),
             Ok(_) => {}
         }
     }
+}
+
+/// Whether a gateway that runs with these settings has this address.
+fn listens(settings: &Value, address: SocketAddr) -> bool {
+    let server = &settings["server"];
+    let entries = |key: &str| server[key].as_array().into_iter().flatten();
+    let https = entries("https").map(|entry| &entry["address"]);
+    let texts = entries("http").chain(https).chain([&server["admin"]]).filter_map(Value::as_str);
+    texts
+        .filter_map(|text| text.parse::<SocketAddr>().ok())
+        .any(|own| own == address || (own.ip().is_unspecified() && own.port() == address.port()))
 }
 
 async fn try_identity(force: &Force, document: &Document, now: Moment) {
@@ -130,7 +145,7 @@ async fn try_identity(force: &Force, document: &Document, now: Moment) {
     };
     let Some(verifier) = &force.verifier else { return };
     if let Err(why) = verifier.reach(now).await {
-        document.fault(url.at, format!("{what} `{}`: {why}", url.value));
+        document.fault(url.at, format!("{what} `{}`: {why}", inquire::shown(&url.value)));
     }
 }
 
@@ -148,7 +163,10 @@ async fn try_directory(
         Ok(answer) => format!("it answers {}, where 200 or 404 is expected", answer.status),
         Err(why) => why.to_string(),
     };
-    document.fault(url.at, format!("the directory at `{}` cannot be asked: {why}", url.value));
+    document.fault(
+        url.at,
+        format!("the directory at `{}` cannot be asked: {why}", inquire::shown(&url.value)),
+    );
 }
 
 async fn try_upstreams(force: &Force, document: &Document) {
@@ -178,7 +196,9 @@ async fn try_server(upstream: &Upstream, nth: usize) -> Result<(), String> {
         let wait = upstream.settings.connect_timeout;
         let late = |_| format!("`{name}`: {address} does not let us connect within {wait:?}");
         let connected = timeout(wait, connector.get_http_session(&*peer)).await.map_err(late)?;
-        connected.map_err(|why| format!("`{name}`: cannot connect to {address}: {why}"))?;
+        connected.map_err(|why| {
+            format!("`{name}`: cannot connect to {address}: {}", client::told(&why))
+        })?;
     }
     Ok(())
 }

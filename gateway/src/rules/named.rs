@@ -15,6 +15,8 @@ use crate::settings::{self, LimitKey};
 pub struct AskedAbout<'r> {
     /// What its state is found by.
     pub key: Key,
+    /// What the limit is kept for.
+    pub kind: LimitKey,
     /// Whether the directory knows the key. An address is known by itself.
     pub known: bool,
     /// One question for each value that requests may meet, with the plan of the request's
@@ -76,6 +78,7 @@ impl Rules {
                 let asks = vec![(None, ask(limit, &subject, limit.quota))];
                 return Some(AskedAbout {
                     key: Key::new(subject.owner, limit.tag),
+                    kind: limit.key,
                     known: true,
                     asks,
                 });
@@ -90,7 +93,8 @@ impl Rules {
         }
         let differs = asks.iter().any(|(_, ask)| ask.quota != own.quota);
         asks.truncate(if differs { asks.len() } else { 1 });
-        Some(AskedAbout { key: own.key, known: subject.tenant.is_some(), asks })
+        let known = subject.tenant.is_some();
+        Some(AskedAbout { key: own.key, kind: limit.key, known, asks })
     }
 
     /// The values that plans of its workspaces give an organisation without a plan of its own.

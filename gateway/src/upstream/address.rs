@@ -22,6 +22,8 @@ pub struct Address {
     /// Where it is.
     pub socket: SocketAddr,
     is_well: AtomicBool,
+    /// Whether the last connection that was tried was not made.
+    is_unreachable: AtomicBool,
     /// Answers in a row that were not as `is_well` has it.
     against: AtomicU32,
     record: Mutex<Record>,
@@ -36,6 +38,7 @@ impl Address {
         Self {
             socket,
             is_well: AtomicBool::new(true),
+            is_unreachable: AtomicBool::new(false),
             against: AtomicU32::new(0),
             record: Mutex::default(),
             is_troubled: AtomicBool::new(false),
@@ -48,8 +51,22 @@ impl Address {
         self.is_well.load(Ordering::Relaxed)
     }
 
+    /// Whether the last connection that was tried was not made.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        self.is_unreachable.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of whether it let us connect.
+    pub(super) fn connected(&self, connected: bool) {
+        self.is_unreachable.store(!connected, Ordering::Relaxed);
+    }
+
     /// Takes note of an answer to a health check. True where it changed whether requests come.
     pub fn checked(&self, well: bool, health: &settings::Health) -> bool {
+        if well {
+            self.connected(true);
+        }
         if well == self.is_well() {
             self.against.store(0, Ordering::Relaxed);
             return false;

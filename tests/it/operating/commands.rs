@@ -189,6 +189,8 @@ fn a_key_that_nobody_knows_is_said_to_be_unknown() {
     let boosted = limits(&boost).expect(0);
     assert!(boosted.stderr.contains("unknown key `ws_soon`"), "{boosted:?}");
     limits(&["show", "ws_soon"]).expect(0);
+    let other = limits(&["boost", "ws_acme", "--limit", "instance", "--requests", "9000"]);
+    assert!(other.stderr.contains("`ws_acme`: it is no instance"), "{other:?}");
 }
 
 #[test]

@@ -226,7 +226,7 @@ fn check_online_tries_what_the_file_names_and_gives_the_place_of_what_fails() {
     let config = Config::default()
         .with("[server]", &format!("http = [\"{}\"]", taken.address()))
         .with("[upstreams.data]", "servers = [\"no-such-host.invalid:80\"]")
-        .with("[store]", "snapshot = \"/proc/nowhere/limits\"")
+        .with("[store]", "snapshot = \"/dev/null/nowhere/limits\"")
         .with("[identity]", "verify = \"jwt\"\nplanes = [\"control\"]")
         .with(
             "[identity.jwt]",
@@ -243,13 +243,37 @@ fn check_online_tries_what_the_file_names_and_gives_the_place_of_what_fails() {
         format!("http = [\"{}\"]", taken.address()),
         "servers = [\"127.0.0.1:9\"]".to_owned(),
         "servers = [\"no-such-host.invalid:80\"]".to_owned(),
-        "snapshot = \"/proc/nowhere/limits\"".to_owned(),
+        "snapshot = \"/dev/null/nowhere/limits\"".to_owned(),
         "jwks_url = \"http://127.0.0.1:9/keys\"".to_owned(),
         "url = \"http://127.0.0.1:9\"".to_owned(),
     ] {
         let number = 1 + text.lines().position(|known| known.trim() == line).expect(&line);
         assert!(told.contains(&format!("{CONFIG}:{number}:")), "{line} at {number}:\n{told}");
     }
+}
+
+#[test]
+fn only_what_the_running_gateway_has_may_be_taken_already() {
+    let world = World::new();
+    let taken = Upstream::start();
+    let of = |http: &str| {
+        let lines = format!("admin = \"{}\"\nhttp = [\"{http}\"]", world.gateway.admin());
+        folder_of(&world.config().with("[server]", &lines), DIRECTORY)
+    };
+    let online = ["check", "--online", "--config", CONFIG];
+    let told = run(&of(&taken.address()), &online).expect(1).stderr;
+    assert!(told.contains(&taken.address()), "{told}");
+    run(&of("127.0.0.1:0"), &online).expect(0);
+}
+
+#[test]
+fn check_online_makes_nothing() {
+    let world = World::new();
+    let folder = world.gateway.folder();
+    let kept = world.config().with("[store]", "snapshot = \"data/limits.snapshot\"");
+    world.gateway.write_config(&kept.to_string());
+    run(folder, &["check", "--online", "--config", CONFIG]).expect(0);
+    assert!(!folder.path("data").exists());
 }
 
 #[test]

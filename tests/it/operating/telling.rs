@@ -113,3 +113,26 @@ fn nothing_that_a_client_sends_steers_the_terminal_that_shows_a_log() {
     world.gateway.signal("TERM");
     assert!(!world.gateway.log().to_end().contains(steers));
 }
+
+#[test]
+fn an_upstream_that_cannot_be_reached_is_named_until_it_can() {
+    let mut world = World::new();
+    let ready = |world: &World| world.gateway.ask(&Request::get("/readyz")).expect(200).text();
+    world.control.stop();
+    for _ in 0..3 {
+        world.get("/v1/me").expect_problem(502);
+    }
+    let failing = "failing: upstreams.control has no server that could be reached";
+    assert!(ready(&world).contains(failing), "{}", ready(&world));
+    let message = "no server of an upstream could be reached";
+    let line = world.gateway.log().wait("why", |line| line["message"] == message);
+    assert_eq!(
+        (&line["upstream"], &line["error"]),
+        (&"control".into(), &"connection refused".into())
+    );
+    let lines = world.gateway.log().json();
+    assert_eq!(lines.iter().filter(|line| line["message"] == message).count(), 1);
+    world.control.start_again();
+    world.get("/v1/me").expect(200);
+    assert!(!ready(&world).contains("failing"), "{}", ready(&world));
+}

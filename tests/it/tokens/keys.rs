@@ -56,6 +56,9 @@ fn without_any_keys_nobody_is_let_in_until_there_are() {
     let lines = world.gateway.log().json();
     let said = |words: &str| lines.iter().filter(|line| line["message"] == words).count();
     assert_eq!(said("keys of tokens cannot be fetched"), 1);
+    let failed = lines.iter().find(|line| line["message"] == "keys of tokens cannot be fetched");
+    let url = failed.and_then(|line| line["url"].as_str()).expect("which keys");
+    assert!(url.contains(&server.address()), "{url}");
     assert_eq!(said("keys of tokens are fetched again"), 1);
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use toml::de::DeValue;
 
 use super::super::shape::shape_of;
-use super::super::{At, shown, span_of};
+use super::super::{At, SPAN_UNITS, shown, span_of};
 use super::Table;
 
 impl Table<'_> {
@@ -41,7 +41,8 @@ impl Table<'_> {
     ) -> Vec<At<Duration>> {
         let shape = json!({"type": "string", "examples": ["10s", "1m", "24h"]});
         let (least, most) = (shown(*range.start()), shown(*range.end()));
-        let wanted = format!("a list of times such as \"10s\", from {least} to {most}");
+        let wanted =
+            format!("a list of times such as \"10s\" (in {SPAN_UNITS}), from {least} to {most}");
         self.items(key, doc, shape, &wanted, |item| match item {
             DeValue::String(text) => span_of(text).filter(|span| range.contains(span)),
             _ => None,
