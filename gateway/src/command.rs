@@ -260,7 +260,7 @@ impl Which {
         };
         let admin = Admin::of(server)?;
         let listed = admin.call("GET", "/limits", b"")?;
-        let limits = listed["limits"].as_array().into_iter().flatten();
+        let limits = listed.get("limits").and_then(Value::as_array).into_iter().flatten();
         let limits: Vec<&str> = limits.filter_map(|limit| limit["limit"].as_str()).collect();
         if let Some(limit) = self.limit.as_ref().filter(|limit| !limits.contains(&limit.as_str())) {
             let hint = suggestion(limit, &limits)
