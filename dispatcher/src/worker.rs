@@ -278,8 +278,10 @@ impl Worker {
             }
             News::Asked(of, answer) => {
                 let standing = |(webhook, delivery): &(WebhookId, DeliveryId)| {
-                    let (in_flight, held) = self.lanes.standing(*webhook, *delivery, now.tick);
-                    Standing { in_flight, held_until: held.map(|held| now.unix_of(held)) }
+                    let (in_flight, held, unresolved) =
+                        self.lanes.standing(*webhook, *delivery, now.tick);
+                    let held_until = held.map(|held| now.unix_of(held));
+                    Standing { in_flight, held_until, unresolved }
                 };
                 // Whoever asked may have gone away.
                 let _ = answer.send(of.iter().map(standing).collect());

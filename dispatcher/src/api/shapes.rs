@@ -254,6 +254,8 @@ pub(super) enum Reason {
     Probe,
     /// The last attempt failed; the next one is due later.
     Retry,
+    /// The name of the endpoint's host could not be resolved; it is tried again later.
+    NameUnresolved,
     /// Others go first, or the endpoint was called as often as it may be.
     Paced,
     /// Nothing: it is sent in a moment.

@@ -2,7 +2,7 @@
 //!
 //! The first of these that holds: it has ended; an attempt is under way; its webhook is gone, is
 //! paused, or lets one delivery through at a time; its last attempt failed and the next is due
-//! later; others go first; nothing at all.
+//! later; the name of its host was not found; others go first; nothing at all.
 
 use std::time::Duration;
 
@@ -63,6 +63,9 @@ pub(super) fn waiting_for(facts: &Facts<'_>) -> Option<WaitingFor> {
     }
     if delivery.due > facts.now {
         return Some(retry(facts, later(delivery.due, facts.standing.held_until)));
+    }
+    if let Some(until) = facts.standing.held_until.filter(|_| facts.standing.unresolved) {
+        return Some(name_unresolved(until));
     }
     if webhook.probing.is_some() {
         return Some(probe(facts.standing.held_until.filter(|until| *until > facts.now)));
@@ -126,6 +129,12 @@ fn retry(facts: &Facts<'_>, until: UnixTime) -> WaitingFor {
         seconds: Some(until.since(facts.now).as_micros().div_ceil(1_000_000) as u64),
         ..plain(Reason::Retry, text)
     }
+}
+
+fn name_unresolved(until: UnixTime) -> WaitingFor {
+    let shown = until.rfc3339();
+    let text = format!("The host's name could not be resolved; it is tried again at {shown}.");
+    WaitingFor { until: Some(Time(until)), ..plain(Reason::NameUnresolved, text) }
 }
 
 fn paced(facts: &Facts<'_>) -> Option<WaitingFor> {
@@ -356,6 +365,27 @@ mod tests {
         assert_eq!(paced(Some(10_000), None), "Paced None None None, next 0", "nobody counted on");
         assert_eq!(paced(Some(0), None), "Ready None None None, next 0");
         assert_eq!(paced(None, Some(NOW)), "Ready None None None, next 0");
+    }
+
+    #[test]
+    fn a_name_that_finds_no_answer_says_so_and_when_it_is_tried_again() {
+        let mut unresolved = case(0, 0);
+        unresolved.ahead = Some(3);
+        unresolved.standing =
+            Standing { held_until: Some(at(32)), unresolved: true, ..Standing::default() };
+        let (waiting, shown) = check(&unresolved);
+        assert_eq!(shown, "NameUnresolved 32 None None, next 32");
+        assert_eq!(
+            waiting.map(|one| one.text).as_deref(),
+            Some(
+                "The host's name could not be resolved; it is tried again at \
+                 2023-11-14T22:13:52.000Z."
+            )
+        );
+        unresolved.webhook = Some(webhook(None, Some(Probe::This(DeliveryId(7)))));
+        assert_eq!(shown_of(&unresolved), "NameUnresolved 32 None None, next 32");
+        unresolved.delivery.due = at(60);
+        assert_eq!(shown_of(&unresolved), "Retry 60 None 60, next 60");
     }
 
     #[test]

@@ -8,26 +8,30 @@ use weir_common::decision::Decision;
 use weir_common::time::Tick;
 
 use super::Lanes;
+use super::lane::Lane;
 use crate::model::{DeliveryId, WebhookId};
 
 impl Lanes {
-    /// What is known of a delivery that waits: whether it is under way, and until when its lane
-    /// or a failed probe holds it back.
+    /// What is known of a delivery that waits: whether it is under way, until when its lane or a
+    /// failed probe holds it back, and whether that is because its host's name was not found.
     #[must_use]
     pub fn standing(
         &self,
         webhook: WebhookId,
         delivery: DeliveryId,
         now: Tick,
-    ) -> (bool, Option<Tick>) {
-        let Some(queue) = self.queues.get(&webhook) else { return (false, None) };
+    ) -> (bool, Option<Tick>, bool) {
+        let Some(queue) = self.queues.get(&webhook) else { return (false, None, false) };
         let lane = self.lanes.get(&queue.lane);
         let paced = lane.map(|lane| lane.starts.decide(self.pace.quota, 1, now));
         let paced = match paced {
             Some(Decision::Refuse { retry_at }) => Some(retry_at),
             _ => None,
         };
-        (queue.in_flight.contains_key(&delivery), paced.max(queue.probe_at()))
+        let held = paced.max(queue.probe_at());
+        let left_alone = lane.map(Lane::backs_off_until).filter(|until| *until > now);
+        let unresolved = left_alone.is_some() && left_alone >= held;
+        (queue.in_flight.contains_key(&delivery), held.max(left_alone), unresolved)
     }
 
     /// How long the first lane that may do something has waited for it.

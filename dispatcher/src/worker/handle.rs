@@ -38,9 +38,11 @@ pub enum News {
 pub struct Standing {
     /// Whether an attempt is under way.
     pub in_flight: bool,
-    /// When the pace of its endpoint, or the failures of a probe, allow the next attempt, where
-    /// that is later than now.
+    /// When the pace of its endpoint, the failures of a probe, or the name of its host, which was
+    /// not found, allow the next attempt, where that is later than now.
     pub held_until: Option<UnixTime>,
+    /// Whether it is the name.
+    pub unresolved: bool,
 }
 
 /// The way to the worker.

@@ -138,6 +138,9 @@ fn an_endpoint_whose_name_finds_no_answer_is_left_alone_for_longer_each_time() {
         lanes.recorded(webhook, DeliveryId(id), None, Answered::Yes, at(now));
         let Step::Wait(Some(until)) = lanes.next(at(now)) else { panic!("it starts at once") };
         waits.push(until.since(at(now).tick).as_secs());
+        let told = |webhook| lanes.standing(WebhookId(webhook), DeliveryId(3), at(now).tick);
+        assert_eq!(told(1), (false, Some(until), true));
+        assert_eq!(told(2), (false, None, false), "the other was found");
         now += waits.last().unwrap() * 1_000;
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);

@@ -247,6 +247,10 @@ fn check_smtp(text: &str, has_password_file: bool) -> Result<(), &'static str> {
         "smtp" => true,
         _ => return Err(FORM),
     };
+    if !matches!(url.path(), "" | "/") || url.query().or(url.fragment()).is_some() {
+        return Err("mail.smtp has something after its host and port: remove it; for TLS, write \
+                    smtp+starttls:// (port 587) or smtps:// (port 465)");
+    }
     let has_user = !url.username().is_empty();
     let has_password = url.password().is_some() || has_password_file;
     if is_plain && (has_user || has_password) && !is_loopback(host) {
@@ -390,6 +394,23 @@ mod tests {
             let text = format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"a@b.example\"{file}");
             let expected = expected.map(|why| format!("d:2:8: {why}"));
             check(&text, &expected.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_stands_behind_a_mail_servers_host_is_a_mistake() {
+        let why = "d:2:8: mail.smtp has something after its host and port: remove it; for TLS, \
+            write smtp+starttls:// (port 587) or smtps:// (port 465)";
+        for (end, expected) in [
+            ("", None),
+            ("/", None),
+            ("?tls=required", Some(why)),
+            (":25/?tls=required", Some(why)),
+            ("/relay", Some(why)),
+            ("#tls", Some(why)),
+        ] {
+            let text = format!("[mail]\nsmtp = \"smtp://localhost{end}\"\nfrom = \"a@b.example\"");
+            check(&text, &expected.into_iter().collect::<Vec<_>>());
         }
     }
 

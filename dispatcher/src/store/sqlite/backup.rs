@@ -83,7 +83,11 @@ pub(super) fn source(path: &Path) -> Result<(PathBuf, Connection), OpenError> {
     let conn = Connection::open_with_flags(&path, flags).map_err(sqlite)?;
     conn.busy_timeout(open::BUSY_TIMEOUT).map_err(sqlite)?;
     open::check_ours(&path, &conn)?;
-    Ok((path, conn))
+    match open::key_check(&conn) {
+        Ok(Some(_)) => Ok((path, conn)),
+        Ok(None) => Err(OpenError::Empty { path }),
+        Err(source) => Err(OpenError::Sqlite { path, source }),
+    }
 }
 
 /// Makes a copy that is on the disk, or leaves nothing.

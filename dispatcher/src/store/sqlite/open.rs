@@ -17,6 +17,7 @@ use super::journal::Bound;
 use super::key_file::{self, KeyError};
 use super::log_owner;
 use super::place::Place;
+use super::restore;
 use super::schema::{self, Found};
 use super::writer::Desk;
 use crate::model::WebhookId;
@@ -73,6 +74,38 @@ pub enum OpenError {
         path: PathBuf,
         /// How many names it has.
         names: u64,
+    },
+    /// A restore gave it its second name.
+    #[error(
+        "a restore of {0} was cut off, and {0} is as it was before: run `weir-dispatcher restore \
+         --replace` again; or keep what is there: move {1}-wal, if there is one, to {0}-wal, and \
+         then remove {1}",
+        path.display(), aside.display()
+    )]
+    CutOff {
+        /// The database.
+        path: PathBuf,
+        /// Its second name.
+        aside: PathBuf,
+    },
+    /// There is no database, and what a restore kept or was about to put there.
+    #[error(
+        "there is no database at {0}, but a restore left {1}: run `weir-dispatcher restore` \
+         again, or move {0}.before-restore back with its -wal; to begin with nothing, move what \
+         the restore left elsewhere",
+        path.display(), left.display()
+    )]
+    LeftByRestore {
+        /// Where the database should be.
+        path: PathBuf,
+        /// What was left.
+        left: PathBuf,
+    },
+    /// Nothing was ever written to it.
+    #[error("{} is empty: it is no database and no backup of weir-dispatcher", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
     },
     /// It is another program's.
     #[error("{} is not a database of weir-dispatcher; it was left as it is", path.display())]
@@ -241,7 +274,10 @@ pub(super) fn refuse_log_alone(path: &Path) -> Result<(), OpenError> {
         let (path, log) = (path.to_owned(), log_owner::log_of(path));
         return Err(OpenError::LogAlone { path, log });
     }
-    Ok(())
+    match restore::left_beside(path) {
+        Some(left) if !there => Err(OpenError::LeftByRestore { path: path.to_owned(), left }),
+        _ => Ok(()),
+    }
 }
 
 /// Half of another database's state would come back with its log.
@@ -264,6 +300,10 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
     let path = fs::canonicalize(path).map_err(|source| unusable(path, source))?;
     match file.nlink() {
         0 | 1 => Ok(path),
+        _ if restore::is_cut_off(&path) => {
+            let aside = restore::aside_of(&path);
+            Err(OpenError::CutOff { path, aside })
+        }
         names => Err(OpenError::Linked { path, names }),
     }
 }

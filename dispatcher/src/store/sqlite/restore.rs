@@ -5,9 +5,12 @@
 //! 1. Nothing is overwritten: what was there is moved aside, with its log, and only where that was
 //!    asked for.
 //! 2. Who could open the database that was there can open the one that is put in its place.
-//! 3. Wherever it is cut off, a start finds a whole database, or refuses.
+//! 3. Wherever it is cut off, a start finds a whole database, or refuses and says what to do: the
+//!    database that was there has two names from the first step to the last, which puts the copy
+//!    over one of them, and a database with two names is refused.
+//! 4. Where a step fails, everything is as it was.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
@@ -16,6 +19,9 @@ use super::backup::{self, BackupError};
 use super::key_file::{folder_of, sync_folder};
 use super::log_owner::{self, has_log, log_of};
 use super::open::{self, OpenError};
+
+/// Steps in which a copy comes into its place.
+pub(super) const STEPS: usize = 7;
 
 /// Why nothing was restored.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +72,17 @@ pub enum RestoreError {
         /// Why.
         source: io::Error,
     },
+    /// The copy is in its place, for now.
+    #[error(
+        "{} is restored, and a loss of power may still undo it: cannot sync its folder: {source}",
+        path.display()
+    )]
+    Unsynced {
+        /// The database.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// A file cannot be moved.
     #[error("cannot move {}: {source}", path.display())]
     Move {
@@ -90,17 +107,34 @@ pub fn restore(
     key_path: &Path,
     replace: bool,
 ) -> Result<Option<PathBuf>, RestoreError> {
+    restore_by_steps(from, path, key_path, replace, &|_| Ok(()))
+}
+
+/// The same; `before` is asked before each step of putting the copy in place, and may fail it.
+pub(super) fn restore_by_steps(
+    from: &Path,
+    path: &Path,
+    key_path: &Path,
+    replace: bool,
+    before: &dyn Fn(usize) -> io::Result<()>,
+) -> Result<Option<PathBuf>, RestoreError> {
     let (from, source) = backup::source(from)?;
     open::check_key(&from, &source, key_path)?;
     let folder = folder_of(path);
     let unusable = |source| OpenError::Folder { path: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(unusable)?;
-    let path = &if path.exists() { open::resolve(path)? } else { path.to_owned() };
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if *path == from {
         return Err(RestoreError::Itself { path: from });
     }
     let mut lock = open::lock(path)?;
-    let aside = with_ending(path, ".before-restore");
+    let aside = aside_of(path);
+    if is_cut_off(path) {
+        undo(path, &aside).map_err(|source| RestoreError::Move { path: aside.clone(), source })?;
+    }
+    if path.exists() {
+        open::resolve(path)?;
+    }
     // An empty file is what a start leaves that came to nothing.
     let there = fs::metadata(path).is_ok_and(|file| file.len() > 0) || has_log(path);
     if there && !replace {
@@ -111,17 +145,23 @@ pub fn restore(
             return Err(RestoreError::AsideTaken { path: taken });
         }
     }
-    let draft = with_ending(path, &format!(".{}.restored", std::process::id()));
+    let draft = draft_of(path);
+    // Of one that was cut off: we have the lock.
+    let _ = fs::remove_file(&draft);
     backup::copy_to(&source, &draft)?;
     let owned = keep_owner(path, &[&draft, &open::lock_of(path)]);
-    let placed = owned.and_then(|()| place(&draft, path, &aside)).and_then(|()| {
-        let kept = |source| RestoreError::Move { path: path.clone(), source };
-        log_owner::forget(&mut lock).and_then(|()| sync_folder(folder_of(path))).map_err(kept)
-    });
+    let placed = owned.and_then(|()| place(&draft, path, there, &mut lock, before));
     if placed.is_err() {
         let _ = fs::remove_file(&draft);
+        if there {
+            // Where this fails too, a start says what to do.
+            let _ = undo(path, &aside);
+        }
+        placed?;
     }
-    placed.map(|()| there.then_some(aside))
+    let synced = sync_folder(folder_of(path));
+    synced.map_err(|source| RestoreError::Unsynced { path: path.clone(), source })?;
+    Ok(there.then_some(aside))
 }
 
 /// Gives files the owner and group of the database at `path`, or of its folder where there is none:
@@ -143,29 +183,83 @@ fn keep_owner(path: &Path, files: &[&Path]) -> Result<(), RestoreError> {
     Ok(())
 }
 
-/// Moves what is there aside, and the copy in its place.
-fn place(draft: &Path, path: &Path, aside: &Path) -> Result<(), RestoreError> {
-    // The database first: a start that finds its log alone refuses.
-    move_away(path, aside)?;
-    move_away(&log_of(path), &log_of(aside))?;
-    let shared = with_ending(path, "-shm");
-    match fs::remove_file(&shared) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            return Err(RestoreError::Move { path: shared, source });
-        }
-        _ => {}
+/// Gives what is there its second name, and puts the copy under its first: the last step, and the
+/// only one that a start sees.
+fn place(
+    draft: &Path,
+    path: &Path,
+    there: bool,
+    lock: &mut File,
+    before: &dyn Fn(usize) -> io::Result<()>,
+) -> Result<(), RestoreError> {
+    let (aside, log, folder) = (&aside_of(path), &log_of(path), folder_of(path));
+    let shared = &with_ending(path, "-shm");
+    let link = || if there { or_absent(fs::hard_link(path, aside)) } else { Ok(()) };
+    // Without its note, a log that is moved back is taken for its database's own.
+    let mut forget = || log_owner::forget(lock);
+    let steps: [(&Path, &mut dyn FnMut() -> io::Result<()>); STEPS] = [
+        (path, &mut { link }),
+        (folder, &mut || sync_folder(folder)),
+        (log, &mut || or_absent(fs::rename(log, log_of(aside)))),
+        (shared, &mut || or_absent(fs::remove_file(shared))),
+        (path, &mut forget),
+        (folder, &mut || sync_folder(folder)),
+        (path, &mut || fs::rename(draft, path)),
+    ];
+    for (nth, (of, step)) in steps.into_iter().enumerate() {
+        let failed = |source| RestoreError::Move { path: of.to_owned(), source };
+        before(nth).and_then(|()| step()).map_err(failed)?;
     }
-    fs::rename(draft, path).map_err(|source| RestoreError::Move { path: path.to_owned(), source })
+    Ok(())
 }
 
-/// Moves a file that may not be there.
-fn move_away(from: &Path, to: &Path) -> Result<(), RestoreError> {
-    match fs::rename(from, to) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(RestoreError::Move { path: from.to_owned(), source })
-        }
-        _ => Ok(()),
+/// What was not there need not be moved.
+fn or_absent(moved: io::Result<()>) -> io::Result<()> {
+    match moved {
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        moved => moved,
     }
+}
+
+/// Gives what is there its log back, and takes its second name away.
+fn undo(path: &Path, aside: &Path) -> io::Result<()> {
+    let (log, kept) = (log_of(path), log_of(aside));
+    if kept.exists() {
+        if log.exists() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it has two -wal files"));
+        }
+        fs::rename(kept, log)?;
+        sync_folder(folder_of(path))?;
+    }
+    if is_cut_off(path) {
+        fs::remove_file(aside)?;
+    }
+    sync_folder(folder_of(path))
+}
+
+/// Whether the database's second name is the one that a restore gave it, and did not come further.
+pub(super) fn is_cut_off(path: &Path) -> bool {
+    let same = |one: fs::Metadata, other: fs::Metadata| {
+        (one.dev(), one.ino()) == (other.dev(), other.ino())
+    };
+    let both = fs::metadata(path).ok().zip(fs::symlink_metadata(aside_of(path)).ok());
+    both.is_some_and(|(one, other)| same(one, other))
+}
+
+/// What a restore left where there is no database now.
+pub(super) fn left_beside(path: &Path) -> Option<PathBuf> {
+    let aside = aside_of(path);
+    [aside.clone(), log_of(&aside), draft_of(path)].into_iter().find(|left| left.exists())
+}
+
+/// Where the database that was there goes.
+pub(super) fn aside_of(path: &Path) -> PathBuf {
+    with_ending(path, ".before-restore")
+}
+
+/// Where the copy is made.
+fn draft_of(path: &Path) -> PathBuf {
+    with_ending(path, ".restore-draft")
 }
 
 fn with_ending(path: &Path, ending: &str) -> PathBuf {

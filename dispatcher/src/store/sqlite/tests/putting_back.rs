@@ -1,6 +1,7 @@
 //! Copies that are put back, and databases of an earlier version.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use rusqlite::Connection;
@@ -9,7 +10,8 @@ use super::*;
 use crate::model::DeliveryId;
 use crate::seal::{KEY_BYTES, NONCE_BYTES, Sealer};
 use crate::store::sqlite::backup::backup;
-use crate::store::sqlite::restore::{RestoreError, restore};
+use crate::store::sqlite::preview::would_open;
+use crate::store::sqlite::restore::{RestoreError, STEPS, restore, restore_by_steps};
 
 const OTHER_WS: &str = "ws_other";
 
@@ -187,6 +189,99 @@ async fn a_backup_is_restored_where_nothing_is_lost_by_it() {
     assert_eq!(there.metadata().unwrap().permissions().mode() & 0o077, 0);
 }
 
+/// A folder with `copy.db`, which knows of the first event, and a database that was killed, which
+/// knows of the second in its log alone.
+async fn killed() -> Folder {
+    let (folder, store) = fresh();
+    accept(&store, "evt_1").await.unwrap();
+    backup(&folder.path("data/dispatcher.db"), &folder.path("copy.db")).unwrap();
+    accept(&store, "evt_2").await.unwrap();
+    let names = ["", "-wal", ".lock"].map(|end| folder.path(&format!("data/dispatcher.db{end}")));
+    let left = names.each_ref().map(|name| fs::read(name).unwrap());
+    assert!(!left[1].is_empty());
+    drop(store);
+    for (name, bytes) in names.iter().zip(&left) {
+        fs::write(name, bytes).unwrap();
+    }
+    folder
+}
+
+/// What lies beside the key.
+fn names(folder: &Folder) -> BTreeSet<String> {
+    let all = fs::read_dir(folder.path("data")).unwrap();
+    let all = all.map(|one| one.unwrap().file_name().into_string().unwrap());
+    all.filter(|name| !name.ends_with("-shm")).collect()
+}
+
+#[tokio::test]
+async fn a_restore_whose_step_fails_leaves_the_database_that_was_there() {
+    for fails in 0..STEPS {
+        let folder = killed().await;
+        let [path, key, copy] =
+            ["data/dispatcher.db", "data/secrets.key", "copy.db"].map(|name| folder.path(name));
+        let before = names(&folder);
+        let fail = |nth| if nth == fails { Err(io::Error::other("a disk")) } else { Ok(()) };
+        let said = restore_by_steps(&copy, &path, &key, true, &fail).unwrap_err().to_string();
+        assert!(said.contains("cannot move") && said.contains("a disk"), "{fails}: {said}");
+        assert_eq!(names(&folder), before, "{fails}");
+        let store = open(&folder).unwrap();
+        assert!(!accept(&store, "evt_2").await.unwrap(), "{fails}: its log is there");
+    }
+}
+
+#[tokio::test]
+async fn a_restore_that_is_cut_off_is_said_by_a_start_and_mended_by_the_next_restore() {
+    for cut in 0..STEPS {
+        let folder = killed().await;
+        let [path, key, copy] =
+            ["data/dispatcher.db", "data/secrets.key", "copy.db"].map(|name| folder.path(name));
+        let run = || {
+            let stop = |nth| if nth == cut { panic!("it is killed") } else { Ok(()) };
+            restore_by_steps(&copy, &path, &key, true, &stop)
+        };
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_err();
+        if cut > 0 {
+            let said = refusal(&folder);
+            assert!(said.contains("was cut off") && said.contains("--replace` again"), "{said}");
+            assert_eq!(would_open(&path, &key).unwrap_err().to_string(), said);
+        }
+        let aside = restore(&copy, &path, &key, true).unwrap().expect("there was one");
+        let expected = [
+            "dispatcher.db",
+            "dispatcher.db.before-restore",
+            "dispatcher.db.before-restore-wal",
+            "dispatcher.db.lock",
+            "secrets.key",
+        ];
+        assert_eq!(names(&folder), expected.map(str::to_owned).into(), "{cut}");
+        let store = open(&folder).unwrap();
+        assert!(accept(&store, "evt_2").await.unwrap(), "{cut}: it came after the backup");
+        let kept = SqliteStore::open(&aside, &key, Clock::manual(NOW)).unwrap();
+        assert!(!accept(&kept, "evt_2").await.unwrap(), "{cut}: what was there is there");
+    }
+}
+
+#[tokio::test]
+async fn no_database_is_begun_beside_what_a_restore_left() {
+    for left in [".before-restore", ".before-restore-wal", ".restore-draft"] {
+        for empty in [false, true] {
+            let (folder, store) = fresh();
+            store.close().await.unwrap();
+            drop(store);
+            let [path, key] = ["data/dispatcher.db", "data/secrets.key"].map(|at| folder.path(at));
+            fs::rename(&path, folder.path(&format!("data/dispatcher.db{left}"))).unwrap();
+            if empty {
+                fs::write(&path, "").unwrap();
+            }
+            let said = refusal(&folder);
+            let expected = format!("dispatcher.db{left}: run `weir-dispatcher restore` again");
+            assert!(said.contains(&expected) && said.contains("begin with nothing"), "{said}");
+            assert_eq!(would_open(&path, &key).unwrap_err().to_string(), said);
+            assert_eq!(path.exists(), empty, "none is made");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_is_no_backup_of_ours_or_has_another_key_is_not_restored() {
     let (folder, store) = fresh();
@@ -205,6 +300,9 @@ async fn what_is_no_backup_of_ours_or_has_another_key_is_not_restored() {
     fs::write(folder.path("notes.db"), "these are my notes, and no database at all").unwrap();
     let said = refused(&folder.path("notes.db"), &key);
     assert!(said.contains("not a database of weir-dispatcher"), "{said}");
+    fs::write(folder.path("empty.db"), "").unwrap();
+    let said = refused(&folder.path("empty.db"), &folder.path("no.key"));
+    assert!(said.contains("is empty: it is no database and no backup"), "{said}");
     let (others, _other) = fresh();
     let said = refused(&copy, &others.path("data/secrets.key"));
     assert!(said.contains("sealed with another key"), "{said}");
