@@ -7,14 +7,18 @@
 //! 1. Every key of every object is looked at, those that escapes spell among them, and every text.
 //! 2. A key that names a secret is refused where there is a text, not an empty one, in its value,
 //!    however deep. Booleans, numbers and null pass: no token, password or hash is one. A number
-//!    under a key for a code that is sent to a phone is the code.
-//! 3. A field that the operator allows passes (`settings::allowed`), and nothing beside it.
+//!    under a key for a code that is sent to a phone is the code, however deep.
+//! 3. A field that the operator allows passes (`settings::allowed`), and nothing beside it; a key
+//!    that is a secret by its shape never does.
 //! 4. A key that stands twice in one object is refused: of two readers each might see the other.
 //! 5. A string that is no text (half of a surrogate pair) is refused: a receiver that reads
 //!    strictly would refuse it for as long as it is tried.
 //! 6. Nesting has a bound, and values are never converted: what is sent is what was sent.
 //!
 //! Not here: whether the text is JSON, which its reader has made sure of.
+
+// core
+mod kept;
 
 // core
 mod key;
@@ -59,6 +63,16 @@ pub(crate) fn check_twice(text: &str, flaws: &mut Flaws) {
     Walk::new("", None, flaws).run(text);
 }
 
+/// Whether no setting may let a field of this name through, nor what lies below it.
+pub(crate) fn is_never(key: &str) -> bool {
+    kept::is_never(key)
+}
+
+/// Whether a key pretends to be another: it mixes letters that look alike.
+pub(crate) fn is_disguised(key: &str) -> bool {
+    letters::plain(key).is_none()
+}
+
 /// Where a walk through JSON is.
 struct Walk<'a, 'f> {
     pointer: &'f str,
@@ -79,6 +93,8 @@ struct Named {
     /// How many objects and arrays are open where it stands.
     depth: usize,
     is_reported: bool,
+    /// How many digits make a number below it a code; nothing where none does.
+    digits: Option<usize>,
 }
 
 /// An object or an array that has not ended.
@@ -112,8 +128,11 @@ impl<'a, 'f> Walk<'a, 'f> {
                     self.objects += 1;
                     self.open.push(Open::Object { number: self.objects, key: None });
                 }
-                Some(b'[') => self.open.push(Open::Array { place: 0 }),
-                Some(b',') => self.next(),
+                Some(b'[') => {
+                    self.open.push(Open::Array { place: 0 });
+                    self.number(after);
+                }
+                Some(b',') => self.next(after),
                 _ => {
                     self.open.pop();
                     self.named = self.named.filter(|named| named.depth <= self.open.len());
@@ -129,15 +148,30 @@ impl<'a, 'f> Walk<'a, 'f> {
     }
 
     /// A comma: the next key, or the next place.
-    fn next(&mut self) {
+    fn next(&mut self, ahead: &str) {
         let depth = self.open.len();
         match self.open.last_mut() {
             Some(Open::Object { key, .. }) => {
                 *key = None;
                 self.named = self.named.filter(|named| named.depth != depth);
             }
-            Some(Open::Array { place }) => *place += 1,
+            Some(Open::Array { place }) => {
+                *place += 1;
+                self.number(ahead);
+            }
             None => {}
+        }
+    }
+
+    /// Reports a code, where one begins here: a number below a key that names one.
+    fn number(&mut self, ahead: &str) {
+        let Some(Named { digits: Some(least), is_reported: false, .. }) = self.named else {
+            return;
+        };
+        let digits = ahead.trim_start().trim_start_matches('-').bytes();
+        let digits = digits.take_while(u8::is_ascii_digit).take(least).count();
+        if digits >= least && !self.is_allowed() {
+            self.report_named();
         }
     }
 
@@ -174,13 +208,17 @@ impl<'a, 'f> Walk<'a, 'f> {
             return;
         }
         if self.named.is_none() && key::is_forbidden(&name) && !self.is_allowed() {
-            self.named = Some(Named { depth: self.open.len(), is_reported: false });
-            let value = behind.trim_start().strip_prefix(':').unwrap_or_default().trim_start();
-            if value.starts_with(|first: char| first.is_ascii_digit()) && key::is_code(&name) {
-                self.report_named();
-            }
+            let digits = kept::code_digits(&name);
+            self.named = Some(Named { depth: self.open.len(), is_reported: false, digits });
         }
-        self.look_for_secret(&name);
+        if let Some(Named { depth, digits: Some(_), .. }) = self.named
+            && (depth == self.open.len() || !kept::is_detail(&name))
+        {
+            self.number(behind.trim_start().strip_prefix(':').unwrap_or_default());
+        }
+        if let Some(kind) = value::secret(&name) {
+            self.report_shape(kind);
+        }
     }
 
     /// A text that is a value.
@@ -191,17 +229,19 @@ impl<'a, 'f> Walk<'a, 'f> {
         match self.named {
             Some(named) if named.is_reported => {}
             Some(_) if !text.is_empty() && !self.is_allowed() => self.report_named(),
-            _ => self.look_for_secret(text),
+            _ => {
+                if let Some(kind) = value::secret(text)
+                    && !self.is_allowed()
+                {
+                    self.report_shape(kind);
+                }
+            }
         }
     }
 
     /// Reports a text that is a secret itself, whatever it is called.
-    fn look_for_secret(&mut self, text: &str) {
-        if let Some(kind) = value::secret(text)
-            && !self.is_allowed()
-        {
-            self.report(&format!("is {kind} by its shape, and those are never sent"));
-        }
+    fn report_shape(&mut self, kind: &str) {
+        self.report(&format!("is {kind} by its shape, and those are never sent"));
     }
 
     /// Whether the operator lets this field pass.
@@ -315,6 +355,23 @@ mod tests {
     fn a_number_is_a_code_where_its_key_says_so() {
         assert_eq!(found(r#"{"otp":123456,"mfa_code" : 7}"#), ["/data/otp", "/data/mfa_code"]);
         assert_eq!(found(r#"{"otp":true,"backup_codes":8,"mfa_code_length":6}"#), [""; 0]);
+        let about = r#"{"otp":{"length":6,"expires_in":300,"on":true},"backup_codes":{"left":8}}"#;
+        assert_eq!(found(about), [""; 0]);
+        for (text, pointer) in [
+            (r#"{"backup_codes":[12345678, 87654321]}"#, "/data/backup_codes"),
+            (r#"{"recovery_codes":[true, 12345678]}"#, "/data/recovery_codes"),
+            (r#"{"otp":[ 123456]}"#, "/data/otp"),
+            (r#"{"otp":{"v":1}}"#, "/data/otp"),
+            (r#"{"otp":[{"v":[7]}]}"#, "/data/otp"),
+            (r#"{"otp":-1}"#, "/data/otp"),
+            (r#"{"otps":123456}"#, "/data/otps"),
+            (r#"{"otp_codes":123456}"#, "/data/otp_codes"),
+        ] {
+            assert_eq!(found(text), [pointer], "{text}");
+        }
+        let allowed = allowing(r#"["/data/otp/0"]"#);
+        assert_eq!(found_where(&allowed, r#"{"otp":[1]}"#), [""; 0]);
+        assert_eq!(found_where(&allowed, r#"{"otp":[1,2]}"#), ["/data/otp"]);
     }
 
     #[test]
@@ -348,6 +405,29 @@ mod tests {
         assert_eq!(found_where(&allowed, &token.to_string()), [""; 0]);
         let token = json!({"token": {"type": "Bearer", "value": "x"}});
         assert_eq!(found_where(&allowed, &token.to_string()), ["/data/token"]);
+    }
+
+    #[test]
+    fn what_the_contract_names_passes_under_no_star() {
+        let allowed = allowing(r#"["/data/*", "/data/*/*", "/data/*/deep"]"#);
+        for (text, pointer) in [
+            (json!({"password": "hunter2"}), "/data/password"),
+            (json!({"access_token": JWT}), "/data/access_token"),
+            (json!({"idTokens": [JWT]}), "/data/idTokens"),
+            (json!({"password_hash": "x"}), "/data/password_hash"),
+            (json!({"oauth_access_token": "x"}), "/data/oauth_access_token"),
+            (json!({"user_password_raw": "x"}), "/data/user_password_raw"),
+            (json!({"pässword": "x"}), "/data/pässword"),
+            (json!({"p\u{430}ssword": "x"}), "/data/p\u{430}ssword"),
+            (json!({"password": {"deep": "hunter2"}}), "/data/password"),
+            (json!({"attributes": {"password": "hunter2"}}), "/data/attributes/password"),
+        ] {
+            assert_eq!(found_where(&allowed, &text.to_string()), [pointer], "{text}");
+        }
+        let key = format!("{{\"{JWT}\":1}}");
+        assert_eq!(found_where(&allowed, &key), [format!("/data/{JWT}")]);
+        let others = json!({"reset_password_url": "x", "attributes": {"secret": "x"}});
+        assert_eq!(found_where(&allowed, &others.to_string()), [""; 0]);
     }
 
     /// Any JSON of these keys and values.

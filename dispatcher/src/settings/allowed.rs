@@ -4,10 +4,12 @@
 //!
 //! 1. A field is allowed by its whole path, for one type of event or for all of them; what lies
 //!    below it, or beside it, is checked as ever.
-//! 2. No entry allows what CONTRACT §6.4 names itself ([`NEVER`]).
+//! 2. No entry allows what CONTRACT §6.4 names itself, nor what lies below it, whatever a `*`
+//!    meets.
 
 use weir_common::reader::{At, Table, suggestion};
 
+use crate::ingest::forbidden;
 use crate::model::EventType;
 
 /// Stands for every type of event, and in a path for any one step.
@@ -15,10 +17,6 @@ const ANY: &str = "*";
 
 /// Where every path begins.
 const ROOT: &str = "/data/";
-
-/// No setting lets these through, in whatever case and with whatever between the letters.
-const NEVER: [&str; 6] =
-    ["accesstoken", "idtoken", "refreshtoken", "password", "passwordhash", "hashedpassword"];
 
 /// The fields that may pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +43,17 @@ impl Allowed {
             let doc = "Their JSON pointers, as \"/data/keys/*/hash\"; * is any one step.";
             let fields = entry.texts("fields", doc);
             let kind = kind.and_then(|kind| kind_of(&kind, entry));
-            let steps = fields.into_iter().filter_map(|field| steps_of(&field, entry));
+            if fields.is_empty() && entry.has("fields") {
+                entry.fault("allow.fields lists none: list one, or leave the entry out");
+            }
+            let mut seen = Vec::new();
+            for field in &fields {
+                if seen.contains(&field.value.as_str()) {
+                    entry.fault_at(field.at, format!("`{}` is listed twice", field.value));
+                }
+                seen.push(&field.value);
+            }
+            let steps = fields.iter().filter_map(|field| steps_of(field, entry));
             let field = |steps| kind.map(|kind| Field { kind, steps });
             steps.filter_map(field).collect::<Vec<_>>()
         });
@@ -55,11 +63,14 @@ impl Allowed {
     /// Whether the field at these steps below `data` may pass.
     pub(crate) fn covers(&self, kind: Option<EventType>, path: &[String]) -> bool {
         self.fields.iter().any(|field| {
-            let fits = |(wanted, step): (&String, &String)| wanted == ANY || wanted == step;
+            // A key that pretends to be another is only allowed by its name.
+            let fits = |(wanted, step): (&String, &String)| {
+                wanted == step || wanted == ANY && !forbidden::is_disguised(step)
+            };
             (field.kind.is_none() || field.kind == kind)
                 && field.steps.len() == path.len()
                 && field.steps.iter().zip(path).all(fits)
-        })
+        }) && !path.iter().any(|step| forbidden::is_never(step))
     }
 }
 
@@ -92,11 +103,13 @@ fn steps_of(text: &At<String>, table: &Table<'_>) -> Option<Vec<String>> {
         fault(format!("`{pointer}` is no JSON pointer: after ~ comes 0 or 1"));
         return None;
     };
-    let last = steps.last().map(String::as_str).unwrap_or_default();
-    let letters = |one: &char| one.is_ascii_alphanumeric();
-    let name: String = last.chars().filter(letters).map(|one| one.to_ascii_lowercase()).collect();
-    if NEVER.contains(&name.as_str()) {
-        fault(format!("`{last}` is never sent: no setting allows it"));
+    if let Some(never) = steps.iter().find(|step| forbidden::is_never(step)) {
+        fault(format!("`{never}` is never sent, nor what is in it: no setting allows it"));
+        return None;
+    }
+    if let Some(stars) = steps.iter().find(|step| step.len() > 1 && step.bytes().all(|c| c == b'*'))
+    {
+        fault(format!("`{stars}` is no step: * is any one, and none is any number of them"));
         return None;
     }
     Some(steps)
@@ -165,19 +178,30 @@ mod tests {
         let (allowed, mistakes) = read(
             "[[allow]]\ntype = \"user.update\"\nfields = [\"/data/x\"]\n\
              [[allow]]\ntype = \"*\"\nfields = [\"x\", \"/data/\", \"/data/~2\", \
-             \"/data/a/Access_Token\"]\n[[allow]]\n",
+             \"/data/a/Access_Token\"]\n[[allow]]\n[[allow]]\ntype = \"*\"\nfields = []\n\
+             [[allow]]\ntype = \"*\"\nfields = [\"/data/password/value\", \
+             \"/data/access_token/0\", \"/data/**\", \"/data/**\"]\n",
         );
         assert_eq!(allowed, Allowed::default());
         let begin = "must begin with /data/: the pointer that a refusal names, without the number \
             of the event";
+        let star = "is no step: * is any one, and none is any number of them";
         let expected = [
             "d:2:8: `user.update` is no type of event; did you mean `user.updated`?".to_owned(),
             format!("d:6:11: `x` {begin}"),
             format!("d:6:16: `/data/` {begin}"),
             "d:6:26: `/data/~2` is no JSON pointer: after ~ comes 0 or 1".to_owned(),
-            "d:6:38: `Access_Token` is never sent: no setting allows it".to_owned(),
+            "d:6:38: `Access_Token` is never sent, nor what is in it: no setting allows it"
+                .to_owned(),
             "d:7:1: allow.fields is missing".to_owned(),
             "d:7:1: allow.type is missing".to_owned(),
+            "d:8:1: allow.fields lists none: list one, or leave the entry out".to_owned(),
+            "d:13:11: `password` is never sent, nor what is in it: no setting allows it".to_owned(),
+            "d:13:35: `access_token` is never sent, nor what is in it: no setting allows it"
+                .to_owned(),
+            format!("d:13:59: `**` {star}"),
+            format!("d:13:71: `**` {star}"),
+            "d:13:71: `/data/**` is listed twice".to_owned(),
         ];
         assert_eq!(mistakes, expected);
     }

@@ -34,6 +34,36 @@ pub(super) fn plain(key: &str) -> Option<String> {
     Some(name)
 }
 
+/// The same, of a key in ASCII, without the words that are `skipped`, and where in it words begin:
+/// behind what is no letter or digit, and where capitals begin (`pwdLastSet`, `userJWTValue`).
+pub(super) fn in_words(key: &str, skipped: &[&str]) -> (String, Vec<usize>) {
+    let (mut name, mut borders, mut word) = (String::new(), Vec::new(), String::new());
+    let mut end = |word: &mut String| {
+        if !word.is_empty() && !skipped.contains(&word.as_str()) {
+            borders.push(name.len());
+            name.push_str(word);
+        }
+        word.clear();
+    };
+    let bytes = key.as_bytes();
+    for (at, letter) in bytes.iter().enumerate() {
+        let is = |at: Option<usize>, fits: fn(&u8) -> bool| {
+            at.and_then(|at| bytes.get(at)).is_some_and(fits)
+        };
+        let before = at.checked_sub(1);
+        let capital = letter.is_ascii_uppercase()
+            && (!is(before, u8::is_ascii_uppercase) || is(Some(at + 1), u8::is_ascii_lowercase));
+        if capital || !letter.is_ascii_alphanumeric() {
+            end(&mut word);
+        }
+        if letter.is_ascii_alphanumeric() {
+            word.push(char::from(letter.to_ascii_lowercase()));
+        }
+    }
+    end(&mut word);
+    (name, borders)
+}
+
 /// The same, of a key in any script.
 pub(super) fn taken_apart(key: &str) -> Option<String> {
     let (mut name, mut foreign) = (String::new(), false);

@@ -5,7 +5,9 @@
 //! 1. The first letters say of which kind it might be; of nearly every text nothing else is read.
 //! 2. All of the text must then fit the kind: its letters, its length, for a token its header. A
 //!    sentence that mentions a key is no key.
-//! 3. Spaces around it, letters in full width and characters that take no room hide nothing.
+//! 3. Quotes around it and `Authorization: Bearer` or a user's name before it change nothing; words
+//!    behind `Bearer`, a path behind `{md5}` and a list of symbols behind `$` are no secrets.
+//! 4. Spaces around it, letters in full width and characters that take no room hide nothing.
 //!
 //! Prefixes and lengths are those that the issuers document, as secret scanners collect them:
 //! <https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml>; hashes of passwords
@@ -72,7 +74,7 @@ const PRIVATE: &str = "a private key";
 const TOKEN: &str = "an access token";
 const LONG: usize = 4_096;
 
-const KINDS: [Kind; 56] = [
+const KINDS: [Kind; 54] = [
     // AWS: exactly so long.
     kind(KEY, "AKIA", 16, 16, Letters::Upper),
     kind(KEY, "ASIA", 16, 16, Letters::Upper),
@@ -117,9 +119,6 @@ const KINDS: [Kind; 56] = [
     kind(TOKEN, "hf_", 34, 40, Letters::Plain),
     kind(KEY, "sk-proj-", 20, 300, Letters::Word),
     kind(KEY, "sk-ant-", 20, 300, Letters::Word),
-    // Authorization fields.
-    kind(TOKEN, "Bearer ", 16, LONG, Letters::Wide),
-    kind(TOKEN, "bearer ", 16, LONG, Letters::Wide),
     kind("a one-time password's secret", "otpauth://", 10, LONG, Letters::Any),
     // Private keys.
     kind(PRIVATE, "-----BEGIN PRIVATE KEY", 5, usize::MAX, Letters::Any),
@@ -156,9 +155,37 @@ const fn starts() -> [&'static str; KINDS.len()] {
     starts
 }
 
-/// Schemes of RFC 2307 and of Spring, in lower case.
-const SCHEMES: [&str; 9] =
-    ["ssha", "sha", "smd5", "md5", "crypt", "pbkdf2", "argon2", "bcrypt", "scrypt"];
+/// What openssl writes before a key on a curve.
+const CURVE: &str = "-----BEGIN EC PARAMETERS-----";
+
+/// What stands behind `Bearer`, where that is a token: so many letters, but not words alone.
+const BEARER: Kind = kind(TOKEN, "", 16, LONG, Letters::Wide);
+
+/// Schemes of RFC 2307, of passlib and of Spring, in lower case, without `-`.
+const SCHEMES: [&str; 22] = [
+    "ssha",
+    "ssha256",
+    "ssha384",
+    "ssha512",
+    "sha",
+    "sha1",
+    "sha256",
+    "sha384",
+    "sha512",
+    "smd5",
+    "md5",
+    "crypt",
+    "pbkdf2",
+    "pbkdf2sha1",
+    "pbkdf2sha256",
+    "pbkdf2sha512",
+    "argon2",
+    "argon2i",
+    "argon2d",
+    "argon2id",
+    "bcrypt",
+    "scrypt",
+];
 
 /// What the text is, where it is a secret.
 pub(super) fn secret(text: &str) -> Option<&'static str> {
@@ -181,21 +208,66 @@ pub(super) fn secret(text: &str) -> Option<&'static str> {
 
 /// Whether a text begins as some kind does.
 fn might_be(text: &str) -> bool {
-    matches!(text.as_bytes(), [b'$' | b'{', ..] | [b'e', b'y' | b'w', ..])
+    let (text, bearer) = bare(text);
+    let first = text.as_bytes();
+    bearer
+        || matches!(first, [b'$' | b'{', ..] | [b'e', b'y' | b'w', ..] | [b'-', b'-', ..])
         || KNOWN.ahead(text).next().is_some()
+        || of_user(text).is_some()
 }
 
 fn fits(text: &str) -> Option<&'static str> {
+    let (text, bearer) = bare(text);
     match text.as_bytes() {
         [b'$', ..] => is_crypt(text).then_some(HASH),
         [b'{', ..] => is_in_scheme(text).then_some(HASH),
-        [b'e', b'y' | b'w', ..] => is_jwt(text).then_some("a JSON web token"),
+        [b'e', b'y' | b'w', ..] if is_jwt(text) => Some("a JSON web token"),
+        _ if text.starts_with(CURVE) => text.contains("PRIVATE KEY-----").then_some(PRIVATE),
         _ => {
             let kinds = KNOWN.ahead(text).filter_map(|(nth, rest)| Some((KINDS.get(nth)?, rest)));
             let fits = |(kind, rest): &(&Kind, &str)| kind.has(rest);
-            kinds.filter(fits).map(|(kind, _)| kind.name).next()
+            let known = kinds.filter(fits).map(|(kind, _)| kind.name).next();
+            let token = || (bearer && BEARER.has(text) && !is_words(text)).then_some(TOKEN);
+            let hash = || of_user(text).is_some_and(is_crypt).then_some(HASH);
+            known.or_else(token).or_else(hash)
         }
     }
+}
+
+/// A text without quotes and without the name of a header, and whether `Bearer` stood before it.
+fn bare(text: &str) -> (&str, bool) {
+    let text = text.trim_matches(['"', '\'']);
+    let text = behind(text, "authorization:").map_or(text, str::trim_start);
+    let token = behind(text, "bearer").filter(|rest| rest.starts_with([' ', '\t', ':']));
+    let token = token.map(|rest| rest.trim_start_matches([' ', '\t', ':']));
+    token.map_or((text, false), |token| (token, true))
+}
+
+/// What follows this beginning, in capitals or not.
+fn behind<'t>(text: &'t str, start: &str) -> Option<&'t str> {
+    let (head, rest) = text.split_at_checked(start.len())?;
+    head.eq_ignore_ascii_case(start).then_some(rest)
+}
+
+/// The hash behind `user:`, as files of passwords have it.
+fn of_user(text: &str) -> Option<&str> {
+    let head = text.as_bytes().iter().take(HEAD_CHARS);
+    let at = head.clone().position(|letter| *letter == b'$')?;
+    let (user, hash) = text.split_at_checked(at)?;
+    let user = user.strip_suffix(':')?;
+    (!user.is_empty() && !user.contains(char::is_whitespace)).then_some(hash)
+}
+
+/// Whether a text is words and numbers with something between them.
+fn is_words(text: &str) -> bool {
+    let is_word = |word: &str| {
+        let mut rest = word.bytes();
+        let first = rest.next().is_none_or(|letter| letter.is_ascii_alphabetic());
+        first && rest.all(|letter| letter.is_ascii_lowercase())
+            || word.bytes().all(|letter| letter.is_ascii_digit())
+    };
+    let between = |letter: char| !letter.is_ascii_alphanumeric();
+    text.contains(between) && text.split(between).all(is_word)
 }
 
 impl Kind {
@@ -225,7 +297,7 @@ fn is_crypt(text: &str) -> bool {
         && id.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'-');
     // No hash is shorter; `_` is in none, and in many a name of a variable.
     id_fits
-        && rest.len() >= 22
+        && rest.rsplit('$').next().is_some_and(|hash| hash.len() >= 22)
         && rest.bytes().all(|letter| letter != b'_' && Letters::Wide.have(letter))
 }
 
@@ -234,10 +306,21 @@ fn is_in_scheme(text: &str) -> bool {
     let Some((scheme, rest)) = text.get(1..).and_then(|text| text.split_once('}')) else {
         return false;
     };
-    let scheme = scheme.to_ascii_lowercase();
-    SCHEMES.iter().any(|known| scheme.starts_with(known))
-        && rest.len() >= 16
-        && rest.bytes().all(|letter| Letters::Wide.have(letter))
+    let scheme = scheme.split('@').next().unwrap_or_default().to_ascii_lowercase().replace('-', "");
+    // In base64 or in hexadecimal, of MD5 at least; with parameters, as crypt writes it.
+    let is_digest = (24..=512).contains(&rest.len())
+        && rest.len().is_multiple_of(4)
+        && rest
+            .trim_end_matches('=')
+            .bytes()
+            .all(|c| c.is_ascii_alphanumeric() || b"+/".contains(&c));
+    let has_parameters = || {
+        let hash = rest.rsplit('$').next().unwrap_or_default();
+        rest.contains('$')
+            && hash.len() >= 22
+            && rest.bytes().all(|letter| Letters::Wide.have(letter))
+    };
+    SCHEMES.contains(&scheme.as_str()) && (is_digest || has_parameters())
 }
 
 /// Three parts, or five where it is encrypted, of which the first is a header (RFC 7515, 7516).
@@ -275,6 +358,8 @@ mod tests {
     const JWT: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxIn0.\
         dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U";
 
+    const EC_KEY: &str = "-----BEGIN EC PRIVATE KEY-----\nMIIE";
+
     /// Put together here, so that no scanner takes this file for a leak.
     fn made(start: &str, rest: &str) -> String {
         format!("{start}{rest}")
@@ -298,6 +383,18 @@ mod tests {
             made("$P$B", &"a".repeat(30)),
             made("{SSHA}", &"a".repeat(32)),
             made("{bcrypt}$2a$10$", &"a".repeat(53)),
+            made("{PBKDF2-SHA256}30000$c2FsdA$", &"a".repeat(43)),
+            made("{md5}", "5f4dcc3b5aa765d61d8327deb882cf99"),
+            made("{scrypt@SpringSecurity_v5_8}$100801$c2FsdA==$", &"a".repeat(44)),
+            made("ada:$2y$10$", &"a".repeat(53)),
+            made("root:$6$salt$", &("a".repeat(86) + ":1:0:")),
+            made("Bearer ", &"a".repeat(16)),
+            made("Bearer ", "01890a5d-ac96-774b-bcce-b302099a8057"),
+            made("BEARER  ", JWT),
+            made("bearer: ", JWT),
+            made("Authorization: Bearer ", JWT),
+            made("\"", &(JWT.to_owned() + "\"")),
+            made("-----BEGIN EC PARAMETERS-----\nBgg=\n-----END EC PARAMETERS-----\n", EC_KEY),
         ];
         of_kinds.chain(others).collect()
     }
@@ -329,6 +426,15 @@ mod tests {
             "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE",
             "-----BEGIN CERTIFICATE-----\nMIIB",
             "Bearer of good news for everybody",
+            "Bearer Bonds_2030_series_A",
+            "Bearer notification-of-appointment",
+            "-----BEGIN EC PARAMETERS-----\nBgg=\n-----END EC PARAMETERS-----",
+            "{shared}/documents/projects-alpha",
+            "{shard}/users/by-region/europe",
+            "{md5}/download/file-1.2.3.tgz",
+            "{cryptocurrency}/usd/exchange-rate",
+            "$AAPL$MSFT$GOOG$AMZN$TSLA$NVDA",
+            "price:$20 for the first month, $30 for the next",
             "sk_live_ is how a key begins",
             "ASIA_PACIFIC_REGION_1",
             "ASIAPACIFICSOUTHEASTREGION",
@@ -379,7 +485,7 @@ mod tests {
 
         #[test]
         fn no_disguise_hides_a_secret(
-            nth in 0..KINDS.len() + 11,
+            nth in 0..KINDS.len() + 23,
             at in 0..64_usize,
             disguise in 0..4_u8,
         ) {
