@@ -72,6 +72,15 @@ const OURS: [&str; 9] = [
     "client-cert-chain",
 ];
 
+/// What is of one hop or says where a body ends, and has a second spelling.
+const OF_WIRE: [&str; 5] = [
+    "content-length",
+    "transfer-encoding",
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authorization",
+];
+
 /// As many headers as we add.
 const ADDED: usize = 7;
 
@@ -287,11 +296,14 @@ pub fn remove_limits_of(head: &mut ResponseHeader) {
 /// trusted proxy, what only such a proxy may say.
 fn remove_foreign(headers: &mut HeaderMap, exchange: &Exchange) {
     let trusted = &exchange.force.rules.settings.server.trusted_headers;
+    let is_disguised = |spelt: &str| {
+        OURS.contains(&spelt) || LIMIT_HEADERS.contains(&spelt) || OF_WIRE.contains(&spelt)
+    };
     let is_foreign = |name: &HeaderName| {
         let name = name.as_str();
         let spelt = folded(name);
         name == "proxy"
-            || (spelt != name && OURS.contains(&&*spelt))
+            || (spelt != name && is_disguised(&spelt))
             || (!exchange.trusts_peer && trusted.has(name))
     };
     let foreign: Vec<HeaderName> = headers.keys().filter(|n| is_foreign(n)).cloned().collect();

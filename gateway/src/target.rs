@@ -227,7 +227,6 @@ fn check_escapes(path: &str) -> Result<Spellings, Malformed> {
         rest = tail.get(2..).unwrap_or_default();
         match byte {
             0..0x20 | 0x7f | b'\\' => return Err(Malformed::ForbiddenByte),
-            b'%' if escaped(rest).is_some() => return Err(Malformed::DoubleEscape),
             b'/' => spellings.escaped_slash = true,
             b':' | b'-' | b'.' | b'_' | b'~' => spellings.escapes = true,
             byte if byte.is_ascii_alphanumeric() => spellings.escapes = true,
@@ -235,6 +234,9 @@ fn check_escapes(path: &str) -> Result<Spellings, Malformed> {
         }
     }
     let whole = decoded(path);
+    if (0..whole.len()).any(|at| whole.get(at..).is_some_and(is_escape)) {
+        return Err(Malformed::DoubleEscape);
+    }
     let text = std::str::from_utf8(&whole).map_err(|_| Malformed::NotUtf8)?;
     for segment in text.split('/') {
         match segment.split(';').next().unwrap_or_default().trim() {
@@ -244,6 +246,11 @@ fn check_escapes(path: &str) -> Result<Spellings, Malformed> {
     }
     let is_name = |segment: &str| !decoded(segment).starts_with(b";");
     if path.split('/').all(is_name) { Ok(spellings) } else { Err(Malformed::EmptySegment) }
+}
+
+/// Whether `text` begins with an escape.
+fn is_escape(text: &[u8]) -> bool {
+    text.strip_prefix(b"%").is_some_and(|digits| escaped(digits).is_some())
 }
 
 /// A path without its escapes; one that is broken stays as it is.
@@ -332,7 +339,21 @@ mod tests {
                 &["/a%5cb", "/a\\b", "/a%00", "/a\u{0}", "/a b", "/a\tb", "/a%0d%0a", "/a%7f"],
             ),
             (BrokenEscape, &["/%", "/a%2", "/%zz", "/%4", "/%%20"]),
-            (DoubleEscape, &["/a%252fb", "/%2541", "/a%25252f"]),
+            (
+                DoubleEscape,
+                &[
+                    "/a%252fb",
+                    "/%2541",
+                    "/a%25252f",
+                    "/%25%32%65%25%32%65/b",
+                    "/%252%65",
+                    "/%25%32e",
+                    "/a%25%33%41b",
+                    "/%25%35%43",
+                    "/%25%30%30",
+                    "/a%25%32%46b",
+                ],
+            ),
             (EmptySegment, &["//", "//a", "/a//b", "/a/", "/a/;x", "/a/%3b"]),
             (
                 DotSegment,
@@ -378,7 +399,17 @@ mod tests {
         assert_eq!(spellings("/group%2Fproject"), Ok([false, false, true]));
         assert_eq!(spellings("/https%3A%2F%2Fa.test%2F"), Ok([false, true, true]));
         assert_eq!(spellings("/a%20b/%C3%A9/100%25"), Ok([false, false, false]));
-        for none in ["//", "/a//", "//a", "/a/;x/", "/a%252Fb", "/a%5Cb/", "/%2e%2e/", "/a%2F../"] {
+        for none in [
+            "//",
+            "/a//",
+            "//a",
+            "/a/;x/",
+            "/a%252Fb",
+            "/a%25%32%46b",
+            "/a%5Cb/",
+            "/%2e%2e/",
+            "/a%2F../",
+        ] {
             assert!(spellings(none).is_err(), "{none}");
         }
     }

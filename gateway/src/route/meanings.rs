@@ -123,6 +123,13 @@ fn a_spelling_that_leads_elsewhere_once_it_is_read_is_refused_whatever_the_route
         // Another tenant, once the slash is one.
         "/of/me%2Fws_b/ws_a/x",
         "/of/%2F/ws_b/ws_a/x",
+        // Decoded twice.
+        "/v1/workspaces/ws_a/%25%32%65%25%32%65/ws_b/y",
+        "/v1/workspaces/ws_a/tenants%25%33%41batch",
+        // Up to the first `;`.
+        "/v1/workspaces/ws_a/tenants:batch;/x",
+        "/v1/workspaces/ws_a/tenants:batch;a=b/c",
+        "/v1/workspaces/ws_a/tenants:batch%3Bx/y",
     ] {
         assert!(leads(&paths, CONTROL, path).is_err(), "{path}");
     }
@@ -138,6 +145,11 @@ fn what_only_looks_like_a_route_that_asks_more_is_refused() {
         "/v1/workspaces/ws_a/tenants:batch%20",
         "/v1/workspaces/ws_a/%20tenants:batch",
         "/v1/workspaces/ws_a/tenants:batch%3Fx",
+        "/v1/workspaces/ws_a/tenants:batch%3F/x",
+        "/v1/workspaces/ws_a/tenants:batch%3f/x",
+        "/v1/workspaces/ws_a/tenants:batch%23/x",
+        "/v1/workspaces/ws_a/tenants:batch/%3Fx",
+        "/v1/workspaces/ws_a/tenants:batch/%23/x",
         "/v1/workspaces/ws_a/tenants:batch+",
         "/v1/workspaces/ws_a/TENANTS:BATCH.tar.gz",
         "/v1/workspaces/ws_a/tenant\u{17f}:batch",
@@ -162,6 +174,8 @@ fn what_only_looks_like_a_route_that_asks_more_is_refused() {
         ("/v1/workspaces/ws_a/webhooks.json", 4),
         ("/v1/workspaces/ws_a/...", 4),
         ("/v1/workspaces/ws_a/a%20b", 4),
+        ("/v1/workspaces/ws_a/what%3F/x", 4),
+        ("/v1/workspaces/ws_a/a;v=1/x", 4),
         ("/Healthz", 11),
         ("/healthz.json", 11),
     ] {
@@ -188,9 +202,13 @@ fn without_ending(part: &str) -> String {
 }
 
 /// Everything that servers do, in the order in which most do it.
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 8] = [
     |path| each(path, |part| part.split(';').next().unwrap_or_default().to_owned()),
     decode,
+    // Once more, as behind a proxy that decodes.
+    decode,
+    // What was escaped and now looks like parameters, a query or a fragment.
+    |path| path.split([';', '?', '#']).next().unwrap_or_default().to_owned(),
     |path| each(path, |part| part.trim_matches([' ', '+']).to_owned()),
     |path| each(path, without_ending),
     str::to_lowercase,
@@ -210,11 +228,11 @@ const STEPS: [Step; 6] = [
 
 /// What the servers make of a path that do some of the steps.
 fn read_by_servers(path: &str) -> BTreeSet<String> {
-    let server = |does: u32| {
-        let steps = STEPS.iter().enumerate().filter(move |(at, _)| does >> at & 1 == 1);
-        steps.fold(path.to_owned(), |path, (_, step)| step(&path))
-    };
-    (0..1 << STEPS.len()).map(server).collect()
+    STEPS.iter().fold(BTreeSet::from([path.to_owned()]), |mut readings, step| {
+        let further: Vec<String> = readings.iter().map(|path| step(path)).collect();
+        readings.extend(further);
+        readings
+    })
 }
 
 struct Dice(u64);
@@ -266,8 +284,26 @@ impl Dice {
     }
 
     fn change(&mut self, path: &mut String) {
-        const PUT: [&str; 12] =
-            ["%2F", "%2f", "%20", ".", ".json", ";x", "%3A", "+", "/", "%2E%2E", "%3Bx", "/%20"];
+        const PUT: [&str; 18] = [
+            "%2F",
+            "%2f",
+            "%20",
+            ".",
+            ".json",
+            ";x",
+            "%3A",
+            "+",
+            "/",
+            "%2E%2E",
+            "%3Bx",
+            "/%20",
+            "%25%32%46",
+            "%25%32%65",
+            "%3F/x",
+            "/%23",
+            ";/x",
+            "%3f",
+        ];
         let at = 1 + self.roll(path.len());
         let at = if self.roll(2) == 0 {
             path[at..].find('/').map_or(path.len(), |slash| at + slash)

@@ -1,9 +1,10 @@
 //! Says which other paths a server could take a path for. (core)
 //!
 //! A server may decode escapes, split at an escaped slash, drop segments of which nothing is
-//! left, put letters into one case, and strip parameters, spaces and endings. Such a reading
-//! matters where it makes a segment one of the routes' own words, or moves it: so of all readings
-//! only those are looked at.
+//! left, put letters into one case, strip parameters, spaces and endings, and take what follows a
+//! `;`, `?` or `#`, escaped or not, for no part of the path. Such a reading matters where it makes
+//! a segment one of the routes' own words, or moves it: so of all readings only those are looked
+//! at.
 //!
 //! # Invariants
 //!
@@ -53,6 +54,9 @@ impl Words {
     /// Whether a path can have another reading. `literal` has a bit for each segment that is a
     /// word of the route that was found.
     pub(super) fn may_be_meant(&self, path: &str, literal: u64) -> bool {
+        if path.contains('%') && before_mark(path).is_some() {
+            return true;
+        }
         let segments = path.split('/').skip(1).enumerate();
         segments.filter(|(at, _)| !is_set(literal, *at)).any(|(at, segment)| {
             let mut words = self.by_depth.get(at).into_iter().flatten();
@@ -63,20 +67,10 @@ impl Words {
 
     /// Every other path that a server could take `path` for; nothing where there are too many.
     pub(super) fn readings(&self, path: &str, literal: u64) -> Option<Vec<String>> {
-        let path = path.strip_prefix('/').unwrap_or(path);
-        let path = path.strip_suffix('/').unwrap_or(path);
-        let whole: Vec<&str> = path.split('/').collect();
-        let further: Vec<&str> = whole.iter().flat_map(|segment| at_slashes(segment)).collect();
-        let mut splits = vec![(whole.clone(), literal)];
-        for split in [&whole, &further] {
-            for is_dropped in [str::is_empty, is_blank] {
-                let kept = split.iter().copied().filter(|segment| !is_dropped(segment));
-                splits.push((kept.collect(), 0));
-            }
-        }
-        splits.push((further, 0));
+        let mut ways = splits(path, literal);
+        ways.extend(before_mark(path).into_iter().flat_map(|path| splits(path, 0)));
         let mut readings = Vec::new();
-        for (split, literal) in splits {
+        for (split, literal) in ways {
             readings.append(&mut self.words_for(&split, literal)?);
         }
         readings.sort_unstable();
@@ -100,6 +94,31 @@ impl Words {
         }
         Some(paths)
     }
+}
+
+/// The ways to split a path into segments, each with its bits of literal ones.
+fn splits(path: &str, literal: u64) -> Vec<(Vec<&str>, u64)> {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let whole: Vec<&str> = path.split('/').collect();
+    let further: Vec<&str> = whole.iter().flat_map(|segment| at_slashes(segment)).collect();
+    let mut splits = vec![(whole.clone(), literal)];
+    for split in [&whole, &further] {
+        for is_dropped in [str::is_empty, is_blank] {
+            let kept = split.iter().copied().filter(|segment| !is_dropped(segment));
+            splits.push((kept.collect(), 0));
+        }
+    }
+    splits.push((further, 0));
+    splits
+}
+
+/// What is left of a path whose parameters, query or fragment begin at the first `;`, `?` or `#`,
+/// escaped or not; nothing where it has none.
+fn before_mark(path: &str) -> Option<&str> {
+    const MARKS: [&str; 8] = [";", "?", "#", "%3b", "%3B", "%3f", "%3F", "%23"];
+    let at = MARKS.iter().filter_map(|mark| path.find(mark)).min()?;
+    path.get(..at)
 }
 
 fn is_set(bits: u64, at: usize) -> bool {

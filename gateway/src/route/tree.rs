@@ -9,7 +9,8 @@
 //! 1. The route that is found is the most specific of those that have the path and the method,
 //!    whatever the order in which they were put in.
 //! 2. Of two routes that no order tells apart, inserting the second returns the first.
-//! 3. A lookup visits each node once at most, and allocates nothing.
+//! 3. A route that names GET takes HEAD too, unless another one of its path names HEAD.
+//! 4. A lookup visits each node once at most, and allocates nothing.
 
 use http::Method;
 
@@ -69,13 +70,16 @@ impl Tree {
         self.root.find(method, segments(path))
     }
 
-    /// The methods that routes of a path name, and whether one of them takes all.
+    /// The methods that routes of a path name, HEAD with GET, and whether one of them takes all.
     pub(super) fn methods(&self, path: &str) -> (Vec<Method>, bool) {
         let (mut named, mut all) = (Vec::new(), false);
         self.root.visit(segments(path), &mut |leaf| {
             named.extend(leaf.named.iter().map(|(method, _)| method.clone()));
             all |= leaf.all.is_some();
         });
+        if named.contains(&Method::GET) {
+            named.push(Method::HEAD);
+        }
         named.sort_by(|one, other| one.as_str().cmp(other.as_str()));
         named.dedup();
         (named, all)
@@ -143,8 +147,13 @@ fn split(path: &[u8]) -> (&[u8], Option<&[u8]>) {
 
 impl Leaf {
     fn route(&self, method: &Method) -> Option<Index> {
-        let named = self.named.iter().find(|(own, _)| own == method);
-        named.map(|(_, route)| *route).or(self.all)
+        let named = |method: &Method| {
+            let named = self.named.iter().find(|(own, _)| own == method);
+            named.map(|(_, route)| *route)
+        };
+        // Frameworks answer HEAD by their handler of GET (RFC 9110, 9.3.2).
+        let as_get = || (*method == Method::HEAD).then(|| named(&Method::GET)).flatten();
+        named(method).or_else(as_get).or(self.all)
     }
 
     fn insert(&mut self, methods: &[Method], route: Index) -> Vec<Index> {
@@ -170,7 +179,8 @@ impl Leaf {
 mod tests {
     use super::*;
 
-    const METHODS: [Method; 4] = [Method::GET, Method::POST, Method::DELETE, Method::PATCH];
+    const METHODS: [Method; 5] =
+        [Method::GET, Method::HEAD, Method::POST, Method::DELETE, Method::PATCH];
 
     /// One route, as a file has it.
     type Row = (String, Vec<Method>);
@@ -203,8 +213,10 @@ mod tests {
     /// Tries every route, and takes the best.
     fn dumbest(rows: &[Row], method: &Method, path: &str) -> Option<Index> {
         let having = rows.iter().enumerate().filter_map(|(at, (pattern, methods))| {
-            let takes = methods.is_empty() || methods.contains(method);
-            rank(pattern, path).filter(|_| takes).map(|rank| (rank, methods.is_empty(), at))
+            let as_get = *method == Method::HEAD && methods.contains(&Method::GET);
+            let order = [methods.contains(method), as_get, methods.is_empty()];
+            let order = order.into_iter().position(|takes| takes)?;
+            rank(pattern, path).map(|rank| (rank, order, at))
         });
         having.min().map(|(_, _, at)| at)
     }
@@ -284,7 +296,8 @@ mod tests {
                 assert_eq!(all, taking(&Method::TRACE).is_some(), "seed {seed}: {path}, {rows:?}");
                 let has = |method: &Method| {
                     let names = |(own, methods): &Row| {
-                        methods.contains(method) && rank(own, &path).is_some()
+                        let as_get = *method == Method::HEAD && methods.contains(&Method::GET);
+                        (methods.contains(method) || as_get) && rank(own, &path).is_some()
                     };
                     rows.iter().any(names)
                 };
@@ -294,6 +307,24 @@ mod tests {
                 assert_eq!(named, expected, "seed {seed}: {path} in {rows:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_route_of_get_takes_head_unless_another_of_its_path_names_it() {
+        let insert = |rows: &[(&str, &[Method])]| {
+            let mut tree = Tree::default();
+            for (at, (path, methods)) in rows.iter().enumerate() {
+                assert!(tree.insert(&Pattern::read(path).unwrap(), methods, at).is_empty());
+            }
+            tree
+        };
+        let tree = insert(&[("/{*rest}", &[]), ("/a", &[Method::GET]), ("/a", &[])]);
+        assert_eq!(tree.find(&Method::HEAD, "/a"), Some(1));
+        assert_eq!(tree.find(&Method::POST, "/a"), Some(2));
+        let named = insert(&[("/a", &[Method::HEAD]), ("/a", &[Method::GET])]);
+        assert_eq!(named.find(&Method::HEAD, "/a"), Some(0));
+        let only = insert(&[("/a", &[Method::GET])]);
+        assert_eq!(only.methods("/a"), (vec![Method::GET, Method::HEAD], false));
     }
 
     #[test]

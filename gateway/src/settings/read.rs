@@ -229,7 +229,7 @@ fn route(table: &mut Table<'_>) -> Route {
     Route {
         at: table.at(),
         plane: table.text("plane", "On which plane."),
-        methods: table.texts("methods", "For which methods; all where not given."),
+        methods: table.texts("methods", "For which methods; all where not given. GET brings HEAD."),
         path: table
             .text("path", "Literal segments, {workspace}, {organisation}, and {*rest} last."),
         spellings: spellings(table),

@@ -280,3 +280,26 @@ fn an_operator_says_which_headers_are_of_trusted_proxies_alone() {
     }
     assert_eq!(head.field("x-forwarded-port"), Some("1"));
 }
+
+#[test]
+fn what_a_client_may_not_say_goes_no_further_in_another_spelling() {
+    let world = World::new();
+    const NAMES: [&str; 8] = [
+        "X_RateLimit_Limit",
+        "X-RateLimit_Remaining",
+        "RateLimit_Policy",
+        "Content_Length",
+        "Transfer_Encoding",
+        "Keep_Alive",
+        "Proxy_Connection",
+        "Proxy_Authorization",
+    ];
+    let request = Request::get("/v1/me").field("X_Custom", "kept");
+    let request = NAMES.iter().fold(request, |request, name| request.field(name, "7"));
+    world.call(&request).expect(200);
+    let head = world.control.only().head;
+    for name in NAMES {
+        assert_eq!(head.field(name), None, "{name}");
+    }
+    assert_eq!(head.field("x_custom"), Some("kept"));
+}
