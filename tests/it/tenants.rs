@@ -2,7 +2,7 @@
 
 use weir_tests::folder::Folder;
 use weir_tests::silent_names;
-use weir_tests::tenants::{Platform, Scale, WORST};
+use weir_tests::tenants::{Figures, Platform, Scale, WORST};
 
 /// Beside the other workspace, a figure may be so many times what it is without it.
 const RATIO_MAX: f64 = 1.5;
@@ -11,16 +11,37 @@ const RATIO_MAX: f64 = 1.5;
 /// workspace could do to another before it was held to its share took seconds.
 const NOISE_MS: f64 = 400.0;
 
+/// What a busy machine does to a round it does not do to all; what a workspace can do, it does in
+/// each.
+const ROUNDS: usize = 3;
+
 #[test]
 fn a_workspace_that_does_its_worst_costs_another_nothing_that_it_would_notice() {
     let folder = Folder::new();
-    let platform = Platform::start(&silent_names::library(&folder));
+    let library = silent_names::library(&folder);
     let scale = Scale { webhooks: 5, requests: 100, shared: 120 };
-    let calm = platform.measure(scale);
-    let beside = platform.measure_beside(&WORST, scale);
-    for ((name, calm), (_, beside)) in calm.rows().into_iter().zip(beside.rows()) {
-        let most = (calm * RATIO_MAX).max(calm + NOISE_MS);
-        assert!(beside <= most, "{name}: {beside:.0} ms beside the other, {calm:.0} without it");
+    let mut complaints = Vec::new();
+    for _ in 0..ROUNDS {
+        let platform = Platform::start(&library);
+        let calm = platform.measure(scale);
+        let beside = platform.measure_beside(&WORST, scale);
+        assert_eq!((calm.failures, beside.failures), (0, 0), "answers that are not the backend's");
+        let found = compared(&calm, &beside);
+        if found.is_empty() {
+            return;
+        }
+        complaints.extend(found);
     }
-    assert_eq!((calm.failures, beside.failures), (0, 0), "answers that were not the backend's");
+    panic!("in each of {ROUNDS} rounds:\n{}", complaints.join("\n"));
+}
+
+/// The figures that the other workspace makes worse than it may.
+fn compared(calm: &Figures, beside: &Figures) -> Vec<String> {
+    let pairs = calm.rows().into_iter().zip(beside.rows());
+    let worse =
+        pairs.filter(|((_, calm), (_, beside))| *beside > (calm * RATIO_MAX).max(calm + NOISE_MS));
+    let told = |((name, calm), (_, beside)): ((&str, f64), (&str, f64))| {
+        format!("{name}: {beside:.0} ms beside the other, {calm:.0} without it")
+    };
+    worse.map(told).collect()
 }

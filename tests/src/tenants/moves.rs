@@ -22,7 +22,7 @@ const WEBHOOKS: usize = 20;
 const BACKLOG: usize = 100;
 
 /// Events of one large call.
-const LARGE_CALL: usize = 300;
+const LARGE_CALL: usize = 100;
 
 /// Connections that wait for a backend that does not answer.
 const HANGING: usize = 40;
