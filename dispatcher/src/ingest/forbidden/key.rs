@@ -321,7 +321,7 @@ fn names_secret(name: &str, borders: &[usize]) -> bool {
         !is_about(rest)
             && !rest.strip_prefix('s').is_some_and(is_about)
             && !is_excerpt(word, rest)
-            && !IN_ONE.iter().any(|one| by_chance(one))
+            && !IN_ONE.iter().any(by_chance)
     })
 }
 
