@@ -287,7 +287,7 @@ mod tests {
     fn an_owner_is_a_mail_address() {
         let text = "[workspaces.ws_a]\nowners = [\"a@example.com\", \"nope\", \"@b\"]";
         let why = "is no mail address, as owner@example.com";
-        let expected = [("nope", 29), ("@b", 37)]
+        let expected = [("nope", 28), ("@b", 36)]
             .map(|(owner, column)| format!("d.toml:2:{column}: `{owner}` {why}"));
         assert_eq!(mistakes(text), expected);
     }

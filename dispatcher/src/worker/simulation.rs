@@ -167,7 +167,7 @@ fn lived(seed: u64, over: &dyn Fn() -> bool) -> Told {
     let mut dice = Dice::new(seed);
     let tempo = Tempo::of(&mut dice);
     let config = config(&mut dice);
-    let urls = (0..1 + dice.roll(4)).map(|n| format!("https://r{n}.example/in/canary")).collect();
+    let urls = (0..1 + dice.roll(4)).map(|n| format!("https://r{n}.example/in/linnet")).collect();
     let mut world = World::new(place.0.clone(), &config, urls, dice);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {

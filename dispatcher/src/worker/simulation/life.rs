@@ -211,7 +211,7 @@ impl Life {
         self.made += 1;
         let id = format!("evt_{}", self.made);
         let padding = " ".repeat(padding);
-        let body = format!("{{\"id\":\"{id}\",\"canary\":true{padding}}}").into_bytes().into();
+        let body = format!("{{\"id\":\"{id}\",\"linnet\":true{padding}}}").into_bytes().into();
         let digest = [self.made as u8; 32];
         NewEvent { id: id.into(), workspace: ws.into(), kind, body, digest }
     }

@@ -23,7 +23,8 @@ use crate::store::Store;
 pub(super) const START: UnixTime = UnixTime(1_790_000_017_345_000);
 
 /// Parts of secrets, of bodies and of paths: what nobody is ever told.
-pub(super) const SECRETS: [&str; 3] = ["whsec_", "canary", "/in/"];
+/// Each has a sign that no identifier has: those look random, and hold any other word one day.
+pub(super) const SECRETS: [&str; 3] = ["whsec_", "linnet", "/in/"];
 
 /// More steps than this within one moment, and it never comes to rest.
 const STEPS_MAX: u32 = 50_000;
@@ -384,8 +385,8 @@ fn logged_nothing_secret(process: &Process) {
     process.log.write_out(&mut text);
     let text = String::from_utf8_lossy(&text);
     for secret in SECRETS {
-        if text.contains(secret) {
-            violated("12 log", format!("`{secret}` stands in the log"));
+        if let Some(line) = text.lines().find(|line| line.contains(secret)) {
+            violated("12 log", format!("`{secret}` stands in the log: {line}"));
         }
     }
 }
