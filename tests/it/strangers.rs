@@ -42,7 +42,8 @@ fn five_million_invented_names_leave_memory_flat_and_tenants_untouched() {
     let early = resident();
     names(500_000, 5_000_000);
     let grown = resident().saturating_sub(early);
-    assert!(grown < 8 << 20, "{} KiB more after ten times as many", grown >> 10);
+    // Other tests of this process take some meanwhile; a state for each name would take 500 MiB.
+    assert!(grown < 64 << 20, "{} KiB more after ten times as many", grown >> 10);
     let fill = store.fill();
     assert!(fill.strangers <= ROOM + ROOM / 10, "{fill:?}");
     assert_eq!(store.standing(&tenant, Tick(5_000_000)).unwrap().remaining, 53);

@@ -27,6 +27,7 @@ impl Books {
                 violated("10 order", format!("{:?} waits to be put into order", hook.id));
             }
             if hook.paused_at.is_none()
+                && !self.is_beside_others(hook)
                 && let Some(why) = self.may_start(hook.url, now)
             {
                 self.nobody_starves(hook, &why, now);
@@ -35,6 +36,12 @@ impl Books {
         if !self.clock_set {
             self.told_in_time(now);
         }
+    }
+
+    /// Whether attempts of other workspaces are under way. A webhook may then have to wait for its
+    /// workspace's share of the places, which is not judged yet.
+    fn is_beside_others(&self, hook: &Hook) -> bool {
+        self.under_way.keys().any(|id| self.hooks[&self.deliveries[id].hook].ws != hook.ws)
     }
 
     fn nobody_starves(&self, hook: &Hook, why: &str, now: Moment) {
