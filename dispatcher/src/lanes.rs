@@ -32,6 +32,7 @@ mod line;
 mod pace;
 mod places;
 mod queue;
+mod shares;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -170,6 +171,7 @@ impl Lanes {
                 queue.forget(lane, gate, now);
                 if before != lane {
                     self.lane(before).turns.retain(|one| *one != webhook);
+                    self.put(before, now);
                 }
             }
             None => {
@@ -192,6 +194,7 @@ impl Lanes {
         queue.forget(lane, Gate::Closed, now);
         queue.gone = true;
         self.drop_gone(webhook);
+        self.put(lane, now);
     }
 
     fn drop_gone(&mut self, webhook: WebhookId) {

@@ -14,15 +14,14 @@
 //! 2. A lane that has something under way is refused the last quarter.
 //! 3. Who waits for a place of a kind has the next such place before whoever comes later.
 //! 4. A lane is in each queue once at most.
-//! 5. Attempts that a workspace has under way beside the first of each of its webhooks are no more
-//!    than an eighth of the places that are free, while another workspace has any under way. So
-//!    however many workspaces are greedy at once, whatever their receivers did last, some places
-//!    stay free: of ten, each has one in eighteen.
+//!
+//! Not here: what one workspace may have of them (`shares`).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Answered;
+use super::shares::Shares;
 use crate::model::LaneId;
 
 /// Of so many parts...
@@ -38,10 +37,6 @@ const UNKNOWN: usize = 7;
 
 /// For lanes that have something under way.
 const SECOND: usize = 6;
-
-/// Of what is free, for what one workspace has beside the first attempts of its webhooks. Twenty
-/// webhooks of 17 attempts fit into it while all else is quiet.
-const SHARE: usize = 1;
 
 /// Why a lane is refused a place, and what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +87,7 @@ impl Load {
     }
 
     /// Whether it is so many parts of the whole, in attempts or in bytes.
-    fn reaches(self, parts: usize, whole: Self) -> bool {
+    pub(super) fn reaches(self, parts: usize, whole: Self) -> bool {
         // Rounded up: of a single place everybody has a share.
         self.attempts >= (whole.attempts * parts).div_ceil(PARTS)
             || self.bytes >= (whole.bytes * parts).div_ceil(PARTS)
@@ -102,14 +97,6 @@ impl Load {
 /// What a lane counts for: how its last attempt ended, and what is under way.
 pub(super) type Standing = (Option<Answered>, Load);
 
-/// What a workspace has under way.
-#[derive(Debug, Default)]
-struct Share {
-    load: Load,
-    /// Webhooks that have something under way.
-    webhooks: usize,
-}
-
 /// The places of all lanes together.
 #[derive(Debug)]
 pub(super) struct Places {
@@ -117,8 +104,7 @@ pub(super) struct Places {
     taken: Load,
     /// Those of lanes that are not known to answer without delay.
     doubtful: Load,
-    /// Of workspaces that have any.
-    shares: HashMap<Arc<str>, Share>,
+    shares: Shares,
     /// Lanes that were refused. One that is forgotten in the meantime is passed over.
     silent: VecDeque<LaneId>,
     unknown: VecDeque<LaneId>,
@@ -130,7 +116,7 @@ impl Places {
     pub(super) fn new(most: Load) -> Self {
         let [silent, unknown, second] = [const { VecDeque::new() }; 3];
         let (taken, doubtful) = (Load::default(), Load::default());
-        Self { most, taken, doubtful, shares: HashMap::new(), silent, unknown, second }
+        Self { most, taken, doubtful, shares: Shares::default(), silent, unknown, second }
     }
 
     /// There are more, or fewer, from now on.
@@ -162,32 +148,29 @@ impl Places {
 
     /// Notes that an attempt of a workspace has started: the first of its webhook, or one more.
     pub(super) fn started(&mut self, workspace: &Arc<str>, bytes: usize, first: bool) {
-        let share = self.shares.entry(workspace.clone()).or_default();
-        share.load = share.load.plus(bytes);
-        share.webhooks += usize::from(first);
+        self.shares.started(workspace, bytes, first);
     }
 
     /// Notes that an attempt of a workspace has ended: the last of its webhook, or one of several.
-    pub(super) fn ended(&mut self, workspace: &str, bytes: usize, last: bool) {
-        let Some(share) = self.shares.get_mut(workspace) else { return };
-        share.load = share.load.minus(bytes);
-        share.webhooks -= usize::from(last);
-        if share.load.attempts == 0 {
-            self.shares.remove(workspace);
+    pub(super) fn ended(&mut self, workspace: &Arc<str>, bytes: usize, last: bool) {
+        self.shares.ended(workspace, bytes, last);
+    }
+
+    fn free(&self) -> Load {
+        Load {
+            attempts: self.most.attempts.saturating_sub(self.taken.attempts),
+            bytes: self.most.bytes.saturating_sub(self.taken.bytes),
         }
     }
 
-    /// Whether a workspace has as much under way as it may while others have something, too.
-    pub(super) fn has_its_share(&self, workspace: &str) -> bool {
-        let Some(share) = self.shares.get(workspace).filter(|_| self.shares.len() > 1) else {
-            return false;
-        };
-        let beside = Load { attempts: share.load.attempts - share.webhooks, ..share.load };
-        let free = Load {
-            attempts: self.most.attempts.saturating_sub(self.taken.attempts),
-            bytes: self.most.bytes.saturating_sub(self.taken.bytes),
-        };
-        beside.reaches(SHARE, free)
+    /// Whether a workspace may start another attempt for a webhook that has one under way. Where it
+    /// may not, its lane is left out until it may.
+    pub(super) fn has_room(&mut self, workspace: &Arc<str>, lane: LaneId) -> bool {
+        let used_up = self.shares.is_used_up(workspace, self.free());
+        if used_up {
+            self.shares.leave_out(workspace, lane);
+        }
+        !used_up
     }
 
     /// Why a lane that stands so may start nothing now, or `None` where it may. Whoever was not
@@ -224,15 +207,19 @@ impl Places {
         }
     }
 
-    /// Gives a lane that there may be a place for again, and what it waited for.
-    pub(super) fn call_back(&mut self) -> Option<(LaneId, Refused)> {
+    /// Gives a lane that there may be a place for again, and what it waited for unless that was
+    /// its workspace's share.
+    pub(super) fn call_back(&mut self) -> Option<(LaneId, Option<Refused>)> {
+        if self.are_taken() {
+            return None;
+        }
         // Those first that are sure to be done soon.
-        [Refused::Second, Refused::Unknown, Refused::Silent].into_iter().find_map(|why| {
-            if self.is_scarce(why) || self.are_taken() {
-                return None;
-            }
-            self.queue_mut(why).pop_front().map(|id| (id, why))
-        })
+        let why = [Refused::Second, Refused::Unknown, Refused::Silent];
+        let why = why.into_iter().find(|why| !self.is_scarce(*why) && !self.queue(*why).is_empty());
+        match why {
+            Some(why) => self.queue_mut(why).pop_front().map(|id| (id, Some(why))),
+            None => self.shares.call_back(self.free()).map(|id| (id, None)),
+        }
     }
 
     fn queue(&self, why: Refused) -> &VecDeque<LaneId> {
@@ -336,14 +323,14 @@ mod tests {
             places.leave_out(LaneId(1), Refused::Silent, &mut aside);
         }
         places.leave_out(LaneId(1), Refused::Second, &mut aside);
-        assert_eq!(places.call_back(), Some((LaneId(1), Refused::Second)));
+        assert_eq!(places.call_back(), Some((LaneId(1), Some(Refused::Second))));
         assert_eq!(places.call_back(), None, "half of the places are taken");
         places.changed((NO, many(4)), (NO, many(3)));
-        assert_eq!(places.call_back(), Some((LaneId(1), Refused::Silent)));
+        assert_eq!(places.call_back(), Some((LaneId(1), Some(Refused::Silent))));
         assert_eq!(places.call_back(), None, "it was called back");
         aside.over(Refused::Silent);
         places.leave_out(LaneId(1), Refused::Silent, &mut aside);
-        assert_eq!(places.call_back(), Some((LaneId(1), Refused::Silent)));
+        assert_eq!(places.call_back(), Some((LaneId(1), Some(Refused::Silent))));
     }
 
     #[test]

@@ -205,6 +205,11 @@ impl Queue {
         self.held.iter().take_while(move |held| !unsure(held.key()))
     }
 
+    /// Whether the store's answer may show a delivery that can start.
+    pub(super) fn is_being_read(&self) -> bool {
+        self.gate == Gate::Open && self.asked.is_some()
+    }
+
     /// Whether it is time to ask for more, before memory runs out of them.
     pub(super) fn runs_low(&self, room: Room) -> bool {
         self.gate == Gate::Open

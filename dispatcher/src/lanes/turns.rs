@@ -3,6 +3,7 @@
 //! Lanes lie in a heap by when they have something to do; one that is served goes back to where it
 //! has something to do next. On a lane the workspace goes first that has waited longest, and of its
 //! webhooks the one that has: however many webhooks a workspace has there, it is one among others.
+//! While the store is asked what a webhook has to send, its turn is kept.
 //!
 //! Not here: what may start at all (`queue`, `places`), what comes of it (`lanes`).
 
@@ -58,8 +59,10 @@ impl Lanes {
                 return Step::Wait(self.heap.peek().map(|Reverse((due, ..))| *due));
             };
             if let Some(lane) = self.lanes.get_mut(&id) {
-                lane.aside.over(why);
-                if let Some(step) = self.serve(id, now.tick, now.tick, Some(why)) {
+                if let Some(why) = why {
+                    lane.aside.over(why);
+                }
+                if let Some(step) = self.serve(id, now.tick, now.tick, why) {
                     return step;
                 }
             }
@@ -93,16 +96,17 @@ impl Lanes {
             Decision::Refuse { retry_at } => retry_at,
         };
         let free_at = free_at.max(lane.backs_off_until());
-        let mut later: Option<Tick> = None;
+        let (mut later, mut kept) = (None::<Tick>, false);
         for nth in 0..lane.turns.len() {
             let webhook = self.lanes.get(&id).and_then(|lane| lane.turns.get(nth).copied())?;
             let Some(queue) = self.queues.get_mut(&webhook) else { continue };
             match queue.turn(now) {
+                Turn::Start if kept => {}
                 Turn::Start if free_at > now => later = sooner(later, free_at),
-                // It has something under way, and is looked at when that ends.
+                // It is called back when its workspace may have more.
                 Turn::Start
                     if !queue.in_flight.is_empty()
-                        && self.places.has_its_share(&queue.workspace) => {}
+                        && !self.places.has_room(&queue.workspace, id) => {}
                 Turn::Start => {
                     let Some(ready) = self.begin(id, webhook, now) else { continue };
                     let lag = now.since(due);
@@ -121,7 +125,7 @@ impl Lanes {
                     return Some(Step::FetchOne { webhook, delivery, round });
                 }
                 Turn::At(at) => later = sooner(later, at),
-                Turn::Rest => {}
+                Turn::Rest => kept |= queue.is_being_read(),
             }
         }
         if let Some(at) = later {

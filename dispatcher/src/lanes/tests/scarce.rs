@@ -138,6 +138,28 @@ fn a_workspace_beside_which_nobody_has_work_has_all_the_places_it_had() {
 }
 
 #[test]
+fn what_a_workspace_may_have_again_starts_at_once_though_nothing_of_its_own_has_ended() {
+    let answered = Some(Answered::Yes);
+    let mut lanes = known(40, [(10_000, answered), (0, answered)]);
+    let (mut own, mut others) = (Vec::new(), Vec::new());
+    let start = |lanes: &mut Lanes, own: &mut Vec<_>, others: &mut Vec<_>| {
+        while let Step::Start { webhook, ready, .. } = lanes.next(at(0)) {
+            if webhook.0 == 0 { own.push(ready.id) } else { others.push(ready.id) }
+        }
+    };
+    start(&mut lanes, &mut own, &mut others);
+    // One answer, and its lane has room for eight; its workspace has not.
+    lanes.recorded(WebhookId(0), own.remove(0), None, Answered::Yes, at(0));
+    start(&mut lanes, &mut own, &mut others);
+    assert!(own.len() < 8, "{} beside {}", own.len(), others.len());
+    lanes.close(WebhookId(10_000), at(0).tick);
+    for id in others {
+        lanes.recorded(WebhookId(10_000), id, None, Answered::Yes, at(0));
+    }
+    assert_eq!(own.len() + started(&mut lanes, 0..1), 8);
+}
+
+#[test]
 fn bodies_under_way_count_in_what_memory_holds() {
     const BODY: usize = 256 << 10;
     let body = Bytes::from(vec![b'x'; BODY]);

@@ -47,6 +47,56 @@ fn what_a_workspace_does_not_use_is_for_the_others() {
 }
 
 #[test]
+fn a_workspace_keeps_its_turn_while_the_store_is_asked_what_it_has() {
+    let mut hooks = vec![(0, 1)];
+    hooks.extend((0..20).map(|nth| (10_000 + nth, 1)));
+    let mut world = World::new(pace(12, 1_000, 100, 1_000), &hooks);
+    // Little is held in memory: of 21 webhooks one delivery each.
+    world.lanes.set_memory(4_096);
+    for (id, _) in &hooks {
+        (0..200).for_each(|_| world.arrive(*id, 0, true));
+    }
+    for second in 0..10 {
+        world.now = second * 1_000;
+        for _ in 0..40 {
+            world.run(1);
+            world.answer();
+        }
+        world.now += 1;
+        world.end(None);
+    }
+    let of = |ws| world.starts.iter().filter(|(_, _, id, _)| id.0 / 10_000 == ws).count();
+    assert_eq!((of(0), of(1)), (60, 60));
+}
+
+#[test]
+fn whoever_waits_for_the_answer_to_anothers_turn_goes_on_when_there_is_none_to_come() {
+    let none = Fetched { ready: Vec::new(), more: false };
+    let leave = |lanes: &mut Lanes, webhook: i64, round| match webhook {
+        0 => lanes.close(WebhookId(20_000), at(0).tick),
+        1 => {
+            let due = Some(at(0).tick);
+            lanes.open(WebhookId(20_000), &ws(20_000), LaneId(9), Gate::Open, due, at(0).tick);
+        }
+        2 => lanes.set_gate(WebhookId(20_000), Gate::Closed, at(0).tick),
+        _ => lanes.fetched(WebhookId(20_000), round, none.clone(), at(0)),
+    };
+    for way in 0..4 {
+        let mut lanes = Lanes::new(pace(12, 1_000, 100, 1_000));
+        let first = Some(at(0).tick);
+        lanes.open(WebhookId(20_000), &ws(20_000), LaneId(1), Gate::Open, first, at(0).tick);
+        let Step::Fetch { round, .. } = lanes.next(at(0)) else { panic!("it is not asked") };
+        lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(0).tick);
+        lanes.arrived(WebhookId(1), ready(1, 0), at(0));
+        assert!(matches!(lanes.next(at(0)), Step::Wait(_)), "it is not its turn");
+        leave(&mut lanes, way, round);
+        let starts = |step| matches!(step, Step::Start { .. });
+        let steps = std::iter::repeat_with(|| lanes.next(at(0)));
+        assert!(steps.take(3).any(starts), "way {way}");
+    }
+}
+
+#[test]
 fn webhooks_of_one_workspace_share_its_turn_evenly() {
     let hooks = [(0, 1), (1, 1), (2, 1), (10_000, 1)];
     let mut world = World::new(pace(12, 1_000, 100, 1_000), &hooks);

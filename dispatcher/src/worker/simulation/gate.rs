@@ -21,7 +21,8 @@ impl Books {
         let Some(url) = url else { violated("11", format!("nobody is at {}", parcel.url)) };
         let id = self.whose(parcel, url, now);
         self.tally.starts += 1;
-        self.note(now, || format!("start {id:?} at url {url}"));
+        let ws = self.hooks[&self.deliveries[&id].hook].ws.clone();
+        self.note(now, || format!("start {id:?} of {ws} at url {url}"));
         self.paced(url, Start { at: now.tick, heard });
         let delivery = &self.deliveries[&id];
         if delivery.body != parcel.body {
@@ -189,7 +190,11 @@ impl Books {
             let url = flight.url;
             delivery.flight = None;
             self.under_way.remove(&id);
+            let deleted = hook.deleted;
             self.freed(url, outcome, at.tick.since(started.tick), at.tick);
+            if deleted {
+                self.drop_gone(id);
+            }
             return;
         }
         let mut policies = std::iter::once(&self.settings).chain(&self.before);

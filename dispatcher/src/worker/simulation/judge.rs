@@ -27,8 +27,7 @@ impl Books {
                 violated("10 order", format!("{:?} waits to be put into order", hook.id));
             }
             if hook.paused_at.is_none()
-                && !self.is_beside_others(hook)
-                && let Some(why) = self.may_start(hook.url, now)
+                && let Some(why) = self.may_start(hook, now)
             {
                 self.nobody_starves(hook, &why, now);
             }
@@ -36,12 +35,6 @@ impl Books {
         if !self.clock_set {
             self.told_in_time(now);
         }
-    }
-
-    /// Whether attempts of other workspaces are under way. A webhook may then have to wait for its
-    /// workspace's share of the places, which is not judged yet.
-    fn is_beside_others(&self, hook: &Hook) -> bool {
-        self.under_way.keys().any(|id| self.hooks[&self.deliveries[id].hook].ws != hook.ws)
     }
 
     fn nobody_starves(&self, hook: &Hook, why: &str, now: Moment) {
@@ -71,8 +64,9 @@ impl Books {
         }
     }
 
-    /// Why nothing keeps the next attempt at this URL from starting; `None` where something does.
-    fn may_start(&self, url: usize, now: Moment) -> Option<String> {
+    /// Why nothing keeps a webhook's next attempt from starting; `None` where something does.
+    fn may_start(&self, hook: &Hook, now: Moment) -> Option<String> {
+        let url = hook.url;
         let egress = &self.settings.egress;
         let since = |start: &&Start| now.tick.since(start.at) < egress.window;
         let started = self.starts[url].iter().filter(since).count();
@@ -84,18 +78,18 @@ impl Books {
         let (most, bytes_most) = (egress.in_flight_max, (self.memory / 2).max(1));
         let bytes = self.bytes_in_flight();
         let crowded = all >= most - most / 4 || bytes >= bytes_most - bytes_most / 4;
-        // Beside others of its webhook, where others' attempts leave a workspace few.
-        let crowded =
-            crowded || all >= (most - most.min(all)).div_ceil(8) || bytes >= bytes_most / 9;
         let room = if crowded { 1 } else { self.places[url].room };
         // Those that are not known to answer at once share half of the places at the least.
         let scarce = all >= most.div_ceil(2) || bytes >= bytes_most.div_ceil(2);
         let shared = !self.places[url].answers && scarce;
+        // Beside others of its webhook a workspace has few while others have any.
+        let busy = self.waiting(hook.id).any(|one| one.flight.is_some());
         let held = started + unseen >= egress.requests as usize
             || now.tick < self.slow_until
             || now.tick < self.places[url].backs_off_until
             || here >= room
             || shared
+            || busy && self.has_its_share(&hook.ws)
             || all >= most
             || bytes >= bytes_most;
         let why = || format!("{started} of {} started, {here} of {room} go", egress.requests);

@@ -88,12 +88,17 @@ impl Record {
         &self.entries[self.down_from..]
     }
 
-    /// When deliveries had to pause, as it was known then.
+    /// When deliveries had to pause, as it was known then. Of what ended in that very instant any
+    /// may have been heard of and the rest not yet: it is said of the first that suffices.
     pub(super) fn paused_at(&self, policy: &Policy, then: UnixTime) -> Option<UnixTime> {
         let known = self.entries.iter().filter(|one| one.at <= then).copied();
-        let mut known = Self { entries: known.collect(), ..Self::default() };
-        known.changed_from(0);
-        known.pauses_at(policy)
+        let known: Vec<Entry> = known.collect();
+        let before = known.partition_point(|one| one.at < then);
+        (before..=known.len()).find_map(|count| {
+            let mut heard = Self { entries: known[..count].to_vec(), ..Self::default() };
+            heard.changed_from(0);
+            heard.pauses_at(policy).filter(|right| *right <= then)
+        })
     }
 
     /// When deliveries must pause, if nothing else happens.

@@ -18,8 +18,8 @@ pub(super) struct Turns {
     rested: Tick,
     /// So many starts of others at its URL each webhook has waited for that could have started.
     passed: BTreeMap<WebhookId, usize>,
-    /// So many starts each workspace is behind another that has no more to send than it.
-    behind: BTreeMap<(usize, Arc<str>), usize>,
+    /// So many starts at a URL each workspace that could start is behind each other.
+    behind: BTreeMap<(usize, Arc<str>, Arc<str>), usize>,
 }
 
 impl Turns {
@@ -86,9 +86,12 @@ impl Books {
                 continue;
             }
             // One that has an attempt under way may be held to its workspace's share of the places.
-            if !self.waiting(other).any(|one| one.flight.is_some()) {
-                ready.insert(self.hooks[&other].ws.clone());
+            let busy = self.waiting(other).any(|one| one.flight.is_some());
+            if busy && self.has_its_share(&self.hooks[&other].ws) {
+                self.turns.passed.remove(&other);
+                continue;
             }
+            ready.insert(self.hooks[&other].ws.clone());
             let passed = self.turns.passed.entry(other).or_default();
             *passed += 1;
             if *passed > round {
@@ -102,24 +105,43 @@ impl Books {
     /// Another workspace that has something to send at this URL has had about as many starts since
     /// it has, however many webhooks either has there.
     fn workspace_in_turn(&mut self, url: usize, ws: &Arc<str>, ready: &BTreeSet<Arc<str>>) {
-        let waits = |other: &Arc<str>| ready.contains(other) && other != ws;
-        self.turns
-            .behind
-            .retain(|(at, other), _| *at != url || ready.contains(other) || other == ws);
-        let others: Vec<_> = ready.iter().filter(|other| waits(other)).cloned().collect();
-        if let Some(own) = self.turns.behind.get_mut(&(url, ws.clone())) {
-            *own = own.saturating_sub(others.len());
-        }
-        for other in others {
-            let behind = self.turns.behind.entry((url, other.clone())).or_default();
-            *behind += 1;
-            // What a webhook has in memory may be sent before the store has shown another's.
-            // Open: a workspace may be held to its share of the places meanwhile, which this model
-            // does not know; how far behind that may leave it is not judged closely yet.
-            let most = 3 * self.settings.egress.in_flight_per_lane() + 1_000;
-            if *behind > most {
-                violated("turns", format!("{other} is {behind} starts behind {ws} at url {url}"));
+        let behind = &mut self.turns.behind;
+        behind.retain(|(at, one, _), _| *at != url || ready.contains(one) || one == ws);
+        for ((at, one, _), starts) in behind.iter_mut() {
+            if (*at, &*one) == (url, ws) {
+                *starts = starts.saturating_sub(1);
             }
         }
+        // What a webhook has in memory may be sent before the store has shown another's.
+        let most = 3 * self.settings.egress.in_flight_per_lane() + 10;
+        for other in ready.iter().filter(|other| *other != ws) {
+            let starts = behind.entry((url, other.clone(), ws.clone())).or_default();
+            *starts += 1;
+            if *starts > most {
+                violated("turns", format!("{other} is {starts} starts behind {ws} at url {url}"));
+            }
+        }
+    }
+
+    /// Whether a workspace has as much under way beside the first attempt of each of its webhooks
+    /// as it may while others have something, too: an eighth of what is free.
+    pub(super) fn has_its_share(&self, ws: &str) -> bool {
+        let (mut attempts, mut bytes, mut busy) = (0, 0, BTreeSet::new());
+        let (mut others, mut all, mut all_bytes) = (false, 0, 0);
+        for id in self.under_way.keys() {
+            let one = &self.deliveries[id];
+            all += 1;
+            all_bytes += one.body.len();
+            if &*self.hooks[&one.hook].ws != ws {
+                others = true;
+                continue;
+            }
+            attempts += 1;
+            bytes += one.body.len();
+            busy.insert(one.hook);
+        }
+        let free = self.settings.egress.in_flight_max.saturating_sub(all);
+        let free_bytes = (self.memory / 2).max(1).saturating_sub(all_bytes);
+        others && (8 * (attempts - busy.len()) >= free || 8 * bytes >= free_bytes)
     }
 }
