@@ -108,7 +108,7 @@ impl Books {
         let behind = &mut self.turns.behind;
         behind.retain(|(at, one, _), _| *at != url || ready.contains(one) || one == ws);
         for ((at, one, _), starts) in behind.iter_mut() {
-            if (*at, &*one) == (url, ws) {
+            if *at == url && one == ws {
                 *starts = starts.saturating_sub(1);
             }
         }
