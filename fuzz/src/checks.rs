@@ -19,13 +19,21 @@ use weir_common::ids::{IdForm, is_identifier};
 use weir_common::reader::{At, Document, Mistake};
 use weir_common::time::UnixTime;
 use weir_common::token::{Algorithm, Claims, Flaw, KEYS_MAX, KeySet, NAMES_MAX, Terms, verify};
-use weir_gateway::batch::{self, Miscount};
-use weir_gateway::judge::head::check_framing;
+use weir_gateway::request::batch;
+use weir_gateway::request::batch::Miscount;
+use weir_gateway::admission::request_head::check_framing;
 use weir_gateway::limit::key::Seed;
-use weir_gateway::lookups::answer::{self, Kind, Raw};
-use weir_gateway::proxy_protocol::{self, HEADER_BYTES_MAX, Origin, Progress};
-use weir_gateway::wire::head::Head;
-use weir_gateway::{rules, settings, target as targets};
+use weir_gateway::identity::directory::response;
+use weir_gateway::identity::directory::response::Kind;
+use weir_gateway::identity::directory::response::Raw;
+use weir_gateway::edge::proxy_protocol;
+use weir_gateway::edge::proxy_protocol::HEADER_BYTES_MAX;
+use weir_gateway::edge::proxy_protocol::Origin;
+use weir_gateway::edge::proxy_protocol::Progress;
+use weir_gateway::edge::connection::request_line::Head;
+use weir_gateway::rules;
+use weir_gateway::settings;
+use weir_gateway::request::target as targets;
 
 /// A function that panics where an input breaks what must hold.
 pub type Check = fn(&[u8]);
@@ -191,7 +199,7 @@ fn check_place(mistake: &Mistake, text: &str) {
 /// What a directory answers: it is refused, or names identifiers and numbers within bounds.
 pub fn answer(data: &[u8]) {
     for kind in Kind::ALL {
-        let (parent, limits) = match answer::read(kind, data, &IdForm::default()) {
+        let (parent, limits) = match response::read(kind, data, &IdForm::default()) {
             Err(why) => {
                 assert!(!why.is_empty() && why.chars().count() <= 1_000, "{why}");
                 continue;

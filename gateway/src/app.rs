@@ -35,21 +35,25 @@ use weir_common::secret::Secret;
 use weir_common::signals::Signals;
 use weir_common::time::Clock;
 
-use self::serving::{Serving, Side};
-use self::workers::Workers;
-use crate::force::{Config, Force, addresses};
-use crate::handover::HandoverError;
-use crate::handover::first::First;
-use crate::handover::predecessor::Predecessor;
-use crate::handover::sockets::Sockets;
+use crate::app::serving::Serving;
+use crate::app::serving::Side;
+use crate::app::workers::Workers;
+use crate::config::active::Config;
+use crate::config::active::Force;
+use crate::config::active::addresses;
+use crate::operations::upgrade::HandoverError;
+use crate::operations::upgrade::init::First;
+use crate::operations::upgrade::predecessor::Predecessor;
+use crate::operations::upgrade::sockets::Sockets;
 use crate::limit::key::Seed;
-use crate::listen::BindError;
-use crate::metrics::Metrics;
-use crate::notify::Notify;
-use crate::parts::{Parts, Seeds};
-use crate::resume;
-use crate::upload;
-use crate::watch as beside;
+use crate::edge::listener::BindError;
+use crate::telemetry::metrics::Metrics;
+use crate::operations::systemd::Notify;
+use crate::config::shared::Parts;
+use crate::config::shared::Seeds;
+use crate::operations::persistence;
+use crate::request::upload;
+use crate::operations::background as beside;
 
 /// How long a stop waits for the last lines of the access log to be taken.
 const LOG_GRACE: Duration = Duration::from_secs(1);
@@ -157,7 +161,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     // What another process has is its to keep.
     let left = match handed_over {
         Err(error) => Err(RunError::System(error)),
-        Ok(None) => resume::leave(&parts),
+        Ok(None) => persistence::leave(&parts),
         Ok(Some(0)) => Ok(()),
         Ok(Some(code)) => Err(RunError::Successor(code)),
     };
@@ -240,9 +244,9 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
     let admin = sockets.bind("admin", rules.settings.server.admin)?;
     sockets.drop_rest();
     let connections_max = room_for(rules.settings.server.caps.connections_max);
-    resume::check(&rules.settings.store)?;
+    persistence::check(&rules.settings.store)?;
     let earlier = match predecessor {
-        None => resume::earlier(&rules.settings.store, &clock),
+        None => persistence::earlier(&rules.settings.store, &clock),
         Some(_) => None,
     };
     if let Some(earlier) = &earlier {
@@ -254,7 +258,7 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
     let parts = Arc::new(Parts::new(clock, config, force, seeds, metrics, connections_max));
     parts.mark_applied();
     if let Some(earlier) = earlier {
-        let states = resume::take_up(&parts, earlier);
+        let states = persistence::take_up(&parts, earlier);
         logging::event(Level::Info, "limits restored", &[("states", json!(states))]);
     }
     Ok(Prepared { parts, sockets, clients, admin, token })

@@ -1,120 +1,53 @@
 //! weir-gateway: a reverse proxy that holds every tenant to its allowance, exactly.
 //!
-//! The modules stand in the order in which a request meets them. Those marked *core* decide:
-//! they take values and return values, and neither wait nor read the clock.
+//! Areas stand in layers, the lowest first: each imports only from those above it in this list.
+//! Files marked *core* decide: they take values and return values, and neither wait nor read the
+//! clock.
 
-// How it gets here.
-
-pub mod listen;
-
-// core
-pub mod proxy_protocol;
-
-pub mod tls;
-
-pub mod wire;
-
-pub mod http2;
-
-// Its way through.
-
-pub mod proxy;
-
-pub mod exchange;
-
-pub mod judge;
-
-// core
-pub mod target;
-
-// core
-pub mod route;
-
-pub mod caller;
-
-pub mod lookups;
-
-// core
-pub mod identify;
-
-// core
-pub mod rules;
-
+// Exact limits: quotas, keys, counters, boosts, snapshots.
 pub mod limit;
 
-// core
-pub mod retention;
+// Metrics and the access log.
+pub mod telemetry;
 
-pub mod body;
-
-// core
-pub mod batch;
-
-pub mod hold;
-
-pub mod session;
-
-pub mod upload;
-
-// core
-pub mod headers;
-
-// core
-pub mod cors;
-
-// core
-pub mod refuse;
-
-// core
-pub mod grpc;
-
-pub mod reply;
-
-pub mod relay;
-
-pub mod upstream;
-
-pub mod names;
-
-pub mod attempt;
-
-pub mod watch;
-
-// What is told of it.
-
-pub mod access_log;
-
-pub mod metrics;
-
-// core
-pub mod top;
-
-// What it is judged by, and who may look.
-
-// core
+// What an operator may set, and its bounds.
 pub mod settings;
 
-pub mod force;
+// What a request is: target, route, batch, CORS.
+pub mod request;
 
-pub mod parts;
+// Certificates and handshake settings.
+pub mod tls;
 
-pub mod resume;
+// Servers: which one is tried, ejected, resolved.
+pub mod upstream;
 
-pub mod handover;
+// What settings mean together: routes, plans, tenants, charges.
+pub mod rules;
 
-pub mod notify;
+// Answers that the gateway gives itself, as values.
+pub mod response;
 
+// Who calls and which tenants there are: tokens, the tenant directory.
+pub mod identity;
+
+// The active configuration, and what all requests share.
+pub mod config;
+
+// One request: forward it, buffer it, or refuse it.
+pub mod admission;
+
+// Client connections: listeners, HTTP/1.1, HTTP/2.
+pub mod edge;
+
+// A request's way through Pingora's phases.
+pub mod proxy;
+
+// Beside requests: the admin listener, background tasks, persistence, upgrades.
+pub mod operations;
+
+// Builds and connects the parts.
 pub mod app;
 
-pub mod admin;
-
-pub mod client;
-
-pub mod inquire;
-
-pub mod command;
-
-// core
-pub mod explain;
-
-mod sync;
+// The command line.
+pub mod cli;

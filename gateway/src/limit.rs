@@ -13,6 +13,12 @@
 //! Where states are kept (`memory`), which limits a request meets (`route`, `rules`), what the
 //! client is told (`headers`).
 
+// core
+pub mod heavy_hitters;
+// core
+pub mod report;
+pub mod sync;
+
 // The paths are written out so that the tests can compile this file under a model checker.
 #[path = "limit/boost.rs"]
 pub mod boost;
@@ -32,7 +38,8 @@ use weir_common::directory::Values;
 use weir_common::rolling::{self, Log};
 use weir_common::time::Tick;
 
-use self::key::{Key, LimitTag};
+use crate::limit::key::Key;
+use crate::limit::key::LimitTag;
 
 /// A route names at most so many limits; each is a lock held while the others are asked.
 pub const ASKS_MAX: usize = 8;

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use weir_gateway::app::Surroundings;
-use weir_gateway::command::Command;
-use weir_gateway::handover::TAKE_OVER;
+use weir_gateway::cli::Command;
+use weir_gateway::operations::upgrade::TAKE_OVER;
 
 /// A quarter of Pingora's instructions are glibc's allocator: see docs/performance.md.
 #[global_allocator]

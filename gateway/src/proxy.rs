@@ -8,6 +8,12 @@
 //!
 //! Decisions (`judge`), the words of refusals (`refuse`), headers (`headers`, `relay`).
 
+pub mod body;
+pub mod buffering;
+pub mod context;
+pub mod forwarding;
+pub mod retry;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,19 +26,27 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
-use crate::access_log::Facts;
-use crate::attempt;
-use crate::body::Unread;
-use crate::exchange::{Exchange, InFlight, Replayed};
-use crate::grpc::{self, Dialect};
-use crate::hold;
-use crate::judge::{self, Next};
-use crate::parts::Parts;
-use crate::refuse::Refusal;
+use crate::telemetry::access_log::Facts;
+use crate::proxy::retry;
+use crate::proxy::body::Unread;
+use crate::proxy::context::Exchange;
+use crate::proxy::context::InFlight;
+use crate::proxy::context::Replayed;
+use crate::response::grpc;
+use crate::response::grpc::Dialect;
+use crate::proxy::buffering;
+use crate::admission;
+use crate::admission::Next;
+use crate::config::shared::Parts;
+use crate::response::refusal::Refusal;
 use crate::rules::Batch;
-use crate::target::Malformed;
-use crate::wire::Connection;
-use crate::{batch, body, relay, reply, upload};
+use crate::request::target::Malformed;
+use crate::edge::connection::Connection;
+use crate::request::batch;
+use crate::proxy::body;
+use crate::proxy::forwarding;
+use crate::response::reply;
+use crate::request::upload;
 
 /// What Pingora calls.
 pub struct Proxy {
@@ -81,7 +95,7 @@ impl ProxyHttp for Proxy {
     }
 
     async fn request_filter(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool> {
-        let next = judge::judge(&self.parts, session, exchange).await;
+        let next = admission::judge(&self.parts, session, exchange).await;
         let refusal = match next {
             Next::Forward => return Ok(false), // Pingora: go on.
             Next::Hold(batch) => match self.hold(session, exchange, batch).await {
@@ -105,10 +119,10 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         exchange: &mut Exchange,
     ) -> Result<Box<HttpPeer>> {
-        let upstream = judge::upstream(exchange).ok_or_else(attempt::no_server)?.clone();
+        let upstream = admission::upstream(exchange).ok_or_else(retry::no_server)?.clone();
         let now = self.parts.clock.now().tick;
         exchange.asked_at.get_or_insert(now);
-        let pick = upstream.pick(&exchange.tried, now).ok_or_else(attempt::no_server)?;
+        let pick = upstream.pick(&exchange.tried, now).ok_or_else(retry::no_server)?;
         if exchange.tried.is_full() {
             exchange.tried.remove(0);
         }
@@ -129,7 +143,7 @@ impl ProxyHttp for Proxy {
         head: &mut RequestHeader,
         exchange: &mut Exchange,
     ) -> Result<()> {
-        relay::to_upstream(session.req_header(), head, exchange)
+        forwarding::to_upstream(session.req_header(), head, exchange)
     }
 
     async fn request_body_filter(
@@ -140,7 +154,7 @@ impl ProxyHttp for Proxy {
         _exchange: &mut Exchange,
     ) -> Result<()> {
         if Connection::of(session.stream()).is_some_and(Connection::has_broken_body) {
-            return Err(attempt::broken_body());
+            return Err(retry::broken_body());
         }
         // cloudflare/pingora#935: an empty last chunk would end a chunked body twice, and the
         // second end would be taken for the start of the next request.
@@ -156,11 +170,11 @@ impl ProxyHttp for Proxy {
         head: &mut ResponseHeader,
         exchange: &mut Exchange,
     ) -> Result<()> {
-        relay::check_size(head)?;
-        if attempt::is_interim(head.status) {
-            attempt::interim(exchange)?;
+        forwarding::check_size(head)?;
+        if retry::is_interim(head.status) {
+            retry::interim(exchange)?;
             upload::invited();
-            relay::remove_limits_of(head);
+            forwarding::remove_limits_of(head);
             return Ok(());
         }
         if head.status == StatusCode::SWITCHING_PROTOCOLS && !session.is_upgrade_req() {
@@ -173,10 +187,10 @@ impl ProxyHttp for Proxy {
         }
         exchange.status = Some(head.status.as_u16());
         exchange.answered_at = Some(self.parts.clock.now().tick);
-        attempt::answered(&self.parts, exchange, head.status);
+        retry::answered(&self.parts, exchange, head.status);
         if head.status == StatusCode::SWITCHING_PROTOCOLS
             && let Some(connection) = Connection::of(session.stream())
-            && let Some(upstream) = judge::upstream(exchange)
+            && let Some(upstream) = admission::upstream(exchange)
         {
             let now = self.parts.clock.now().tick;
             connection.bear_silence(upstream.settings.tunnel_timeout, now);
@@ -185,8 +199,8 @@ impl ProxyHttp for Proxy {
         // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
         head.set_version(Version::HTTP_11);
         let client = session.req_header().version;
-        relay::end_hop(head, client);
-        relay::to_client(Connection::of(session.stream()), client, head, exchange)
+        forwarding::end_hop(head, client);
+        forwarding::to_client(Connection::of(session.stream()), client, head, exchange)
     }
 
     async fn response_trailer_filter(
@@ -195,7 +209,7 @@ impl ProxyHttp for Proxy {
         trailers: &mut HeaderMap,
         _exchange: &mut Exchange,
     ) -> Result<Option<Bytes>> {
-        relay::remove_limits(trailers);
+        forwarding::remove_limits(trailers);
         Ok(None)
     }
 
@@ -207,8 +221,8 @@ impl ProxyHttp for Proxy {
         mut error: Box<Error>,
     ) -> Box<Error> {
         // Nothing was sent: another server may be tried, whatever the method.
-        let again = exchange.tried.len() < attempt::tries(exchange);
-        attempt::unconnected(&self.parts, exchange, &error, again);
+        let again = exchange.tried.len() < retry::tries(exchange);
+        retry::unconnected(&self.parts, exchange, &error, again);
         error.set_retry(again);
         error
     }
@@ -222,18 +236,18 @@ impl ProxyHttp for Proxy {
         reused: bool,
     ) -> Box<Error> {
         exchange.sent = true;
-        attempt::connected(exchange);
-        let facts = attempt::Facts {
+        retry::connected(exchange);
+        let facts = retry::Facts {
             reused,
             idempotent: session.req_header().method.is_idempotent(),
             replayable: !session.as_ref().retry_buffer_truncated(),
             begun: exchange.answered,
         };
-        let tries = attempt::tries_after(&error, facts, attempt::tries(exchange));
-        let again = attempt::may_repeat(&error, facts) && exchange.tried.len() < tries;
+        let tries = retry::tries_after(&error, facts, retry::tries(exchange));
+        let again = retry::may_repeat(&error, facts) && exchange.tried.len() < tries;
         let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent);
-        if attempt::is_fault(&error, facts) || (silent && !exchange.answered) {
-            attempt::failed(&self.parts, exchange);
+        if retry::is_fault(&error, facts) || (silent && !exchange.answered) {
+            retry::failed(&self.parts, exchange);
         }
         // Pingora panics where this is left to be decided by whether the connection was kept.
         error.set_retry(again);
@@ -251,18 +265,18 @@ impl ProxyHttp for Proxy {
         let broken = Connection::of(session.stream()).is_some_and(Connection::has_broken_body);
         let refusal = match broken {
             true => Some(Refusal::Malformed(Malformed::Framing)),
-            false => attempt::refusal(error, exchange, silent),
+            false => retry::refusal(error, exchange, silent),
         };
         let of_server = matches!(refusal, Some(Refusal::BadGateway(_) | Refusal::GatewayTimeout))
             && !exchange.unconnected;
-        if let Some(upstream) = judge::upstream(exchange).filter(|_| of_server) {
+        if let Some(upstream) = admission::upstream(exchange).filter(|_| of_server) {
             let failures = &self.parts.metrics.upstream_failures;
             failures.with_label_values(&[upstream.name.as_str(), "answer"]).inc();
         }
-        let is_answer = |status: StatusCode| !attempt::is_interim(status);
+        let is_answer = |status: StatusCode| !retry::is_interim(status);
         let begun = session.response_written().is_some_and(|head| is_answer(head.status));
         if let Some(held) = exchange.held.take() {
-            hold::unwrap(&mut session.downstream_session, &held.slot);
+            buffering::unwrap(&mut session.downstream_session, &held.slot);
         }
         let Some(refusal) = refusal.filter(|_| !begun) else {
             return FailToProxy { error_code: 0, can_reuse_downstream: false };
@@ -282,9 +296,9 @@ impl ProxyHttp for Proxy {
 
     async fn logging(&self, session: &mut Session, error: Option<&Error>, exchange: &mut Exchange) {
         if let Some(held) = exchange.held.take() {
-            hold::unwrap(&mut session.downstream_session, &held.slot);
+            buffering::unwrap(&mut session.downstream_session, &held.slot);
         }
-        attempt::ended(&self.parts, exchange);
+        retry::ended(&self.parts, exchange);
         let now = self.parts.clock.now();
         if let Some(connection) = Connection::of(session.stream()) {
             connection.request_is_over(now.tick);
@@ -346,7 +360,7 @@ impl Proxy {
         batch::count(&held.body, items_max)
             .map_err(|miscount| Unread::Refused(Refusal::Batch { miscount, items_max }))?;
         let bytes = held.body.len();
-        let slot = hold::wrap(downstream, held.body, &self.parts);
+        let slot = buffering::wrap(downstream, held.body, &self.parts);
         exchange.held = Some(Replayed { slot, bytes, taken: held.taken });
         Ok(())
     }
@@ -363,7 +377,7 @@ impl Proxy {
         let head = session.req_header();
         let dialect = Dialect::of(&head.method, &head.headers);
         let mut reply = dialect.map_or_else(|| refusal.reply(), |d| grpc::reply(d, &refusal));
-        if let Some(cors) = judge::cors(exchange, head) {
+        if let Some(cors) = admission::cors(exchange, head) {
             let exposed = if dialect.is_some() { grpc::EXPOSED } else { &[] };
             reply.lines.push_str(&cors.lines(&head.headers, exposed));
         }

@@ -14,8 +14,13 @@
 //! Which mistakes there can be (`rules::check`), what is asked about a limit by its name
 //! (`rules::named`), what has been used (`limit`).
 
-mod check;
-mod named;
+// core
+pub mod retention;
+// core
+pub mod tenant;
+
+mod compile;
+mod by_name;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,17 +28,37 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use http::Method;
 
-use crate::cors::Cors;
-use crate::identify::{Identity, Known, Names, Subject, Tenant, Tenants};
-use crate::limit::key::{Key, LimitTag, Seed};
-use crate::limit::{ASKS_MAX, Ask, Quota};
-use crate::lookups::asker::{UNKNOWN_LIMIT, UNKNOWN_QUOTA};
-use crate::route::{Found, Hosts, Index, Paths, Pattern};
-use crate::settings::{LimitKey, Settings, Unknown};
-use crate::target::{Malformed, Spellings, Target};
+use crate::request::cors::Cors;
+use crate::rules::tenant::Identity;
+use crate::rules::tenant::Known;
+use crate::rules::tenant::Names;
+use crate::rules::tenant::Subject;
+use crate::rules::tenant::Tenant;
+use crate::rules::tenant::Tenants;
+use crate::limit::key::Key;
+use crate::limit::key::LimitTag;
+use crate::limit::key::Seed;
+use crate::limit::ASKS_MAX;
+use crate::limit::Ask;
+use crate::limit::Quota;
+use crate::identity::directory::unknown_budget::UNKNOWN_LIMIT;
+use crate::identity::directory::unknown_budget::UNKNOWN_QUOTA;
+use crate::request::route::Found;
+use crate::request::route::Hosts;
+use crate::request::route::Index;
+use crate::request::route::Paths;
+use crate::request::route::Pattern;
+use crate::settings::LimitKey;
+use crate::settings::Settings;
+use crate::settings::Unknown;
+use crate::request::target::Malformed;
+use crate::request::target::Spellings;
+use crate::request::target::Target;
 
-pub use self::check::{Entries, check, own_values_refused};
-pub use self::named::AskedAbout;
+pub use crate::rules::compile::Entries;
+pub use crate::rules::compile::check;
+pub use crate::rules::compile::own_values_refused;
+pub use crate::rules::by_name::AskedAbout;
 
 /// What is in force.
 #[derive(Clone)]

@@ -23,14 +23,26 @@ use weir_common::directory::Values;
 use weir_common::ids::IdForm;
 use weir_common::reader::At;
 
-pub use self::cors::Cors;
-pub use self::directory::{DirectorySource, Lookups, Source, Unknown};
-pub use self::edge::{ClientCertificates, Https};
-pub use self::identity::{Identity, Introspection, Jwt, Verify};
-pub use self::read::read;
-pub use self::trusted::{TrustedHeaders, folded};
-pub use self::upstream::{Ejection, Health, Speaks, Tls, Upstream};
-use crate::target::Spellings;
+pub use crate::settings::cors::Cors;
+pub use crate::settings::directory::DirectorySource;
+pub use crate::settings::directory::Lookups;
+pub use crate::settings::directory::Source;
+pub use crate::settings::directory::Unknown;
+pub use crate::settings::edge::ClientCertificates;
+pub use crate::settings::edge::Https;
+pub use crate::settings::identity::Identity;
+pub use crate::settings::identity::Introspection;
+pub use crate::settings::identity::Jwt;
+pub use crate::settings::identity::Verify;
+pub use crate::settings::read::read;
+pub use crate::settings::trusted::TrustedHeaders;
+pub use crate::settings::trusted::folded;
+pub use crate::settings::upstream::Ejection;
+pub use crate::settings::upstream::Health;
+pub use crate::settings::upstream::Speaks;
+pub use crate::settings::upstream::Tls;
+pub use crate::settings::upstream::Upstream;
+use crate::request::target::Spellings;
 
 /// Everything in `gateway.toml`.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,7 +13,7 @@
 //! looked at (`watch`).
 
 mod certificate;
-mod names;
+mod sni;
 
 use std::fmt;
 use std::io;
@@ -33,9 +33,10 @@ use weir_common::files;
 use weir_common::reader::{At, Document};
 use weir_common::time::UnixTime;
 
-use self::certificate::Pair;
-use self::names::Names;
-use crate::settings::{ClientCertificates, Https};
+use crate::tls::certificate::Pair;
+use crate::tls::sni::Names;
+use crate::settings::ClientCertificates;
+use crate::settings::Https;
 
 /// Sessions of clients that keep no tickets, at most: a few hundred bytes each.
 const SESSIONS_MAX: usize = 4_096;

@@ -19,12 +19,15 @@
 //! Asking servers whether they are well (`watch`), where names lead (`names`), what a failure is
 //! answered with (`proxy`).
 
+pub mod names;
+pub mod single_request;
+
 pub mod address;
 
 pub mod credentials;
 
 // core
-pub mod passive;
+pub mod ejection;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,12 +40,13 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::utils::tls::CertKey;
 use weir_common::time::Tick;
 
-use self::address::Address;
-use self::credentials::Credentials;
-use self::passive::Change;
-use crate::metrics::Metrics;
-use crate::settings::{self, Speaks};
-use crate::upload;
+use crate::upstream::address::Address;
+use crate::upstream::credentials::Credentials;
+use crate::upstream::ejection::Change;
+use crate::telemetry::metrics::Metrics;
+use crate::settings;
+use crate::settings::Speaks;
+use crate::request::upload;
 
 /// Requests on one HTTP/2 connection at a time: what servers commonly allow. One that allows
 /// fewer says so.

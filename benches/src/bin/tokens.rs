@@ -23,11 +23,13 @@ use tokio::runtime::Builder;
 use weir_benches::flags::{Flags, fail};
 use weir_benches::report::{Series, table};
 use weir_common::time::{Clock, Moment};
-use weir_gateway::caller;
-use weir_gateway::force::{Config, Force};
+use weir_gateway::identity::auth;
+use weir_gateway::config::active::Config;
+use weir_gateway::config::active::Force;
 use weir_gateway::limit::key::Seed;
-use weir_gateway::metrics::Metrics;
-use weir_gateway::parts::{Parts, Seeds};
+use weir_gateway::telemetry::metrics::Metrics;
+use weir_gateway::config::shared::Parts;
+use weir_gateway::config::shared::Seeds;
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -50,7 +52,7 @@ fn main() {
     let Ok(runtime) = Builder::new_current_thread().enable_all().build() else {
         fail("no runtime");
     };
-    let keeping = caller::keep(parts.clone());
+    let keeping = auth::keep(parts.clone());
     let measured = runtime.block_on(async {
         tokio::select! {
             () = keeping => fail("nobody keeps the keys"),
@@ -99,7 +101,7 @@ fn known(parts: &Parts, head: &RequestHeader, now: Moment) -> impl Future<Output
             fail("no route needs a token");
         };
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        match caller::verify(parts, &force, route, head, address, now).await {
+        match auth::verify(parts, &force, route, head, address, now).await {
             Ok(Some(claims)) if claims.workspaces.is_some() => {}
             other => fail(&format!("a token that holds was not taken: {other:?}")),
         }

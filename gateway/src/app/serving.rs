@@ -26,15 +26,22 @@ use tokio::task::JoinSet;
 use weir_common::logging;
 use weir_common::secret::Secret;
 
-use super::workers::Workers;
-use crate::admin::Admin;
-use crate::caller;
-use crate::handover::predecessor::Predecessor;
-use crate::handover::sockets::Sockets;
-use crate::handover::successor::{self, Successor};
-use crate::listen::{self, Accepting, Crowd, Door, End, Worker, turned};
-use crate::parts::Parts;
-use crate::watch as beside;
+use crate::app::workers::Workers;
+use crate::operations::admin::Admin;
+use crate::identity::auth;
+use crate::operations::upgrade::predecessor::Predecessor;
+use crate::operations::upgrade::sockets::Sockets;
+use crate::operations::upgrade::successor;
+use crate::operations::upgrade::successor::Successor;
+use crate::edge::listener;
+use crate::edge::listener::Accepting;
+use crate::edge::listener::Crowd;
+use crate::edge::listener::Door;
+use crate::edge::listener::End;
+use crate::edge::listener::Worker;
+use crate::edge::listener::turned;
+use crate::config::shared::Parts;
+use crate::operations::background as beside;
 
 /// How long an end waits for the admin listener's last answer.
 const ADMIN_GRACE: Duration = Duration::from_millis(200);
@@ -66,7 +73,7 @@ impl Side {
 
     fn accept(&mut self, listener: TcpListener, door: Door, parts: &Arc<Parts>) {
         let doors = self.doors.subscribe();
-        self.accepting.spawn(listen::accept(listener, door, parts.clone(), doors));
+        self.accepting.spawn(listener::accept(listener, door, parts.clone(), doors));
     }
 
     /// Accepts nothing more, and only then tells those who serve.
@@ -112,7 +119,7 @@ impl Serving {
         let (open, crowd) = (Arc::default(), Arc::default());
         let door = Door { workers, open, counted: false, crowd, https: None };
         self.of_operators.accept(listener, door, parts);
-        self.admin.spawn(listen::serve(admin, from, parts.clone(), self.of_operators.end()));
+        self.admin.spawn(listener::serve(admin, from, parts.clone(), self.of_operators.end()));
         announce("admin", address);
         Ok(())
     }
@@ -140,7 +147,7 @@ impl Serving {
         self.beside.spawn(beside::names(parts.clone()));
         self.beside.spawn(beside::health(parts.clone()));
         self.beside.spawn(beside::files(parts.clone()));
-        self.beside.spawn(caller::keep(parts.clone()));
+        self.beside.spawn(auth::keep(parts.clone()));
         self.beside.spawn(beside::states(parts.clone()));
     }
 

@@ -12,9 +12,12 @@ use pingora_proxy::http_proxy;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 
-use crate::http2::Front;
-use crate::listen::{self, Accepted, End, Worker};
-use crate::parts::Parts;
+use crate::edge::http2::Front;
+use crate::edge::listener;
+use crate::edge::listener::Accepted;
+use crate::edge::listener::End;
+use crate::edge::listener::Worker;
+use crate::config::shared::Parts;
 use crate::proxy::Proxy;
 
 /// Idle connections to upstreams that each worker keeps, at most.
@@ -64,5 +67,5 @@ async fn work(parts: Arc<Parts>, from: mpsc::UnboundedReceiver<Accepted>, end: E
     options.allow_connect_method_proxying = true;
     proxy.server_options = Some(options);
     let front = Front { proxy: Arc::new(proxy), parts: parts.clone() };
-    listen::serve(Arc::new(front), from, parts, end).await;
+    listener::serve(Arc::new(front), from, parts, end).await;
 }

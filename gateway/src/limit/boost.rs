@@ -10,8 +10,10 @@ use weir_common::directory::Values;
 use weir_common::time::Tick;
 use weir_common::{bucket, rolling};
 
-use super::memory::Moved;
-use super::{Ask, Key, Quota};
+use crate::limit::memory::Moved;
+use crate::limit::Ask;
+use crate::limit::Key;
+use crate::limit::Quota;
 
 /// More boosts than this are a plan that nobody wrote down.
 const BOOSTS_MAX: usize = 10_000;
@@ -135,7 +137,8 @@ impl Boosts {
 mod tests {
     use std::time::Duration;
 
-    use super::super::key::{Scope, Seed};
+    use crate::limit::key::Scope;
+    use crate::limit::key::Seed;
     use super::*;
 
     #[test]

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use weir_common::reader::{At, Table};
 
-use super::read::{WAIT, number};
+use crate::settings::read::WAIT;
+use crate::settings::read::number;
 
 /// `[identity]`
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,9 @@ use std::time::Duration;
 use weir_common::reader::{At, Table};
 use weir_common::{bucket, rolling};
 
-use super::read::small;
-use super::{Limit, LimitKey};
+use crate::settings::read::small;
+use crate::settings::Limit;
+use crate::settings::LimitKey;
 use crate::limit::Quota;
 
 pub(super) fn limit(table: &mut Table<'_>) -> Limit {

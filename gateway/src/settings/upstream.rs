@@ -8,7 +8,9 @@ use std::time::Duration;
 use weir_common::directory::is_host;
 use weir_common::reader::{At, Table, shown};
 
-use super::read::{WAIT, number, small};
+use crate::settings::read::WAIT;
+use crate::settings::read::number;
+use crate::settings::read::small;
 
 /// `[upstreams.<name>]`
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use weir_common::time::Tick;
 
-use super::passive::{Change, Leave, Record};
+use crate::upstream::ejection::Change;
+use crate::upstream::ejection::Leave;
+use crate::upstream::ejection::Record;
 use crate::settings;
 
 /// One address of a server.

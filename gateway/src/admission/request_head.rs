@@ -1,0 +1,88 @@
+//! Reads a request's head: its target, its length, the name it came with.
+//!
+//! Invariant: a head that two parsers could read in two ways is refused, whichever version of HTTP
+//! it came by.
+//!
+//! Not here: which spellings of a path we accept (`target`), where it leads (`route`).
+
+use http::{Method, header};
+use pingora_http::RequestHeader;
+
+use crate::request::target;
+use crate::request::target::Malformed;
+use crate::request::target::Target;
+
+/// A request's name that came from a trusted proxy is kept up to this length.
+const REQUEST_ID_MAX: usize = 128;
+
+/// A head's target, where both have one reading.
+pub fn read_target<'h>(
+    head: &'h RequestHeader,
+    raw_head: &[u8],
+    repaired: bool,
+) -> Result<Target<'h>, Malformed> {
+    if repaired {
+        return Err(Malformed::RequestLine);
+    }
+    check_method(&head.method)?;
+    check_framing(head, raw_head)?;
+    let host = head.headers.get(header::HOST).map(|host| host.as_bytes());
+    // HTTP/2 names the host in `:authority`.
+    let host = host.or_else(|| head.uri.authority().map(|host| host.as_str().as_bytes()));
+    target::read(head.raw_path(), host)
+}
+
+/// Refuses a method that some servers put into capitals by themselves.
+pub fn check_method(method: &Method) -> Result<(), Malformed> {
+    let holds = method.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+    if holds { Ok(()) } else { Err(Malformed::Method) }
+}
+
+/// How long a head that came in frames would be in HTTP/1.1, but for its request line's ends.
+#[must_use]
+pub fn length(head: &RequestHeader) -> usize {
+    const FIELD: usize = ": \r\n".len();
+    let fields = head.headers.iter().map(|(n, value)| n.as_str().len() + value.len() + FIELD);
+    let authority = head.uri.authority().map_or(0, |authority| authority.as_str().len());
+    head.method.as_str().len() + head.raw_path().len() + authority + fields.sum::<usize>()
+}
+
+/// Refuses a body whose end two parsers could see in different places.
+pub fn check_framing(head: &RequestHeader, raw_head: &[u8]) -> Result<(), Malformed> {
+    let mut lengths = head.headers.get_all(header::CONTENT_LENGTH).iter();
+    let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
+    let length_holds = lengths.next().is_none_or(|length| {
+        !length.is_empty() && length.as_bytes().iter().all(u8::is_ascii_digit)
+    });
+    let coding = codings.next();
+    // Pingora drops Content-Length where both are there; what came over the wire still has it.
+    let coding_holds = coding.is_none_or(|coding| {
+        coding.as_bytes().eq_ignore_ascii_case(b"chunked") && !has_content_length(raw_head)
+    });
+    let once = lengths.next().is_none() && codings.next().is_none();
+    if length_holds && coding_holds && once { Ok(()) } else { Err(Malformed::Framing) }
+}
+
+fn has_content_length(raw_head: &[u8]) -> bool {
+    const NAME: &[u8] = b"content-length";
+    raw_head
+        .split(|byte| *byte == b'\n')
+        .any(|line| line.get(..NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME)))
+}
+
+/// The name that a request came with, where it can be one.
+#[must_use]
+pub fn given_id(head: &RequestHeader) -> Option<Box<str>> {
+    let given = head.headers.get("x-request-id")?.to_str().ok()?;
+    let holds =
+        (1..=REQUEST_ID_MAX).contains(&given.len()) && given.bytes().all(|b| b.is_ascii_graphic());
+    holds.then(|| given.into())
+}
+
+/// Every value of a header that can be read as text, in order.
+pub fn values<'h>(
+    head: &'h RequestHeader,
+    name: &'static str,
+) -> impl DoubleEndedIterator<Item = &'h str> {
+    head.headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
+}

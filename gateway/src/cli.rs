@@ -1,0 +1,410 @@
+//! The command line: what can be asked for, and what is printed.
+//!
+//! Not here: what `check` tries (`check`), exit codes of the shell's own (`main`), running (`app`).
+
+// core
+pub mod explain;
+
+mod check;
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use http::HeaderMap;
+use serde_json::{Map, Value};
+use weir_common::directory::Directory;
+use weir_common::ids::IdForm;
+use weir_common::reader::{Document, Mistake, suggestion};
+use weir_common::time::Clock;
+
+use crate::app;
+use crate::app::RunError;
+use crate::app::Surroundings;
+use crate::identity::auth;
+use crate::identity::auth::Claims;
+use crate::identity::auth::Unaccepted;
+use crate::upstream::single_request;
+use crate::upstream::single_request::Request;
+use crate::cli::explain::explain;
+use crate::config::active::Config;
+use crate::config::active::Force;
+use crate::rules::tenant::Known;
+use crate::rules::tenant::Names;
+use crate::limit::key::Seed;
+use crate::identity::directory::Unsure;
+use crate::response::refusal::Refusal;
+use crate::settings;
+
+/// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
+const EXIT_USAGE: u8 = 64;
+
+/// Something outside failed: an address, a file, the admin listener.
+const EXIT_FAILURE: u8 = 1;
+
+/// How long the admin listener may take.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A reverse proxy that holds every tenant to its allowance, exactly.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+pub struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Serve until SIGTERM; SIGHUP reloads, SIGUSR2 hands over to the program started anew
+    Run(From),
+    /// Read the configuration and report every problem; exit code 64 if there is one
+    Check {
+        #[command(flatten)]
+        from: From,
+        /// Also try what it names: addresses, names, servers, keys, files to be written
+        #[arg(long)]
+        online: bool,
+    },
+    /// Say which route, limits, keys and plan a request would meet, and why
+    Explain(Explain),
+    /// Look at, reset or raise what a tenant may use, through the admin listener
+    #[command(subcommand)]
+    Limits(Limits),
+    /// Print the JSON Schema of gateway.toml or directory.toml, for editors
+    Schema {
+        /// Which file
+        #[arg(value_parser = ["gateway", "directory"], default_value = "gateway")]
+        file: String,
+    },
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+struct From {
+    /// The configuration; without it config/gateway.toml
+    #[arg(long, short)]
+    config: Option<PathBuf>,
+    /// The built-in example in place of a configuration
+    #[arg(long, conflicts_with = "config")]
+    demo: bool,
+}
+
+/// What `explain` is asked.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The method, as GET
+    pub method: String,
+    /// The URL, as a client would call it
+    pub url: String,
+    /// A header, as 'X-Forwarded-For: 192.0.2.1'
+    #[arg(short = 'H', long = "header")]
+    pub headers: Vec<String>,
+    /// The address the request comes from
+    #[arg(long, default_value = "127.0.0.1")]
+    pub from: std::net::IpAddr,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    config: From,
+}
+
+#[derive(Debug, Subcommand)]
+enum Limits {
+    /// What a key has used, and what is left
+    Show(Which),
+    /// Forget what a key has used
+    Reset(Which),
+    /// End a boost before its time
+    Unboost(Which),
+    /// Raise what a key may use for a while
+    Boost {
+        #[command(flatten)]
+        which: Which,
+        /// Requests per window
+        #[arg(long)]
+        requests: Option<u32>,
+        /// Tokens per second
+        #[arg(long)]
+        rate: Option<u32>,
+        /// Tokens of a full bucket
+        #[arg(long)]
+        burst: Option<u32>,
+        /// For how long, as 10m
+        #[arg(long = "for", default_value = "10m")]
+        ttl: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Which {
+    /// A workspace, organisation, instance or address
+    key: String,
+    /// Only this limit; without it, every limit the key has used
+    #[arg(long)]
+    limit: Option<String>,
+    /// The admin listener; without it, the one of the configuration
+    #[arg(long)]
+    admin: Option<SocketAddr>,
+    /// A file whose first line is the admin listener's token
+    #[arg(long)]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    config: From,
+}
+
+impl Command {
+    /// Does what was asked, and gives the exit code.
+    #[must_use]
+    pub fn execute(self, around: &Surroundings) -> u8 {
+        match self.action {
+            Action::Run(from) => match app::run(from.config(), around) {
+                Ok(()) => 0,
+                Err(error @ RunError::Configuration(_)) => fail(EXIT_USAGE, &error.to_string()),
+                Err(error) => fail(EXIT_FAILURE, &format!("weir-gateway: {error}")),
+            },
+            Action::Check { from, online } => check::check(&from.config(), online),
+            Action::Explain(asked) => match asked.config.config().load(Seed::new([0; 16])) {
+                Ok((rules, origin)) => {
+                    let clock = Clock::system();
+                    let force = Force::new(rules, origin, None, &Arc::default(), &clock);
+                    let token = |headers: &HeaderMap| judge_token(&force, headers, &clock);
+                    let known = |names: &Names<'_>| look_up(&force, names, &clock);
+                    match explain(&force.rules, &asked, token, known) {
+                        Ok(explained) if asked.json => print(&format!("{:#}", explained.json())),
+                        Ok(explained) => print(&explained.to_string()),
+                        Err(why) => fail(EXIT_USAGE, &why),
+                    }
+                }
+                Err(mistakes) => fail(EXIT_USAGE, &RunError::Configuration(mistakes).to_string()),
+            },
+            Action::Limits(limits) => {
+                limits.execute().unwrap_or_else(|why| fail(EXIT_FAILURE, &why))
+            }
+            Action::Schema { file } => {
+                let nothing = Document::new("", "");
+                let schema = match file.as_str() {
+                    "directory" => Directory::read_with_schema(&nothing, &IdForm::workspace()).1,
+                    _ => settings::read(&nothing).schema,
+                };
+                print(&format!("{schema:#}"))
+            }
+            Action::Completions { shell } => {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Self::command(), "weir-gateway", &mut script);
+                print(String::from_utf8_lossy(&script).trim_end())
+            }
+        }
+    }
+}
+
+/// What the directory says of `names`, where it is one that is asked.
+fn look_up(force: &Force, names: &Names<'_>, clock: &Clock) -> Result<Option<Known>, Unsure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|_| Unsure)?.block_on(force.known(names, clock.now().tick))
+}
+
+/// What becomes of the token in `headers`.
+fn judge_token(
+    force: &Force,
+    headers: &HeaderMap,
+    clock: &Clock,
+) -> Result<Option<Claims>, Unaccepted> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|why| (Refusal::IdentityUnavailable, why.to_string()))?;
+    runtime.block_on(auth::try_once(force, headers, clock.now()))
+}
+
+impl From {
+    fn config(&self) -> Config {
+        if self.demo { Config::built_in() } else { Config::new(self.config.clone()) }
+    }
+}
+
+impl Limits {
+    fn execute(self) -> Result<u8, String> {
+        match self {
+            Self::Show(which) => which.each("GET", "", &[]),
+            Self::Reset(which) => which.each("DELETE", "", &[]),
+            Self::Unboost(which) => which.each("DELETE", "/boost", &[]),
+            Self::Boost { which, requests, rate, burst, ttl } => {
+                if which.limit.is_none() {
+                    return Ok(fail(EXIT_USAGE, "a boost is of one limit: add --limit"));
+                }
+                let mut body = Map::from_iter([("ttl".to_owned(), Value::from(ttl))]);
+                for (name, value) in [("requests", requests), ("rate", rate), ("burst", burst)] {
+                    if let Some(value) = value {
+                        body.insert(name.to_owned(), value.into());
+                    }
+                }
+                which.each("POST", "/boost", Value::Object(body).to_string().as_bytes())
+            }
+        }
+    }
+}
+
+impl Which {
+    /// Where the admin listener is, and the file of its token.
+    fn server(&self) -> Result<(SocketAddr, Option<PathBuf>), Vec<Mistake>> {
+        let token_file = self.token_file.clone();
+        if let Some(address) = self.admin {
+            return Ok((address, token_file));
+        }
+        let server = self.config.config().load(Seed::new([0; 16]))?.0.settings.server;
+        let configured = server.admin_token_file.map(|file| PathBuf::from(file.value));
+        Ok((server.admin, token_file.or(configured)))
+    }
+
+    /// Asks about the key in each limit that is meant, and prints a line for each value.
+    fn each(&self, method: &str, suffix: &str, body: &[u8]) -> Result<u8, String> {
+        let server = match self.server() {
+            Ok(server) => server,
+            Err(why) => return Ok(fail(EXIT_USAGE, &RunError::Configuration(why).to_string())),
+        };
+        let admin = Admin::of(server)?;
+        let listed = admin.call("GET", "/limits", b"")?;
+        let limits = listed.get("limits").and_then(Value::as_array).into_iter().flatten();
+        let limits: Vec<&str> = limits.filter_map(|limit| limit["limit"].as_str()).collect();
+        if let Some(limit) = self.limit.as_ref().filter(|limit| !limits.contains(&limit.as_str())) {
+            let hint = suggestion(limit, &limits)
+                .unwrap_or_else(|| format!("known: {}", limits.join(", ")));
+            return Err(format!("unknown limit `{limit}`; {hint}"));
+        }
+        let key =
+            percent_encoding::utf8_percent_encode(&self.key, percent_encoding::NON_ALPHANUMERIC);
+        let mut found = Vec::new();
+        for limit in limits.iter().filter(|own| self.limit.as_ref().is_none_or(|l| l == *own)) {
+            let path = format!("/limits/{limit}/{key}");
+            match admin.call("GET", &path, b"") {
+                Ok(standing) => found.push((path, standing)),
+                // A key that this limit cannot have is none of its affair, unless it was named.
+                Err(why) if why.status == 404 && self.limit.is_none() => {}
+                Err(why) => return Err(why.into()),
+            }
+        }
+        let is_idle = |state: &Value| state["used"] == 0 && state["boosted_until"].is_null();
+        if found.iter().all(|(_, state)| state["known"] == false && is_idle(state)) {
+            let of = found.first().filter(|_| self.limit.is_some());
+            let kind = of.and_then(|(_, state)| state["kind"].as_str()).unwrap_or("key");
+            let what = format!("it is no {kind} of the directory, and has used nothing");
+            let why = format!("unknown key `{}`: {what}", self.key);
+            // Who is about to call for the first time may well be boosted before.
+            if method != "POST" {
+                return Err(why);
+            }
+            drop(writeln!(io::stderr(), "warning: {why}"));
+        }
+        let mut lines = Vec::new();
+        for (path, state) in found {
+            if self.limit.is_some() || !is_idle(&state) {
+                let after = || admin.call(method, &format!("{path}{suffix}"), body);
+                shown(&if method == "GET" { state } else { after()? }, &mut lines);
+            }
+        }
+        if lines.is_empty() {
+            lines.push(format!("{}: has used nothing", self.key));
+        }
+        Ok(print(&lines.join("\n")))
+    }
+}
+
+/// Adds a line for each value that requests of a key may meet.
+fn shown(state: &Value, lines: &mut Vec<String>) {
+    let text = |name: &str| state[name].as_str().unwrap_or_default().to_owned();
+    let line = |value: &Value, plan: &str| {
+        let allowance = value["allowance"].as_object().into_iter().flatten();
+        let allowance: Vec<String> = allowance
+            .map(|(name, value)| format!("{name} {}", value.to_string().trim_matches('"')))
+            .collect();
+        let mut line = format!(
+            "{} {}: used {}, remaining {}, reset {} ({}){plan}",
+            text("limit"),
+            text("key"),
+            value["used"],
+            value["remaining"],
+            value["reset"],
+            allowance.join(", "),
+        );
+        if let Some(until) = state["boosted_until"].as_str() {
+            line.push_str(&format!(", boosted until {until}"));
+        }
+        line
+    };
+    let Some(values) = state["by_plan"].as_array() else { return lines.push(line(state, "")) };
+    for value in values {
+        let plan = match value["plan"].as_str() {
+            Some(plan) => format!(" for its workspaces on plan {plan}"),
+            None => " for all other requests".to_owned(),
+        };
+        lines.push(line(value, &plan));
+    }
+}
+
+/// The admin listener of a running gateway.
+struct Admin {
+    address: SocketAddr,
+    token: Option<String>,
+}
+
+impl Admin {
+    fn of((address, token_file): (SocketAddr, Option<PathBuf>)) -> Result<Self, String> {
+        let read = |file: PathBuf| {
+            let token = weir_common::files::first_line(&file);
+            token
+                .map(|token| token.expose().clone())
+                .map_err(|why| format!("cannot read {}: {why}", file.display()))
+        };
+        Ok(Self { address, token: token_file.map(read).transpose()? })
+    }
+
+    fn call(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, NoAnswer> {
+        let no_answer = |text| NoAnswer { status: 0, text };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|why| no_answer(why.to_string()))?;
+        let request = Request { method, path, body, token: self.token.as_deref(), ..client::GET };
+        let answer = runtime.block_on(single_request::call(self.address, &request, ADMIN_TIMEOUT));
+        let answer = answer.map_err(|why| {
+            let why = why.etype();
+            no_answer(format!("no answer from the admin listener at {}: {why:?}", self.address))
+        })?;
+        let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        if answer.status >= 300 {
+            let detail = value.get("detail").and_then(Value::as_str).unwrap_or_default();
+            let text = format!("the admin listener answered {}: {detail}", answer.status);
+            return Err(NoAnswer { status: answer.status, text });
+        }
+        Ok(value)
+    }
+}
+
+/// Nothing that was asked for.
+struct NoAnswer {
+    /// The status, where there was an answer.
+    status: u16,
+    text: String,
+}
+
+impl std::convert::From<NoAnswer> for String {
+    fn from(why: NoAnswer) -> Self {
+        why.text
+    }
+}
+
+fn print(text: &str) -> u8 {
+    // A reader that has gone away has read enough.
+    let _ = writeln!(io::stdout(), "{text}");
+    0
+}
+
+fn fail(code: u8, text: &str) -> u8 {
+    // One write, so that two processes of one terminal keep to lines of their own.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+    code
+}

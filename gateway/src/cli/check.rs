@@ -1,0 +1,214 @@
+//! Reads the configuration, and with `--online` tries what it names: whatever a start, a reload or
+//! the first request would stumble over has its place in the file.
+//!
+//! # Invariants
+//!
+//! 1. Everything is tried side by side, each within a deadline.
+//! 2. What is tried changes and makes nothing outside.
+//!
+//! # Not here
+//!
+//! What a configuration may say (`settings`, `rules::check`).
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora_core::connectors::http::Connector;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use weir_common::files;
+use weir_common::reader::Document;
+use weir_common::time::{Clock, Moment};
+
+use crate::cli::EXIT_FAILURE;
+use crate::cli::EXIT_USAGE;
+use crate::cli::fail;
+use crate::cli::print;
+use crate::app::RunError;
+use crate::upstream::single_request;
+use crate::upstream::single_request::Request;
+use crate::config::active::Config;
+use crate::config::active::Force;
+use crate::config::active::restart_keys;
+use crate::limit::key::Seed;
+use crate::identity::directory::Lookups;
+use crate::operations::persistence;
+use crate::settings::Server;
+use crate::settings::Source;
+use crate::settings::Verify;
+use crate::upstream::Pick;
+use crate::upstream::Upstream;
+use crate::identity::http_client;
+use crate::edge::listener;
+
+/// How long a name may take to resolve, and a gateway that runs to say what it runs with.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// Reports every problem, and gives the exit code.
+pub(super) fn check(config: &Config, online: bool) -> u8 {
+    let (rules, origin) = match config.load(Seed::new([0; 16])) {
+        Ok(loaded) => loaded,
+        Err(mistakes) => {
+            return fail(EXIT_USAGE, &RunError::Configuration(mistakes).to_string());
+        }
+    };
+    let clock = Clock::system();
+    let expired = origin.tls.expired(clock.now().unix);
+    warn(rules.settings.warnings().iter().chain(&expired));
+    let name = config.file.name();
+    if !online {
+        return print(&format!("{name}: no problems"));
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(why) => return fail(EXIT_FAILURE, &format!("cannot try anything: {why}")),
+    };
+    let force = Force::new(rules, origin, None, &Arc::default(), &clock);
+    let document = force.origin.document(&name);
+    let restart = runtime.block_on(try_all(&force, &document, clock.now()));
+    warn(force.origin.restart_needed(&name, &restart).iter());
+    let problems = document.mistakes();
+    if problems.is_empty() {
+        return print(&format!("{name}: no problems, and what it names works"));
+    }
+    fail(EXIT_FAILURE, &RunError::Configuration(problems).to_string())
+}
+
+fn warn<T: std::fmt::Display>(warnings: impl Iterator<Item = T>) {
+    for warning in warnings {
+        let _ = writeln!(io::stderr(), "warning: {warning}");
+    }
+}
+
+/// Tries everything, and leaves what fails in `document`. Gives what a gateway that runs could not
+/// take up by a reload.
+async fn try_all(force: &Force, document: &Document, now: Moment) -> Vec<&'static str> {
+    let settings = &force.rules.settings;
+    let running = running(&settings.server).await;
+    try_addresses(&settings.server, running.as_ref(), document);
+    if let Err(why) = persistence::could_leave(&settings.store) {
+        document.fault(document.place("store.snapshot"), why.to_string());
+    }
+    tokio::join!(
+        try_identity(force, document, now),
+        try_directory(force.lookups.as_ref(), document, settings),
+        try_upstreams(force, document),
+    );
+    let old = running.unwrap_or_default();
+    if old.is_null() { Vec::new() } else { restart_keys(&old, &force.origin.effective) }
+}
+
+/// What the gateway of the same admin listener runs with, where there is one; null where it does
+/// not say.
+async fn running(server: &Server) -> Option<Value> {
+    let live = Request { path: "/livez", ..client::GET };
+    let live = single_request::call(server.admin, &live, WAIT).await.ok()?;
+    if live.status != 200 || live.body != b"ok\n" {
+        return None;
+    }
+    let token = server.admin_token_file.as_ref();
+    let token = token.and_then(|file| files::first_line(file.value.as_ref()).ok());
+    let token = token.as_ref().map(|token| token.expose().as_str());
+    let request = Request { path: "/config", token, ..client::GET };
+    let answer = single_request::call(server.admin, &request, WAIT).await.ok();
+    let said = answer.and_then(|answer| serde_json::from_slice::<Value>(&answer.body).ok());
+    Some(said.and_then(|said| said.get("settings").cloned()).unwrap_or_default())
+}
+
+fn try_addresses(server: &Server, running: Option<&Value>, document: &Document) {
+    let http = server.http.iter().map(|address| (document.place("server.http"), *address));
+    let mut https: Vec<_> = server.https.iter().map(|entry| (entry.at, entry.address)).collect();
+    https.sort_by_key(|(_, address)| *address);
+    https.dedup_by_key(|(_, address)| *address);
+    let has = |address| {
+        running.is_some_and(|running| address == server.admin || listens(running, address))
+    };
+    for (at, address) in http.chain(https).chain([(server.admin_at, server.admin)]) {
+        match listener::bind(address) {
+            // By the gateway whose place the next one takes, and by nothing else.
+            Err(why) if why.source.kind() == io::ErrorKind::AddrInUse && has(address) => {}
+            Err(why) => document.fault(at, why.to_string()),
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Whether a gateway that runs with these settings has this address.
+fn listens(settings: &Value, address: SocketAddr) -> bool {
+    let server = &settings["server"];
+    let entries = |key: &str| server[key].as_array().into_iter().flatten();
+    let https = entries("https").map(|entry| &entry["address"]);
+    let texts = entries("http").chain(https).chain([&server["admin"]]).filter_map(Value::as_str);
+    texts
+        .filter_map(|text| text.parse::<SocketAddr>().ok())
+        .any(|own| own == address || (own.ip().is_unspecified() && own.port() == address.port()))
+}
+
+async fn try_identity(force: &Force, document: &Document, now: Moment) {
+    let (what, url) = match &force.rules.settings.identity.verify {
+        Verify::Nothing => return,
+        Verify::Jwt(jwt) => ("keys cannot be fetched from", &jwt.jwks_url),
+        Verify::Introspection(asked) => ("tokens cannot be asked about at", &asked.url),
+    };
+    let Some(verifier) = &force.verifier else { return };
+    if let Err(why) = verifier.reach(now).await {
+        document.fault(url.at, format!("{what} `{}`: {why}", http_client::shown(&url.value)));
+    }
+}
+
+async fn try_directory(
+    lookups: Option<&Lookups>,
+    document: &Document,
+    settings: &crate::settings::Settings,
+) {
+    let (Some(lookups), Source::Http(named)) = (lookups, &settings.directory.source) else {
+        return;
+    };
+    let url = &named.url;
+    let why = match http_client::ask(lookups.any_question()).await {
+        Ok(answer) if answer.status == 200 || answer.status == 404 => return,
+        Ok(answer) => format!("it answers {}, where 200 or 404 is expected", answer.status),
+        Err(why) => why.to_string(),
+    };
+    document.fault(
+        url.at,
+        format!("the directory at `{}` cannot be asked: {why}", http_client::shown(&url.value)),
+    );
+}
+
+async fn try_upstreams(force: &Force, document: &Document) {
+    let mut trials = JoinSet::new();
+    for upstream in &force.upstreams {
+        for (nth, server) in upstream.settings.servers.iter().enumerate() {
+            let (upstream, at) = (upstream.clone(), server.at);
+            trials.spawn(async move { (at, try_server(&upstream, nth).await) });
+        }
+    }
+    while let Some(tried) = trials.join_next().await {
+        if let Ok((at, Err(why))) = tried {
+            document.fault(at, why);
+        }
+    }
+}
+
+/// Connects to each address of a server, as requests do.
+async fn try_server(upstream: &Upstream, nth: usize) -> Result<(), String> {
+    let name = upstream.settings.servers.get(nth).map_or("", |server| &server.value);
+    let found = timeout(WAIT, tokio::net::lookup_host(name)).await;
+    let found = found.map_err(|_| format!("`{name}` is not resolved within {WAIT:?}"))?;
+    let addresses = found.map_err(|why| format!("`{name}` cannot be resolved: {why}"))?;
+    let connector = Connector::new(None);
+    for address in addresses {
+        let peer = upstream.peer(Pick { server: nth, address }, false);
+        let wait = upstream.settings.connect_timeout;
+        let late = |_| format!("`{name}`: {address} does not let us connect within {wait:?}");
+        let connected = timeout(wait, connector.get_http_session(&*peer)).await.map_err(late)?;
+        connected.map_err(|why| {
+            format!("`{name}`: cannot connect to {address}: {}", single_request::told(&why))
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! Says what a request would meet, and why, without sending it.
+//!
+//! The same rules decide as for a real request. Not here: what has been used, which only a
+//! running gateway knows.
+
+use std::fmt;
+
+use http::{HeaderMap, HeaderValue, Method, header};
+use serde_json::{Value, json};
+use weir_common::reader::shown;
+
+use crate::identity::auth;
+use crate::identity::auth::Claims;
+use crate::identity::auth::Unaccepted;
+use crate::cli::Explain;
+use crate::rules::tenant::Identity;
+use crate::rules::tenant::Known;
+use crate::rules::tenant::Names;
+use crate::rules::tenant::Parents;
+use crate::rules::tenant::client_address;
+use crate::admission::request_head;
+use crate::limit::Quota;
+use crate::identity::directory::Unsure;
+use crate::response::refusal::Refusal;
+use crate::rules::Charges;
+use crate::rules::NoWay;
+use crate::rules::Rules;
+use crate::rules::Source;
+use crate::rules::Way;
+use crate::settings::Settings;
+use crate::request::target;
+
+/// What a request would meet.
+pub struct Explained {
+    facts: Vec<(&'static str, Value)>,
+}
+
+/// Asks the rules about a request, `token` about the one it brings, and `directory` whom it names,
+/// where that is not a file. An error says what is wrong with the question.
+pub fn explain(
+    rules: &Rules,
+    asked: &Explain,
+    token: impl FnOnce(&HeaderMap) -> Result<Option<Claims>, Unaccepted>,
+    directory: impl FnOnce(&Names<'_>) -> Result<Option<Known>, Unsure>,
+) -> Result<Explained, String> {
+    let method: Method =
+        asked.method.parse().map_err(|_| format!("`{}` is not a method", asked.method))?;
+    let (host, target_text) = split(&asked.url)?;
+    if let Some(header) = asked.headers.iter().find(|header| !header.contains(':')) {
+        return Err(format!("`{header}` is not a header, as 'X-Forwarded-For: 192.0.2.1' is"));
+    }
+    let authorization = authorization(asked)?;
+    let host = headers(asked, "host").next().unwrap_or(host);
+    let forwarded_for: Vec<&str> = headers(asked, "x-forwarded-for").collect();
+    let trusted = &rules.settings.server.trusted_proxies;
+    let client = client_address(asked.from, trusted, forwarded_for.into_iter());
+    if method == Method::CONNECT {
+        return Ok(refused(&Refusal::Connect, None));
+    }
+    if let Err(why) = request_head::check_method(&method) {
+        return Ok(refused(&Refusal::Malformed(why), None));
+    }
+    let target = match target::read(target_text.as_bytes(), Some(host.as_bytes())) {
+        Ok(target) => target,
+        Err(why) => return Ok(refused(&Refusal::Malformed(why), None)),
+    };
+    let way = match rules.lead(&target, &method) {
+        Ok(way) => way,
+        Err(no_way) => return Ok(refused(&leads_nowhere(no_way), None)),
+    };
+    let claims = match way.route.needs_token.then(|| token(&authorization)).transpose() {
+        Ok(claims) => claims.flatten(),
+        Err((refusal, why)) => return Ok(refused(&refusal, Some(why))),
+    };
+    let names = auth::claimed(way.names, claims.as_ref(), &rules.settings.workspaces);
+    // What it does not reach whatever a directory says, none is asked about.
+    let known = match auth::is_foreign(&way.names, claims.as_ref()) {
+        true => Ok(Some(Known::default())),
+        false => directory(&names),
+    };
+    let Ok(known) = known else {
+        return Ok(refused(&Refusal::DirectoryUnavailable, None));
+    };
+    let parents = known.as_ref().map_or(Parents::File(&rules.tenants), Parents::Asked);
+    if let Err(refusal) = auth::agree(parents, &way.names, claims.as_ref()) {
+        let why = refusal.token_error().map(str::to_owned);
+        return Ok(refused(&refusal, why));
+    }
+    let identity = rules.identify(&names, known.as_ref());
+    let charges = rules.charges(way.route, &identity, client);
+    let token = match (way.route.needs_token, &claims) {
+        (false, _) => "not asked for",
+        (true, None) => "needed",
+        (true, Some(_)) => "needed, and this one is accepted",
+    };
+    let mut facts = facts(rules, &way, &identity, &charges, &client.to_string());
+    facts.insert(TOKEN_AT, ("token", json!(token)));
+    Ok(Explained { facts })
+}
+
+/// Where among the facts it is said what becomes of a token.
+const TOKEN_AT: usize = 5;
+
+fn refused(refusal: &Refusal, reason: Option<String>) -> Explained {
+    let problem = refusal.problem();
+    let mut facts = vec![
+        ("status", problem.status.into()),
+        ("refused", problem.title.into()),
+        ("why", problem.detail.into()),
+    ];
+    facts.extend(reason.map(|reason| ("reason", reason.into())));
+    Explained { facts }
+}
+
+fn leads_nowhere(no_way: NoWay) -> Refusal {
+    match no_way {
+        NoWay::UnknownHost => Refusal::UnknownHost,
+        NoWay::UnknownPath(_) => Refusal::UnknownPath,
+        NoWay::OtherMethods(_, methods) => Refusal::MethodNotAllowed(methods),
+        NoWay::Malformed(why) => Refusal::Malformed(why),
+    }
+}
+
+/// What of the headers a token is read from.
+fn authorization(asked: &Explain) -> Result<HeaderMap, String> {
+    let mut all = HeaderMap::new();
+    for value in headers(asked, "authorization") {
+        // What it holds is a secret, and not told.
+        let value = HeaderValue::try_from(value)
+            .map_err(|_| "the value of `Authorization` cannot be sent in a header".to_owned())?;
+        all.append(header::AUTHORIZATION, value);
+    }
+    Ok(all)
+}
+
+fn facts(
+    rules: &Rules,
+    way: &Way<'_>,
+    identity: &Identity<'_>,
+    charges: &Charges,
+    client: &str,
+) -> Vec<(&'static str, Value)> {
+    let settings: &Settings = &rules.settings;
+    let route = way.route;
+    let plane = settings.planes.get(route.plane).map(|(name, _)| name.value.as_str());
+    let upstream = settings.upstreams.get(route.upstream).map(|(name, _)| name.value.as_str());
+    let methods: Vec<&str> = route.methods.iter().map(Method::as_str).collect();
+    let mut facts = vec![
+        ("plane", json!(plane)),
+        ("route", json!(route.pattern.text)),
+        ("methods", if methods.is_empty() { json!("all") } else { json!(methods) }),
+        ("upstream", json!(upstream)),
+        ("exempt", json!(route.exempt)),
+    ];
+    for (what, subject) in [
+        ("workspace", &identity.workspace),
+        ("organisation", &identity.organisation),
+        ("instance", &identity.instance),
+    ] {
+        let Some(subject) = subject else { continue };
+        let known = if subject.tenant.is_some() { "" } else { " (not in the directory)" };
+        facts.push((what, json!(format!("{}{known}", subject.name))));
+    }
+    facts.push(("client", json!(client)));
+    if let Some(plan) = identity.workspace.as_ref().and_then(|w| w.tenant).and_then(|w| w.plan) {
+        facts.push(("plan", json!(rules.plans.get(plan).map(|plan| plan.name.as_str()))));
+    }
+    if let Some(batch) = route.batch {
+        facts.push((
+            "batch",
+            json!(format!("at most {} items, {} bytes", batch.items_max, batch.bytes_max)),
+        ));
+    }
+    let limits = charges.asks.iter().zip(&charges.charges).filter_map(|(ask, charge)| {
+        let limit = rules.limits.get(charge.limit)?;
+        let (_, source) = rules.sourced(charge.limit, limit, identity);
+        let source = match source {
+            Source::Tenant => "its own, in the directory".to_owned(),
+            Source::Plan(plan) => format!("its plan's, {plan}"),
+            Source::Limit => "the limit's own".to_owned(),
+        };
+        let mode = if ask.enforced { "enforce" } else { "observe" };
+        Some(json!({
+            "limit": &*limit.name,
+            "key": &*charge.name,
+            "values": values(ask.quota),
+            "from": source,
+            "mode": mode,
+        }))
+    });
+    facts.push(("limits", limits.collect()));
+    facts
+}
+
+fn values(quota: Quota) -> String {
+    match quota {
+        Quota::Rolling(quota) => {
+            format!("{} requests in any {}", quota.requests, shown(quota.window))
+        }
+        Quota::Bucket(quota) => format!("{} a second, burst {}", quota.rate, quota.burst),
+    }
+}
+
+/// Host and target of a URL, both as a client would send them.
+fn split(url: &str) -> Result<(&str, &str), String> {
+    let wrong = || format!("`{url}` is not a URL, as http://api.localhost/v1/x is");
+    let (_, rest) = url.split_once("://").ok_or_else(wrong)?;
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (host, target) = rest.split_at(end);
+    Ok((host, if target.is_empty() { "/" } else { target }))
+}
+
+fn headers<'a>(asked: &'a Explain, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let pairs = asked.headers.iter().filter_map(|header| header.split_once(':'));
+    pairs
+        .filter(move |(own, _)| own.trim().eq_ignore_ascii_case(name))
+        .map(|(_, value)| value.trim())
+}
+
+impl Explained {
+    /// For machines.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        self.facts.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+    }
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines = Vec::new();
+        for (name, value) in &self.facts {
+            match value {
+                Value::Array(limits) if *name == "limits" => {
+                    for limit in limits {
+                        let text = |name: &str| limit[name].as_str().unwrap_or_default();
+                        lines.push(format!(
+                            "{:<13} {} for {}: {} ({}, {})",
+                            "limit",
+                            text("limit"),
+                            text("key"),
+                            text("values"),
+                            text("from"),
+                            text("mode"),
+                        ));
+                    }
+                }
+                Value::String(text) => lines.push(format!("{name:<13} {text}")),
+                Value::Array(all) => {
+                    let all: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
+                    lines.push(format!("{name:<13} {}", all.join(", ")));
+                }
+                other => lines.push(format!("{name:<13} {other}")),
+            }
+        }
+        f.write_str(&lines.join("\n"))
+    }
+}

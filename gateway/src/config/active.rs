@@ -1,0 +1,365 @@
+//! What is in force: the rules, and the upstreams they lead to, swapped as one.
+//!
+//! # Invariants
+//!
+//! 1. A reload takes all of a new configuration or nothing of it (DESIGN invariant 6).
+//! 2. What a reload cannot change is refused, not ignored.
+//!
+//! # Not here
+//!
+//! When a reload is asked for (`app`, `admin`), what a configuration may say (`settings`).
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+use weir_common::config_file::ConfigFile;
+use weir_common::directory::Directory;
+use weir_common::files;
+use weir_common::reader::{At, Document, Mistake, Reading};
+use weir_common::time::{Clock, Tick};
+
+use crate::identity::auth;
+use crate::identity::auth::Verifier;
+use crate::rules::tenant::Known;
+use crate::rules::tenant::Names;
+use crate::identity::http_client;
+use crate::limit::key::Seed;
+use crate::identity::directory::unknown_budget::Asker;
+use crate::identity::directory::client::Directory as Asked;
+use crate::identity::directory::Lookups;
+use crate::identity::directory::Unsure;
+use crate::telemetry::metrics::LimitMeter;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::PlaneMeter;
+use crate::upstream::names;
+use crate::upstream::names::Places;
+use crate::rules;
+use crate::rules::Rules;
+use crate::settings;
+use crate::settings::Source;
+use crate::tls;
+use crate::tls::Listeners;
+use crate::upstream::credentials;
+use crate::upstream::credentials::Credentials;
+use crate::upstream::Server;
+use crate::upstream::Upstream;
+
+/// What a program runs with that was asked for its example: the ones that ship.
+const SHIPPED: &str = include_str!("../../config/gateway.toml");
+const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
+
+/// Where a program without `--config` looks.
+const USUAL: &str = "config/gateway.toml";
+
+/// The rules and the upstreams of one configuration.
+pub struct Force {
+    /// What requests are judged by.
+    pub rules: Rules,
+    /// Where they go, in the order of the settings.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// What verifies tokens, where they are.
+    pub verifier: Option<Arc<Verifier>>,
+    /// The counters of each plane and each limit, in the order of the settings.
+    pub planes: Vec<PlaneMeter>,
+    /// The counters of each limit.
+    pub limits: Vec<LimitMeter>,
+    /// The directory, where it is one that is asked.
+    pub lookups: Option<Lookups>,
+    /// What the configuration was read from: a reload that finds the same has nothing to do.
+    pub origin: Origin,
+}
+
+/// What a configuration was read from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    settings: String,
+    directory: String,
+    /// Of each upstream, in the order of the settings.
+    credentials: Vec<Credentials>,
+    identity: auth::Files,
+    /// Who is asked, where the directory is no file.
+    asked: Option<Asked>,
+    /// Each key's value in force, as given or by default.
+    pub effective: Value,
+    /// Certificates and keys, as they are shown to clients.
+    pub tls: Listeners,
+}
+
+/// A configuration that was read, and is not active yet.
+pub struct New {
+    /// What requests are to be judged by.
+    pub rules: Rules,
+    /// What it was read from.
+    pub origin: Origin,
+    /// What is active until then.
+    pub earlier: Arc<Force>,
+}
+
+impl New {
+    fn servers(&self) -> impl Iterator<Item = &At<String>> {
+        self.rules.settings.upstreams.iter().flat_map(|(_, upstream)| &upstream.servers)
+    }
+
+    /// The names of servers that are at no address yet.
+    #[must_use]
+    pub fn unplaced(&self) -> BTreeSet<String> {
+        let placed: BTreeSet<&str> = self.earlier.placed().map(|server| &*server.name).collect();
+        let names = self.servers().map(|server| &server.value);
+        let is_name = |name: &&String| name.parse::<SocketAddr>().is_err();
+        names.filter(is_name).filter(|name| !placed.contains(&***name)).cloned().collect()
+    }
+
+    /// What is wrong with servers that are new and lead nowhere.
+    #[must_use]
+    pub fn misplaced(&self, file: &str, places: &Places) -> Vec<Mistake> {
+        let document = Document::new(file, &self.origin.settings);
+        let known = self.earlier.names();
+        for server in self.servers().filter(|server| !known.contains(&server.value)) {
+            if let Some(Err(why)) = places.get(&server.value) {
+                let message = format!("`{}` does not resolve: {why}", server.value);
+                document.fault(server.at, message);
+            }
+        }
+        document.mistakes()
+    }
+}
+
+/// Where the configuration is.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file that it starts with.
+    pub file: ConfigFile,
+}
+
+impl Config {
+    /// The file that was named, or else `config/gateway.toml`.
+    #[must_use]
+    pub fn new(named: Option<PathBuf>) -> Self {
+        Self { file: ConfigFile::new(named, USUAL) }
+    }
+
+    /// The one within the program.
+    #[must_use]
+    pub fn built_in() -> Self {
+        Self { file: ConfigFile::built_in(USUAL) }
+    }
+
+    /// Reads both files and checks everything in them; or gives every mistake there is.
+    pub fn load(&self, seed: Seed) -> Result<(Rules, Origin), Vec<Mistake>> {
+        let text = self.file.read(SHIPPED).map_err(|mistake| vec![mistake])?;
+        let document = Document::new(&self.file.name(), &text);
+        let Reading { made: settings, effective, .. } = settings::read(&document);
+        let path = settings.directory.path().cloned();
+        let read = |path: &At<String>| {
+            self.file.beside(&document, path, "directory.path", SHIPPED_DIRECTORY)
+        };
+        let directory_text = path.as_ref().map(read).unwrap_or_default();
+        if let Some(token) = &settings.server.admin_token_file
+            && let Err(why) = files::first_line(Path::new(&token.value))
+        {
+            document.fault(token.at, format!("cannot read `{}`: {why}", token.value));
+        }
+        let tls = tls::load(&settings.server.https, &document);
+        let of_upstream = |(_, upstream): &(At<String>, _)| credentials::read(upstream, &document);
+        let credentials = settings.upstreams.iter().map(of_upstream).collect();
+        let identity = identity_files(&settings.identity, &document);
+        let asked = match &settings.directory.source {
+            Source::Http(lookups) => {
+                Asked::new(lookups).map_err(|(at, why)| document.fault(at, why)).ok()
+            }
+            Source::File(_) => None,
+        };
+        let directory_name = path.map_or_else(String::new, |path| path.value);
+        let of_directory = Document::new(&directory_name, &directory_text);
+        let directory = Directory::read(&of_directory, &settings.workspaces);
+        let rules = rules::check(settings, &document, &directory, &of_directory, seed);
+        let mistakes: Vec<Mistake> =
+            document.mistakes().into_iter().chain(of_directory.mistakes()).collect();
+        let origin = Origin {
+            settings: text,
+            directory: directory_text,
+            credentials,
+            identity,
+            asked,
+            effective,
+            tls,
+        };
+        if mistakes.is_empty() { Ok((rules, origin)) } else { Err(mistakes) }
+    }
+}
+
+/// The files that `[identity]` names; what is wrong with one is left in the document.
+fn identity_files(identity: &settings::Identity, document: &Document) -> auth::Files {
+    let mut files = auth::Files::default();
+    if identity.verify == settings::Verify::Nothing {
+        return files;
+    }
+    if let Some(ca) = &identity.ca {
+        if let Err(why) = http_client::client(Some(&ca.value), identity.timeout) {
+            document.fault(ca.at, why);
+        }
+        files.ca = files::read(Path::new(&ca.value)).ok();
+    }
+    if let settings::Verify::Introspection(asked) = &identity.verify
+        && let Some(path) = &asked.client_secret_file
+    {
+        match files::first_line(Path::new(&path.value)) {
+            Ok(secret) => files.client_secret = Some(secret),
+            Err(why) => document.fault(path.at, format!("cannot read `{}`: {why}", path.value)),
+        }
+    }
+    files
+}
+
+/// The addresses of TLS listeners, each once.
+pub(crate) fn addresses(https: &[settings::Https]) -> Vec<SocketAddr> {
+    let mut addresses: Vec<SocketAddr> = https.iter().map(|entry| entry.address).collect();
+    addresses.sort();
+    addresses.dedup();
+    addresses
+}
+
+impl Force {
+    /// Puts rules into force. Servers that `earlier` knows go on as they are.
+    #[must_use]
+    pub fn new(
+        rules: Rules,
+        origin: Origin,
+        earlier: Option<&Self>,
+        metrics: &Arc<Metrics>,
+        clock: &Clock,
+    ) -> Self {
+        let none = Credentials::default();
+        let upstream = |(nth, (name, settings)): (usize, &(At<String>, settings::Upstream))| {
+            let known =
+                |force: &'_ Self| force.upstreams.iter().find(|u| u.name == name.value).cloned();
+            let known = earlier.and_then(known);
+            let credentials = origin.credentials.get(nth).unwrap_or(&none);
+            let upstream = Upstream::new(&name.value, settings, credentials, known.as_deref());
+            upstream.show(metrics);
+            Arc::new(upstream)
+        };
+        let upstreams = rules.settings.upstreams.iter().enumerate().map(upstream).collect();
+        let planes =
+            rules.settings.planes.iter().map(|(name, _)| metrics.plane(&name.value)).collect();
+        let limits = rules.limits.iter().map(|limit| metrics.limit(&limit.name)).collect();
+        let nothing = Listeners::default();
+        let tls = origin.tls.keeping(earlier.map_or(&nothing, |earlier| &earlier.origin.tls));
+        metrics.certificate_expires.set(tls.expires().map_or(0.0, |seconds| seconds as f64));
+        let before = earlier.and_then(|earlier| earlier.lookups.as_ref());
+        let lookups = origin.asked.clone();
+        let lookups = lookups.map(|asked| Lookups::new(asked, before, metrics, clock));
+        let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
+        let of = auth::Origin { settings: of_identity, files: origin.identity.clone() };
+        let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
+        let verifier = Verifier::new(&rules.settings.identity, of, earlier);
+        let origin = Origin { tls, ..origin };
+        Self { rules, upstreams, verifier, planes, limits, lookups, origin }
+    }
+
+    fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.upstreams.iter().flat_map(|upstream| &upstream.servers)
+    }
+
+    /// The servers that are at some address.
+    fn placed(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.servers().filter(|server| !server.addresses().is_empty())
+    }
+
+    /// The names of servers.
+    #[must_use]
+    pub fn names(&self) -> BTreeSet<String> {
+        let named = self.servers().filter(|server| server.is_named());
+        named.map(|server| server.name.clone()).collect()
+    }
+
+    /// Takes note of where servers are. One that leads nowhere now stays where it was.
+    pub fn place(&self, places: &Places) {
+        for server in self.servers() {
+            if let Some(Ok(sockets)) = places.get(&server.name) {
+                server.found_at(sockets.clone());
+            }
+        }
+        for (name, found) in places {
+            if let Err(why) = found {
+                names::warn(name, why);
+            }
+        }
+    }
+
+    /// Takes over where servers of the same names are, for those that are nowhere.
+    pub fn place_as(&self, earlier: &Self) {
+        for server in self.servers().filter(|server| server.addresses().is_empty()) {
+            if let Some(known) = earlier.placed().find(|known| known.name == server.name) {
+                server.found_at(known.addresses().iter().map(|a| a.socket).collect());
+            }
+        }
+    }
+
+    /// The upstreams none of whose servers is at any address: requests for them are refused.
+    #[must_use]
+    pub fn unreachable(&self) -> Vec<&str> {
+        let is_nowhere = |upstream: &&Arc<Upstream>| {
+            upstream.servers.iter().all(|server| server.addresses().is_empty())
+        };
+        self.upstreams.iter().filter(is_nowhere).map(|upstream| &*upstream.name).collect()
+    }
+
+    /// What the directory says of `names` to the operator, where it is one that is asked.
+    pub async fn known(&self, names: &Names<'_>, now: Tick) -> Result<Option<Known>, Unsure> {
+        let Some(lookups) = &self.lookups else { return Ok(None) };
+        let operator = Asker { allowance: None, now };
+        lookups.find(&self.rules, names, true, &operator).await.map(Some)
+    }
+}
+
+/// The settings that only another process can take up, by a restart or an upgrade, where they
+/// differ between `old` and `new`: each key's value as it is active.
+#[must_use]
+pub fn restart_keys(old: &Value, new: &Value) -> Vec<&'static str> {
+    const KEYS: [&str; 8] = [
+        "server.http",
+        "server.https",
+        "server.admin",
+        "server.admin_token_file",
+        "server.threads",
+        "server.connections_max",
+        "store",
+        "log.access",
+    ];
+    let of = |settings: &Value, key: &str| {
+        let found = key.split('.').fold(settings, |found, step| &found[step]);
+        let Value::Array(entries) = found else { return found.clone() };
+        if key != "server.https" {
+            return found.clone();
+        }
+        // Certificates are read again by a reload; another address needs another socket.
+        let mut addresses: Vec<_> = entries.iter().map(|e| e["address"].to_string()).collect();
+        addresses.sort();
+        addresses.dedup();
+        addresses.into()
+    };
+    KEYS.into_iter().filter(|key| of(old, key) != of(new, key)).collect()
+}
+
+impl Origin {
+    /// The settings' text, called `name`, for whatever else is found wrong in it.
+    #[must_use]
+    pub fn document(&self, name: &str) -> Document {
+        Document::new(name, &self.settings)
+    }
+
+    /// That a reload cannot take these keys up, each at its place.
+    #[must_use]
+    pub fn restart_needed(&self, name: &str, keys: &[&'static str]) -> Vec<Mistake> {
+        let document = self.document(name);
+        for key in keys {
+            let how = "changes only with a restart or an upgrade (SIGUSR2), not with a reload";
+            document.fault(document.place(key), format!("`{key}` {how}"));
+        }
+        document.mistakes()
+    }
+}

@@ -1,0 +1,224 @@
+//! What every request shares: the clock, what is in force, the states, and where things are
+//! counted and written down.
+//!
+//! `app` makes one; `proxy` and `admin` hold it. Nothing here waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use serde_json::json;
+use tokio::sync::{Mutex, Notify};
+use weir_common::logging;
+use weir_common::reader::Mistake;
+use weir_common::time::Clock;
+
+use crate::telemetry::access_log::AccessLog;
+use crate::proxy::body::Room;
+use crate::config::active::Config;
+use crate::config::active::Force;
+use crate::config::active::New;
+use crate::config::active::restart_keys;
+use crate::operations::upgrade::Home;
+use crate::limit::boost::Boosts;
+use crate::limit::key::Scope;
+use crate::limit::key::Seed;
+use crate::limit::memory::Store;
+use crate::telemetry::metrics::Metrics;
+use crate::upstream::names::Places;
+use crate::rules::retention::Retention;
+use crate::limit::heavy_hitters::Top;
+
+/// What every request shares.
+pub struct Parts {
+    /// The clock.
+    pub clock: Clock,
+    /// Where the settings come from.
+    pub config: Config,
+    /// What is in force.
+    pub force: ArcSwap<Force>,
+    /// What has been used.
+    pub store: Store,
+    /// Where to ask instead, once another process has that.
+    pub home: Home,
+    /// Raised allowances.
+    pub boosts: Boosts,
+    /// Who is busiest.
+    pub top: Top,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Where requests are written down, if they are.
+    pub access_log: Option<Arc<AccessLog>>,
+    /// The room that held bodies share.
+    pub room: Arc<Room>,
+    /// What keys and names are made with.
+    pub seed: Seed,
+    /// Connections of clients at one time: as configured, or as descriptors allow.
+    pub connections_max: u64,
+    /// Whether every listener accepts, and no stop has begun.
+    pub ready: AtomicBool,
+    /// Told when somebody needs a key that tokens are signed with, and when there may be another
+    /// server to fetch keys from.
+    pub keys_wanted: Notify,
+    /// Held by the one reload that goes on.
+    pub reloading: Mutex<()>,
+    /// What requests' names are made with. Another one in each process, where `seed` may be an
+    /// earlier one's: no two requests are called alike.
+    luck: Seed,
+    /// How many requests there have been: what the next one's name is made of.
+    requests: AtomicU64,
+}
+
+/// The secrets of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Seeds {
+    /// What keys are made with: those of an earlier process where its states are taken up.
+    pub keys: Seed,
+    /// What requests' names are made with.
+    pub names: Seed,
+}
+
+/// What a reload came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// The new configuration is in force.
+    Applied,
+    /// It is the one that is in force already.
+    Unchanged,
+    /// It is not in force; these are its mistakes.
+    Refused(Vec<Mistake>),
+}
+
+impl Parts {
+    /// Puts the parts together around a first configuration.
+    #[must_use]
+    pub fn new(
+        clock: Clock,
+        config: Config,
+        force: Force,
+        seeds: Seeds,
+        metrics: Arc<Metrics>,
+        connections_max: u64,
+    ) -> Self {
+        let settings = &force.rules.settings;
+        let strangers_max = usize::try_from(settings.store.max_keys).unwrap_or(usize::MAX);
+        let access_log = settings.log.access.then(|| AccessLog::new(metrics.log_dropped.clone()));
+        metrics.strangers_max.set(i64::try_from(strangers_max).unwrap_or(i64::MAX));
+        metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        Self {
+            clock,
+            config,
+            force: ArcSwap::from_pointee(force),
+            store: Store::new(strangers_max),
+            home: Home::default(),
+            boosts: Boosts::default(),
+            top: Top::default(),
+            metrics,
+            access_log,
+            room: Arc::default(),
+            connections_max,
+            seed: seeds.keys,
+            keys_wanted: Notify::new(),
+            reloading: Mutex::default(),
+            luck: seeds.names,
+            ready: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// A name for one more request, which nobody can guess, and its place in their row.
+    pub fn next_request(&self) -> (u128, u64) {
+        let nth = self.requests.fetch_add(1, Ordering::Relaxed);
+        (self.luck.owner(Scope::Request, &nth.to_be_bytes()).bits(), nth)
+    }
+
+    /// Why requests for some upstream cannot be served, as far as we know.
+    #[must_use]
+    pub fn unready(&self) -> Option<String> {
+        if !self.ready.load(Ordering::Acquire) {
+            return Some("not ready".to_owned());
+        }
+        let unreachable = self.force.load().unreachable().join(", ");
+        let why = || format!("not ready: no server resolves of upstream {unreachable}");
+        (!unreachable.is_empty()).then(why)
+    }
+
+    /// Takes note of what a reload came to.
+    pub fn reloaded(&self, outcome: &Reload) {
+        let word = match outcome {
+            Reload::Applied => "applied",
+            Reload::Unchanged => "unchanged",
+            Reload::Refused(_) => "refused",
+        };
+        self.metrics.reloads.with_label_values(&[word]).inc();
+        match outcome {
+            Reload::Applied => logging::event(log::Level::Info, "configuration reloaded", &[]),
+            Reload::Unchanged if self.metrics.config_ok.get() == 0 => {
+                let message = "the configuration is again the one in force";
+                logging::event(log::Level::Info, message, &[]);
+            }
+            Reload::Unchanged => {}
+            Reload::Refused(mistakes) => {
+                let problems: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+                let message = "configuration refused; the earlier one stays in force";
+                logging::event(log::Level::Error, message, &[("problems", json!(problems))]);
+            }
+        }
+        self.metrics.config_ok.set(i64::from(!matches!(outcome, Reload::Refused(_))));
+    }
+
+    /// Reads the configuration again: a new one, or what the reload came to without.
+    pub fn read_anew(&self) -> Result<New, Reload> {
+        let earlier = self.force.load_full();
+        let (rules, origin) = self.config.load(self.seed).map_err(Reload::Refused)?;
+        if origin == earlier.origin {
+            return Err(Reload::Unchanged);
+        }
+        let restart = restart_keys(&earlier.origin.effective, &origin.effective);
+        if !restart.is_empty() {
+            let name = self.config.file.name();
+            return Err(Reload::Refused(origin.restart_needed(&name, &restart)));
+        }
+        Ok(New { rules, origin, earlier })
+    }
+
+    /// Puts a new configuration into force, whose servers are found at these `places`; refused
+    /// where one that is new leads nowhere.
+    pub fn apply(&self, new: New, places: &Places) -> Reload {
+        let mistakes = new.misplaced(&self.config.file.name(), places);
+        if !mistakes.is_empty() {
+            return Reload::Refused(mistakes);
+        }
+        let New { rules, origin, earlier } = new;
+        let now = self.clock.now();
+        Retention::of(&earlier.rules).hold(&self.store, &rules, now.tick);
+        log::set_max_level(rules.settings.log.level);
+        // Servers that are gone must not stay in the metrics; the others are soon asked again.
+        self.metrics.upstream_healthy.reset();
+        self.metrics.upstream_resting.reset();
+        let force = Force::new(rules, origin, Some(&earlier), &self.metrics, &self.clock);
+        force.place(places);
+        force.place_as(&earlier);
+        self.force.store(Arc::new(force));
+        self.keys_wanted.notify_one();
+        self.mark_applied();
+        Reload::Applied
+    }
+
+    /// Notes when the configuration in force was put there.
+    pub fn mark_applied(&self) {
+        let now = self.clock.now().unix;
+        let force = self.force.load();
+        for warning in force.rules.settings.warnings() {
+            let fields = [("detail", json!(warning))];
+            logging::event(log::Level::Warn, "a setting lets in more than it should", &fields);
+        }
+        for expired in force.origin.tls.expired(now) {
+            let fields = [("detail", json!(expired))];
+            logging::event(log::Level::Warn, "a certificate has expired", &fields);
+        }
+        let seconds = now.0 / 1_000_000;
+        self.metrics.config_ok.set(1);
+        self.metrics.config_applied.set(f64::from(u32::try_from(seconds).unwrap_or(u32::MAX)));
+    }
+}

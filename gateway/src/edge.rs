@@ -1,0 +1,10 @@
+//! Client connections: listeners, handshakes, HTTP/1.1 connections and HTTP/2 streams.
+//!
+//! Not here: what a request is answered (`proxy`).
+
+pub mod connection;
+pub mod http2;
+pub mod listener;
+// core
+pub mod proxy_protocol;
+pub mod session;

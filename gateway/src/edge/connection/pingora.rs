@@ -1,0 +1,68 @@
+//! What Pingora asks of a stream beside its bytes. A plain TCP connection has little to tell.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::tls::SslDigest;
+use pingora_core::protocols::{
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType,
+};
+
+use crate::edge::connection::Connection;
+
+#[async_trait]
+impl Shutdown for Connection {
+    async fn shutdown(&mut self) {
+        // The other end may be gone already, and then there is nothing left to close.
+        let _ = tokio::io::AsyncWriteExt::shutdown(self).await;
+    }
+}
+
+impl UniqueID for Connection {
+    fn id(&self) -> UniqueIDType {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl Ssl for Connection {
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        self.is_http2.then_some(ALPN::H2)
+    }
+
+    /// HTTP/2's requests do not see the connection below them, and of its TLS only this: the
+    /// client's certificate travels where its digest would stand, as `Client-Cert` has it.
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        let certificate = self.client_certificate.as_ref()?;
+        let certificate = certificate.as_bytes().to_vec();
+        Some(Arc::new(SslDigest::new("", "", None, None, certificate)))
+    }
+}
+
+impl Peek for Connection {}
+
+impl GetProxyDigest for Connection {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetTimingDigest for Connection {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetSocketDigest for Connection {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        Some(self.digest.clone())
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}

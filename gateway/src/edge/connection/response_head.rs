@@ -1,0 +1,80 @@
+//! What is said beside the answer that Pingora writes, or in its place.
+
+use pingora_core::protocols::http::date::get_cached_date;
+
+use crate::edge::connection::lingering_close::Linger;
+use crate::edge::connection::tunnel::Tunnel;
+use crate::response::refusal::Refusal;
+
+/// What a request's answer is to say beside what Pingora writes, or instead.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    /// Whether the head of the answer has yet to be written.
+    pub(super) awaits_head: bool,
+    /// Header lines for that head, each with its line end.
+    pub(super) lines: Vec<u8>,
+    /// A whole answer of our own.
+    pub(super) answer: Vec<u8>,
+    /// How the connection closes where the client may still be sending what nobody reads.
+    pub(super) linger: Option<Linger>,
+    /// What the connection has become, where that is a WebSocket.
+    pub(super) tunnel: Option<Box<Tunnel>>,
+}
+
+impl Said {
+    /// Takes a head that Pingora writes `into` what is held, with what is to be said beside it.
+    /// False where the bytes are no head.
+    pub(super) fn complete(&mut self, bytes: &[u8], into: &mut Vec<u8>) -> bool {
+        if !self.awaits_head {
+            return false;
+        }
+        let is_interim = bytes.starts_with(b"HTTP/1.1 1") && !bytes.starts_with(b"HTTP/1.1 101");
+        match bytes.strip_suffix(b"\r\n").filter(|_| !is_interim) {
+            Some(head) => {
+                into.extend_from_slice(head);
+                into.append(&mut self.lines);
+                into.extend_from_slice(b"\r\n");
+                self.awaits_head = false;
+            }
+            None => into.extend_from_slice(bytes),
+        }
+        true
+    }
+}
+
+/// A whole answer, as bytes, after which the connection closes.
+pub(super) fn last_words(refusal: &Refusal) -> Vec<u8> {
+    let date = get_cached_date();
+    refusal.reply().to_http1(date.to_str().unwrap_or_default(), false, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completed(heads: &[&str]) -> (String, Vec<bool>) {
+        let lines = b"X: y\r\n".to_vec();
+        let mut said = Said { awaits_head: true, lines, ..Said::default() };
+        let mut held = Vec::new();
+        let taken = heads.iter().map(|head| said.complete(head.as_bytes(), &mut held)).collect();
+        (String::from_utf8(held).unwrap(), taken)
+    }
+
+    #[test]
+    fn lines_stand_in_the_head_of_the_answer_and_nowhere_else() {
+        let (held, taken) = completed(&[
+            "HTTP/1.1 103 Early Hints\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA: b\r\n\r\n",
+            "HTTP/1.1 is what this body begins with\r\n",
+        ]);
+        let answer = "HTTP/1.1 200 OK\r\nA: b\r\nX: y\r\n\r\n";
+        assert_eq!(held, format!("HTTP/1.1 103 Early Hints\r\n\r\n{answer}"));
+        assert_eq!(taken, [true, true, false]);
+    }
+
+    #[test]
+    fn a_switch_of_protocols_is_an_answer() {
+        let (held, _) = completed(&["HTTP/1.1 101 Switching Protocols\r\n\r\n"]);
+        assert!(held.contains("X: y"));
+    }
+}

@@ -1,0 +1,169 @@
+//! A WebSocket that is told, at the end of a stop, that we go: by a close frame with 1001 to each
+//! side (RFC 6455, 7.4.1).
+//!
+//! # Invariants
+//!
+//! 1. A close frame stands between two frames, never within one, and nothing follows it.
+//! 2. A side that has said goodbye, or sends what is no frame, is not written to.
+//!
+//! # Not here
+//!
+//! Where frames begin (`wire::frames`), when a stop ends (`app::serving`).
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::sync::PoisonError;
+use std::task::{Context, Poll};
+
+use http::header;
+use pingora_core::protocols::http::v1::server::HttpSession;
+use pingora_http::ResponseHeader;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::sync::watch;
+
+use crate::edge::connection::Connection;
+use crate::edge::connection::frames::Frames;
+use crate::edge::listener::turned;
+
+/// 1001, going away, from a server.
+const TO_CLIENT: [u8; 4] = [0x88, 0x02, 0x03, 0xe9];
+
+/// The same from a client, whose frames are masked: by zeros, for there is nothing to hide.
+const TO_SERVER: [u8; 8] = [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe9];
+
+/// What is read at a time, to be thrown away.
+const READ_BYTES: usize = 4 << 10;
+
+/// A WebSocket, and what has passed through it.
+pub(super) struct Tunnel {
+    from_client: Frames,
+    to_client: Frames,
+    /// Ready where we go.
+    going: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+    leaving: bool,
+    /// Whether the one side, and the other, has a close frame of ours.
+    told_client: bool,
+    told_server: bool,
+}
+
+impl Tunnel {
+    fn new(mut going: watch::Receiver<bool>) -> Self {
+        Self {
+            from_client: Frames::new(true),
+            to_client: Frames::new(false),
+            going: Box::pin(async move { turned(&mut going).await }),
+            leaving: false,
+            told_client: false,
+            told_server: false,
+        }
+    }
+
+    /// What of `bytes` goes to the client; none where nothing more does.
+    pub(super) fn passing<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        if self.told_client {
+            return &[];
+        }
+        if !self.leaving {
+            return bytes;
+        }
+        let count = self.to_client.clone().follow_frame(bytes);
+        bytes.get(..count).unwrap_or(bytes)
+    }
+
+    /// Takes note of what went to the client.
+    pub(super) fn passed(&mut self, bytes: &[u8]) {
+        self.to_client.follow(bytes);
+    }
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tunnel").field("leaving", &self.leaving).finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Follows the frames of a tunnel from here on, where it is a WebSocket: `answer` switches.
+    pub fn follow_frames(&self, session: Option<&HttpSession>, answer: &ResponseHeader) {
+        let protocol = answer.headers.get(header::UPGRADE).map(|protocol| protocol.as_bytes());
+        if !protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket")) {
+            return;
+        }
+        let mut tunnel = Tunnel::new(self.going.clone());
+        tunnel.from_client.follow(session.map(|one| self.beyond_head(one)).unwrap_or_default());
+        self.said().tunnel = Some(Box::new(tunnel));
+    }
+
+    /// The tunnel, once the answer that began it is written.
+    pub(super) fn tunnel(&mut self) -> Option<&mut Tunnel> {
+        let said = self.said.get_mut().unwrap_or_else(PoisonError::into_inner);
+        said.tunnel.as_deref_mut().filter(|_| !said.awaits_head)
+    }
+
+    /// Before something is read from the client: learns whether we go, and says so where it can
+    /// be said. Ready where that is all that is read.
+    pub(super) fn poll_leave(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some(tunnel) = self.tunnel() else { return Poll::Pending };
+        tunnel.leaving = tunnel.leaving || tunnel.going.as_mut().poll(cx).is_ready();
+        if !tunnel.leaving {
+            return Poll::Pending;
+        }
+        self.tell_client();
+        // What the client does not take now goes before whatever is written next.
+        let _ = self.poll_send(cx)?;
+        let Some(tunnel) = self.tunnel() else { return Poll::Pending };
+        if tunnel.from_client.is_between() && buf.remaining() >= TO_SERVER.len() {
+            buf.put_slice(&TO_SERVER);
+            tunnel.from_client.close();
+            tunnel.told_server = true;
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Pending
+    }
+
+    /// Puts our close frame behind the last frame that went to the client.
+    pub(super) fn tell_client(&mut self) {
+        let Some(tunnel) = self.tunnel() else { return };
+        if tunnel.leaving && tunnel.to_client.is_between() {
+            tunnel.to_client.close();
+            tunnel.told_client = true;
+            self.held.extend_from_slice(&TO_CLIENT);
+        }
+    }
+
+    /// Whether the server has our close frame, and nothing that the client sends goes to it.
+    pub(super) fn has_left(&mut self) -> bool {
+        self.tunnel().is_some_and(|tunnel| tunnel.told_server)
+    }
+
+    /// Reads away what the client still sends: bytes that nobody has read at the close would
+    /// make it lose our close frame. The server's end ends the tunnel.
+    pub(super) fn poll_away(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut bytes = [MaybeUninit::uninit(); READ_BYTES];
+            let mut rest = ReadBuf::uninit(&mut bytes);
+            match Pin::new(&mut self.socket).poll_read(cx, &mut rest) {
+                Poll::Ready(Ok(())) if !rest.filled().is_empty() => {}
+                _ => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Takes note of what the client sent last, of which the server gets no more than it may.
+    pub(super) fn pass_to_server(&mut self, buf: &mut ReadBuf<'_>, before: usize) {
+        let Some(tunnel) = self.tunnel() else { return };
+        let bytes = buf.filled().get(before..).unwrap_or_default();
+        if !tunnel.leaving {
+            return tunnel.from_client.follow(bytes);
+        }
+        let count = tunnel.from_client.follow_frame(bytes);
+        buf.set_filled(before + count);
+    }
+}

@@ -1,0 +1,335 @@
+//! Sockets: binds addresses, accepts connections, and hands each to the worker with the fewest.
+//!
+//! Pingora's own listeners retry a failed bind for half a minute and then live on without it;
+//! ours are bound before anything else begins, and a failure is the end.
+//!
+//! # Invariants
+//!
+//! 1. There are never more than `connections_max` connections, nor more of one address than it may
+//!    have; what is beyond is closed at once. One whose handshake goes on counts as any other.
+//! 2. Once a stop has begun nothing more is accepted, and what is in flight is seen to its end.
+//! 3. Whoever accepts has ended before whoever serves is told to: nothing accepted is forgotten.
+//!
+//! # Not here
+//!
+//! What a connection is to Pingora (`wire`), when to stop (`app`).
+
+mod per_address;
+mod handshake;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use log::Level;
+use pingora_core::apps::ServerApp;
+use pingora_core::protocols::Stream;
+use prometheus::IntGauge;
+use serde_json::json;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use weir_common::logging;
+
+pub use crate::edge::listener::per_address::Crowd;
+use crate::edge::listener::per_address::Seat;
+use crate::edge::listener::handshake::Failed;
+use crate::edge::listener::handshake::Greeted;
+use crate::edge::listener::handshake::Manners;
+use crate::edge::listener::handshake::greet;
+use crate::edge::listener::handshake::is_of;
+use crate::edge::listener::handshake::place;
+use crate::config::shared::Parts;
+use crate::edge::connection::Allowance;
+use crate::edge::connection::Connection;
+
+/// Connections that the kernel keeps for us until we come to accept them.
+const BACKLOG: i32 = 4_096;
+
+/// How long accepting rests when the process has no file descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// An address that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot listen on {address}: {source}; it is set by server.http, server.https or \
+     server.admin, and `ss -ltnp` shows who has it"
+)]
+pub struct BindError {
+    /// Which.
+    pub address: SocketAddr,
+    /// Why not.
+    pub source: io::Error,
+}
+
+/// Binds an address, exclusively.
+pub fn bind(address: SocketAddr) -> Result<StdListener, BindError> {
+    let bound = || -> io::Result<StdListener> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        // Addresses that a stopped process has just left are free again.
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    };
+    bound().map_err(|source| BindError { address, source })
+}
+
+/// A connection on its way to a worker.
+pub struct Accepted {
+    socket: StdStream,
+    manners: Manners,
+    peer: SocketAddr,
+    place: Place,
+}
+
+/// A connection's place among all, given back when dropped.
+struct Place {
+    open: Arc<AtomicU64>,
+    of_worker: Arc<AtomicU64>,
+    /// Where clients' connections are counted; the operator's are not.
+    gauge: Option<IntGauge>,
+    /// Its place among those of its address.
+    _seat: Option<Seat>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        self.of_worker.fetch_sub(1, Ordering::Relaxed);
+        if let Some(gauge) = &self.gauge {
+            gauge.dec();
+        }
+    }
+}
+
+/// A listener's side of the house.
+#[derive(Clone)]
+pub struct Door {
+    /// The workers that serve what comes in here.
+    pub workers: Arc<Vec<Worker>>,
+    /// How many connections are open that share one cap.
+    pub open: Arc<AtomicU64>,
+    /// Whether they are clients', and count as such in the metrics.
+    pub counted: bool,
+    /// How many each address has.
+    pub crowd: Arc<Crowd>,
+    /// The address in the settings, where it is TLS.
+    pub https: Option<SocketAddr>,
+}
+
+/// The way to one worker.
+pub struct Worker {
+    to: mpsc::UnboundedSender<Accepted>,
+    load: Arc<AtomicU64>,
+}
+
+impl Worker {
+    /// A worker and its end of the way. The queue is bounded by `connections_max`.
+    #[must_use]
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Accepted>) {
+        let (to, from) = mpsc::unbounded_channel();
+        (Self { to, load: Arc::default() }, from)
+    }
+}
+
+/// How connections end.
+#[derive(Clone)]
+pub struct End {
+    /// With their next answer, when true. What is idle may still bring one request.
+    pub stopping: watch::Receiver<bool>,
+    /// Idle ones at once, when true.
+    pub cutting: watch::Receiver<bool>,
+    /// Tunnels with a goodbye, when true.
+    pub going: watch::Receiver<bool>,
+}
+
+/// Waits until `flag` is true, or nobody is left to turn it.
+pub async fn turned(flag: &mut watch::Receiver<bool>) {
+    let _ = flag.wait_for(|flag| *flag).await;
+}
+
+/// Whether connections are accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accepting {
+    /// They are.
+    #[default]
+    Yes,
+    /// They wait in the socket for whoever comes to accept them.
+    Paused,
+    /// No more.
+    Over,
+}
+
+/// Accepts connections while `accepting` says so, and until it says no more.
+pub async fn accept(
+    listener: StdListener,
+    door: Door,
+    parts: Arc<Parts>,
+    mut accepting: watch::Receiver<Accepting>,
+) {
+    let Ok(listener) = TcpListener::from_std(listener) else { return };
+    loop {
+        let now = *accepting.borrow_and_update();
+        if now == Accepting::Over {
+            return;
+        }
+        let accepted = tokio::select! {
+            biased;
+            changed = accepting.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+            accepted = listener.accept(), if now == Accepting::Yes => accepted,
+        };
+        match accepted {
+            Ok((socket, peer)) => hand_over(socket, peer, &door, &parts),
+            Err(error) => {
+                let fields = [("error", json!(error.to_string()))];
+                logging::event(Level::Warn, "cannot accept a connection", &fields);
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn hand_over(socket: TcpStream, peer: SocketAddr, door: &Door, parts: &Parts) {
+    let Door { workers, open, .. } = door;
+    let refused = |reason| parts.metrics.connections_refused.with_label_values(&[reason]).inc();
+    if open.load(Ordering::Relaxed) >= parts.connections_max {
+        return refused("total");
+    }
+    let manners = |has_header| Manners { https: door.https, has_header, crowd: door.crowd.clone() };
+    let (manners, seat) = if door.counted {
+        let force = parts.force.load();
+        let server = &force.rules.settings.server;
+        if is_of(&server.proxy_protocol_from, peer) {
+            (manners(true), None)
+        } else {
+            match place(&door.crowd, peer, server) {
+                Ok(seat) => (manners(false), seat),
+                Err(_) => return refused("address"),
+            }
+        }
+    } else {
+        (manners(false), None)
+    };
+    let Some(worker) = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed))
+    else {
+        return;
+    };
+    open.fetch_add(1, Ordering::Relaxed);
+    worker.load.fetch_add(1, Ordering::Relaxed);
+    let gauge = door.counted.then(|| parts.metrics.connections.clone());
+    if let Some(gauge) = &gauge {
+        gauge.inc();
+    }
+    let place = Place { open: open.clone(), of_worker: worker.load.clone(), gauge, _seat: seat };
+    // A socket that fails here was closed by its client in the meantime.
+    if let Ok(socket) = socket.into_std() {
+        let _ = worker.to.send(Accepted { socket, manners, peer, place });
+    }
+}
+
+/// Serves connections with `app` until a stop has begun and the last of them is over.
+pub async fn serve<A: ServerApp + Send + Sync + 'static>(
+    app: Arc<A>,
+    mut from: mpsc::UnboundedReceiver<Accepted>,
+    parts: Arc<Parts>,
+    end: End,
+) {
+    let (mut stop, mut cutting) = (end.stopping.clone(), end.cutting.clone());
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = from.recv() => accepted,
+            Some(ended) = connections.join_next() => {
+                note(ended);
+                continue;
+            }
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let Some(accepted) = accepted else { break };
+        connections.spawn(one(app.clone(), accepted, parts.clone(), end.clone()));
+    }
+    from.close();
+    while let Some(accepted) = from.recv().await {
+        connections.spawn(one(app.clone(), accepted, parts.clone(), end.clone()));
+    }
+    let mut cut = false;
+    loop {
+        tokio::select! {
+            ended = connections.join_next() => match ended {
+                Some(ended) => note(ended),
+                None => return,
+            },
+            () = turned(&mut cutting), if !cut => {
+                // Idle connections end at once; those with a request end with its answer.
+                app.cleanup().await;
+                cut = true;
+            }
+        }
+    }
+}
+
+async fn one<A: ServerApp + Send + Sync + 'static>(
+    app: Arc<A>,
+    accepted: Accepted,
+    parts: Arc<Parts>,
+    end: End,
+) {
+    let Accepted { socket, manners, peer, place } = accepted;
+    // A socket that fails here was closed by its client in the meantime.
+    let Ok(socket) = TcpStream::from_std(socket) else { return };
+    let _ = socket.set_nodelay(true);
+    let (allowance, handshake_timeout) = {
+        let server = &parts.force.load().rules.settings.server;
+        let allowance = Allowance {
+            head_timeout: server.head_timeout,
+            head_bytes_max: server.caps.head_bytes_max,
+            idle_timeout: server.idle_timeout,
+            write_timeout: server.body_timeout,
+        };
+        (allowance, server.handshake_timeout)
+    };
+    let takes_time = manners.take_time();
+    let mut cutting = end.cutting.clone();
+    let greeted = tokio::select! {
+        biased;
+        greeted = tokio::time::timeout(handshake_timeout, greet(manners, socket, peer, &parts)) =>
+            greeted.unwrap_or(Err(Failed::Handshake("timeout"))),
+        // There is no request yet that could be seen to its end.
+        () = turned(&mut cutting), if takes_time => return,
+    };
+    let Greeted { socket, peer, seat } = match greeted {
+        Ok(greeted) => greeted,
+        Err(Failed::Handshake(reason)) => {
+            return parts.metrics.handshake_failures.with_label_values(&[reason]).inc();
+        }
+        Err(Failed::Crowded) => {
+            return parts.metrics.connections_refused.with_label_values(&["address"]).inc();
+        }
+    };
+    let connection = Connection::new(
+        socket,
+        peer,
+        parts.clock.clone(),
+        allowance,
+        parts.metrics.refusals.clone(),
+        end.going.clone(),
+        Box::new((place, seat)),
+    );
+    let stream: Stream = Box::new(connection);
+    app.process_new(stream, &end.stopping).await;
+}
+
+/// A panic ends the connection it happened on, and is ours to mend.
+pub(crate) fn note(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended.as_ref().map_err(ToString::to_string) {
+        logging::event(Level::Error, "a connection's task failed", &[("error", json!(error))]);
+    }
+}

@@ -1,0 +1,119 @@
+//! What comes before HTTP on a connection: a PROXY header, a TLS handshake.
+//!
+//! # Invariants
+//!
+//! 1. Whoever must bring a PROXY header brings one; from nobody else is one read.
+//! 2. The address in it is the connection's from then on, and takes a place as any other does.
+//!
+//! # Not here
+//!
+//! How long it may take (`listen`), how a header reads (`proxy_protocol`), TLS (`tls`).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use crate::edge::listener::per_address::Crowd;
+use crate::edge::listener::per_address::Seat;
+use crate::config::shared::Parts;
+use crate::edge::proxy_protocol;
+use crate::edge::proxy_protocol::HEADER_BYTES_MAX;
+use crate::edge::proxy_protocol::Origin;
+use crate::edge::proxy_protocol::Progress;
+use crate::settings::Server;
+use crate::tls;
+use crate::edge::connection::Socket as Wire;
+
+/// What a client's connection brings.
+#[derive(Clone)]
+pub(super) struct Manners {
+    /// Where it came in, if that is by TLS.
+    pub(super) https: Option<SocketAddr>,
+    /// Whether it begins with a PROXY header.
+    pub(super) has_header: bool,
+    /// Where its address is counted.
+    pub(super) crowd: Arc<Crowd>,
+}
+
+/// A connection that may speak HTTP.
+pub(super) struct Greeted {
+    pub(super) socket: Wire,
+    pub(super) peer: SocketAddr,
+    pub(super) seat: Option<Seat>,
+}
+
+/// Why a connection came to nothing before its first request.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// For a reason that is counted under this word.
+    Handshake(&'static str),
+    /// Its address has as many connections as it may.
+    Crowded,
+}
+
+impl Manners {
+    /// Whether there is anything to wait for.
+    pub(super) fn take_time(&self) -> bool {
+        self.has_header || self.https.is_some()
+    }
+}
+
+/// Reads what comes before HTTP.
+pub(super) async fn greet(
+    manners: Manners,
+    mut socket: TcpStream,
+    peer: SocketAddr,
+    parts: &Parts,
+) -> Result<Greeted, Failed> {
+    let Manners { https, has_header, crowd } = manners;
+    let (mut peer, mut seat) = (peer, None);
+    if has_header && let Origin::Client(client) = header(&mut socket).await? {
+        let force = parts.force.load();
+        peer = client;
+        seat = place(&crowd, client, &force.rules.settings.server)?;
+    }
+    let Some(https) = https else { return Ok(Greeted { socket: Wire::Plain(socket), peer, seat }) };
+    let config = parts.force.load().origin.tls.config(https).cloned();
+    // A listener's entries are there for as long as it is: only another process has others.
+    let config = config.ok_or(Failed::Handshake("other"))?;
+    let stream = tls::shake(config, socket).await.map_err(Failed::Handshake)?;
+    Ok(Greeted { socket: Wire::Tls(Box::new(stream)), peer, seat })
+}
+
+/// A place for an address, or none where it needs none.
+pub(super) fn place(
+    crowd: &Arc<Crowd>,
+    address: SocketAddr,
+    server: &Server,
+) -> Result<Option<Seat>, Failed> {
+    if is_of(&server.trusted_proxies, address) {
+        return Ok(None);
+    }
+    let seat = crowd.enter(address.ip(), server.caps.connections_per_address_max);
+    seat.map(Some).ok_or(Failed::Crowded)
+}
+
+/// Whether an address is of one of these networks.
+pub(super) fn is_of(networks: &[ipnet::IpNet], address: SocketAddr) -> bool {
+    let address = address.ip().to_canonical();
+    networks.iter().any(|network| network.contains(&address))
+}
+
+/// Reads a PROXY header, and not a byte beyond it.
+async fn header(socket: &mut TcpStream) -> Result<Origin, Failed> {
+    let mut bytes = Vec::new();
+    loop {
+        let more = match proxy_protocol::read(&bytes) {
+            Progress::Whole(origin) => return Ok(origin),
+            Progress::Malformed(_) => return Err(Failed::Handshake("proxy_header")),
+            Progress::More(more) => more.min(HEADER_BYTES_MAX),
+        };
+        let mut piece = (&mut *socket).take(more as u64);
+        match piece.read_buf(&mut bytes).await {
+            Ok(0) | Err(_) => return Err(Failed::Handshake("closed")),
+            Ok(_) => {}
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! A session of Pingora's whose request body comes from us: read already, or read with patience.
+//!
+//! Pingora has no timeout for the body of an HTTP/2 request, and replays no more than 64 KiB of a
+//! body that was read before an upstream is called. Both need a session of our own around the
+//! real one; all but the body is passed on to that.
+//!
+//! # Invariants
+//!
+//! 1. A body that is held is given whole, once, and again to every retry.
+//! 2. A client that must send something, or take something, and does not, is waited for as long
+//!    as the timeouts say and no longer.
+//!
+//! # Not here
+//!
+//! When a body is held (`hold`), and when a session is paced (`http2`).
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::HeaderMap;
+use pingora_core::protocols::Digest;
+use pingora_core::protocols::http::custom::CustomMessageWrite;
+use pingora_core::protocols::http::custom::server::Session as CustomSession;
+use pingora_core::protocols::http::{HttpTask, ServerSession};
+use pingora_core::protocols::l4::socket::SocketAddr;
+use pingora_core::{Error, ErrorType, Result};
+use pingora_http::{RequestHeader, ResponseHeader};
+
+use crate::config::shared::Parts;
+use crate::request::upload::Upload;
+
+/// What is written of an answer within one write timeout: one DATA frame of the usual size.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// Where the real session comes back to.
+pub type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
+
+/// Where a session's request body comes from.
+enum Body {
+    /// From the client.
+    Paced {
+        /// How long it has for each piece.
+        patience: Option<Duration>,
+        /// What is known of it.
+        upload: Arc<Upload>,
+    },
+    /// It has been read already.
+    Held {
+        /// All of it.
+        whole: Bytes,
+        /// Whether it has been given away.
+        sent: bool,
+    },
+}
+
+/// A session with a request body of ours.
+pub struct Wrapped {
+    /// There until dropped.
+    real: Option<Box<ServerSession>>,
+    body: Body,
+    /// Where the real session goes then, if it is wanted back.
+    slot: Option<Slot>,
+    /// Where it can be seen that a stop has begun: Pingora keeps that from a session of ours.
+    parts: Option<Arc<Parts>>,
+}
+
+impl Wrapped {
+    /// `real`, whose client must not be silent for longer than its read timeout.
+    #[must_use]
+    pub fn paced(real: ServerSession, upload: Arc<Upload>) -> ServerSession {
+        Self::session(real, Body::Paced { patience: None, upload }, None, None)
+    }
+
+    /// `real` with `body` as the body of its request; it comes back to `slot`.
+    #[must_use]
+    pub fn held(real: ServerSession, body: Bytes, slot: Slot, parts: Arc<Parts>) -> ServerSession {
+        let sent = body.is_empty();
+        Self::session(real, Body::Held { whole: body, sent }, Some(slot), Some(parts))
+    }
+
+    fn session(
+        real: ServerSession,
+        body: Body,
+        slot: Option<Slot>,
+        parts: Option<Arc<Parts>>,
+    ) -> ServerSession {
+        ServerSession::new_custom(Box::new(Self { real: Some(Box::new(real)), body, slot, parts }))
+    }
+
+    /// The real session, about to answer.
+    fn answering(&mut self) -> &mut ServerSession {
+        if self.parts.as_ref().is_some_and(|parts| !parts.ready.load(Ordering::Relaxed)) {
+            self.real_mut().set_keepalive(None);
+        }
+        self.real_mut()
+    }
+
+    fn real(&self) -> &ServerSession {
+        self.real.as_deref().expect("the session is there until this is dropped")
+    }
+
+    fn real_mut(&mut self) -> &mut ServerSession {
+        self.real.as_deref_mut().expect("the session is there until this is dropped")
+    }
+}
+
+impl Drop for Wrapped {
+    fn drop(&mut self) {
+        if let Some(slot) = &self.slot {
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = self.real.take();
+        }
+    }
+}
+
+#[async_trait]
+impl CustomSession for Wrapped {
+    async fn read_body_bytes(&mut self) -> Result<Option<Bytes>> {
+        match &mut self.body {
+            Body::Held { sent: true, .. } => Ok(None),
+            Body::Held { whole, sent } => {
+                *sent = true;
+                Ok(Some(whole.clone()))
+            }
+            Body::Paced { patience, upload } => {
+                let (patience, upload) = (*patience, upload.clone());
+                upload.awaited();
+                let read = self.real_mut().read_request_body();
+                let read = match patience {
+                    None => read.await,
+                    Some(patience) => {
+                        tokio::time::timeout(patience, read).await.unwrap_or_else(|_| is_late())
+                    }
+                };
+                upload.came();
+                read.map_err(|error| error.into_down())
+            }
+        }
+    }
+
+    async fn read_body_or_idle(&mut self, no_body_expected: bool) -> Result<Option<Bytes>> {
+        if no_body_expected || self.is_body_done() {
+            // Nothing more is to come, and so this tells when the client hangs up.
+            return self.real_mut().read_body_or_idle(true).await;
+        }
+        self.read_body_bytes().await
+    }
+
+    async fn drain_request_body(&mut self) -> Result<()> {
+        match &mut self.body {
+            Body::Held { sent, .. } => *sent = true,
+            Body::Paced { .. } => return self.real_mut().drain_request_body().await,
+        }
+        Ok(())
+    }
+
+    fn is_body_done(&mut self) -> bool {
+        match &self.body {
+            Body::Held { sent, .. } => *sent,
+            Body::Paced { .. } => self.real_mut().is_body_done(),
+        }
+    }
+
+    fn is_body_empty(&mut self) -> bool {
+        match &self.body {
+            Body::Held { whole, .. } => whole.is_empty(),
+            Body::Paced { .. } => self.real_mut().is_body_empty(),
+        }
+    }
+
+    // A body that is at hand is replayed by a retry at any size.
+
+    fn enable_retry_buffering(&mut self) {
+        if let Body::Paced { .. } = self.body {
+            self.real_mut().enable_retry_buffering();
+        }
+    }
+
+    fn retry_buffer_truncated(&self) -> bool {
+        match self.body {
+            Body::Held { .. } => false,
+            Body::Paced { .. } => self.real().retry_buffer_truncated(),
+        }
+    }
+
+    fn get_retry_buffer(&self) -> Option<Bytes> {
+        match &self.body {
+            Body::Held { whole, sent } => (*sent && !whole.is_empty()).then(|| whole.clone()),
+            Body::Paced { .. } => self.real().get_retry_buffer(),
+        }
+    }
+
+    fn set_read_timeout(&mut self, timeout: Option<Duration>) {
+        if let Body::Paced { patience, .. } = &mut self.body {
+            *patience = timeout;
+        }
+        self.real_mut().set_read_timeout(timeout);
+    }
+
+    async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
+        let tasks = match self.body {
+            Body::Held { .. } => tasks,
+            Body::Paced { .. } => in_pieces(tasks),
+        };
+        self.answering().response_duplex_vec(tasks).await
+    }
+
+    // The rest is the real session's.
+
+    fn req_header(&self) -> &RequestHeader {
+        self.real().req_header()
+    }
+
+    fn req_header_mut(&mut self) -> &mut RequestHeader {
+        self.real_mut().req_header_mut()
+    }
+
+    async fn write_response_header(&mut self, head: Box<ResponseHeader>, _end: bool) -> Result<()> {
+        self.answering().write_response_header(head).await
+    }
+
+    async fn write_response_header_ref(&mut self, head: &ResponseHeader, _end: bool) -> Result<()> {
+        self.answering().write_response_header_ref(head).await
+    }
+
+    async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
+        self.real_mut().write_response_body(data, end).await
+    }
+
+    async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
+        self.real_mut().write_response_trailers(trailers).await
+    }
+
+    fn get_read_timeout(&self) -> Option<Duration> {
+        self.real().get_read_timeout()
+    }
+
+    fn set_write_timeout(&mut self, timeout: Option<Duration>) {
+        self.real_mut().set_write_timeout(timeout);
+    }
+
+    fn get_write_timeout(&self) -> Option<Duration> {
+        self.real().get_write_timeout()
+    }
+
+    fn set_total_drain_timeout(&mut self, timeout: Option<Duration>) {
+        self.real_mut().set_total_drain_timeout(timeout);
+    }
+
+    fn get_total_drain_timeout(&self) -> Option<Duration> {
+        self.real().get_total_drain_timeout()
+    }
+
+    fn request_summary(&self) -> String {
+        self.real().request_summary()
+    }
+
+    fn response_written(&self) -> Option<&ResponseHeader> {
+        self.real().response_written()
+    }
+
+    async fn shutdown(&mut self, _code: u32, _context: &str) {
+        self.real_mut().shutdown().await;
+    }
+
+    async fn finish(&mut self) -> Result<()> {
+        self.real_mut().finish_body().await
+    }
+
+    async fn finish_custom(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn body_bytes_sent(&self) -> usize {
+        self.real().body_bytes_sent()
+    }
+
+    fn body_bytes_read(&self) -> usize {
+        self.real().body_bytes_read()
+    }
+
+    fn digest(&self) -> Option<&Digest> {
+        self.real().digest()
+    }
+
+    fn digest_mut(&mut self) -> Option<&mut Digest> {
+        self.real_mut().digest_mut()
+    }
+
+    fn client_addr(&self) -> Option<&SocketAddr> {
+        self.real().client_addr()
+    }
+
+    fn server_addr(&self) -> Option<&SocketAddr> {
+        self.real().server_addr()
+    }
+
+    fn pseudo_raw_h1_request_header(&self) -> Bytes {
+        self.real().to_h1_raw()
+    }
+
+    fn take_custom_message_reader(&mut self) -> Option<Messages> {
+        None
+    }
+
+    fn restore_custom_message_reader(&mut self, _reader: Messages) -> Result<()> {
+        no_messages()
+    }
+
+    fn take_custom_message_writer(&mut self) -> Option<Box<dyn CustomMessageWrite>> {
+        None
+    }
+
+    fn restore_custom_message_writer(
+        &mut self,
+        _writer: Box<dyn CustomMessageWrite>,
+    ) -> Result<()> {
+        no_messages()
+    }
+}
+
+/// Messages of a protocol that is not ours; the trait wants them all the same.
+type Messages = Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
+
+fn is_late() -> Result<Option<Bytes>> {
+    Error::e_explain(ErrorType::ReadTimedout, "the body did not come")
+}
+
+/// Cuts bodies into pieces that each have the write timeout to themselves: a reader that is slow
+/// but reads is no reader that has stopped.
+fn in_pieces(tasks: Vec<HttpTask>) -> Vec<HttpTask> {
+    let is_long =
+        |task: &HttpTask| matches!(task, HttpTask::Body(Some(data), _) if data.len() > PIECE_BYTES);
+    if !tasks.iter().any(is_long) {
+        return tasks;
+    }
+    let mut cut = Vec::with_capacity(tasks.len() * 2);
+    for task in tasks {
+        match task {
+            HttpTask::Body(Some(mut data), end) => {
+                while data.len() > PIECE_BYTES {
+                    cut.push(HttpTask::Body(Some(data.split_to(PIECE_BYTES)), false));
+                }
+                cut.push(HttpTask::Body(Some(data), end));
+            }
+            task => cut.push(task),
+        }
+    }
+    cut
+}
+
+fn no_messages() -> Result<()> {
+    Error::e_explain(ErrorType::InternalError, "HTTP has no custom messages")
+}

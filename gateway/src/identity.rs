@@ -1,0 +1,5 @@
+//! Who calls, and which tenants there are: tokens and the tenant directory.
+
+pub mod auth;
+pub mod directory;
+pub mod http_client;

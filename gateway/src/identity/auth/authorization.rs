@@ -1,0 +1,298 @@
+//! Says whether a token reaches what a request names, and whom it stands for where a request
+//! names nobody. (core)
+//!
+//! # Invariants
+//!
+//! 1. A token reaches a workspace that it names, and one that the directory gives to an
+//!    organisation that it names, unless it says which workspaces it is for.
+//! 2. A token that names nobody reaches nobody: it is good for what names no tenant, and is
+//!    charged to its address there.
+//! 3. A claim that is there and holds no identifier lets in nobody, and never everybody.
+//! 4. What a token does not reach whatever a directory says, no directory is asked about: a token
+//!    of one tenant is no way to have names of others tried.
+//!
+//! # Not here
+//!
+//! Whether the token is valid (`caller::verifier`), whom the directory knows (`lookups`).
+
+use weir_common::ids::IdForm;
+use weir_common::token;
+
+use crate::rules::tenant::Names;
+use crate::rules::tenant::Parents;
+use crate::response::refusal::Foreign;
+use crate::response::refusal::Refusal;
+
+/// What a verified token says of whoever carries it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// The workspaces it is for; any of its organisations where it does not say.
+    pub workspaces: Option<Vec<Box<str>>>,
+    /// The organisations it is for, where it says.
+    pub organisations: Option<Vec<Box<str>>>,
+}
+
+impl Claims {
+    /// Takes them from what a token says, each from the claim that is named.
+    pub(super) fn of(claims: &token::Claims, workspace: &str, organisation: &str) -> Self {
+        Self { workspaces: claims.names(workspace), organisations: claims.names(organisation) }
+    }
+
+    fn has_organisation(&self, name: &str) -> bool {
+        self.organisations.as_deref().is_some_and(|all| has(all, name))
+    }
+
+    fn reaches(&self, workspace: &str, directory: Parents<'_>) -> bool {
+        match &self.workspaces {
+            Some(all) => has(all, workspace),
+            None => {
+                directory.organisation_of(workspace).is_some_and(|own| self.has_organisation(own))
+            }
+        }
+    }
+}
+
+/// Whom a request is for, by its target and by what its token says; `workspaces` is what their
+/// identifiers look like.
+#[must_use]
+pub fn claimed<'n>(names: Names<'n>, claims: Option<&'n Claims>, workspaces: &IdForm) -> Names<'n> {
+    let Some(claims) = claims else { return names };
+    let named = names.workspace.or(names.organisation).or(names.instance).is_some();
+    let claimed = lone(claims.workspaces.as_deref());
+    let claimed = claimed.filter(|name| !named && workspaces.allows(name));
+    Names {
+        workspace: names.workspace.or(claimed),
+        claimed_organisation: lone(claims.organisations.as_deref()),
+        ..names
+    }
+}
+
+/// Whether it has to be known who belongs to whom before it can be said what a token reaches.
+#[must_use]
+pub fn needs_directory(names: &Names<'_>, claims: Option<&Claims>) -> bool {
+    let by_organisation =
+        |claims: &Claims| claims.workspaces.is_none() && names.workspace.is_some();
+    claims.is_some_and(|claims| by_organisation(claims) || names.instance.is_some())
+}
+
+/// Whether a token says by itself that it does not reach what a target names, whoever belongs to
+/// whom.
+#[must_use]
+pub fn is_foreign(names: &Names<'_>, claims: Option<&Claims>) -> bool {
+    let Some(claims) = claims else { return false };
+    let has_any = |all: &Option<Vec<Box<str>>>| all.as_ref().is_some_and(|all| !all.is_empty());
+    let may_own = match &claims.workspaces {
+        Some(all) => names.workspace.map_or(!all.is_empty(), |name| has(all, name)),
+        None => has_any(&claims.organisations),
+    };
+    let other = names.organisation.is_some_and(|name| !claims.has_organisation(name));
+    other || (names.workspace.or(names.instance).is_some() && !may_own)
+}
+
+/// Refuses a request whose target names somebody whom its token does not reach.
+pub fn agree(
+    directory: Parents<'_>,
+    names: &Names<'_>,
+    claims: Option<&Claims>,
+) -> Result<(), Refusal> {
+    let Some(claims) = claims else { return Ok(()) };
+    // Nobody can be shown to own an instance that the directory does not know.
+    let owner = names.instance.map(|instance| directory.workspace_of(instance).unwrap_or_default());
+    let other = |workspace| !claims.reaches(workspace, directory);
+    let foreign = if names.organisation.is_some_and(|name| !claims.has_organisation(name)) {
+        Foreign::Organisation
+    } else if names.workspace.is_some_and(other) {
+        Foreign::Workspace
+    } else if owner.is_some_and(other) {
+        Foreign::Instance
+    } else {
+        return Ok(());
+    };
+    let is_nameless = claims.workspaces.is_none() && claims.organisations.is_none();
+    Err(Refusal::ForeignToken(if is_nameless { Foreign::Everything } else { foreign }))
+}
+
+fn has(all: &[Box<str>], name: &str) -> bool {
+    all.iter().any(|one| **one == *name)
+}
+
+/// The only one of several: of two nobody can say which is meant.
+fn lone(all: Option<&[Box<str>]>) -> Option<&str> {
+    match all {
+        Some([one]) => Some(one),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::tenant::Known;
+    use crate::rules::tenant::Tenant;
+    use crate::rules::tenant::Tenants;
+    use crate::limit::key::Scope;
+    use crate::limit::key::Seed;
+
+    /// ws_a and ws_b belong to org_1, ws_c to org_2, ws_d to nobody; in_a is ws_a's, in_x nobody's.
+    fn tenants() -> Tenants {
+        let seed = Seed::new([1; 16]);
+        let tenant = |name: &str, parent: &str| Tenant {
+            name: name.into(),
+            owner: seed.owner(Scope::Workspace, name.as_bytes()),
+            parent: Some(parent).filter(|parent| !parent.is_empty()).map(Into::into),
+            plan: None,
+            quotas: Vec::new(),
+        };
+        let mut tenants = Tenants::default();
+        for (name, parent) in
+            [("ws_a", "org_1"), ("ws_b", "org_1"), ("ws_c", "org_2"), ("ws_d", "")]
+        {
+            tenants.workspaces.insert(name.into(), tenant(name, parent));
+        }
+        for (name, parent) in [("in_a", "ws_a"), ("in_x", "")] {
+            tenants.instances.insert(name.into(), tenant(name, parent));
+        }
+        tenants
+    }
+
+    fn list(text: &str) -> Option<Vec<Box<str>>> {
+        let names = text.split(' ').filter(|name| !name.is_empty() && *name != "()");
+        (!text.is_empty()).then(|| names.map(Into::into).collect())
+    }
+
+    fn named(text: &str) -> Option<&str> {
+        Some(text).filter(|text| !text.is_empty())
+    }
+
+    /// `names` are the workspace, the organisation and the instance of a target; `claims` those of
+    /// a token; `makes` the workspace and the claimed organisation, or nothing where it is refused.
+    /// "" is not there, "()" is there and empty.
+    #[track_caller]
+    fn check(names: [&str; 3], claims: [&str; 2], makes: Option<[&str; 2]>) {
+        let [workspace, organisation, instance] = names.map(named);
+        let names = Names { workspace, organisation, instance, claimed_organisation: None };
+        let [workspaces, organisations] = claims.map(list);
+        let claims = Claims { workspaces, organisations };
+        let agreed = agree(Parents::File(&tenants()), &names, Some(&claims))
+            .map_err(|refusal| refusal.reason())
+            .map(|()| claimed(names, Some(&claims), &IdForm::workspace()));
+        let makes = makes.ok_or("foreign-token").map(|[workspace, organisation]| Names {
+            workspace: named(workspace),
+            claimed_organisation: named(organisation),
+            ..names
+        });
+        assert_eq!(agreed, makes, "{names:?} {claims:?}");
+        if is_foreign(&names, Some(&claims)) {
+            // So it is refused by whatever is known, and by nothing as well.
+            let unasked = Known::default();
+            let agreed = agree(Parents::Asked(&unasked), &names, Some(&claims));
+            assert!(matches!(agreed, Err(Refusal::ForeignToken(_))), "{names:?} {claims:?}");
+            assert!(makes.is_err(), "{names:?} {claims:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_reaches_the_workspaces_that_it_names() {
+        check(["ws_a", "", ""], ["ws_a", ""], Some(["ws_a", ""]));
+        check(["ws_a", "", ""], ["ws_b ws_a", ""], Some(["ws_a", ""]));
+        check(["ws_new", "", ""], ["ws_new", "org_9"], Some(["ws_new", "org_9"]));
+        check(["ws_a", "", ""], ["ws_b", ""], None);
+        check(["ws_a", "", ""], ["()", ""], None);
+        // Beside a workspace an organisation widens nothing.
+        check(["ws_a", "", ""], ["ws_b", "org_1"], None);
+        check(["ws_a", "", ""], ["()", "org_1"], None);
+    }
+
+    #[test]
+    fn a_token_of_an_organisation_reaches_the_workspaces_that_the_directory_gives_it() {
+        check(["ws_a", "", ""], ["", "org_1"], Some(["ws_a", "org_1"]));
+        check(["ws_c", "", ""], ["", "org_1 org_2"], Some(["ws_c", ""]));
+        check(["ws_c", "", ""], ["", "org_1"], None);
+        check(["ws_d", "", ""], ["", "org_1"], None);
+        check(["ws_new", "", ""], ["", "org_1"], None);
+        check(["ws_a", "", ""], ["", "()"], None);
+    }
+
+    #[test]
+    fn an_organisation_in_the_path_is_the_tokens() {
+        check(["", "org_1", ""], ["", "org_1"], Some(["", "org_1"]));
+        check(["", "org_1", ""], ["", "org_2 org_1"], Some(["", ""]));
+        check(["", "org_1", ""], ["ws_a", "org_1"], Some(["", "org_1"]));
+        check(["", "org_1", ""], ["", "org_2"], None);
+        check(["", "org_1", ""], ["ws_a", ""], None);
+        check(["", "org_1", ""], ["", "()"], None);
+        check(["ws_a", "org_2", ""], ["ws_a", "org_1"], None);
+        check(["ws_c", "org_1", ""], ["", "org_1"], None);
+    }
+
+    #[test]
+    fn an_instance_is_reached_by_way_of_its_workspace() {
+        check(["", "", "in_a"], ["ws_a", ""], Some(["", ""]));
+        check(["", "", "in_a"], ["", "org_1"], Some(["", "org_1"]));
+        check(["", "", "in_a"], ["ws_c", ""], None);
+        check(["", "", "in_a"], ["", "org_2"], None);
+        check(["", "", "in_x"], ["ws_a", "org_1"], None);
+        check(["", "", "in_new"], ["ws_a", "org_1"], None);
+        check(["ws_c", "", "in_a"], ["ws_c", ""], None);
+        check(["ws_a", "", "in_a"], ["ws_c", ""], None);
+    }
+
+    #[test]
+    fn where_nobody_is_named_a_token_says_for_whom_if_it_says_one() {
+        check(["", "", ""], ["ws_a", "org_1"], Some(["ws_a", "org_1"]));
+        check(["", "", ""], ["ws_a", ""], Some(["ws_a", ""]));
+        check(["", "", ""], ["", "org_1"], Some(["", "org_1"]));
+        check(["", "", ""], ["ws_a ws_b", "org_1 org_2"], Some(["", ""]));
+        check(["", "", ""], ["()", "()"], Some(["", ""]));
+        // Another prefix is no workspace's.
+        check(["", "", ""], ["shop_a", "org_1"], Some(["", "org_1"]));
+    }
+
+    #[test]
+    fn a_token_that_names_nobody_reaches_nobody() {
+        check(["", "", ""], ["", ""], Some(["", ""]));
+        check(["ws_a", "", ""], ["", ""], None);
+        check(["", "org_1", ""], ["", ""], None);
+        check(["", "", "in_a"], ["", ""], None);
+        check(["", "", "in_x"], ["", ""], None);
+    }
+
+    #[test]
+    fn what_a_token_cannot_reach_whatever_the_directory_says_needs_no_directory() {
+        let foreign = |names: [&str; 3], claims: [&str; 2]| {
+            let [workspace, organisation, instance] = names.map(named);
+            let names = Names { workspace, organisation, instance, claimed_organisation: None };
+            let [workspaces, organisations] = claims.map(list);
+            is_foreign(&names, Some(&Claims { workspaces, organisations }))
+        };
+        for (names, claims) in [
+            (["ws_x", "", ""], ["ws_a", ""]),
+            (["ws_x", "", ""], ["ws_a", "org_1"]),
+            (["ws_x", "", ""], ["()", "org_1"]),
+            (["ws_x", "", ""], ["", "()"]),
+            (["ws_x", "", ""], ["", ""]),
+            (["", "org_x", ""], ["ws_a", "org_1"]),
+            (["", "", "in_x"], ["()", "org_1"]),
+            (["", "", "in_x"], ["", ""]),
+        ] {
+            assert!(foreign(names, claims), "{names:?} {claims:?}");
+        }
+        for (names, claims) in [
+            (["ws_x", "", ""], ["ws_x", ""]),
+            (["ws_x", "", ""], ["", "org_1"]),
+            (["", "org_1", ""], ["", "org_1"]),
+            (["", "", "in_x"], ["ws_a", ""]),
+            (["", "", "in_x"], ["", "org_1"]),
+            (["", "", ""], ["", ""]),
+        ] {
+            assert!(!foreign(names, claims), "{names:?} {claims:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_token_what_is_named_is_believed() {
+        let names = Names { workspace: Some("ws_a"), ..Names::default() };
+        assert_eq!(agree(Parents::File(&tenants()), &names, None), Ok(()));
+        assert_eq!(claimed(names, None, &IdForm::workspace()), names);
+    }
+}

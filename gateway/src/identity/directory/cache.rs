@@ -1,0 +1,322 @@
+//! Remembers what a directory answered, and for how long that is good.
+//!
+//! # Invariants
+//!
+//! 1. Both rooms are bounded, and names that strangers invent are only in the second: they never
+//!    push out an entry (DESIGN invariant 5).
+//! 2. An entry is used as it is until `good_until`, and until `stale_until` only where the
+//!    directory cannot be asked.
+//!
+//! An entry has as many values as the settings have limits, so that entries are of a bounded size
+//! each and are counted rather than weighed.
+//!
+//! # Not here
+//!
+//! Asking (`lookups::directory`), reading what it says (`lookups::answer`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use moka::future::Cache;
+use weir_common::reader::Document;
+use weir_common::time::Tick;
+
+use crate::identity::directory::response::Raw;
+use crate::identity::directory::response::faults;
+use crate::identity::directory::breaker::PAUSE;
+use crate::rules::tenant::Tenant;
+use crate::limit::key::Owner;
+use crate::rules::Entries;
+use crate::rules::Rules;
+
+/// Everything that is remembered.
+#[derive(Debug)]
+pub struct Memory {
+    known: Cache<Owner, Arc<Entry>>,
+    absent: Cache<Owner, Absent>,
+    /// How often something was forgotten: what was asked before is not remembered after.
+    forgotten: AtomicU64,
+}
+
+/// Somebody the directory knows.
+#[derive(Debug)]
+pub struct Entry {
+    name: Box<str>,
+    raw: Raw,
+    good_until: Tick,
+    stale_until: Tick,
+    /// The directory is not asked about it again before this.
+    again_at: AtomicU64,
+    made: ArcSwap<Made>,
+}
+
+/// What one configuration made of an entry.
+#[derive(Debug)]
+struct Made {
+    version: u64,
+    tenant: Result<Arc<Tenant>, String>,
+}
+
+/// Somebody there is no entry of.
+#[derive(Clone, Copy, Debug)]
+pub struct Absent {
+    /// Until when nobody is asked about it.
+    pub until: Tick,
+    /// Whether the directory said so, or could not be asked.
+    pub is_certain: bool,
+}
+
+/// What is remembered of somebody.
+#[derive(Debug)]
+pub enum Remembered {
+    /// Enough.
+    Entry(Arc<Entry>),
+    /// That there is nothing.
+    Absent(Absent),
+    /// Nothing, or an entry that is good only if the directory cannot be asked.
+    Stale(Option<Arc<Entry>>),
+}
+
+impl Memory {
+    /// Room for so many who are known, and for as many who are not.
+    #[must_use]
+    pub fn new(entries_max: usize) -> Self {
+        let most = u64::try_from(entries_max).unwrap_or(u64::MAX);
+        Self { known: Cache::new(most), absent: Cache::new(most), forgotten: AtomicU64::default() }
+    }
+
+    /// What is remembered of `owner` at `now`.
+    pub async fn of(&self, owner: Owner, now: Tick) -> Remembered {
+        let entry = self.known.get(&owner).await;
+        match entry {
+            Some(entry) if now < entry.good_until => Remembered::Entry(entry),
+            Some(entry) => Remembered::Stale(Some(entry).filter(|e| now < e.stale_until)),
+            None => match self.absent.get(&owner).await {
+                Some(absent) if now < absent.until => Remembered::Absent(absent),
+                _ => Remembered::Stale(None),
+            },
+        }
+    }
+
+    /// What has to be the same when an answer comes as when it was asked for.
+    pub fn mark(&self) -> u64 {
+        self.forgotten.load(Ordering::Acquire)
+    }
+
+    /// Remembers an entry, unless something was forgotten since `mark`.
+    pub async fn keep(&self, owner: Owner, entry: Arc<Entry>, mark: u64) {
+        if self.mark() == mark {
+            self.known.insert(owner, entry).await;
+            self.absent.invalidate(&owner).await;
+        }
+    }
+
+    /// Remembers that there is no entry, unless something was forgotten since `mark`.
+    pub async fn keep_absent(&self, owner: Owner, absent: Absent, mark: u64) {
+        if self.mark() == mark {
+            self.known.invalidate(&owner).await;
+            self.absent.insert(owner, absent).await;
+        }
+    }
+
+    /// Forgets all of somebody, so that the directory is asked at the next request.
+    pub async fn forget(&self, owner: Owner) {
+        self.forgotten.fetch_add(1, Ordering::AcqRel);
+        self.known.invalidate(&owner).await;
+        self.absent.invalidate(&owner).await;
+    }
+
+    /// How many are remembered who are known, and who are not.
+    pub async fn fill(&self) -> [u64; 2] {
+        self.known.run_pending_tasks().await;
+        self.absent.run_pending_tasks().await;
+        [self.known.entry_count(), self.absent.entry_count()]
+    }
+}
+
+impl Entry {
+    /// What was answered at `asked`, good for `ttl` and of use for `stale_for` longer; or what is
+    /// wrong with it, under these rules.
+    pub fn new(
+        (rules, version): (&Rules, u64),
+        name: &str,
+        raw: Raw,
+        asked: Tick,
+        [ttl, stale_for]: [Duration; 2],
+    ) -> Result<Self, String> {
+        let tenant = Arc::new(tenant(rules, name, &raw)?);
+        let good_until = asked.plus(ttl);
+        Ok(Self {
+            name: name.into(),
+            raw,
+            good_until,
+            stale_until: good_until.plus(stale_for),
+            again_at: AtomicU64::default(),
+            made: ArcSwap::from_pointee(Made { version, tenant: Ok(tenant) }),
+        })
+    }
+
+    /// The tenant that it stands for: looked up anew where the rules are others than last time.
+    pub fn tenant(&self, rules: &Rules, version: u64) -> Result<Arc<Tenant>, String> {
+        let made = self.made.load();
+        if made.version == version {
+            return made.tenant.clone();
+        }
+        let tenant = tenant(rules, &self.name, &self.raw).map(Arc::new);
+        self.made.store(Arc::new(Made { version, tenant: tenant.clone() }));
+        tenant
+    }
+
+    /// Notes that the directory could not say more of it.
+    pub fn failed(&self, now: Tick) {
+        self.again_at.store(now.plus(PAUSE).0, Ordering::Relaxed);
+    }
+
+    /// Whether the directory could not say more of it just now.
+    pub fn has_just_failed(&self, now: Tick) -> bool {
+        now.0 < self.again_at.load(Ordering::Relaxed)
+    }
+}
+
+/// Makes a tenant of an entry, by the rules that make tenants of the file.
+fn tenant(rules: &Rules, name: &str, raw: &Raw) -> Result<Tenant, String> {
+    let document = Document::new("", "");
+    let entries = Entries {
+        document: &document,
+        limits: &rules.limits,
+        plans: &rules.plans,
+        seed: *rules.seed(),
+    };
+    let tenant = match raw {
+        Raw::Organisation(entry) => entries.organisation(name, entry),
+        Raw::Workspace(entry) => entries.workspace(name, entry),
+        Raw::Instance(entry) => entries.instance(name, entry),
+    };
+    faults(&document).map_or(Ok(tenant), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::directory::Directory;
+    use weir_common::ids::IdForm;
+
+    use super::*;
+    use crate::limit::key::Scope;
+    use crate::limit::key::Seed;
+    use crate::identity::directory::response::Kind;
+    use crate::identity::directory::response::read;
+    use crate::rules;
+    use crate::settings;
+
+    const SEED: Seed = Seed::new([3; 16]);
+    const SHIPPED: &str = include_str!("../../../config/gateway.toml");
+
+    fn rules(text: &str) -> Rules {
+        let (document, nothing) = (Document::new("g", text), Document::new("d", ""));
+        let settings = settings::read(&document).made;
+        rules::check(settings, &document, &Directory::default(), &nothing, SEED)
+    }
+
+    fn entry(body: &str) -> Result<Entry, String> {
+        let raw = read(Kind::Workspace, body.as_bytes(), &IdForm::workspace())?;
+        let spans = [Duration::from_secs(60), Duration::from_secs(3_600)];
+        Entry::new((&rules(SHIPPED), 1), "ws_a", raw, Tick(0), spans)
+    }
+
+    fn run(test: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
+    }
+
+    fn owner(name: &str) -> Owner {
+        SEED.owner(Scope::Workspace, name.as_bytes())
+    }
+
+    #[test]
+    fn an_answer_is_checked_as_the_file_is() {
+        for (body, wrong) in [
+            (r#"{"plan": "por"}"#, "unknown plan `por`; did you mean `pro`?"),
+            (r#"{"limits": {"wrokspace": {"requests": 1}}}"#, "unknown limit `wrokspace`"),
+            (r#"{"limits": {"instance": {"rate": 1}}}"#, "is kept by instance, not by workspace"),
+            (r#"{"limits": {"workspace": {"rate": 1}}}"#, "is a rolling window"),
+            (r#"{"limits": {"workspace": {}}}"#, "is a rolling window"),
+        ] {
+            let found = entry(body).err().unwrap_or_default();
+            assert!(found.contains(wrong), "{body}: {found}");
+        }
+        let entry = entry(r#"{"plan": "pro", "limits": {"workspace": {"requests": 7}}}"#).unwrap();
+        let tenant = entry.tenant(&rules(SHIPPED), 1).unwrap();
+        assert_eq!(tenant.quotas.len(), 1);
+    }
+
+    #[test]
+    fn other_rules_look_an_entry_up_anew() {
+        let entry = entry(r#"{"plan": "pro"}"#).unwrap();
+        let plan = |text: &str, version| {
+            let rules = rules(text);
+            let tenant = entry.tenant(&rules, version)?;
+            Ok::<_, String>(rules.plans[tenant.plan.unwrap()].name.clone())
+        };
+        assert_eq!(plan(SHIPPED, 1).as_deref(), Ok("pro"));
+        // Another plan comes before it, and its place is another.
+        let more = SHIPPED.replace("[plans.free]", "[plans.free]\n[plans.basic]");
+        assert_eq!(plan(&more, 2).as_deref(), Ok("pro"));
+        let fewer = SHIPPED.replace("[plans.pro]", "[plans.plus]");
+        assert!(plan(&fewer, 3).unwrap_err().contains("unknown plan `pro`"));
+        assert_eq!(plan(SHIPPED, 4).as_deref(), Ok("pro"));
+    }
+
+    #[test]
+    fn an_entry_is_good_then_of_use_then_gone() {
+        run(async {
+            let memory = Memory::new(10);
+            memory.keep(owner("a"), Arc::new(entry("{}").unwrap()), memory.mark()).await;
+            for (second, good, stale) in [
+                (0, true, false),
+                (59, true, false),
+                (60, false, true),
+                (3_659, false, true),
+                (3_660, false, false),
+            ] {
+                let found = memory.of(owner("a"), Tick(second * 1_000_000)).await;
+                assert_eq!(matches!(found, Remembered::Entry(_)), good, "{second}");
+                assert_eq!(matches!(found, Remembered::Stale(Some(_))), stale, "{second}");
+            }
+        });
+    }
+
+    #[test]
+    fn what_was_asked_before_it_was_forgotten_is_not_remembered() {
+        run(async {
+            let memory = Memory::new(10);
+            let mark = memory.mark();
+            memory.forget(owner("a")).await;
+            memory.keep(owner("a"), Arc::new(entry("{}").unwrap()), mark).await;
+            let absent = Absent { until: Tick(9), is_certain: true };
+            memory.keep_absent(owner("b"), absent, mark).await;
+            for name in ["a", "b"] {
+                let found = memory.of(owner(name), Tick(0)).await;
+                assert!(matches!(found, Remembered::Stale(None)), "{found:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn names_without_number_push_out_no_entry() {
+        run(async {
+            let memory = Memory::new(100);
+            for n in 0..50 {
+                let entry = Arc::new(entry("{}").unwrap());
+                memory.keep(owner(&format!("ws_{n}")), entry, memory.mark()).await;
+            }
+            for n in 0..20_000 {
+                let absent = Absent { until: Tick(u64::MAX), is_certain: true };
+                memory.keep_absent(owner(&format!("invented_{n}")), absent, memory.mark()).await;
+            }
+            let [known, absent] = memory.fill().await;
+            assert_eq!(known, 50);
+            assert!(absent <= 100, "{absent}");
+        });
+    }
+}

@@ -1,0 +1,155 @@
+//! Who is busiest and who is refused most, in a room that does not grow.
+//!
+//! A space-saving sketch (Metwally, Agrawal, El Abbadi, 2005): whoever is not in it takes the
+//! place of the least, and its count. A count may be too high by what it took over, never too
+//! low; whoever makes up more than one in [`PLACES`] of the traffic is in it.
+//!
+//! Not here: exact counts, which the limits keep.
+
+use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
+
+use crate::limit::key::Key;
+
+/// How many are kept.
+const PLACES: usize = 128;
+
+/// One in so many admitted requests is counted, as so many: admitting is the common case.
+const SAMPLE: u64 = 8;
+
+/// One who is often seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Which limit, by its name: places change with a reload.
+    pub limit: Arc<str>,
+    /// Whose allowance.
+    pub name: Arc<str>,
+    /// How often, since counting began; recent requests weigh more.
+    pub count: u64,
+}
+
+/// A bounded count of the most frequent.
+#[derive(Debug, Default)]
+pub struct Sketch {
+    keys: Vec<Key>,
+    seen: Vec<Seen>,
+}
+
+impl Sketch {
+    /// Counts `times` more of a key.
+    pub fn count(&mut self, key: Key, limit: &Arc<str>, name: &Arc<str>, times: u64) {
+        let known = self.keys.iter().position(|known| *known == key);
+        if let Some(seen) = known.and_then(|at| self.seen.get_mut(at)) {
+            seen.count += times;
+            return;
+        }
+        let new = Seen { limit: limit.clone(), name: name.clone(), count: times };
+        if self.keys.len() < PLACES {
+            self.keys.push(key);
+            self.seen.push(new);
+            return;
+        }
+        let least =
+            self.seen.iter().enumerate().min_by_key(|(_, seen)| seen.count).map(|(at, _)| at);
+        let Some(at) = least else { return };
+        if let (Some(slot), Some(seen)) = (self.keys.get_mut(at), self.seen.get_mut(at)) {
+            *slot = key;
+            *seen = Seen { count: seen.count + times, ..new };
+        }
+    }
+
+    /// Halves all counts, so that yesterday's busiest fade.
+    pub fn fade(&mut self) {
+        for seen in &mut self.seen {
+            seen.count /= 2;
+        }
+    }
+
+    /// The most frequent first.
+    #[must_use]
+    pub fn most(&self, places: usize) -> Vec<Seen> {
+        let mut all: Vec<Seen> = self.seen.iter().filter(|seen| seen.count > 0).cloned().collect();
+        all.sort_by_key(|seen| std::cmp::Reverse(seen.count));
+        all.truncate(places);
+        all
+    }
+}
+
+/// Both sketches. Whoever finds one locked goes on without counting: it is an estimate.
+#[derive(Debug, Default)]
+pub struct Top {
+    busiest: Mutex<Sketch>,
+    refused: Mutex<Sketch>,
+}
+
+impl Top {
+    /// Takes note of an admitted request; `luck` is any number that differs between requests.
+    pub fn admitted(&self, key: Key, limit: &Arc<str>, name: &Arc<str>, luck: u64) {
+        if luck.is_multiple_of(SAMPLE)
+            && let Ok(mut sketch) = self.busiest.try_lock()
+        {
+            sketch.count(key, limit, name, SAMPLE);
+        }
+    }
+
+    /// Takes note of a refused one.
+    pub fn refused(&self, key: Key, limit: &Arc<str>, name: &Arc<str>) {
+        if let Ok(mut sketch) = self.refused.try_lock() {
+            sketch.count(key, limit, name, 1);
+        }
+    }
+
+    /// The busiest and the most refused.
+    #[must_use]
+    pub fn most(&self, places: usize) -> [Vec<Seen>; 2] {
+        [&self.busiest, &self.refused]
+            .map(|sketch| sketch.lock().unwrap_or_else(PoisonError::into_inner).most(places))
+    }
+
+    /// Halves all counts.
+    pub fn fade(&self) {
+        for sketch in [&self.busiest, &self.refused] {
+            sketch.lock().unwrap_or_else(PoisonError::into_inner).fade();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::key::Scope;
+    use crate::limit::key::Seed;
+
+    fn count(sketch: &mut Sketch, name: &str) {
+        let seed = Seed::new([1; 16]);
+        let key = Key::new(seed.owner(Scope::Workspace, name.as_bytes()), seed.limit("w"));
+        sketch.count(key, &"w".into(), &name.into(), 1);
+    }
+
+    #[test]
+    fn a_heavy_hitter_is_found_among_a_crowd() {
+        let mut sketch = Sketch::default();
+        for n in 0..100_000 {
+            count(&mut sketch, &format!("stranger{n}"));
+            if n % 10 == 0 {
+                count(&mut sketch, "heavy");
+            }
+        }
+        assert_eq!(&*sketch.most(1)[0].name, "heavy");
+        assert!(sketch.most(1)[0].count >= 10_000, "never too low");
+        assert_eq!(sketch.most(1_000).len(), PLACES);
+    }
+
+    #[test]
+    fn the_most_frequent_come_first_and_fade() {
+        let mut sketch = Sketch::default();
+        for name in ["a", "b", "b", "c", "b", "c"] {
+            count(&mut sketch, name);
+        }
+        let names: Vec<_> =
+            sketch.most(2).into_iter().map(|seen| (seen.name.to_string(), seen.count)).collect();
+        assert_eq!(names, [("b".to_owned(), 3), ("c".to_owned(), 2)]);
+        sketch.fade();
+        assert_eq!(sketch.most(9).len(), 2, "whoever came once is forgotten");
+    }
+}

@@ -1,0 +1,244 @@
+//! What the client is told of its allowance, and what the upstream is told of the client.
+//!
+//! # Invariants
+//!
+//! 1. The numbers come from the decision's own look at the states (DESIGN invariant 3).
+//! 2. Remaining is rounded down, reset and retry up: a client that waits as told is not refused.
+//!
+//! # Not here
+//!
+//! Which header goes onto which message (`proxy`).
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use weir_common::decision::{Decision, Standing};
+use weir_common::time::Moment;
+
+use crate::limit::Ask;
+use crate::limit::Verdict;
+
+/// The name of a limit as headers write it, and whether clients are told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<'l> {
+    /// The limit's name in the settings.
+    pub name: &'l str,
+    /// What was asked.
+    pub ask: &'l Ask,
+}
+
+/// What a governed answer says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Which limit binds, by its place among those asked.
+    pub binding: usize,
+    /// `X-RateLimit-Limit`
+    pub limit: u32,
+    /// `X-RateLimit-Remaining`
+    pub remaining: u32,
+    /// `X-RateLimit-Reset`: Unix seconds.
+    pub reset: u64,
+    /// `Retry-After`: seconds until the same request passes, where it was refused.
+    pub retry_after: Option<u64>,
+}
+
+/// Reads the binding limit out of a verdict: the one that refused for longest, or else the one
+/// with the least left. Observed limits are not shown; where nothing else was asked, nothing is.
+#[must_use]
+pub fn told(asks: &[Ask], verdict: &Verdict, now: Moment) -> Option<Told> {
+    let shown = asks.iter().zip(verdict.answers()).enumerate().filter(|(_, (ask, _))| ask.enforced);
+    let mut binding: Option<(usize, &Standing, Option<Duration>)> = None;
+    for (nth, (ask, answer)) in shown {
+        let wait = match answer.decision {
+            Decision::Admit => None,
+            Decision::Refuse { retry_at } => Some(retry_at.since(now.tick)),
+            Decision::TooLarge => Some(ask.quota.window()),
+        };
+        let binds = binding.is_none_or(|(_, least, longest)| {
+            (wait > longest) || (wait == longest && answer.standing.remaining < least.remaining)
+        });
+        if binds {
+            binding = Some((nth, &answer.standing, wait));
+        }
+    }
+    binding.map(|(binding, standing, wait)| Told {
+        binding,
+        limit: standing.limit,
+        remaining: if wait.is_some() { 0 } else { standing.remaining },
+        reset: now.unix_of(standing.full_at).seconds_up(),
+        retry_after: wait.map(seconds_up),
+    })
+}
+
+/// Whole seconds, rounded up: a wait of a moment is a second.
+fn seconds_up(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}
+
+/// `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), with every
+/// enforced limit of the request.
+#[must_use]
+pub fn ietf(limits: &[Named<'_>], verdict: &Verdict, now: Moment) -> (String, String) {
+    let (mut policy, mut standing) = (String::new(), String::new());
+    for (limit, answer) in limits.iter().zip(verdict.answers()).filter(|(l, _)| l.ask.enforced) {
+        let comma = if policy.is_empty() { "" } else { ", " };
+        let quota = limit.ask.quota;
+        let window = seconds_up(quota.window()).max(1);
+        let full_in = seconds_up(answer.standing.full_at.since(now.tick));
+        // Writing to a String cannot fail.
+        let _ = write!(policy, "{comma}\"{}\";q={};w={window}", limit.name, quota.limit());
+        let _ = write!(
+            standing,
+            "{comma}\"{}\";r={};t={full_in}",
+            limit.name, answer.standing.remaining
+        );
+    }
+    (policy, standing)
+}
+
+/// One hop of `Forwarded` (RFC 7239) for the connection a request came over.
+#[must_use]
+pub fn forwarded(peer: IpAddr, host: &str, scheme: &str) -> String {
+    let mut hop = String::with_capacity(64 + host.len());
+    // Writing to a String cannot fail.
+    let _ = match peer {
+        IpAddr::V4(peer) => write!(hop, "for={peer}"),
+        IpAddr::V6(peer) => write!(hop, "for=\"[{peer}]\""),
+    };
+    for part in [";host=\"", host, "\";proto=", scheme] {
+        hop.push_str(part);
+    }
+    hop
+}
+
+/// Whether `value` is a `traceparent` that can be passed on (W3C Trace Context, level 2).
+#[must_use]
+pub fn is_traceparent(value: &[u8]) -> bool {
+    let mut parts = value.split(|byte| *byte == b'-');
+    let (version, trace, parent, flags) = (parts.next(), parts.next(), parts.next(), parts.next());
+    let lower_hex = |part: Option<&[u8]>, length: usize| {
+        part.is_some_and(|part| {
+            part.len() == length
+                && part.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        })
+    };
+    let not_zero =
+        |part: Option<&[u8]>| part.is_some_and(|part| part.iter().any(|byte| *byte != b'0'));
+    let ends = version != Some(b"00") || parts.next().is_none();
+    lower_hex(version, 2)
+        && version != Some(b"ff")
+        && lower_hex(trace, 32)
+        && not_zero(trace)
+        && lower_hex(parent, 16)
+        && not_zero(parent)
+        && lower_hex(flags, 2)
+        && ends
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::time::{Tick, UnixTime};
+    use weir_common::{bucket, rolling};
+
+    use super::*;
+    use crate::limit::key::Key;
+    use crate::limit::key::Scope;
+    use crate::limit::key::Seed;
+    use crate::limit::Quota;
+    use crate::limit::memory::Store;
+
+    const NOW: Moment = Moment { tick: Tick(5_000_000), unix: UnixTime(1_700_000_000_400_000) };
+
+    fn ask(name: &str, quota: Quota) -> Ask {
+        let seed = Seed::new([9; 16]);
+        let limit = seed.limit(name);
+        let key = Key::new(seed.owner(Scope::Workspace, b"ws"), limit);
+        Ask { key, limit, quota, lasting: quota, enforced: true, known: true }
+    }
+
+    fn minute(requests: u32) -> Quota {
+        Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) })
+    }
+
+    #[test]
+    fn the_limit_with_the_least_left_is_shown() {
+        let asks = [ask("a", minute(10)), ask("b", minute(3)), ask("c", minute(3))];
+        let verdict = Store::new(10).judge(&asks, NOW.tick).unwrap();
+        let told = told(&asks, &verdict, NOW).unwrap();
+        assert_eq!((told.binding, told.limit, told.remaining), (1, 3, 2));
+        assert_eq!(told.reset, 1_700_000_061, "sixty seconds after .4, rounded up");
+        assert_eq!(told.retry_after, None);
+    }
+
+    #[test]
+    fn the_limit_that_refuses_for_longest_is_shown() {
+        let second = Quota::Rolling(rolling::Quota { requests: 1, window: Duration::from_secs(1) });
+        let asks = [ask("a", second), ask("b", minute(1)), ask("c", minute(1_000))];
+        let store = Store::new(10);
+        assert!(store.judge(&asks, NOW.tick).unwrap().is_admitted());
+        let later = Moment { tick: Tick(NOW.tick.0 + 100_000), ..NOW };
+        let told = told(&asks, &store.judge(&asks, later.tick).unwrap(), later).unwrap();
+        assert_eq!((told.binding, told.remaining, told.retry_after), (1, 0, Some(60)));
+    }
+
+    #[test]
+    fn a_wait_of_a_moment_is_a_second() {
+        let quota = Quota::Bucket(bucket::Quota { rate: 50, burst: 1 });
+        let store = Store::new(10);
+        let asks = [ask("a", quota)];
+        assert!(store.judge(&asks, NOW.tick).unwrap().is_admitted());
+        let told = told(&asks, &store.judge(&asks, NOW.tick).unwrap(), NOW).unwrap();
+        assert_eq!((told.limit, told.retry_after), (1, Some(1)));
+    }
+
+    #[test]
+    fn what_is_only_observed_is_not_shown() {
+        let asks = [Ask { enforced: false, ..ask("a", minute(1)) }];
+        let verdict = Store::new(10).judge(&asks, NOW.tick).unwrap();
+        assert_eq!(told(&asks, &verdict, NOW), None);
+    }
+
+    #[test]
+    fn the_draft_headers_carry_every_limit() {
+        let asks = [ask("workspace", minute(60)), ask("organisation", minute(600))];
+        let verdict = Store::new(10).judge(&asks, NOW.tick).unwrap();
+        let named = [
+            Named { name: "workspace", ask: &asks[0] },
+            Named { name: "organisation", ask: &asks[1] },
+        ];
+        let (policy, standing) = ietf(&named, &verdict, NOW);
+        assert_eq!(policy, "\"workspace\";q=60;w=60, \"organisation\";q=600;w=60");
+        assert_eq!(standing, "\"workspace\";r=59;t=60, \"organisation\";r=599;t=60");
+    }
+
+    #[test]
+    fn a_hop_is_written_as_rfc_7239_has_it() {
+        assert_eq!(
+            forwarded("192.0.2.1".parse().unwrap(), "a.test:80", "http"),
+            "for=192.0.2.1;host=\"a.test:80\";proto=http"
+        );
+        assert_eq!(
+            forwarded("::1".parse().unwrap(), "a", "https"),
+            "for=\"[::1]\";host=\"a\";proto=https"
+        );
+    }
+
+    #[test]
+    fn a_traceparent_is_checked_to_the_letter() {
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert!(is_traceparent(good.as_bytes()));
+        assert!(is_traceparent(format!("cc{}-more", &good[2..]).as_bytes()));
+        for bad in [
+            &good.to_uppercase(),
+            &good.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32)),
+            &good.replace("00f067aa0ba902b7", &"0".repeat(16)),
+            &format!("ff{}", &good[2..]),
+            &format!("{good}-x"),
+            &good[..54],
+            "",
+        ] {
+            assert!(!is_traceparent(bad.as_bytes()), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! What runs beside requests: the admin listener, background tasks, persistence, upgrades.
+
+pub mod admin;
+pub mod background;
+pub mod persistence;
+pub mod systemd;
+pub mod upgrade;

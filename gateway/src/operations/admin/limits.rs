@@ -1,0 +1,179 @@
+//! What an operator sees and changes of one key: what it has used, and a boost.
+//!
+//! # Invariants
+//!
+//! 1. What is shown and raised is what requests of the key meet; where that depends on the plan of
+//!    a request's workspace, each value is shown with its plan.
+//! 2. A boost never lowers what a request meets.
+//!
+//! # Not here
+//!
+//! Which values there are (`rules::named`), who a key is (`admin::tenants`).
+
+use std::time::Duration;
+
+use log::Level;
+use serde_json::{Value, json};
+use weir_common::directory::Values;
+use weir_common::{bucket, logging, rolling};
+
+use crate::operations::admin::Admin;
+use crate::operations::admin::Reply;
+use crate::limit::Quota;
+use crate::limit::boost::Boost;
+use crate::limit::boost::Unset;
+
+impl Admin {
+    pub(super) fn limits(&self) -> Reply {
+        let force = self.parts.force.load();
+        let shown = force.rules.limits.iter().enumerate().map(|(index, limit)| {
+            let mode = if limit.enforced { "enforce" } else { "observe" };
+            let of_plan = |(plan, quota)| json!({"plan": plan, "allowance": allowance(quota)});
+            json!({
+                "limit": &*limit.name,
+                "allowance": allowance(limit.quota),
+                "mode": mode,
+                "by_plan": force.rules.values_of_plans(index).map(of_plan).collect::<Value>(),
+            })
+        });
+        Reply::json(&json!({"limits": shown.collect::<Value>()}))
+    }
+
+    pub(super) async fn standing(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
+        let met = self.met(limit, key).await?;
+        let now = self.parts.clock.now();
+        let mut shown = Vec::new();
+        let mut tightest: Option<(u32, usize)> = None;
+        for (nth, (plan, ask)) in met.asks.iter().enumerate() {
+            let standing = self.parts.store.standing(ask, now.tick)?;
+            let next = (standing.remaining, nth);
+            tightest = Some(tightest.map_or(next, |other| other.min(next)));
+            shown.push(json!({
+                "plan": plan,
+                "allowance": allowance(ask.quota),
+                "used": standing.limit.saturating_sub(standing.remaining),
+                "remaining": standing.remaining,
+                "reset": now.unix_of(standing.full_at).seconds_up(),
+            }));
+        }
+        let nth = tightest.map_or(0, |(_, nth)| nth);
+        let boost = self.parts.boosts.of(met.key, now.tick);
+        let of = |name: &str| shown.get(nth).and_then(|shown| shown.get(name)).cloned();
+        let mut answer = json!({
+            "limit": limit,
+            "key": key,
+            "known": met.known,
+            "kind": met.kind.word(),
+            "allowance": of("allowance"),
+            "used": of("used"),
+            "remaining": of("remaining"),
+            "reset": of("reset"),
+            "boosted_until": boost.map(|boost| now.unix_of(boost.until).rfc3339()),
+        });
+        if shown.len() > 1
+            && let Some(members) = answer.as_object_mut()
+        {
+            members.insert("by_plan".to_owned(), shown.into());
+        }
+        Ok(Reply::json(&answer))
+    }
+
+    pub(super) async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
+        self.parts.store.reset(self.met(limit, key).await?.key)?;
+        logging::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
+        self.standing(limit, key).await
+    }
+
+    pub(super) async fn boost(&self, limit: &str, key: &str, body: &[u8]) -> Result<Reply, Reply> {
+        let met = self.met(limit, key).await?;
+        let own: Vec<Quota> = met.asks.iter().map(|(_, ask)| ask.lasting).collect();
+        let (raised, ttl) = match boosted(&own, body) {
+            Ok(boost) => boost,
+            Err(detail) => return Err(Reply::problem(422, "boost", "Not a boost", detail)),
+        };
+        let now = self.parts.clock.now().tick;
+        let boost = Boost { raised, until: now.plus(ttl) };
+        match self.parts.boosts.set(met.key, boost, now) {
+            Ok(()) => {}
+            Err(Unset::Moved(moved)) => return Err(moved.into()),
+            Err(Unset::TooMany) => {
+                let detail = "There are too many boosts. A plan or the directory lasts longer.";
+                return Err(Reply::problem(409, "too-many-boosts", "Too many boosts", detail));
+            }
+        }
+        let fields = [
+            ("limit", json!(limit)),
+            ("key", json!(key)),
+            ("requests", json!(raised.requests)),
+            ("rate", json!(raised.rate)),
+            ("burst", json!(raised.burst)),
+            ("seconds", json!(ttl.as_secs_f64())),
+        ];
+        let fields: Vec<_> = fields.into_iter().filter(|(_, value)| !value.is_null()).collect();
+        logging::event(Level::Info, "limit boosted", &fields);
+        self.standing(limit, key).await
+    }
+
+    pub(super) async fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
+        self.parts.boosts.clear(self.met(limit, key).await?.key)?;
+        logging::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
+        self.standing(limit, key).await
+    }
+}
+
+/// A quota as operators read it.
+fn allowance(quota: Quota) -> Value {
+    match quota {
+        Quota::Rolling(quota) => {
+            json!({"requests": quota.requests, "window": weir_common::reader::shown(quota.window)})
+        }
+        Quota::Bucket(quota) => json!({"rate": quota.rate, "burst": quota.burst}),
+    }
+}
+
+/// The numbers and the time that a boost's body asks for, where requests meet `own` without it.
+fn boosted(own: &[Quota], body: &[u8]) -> Result<(Values, Duration), String> {
+    let body: Value =
+        serde_json::from_slice(body).map_err(|why| format!("The body is not JSON: {why}."))?;
+    let members = body.as_object().ok_or("The body is not a JSON object.")?;
+    let known = ["requests", "rate", "burst", "ttl"];
+    if let Some(other) = members.keys().find(|key| !known.contains(&key.as_str())) {
+        return Err(format!("`{other}` is not a member of a boost: {} are.", known.join(", ")));
+    }
+    let number = |name: &str, most: u32| match members.get(name) {
+        None => Ok(None),
+        Some(value) => {
+            let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+            let number = number.filter(|number| (1..=most).contains(number));
+            let wrong = format!("`{name}` must be a whole number from 1 to {most}, not {value}.");
+            number.map(Some).ok_or(wrong)
+        }
+    };
+    let raised = Values {
+        requests: number("requests", rolling::REQUESTS_MAX)?,
+        rate: number("rate", bucket::TOKENS_MAX)?,
+        burst: number("burst", bucket::TOKENS_MAX)?,
+    };
+    let is_window = own.iter().any(|own| matches!(own, Quota::Rolling(_)));
+    match (is_window, raised.requests, raised.rate.or(raised.burst)) {
+        (true, Some(_), None) | (false, None, Some(_)) => {}
+        (true, ..) => return Err("This limit has a window: send `requests`.".to_owned()),
+        (false, ..) => return Err("This limit is a bucket: send `rate` or `burst`.".to_owned()),
+    }
+    let least = |of: fn(&Quota) -> Option<u32>| own.iter().filter_map(of).min().unwrap_or(0);
+    let now = [
+        ("requests", raised.requests, least(|own| own.values().requests)),
+        ("rate", raised.rate, least(|own| own.values().rate)),
+        ("burst", raised.burst, least(|own| own.values().burst)),
+    ];
+    for (name, raised, now) in now {
+        if let Some(raised) = raised.filter(|raised| *raised < now) {
+            return Err(format!("A boost raises: `{name}` is {now} now, and {raised} is less."));
+        }
+    }
+    let ttl = members.get("ttl").and_then(Value::as_str).and_then(weir_common::reader::span_of);
+    let ttl = ttl.filter(|ttl| *ttl <= rolling::WINDOW_MAX);
+    let ttl =
+        ttl.ok_or("`ttl` says how long, as \"10m\" does (ms, s, m, h or d), and 31 days at most.")?;
+    Ok((raised, ttl))
+}

@@ -1,0 +1,37 @@
+//! Says whether this process should get traffic, and what does not work meanwhile.
+//!
+//! What does not work outside does not make the gateway unready (docs/decisions/readiness.md): it
+//! is told in the body.
+
+use crate::operations::admin::Admin;
+use crate::operations::admin::Reply;
+use crate::config::active::Force;
+
+impl Admin {
+    pub(super) fn readiness(&self) -> Reply {
+        if let Some(why) = self.parts.unready() {
+            return Reply::text(503, &why);
+        }
+        let mut lines = vec!["ready".to_owned()];
+        lines.extend(failing(&self.parts.force.load()).map(|what| format!("failing: {what}")));
+        Reply::text(200, &lines.join("\n"))
+    }
+}
+
+/// A sentence for each thing outside that requests need and that does not work.
+fn failing(force: &Force) -> impl Iterator<Item = String> {
+    let identity = force.verifier.as_ref().and_then(|verifier| verifier.trouble());
+    let directory =
+        force.lookups.as_ref().filter(|lookups| lookups.is_out()).map(
+            |_| "directory.url does not answer: tenants that are not remembered are answered 503",
+        );
+    let upstreams = force.upstreams.iter().filter_map(|upstream| {
+        let why = match (upstream.has_healthy(), upstream.is_unreachable()) {
+            (false, _) => "has no healthy server: its routes are answered 503",
+            (true, true) => "has no server that could be reached: its routes are answered 502",
+            (true, false) => return None,
+        };
+        Some(format!("upstreams.{} {why}", upstream.name))
+    });
+    identity.into_iter().chain(directory).map(str::to_owned).chain(upstreams)
+}

@@ -1,0 +1,69 @@
+//! What an operator asks about one tenant has to be asked of its directory, where that is not a
+//! file.
+
+use log::Level;
+use serde_json::json;
+use weir_common::ids::IdForm;
+use weir_common::logging;
+
+use crate::operations::admin::Admin;
+use crate::operations::admin::Reply;
+use crate::limit::Ask;
+use crate::limit::key::Key;
+use crate::identity::directory::Unsure;
+use crate::identity::directory::response::Kind;
+use crate::settings::LimitKey;
+
+/// What requests of one key meet now.
+pub(super) struct Met {
+    /// What its state is found by.
+    pub(super) key: Key,
+    /// What the limit is kept for.
+    pub(super) kind: LimitKey,
+    /// Whether the directory knows the key.
+    pub(super) known: bool,
+    /// By the plan of a request's workspace, where that makes a difference; boosted already.
+    pub(super) asks: Vec<(Option<String>, Ask)>,
+}
+
+impl Admin {
+    /// The questions that `limit` would ask about `key` now; or why there are none.
+    pub(super) async fn met(&self, limit: &str, key: &str) -> Result<Met, Reply> {
+        let unknown = || Reply::unknown_limit(limit, key);
+        let force = self.parts.force.load_full();
+        let names = force.rules.named(limit, key).ok_or_else(unknown)?;
+        let now = self.parts.clock.now().tick;
+        let known = force.known(&names, now).await.map_err(|Unsure| {
+            let detail = "The directory cannot be asked; see the log and directory_* metrics.";
+            Reply::problem(503, "directory-unavailable", "Tenants cannot be looked up now", detail)
+        })?;
+        let identity = force.rules.identify(&names, known.as_ref());
+        let asked = force.rules.asked_about(limit, key, &identity).ok_or_else(unknown)?;
+        let boosted = |(plan, mut ask): (Option<&str>, Ask)| {
+            self.parts.boosts.apply(std::slice::from_mut(&mut ask), now);
+            (plan.map(str::to_owned), ask)
+        };
+        let asks = asked.asks.into_iter().map(boosted).collect();
+        Ok(Met { key: asked.key, kind: asked.kind, known: asked.known, asks })
+    }
+
+    /// Has the directory asked anew about one tenant, as `workspaces/ws_acme`.
+    pub(super) async fn forget(&self, which: &str) -> Reply {
+        let force = self.parts.force.load_full();
+        let Some(lookups) = &force.lookups else {
+            let detail = "The directory is a file: it is read again when it changes.";
+            return Reply::problem(409, "directory-file", "Nothing to forget", detail);
+        };
+        let found = which.split_once('/').and_then(|(kind, name)| {
+            let kind = Kind::ALL.into_iter().find(|known| known.plural() == kind)?;
+            let any = IdForm::default();
+            let is_workspace = kind == Kind::Workspace;
+            let form = if is_workspace { &force.rules.settings.workspaces } else { &any };
+            form.allows(name).then_some((kind, name))
+        });
+        let Some((kind, name)) = found else { return Reply::not_found() };
+        lookups.forget(&force.rules, kind, name).await;
+        logging::event(Level::Info, "directory entry forgotten", &[("entry", json!(which))]);
+        Reply::json(&json!({"forgotten": which}))
+    }
+}

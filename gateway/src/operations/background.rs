@@ -1,0 +1,303 @@
+//! What goes on beside requests: names are resolved, servers asked, files looked at, states
+//! swept.
+//!
+//! Each is a loop that `app` owns and ends. Not here: what follows from what is found.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::Level;
+use pingora_core::connectors::http::Connector;
+use serde_json::json;
+use tokio::task::JoinSet;
+use weir_common::files::{self, Stamp, stamp};
+use weir_common::logging;
+use weir_common::time::Tick;
+
+use crate::upstream::single_request;
+use crate::limit::memory::SHARDS;
+use crate::upstream::names;
+use crate::upstream::names::LOOKUP_WAIT;
+use crate::config::shared::Parts;
+use crate::config::shared::Reload;
+use crate::settings::Https;
+use crate::upstream::address::Address;
+use crate::upstream::Pick;
+use crate::upstream::Upstream;
+use crate::upstream::credentials;
+
+/// How often names are resolved anew. Resolvers keep answers for as long as those hold.
+const RESOLVE_EVERY: Duration = Duration::from_secs(10);
+
+/// How long at most until the settings are looked at for new names.
+const NAMES_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often one shard is swept: all of them in about ten seconds.
+const SWEEP_EVERY: Duration = Duration::from_millis(40);
+
+/// How often the counts of the busiest are halved.
+const FADE_EVERY: Duration = Duration::from_secs(60);
+
+/// How long at most until the settings are looked at for new health checks.
+const HEALTH_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Resolves the names of all servers, over and over: each by itself, and never twice at a time.
+pub async fn names(parts: Arc<Parts>) {
+    // Nothing while a name is being looked up.
+    let mut due: HashMap<String, Option<Tick>> = HashMap::new();
+    let mut lookups = JoinSet::new();
+    loop {
+        let now = parts.clock.now().tick;
+        let names = parts.force.load().names();
+        due.retain(|name, due| due.is_none() || names.contains(name));
+        for name in names {
+            let next = due.entry(name.clone()).or_insert(Some(now));
+            if next.take_if(|next| now >= *next).is_some() {
+                lookups.spawn(names::at_leisure(name));
+            }
+        }
+        tokio::select! {
+            // A panic there is ours to mend; the name is not looked up again.
+            Some(Ok((name, found))) = lookups.join_next() => {
+                due.insert(name.clone(), Some(parts.clock.now().tick.plus(RESOLVE_EVERY)));
+                parts.force.load().place(&[(name, found)].into());
+            }
+            () = tokio::time::sleep(NAMES_PAUSE) => {}
+        }
+    }
+}
+
+/// Resolves the names of all servers once, before anything asks for them.
+pub async fn resolve(parts: &Parts) {
+    let force = parts.force.load_full();
+    force.place(&names::all(force.names(), LOOKUP_WAIT, names::look_up).await);
+}
+
+/// Asks servers whether they are well, where the settings say so.
+pub async fn health(parts: Arc<Parts>) {
+    let mut due: HashMap<(String, String), Tick> = HashMap::new();
+    let mut asked = JoinSet::new();
+    let connector = Arc::new(Connector::new(None));
+    loop {
+        let force = parts.force.load_full();
+        let now = parts.clock.now().tick;
+        // Made anew each time: what a reload took away, or no longer checks, is not in it.
+        let mut later = HashMap::new();
+        for upstream in &force.upstreams {
+            let Some(health) = &upstream.settings.health else { continue };
+            let after = now.plus(health.interval);
+            for (nth, server) in upstream.servers.iter().enumerate() {
+                let key = (upstream.name.clone(), server.name.clone());
+                // A reload may have made the interval shorter.
+                let mut next = due.get(&key).map_or(now, |next| after.min(*next));
+                if now >= next {
+                    next = after;
+                    let addresses = server.addresses();
+                    if addresses.is_empty() {
+                        let labels = [&upstream.name, &server.name];
+                        parts.metrics.upstream_healthy.with_label_values(&labels).set(0);
+                    }
+                    for address in addresses.iter().cloned() {
+                        let (parts, connector) = (parts.clone(), connector.clone());
+                        asked.spawn(ask(parts, connector, upstream.clone(), nth, address));
+                    }
+                }
+                later.insert(key, next);
+            }
+        }
+        due = later;
+        while asked.try_join_next().is_some() {}
+        let next = due.values().min().map_or(HEALTH_PAUSE_MAX, |next| next.since(now));
+        tokio::time::sleep(next.min(HEALTH_PAUSE_MAX)).await;
+    }
+}
+
+/// Checks the health of a server at one of its addresses, in the way that requests are sent,
+/// and takes note.
+async fn ask(
+    parts: Arc<Parts>,
+    connector: Arc<Connector>,
+    upstream: Arc<Upstream>,
+    nth: usize,
+    address: Arc<Address>,
+) {
+    let Some(health) = &upstream.settings.health else { return };
+    let Some(server) = upstream.servers.get(nth) else { return };
+    let request = single_request::Request { host: &server.name, path: &health.path, ..client::GET };
+    let mut peer = upstream.peer(Pick { server: nth, address: address.socket }, false);
+    // One that could be shared would be kept: whether the server lets us connect is asked for
+    // anew each time.
+    peer.options.max_h2_streams = 1;
+    let answer = single_request::ask(&connector, &peer, &request, health.timeout).await;
+    let well = answer.as_ref().is_ok_and(|answer| (200..400).contains(&answer.status));
+    if address.checked(well, health) {
+        let said = match &answer {
+            Ok(answer) => answer.status.to_string(),
+            Err(error) => single_request::told(error),
+        };
+        let fields = [
+            ("upstream", json!(upstream.name)),
+            ("server", json!(server.name)),
+            ("address", json!(address.socket.to_string())),
+            ("healthy", json!(well)),
+            ("answer", json!(said)),
+        ];
+        logging::event(Level::Warn, "a server's health changed", &fields);
+    }
+    let gauge = parts.metrics.upstream_healthy.with_label_values(&[&upstream.name, &server.name]);
+    gauge.set(i64::try_from(server.healthy()).unwrap_or(i64::MAX));
+}
+
+/// Reloads when one of the configuration's files changes.
+pub async fn files(parts: Arc<Parts>) {
+    files::watch(|| stamps(&parts), || async { drop(reload(&parts).await) }).await;
+}
+
+/// Reads the configuration again, and puts all of it into force or nothing. What takes a moment is
+/// done aside; where the names of new servers lead is known before any request asks for it.
+pub async fn reload(parts: &Arc<Parts>) -> Reload {
+    // One at a time: of two, the later must not be put out of force by the earlier.
+    let _alone = parts.reloading.lock().await;
+    let outcome = match aside(parts, |parts| parts.read_anew()).await {
+        Some(Ok(new)) => {
+            let places = names::all(new.unplaced(), LOOKUP_WAIT, names::look_up).await;
+            aside(parts, move |parts| parts.apply(new, &places)).await
+        }
+        Some(Err(outcome)) => Some(outcome),
+        None => None,
+    };
+    // A panic there is ours to mend, and leaves the earlier configuration in force.
+    let outcome = outcome.unwrap_or(Reload::Unchanged);
+    parts.reloaded(&outcome);
+    outcome
+}
+
+async fn aside<T: Send + 'static>(
+    parts: &Arc<Parts>,
+    work: impl FnOnce(&Parts) -> T + Send + 'static,
+) -> Option<T> {
+    let parts = parts.clone();
+    tokio::task::spawn_blocking(move || work(&parts)).await.ok()
+}
+
+fn stamps(parts: &Parts) -> Vec<Stamp> {
+    let force = parts.force.load();
+    let directory = force.rules.settings.directory.files().map(|path| Path::new(&path.value));
+    let https = &force.rules.settings.server.https;
+    let of_tls = https.iter().flat_map(Https::files).map(|file| Path::new(&file.value));
+    let upstreams = force.rules.settings.upstreams.iter();
+    let of_upstreams = upstreams.flat_map(|(_, upstream)| credentials::paths(upstream));
+    let of_identity = force.rules.settings.identity.files();
+    let config = parts.config.file.path().into_iter().chain(directory);
+    config.chain(of_tls).chain(of_upstreams).chain(of_identity).map(stamp).collect()
+}
+
+/// Drops states that cannot be told from fresh ones, and lets the busiest fade.
+pub async fn states(parts: Arc<Parts>) {
+    let mut faded = parts.clock.now().tick;
+    for nth in (0..SHARDS).cycle() {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        let now = parts.clock.now().tick;
+        parts.store.sweep(nth, now);
+        if now.since(faded) >= FADE_EVERY {
+            parts.top.fade();
+            faded = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use weir_common::directory::Directory;
+    use weir_common::reader::Document;
+    use weir_common::time::Clock;
+
+    use super::*;
+    use crate::config::active::Config;
+    use crate::config::active::Force;
+    use crate::config::active::Origin;
+    use crate::limit::key::Seed;
+    use crate::telemetry::metrics::Metrics;
+    use crate::upstream::names::Found;
+    use crate::config::shared::Seeds;
+    use crate::rules;
+    use crate::settings;
+
+    const SETTINGS: &str = "[upstreams.only]\nservers = [\"backend.test:80\"]\n\
+        health = { path = \"/\", interval = \"20ms\", timeout = \"5s\", unhealthy_after = 1 }";
+
+    fn parts() -> Arc<Parts> {
+        let clock = Clock::system();
+        let (document, nothing) = (Document::new("g", SETTINGS), Document::new("d", ""));
+        let settings = settings::read(&document).made;
+        let seed = Seed::new([7; 16]);
+        let rules = rules::check(settings, &document, &Directory::default(), &nothing, seed);
+        let metrics = Arc::new(Metrics::default());
+        let force = Force::new(rules, Origin::default(), None, &metrics, &clock);
+        let seeds = Seeds { keys: seed, names: seed };
+        Arc::new(Parts::new(clock, Config::built_in(), force, seeds, metrics, 10))
+    }
+
+    fn place(parts: &Parts, found: Found) {
+        parts.force.load().place(&[("backend.test:80".to_owned(), found)].into());
+    }
+
+    /// Answers every connection with 200.
+    async fn serve(listener: TcpListener) {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 1024];
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+            // The client may be gone already.
+            let _ = stream.read(&mut head).await;
+            let _ = stream.write_all(answer).await;
+        }
+    }
+
+    async fn listener() -> (SocketAddr, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        (listener.local_addr().unwrap(), listener)
+    }
+
+    #[tokio::test]
+    async fn of_a_name_with_a_dead_address_the_others_stay_well() {
+        let parts = parts();
+        let ((dead, nobody), (one, first), (two, second)) =
+            (listener().await, listener().await, listener().await);
+        drop(nobody);
+        place(&parts, Ok(vec![dead, one, two]));
+        let mut beside = JoinSet::new();
+        beside.spawn(serve(first));
+        beside.spawn(serve(second));
+        beside.spawn(health(parts.clone()));
+        let force = parts.force.load_full();
+        let server = &force.upstreams[0].servers[0];
+        let found_out = async {
+            while server.healthy() == 3 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            // Some more rounds change nothing.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        tokio::time::timeout(Duration::from_secs(20), found_out).await.unwrap();
+        let of = |address: &Arc<Address>| (address.socket, address.is_well());
+        let mut expected = vec![(dead, false), (one, true), (two, true)];
+        expected.sort();
+        assert_eq!(server.addresses().iter().map(of).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_name_that_leads_nowhere_now_stays_where_it_was() {
+        let parts = parts();
+        assert_eq!(parts.force.load().unreachable(), ["only"]);
+        place(&parts, Ok(vec![SocketAddr::from(([127, 0, 0, 1], 80))]));
+        assert!(parts.force.load().unreachable().is_empty());
+        place(&parts, Err("no answer".to_owned()));
+        assert!(parts.force.load().unreachable().is_empty());
+    }
+}

@@ -1,0 +1,164 @@
+//! Takes up the counters that an earlier process left, and leaves them to the next.
+//!
+//! Not here: what the file looks like (`limit::snapshot`).
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use log::Level;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use serde_json::json;
+use weir_common::logging;
+use weir_common::time::Clock;
+
+use crate::app::RunError;
+use crate::limit::snapshot;
+use crate::limit::snapshot::Snapshot;
+use crate::config::shared::Parts;
+use crate::rules::retention::Retention;
+use crate::settings::Store;
+
+/// Finds out at the start whether states can be left at the end, when it would be too late.
+pub fn check(store: &Store) -> Result<(), RunError> {
+    let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
+    let tried = open(path).and_then(|_| fs::remove_file(new(path)));
+    tried.map_err(|source| RunError::Snapshot { path: path.to_owned(), source })
+}
+
+/// Whether states could be left there, found out without making anything: not even a folder.
+pub fn could_leave(store: &Store) -> Result<(), RunError> {
+    let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
+    let folders = Path::new(path).ancestors().skip(1);
+    let folder =
+        folders.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+    let tried = match folder.into_iter().find(|folder| folder.exists()) {
+        Some(folder) if folder.is_dir() => access(folder, Access::WRITE_OK | Access::EXEC_OK),
+        _ => Err(Errno::NOTDIR),
+    };
+    tried.map_err(|why| RunError::Snapshot { path: path.to_owned(), source: why.into() })
+}
+
+/// The file that a snapshot is written to before it takes the place of an earlier one.
+fn new(path: &str) -> String {
+    format!("{path}.new")
+}
+
+fn open(path: &str) -> io::Result<fs::File> {
+    if let Some(folder) = Path::new(path).parent() {
+        fs::create_dir_all(folder)?;
+    }
+    // Whoever reads the secret in it can make keys meet.
+    fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new(path))
+}
+
+/// The states that an earlier process left. A file that cannot be read is put aside, not lost.
+#[must_use]
+pub fn earlier(store: &Store, clock: &Clock) -> Option<Snapshot> {
+    let path = store.snapshot.as_deref()?;
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => return no_states(path, &error.to_string()),
+    };
+    snapshot::read(&bytes, clock.now()).map_or_else(|why| no_states(path, &why.to_string()), Some)
+}
+
+fn no_states(path: &str, why: &str) -> Option<Snapshot> {
+    let aside = format!("{path}.unreadable");
+    let kept = fs::rename(path, &aside).is_ok();
+    let fields =
+        [("file", json!(path)), ("error", json!(why)), ("kept_as", json!(kept.then_some(aside)))];
+    logging::event(Level::Error, "the snapshot of limits is not used: all start anew", &fields);
+    None
+}
+
+/// Takes up the states of `earlier`, and forgets none of them while rules that remember for longer
+/// may still ask for it. Says how many there are.
+#[must_use]
+pub fn take_up(parts: &Parts, earlier: Snapshot) -> usize {
+    // What cannot be read is of a version whose rules had no such times.
+    let memory = serde_json::from_slice::<Retention>(&earlier.memory).unwrap_or_default();
+    memory.hold(&parts.store, &parts.force.load().rules, parts.clock.now().tick);
+    earlier.restore(&parts.store)
+}
+
+/// Leaves the states for the next process, whole or not at all; nothing where none are kept.
+pub fn leave(parts: &Parts) -> Result<(), RunError> {
+    let force = parts.force.load();
+    let Some(path) = force.rules.settings.store.snapshot.as_deref() else { return Ok(()) };
+    let memory = serde_json::to_vec(&Retention::of(&force.rules)).unwrap_or_default();
+    let states = snapshot::write(&parts.store, parts.seed, &memory, parts.clock.now());
+    let written = || -> io::Result<()> {
+        let mut file = open(path)?;
+        file.write_all(&states)?;
+        file.sync_all()?;
+        fs::rename(new(path), path)
+    };
+    written().map_err(|source| RunError::Snapshot { path: path.to_owned(), source })?;
+    logging::event(
+        Level::Info,
+        "limits kept",
+        &[("file", json!(path)), ("bytes", json!(states.len()))],
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    use weir_common::directory::Directory;
+    use weir_common::reader::Document;
+    use weir_common::time::{Tick, UnixTime};
+
+    use super::*;
+    use crate::config::active::Config;
+    use crate::config::active::Force;
+    use crate::config::active::Origin;
+    use crate::limit::key::Seed;
+    use crate::telemetry::metrics::Metrics;
+    use crate::config::shared::Seeds;
+    use crate::rules;
+    use crate::settings;
+
+    const SHIPPED: &str = include_str!("../../config/gateway.toml");
+
+    /// The parts of a process whose workspaces have such a window, and whose buckets such a burst.
+    pub(crate) fn parts(window: &str, burst: u32, clock: &Clock) -> Parts {
+        let text = SHIPPED.replacen("window = \"1m\"", &format!("window = \"{window}\""), 1);
+        let text = text.replacen("burst = 200", &format!("burst = {burst}"), 1);
+        let (document, nothing) = (Document::new("g", &text), Document::new("d", ""));
+        let settings = settings::read(&document).made;
+        let seed = Seed::new([7; 16]);
+        let rules = rules::check(settings, &document, &Directory::default(), &nothing, seed);
+        assert!(document.mistakes().is_empty(), "{:?}", document.mistakes());
+        let metrics = std::sync::Arc::new(Metrics::default());
+        let force = Force::new(rules, Origin::default(), None, &metrics, clock);
+        let seeds = Seeds { keys: seed, names: seed };
+        Parts::new(clock.clone(), Config::built_in(), force, seeds, metrics, 10)
+    }
+
+    /// For how long nothing is dropped once rules have taken up what others left, or what left
+    /// `memory` in their place.
+    fn kept(old: (&str, u32), new: (&str, u32), memory: Option<&[u8]>) -> Duration {
+        let clock = Clock::manual(UnixTime(1_000_000_000));
+        let (left, taken) = (parts(old.0, old.1, &clock), parts(new.0, new.1, &clock));
+        let own = serde_json::to_vec(&Retention::of(&left.force.load().rules)).unwrap();
+        let now = clock.now();
+        let bytes = snapshot::write(&left.store, left.seed, memory.unwrap_or(&own), now);
+        let _ = take_up(&taken, snapshot::read(&bytes, now).unwrap());
+        taken.store.kept_until().since(now.tick.max(Tick(0)))
+    }
+
+    #[test]
+    fn rules_that_remember_for_longer_than_those_before_them_have_nothing_dropped_meanwhile() {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        assert_eq!(kept(("1m", 200), ("1m", 200), None), Duration::ZERO);
+        assert_eq!(kept(("1m", 200), ("10m", 200), None), minutes(10));
+        assert_eq!(kept(("10m", 200), ("1m", 200), None), Duration::ZERO);
+        assert_eq!(kept(("1m", 200), ("10m", 500), Some(b"of another version")), Duration::ZERO);
+    }
+}

@@ -1,0 +1,256 @@
+//! Hands the listening sockets and the counters over to a process that takes our place.
+//!
+//! SIGUSR2 starts the program anew, with one end of a socket as its standard input. The new
+//! process loads the configuration, takes the listening sockets and says that it is ready; only
+//! then do the counters move, and after them it accepts. The old process sees its connections
+//! out, each with one more answer at most, and asks the new one about them.
+//!
+//! ```text
+//!   old  ── Sockets, Offer ──▶  new      nothing has changed: a failure costs nothing
+//!   old  ◀───── Ready ────────  new
+//!   old  ── States …, Moved ─▶  new      decisions wait; a failure opens the old store again
+//!   old  ◀───── Taken ────────  new      the new one accepts, the old one no longer does
+//!   old  ──── Question … ────▶  new      until the old one's last connection is over
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. The counters have one home: a shard is closed before its states are sent, and opened again
+//!    only when the process that they were sent to is dead.
+//! 2. Until `Taken` the old process can go on as if nothing had happened, and does so whatever
+//!    fails. After it the new one needs nothing of the old.
+//! 3. A request that meets the move waits for its end, within [`DECISION_WAIT`]; where the new
+//!    process is lost it is refused, for nobody knows any more what was used.
+//!
+//! # Not here
+//!
+//! When to do it and what follows (`app`), who may (`docs/gateway.md`).
+
+pub mod init;
+pub mod protocol;
+pub mod predecessor;
+pub mod sockets;
+pub mod successor;
+
+use std::io;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::limit::ASKS_MAX;
+use crate::limit::Ask;
+use crate::limit::Quota;
+use crate::limit::Verdict;
+use crate::config::shared::Parts;
+
+/// The environment variable that says to a process that its standard input leads to another.
+pub const TAKE_OVER: &str = "WEIR_TAKE_OVER";
+
+/// How long a new process may take to be ready: names are resolved and large files read.
+const READY_WAIT: Duration = Duration::from_secs(30);
+
+/// How long the states may take to move. Requests wait meanwhile: after this they are better off
+/// with the old process.
+const MOVE_WAIT: Duration = Duration::from_secs(10);
+
+/// How long a request waits for a decision: as long as the states may move, and for an answer.
+const DECISION_WAIT: Duration = Duration::from_secs(12);
+
+/// Questions that wait to be sent. Every connection asks at most once more.
+const QUESTIONS_MAX: usize = 1_024;
+
+/// Why there was no hand-over.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    /// The program cannot be started, or the way to it is gone.
+    #[error("{doing}: {source}")]
+    Broken {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The new process says why it cannot.
+    #[error("the new process cannot take over: {0}")]
+    Failed(String),
+    /// The new process took too long.
+    #[error("the new process was not ready within {READY_WAIT:?}")]
+    Late,
+    /// The states took too long.
+    #[error("the counters did not move within {MOVE_WAIT:?}")]
+    Slow,
+    /// It speaks otherwise than we do.
+    #[error("the other process said something else than {0}")]
+    Unexpected(&'static str),
+    /// More sockets than one message takes.
+    #[error("more than {} listeners cannot be handed over", sockets::SOCKETS_MAX)]
+    TooManySockets,
+}
+
+fn broken(doing: &'static str) -> impl FnOnce(io::Error) -> HandoverError {
+    move |source| HandoverError::Broken { doing, source }
+}
+
+/// Nobody can say whether a request fits: the process that has the counters is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Homeless;
+
+/// Where decisions are made.
+#[derive(Debug)]
+pub struct Home(watch::Sender<Place>);
+
+#[derive(Clone, Debug)]
+enum Place {
+    /// In this process.
+    Here,
+    /// The states are on their way, or coming back.
+    Moving,
+    /// In the process at the other end.
+    There(mpsc::Sender<Question>),
+    /// That process is gone.
+    Lost,
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self(watch::Sender::new(Place::Here))
+    }
+}
+
+/// What another process is asked about one request.
+#[derive(Debug)]
+struct Question {
+    asks: ArrayVec<Ask, ASKS_MAX>,
+    answer: oneshot::Sender<Told>,
+}
+
+/// What it answers: the verdict, and the allowances that it was reached by.
+#[derive(Debug)]
+struct Told {
+    verdict: Verdict,
+    quotas: ArrayVec<Quota, ASKS_MAX>,
+}
+
+/// Decides wherever the states are, with the boosts that are in force there. Leaves in `asks` the
+/// allowances that it was decided by.
+pub async fn judge(parts: &Parts, asks: &mut [Ask]) -> Result<Verdict, Homeless> {
+    let decided = tokio::time::timeout(DECISION_WAIT, judge_somewhere(parts, asks));
+    decided.await.unwrap_or(Err(Homeless))
+}
+
+async fn judge_somewhere(parts: &Parts, asks: &mut [Ask]) -> Result<Verdict, Homeless> {
+    let mut place = parts.home.0.subscribe();
+    loop {
+        let now = place.borrow_and_update().clone();
+        match now {
+            Place::Here => {
+                let now = parts.clock.now().tick;
+                unboosted(asks);
+                parts.boosts.apply(asks, now);
+                // It may be moving again, and then the place says so by now.
+                if let Ok(verdict) = parts.store.judge(asks, now) {
+                    return Ok(verdict);
+                }
+            }
+            Place::Moving => place.changed().await.map_err(|_| Homeless)?,
+            Place::There(way) => {
+                unboosted(asks);
+                let (answer, told) = oneshot::channel();
+                let asked = asks.iter().copied().take(ASKS_MAX).collect();
+                way.send(Question { asks: asked, answer }).await.map_err(|_| Homeless)?;
+                let told = told.await.map_err(|_| Homeless)?;
+                for (ask, quota) in asks.iter_mut().zip(told.quotas) {
+                    ask.quota = quota;
+                }
+                return Ok(told.verdict);
+            }
+            Place::Lost => return Err(Homeless),
+        }
+    }
+}
+
+/// Takes off what boosts have added: they are where the states are.
+fn unboosted(asks: &mut [Ask]) {
+    for ask in asks {
+        ask.quota = ask.lasting;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use weir_common::directory::Values;
+    use weir_common::time::{Clock, UnixTime};
+
+    use super::predecessor::Predecessor;
+    use super::{frame, successor};
+    use crate::limit::boost::Boost;
+    use crate::limit::key::Key;
+    use crate::limit::key::Scope;
+    use crate::limit::Ask;
+    use crate::limit::Quota;
+    use crate::config::shared::Parts;
+    use crate::operations::persistence::tests::parts;
+    use crate::rules::retention::Retention;
+
+    /// Hands the counters of `old` to `new`, as two processes do.
+    fn hand_over(old: &Parts, new: &Parts) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let offer = protocol::Offer { seed: old.seed.bytes(), sockets: Vec::new() };
+        let mut predecessor = Predecessor { stream: ours, offer, sockets: Vec::new() };
+        std::thread::scope(|scope| {
+            let taking = scope.spawn(|| predecessor.take_counters(new).unwrap());
+            assert_eq!(protocol::read(&mut theirs).unwrap().0, protocol::Kind::Ready);
+            let sent = successor::hand_states(&mut theirs, old, &mut Vec::new()).unwrap();
+            assert_eq!(taking.join().unwrap(), sent);
+        });
+    }
+
+    fn ask(parts: &Parts, limit: &str, name: &str) -> Ask {
+        let force = parts.force.load();
+        let (_, limit) = force.rules.limit(limit).unwrap();
+        let key = Key::new(parts.seed.owner(Scope::Workspace, name.as_bytes()), limit.tag);
+        let quota = limit.quota;
+        Ask { key, limit: limit.tag, quota, lasting: quota, enforced: true, known: true }
+    }
+
+    #[test]
+    fn a_window_that_a_reload_has_lengthened_is_whole_after_an_upgrade() {
+        let clock = Clock::manual(UnixTime(1_000_000_000));
+        let (earlier, old) = (parts("1s", 200, &clock), parts("5m", 200, &clock));
+        for _ in 0..4 {
+            let _ = old.store.judge(&[ask(&earlier, "workspace", "ws")], clock.now().tick);
+        }
+        // What a reload from the one to the other does.
+        let rules = &old.force.load().rules;
+        Retention::of(&earlier.force.load().rules).hold(&old.store, rules, clock.now().tick);
+        clock.advance(Duration::from_secs(2));
+        let new = parts("5m", 200, &clock);
+        hand_over(&old, &new);
+        let left = |now| new.store.standing(&ask(&new, "workspace", "ws"), now).unwrap().remaining;
+        assert_eq!(left(clock.now().tick), 56);
+        clock.advance(Duration::from_secs(297));
+        (0..new.store.shards()).for_each(|nth| new.store.sweep(nth, clock.now().tick));
+        assert_eq!(left(clock.now().tick), 56, "nor is it swept there");
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(left(clock.now().tick), 60);
+    }
+
+    #[test]
+    fn a_boost_goes_over_as_numbers_and_has_the_window_of_the_new_process() {
+        let clock = Clock::manual(UnixTime(1_000_000_000));
+        let (old, new) = (parts("1s", 200, &clock), parts("5m", 200, &clock));
+        let now = clock.now().tick;
+        let raised = Values { requests: Some(90), ..Values::default() };
+        let boost = Boost { raised, until: now.plus(Duration::from_secs(600)) };
+        old.boosts.set(ask(&old, "workspace", "ws").key, boost, now).unwrap();
+        hand_over(&old, &new);
+        let mut asks = [ask(&new, "workspace", "ws")];
+        new.boosts.apply(&mut asks, now);
+        let Quota::Rolling(quota) = asks[0].quota else { panic!("it has a window") };
+        assert_eq!((quota.requests, quota.window), (90, Duration::from_secs(300)));
+    }
+}

@@ -1,0 +1,241 @@
+//! The process whose place we take, as we see it: its sockets, its counters, and then its
+//! questions.
+//!
+//! # Invariants
+//!
+//! 1. We accept nothing before we have everything, and need nothing of it afterwards.
+//! 2. What it asks is decided as our own requests are, by its own allowances; where a limit's
+//!    window or algorithm is another now, by ours: its states must not be cut to an older shape.
+//!
+//! # Not here
+//!
+//! How it looks from there (`handover::successor`), the frames (`handover::frame`).
+
+use std::io::{self, IsTerminal};
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::Arc;
+
+use log::Level;
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use weir_common::directory::Values;
+use weir_common::logging;
+use weir_common::time::Tick;
+
+use crate::operations::upgrade::protocol;
+use crate::operations::upgrade::protocol::Frames;
+use crate::operations::upgrade::protocol::Kind;
+use crate::operations::upgrade::protocol::Named;
+use crate::operations::upgrade::protocol::Offer;
+use crate::operations::upgrade::protocol::PROTOCOL;
+use crate::operations::upgrade::protocol::Rest;
+use crate::operations::upgrade::successor::of_machine;
+use crate::operations::upgrade::HandoverError;
+use crate::operations::upgrade::READY_WAIT;
+use crate::operations::upgrade::broken;
+use crate::operations::upgrade::judge;
+use crate::operations::upgrade::sockets;
+use crate::limit::boost::Boost;
+use crate::limit::key::Key;
+use crate::limit::Ask;
+use crate::limit::Quota;
+use crate::limit::snapshot;
+use crate::edge::listener::turned;
+use crate::config::shared::Parts;
+use crate::rules::Rules;
+
+/// The process whose place we take.
+pub struct Predecessor {
+    pub(super) stream: StdStream,
+    /// What it offers.
+    pub offer: Offer,
+    /// Its listening sockets.
+    pub sockets: Vec<(Named, TcpListener)>,
+}
+
+impl Predecessor {
+    /// Meets it at the other end of our standard input.
+    pub fn meet() -> Result<Self, HandoverError> {
+        let meeting = "standard input should lead to the process whose place is taken, as it does \
+                       where that has started us";
+        let stdin = io::stdin();
+        if stdin.is_terminal() {
+            return Err(broken(meeting)(io::ErrorKind::NotConnected.into()));
+        }
+        let stream = stdin.as_fd().try_clone_to_owned().map_err(broken(meeting))?;
+        let mut stream = StdStream::from(stream);
+        stream.set_read_timeout(Some(READY_WAIT)).map_err(broken(meeting))?;
+        protocol::write(&mut stream, Kind::Hello, &PROTOCOL.to_le_bytes()).map_err(broken(meeting))?;
+        let passed = sockets::receive(&stream).map_err(broken("receiving sockets"))?;
+        let (kind, offer) = protocol::read(&mut stream).map_err(broken(meeting))?;
+        let offer: Offer = match serde_json::from_slice(&offer) {
+            Ok(offer) if kind == Kind::Offer => offer,
+            _ => return Err(HandoverError::Unexpected("what it offers")),
+        };
+        if offer.sockets.len() != passed.len() {
+            return Err(HandoverError::Unexpected("what its sockets are"));
+        }
+        let sockets = offer.sockets.iter().cloned().zip(passed).collect();
+        Ok(Self { stream, offer, sockets })
+    }
+
+    /// Says why its place cannot be taken.
+    pub fn give_up(mut self, why: &str) {
+        // Where it is gone too there is nobody to tell.
+        let _ = protocol::write(&mut self.stream, Kind::Failed, why.as_bytes());
+    }
+
+    /// Says that all is ready, and takes the counters. Says how many states there were.
+    pub fn take_counters(&mut self, parts: &Parts) -> Result<usize, HandoverError> {
+        let taking = "taking the counters over";
+        protocol::write(&mut self.stream, Kind::Ready, &[]).map_err(broken(taking))?;
+        let mut count = 0;
+        loop {
+            let (kind, body) = protocol::read(&mut self.stream).map_err(broken(taking))?;
+            let damaged = || broken(taking)(io::ErrorKind::InvalidData.into());
+            match kind {
+                Kind::States => {
+                    let now = of_machine(parts.clock.now().tick);
+                    let restored = snapshot::restore(&body, &parts.store, now);
+                    count += restored.map_err(|_| damaged())?;
+                }
+                Kind::Moved => {
+                    let rest: Rest = serde_json::from_slice(&body).map_err(|_| damaged())?;
+                    self.take_rest(parts, rest);
+                    // An error says that it has died, and then all of it is ours already.
+                    let _ = protocol::write(&mut self.stream, Kind::Taken, &[]);
+                    return Ok(count);
+                }
+                _ => return Err(HandoverError::Unexpected("its counters")),
+            }
+        }
+    }
+
+    fn take_rest(&self, parts: &Parts, rest: Rest) {
+        let now = parts.clock.now().tick;
+        for (bits, [requests, rate, burst], until) in rest.boosts {
+            let raised = Values { requests, rate, burst };
+            let boost = Boost { raised, until: Tick(until) };
+            // There were no more than there may be.
+            let _ = parts.boosts.set(Key::from_bits(u128::from_le_bytes(bits)), boost, now);
+        }
+        parts.store.keep_until(Tick(rest.keep_until));
+        rest.memory.hold(&parts.store, &parts.force.load().rules, now);
+    }
+
+    /// Decides what its requests ask, until it is gone. Tells it to end when we are to.
+    pub async fn serve(self, parts: Arc<Parts>, ending: watch::Receiver<bool>) {
+        if let Err(error) = serve(self.stream, &parts, ending).await {
+            let fields = [("error", json!(error.to_string()))];
+            logging::event(Level::Warn, "the way to the earlier process is lost", &fields);
+        }
+    }
+}
+
+async fn serve(
+    stream: StdStream,
+    parts: &Parts,
+    mut ending: watch::Receiver<bool>,
+) -> io::Result<()> {
+    stream.set_read_timeout(None)?;
+    stream.set_nonblocking(true)?;
+    let (reader, mut writer) = UnixStream::from_std(stream)?.into_split();
+    let mut frames = Frames::new(reader);
+    let mut bytes = Vec::new();
+    let mut told_to_end = false;
+    loop {
+        let frame = tokio::select! {
+            frame = frames.next() => frame?,
+            () = turned(&mut ending), if !told_to_end => {
+                told_to_end = true;
+                protocol::put(&mut bytes, Kind::End, &[]);
+                writer.write_all(&bytes).await?;
+                bytes.clear();
+                continue;
+            }
+        };
+        let Some(mut frame) = frame else { return Ok(()) };
+        loop {
+            put_answer(&mut bytes, frame, parts).await?;
+            match frames.ready()? {
+                Some(next) => frame = next,
+                None => break,
+            }
+        }
+        writer.write_all(&bytes).await?;
+        bytes.clear();
+    }
+}
+
+async fn put_answer(
+    bytes: &mut Vec<u8>,
+    (kind, body): (Kind, Vec<u8>),
+    parts: &Parts,
+) -> io::Result<()> {
+    if kind != Kind::Question {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut asks = protocol::question(&body)?;
+    let force = parts.force.load_full();
+    asks.iter_mut().for_each(|ask| adapt(ask, &force.rules));
+    let verdict = judge(parts, &mut asks).await;
+    let verdict =
+        verdict.map_err(|_| io::Error::other("the counters have moved on and are lost"))?;
+    let mut answer = Vec::with_capacity(64 * asks.len());
+    protocol::put_answer(&mut answer, &verdict, &asks);
+    protocol::put(bytes, Kind::Answer, &answer);
+    Ok(())
+}
+
+/// Gives a question the shape of the limit as it is now.
+fn adapt(ask: &mut Ask, rules: &Rules) {
+    let Some(limit) = rules.limits.iter().find(|limit| limit.tag == ask.limit) else { return };
+    let same_shape = match (ask.lasting, limit.quota) {
+        (Quota::Rolling(then), Quota::Rolling(now)) => then.window == now.window,
+        (Quota::Bucket(_), Quota::Bucket(_)) => true,
+        _ => false,
+    };
+    if !same_shape {
+        (ask.quota, ask.lasting) = (limit.quota, limit.quota);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_common::{bucket, rolling};
+
+    use super::*;
+    use crate::config::active::Config;
+    use crate::limit::key::Seed;
+
+    #[test]
+    fn a_question_of_another_shape_is_asked_as_the_limit_is_now() {
+        let seed = Seed::new([4; 16]);
+        let (rules, _) = Config::built_in().load(seed).unwrap();
+        let now = rules.limits.iter().find(|limit| &*limit.name == "workspace").unwrap().quota;
+        let window = |requests, seconds| {
+            let window = Duration::from_secs(seconds);
+            Quota::Rolling(rolling::Quota { requests, window })
+        };
+        let adapted = |name: &str, quota| {
+            let (key, limit) = (Key::from_bits(1), seed.limit(name));
+            let mut ask = Ask { key, limit, quota, lasting: quota, enforced: true, known: true };
+            adapt(&mut ask, &rules);
+            assert_eq!(ask.quota, ask.lasting);
+            ask.quota
+        };
+        let own = window(600, now.window().as_secs());
+        assert_eq!(adapted("workspace", own), own, "a tenant's own value stays");
+        let bucket = Quota::Bucket(bucket::Quota { rate: 1, burst: 2 });
+        for then in [window(600, 1), window(600, 7_200), bucket] {
+            assert_eq!(adapted("workspace", then), now);
+            assert_eq!(adapted("gone", then), then);
+        }
+    }
+}

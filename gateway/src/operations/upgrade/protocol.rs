@@ -1,0 +1,374 @@
+//! What two processes say to each other, as bytes: a length, a kind, and what it says.
+//!
+//! Both are started from one path, but not at one time: [`PROTOCOL`] is asked for first. Ticks are
+//! the machine's, and mean the same to both.
+//!
+//! Not here: what is said when (`successor`, `predecessor`), states (`limit::snapshot`).
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use weir_common::decision::{Decision, Standing};
+use weir_common::time::{Tick, micros};
+use weir_common::{bucket, rolling};
+
+use crate::operations::upgrade::Told;
+use crate::limit::key::Key;
+use crate::limit::key::LimitTag;
+use crate::limit::ASKS_MAX;
+use crate::limit::Answer;
+use crate::limit::Ask;
+use crate::limit::Quota;
+use crate::limit::Verdict;
+use crate::rules::retention::Retention;
+
+/// Another way of speaking gets another number.
+pub const PROTOCOL: u32 = 2;
+
+/// What a frame holds at most: ten thousand boosts take half of it.
+pub const FRAME_BYTES_MAX: usize = 4 << 20;
+
+/// What a frame is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// The new process is there, and speaks this protocol.
+    Hello = 1,
+    /// The listening sockets come with this.
+    Sockets,
+    /// What they are, and what the new process needs to know before it is ready.
+    Offer,
+    /// The new process could accept at once.
+    Ready,
+    /// It never will, and says why.
+    Failed,
+    /// Some of the states.
+    States,
+    /// All of them have been sent.
+    Moved,
+    /// The new process has them, and accepts.
+    Taken,
+    /// What the old process is asked by a request.
+    Question,
+    /// What it is to answer.
+    Answer,
+    /// The new process is being stopped, and so is the old one.
+    End,
+}
+
+impl Kind {
+    const ALL: [Self; 11] = [
+        Self::Hello,
+        Self::Sockets,
+        Self::Offer,
+        Self::Ready,
+        Self::Failed,
+        Self::States,
+        Self::Moved,
+        Self::Taken,
+        Self::Question,
+        Self::Answer,
+        Self::End,
+    ];
+
+    fn of(byte: u8) -> io::Result<Self> {
+        let known = Self::ALL.into_iter().find(|kind| *kind as u8 == byte);
+        known.ok_or_else(|| damaged("a frame of no known kind"))
+    }
+}
+
+/// What the new process needs to know before it is ready.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Offer {
+    /// What keys are made with.
+    pub seed: [u8; 16],
+    /// The sockets, in the order in which they came.
+    pub sockets: Vec<Named>,
+}
+
+/// One of the sockets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// For what: `http`, `https`, `admin`.
+    pub listener: String,
+    /// Where, as the settings have it.
+    pub address: std::net::SocketAddr,
+}
+
+/// What comes after the states.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Rest {
+    /// Before this tick no state may be dropped.
+    pub keep_until: u64,
+    /// How long states were kept: the new rules may have to keep them longer.
+    pub memory: Retention,
+    /// Boosts: the bits of the key; requests, rate and burst as far as they are raised; the tick
+    /// of the end.
+    pub boosts: Vec<([u8; 16], [Option<u32>; 3], u64)>,
+}
+
+/// A quota with its numbers bare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Allowance {
+    /// Requests, and microseconds.
+    Rolling(u32, u64),
+    /// Rate and burst.
+    Bucket(u32, u32),
+}
+
+impl From<Quota> for Allowance {
+    fn from(quota: Quota) -> Self {
+        match quota {
+            Quota::Rolling(quota) => Self::Rolling(quota.requests, micros(quota.window)),
+            Quota::Bucket(quota) => Self::Bucket(quota.rate, quota.burst),
+        }
+    }
+}
+
+impl From<Allowance> for Quota {
+    fn from(allowance: Allowance) -> Self {
+        match allowance {
+            Allowance::Rolling(requests, window) => {
+                Self::Rolling(rolling::Quota { requests, window: Duration::from_micros(window) })
+            }
+            Allowance::Bucket(rate, burst) => Self::Bucket(bucket::Quota { rate, burst }),
+        }
+    }
+}
+
+fn damaged(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Adds a frame to `bytes`.
+pub fn put(bytes: &mut Vec<u8>, kind: Kind, body: &[u8]) {
+    let length = u32::try_from(body.len() + 1).unwrap_or(u32::MAX);
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.push(kind as u8);
+    bytes.extend_from_slice(body);
+}
+
+/// Writes a frame.
+pub fn write(to: &mut impl Write, kind: Kind, body: &[u8]) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(body.len() + 5);
+    put(&mut bytes, kind, body);
+    to.write_all(&bytes)
+}
+
+/// Reads a frame.
+pub fn read(from: &mut impl Read) -> io::Result<(Kind, Vec<u8>)> {
+    let mut head = [0; 5];
+    from.read_exact(&mut head)?;
+    let [a, b, c, d, kind] = head;
+    let mut body = vec![0; body_length([a, b, c, d])?];
+    from.read_exact(&mut body)?;
+    Ok((Kind::of(kind)?, body))
+}
+
+fn body_length(length: [u8; 4]) -> io::Result<usize> {
+    let length = u32::from_le_bytes(length) as usize;
+    let body = length.checked_sub(1).filter(|body| *body <= FRAME_BYTES_MAX);
+    body.ok_or_else(|| damaged("a frame of no possible length"))
+}
+
+/// Frames as they come in, where others wait beside: nothing is lost when the wait is given up.
+pub struct Frames<R> {
+    from: R,
+    bytes: Vec<u8>,
+}
+
+impl<R: AsyncRead + Unpin> Frames<R> {
+    /// Frames that come from `from`.
+    pub fn new(from: R) -> Self {
+        Self { from, bytes: Vec::new() }
+    }
+
+    /// The next frame that is there already.
+    pub fn ready(&mut self) -> io::Result<Option<(Kind, Vec<u8>)>> {
+        let Some((length, rest)) = self.bytes.split_first_chunk::<4>() else { return Ok(None) };
+        let length = body_length(*length)?;
+        let Some((kind, body)) = rest.split_first() else { return Ok(None) };
+        let Some(body) = body.get(..length) else { return Ok(None) };
+        let frame = (Kind::of(*kind)?, body.to_vec());
+        self.bytes.drain(..5 + length);
+        Ok(Some(frame))
+    }
+
+    /// The next frame; none where the other end is gone.
+    pub async fn next(&mut self) -> io::Result<Option<(Kind, Vec<u8>)>> {
+        loop {
+            if let Some(frame) = self.ready()? {
+                return Ok(Some(frame));
+            }
+            if self.from.read_buf(&mut self.bytes).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Writes what a request asks.
+pub fn put_question(bytes: &mut Vec<u8>, asks: &[Ask]) {
+    for ask in asks {
+        bytes.extend_from_slice(&ask.key.bits().to_le_bytes());
+        bytes.extend_from_slice(&ask.limit.bits().to_le_bytes());
+        bytes.push(u8::from(ask.enforced) | u8::from(ask.known) << 1);
+        put_quota(bytes, ask.lasting);
+    }
+}
+
+/// Reads what [`put_question`] wrote.
+pub fn question(bytes: &[u8]) -> io::Result<ArrayVec<Ask, ASKS_MAX>> {
+    let mut reader = Reader(bytes);
+    let mut asks = ArrayVec::new();
+    while !reader.0.is_empty() && !asks.is_full() {
+        let key = Key::from_bits(u128::from_le_bytes(reader.take()?));
+        let limit = LimitTag::from_bits(u128::from_le_bytes(reader.take()?));
+        let [marks] = reader.take()?;
+        let quota = reader.quota()?;
+        let (enforced, known) = (marks & 1 != 0, marks & 2 != 0);
+        asks.push(Ask { key, limit, quota, lasting: quota, enforced, known });
+    }
+    reader.end(asks)
+}
+
+/// Writes what a request is answered, by which allowances.
+pub fn put_answer(bytes: &mut Vec<u8>, verdict: &Verdict, asks: &[Ask]) {
+    bytes.push(u8::from(verdict.is_admitted()));
+    for (answer, ask) in verdict.answers().zip(asks) {
+        let (kind, tick) = match answer.decision {
+            Decision::Admit => (0, Tick(0)),
+            Decision::Refuse { retry_at } => (1, retry_at),
+            Decision::TooLarge => (2, Tick(0)),
+        };
+        let Standing { limit, remaining, full_at } = answer.standing;
+        bytes.push(kind);
+        bytes.extend_from_slice(&tick.0.to_le_bytes());
+        bytes.extend_from_slice(&limit.to_le_bytes());
+        bytes.extend_from_slice(&remaining.to_le_bytes());
+        bytes.extend_from_slice(&full_at.0.to_le_bytes());
+        put_quota(bytes, ask.quota);
+    }
+}
+
+/// Reads what [`put_answer`] wrote.
+pub(super) fn answer(bytes: &[u8]) -> io::Result<Told> {
+    let mut reader = Reader(bytes);
+    let [admitted] = reader.take()?;
+    let (mut answers, mut quotas) = (ArrayVec::new(), ArrayVec::new());
+    while !reader.0.is_empty() && !answers.is_full() {
+        let [kind] = reader.take()?;
+        let retry_at = Tick(u64::from_le_bytes(reader.take()?));
+        let decision = match kind {
+            0 => Decision::Admit,
+            1 => Decision::Refuse { retry_at },
+            _ => Decision::TooLarge,
+        };
+        let limit = u32::from_le_bytes(reader.take()?);
+        let remaining = u32::from_le_bytes(reader.take()?);
+        let full_at = Tick(u64::from_le_bytes(reader.take()?));
+        answers.push(Answer { decision, standing: Standing { limit, remaining, full_at } });
+        quotas.push(reader.quota()?);
+    }
+    reader.end(Told { verdict: Verdict::new(answers, admitted != 0), quotas })
+}
+
+fn put_quota(bytes: &mut Vec<u8>, quota: Quota) {
+    let (kind, first, second) = match Allowance::from(quota) {
+        Allowance::Rolling(requests, window) => (0, requests, window),
+        Allowance::Bucket(rate, burst) => (1, rate, u64::from(burst)),
+    };
+    bytes.push(kind);
+    bytes.extend_from_slice(&first.to_le_bytes());
+    bytes.extend_from_slice(&second.to_le_bytes());
+}
+
+struct Reader<'b>(&'b [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or_else(|| damaged("a short frame"))?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn quota(&mut self) -> io::Result<Quota> {
+        let [kind] = self.take()?;
+        let first = u32::from_le_bytes(self.take()?);
+        let second = u64::from_le_bytes(self.take()?);
+        let burst = || u32::try_from(second).map_err(|_| damaged("a burst beyond all"));
+        Ok(match kind {
+            0 => Allowance::Rolling(first, second),
+            _ => Allowance::Bucket(first, burst()?),
+        }
+        .into())
+    }
+
+    fn end<T>(&self, made: T) -> io::Result<T> {
+        if self.0.is_empty() { Ok(made) } else { Err(damaged("a frame that goes on")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asks() -> [Ask; 2] {
+        let window = Duration::from_secs(60);
+        let rolling = Quota::Rolling(rolling::Quota { requests: 3, window });
+        let bucket = Quota::Bucket(bucket::Quota { rate: 5, burst: 7 });
+        let ask = |bits, quota| Ask {
+            key: Key::from_bits(bits),
+            limit: LimitTag::from_bits(bits + 1),
+            quota,
+            lasting: quota,
+            enforced: bits > 1,
+            known: bits == 1,
+        };
+        [ask(1, rolling), ask(u128::MAX - 1, bucket)]
+    }
+
+    #[test]
+    fn a_question_arrives_as_it_was_asked() {
+        let mut bytes = Vec::new();
+        put_question(&mut bytes, &asks());
+        assert_eq!(format!("{:?}", question(&bytes).unwrap()), format!("{:?}", asks()));
+        for length in (1..bytes.len()).filter(|length| length * 2 != bytes.len()) {
+            assert!(question(&bytes[..length]).is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn an_answer_arrives_as_it_was_given() {
+        let standing = Standing { limit: 3, remaining: 2, full_at: Tick(9) };
+        for (decision, admitted) in [
+            (Decision::Admit, true),
+            (Decision::Refuse { retry_at: Tick(77) }, false),
+            (Decision::TooLarge, false),
+        ] {
+            let answers = asks().map(|_| Answer { decision, standing });
+            let verdict = Verdict::new(answers.into_iter().collect(), admitted);
+            let mut bytes = Vec::new();
+            put_answer(&mut bytes, &verdict, &asks());
+            let told = answer(&bytes).unwrap();
+            assert_eq!(format!("{:?}", told.verdict), format!("{verdict:?}"));
+            assert_eq!(told.quotas[..], asks().map(|ask| ask.quota));
+            assert!(answer(&bytes[..bytes.len() - 1]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_frame_of_no_kind_or_length_is_refused() {
+        let mut bytes = Vec::new();
+        put(&mut bytes, Kind::Moved, b"what");
+        assert_eq!(read(&mut bytes.as_slice()).unwrap(), (Kind::Moved, b"what".to_vec()));
+        for (at, byte) in [(4, 0), (4, 12), (3, 255), (0, 0)] {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            assert!(read(&mut bytes.as_slice()).is_err(), "{at} {byte}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The listening sockets: bound by us, or taken over from the process before us.
+//!
+//! # Invariants
+//!
+//! 1. A socket that was taken over goes on listening: a connection that waits in it waits for us.
+//! 2. One that the settings no longer name is closed.
+//!
+//! # Not here
+//!
+//! Accepting on them (`listen`), sending them over (`handover::frame`).
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+use crate::operations::upgrade::protocol;
+use crate::operations::upgrade::protocol::Kind;
+use crate::operations::upgrade::protocol::Named;
+use crate::edge::listener;
+use crate::edge::listener::BindError;
+
+/// The kernel passes 253 in one message; nobody has configured as many as this.
+pub const SOCKETS_MAX: usize = 128;
+
+/// Every listening socket of this process, and those that it was offered.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    ours: Vec<(Named, TcpListener)>,
+    offered: Vec<(Named, TcpListener)>,
+}
+
+impl Sockets {
+    /// With the sockets that an earlier process offers.
+    #[must_use]
+    pub fn of(offered: Vec<(Named, TcpListener)>) -> Self {
+        Self { ours: Vec::new(), offered }
+    }
+
+    /// The socket of an address: the one that was offered, or else a new one.
+    pub fn bind(&mut self, listener: &str, address: SocketAddr) -> Result<TcpListener, BindError> {
+        let named = Named { listener: listener.to_owned(), address };
+        let socket = match self.take(&named) {
+            Some(socket) => socket,
+            None => listener::bind(address)?,
+        };
+        let again = socket.try_clone().map_err(|source| BindError { address, source })?;
+        self.ours.push((named, again));
+        Ok(socket)
+    }
+
+    /// Takes what was offered for the same: a port has one use, port 0 one of each name.
+    fn take(&mut self, named: &Named) -> Option<TcpListener> {
+        let same = |offered: &Named| offered == named;
+        let there = |offered: &Named| named.address.port() != 0 && offered.address == named.address;
+        let find = |fits: &dyn Fn(&Named) -> bool| {
+            self.offered.iter().position(|(offered, _)| fits(offered))
+        };
+        let place = find(&same).or_else(|| find(&there))?;
+        Some(self.offered.remove(place).1)
+    }
+
+    /// Closes what was offered and is not wanted.
+    pub fn drop_rest(&mut self) {
+        self.offered.clear();
+    }
+
+    /// What our sockets are, and each of them once more.
+    pub fn share(&self) -> io::Result<(Vec<Named>, Vec<OwnedFd>)> {
+        let again = |(named, socket): &(Named, TcpListener)| {
+            Ok((named.clone(), OwnedFd::from(socket.try_clone()?)))
+        };
+        self.ours.iter().map(again).collect()
+    }
+}
+
+/// Sends a frame that sockets come with.
+pub fn send(to: &UnixStream, sockets: &[OwnedFd]) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    protocol::put(&mut bytes, Kind::Sockets, &[]);
+    let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
+    let mut beside = SendAncillaryBuffer::new(&mut room);
+    if !beside.push(SendAncillaryMessage::ScmRights(&sockets)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many sockets"));
+    }
+    // Five bytes are sent whole or not at all.
+    sendmsg(to, &[IoSlice::new(&bytes)], &mut beside, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives the frame that [`send`] sends.
+pub fn receive(from: &UnixStream) -> io::Result<Vec<TcpListener>> {
+    let mut head = [0; 5];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
+    let mut beside = RecvAncillaryBuffer::new(&mut room);
+    let into = &mut [IoSliceMut::new(&mut head)];
+    let received = recvmsg(from, into, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+    let is_whole = received.bytes == 5 && head == [1, 0, 0, 0, Kind::Sockets as u8];
+    let mut sockets = Vec::new();
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            sockets.extend(passed.map(TcpListener::from));
+        }
+    }
+    if is_whole { Ok(sockets) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(listener: &str, address: &str) -> Named {
+        Named { listener: listener.to_owned(), address: address.parse().unwrap() }
+    }
+
+    /// Sockets of an earlier process, and the ports they have.
+    fn offered(names: &[(&str, &str)]) -> (Sockets, Vec<u16>) {
+        let bound = names.iter().map(|(listener, address)| {
+            (named(listener, address), TcpListener::bind("127.0.0.1:0").unwrap())
+        });
+        let bound: Vec<_> = bound.collect();
+        let ports = bound.iter().map(|(_, socket)| port(socket)).collect();
+        (Sockets::of(bound), ports)
+    }
+
+    fn port(socket: &TcpListener) -> u16 {
+        socket.local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn each_listener_takes_its_own_socket() {
+        let any = "127.0.0.1:0";
+        let (mut sockets, ports) = offered(&[("http", any), ("admin", any), ("http", any)]);
+        let mut bind = |listener| port(&sockets.bind(listener, any.parse().unwrap()).unwrap());
+        assert_eq!(["admin", "http", "http"].map(&mut bind), [ports[1], ports[0], ports[2]]);
+        assert!(!ports.contains(&bind("https")), "nobody has offered one");
+    }
+
+    #[test]
+    fn a_port_may_change_its_use() {
+        let (mut sockets, ports) = offered(&[("http", "127.0.0.1:1")]);
+        let address = "127.0.0.1:1".parse().unwrap();
+        assert_eq!(port(&sockets.bind("https", address).unwrap()), ports[0]);
+    }
+
+    #[test]
+    fn sockets_pass_through_a_socket_and_go_on_listening() {
+        let (sockets, ports) = offered(&[("http", "127.0.0.1:0"), ("admin", "127.0.0.1:0")]);
+        let sockets = Sockets { ours: sockets.offered, offered: Vec::new() };
+        let (left, right) = UnixStream::pair().unwrap();
+        send(&left, &sockets.share().unwrap().1).unwrap();
+        drop((sockets, left));
+        let received = receive(&right).unwrap();
+        assert_eq!(received.iter().map(port).collect::<Vec<_>>(), ports);
+        std::net::TcpStream::connect(("127.0.0.1", ports[0])).unwrap();
+        assert!(receive(&right).is_err(), "the other end is gone");
+    }
+}

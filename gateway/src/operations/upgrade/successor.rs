@@ -1,0 +1,293 @@
+//! The process that takes our place, as we see it: started, given everything, and then asked.
+//!
+//! # Invariants
+//!
+//! 1. What fails before it has everything leaves us as we were; and it is dead before our store is
+//!    opened again.
+//! 2. There are never more than [`PIPELINE_MAX`] questions under way: both directions fit into
+//!    what the kernel keeps for a socket, so that neither process waits for the other to read.
+//!
+//! # Not here
+//!
+//! How it looks from there (`handover::predecessor`), the frames
+//! (`handover::frame`).
+
+use std::collections::VecDeque;
+use std::env;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::process::{Child, Command};
+use std::sync::Arc;
+
+use log::Level;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use weir_common::directory::Values;
+use weir_common::logging;
+use weir_common::time::{Moment, Tick, UnixTime};
+
+use crate::operations::upgrade::protocol;
+use crate::operations::upgrade::protocol::Frames;
+use crate::operations::upgrade::protocol::Kind;
+use crate::operations::upgrade::protocol::Offer;
+use crate::operations::upgrade::protocol::PROTOCOL;
+use crate::operations::upgrade::protocol::Rest;
+use crate::operations::upgrade::sockets;
+use crate::operations::upgrade::sockets::SOCKETS_MAX;
+use crate::operations::upgrade::sockets::Sockets;
+use crate::operations::upgrade::HandoverError;
+use crate::operations::upgrade::MOVE_WAIT;
+use crate::operations::upgrade::Place;
+use crate::operations::upgrade::QUESTIONS_MAX;
+use crate::operations::upgrade::Question;
+use crate::operations::upgrade::READY_WAIT;
+use crate::operations::upgrade::TAKE_OVER;
+use crate::operations::upgrade::Told;
+use crate::operations::upgrade::broken;
+use crate::limit::memory::Closed;
+use crate::limit::snapshot;
+use crate::config::shared::Parts;
+use crate::rules::retention::Retention;
+
+/// Questions under way at one time, of half a kilobyte each and as much for its answer.
+const PIPELINE_MAX: usize = 64;
+
+/// States are sent in pieces of about this size, so that the other end reads beside us.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// A process that we have started; killed, and waited for, on drop.
+struct Started(Option<Child>);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            // An error says that it has ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A process that could take our place at once.
+pub struct Candidate {
+    started: Started,
+    stream: StdStream,
+}
+
+/// The process that has taken our place.
+pub struct Successor {
+    child: Child,
+    stream: StdStream,
+    questions: mpsc::Receiver<Question>,
+}
+
+/// Starts the program anew and waits until it is ready. Given up half way, it leaves nothing.
+pub async fn start(parts: &Arc<Parts>, sockets: &Sockets) -> Result<Candidate, HandoverError> {
+    let (named, passed) = sockets.share().map_err(broken("sharing sockets"))?;
+    if named.len() > SOCKETS_MAX {
+        return Err(HandoverError::TooManySockets);
+    }
+    let offer = Offer { seed: parts.seed.bytes(), sockets: named };
+    let (ours, theirs) = StdStream::pair().map_err(broken("making a way to the new process"))?;
+    let started = Started(Some(spawn(theirs.into())?));
+    let greeted = tokio::task::spawn_blocking(move || greet(ours, &offer, &passed));
+    match tokio::time::timeout(READY_WAIT, greeted).await {
+        Ok(Ok(stream)) => Ok(Candidate { started, stream: stream? }),
+        // A panic there is ours to mend.
+        Ok(Err(error)) => Err(broken("talking to the new process")(error.into())),
+        Err(_) => Err(HandoverError::Late),
+    }
+}
+
+/// The path that we were started by may lead to another file by now, which is the point.
+fn spawn(stdin: OwnedFd) -> Result<Child, HandoverError> {
+    let mut given = env::args_os();
+    let program = given.next().unwrap_or_default();
+    let mut command = Command::new(program);
+    command.args(given).env(TAKE_OVER, "1").stdin(stdin);
+    command.spawn().map_err(broken("starting the program anew"))
+}
+
+fn greet(
+    mut stream: StdStream,
+    offer: &Offer,
+    passed: &[OwnedFd],
+) -> Result<StdStream, HandoverError> {
+    let talking = "talking to the new process";
+    stream.set_read_timeout(Some(READY_WAIT)).map_err(broken(talking))?;
+    stream.set_write_timeout(Some(MOVE_WAIT)).map_err(broken(talking))?;
+    let hello = hear(&mut stream, Kind::Hello, "which protocol it speaks")?;
+    if hello != PROTOCOL.to_le_bytes() {
+        return Err(HandoverError::Unexpected("our protocol: stop this and start the other"));
+    }
+    sockets::send(&stream, passed).map_err(broken("passing sockets"))?;
+    let offer = serde_json::to_vec(offer).map_err(|why| broken(talking)(why.into()))?;
+    protocol::write(&mut stream, Kind::Offer, &offer).map_err(broken(talking))?;
+    hear(&mut stream, Kind::Ready, "that it is ready")?;
+    Ok(stream)
+}
+
+/// What the new process says next, which must be `kind`.
+fn hear(stream: &mut StdStream, kind: Kind, what: &'static str) -> Result<Vec<u8>, HandoverError> {
+    match protocol::read(stream).map_err(broken("waiting for the new process"))? {
+        (Kind::Failed, why) => Err(HandoverError::Failed(String::from_utf8_lossy(&why).into())),
+        (said, body) if said == kind => Ok(body),
+        _ => Err(HandoverError::Unexpected(what)),
+    }
+}
+
+impl Candidate {
+    /// Moves the counters. It is not to be given up half way: it ends in time by itself.
+    pub async fn take_counters(self, parts: &Arc<Parts>) -> Result<Successor, HandoverError> {
+        let shared = parts.clone();
+        let moved = tokio::task::spawn_blocking(move || self.take(&shared)).await;
+        // A panic there is ours to mend, and leaves nothing that could be opened again.
+        moved.map_err(|error| broken("moving the counters")(error.into()))?
+    }
+
+    fn take(mut self, parts: &Parts) -> Result<Successor, HandoverError> {
+        let from = parts.clock.now().tick;
+        parts.home.0.send_replace(Place::Moving);
+        let mut shelf = Vec::new();
+        let taken = hand_states(&mut self.stream, parts, &mut shelf);
+        let child = self.started.0.take();
+        let (Ok(states), Some(child)) = (&taken, child) else {
+            // It must not have them when they are ours again.
+            drop(self.started);
+            for (nth, closed) in shelf.into_iter().enumerate() {
+                parts.store.reopen(nth, closed);
+            }
+            parts.boosts.reopen();
+            parts.home.0.send_replace(Place::Here);
+            return Err(taken.err().unwrap_or(HandoverError::Unexpected("anything")));
+        };
+        let (way, questions) = mpsc::channel(QUESTIONS_MAX);
+        parts.home.0.send_replace(Place::There(way));
+        let seconds = parts.clock.now().tick.since(from).as_secs_f64();
+        let fields = [
+            ("process", json!(child.id())),
+            ("states", json!(states)),
+            ("seconds", json!(seconds)),
+        ];
+        logging::event(Level::Info, "another process has taken over", &fields);
+        Ok(Successor { child, stream: self.stream, questions })
+    }
+}
+
+/// Closes shard after shard and sends what was in them. Says how many states there were.
+pub(super) fn hand_states(
+    stream: &mut StdStream,
+    parts: &Parts,
+    shelf: &mut Vec<Closed>,
+) -> Result<usize, HandoverError> {
+    let sending = "sending the counters";
+    stream.set_read_timeout(Some(MOVE_WAIT)).map_err(broken(sending))?;
+    let deadline = parts.clock.now().tick.plus(MOVE_WAIT);
+    let boosts = parts.boosts.close();
+    let mut count = 0;
+    let mut piece = Vec::with_capacity(2 * PIECE_BYTES);
+    for nth in 0..parts.store.shards() {
+        let Some(closed) = parts.store.close(nth) else { break };
+        let now = parts.clock.now().tick;
+        shelf.push(closed);
+        if now > deadline {
+            return Err(HandoverError::Slow);
+        }
+        for kept in shelf.last().into_iter().flat_map(|closed| closed.each(now)) {
+            count += 1;
+            snapshot::put(&mut piece, kept, of_machine(now));
+            if piece.len() >= PIECE_BYTES {
+                protocol::write(stream, Kind::States, &piece).map_err(broken(sending))?;
+                piece.clear();
+            }
+        }
+    }
+    protocol::write(stream, Kind::States, &piece).map_err(broken(sending))?;
+    let boosts = boosts.into_iter().map(|(key, boost)| {
+        let Values { requests, rate, burst } = boost.raised;
+        (key.bits().to_le_bytes(), [requests, rate, burst], boost.until.0)
+    });
+    // A reload since we began to move has changed both, and no state after it is ours.
+    let memory = Retention::of(&parts.force.load().rules);
+    let keep_until = parts.store.kept_until().0;
+    let rest = Rest { keep_until, memory, boosts: boosts.collect() };
+    let rest = serde_json::to_vec(&rest).map_err(|why| broken(sending)(why.into()))?;
+    protocol::write(stream, Kind::Moved, &rest).map_err(broken(sending))?;
+    stream.flush().map_err(broken(sending))?;
+    hear(stream, Kind::Taken, "that it has the counters").map(|_| count)
+}
+
+/// The moment of a tick for both processes: their ticks are the machine's, so that snapshots need
+/// no wall clock, which could be set in between.
+pub(super) fn of_machine(tick: Tick) -> Moment {
+    Moment { tick, unix: UnixTime(tick.0) }
+}
+
+impl Successor {
+    /// Its id.
+    pub fn process(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Passes on a stop that came while the counters moved: it was meant for the one who serves.
+    pub fn stop(&self) {
+        // An error says that it is gone already.
+        let _ = kill_process(self.process(), Signal::TERM);
+    }
+
+    /// Asks what requests ask, until the other process is gone. `hurry` turns true where it wants
+    /// us to end, or is gone.
+    pub async fn answer(self, parts: Arc<Parts>, hurry: watch::Sender<bool>) {
+        let Self { stream, mut questions, .. } = self;
+        if let Err(error) = ask(stream, &mut questions, &hurry).await {
+            let fields = [("error", json!(error.to_string()))];
+            logging::event(Level::Error, "the process that has the counters is lost", &fields);
+        }
+        parts.home.0.send_replace(Place::Lost);
+        let _ = hurry.send(true);
+    }
+}
+
+async fn ask(
+    stream: StdStream,
+    questions: &mut mpsc::Receiver<Question>,
+    hurry: &watch::Sender<bool>,
+) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    let (reader, mut writer) = UnixStream::from_std(stream)?.into_split();
+    let mut frames = Frames::new(reader);
+    let mut waiting: VecDeque<oneshot::Sender<Told>> = VecDeque::new();
+    let mut bytes = Vec::new();
+    loop {
+        tokio::select! {
+            Some(first) = questions.recv(), if waiting.len() < PIPELINE_MAX => {
+                bytes.clear();
+                let mut next = Some(first);
+                while let Some(Question { asks, answer }) = next.take() {
+                    let mut body = Vec::with_capacity(64 * asks.len());
+                    protocol::put_question(&mut body, &asks);
+                    protocol::put(&mut bytes, Kind::Question, &body);
+                    waiting.push_back(answer);
+                    if waiting.len() < PIPELINE_MAX {
+                        next = questions.try_recv().ok();
+                    }
+                }
+                writer.write_all(&bytes).await?;
+            }
+            said = frames.next() => match said? {
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some((Kind::Answer, body)) => {
+                    let told = protocol::answer(&body)?;
+                    // Whoever asked may have gone.
+                    waiting.pop_front().map(|asker| asker.send(told).ok());
+                }
+                Some((Kind::End, _)) => drop(hurry.send(true)),
+                Some(_) => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Reads the bodies of requests: all of a batch's, and away what is left of a refused one.
+//!
+//! # Invariants
+//!
+//! 1. What all held bodies take together has a limit, and so has the time that each takes.
+//! 2. What is only announced takes no room.
+//!
+//! # Not here
+//!
+//! Counting (`batch`), playing a body to the upstream (`hold`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::{Error, ErrorType, Result};
+
+use crate::proxy::retry;
+use crate::response::refusal::Refusal;
+use crate::edge::connection::Connection;
+
+/// An unread body up to this size is read away, so that the connection can be kept.
+const DRAIN_BYTES_MAX: usize = 64 * 1024;
+
+/// And for no longer than this.
+const DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
+
+/// The room that held bodies share, and what is taken of it.
+#[derive(Debug, Default)]
+pub struct Room {
+    taken: AtomicU64,
+}
+
+impl Room {
+    /// How many bytes are taken.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+}
+
+/// Some of the room, given back when dropped.
+#[derive(Debug)]
+pub struct Taken {
+    room: Arc<Room>,
+    bytes: u64,
+}
+
+impl Taken {
+    /// Takes `bytes` more, unless the whole would then be more than `bytes_max`.
+    fn take(&mut self, bytes: u64, bytes_max: u64) -> bool {
+        let fits = |taken: u64| Some(taken + bytes).filter(|taken| *taken <= bytes_max);
+        let fits = self.room.taken.try_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        self.bytes += if fits { bytes } else { 0 };
+        fits
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.room.taken.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// How a body may be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of this body.
+    pub bytes_max: u64,
+    /// Bytes of all bodies held.
+    pub held_bytes_max: u64,
+    /// Until all of it is here.
+    pub timeout: Duration,
+}
+
+/// A body that was read.
+#[derive(Debug)]
+pub struct Held {
+    /// All of it.
+    pub body: Bytes,
+    /// The room it takes.
+    pub taken: Taken,
+}
+
+/// Why a body was not read.
+#[derive(Debug)]
+pub enum Unread {
+    /// We say no.
+    Refused(Refusal),
+    /// The client is gone, or what it sends is no body.
+    Broken(Box<Error>),
+}
+
+/// Reads a whole body.
+///
+/// The timeout is one for all of it: a batch that is charged now must not be saved up.
+pub async fn read(
+    session: &mut ServerSession,
+    room: &Arc<Room>,
+    limits: Limits,
+) -> Result<Held, Unread> {
+    let whole = tokio::time::timeout(limits.timeout, read_all(session, room, limits)).await;
+    whole.unwrap_or(Err(Unread::Refused(Refusal::BodyTimeout)))
+}
+
+async fn read_all(
+    session: &mut ServerSession,
+    room: &Arc<Room>,
+    limits: Limits,
+) -> Result<Held, Unread> {
+    let too_large = || Unread::Refused(Refusal::BodyTooLarge { bytes_max: limits.bytes_max });
+    if announced(session).is_some_and(|bytes| bytes > limits.bytes_max) {
+        return Err(too_large());
+    }
+    invite_body(session).await.map_err(Unread::Broken)?;
+    // Room is taken as bytes come: what is only announced must not crowd out what is there.
+    let mut taken = Taken { room: room.clone(), bytes: 0 };
+    let mut body = BytesMut::new();
+    loop {
+        match session.read_request_body().await {
+            Ok(Some(chunk)) => {
+                if (body.len() + chunk.len()) as u64 > limits.bytes_max {
+                    return Err(too_large());
+                }
+                if !taken.take(chunk.len() as u64, limits.held_bytes_max) {
+                    return Err(Unread::Refused(Refusal::Busy));
+                }
+                body.extend_from_slice(&chunk);
+            }
+            Ok(None)
+                if Connection::of(session.stream()).is_some_and(Connection::has_broken_body) =>
+            {
+                return Err(Unread::Broken(retry::broken_body()));
+            }
+            Ok(None) => return Ok(Held { body: body.freeze(), taken }),
+            Err(error) if *error.etype() == ErrorType::ReadTimedout => {
+                return Err(Unread::Refused(Refusal::BodyTimeout));
+            }
+            Err(error) => return Err(Unread::Broken(error)),
+        }
+    }
+}
+
+/// Tells a client that waits for it to send its body: nobody else will, for the upstream is asked
+/// only once the body is here.
+async fn invite_body(session: &mut ServerSession) -> Result<()> {
+    let expect = session.req_header().headers.get(http::header::EXPECT);
+    let waits = expect.is_some_and(|e| e.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    // A client of HTTP/1.0 knows no interim answer, and expects none (RFC 9110, 10.1.1).
+    if waits && session.req_header().version == http::Version::HTTP_11 {
+        session.write_continue_response().await?;
+        // Pingora takes this for an answer before the end of the body, and would close.
+        session.set_keepalive(Some(0));
+    }
+    Ok(())
+}
+
+/// The `Content-Length`, where there is one.
+fn announced(session: &ServerSession) -> Option<u64> {
+    let value = session.req_header().headers.get(http::header::CONTENT_LENGTH)?;
+    value.to_str().ok()?.trim().parse().ok()
+}
+
+/// Reads a small body away. Where it is not small, or slow, or waits for a `100 Continue` that
+/// it will not get, the connection closes after the answer, or the stream of HTTP/2 is reset.
+pub async fn drain(session: &mut ServerSession) {
+    let waits = session.req_header().headers.contains_key(http::header::EXPECT);
+    if session.is_body_done() || (waits && session.req_header().version != http::Version::HTTP_2) {
+        return;
+    }
+    let drained = async {
+        let mut bytes = 0;
+        while let Ok(Some(chunk)) = session.read_request_body().await {
+            bytes += chunk.len();
+            if bytes > DRAIN_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    // Out of time is as good as too large: either way the body is left where it is.
+    let _ = tokio::time::timeout(DRAIN_TIME_MAX, drained).await;
+}
+
+/// Waits for a moment until the client has ended its stream of HTTP/2, or has learnt that it is
+/// answered: no more is read, so that it runs out of room to send.
+pub async fn await_end(session: &mut ServerSession) {
+    if session.req_header().version == http::Version::HTTP_2 && !session.is_body_done() {
+        // Out of time, the stream is reset, which says the same.
+        let _ = tokio::time::timeout(DRAIN_TIME_MAX, session.read_body_or_idle(true)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_bodies_share_their_room_and_give_it_back() {
+        let room = Arc::new(Room::default());
+        let taken = || Taken { room: room.clone(), bytes: 0 };
+        let (mut first, mut second) = (taken(), taken());
+        assert!(first.take(60, 100));
+        assert!(!second.take(41, 100));
+        assert!(second.take(40, 100));
+        drop((first, second));
+        assert!(taken().take(100, 100));
+    }
+}

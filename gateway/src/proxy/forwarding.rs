@@ -1,0 +1,366 @@
+//! Writes headers onto what passes through: who asks, for the upstream; the allowance, for the
+//! client.
+//!
+//! # Invariants
+//!
+//! 1. What the upstream is told of the client is our word, not the client's, unless a trusted
+//!    proxy passed it on.
+//! 2. `Client-Cert` is a certificate that we have verified on this connection, or is not there.
+//! 3. An answer has our limit headers or none; an upstream's own never pass.
+//!
+//! # Not here
+//!
+//! What the numbers are (`headers`). Hop-by-hop headers, which Pingora strips.
+
+mod response_fields;
+
+use arrayvec::ArrayString;
+use http::header::InvalidHeaderValue;
+use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora_http::{RequestHeader, ResponseHeader};
+
+use crate::proxy::forwarding::response_fields::add_fields;
+pub use crate::proxy::forwarding::response_fields::add_text;
+pub use crate::proxy::forwarding::response_fields::lines;
+use crate::request::cors;
+use crate::proxy::context::Exchange;
+use crate::limit::report::forwarded;
+use crate::limit::report::is_traceparent;
+use crate::settings::folded;
+use crate::edge::connection::Connection;
+
+/// What goes from hop to hop even where `Connection` does not name it.
+const OF_HOP: [&str; 2] = ["keep-alive", "proxy-connection"];
+
+/// What `Connection` cannot take off an answer: its end would be lost.
+const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "upgrade"];
+
+/// The largest head of an answer, in bytes, and the most fields of one. Pingora takes no more over
+/// HTTP/1.1, and 16 MiB over HTTP/2.
+const HEAD_BYTES_MAX: usize = 1 << 20;
+const HEAD_FIELDS_MAX: usize = 256;
+
+/// What neither side may say, for we do.
+const LIMIT_HEADERS: [&str; 9] = [
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "x-ratelimit-resource",
+    "x-ratelimit-used",
+    "x-ratelimit-policy",
+    "x-ratelimit-reset-after",
+    "ratelimit",
+    "ratelimit-policy",
+];
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// What nobody may say in a disguise.
+const OURS: [&str; 9] = [
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "x-real-ip",
+    "x-request-id",
+    "forwarded",
+    "traceparent",
+    "client-cert",
+    "client-cert-chain",
+];
+
+/// What is of one hop or says where a body ends, and has a second spelling.
+const OF_WIRE: [&str; 5] = [
+    "content-length",
+    "transfer-encoding",
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authorization",
+];
+
+/// As many headers as we add.
+const ADDED: usize = 7;
+
+/// Completes the head of a request on its way to the upstream.
+///
+/// Pingora's own header type parses a name and keeps its case anew for each header put in; its
+/// parts are a plain map, so the head is taken apart and put together once.
+///
+/// `asked` is the head as the client sent it: what is of one hop has been taken off `head`, and
+/// with it what a server of gRPC insists on.
+pub fn to_upstream(
+    asked: &RequestHeader,
+    head: &mut RequestHeader,
+    exchange: &Exchange,
+) -> Result<()> {
+    let empty = RequestHeader::from(http::Request::new(()).into_parts().0);
+    let whole = std::mem::replace(head, empty);
+    let target = match &exchange.absolute {
+        Some(origin_form) => origin_form.as_bytes().to_vec(),
+        None => whole.raw_path().to_vec(),
+    };
+    let mut parts = http::request::Parts::from(whole);
+    parts.headers.reserve(ADDED);
+    let takes_trailers =
+        asked.headers.get_all(header::TE).iter().any(|te| te.as_bytes() == b"trailers");
+    if takes_trailers && parts.version == Version::HTTP_2 {
+        parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    // Where a client speaks HTTP/2 its host is in the target: every upstream is told in one way.
+    if let Some(host) = parts.uri.authority().filter(|_| !parts.headers.contains_key(header::HOST))
+    {
+        let host = HeaderValue::try_from(host.as_str());
+        let host = host.or_err(ErrorType::InvalidHTTPHeader, "the host of the target")?;
+        parts.headers.insert(header::HOST, host);
+    }
+    let completed = complete(&mut parts.headers, exchange);
+    let of_uri = parts.uri.path_and_query().map(|target| target.as_str().as_bytes());
+    let same_target = of_uri == Some(&target);
+    *head = parts.into();
+    if !same_target {
+        head.set_raw_path(&target)?;
+    }
+    completed
+}
+
+fn complete(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
+    if let Some(held) = &exchange.held {
+        // Every byte is here: the upstream gets an exact length, and nothing to wait for.
+        headers.remove(header::EXPECT);
+        headers.remove(header::TRANSFER_ENCODING);
+        headers.insert(header::CONTENT_LENGTH, held.bytes.into());
+    }
+    join_cookies(headers)?;
+    remove_limits(headers);
+    remove_foreign(headers, exchange);
+    name_client(headers, exchange)?;
+    show_certificate(headers, exchange)?;
+    name_request(headers, exchange)
+}
+
+/// `X-Forwarded-*` and `Forwarded` (RFC 7239). An `X-Real-IP` passes only from a trusted proxy.
+fn name_client(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
+    let Some(peer) = exchange.peer.map(|peer| peer.to_canonical()) else { return Ok(()) };
+    let scheme = if exchange.secure { "https" } else { "http" };
+    let host = headers.get(header::HOST).cloned().unwrap_or(HeaderValue::from_static(""));
+    let hop = forwarded(peer, host.to_str().unwrap_or_default(), scheme);
+    let hop_for = peer.to_string();
+    if exchange.trusts_peer {
+        let all = |name: &HeaderName, last: &str| {
+            let before = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+            before.chain([last]).collect::<Vec<_>>().join(", ")
+        };
+        let (hops_for, hops) = (all(&FORWARDED_FOR, &hop_for), all(&header::FORWARDED, &hop));
+        headers.insert(FORWARDED_FOR, value(hops_for)?);
+        headers.insert(header::FORWARDED, value(hops)?);
+        headers.entry(FORWARDED_PROTO).or_insert(HeaderValue::from_static(scheme));
+        headers.entry(FORWARDED_HOST).or_insert(host);
+    } else {
+        headers.insert(FORWARDED_FOR, value(hop_for)?);
+        headers.insert(header::FORWARDED, value(hop)?);
+        headers.insert(FORWARDED_PROTO, HeaderValue::from_static(scheme));
+        headers.insert(FORWARDED_HOST, host);
+        headers.remove("x-real-ip");
+    }
+    Ok(())
+}
+
+/// `Client-Cert` (RFC 9440), whoever the peer is: what it says of a certificate we have not seen.
+fn show_certificate(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
+    headers.remove(&CLIENT_CERT);
+    headers.remove("client-cert-chain");
+    if let Some(certificate) = &exchange.client_certificate {
+        headers.insert(CLIENT_CERT, value(certificate.to_string())?);
+    }
+    Ok(())
+}
+
+/// `X-Request-Id` and `traceparent`.
+fn name_request(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
+    if exchange.given_id.is_none() {
+        headers.insert(REQUEST_ID, value(exchange.name().into_owned())?);
+    }
+    let mut traces = headers.get_all(&TRACE_PARENT).iter();
+    let goes_on = traces.next().is_some_and(|trace| is_traceparent(trace.as_bytes()));
+    if !goes_on || traces.next().is_some() {
+        headers.remove("tracestate");
+        let mut trace = String::with_capacity(55);
+        trace.push_str("00-");
+        trace.push_str(&hex(exchange.id, 32));
+        trace.push('-');
+        // The middle of the name tells this span from the trace, which has all of it.
+        trace.push_str(&hex((exchange.id >> 32) & u128::from(u64::MAX) | 1, 16));
+        trace.push_str("-00");
+        headers.insert(TRACE_PARENT, value(trace)?);
+    }
+    Ok(())
+}
+
+fn value(text: impl TryInto<HeaderValue, Error = InvalidHeaderValue>) -> Result<HeaderValue> {
+    text.try_into().or_err(ErrorType::InvalidHTTPHeader, "a header of our own")
+}
+
+/// HTTP/2 may send a cookie in crumbs, which an HTTP/1.1 upstream must get as one (RFC 9113,
+/// 8.2.3; cloudflare/pingora#189).
+fn join_cookies(headers: &mut HeaderMap) -> Result<()> {
+    if !headers.contains_key(header::COOKIE) {
+        return Ok(());
+    }
+    let crumbs: Vec<&[u8]> =
+        headers.get_all(header::COOKIE).iter().map(|crumb| crumb.as_bytes()).collect();
+    if crumbs.len() > 1 {
+        let joined = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]));
+        let joined = joined.or_err(ErrorType::InvalidHTTPHeader, "cookie")?;
+        headers.insert(header::COOKIE, joined);
+    }
+    Ok(())
+}
+
+/// Takes off a request, or what follows the body of an answer, what only we may say.
+pub fn remove_limits(headers: &mut HeaderMap) {
+    if says_limits(headers) {
+        for name in LIMIT_HEADERS {
+            headers.remove(name);
+        }
+    }
+}
+
+/// Refuses the head of an answer that is too large for a client to be bothered with.
+pub fn check_size(head: &ResponseHeader) -> Result<()> {
+    let bytes = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    if head.headers.len() > HEAD_FIELDS_MAX || bytes.sum::<usize>() > HEAD_BYTES_MAX {
+        let error = Error::explain(ErrorType::InvalidHTTPHeader, "a head that is too large");
+        return Err(error.into_up());
+    }
+    Ok(())
+}
+
+/// Completes the head of an answer on its way to the client.
+pub fn to_client(
+    connection: Option<&Connection>,
+    client: Version,
+    head: &mut ResponseHeader,
+    exchange: &Exchange,
+) -> Result<()> {
+    remove_limits_of(head);
+    let refused = exchange.told.as_ref().is_some_and(|told| told.retry_after.is_some());
+    if head.headers.contains_key(&REQUEST_ID) {
+        head.remove_header(&REQUEST_ID);
+    }
+    if refused {
+        head.remove_header(&header::RETRY_AFTER);
+    }
+    expose(head, exchange)?;
+    match connection {
+        Some(connection) => connection.add_lines(lines(exchange).as_bytes()),
+        None if client == Version::HTTP_2 => add_fields(head, exchange)?,
+        None => add_lines(head, &lines(exchange))?,
+    }
+    Ok(())
+}
+
+/// Adds header lines, each with its line end, where nobody takes them as text.
+fn add_lines(head: &mut ResponseHeader, lines: &str) -> Result<()> {
+    for line in lines.lines() {
+        let (name, value) = line.split_once(": ").unwrap_or((line, ""));
+        head.append_header(name.to_owned(), value)?;
+    }
+    Ok(())
+}
+
+/// Tells a page that may read an answer that it may read what we say in it, too. Who may read it
+/// is the upstream's to say.
+fn expose(head: &mut ResponseHeader, exchange: &Exchange) -> Result<()> {
+    let readable = head.headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN);
+    if readable && exchange.force.rules.cors(exchange.whose.plane, None).is_some() {
+        // A line of its own: what the upstream says stays as it is, and a list may be in parts.
+        head.append_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, cors::EXPOSED)?;
+    }
+    Ok(())
+}
+
+/// Takes off an answer what only we may say.
+pub fn remove_limits_of(head: &mut ResponseHeader) {
+    if says_limits(&head.headers) {
+        for name in LIMIT_HEADERS {
+            head.remove_header(name);
+        }
+    }
+}
+
+/// Takes off a request what some servers read as one of ours: they take `_` for `-`, or make an
+/// environment variable `HTTP_PROXY` of a header (CVE-2016-5385). And from a client that is no
+/// trusted proxy, what only such a proxy may say.
+fn remove_foreign(headers: &mut HeaderMap, exchange: &Exchange) {
+    let trusted = &exchange.force.rules.settings.server.trusted_headers;
+    let is_disguised = |spelt: &str| {
+        OURS.contains(&spelt) || LIMIT_HEADERS.contains(&spelt) || OF_WIRE.contains(&spelt)
+    };
+    let is_foreign = |name: &HeaderName| {
+        let name = name.as_str();
+        let spelt = folded(name);
+        name == "proxy"
+            || (spelt != name && is_disguised(&spelt))
+            || (!exchange.trusts_peer && trusted.has(name))
+    };
+    let foreign: Vec<HeaderName> = headers.keys().filter(|n| is_foreign(n)).cloned().collect();
+    for name in foreign {
+        headers.remove(name);
+    }
+}
+
+/// Whether there is any of [`LIMIT_HEADERS`], which is seldom, and quickly seen.
+fn says_limits(headers: &HeaderMap) -> bool {
+    headers.keys().map(HeaderName::as_str).any(|name| {
+        (name.starts_with("x-ratelimit") || name.starts_with("ratelimit"))
+            && LIMIT_HEADERS.contains(&name)
+    })
+}
+
+/// Takes off an answer what was meant for us alone (RFC 9110, 7.6.1), and what its client is too
+/// old to read.
+pub fn end_hop(head: &mut ResponseHeader, client: Version) {
+    if head.headers.contains_key(header::CONNECTION) {
+        let named: Vec<String> = head
+            .headers
+            .get_all(header::CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .map(|option| option.trim().to_ascii_lowercase())
+            .filter(|option| !option.is_empty() && !FRAMING.contains(&option.as_str()))
+            .collect();
+        for name in named.iter().map(String::as_str) {
+            remove_seldom(head, name);
+        }
+    }
+    for name in OF_HOP {
+        remove_seldom(head, name);
+    }
+    if client == Version::HTTP_10 {
+        // Without chunks the end of the body is the end of the connection.
+        head.remove_header(&header::TRANSFER_ENCODING);
+    }
+}
+
+/// Removes what is hardly ever there: to look is cheaper than to ask a map.
+fn remove_seldom(head: &mut ResponseHeader, name: &str) {
+    if head.headers.keys().any(|key| key.as_str() == name) {
+        head.remove_header(name);
+    }
+}
+
+/// The last `digits` hexadecimal digits of a number, 32 at most.
+fn hex(number: u128, digits: u32) -> ArrayString<32> {
+    let mut text = ArrayString::new();
+    for nth in (0..digits.min(32)).rev() {
+        let digit = u32::try_from(number >> (4 * nth) & 0xf).unwrap_or_default();
+        text.push(char::from_digit(digit, 16).unwrap_or('0'));
+    }
+    text
+}

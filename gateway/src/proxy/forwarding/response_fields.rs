@@ -1,0 +1,121 @@
+//! What every answer says for us: as lines of text, or as fields of a head.
+//!
+//! # Invariants
+//!
+//! 1. Both say the same, in one order.
+//! 2. HPACK keeps no value that the next answer will not say again: h2 looks through all that it
+//!    has kept under a name, and what is said again would fall out of the table.
+//!
+//! # Not here
+//!
+//! What the numbers are (`headers`), which of the two a client is told by (`relay`).
+
+use http::{HeaderMap, HeaderName};
+use pingora_core::{ErrorType, OrErr, Result};
+use pingora_http::ResponseHeader;
+
+use crate::proxy::forwarding::ADDED;
+use crate::proxy::forwarding::hex;
+use crate::proxy::forwarding::value;
+use crate::proxy::context::Exchange;
+
+/// What every answer says for us, as header lines with their line ends.
+pub fn lines(exchange: &Exchange) -> String {
+    let mut text = String::with_capacity(256);
+    tell(exchange, |field, value| {
+        for part in [field.line, value, "\r\n"] {
+            text.push_str(part);
+        }
+    });
+    text
+}
+
+/// Adds what every answer says to a head that HTTP/2 carries, whose names have no case to be kept:
+/// Pingora's header type would parse each name and keep its case, its parts are a plain map.
+pub(super) fn add_fields(head: &mut ResponseHeader, exchange: &Exchange) -> Result<()> {
+    in_parts(head, |headers| {
+        let mut added = Ok(());
+        tell(exchange, |field, text| match value(text) {
+            Ok(mut value) => {
+                value.set_sensitive(field.varies);
+                headers.append(&field.name, value);
+            }
+            Err(error) => added = Err(error),
+        });
+        added
+    })
+}
+
+/// Adds header lines, each with its line end, to such a head.
+pub fn add_text(head: &mut ResponseHeader, lines: &str) -> Result<()> {
+    in_parts(head, |headers| {
+        for (name, text) in lines.lines().filter_map(|line| line.split_once(':')) {
+            let name = HeaderName::from_bytes(name.as_bytes());
+            let name = name.or_err(ErrorType::InvalidHTTPHeader, "a header of our own")?;
+            headers.append(name, value(text.trim_start())?);
+        }
+        Ok(())
+    })
+}
+
+/// Changes a head as the plain map that is in it. The case of its names is lost.
+fn in_parts(
+    head: &mut ResponseHeader,
+    change: impl FnOnce(&mut HeaderMap) -> Result<()>,
+) -> Result<()> {
+    let empty = ResponseHeader::from(http::Response::new(()).into_parts().0);
+    let mut parts = http::response::Parts::from(std::mem::replace(head, empty));
+    parts.headers.reserve(ADDED);
+    let changed = change(&mut parts.headers);
+    *head = parts.into();
+    changed
+}
+
+/// A field that we add to answers.
+struct Field {
+    name: HeaderName,
+    /// The beginning of its line.
+    line: &'static str,
+    /// Whether the next answer says something else.
+    varies: bool,
+}
+
+impl Field {
+    const fn new(name: &'static str, line: &'static str, varies: bool) -> Self {
+        Self { name: HeaderName::from_static(name), line, varies }
+    }
+}
+
+static ID: Field = Field::new("x-request-id", "X-Request-Id: ", true);
+static LIMIT: Field = Field::new("x-ratelimit-limit", "X-RateLimit-Limit: ", false);
+static REMAINING: Field = Field::new("x-ratelimit-remaining", "X-RateLimit-Remaining: ", true);
+static RESET: Field = Field::new("x-ratelimit-reset", "X-RateLimit-Reset: ", false);
+static RETRY_AFTER: Field = Field::new("retry-after", "Retry-After: ", false);
+static RESOURCE: Field = Field::new("x-ratelimit-resource", "X-RateLimit-Resource: ", false);
+static POLICY: Field = Field::new("ratelimit-policy", "RateLimit-Policy: ", false);
+static STANDING: Field = Field::new("ratelimit", "RateLimit: ", true);
+
+/// Says each field of what every answer says for us, with its value.
+fn tell(exchange: &Exchange, mut say: impl FnMut(&'static Field, &str)) {
+    match &exchange.given_id {
+        Some(given) => say(&ID, given),
+        None => say(&ID, &hex(exchange.id, 32)),
+    }
+    let Some(told) = &exchange.told else { return };
+    let mut number = |field, number: u64| say(field, itoa::Buffer::new().format(number));
+    number(&LIMIT, told.limit.into());
+    number(&REMAINING, told.remaining.into());
+    number(&RESET, told.reset);
+    if let Some(seconds) = told.retry_after {
+        number(&RETRY_AFTER, seconds);
+    }
+    let limits = &exchange.force.rules.limits;
+    let binding = exchange.said.get(told.binding).and_then(|said| limits.get(said.limit));
+    if let Some(limit) = binding {
+        say(&RESOURCE, &limit.name);
+    }
+    if let Some((policy, standing)) = &exchange.ietf {
+        say(&POLICY, policy);
+        say(&STANDING, standing);
+    }
+}

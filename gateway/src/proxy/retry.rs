@@ -1,0 +1,365 @@
+//! Takes note of what came of each try at a server, and says whether another follows.
+//!
+//! # Invariants
+//!
+//! 1. A request that may have been carried out is sent again only where its method allows that
+//!    (RFC 9110, 9.2.2), never once its answer has begun, and only with its whole body.
+//! 2. A connection that was kept and found closed is nobody's failure.
+//! 3. A kept connection that its server ends in order uses up none of the tries that are set: the
+//!    next may be one of those that end too. What it did not take is sent again all the same, up
+//!    to `TRIES_MAX` times.
+//!
+//! # Not here
+//!
+//! When a server rests (`upstream::passive`), which is tried next (`upstream`), the words of
+//! refusals (`refuse`).
+
+use http::StatusCode;
+use log::Level;
+use pingora_core::{Error, ErrorSource, ErrorType, Result, RetryType};
+use serde_json::json;
+use weir_common::logging;
+
+use crate::upstream::single_request;
+use crate::proxy::context::Exchange;
+use crate::proxy::context::TRIES_MAX;
+use crate::admission;
+use crate::config::shared::Parts;
+use crate::response::refusal::NoAnswer;
+use crate::response::refusal::Refusal;
+use crate::upstream::ejection::Change;
+
+/// Interim answers (1xx) to one request, at most: each begins the wait for the answer anew. One who
+/// says twice a minute that the work goes on (102) may work for an hour and a half.
+const INTERIMS_MAX: u32 = 200;
+
+/// What is known of a request whose answer did not come.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// Whether its connection had served another before.
+    pub reused: bool,
+    /// Whether its method may be repeated.
+    pub idempotent: bool,
+    /// Whether its whole body is there to be sent again.
+    pub replayable: bool,
+    /// Whether an answer has begun.
+    pub begun: bool,
+}
+
+/// What a server may have done with a request that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Done {
+    /// Nothing: it said so (RFC 9113, 8.7).
+    Nothing,
+    /// Perhaps all of it, though the connection was most likely gone before.
+    Perhaps,
+    /// It is known to have failed.
+    Failed,
+}
+
+fn done(error: &Error, reused: bool) -> Done {
+    match (error.etype(), error.retry) {
+        // A stream that was refused, or came after the last one that the server took.
+        (ErrorType::H2Error, RetryType::Decided(true)) => Done::Nothing,
+        // cloudflare/pingora#979: these say that they can be repeated, but the request was sent.
+        (ErrorType::InvalidH2 | ErrorType::H2Downgrade, RetryType::Decided(true)) => Done::Perhaps,
+        (_, RetryType::ReusedOnly) if reused => Done::Perhaps,
+        _ => Done::Failed,
+    }
+}
+
+/// Whether a request that was sent may be sent again.
+#[must_use]
+pub fn may_repeat(error: &Error, facts: Facts) -> bool {
+    let allowed = match done(error, facts.reused) {
+        Done::Nothing => true,
+        Done::Perhaps => facts.idempotent,
+        Done::Failed => false,
+    };
+    allowed && facts.replayable && !facts.begun && *error.esource() == ErrorSource::Upstream
+}
+
+/// How many tries a request has after an error, of those that are `set`. A server that refuses
+/// streams is not tried more often than that, since it may have too much to do.
+#[must_use]
+pub fn tries_after(error: &Error, facts: Facts, set: usize) -> usize {
+    let is_orderly = error.root_cause().downcast_ref::<h2::Error>().is_some_and(|cause| {
+        cause.is_go_away() && cause.is_remote() && cause.reason() == Some(h2::Reason::NO_ERROR)
+    });
+    let is_kept = facts.reused && done(error, facts.reused) == Done::Nothing;
+    // One try that is set means that nothing is sent again.
+    if is_orderly && is_kept && set > 1 { TRIES_MAX } else { set }
+}
+
+/// Whether an error is the server's fault.
+#[must_use]
+pub fn is_fault(error: &Error, facts: Facts) -> bool {
+    *error.esource() == ErrorSource::Upstream && done(error, facts.reused) == Done::Failed
+}
+
+/// Whether a connection was refused by the server, and not by a want of ours.
+#[must_use]
+pub fn is_refused(error: &Error) -> bool {
+    !matches!(error.etype(), ErrorType::SocketError | ErrorType::BindError)
+}
+
+/// Takes note that the server that was tried last failed the request.
+pub fn failed(parts: &Parts, exchange: &mut Exchange) {
+    exchange.failed = true;
+    let (Some(upstream), Some(pick)) = (admission::upstream(exchange), exchange.picked()) else {
+        return;
+    };
+    let change = upstream.failed(pick, parts.clock.now().tick);
+    tell(parts, exchange, change);
+}
+
+/// Takes note that the server that was tried last did not let us connect, and logs it where it is
+/// not tried `again` and no other is.
+pub fn unconnected(parts: &Parts, exchange: &mut Exchange, error: &Error, again: bool) {
+    exchange.unconnected = true;
+    let (Some(upstream), Some(pick)) = (admission::upstream(exchange), exchange.picked()) else {
+        return;
+    };
+    let failures = &parts.metrics.upstream_failures;
+    failures.with_label_values(&[upstream.name.as_str(), "connect"]).inc();
+    if !is_refused(error) {
+        return;
+    }
+    upstream.connected(pick, false);
+    if !again && upstream.tells(parts.clock.now().tick) {
+        let fields = [
+            ("upstream", json!(upstream.name)),
+            ("address", json!(pick.address.to_string())),
+            ("error", json!(single_request::told(error))),
+        ];
+        logging::event(Level::Warn, "no server of an upstream could be reached", &fields);
+    }
+    failed(parts, exchange);
+}
+
+/// Takes note that the server that was tried last let us connect.
+pub fn connected(exchange: &Exchange) {
+    if let (Some(upstream), Some(pick)) = (admission::upstream(exchange), exchange.picked()) {
+        upstream.connected(pick, true);
+    }
+}
+
+/// Takes note of the head of its answer.
+pub fn answered(parts: &Parts, exchange: &mut Exchange, status: StatusCode) {
+    exchange.failed = false;
+    exchange.answered = true;
+    connected(exchange);
+    let (Some(upstream), Some(pick)) = (admission::upstream(exchange), exchange.picked()) else {
+        return;
+    };
+    let is_gateway_error = matches!(status.as_u16(), 502..=504);
+    if is_gateway_error && upstream.settings.ejection.gateway_errors {
+        failed(parts, exchange);
+    } else if upstream.rests(pick) {
+        // One that is back is not kept waiting for the end of a long answer.
+        let change = upstream.went_well(pick);
+        tell(parts, exchange, change);
+    }
+}
+
+/// Whether an answer is followed by another: 1xx, but for the 101 that ends HTTP.
+#[must_use]
+pub fn is_interim(status: StatusCode) -> bool {
+    status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
+}
+
+/// Takes note of an interim answer, after which its server must still answer.
+pub fn interim(exchange: &mut Exchange) -> Result<()> {
+    exchange.interims += 1;
+    if exchange.interims > INTERIMS_MAX {
+        let error = Error::explain(ErrorType::InvalidHTTPHeader, "interim answers without end");
+        return Err(error.into_up());
+    }
+    Ok(())
+}
+
+/// Takes note that the request is over.
+pub fn ended(parts: &Parts, exchange: &Exchange) {
+    if !exchange.answered || exchange.failed {
+        return;
+    }
+    if let (Some(upstream), Some(pick)) = (admission::upstream(exchange), exchange.picked()) {
+        let change = upstream.went_well(pick);
+        tell(parts, exchange, change);
+    }
+}
+
+fn tell(parts: &Parts, exchange: &Exchange, change: Option<Change>) {
+    let (Some(upstream), Some(change)) = (admission::upstream(exchange), change) else { return };
+    let Some(pick) = exchange.picked() else { return };
+    let Some(server) = upstream.servers.get(pick.server) else { return };
+    let labels = [upstream.name.as_str(), server.name.as_str()];
+    let resting = i64::try_from(server.resting()).unwrap_or(i64::MAX);
+    parts.metrics.upstream_resting.with_label_values(&labels).set(resting);
+    let of_server = [
+        ("upstream", json!(upstream.name)),
+        ("server", json!(server.name)),
+        ("address", json!(pick.address.to_string())),
+    ];
+    match change {
+        Change::Rested(pause) => {
+            parts.metrics.upstream_rests.with_label_values(&labels).inc();
+            let [upstream, server, address] = of_server;
+            let fields = [upstream, server, address, ("seconds", json!(pause.as_secs_f64()))];
+            logging::event(Level::Warn, "a server failed requests and rests", &fields);
+        }
+        Change::Returned => {
+            logging::event(Level::Info, "a server is back from its rest", &of_server);
+        }
+    }
+}
+
+/// How many servers are tried for a request.
+#[must_use]
+pub fn tries(exchange: &Exchange) -> usize {
+    admission::upstream(exchange).map_or(1, |upstream| upstream.settings.tries).min(TRIES_MAX)
+}
+
+/// The error where there is no server to be tried.
+#[must_use]
+pub fn no_server() -> Box<Error> {
+    Error::explain(ErrorType::HTTPStatus(503), "no server is well")
+}
+
+/// What a failure is answered with; nothing where there is nobody left to answer. `silent` is
+/// where a server that was to switch protocols has not answered: the client's connection times it.
+#[must_use]
+pub fn refusal(error: &Error, exchange: &Exchange, silent: bool) -> Option<Refusal> {
+    match refusal_of(error) {
+        None if silent => Some(Refusal::GatewayTimeout),
+        Some(Refusal::NoServer { .. }) => {
+            Some(admission::no_server(admission::upstream(exchange).map(|upstream| &**upstream)))
+        }
+        Some(Refusal::BadGateway(_)) if exchange.unconnected && !exchange.sent => {
+            Some(Refusal::BadGateway(NoAnswer::Unreachable))
+        }
+        refusal => refusal,
+    }
+}
+
+fn refusal_of(error: &Error) -> Option<Refusal> {
+    match (error.etype(), error.esource()) {
+        (ErrorType::HTTPStatus(503), _) => Some(Refusal::NoServer { retry_after: 1 }),
+        (ErrorType::ReadTimedout, ErrorSource::Downstream) => Some(Refusal::BodyTimeout),
+        (
+            ErrorType::WriteError
+            | ErrorType::ReadError
+            | ErrorType::ConnectionClosed
+            | ErrorType::H2Error
+            | ErrorType::WriteTimedout,
+            ErrorSource::Downstream,
+        ) => None,
+        (_, ErrorSource::Downstream) => Some(Refusal::NotHttp),
+        (ErrorType::ReadTimedout | ErrorType::ConnectTimedout | ErrorType::WriteTimedout, _) => {
+            Some(Refusal::GatewayTimeout)
+        }
+        (kind, ErrorSource::Upstream) => Some(Refusal::BadGateway(no_answer(kind))),
+        _ => Some(Refusal::Internal),
+    }
+}
+
+fn no_answer(kind: &ErrorType) -> NoAnswer {
+    match kind {
+        ErrorType::InvalidHTTPHeader | ErrorType::InvalidH2 | ErrorType::H2Downgrade => {
+            NoAnswer::Invalid
+        }
+        _ => NoAnswer::BrokenOff,
+    }
+}
+
+/// The error where a client's body is none.
+#[must_use]
+pub fn broken_body() -> Box<Error> {
+    Error::explain(ErrorType::InvalidHTTPHeader, "no chunked body").into_down()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    const SAFE: Facts = Facts { reused: true, idempotent: true, replayable: true, begun: false };
+
+    fn error(kind: ErrorType, retry: RetryType) -> Box<Error> {
+        let mut error = Error::new(kind).into_up();
+        error.retry = retry;
+        error
+    }
+
+    #[test]
+    fn what_was_refused_unread_is_repeated_whatever_the_method() {
+        let refused = error(ErrorType::H2Error, true.into());
+        assert!(may_repeat(&refused, Facts { idempotent: false, reused: false, ..SAFE }));
+        assert!(!may_repeat(&refused, Facts { replayable: false, ..SAFE }));
+        assert!(!may_repeat(&refused, Facts { begun: true, ..SAFE }));
+        assert!(!is_fault(&refused, SAFE));
+    }
+
+    /// What h2 says of a request on a connection that its peer ended without taking it.
+    async fn gone(reason: h2::Reason) -> h2::Error {
+        let (near, mut far) = tokio::io::duplex(1024);
+        let (mut sender, connection) = h2::client::handshake(near).await.unwrap();
+        let request = http::Request::get("http://control.test/").body(()).unwrap();
+        let (answer, _) = sender.send_request(request, true).unwrap();
+        // SETTINGS without any, then GOAWAY with 0 as the last stream that was taken.
+        far.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+        far.write_all(&[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]).await.unwrap();
+        far.write_all(&u32::from(reason).to_be_bytes()).await.unwrap();
+        let (_, answer) = tokio::join!(connection, answer);
+        answer.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn only_a_kept_connection_that_ends_in_order_uses_up_no_try() {
+        let refused = |cause: h2::Error, retry: bool| {
+            let mut error = Error::because(ErrorType::H2Error, "", cause).into_up();
+            error.retry = retry.into();
+            error
+        };
+        let ended = refused(gone(h2::Reason::NO_ERROR).await, true);
+        assert_eq!(tries_after(&ended, SAFE, 3), TRIES_MAX);
+        assert_eq!(tries_after(&ended, Facts { reused: false, ..SAFE }, 3), 3);
+        assert_eq!(tries_after(&ended, SAFE, 1), 1);
+        let unsure = refused(gone(h2::Reason::NO_ERROR).await, false);
+        assert_eq!(tries_after(&unsure, SAFE, 3), 3);
+        let angry = refused(gone(h2::Reason::ENHANCE_YOUR_CALM).await, true);
+        assert_eq!(tries_after(&angry, SAFE, 3), 3);
+        let busy = refused(h2::Reason::REFUSED_STREAM.into(), true);
+        assert_eq!(tries_after(&busy, SAFE, 3), 3);
+        let closed = error(ErrorType::ConnectionClosed, RetryType::ReusedOnly);
+        assert_eq!(tries_after(&closed, SAFE, 3), 3);
+    }
+
+    #[test]
+    fn a_kept_connection_found_closed_is_repeated_where_the_method_allows() {
+        let closed = error(ErrorType::ConnectionClosed, RetryType::ReusedOnly);
+        assert!(may_repeat(&closed, SAFE));
+        assert!(!may_repeat(&closed, Facts { idempotent: false, ..SAFE }));
+        assert!(!may_repeat(&closed, Facts { reused: false, ..SAFE }));
+        assert!(!may_repeat(&closed, Facts { replayable: false, ..SAFE }));
+        assert!(!may_repeat(&closed, Facts { begun: true, ..SAFE }));
+        assert!(!is_fault(&closed, SAFE));
+        assert!(is_fault(&closed, Facts { reused: false, ..SAFE }));
+    }
+
+    #[test]
+    fn an_answer_that_is_no_http2_is_repeated_only_where_the_method_allows() {
+        let invalid = error(ErrorType::InvalidH2, true.into());
+        assert!(may_repeat(&invalid, SAFE));
+        assert!(!may_repeat(&invalid, Facts { idempotent: false, ..SAFE }));
+    }
+
+    #[test]
+    fn what_timed_out_is_never_repeated_and_a_fault() {
+        let late = error(ErrorType::ReadTimedout, false.into());
+        assert!(!may_repeat(&late, SAFE));
+        assert!(is_fault(&late, SAFE));
+        assert!(!is_fault(&Error::new(ErrorType::ReadError).into_down(), SAFE));
+    }
+}

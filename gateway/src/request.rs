@@ -1,0 +1,11 @@
+//! What a request is: its target, route, batch and CORS facts. Values only.
+
+// core
+pub mod batch;
+// core
+pub mod cors;
+// core
+pub mod route;
+// core
+pub mod target;
+pub mod upload;

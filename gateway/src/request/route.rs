@@ -1,0 +1,437 @@
+//! Leads a host, a method and a path to a route.
+//!
+//! Hosts are exact names or patterns with the instance as their first label. Paths are matched
+//! by segment and case-sensitively, the most specific first; a route that lists methods comes
+//! before one of the same path that takes all.
+//!
+//! # Invariants
+//!
+//! 1. A path with `;parameters`, or with a spelling that only some routes take, leads to the same
+//!    route and names the same tenants however it is read; else it is refused.
+//! 2. Any other path is refused where one of its readings leads to a route that asks more.
+//! 3. Two routes never answer for the same path and method: that is a mistake in the settings.
+//!
+//! # Not here
+//!
+//! What is refused whatever the routes are (`target`), what meets a route's requests (`judge`).
+
+// core
+mod readings;
+
+// core
+mod tree;
+
+use std::collections::{HashMap, HashSet};
+
+use http::Method;
+
+use crate::request::route::readings::Words;
+use crate::request::route::tree::Tree;
+use crate::request::target;
+use crate::request::target::Malformed;
+use crate::request::target::Spellings;
+use crate::request::target::Target;
+
+/// A plane, a route, a limit, a plan or an upstream: its place in the settings.
+pub type Index = usize;
+
+/// Which plane a host belongs to, and which instance it names.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts {
+    exact: HashMap<Box<str>, (Index, Option<Box<str>>)>,
+    /// By what follows the first label, dot included.
+    patterns: HashMap<Box<str>, Index>,
+}
+
+impl Hosts {
+    /// Adds a host name, or a pattern such as `{instance}.auth.example.com`. False where it
+    /// belongs to a plane already.
+    pub fn add(&mut self, host: &str, plane: Index, instance: Option<&str>) -> bool {
+        if let Some(rest) = host.strip_prefix("{instance}.") {
+            return *self.patterns.entry(rest.into()).or_insert(plane) == plane;
+        }
+        if self.exact.contains_key(host) {
+            return false;
+        }
+        self.exact.insert(host.into(), (plane, instance.map(Into::into)));
+        true
+    }
+
+    /// The plane of `host` (in lower case), and the instance that it names.
+    #[must_use]
+    pub fn find<'a>(&'a self, host: &'a str) -> Option<(Index, Option<&'a str>)> {
+        if let Some((plane, instance)) = self.exact.get(host) {
+            return Some((*plane, instance.as_deref()));
+        }
+        let (label, rest) = host.split_once('.')?;
+        Some((*self.patterns.get(rest)?, Some(label)))
+    }
+}
+
+/// A route's path, and where in it the names are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// As the settings have it.
+    pub text: String,
+    /// Which segment, from 0, names the workspace.
+    pub workspace_at: Option<usize>,
+    /// Which segment, from 0, names the organisation.
+    pub organisation_at: Option<usize>,
+    /// Whether it ends in `{*rest}`.
+    pub has_rest: bool,
+    /// What comes before `{*rest}`; of `/`, nothing.
+    segments: Vec<Segment>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Segment {
+    Literal(Box<str>),
+    Capture,
+}
+
+impl Pattern {
+    /// Reads a path such as `/v1/workspaces/{workspace}/{*rest}`, or says what is wrong with it.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let Some(path) = text.strip_prefix('/') else {
+            return Err(format!("a path must start with `/`, not `{text}`"));
+        };
+        let mut pattern = Self {
+            text: text.to_owned(),
+            workspace_at: None,
+            organisation_at: None,
+            has_rest: false,
+            segments: Vec::new(),
+        };
+        for segment in path.split('/').filter(|_| !path.is_empty()) {
+            let name = segment.strip_prefix('{').and_then(|name| name.strip_suffix('}'));
+            let segment = match name {
+                _ if pattern.has_rest => return Err("`{*rest}` must come last".to_owned()),
+                Some("*rest") => {
+                    pattern.has_rest = true;
+                    continue;
+                }
+                Some(name) => {
+                    pattern.capture(name, pattern.segments.len())?;
+                    Segment::Capture
+                }
+                None if segment.contains(['{', '}']) => {
+                    return Err(format!(
+                        "`{segment}` must be text without braces, or one name in braces"
+                    ));
+                }
+                None => Segment::Literal(segment.into()),
+            };
+            pattern.segments.push(segment);
+        }
+        let literal = path.replace("{*rest}", "rest").replace(['{', '}'], "");
+        let spelled = target::check_path(&format!("/{literal}"));
+        spelled
+            .and_then(|spellings| spellings.within(Spellings::NONE))
+            .map_err(|why| format!("no request ever has this path: {why}"))?;
+        Ok(pattern)
+    }
+
+    fn capture(&mut self, name: &str, at: usize) -> Result<(), String> {
+        let place = match name {
+            "workspace" => &mut self.workspace_at,
+            "organisation" => &mut self.organisation_at,
+            _ if weir_common::ids::is_identifier(name) => return Ok(()),
+            _ => return Err(format!("`{{{name}}}` must be 1 to 64 of A-Z a-z 0-9 _ -, in braces")),
+        };
+        if place.replace(at).is_some() {
+            return Err(format!("`{{{name}}}` is in the path twice"));
+        }
+        Ok(())
+    }
+
+    /// Whom a path names that has this pattern: the workspace and the organisation.
+    #[must_use]
+    pub fn names<'p>(&self, path: &'p str) -> [Option<&'p str>; 2] {
+        [self.workspace_at, self.organisation_at].map(|at| at.and_then(|at| segment(path, at)))
+    }
+
+    /// A bit for each of the first segments that is literal.
+    fn literals(&self) -> u64 {
+        let bits = self.segments.iter().take(64).enumerate();
+        bits.filter(|(_, segment)| **segment != Segment::Capture)
+            .fold(0, |all, (at, _)| all | 1 << at)
+    }
+}
+
+/// The nth segment of a path, from 0.
+#[must_use]
+pub fn segment(path: &str, nth: usize) -> Option<&str> {
+    path.split('/').nth(nth + 1)
+}
+
+/// A route among the others of its plane.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'r> {
+    /// Its place in the settings.
+    pub route: Index,
+    /// Its path.
+    pub pattern: &'r Pattern,
+    /// Its methods; all where empty.
+    pub methods: &'r [Method],
+    /// The spellings that it takes beyond those that every route takes.
+    pub spellings: Spellings,
+}
+
+/// The routes of one plane.
+#[derive(Clone, Debug, Default)]
+pub struct Paths {
+    tree: Tree,
+    /// The words of all routes.
+    words: Words,
+    /// The words of the routes that ask more than another one.
+    guarded: Words,
+    routes: Vec<Own>,
+}
+
+/// What is to be known of a route once it is found.
+#[derive(Clone, Debug)]
+struct Own {
+    /// Its place in the settings.
+    route: Index,
+    pattern: Pattern,
+    literals: u64,
+    spellings: Spellings,
+    /// Places in `Paths::routes` of those that ask more than this one.
+    stricter: HashSet<usize>,
+}
+
+/// Where a method and a path lead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// To this route.
+    Route(Index),
+    /// To routes that do not take this method; these they take.
+    OtherMethods(Vec<Method>),
+    /// Nowhere.
+    Nothing,
+}
+
+impl Paths {
+    /// Builds the matcher of `routes`; `asks_more` says of two whether a request of the first
+    /// meets something that one of the second does not. Says of which routes no order decides
+    /// which is meant: the later one and the earlier.
+    pub fn new(
+        routes: &[Entry<'_>],
+        asks_more: impl Fn(Index, Index) -> bool,
+    ) -> (Self, Vec<(Index, Index)>) {
+        let (mut paths, mut undecided) = (Self::default(), Vec::new());
+        for (at, entry) in routes.iter().enumerate() {
+            let same = paths.tree.insert(entry.pattern, entry.methods, at);
+            let same = same.into_iter().filter_map(|other| routes.get(other));
+            undecided.extend(same.map(|other| (entry.route, other.route)));
+            let stricter = routes.iter().enumerate();
+            let stricter = stricter.filter(|(_, other)| asks_more(other.route, entry.route));
+            let stricter: HashSet<usize> = stricter.map(|(other, _)| other).collect();
+            paths.words.add(entry.pattern);
+            stricter.iter().filter_map(|other| routes.get(*other)).for_each(|other| {
+                paths.guarded.add(other.pattern);
+            });
+            paths.routes.push(Own {
+                route: entry.route,
+                pattern: entry.pattern.clone(),
+                literals: entry.pattern.literals(),
+                spellings: entry.spellings,
+                stricter,
+            });
+        }
+        (paths, undecided)
+    }
+
+    /// Where `method` and the path of an accepted target lead.
+    pub fn find(&self, method: &Method, target: &Target<'_>) -> Result<Found, Malformed> {
+        let path = target.path;
+        let at = self.tree.find(method, path);
+        let own = at.and_then(|at| self.routes.get(at));
+        target.spellings.within(own.map_or(Spellings::NONE, |own| own.spellings))?;
+        let is_plain = target.spellings == Spellings::NONE;
+        if !is_plain || target::has_parameters(path) {
+            if !self.has_one_meaning(method, path, at) {
+                return Err(if is_plain { Malformed::Parameters } else { Malformed::OtherRoute });
+            }
+        } else if let Some(own) = own
+            && self.guarded.may_be_meant(path, own.literals)
+            && self.may_meet_more(method, path, own)
+        {
+            return Err(Malformed::OtherRoute);
+        }
+        if let Some(own) = own {
+            return Ok(Found::Route(own.route));
+        }
+        let (others, _) = self.tree.methods(path);
+        Ok(if others.is_empty() { Found::Nothing } else { Found::OtherMethods(others) })
+    }
+
+    /// Whether every reading of a path leads where it leads, and names the same tenants.
+    fn has_one_meaning(&self, method: &Method, path: &str, at: Option<usize>) -> bool {
+        let own = at.and_then(|at| self.routes.get(at));
+        let same = |reading: &String| {
+            let names_same = |own: &Own| own.pattern.names(reading) == own.pattern.names(path);
+            self.tree.find(method, reading) == at && own.is_none_or(names_same)
+        };
+        let readings = self.words.readings(path, own.map_or(0, |own| own.literals));
+        readings.is_some_and(|readings| readings.iter().all(same))
+    }
+
+    /// Whether a reading of a path leads to a route that asks more than its own, or to another
+    /// tenant.
+    fn may_meet_more(&self, method: &Method, path: &str, own: &Own) -> bool {
+        let names = own.pattern.names(path);
+        let asks_more = |reading: &String| {
+            let Some(at) = self.tree.find(method, reading) else { return false };
+            let others = self.routes.get(at).map(|other| other.pattern.names(reading));
+            let foreign = |(other, own): (Option<&str>, _)| other.is_some() && other != own;
+            let is_foreign = others.into_iter().flat_map(|others| others.into_iter().zip(names));
+            own.stricter.contains(&at) || is_foreign.into_iter().any(foreign)
+        };
+        let readings = self.guarded.readings(path, own.literals);
+        readings.is_none_or(|readings| readings.iter().any(asks_more))
+    }
+
+    /// The methods that routes of an accepted `path` list.
+    #[must_use]
+    pub fn methods(&self, path: &str) -> Vec<Method> {
+        self.tree.methods(path).0
+    }
+
+    /// Whether one of the routes of an accepted `path` takes every method.
+    #[must_use]
+    pub fn takes_all(&self, path: &str) -> bool {
+        self.tree.methods(path).1
+    }
+}
+
+#[cfg(test)]
+mod meanings;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATHS: [(&str, &str); 9] = [
+        ("GET HEAD", "/healthz"),
+        ("POST", "/v1/workspaces/{workspace}/tenants:batch"),
+        ("", "/v1/workspaces/{workspace}/webhooks/{*rest}"),
+        ("", "/v1/workspaces/{workspace}/{*rest}"),
+        ("", "/v1/organisations/{organisation}/{*rest}"),
+        ("", "/v1/{*rest}"),
+        ("GET HEAD", "/assets/{*rest}"),
+        ("", "/x/{one}/a"),
+        ("", "/x/{other}/b"),
+    ];
+
+    fn find(method: &str, path: &str) -> Result<Found, Malformed> {
+        let patterns = PATHS.map(|(_, path)| Pattern::read(path).unwrap());
+        let methods = PATHS.map(|(methods, _)| {
+            methods.split_whitespace().map(|name| name.parse().unwrap()).collect::<Vec<Method>>()
+        });
+        let entry = |at: usize| Entry {
+            route: at,
+            pattern: &patterns[at],
+            methods: &methods[at],
+            spellings: Spellings::NONE,
+        };
+        let routes: Vec<_> = (0..PATHS.len()).map(entry).collect();
+        let (paths, undecided) = Paths::new(&routes, |_, _| false);
+        assert!(undecided.is_empty());
+        let target = target::read(path.as_bytes(), Some(b"h.test"))?;
+        paths.find(&method.parse().unwrap(), &target)
+    }
+
+    fn leads(method: &str, path: &str) -> usize {
+        match find(method, path) {
+            Ok(Found::Route(route)) => route,
+            other => panic!("{method} {path}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_most_specific_route_wins() {
+        for (method, path, route) in [
+            ("GET", "/healthz", 0),
+            ("POST", "/v1/workspaces/ws/tenants:batch", 1),
+            ("GET", "/v1/workspaces/ws/tenants:batch", 3),
+            ("POST", "/v1/workspaces/ws/tenants:batch/x", 3),
+            ("POST", "/v1/workspaces/ws/tenants:batches", 3),
+            ("GET", "/v1/workspaces/ws/webhooks", 2),
+            ("GET", "/v1/workspaces/ws/webhooks/wh", 2),
+            ("GET", "/v1/workspaces/ws/webhooksx", 3),
+            ("GET", "/v1/workspaces/ws", 3),
+            ("GET", "/v1/workspaces", 5),
+            ("GET", "/v1/organisations/org", 4),
+            ("GET", "/v1", 5),
+            ("FOO", "/v1/a/b/c", 5),
+            ("GET", "/assets/a/b", 6),
+            ("GET", "/x/1/a", 7),
+            ("GET", "/x/1/b", 8),
+        ] {
+            assert_eq!(leads(method, path), route, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn another_spelling_leads_nowhere() {
+        for path in ["/Healthz", "/healthz/x", "/v2", "/V1/workspaces/ws", "/x/1/c"] {
+            assert_eq!(find("GET", path), Ok(Found::Nothing), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_method_that_no_route_takes_is_told_which_are() {
+        assert_eq!(
+            find("POST", "/healthz"),
+            Ok(Found::OtherMethods(vec![Method::GET, Method::HEAD]))
+        );
+    }
+
+    #[test]
+    fn parameters_must_not_lead_elsewhere() {
+        for path in [
+            "/healthz;x",
+            "/v1/workspaces/ws/tenants:batch;x",
+            "/v1;a/workspaces/ws/x",
+            "/assets;/x",
+        ] {
+            assert_eq!(
+                find("POST", path).err().or(find("GET", path).err()),
+                Some(Malformed::Parameters),
+                "{path}"
+            );
+        }
+        assert_eq!(leads("GET", "/v1/workspaces/ws/users;v=1"), 3);
+    }
+
+    #[test]
+    fn a_pattern_that_can_never_match_is_a_mistake() {
+        for text in ["v1", "/a/", "/a//b", "/a%2f", "/{*rest}/a", "/a{b}", "/{a b}", "/../a"] {
+            assert!(Pattern::read(text).is_err(), "{text}");
+        }
+        assert!(Pattern::read("/{workspace}/{workspace}").is_err());
+        assert!(Pattern::read("/{*rest}").is_ok());
+    }
+
+    #[test]
+    fn a_host_belongs_to_one_plane_and_may_name_an_instance() {
+        let mut hosts = Hosts::default();
+        assert!(hosts.add("api.test", 0, None));
+        assert!(hosts.add("{instance}.auth.test", 1, None));
+        assert!(hosts.add("login.acme.test", 1, Some("in_acme")));
+        assert!(!hosts.add("api.test", 1, None));
+        assert_eq!(hosts.find("api.test"), Some((0, None)));
+        assert_eq!(hosts.find("in_x.auth.test"), Some((1, Some("in_x"))));
+        assert_eq!(hosts.find("login.acme.test"), Some((1, Some("in_acme"))));
+        for other in ["auth.test", "a.b.auth.test", "test", "x.api.test"] {
+            assert_eq!(hosts.find(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn segments_are_counted_from_the_first_name() {
+        assert_eq!(segment("/v1/workspaces/ws/x", 2), Some("ws"));
+        assert_eq!(segment("/v1", 1), None);
+    }
+}

@@ -1,0 +1,379 @@
+//! Tests of what other spellings of a path lead to.
+//!
+//! What `route` says is held against servers that do each thing that servers do, in one order
+//! after another, and then look their route up.
+
+use std::collections::BTreeSet;
+
+use crate::request::route::*;
+
+/// Path, what it asks, and the spellings that it takes: s, e and / for slash, escapes, and both.
+type Row = (&'static str, &'static [Index], &'static str);
+
+/// What each route asks is the list; a tenant in the path is asked for too.
+const CONTROL: &[Row] = &[
+    ("/healthz", &[], ""),
+    ("/v1/workspaces/{workspace}/tenants:batch", &[9], ""),
+    ("/v1/workspaces/{workspace}/webhooks/{*rest}", &[1, 2], ""),
+    ("/v1/workspaces/{workspace}/files/{*rest}", &[1, 2], "se/"),
+    ("/v1/workspaces/{workspace}/{*rest}", &[1, 2], "e"),
+    ("/v1/organisations/{organisation}/{*rest}", &[2], ""),
+    ("/v1/{*rest}", &[3], "s"),
+    ("/api/projects/{project}/{*rest}", &[3], "se/"),
+    ("/api/projects/{project}/admin/{*rest}", &[3, 4], ""),
+    ("/api/{thing}", &[3], "se"),
+    ("/of/{who}/{workspace}/{*rest}", &[1], "se/"),
+    ("/{*rest}", &[], "se/"),
+];
+
+fn spellings(text: &str) -> Spellings {
+    Spellings {
+        trailing_slash: text.contains('s'),
+        escapes: text.contains('e'),
+        escaped_slash: text.contains('/'),
+    }
+}
+
+fn asks_more(rows: &[Row], one: Index, other: Index) -> bool {
+    let at = |row: Index, name: &str| rows[row].0.split('/').position(|part| part == name);
+    let tenant = |name| at(one, name).is_some() && at(one, name) != at(other, name);
+    let limit = rows[one].1.iter().any(|limit| !rows[other].1.contains(limit));
+    limit || tenant("{workspace}") || tenant("{organisation}")
+}
+
+fn paths(rows: &[Row]) -> Paths {
+    let patterns: Vec<Pattern> = rows.iter().map(|row| Pattern::read(row.0).unwrap()).collect();
+    let entry = |(route, pattern)| Entry {
+        route,
+        pattern,
+        methods: &[],
+        spellings: spellings(rows[route].2),
+    };
+    let entries: Vec<Entry<'_>> = patterns.iter().enumerate().map(entry).collect();
+    let (paths, undecided) = Paths::new(&entries, |one, other| asks_more(rows, one, other));
+    assert_eq!(undecided, []);
+    paths
+}
+
+/// The path of the route that a path leads to, or why it is refused.
+fn leads(paths: &Paths, rows: &[Row], path: &str) -> Result<&'static str, Malformed> {
+    let target = target::read(path.as_bytes(), Some(b"h.test"))?;
+    match paths.find(&Method::GET, &target)? {
+        Found::Route(route) => Ok(rows[route].0),
+        other => panic!("{path}: {other:?}"),
+    }
+}
+
+#[test]
+fn what_clients_really_send_passes_where_the_route_takes_it() {
+    let paths = paths(CONTROL);
+    for (path, route) in [
+        ("/v1/workspaces/ws_a/files/a%2Fb.txt", 3),
+        ("/v1/workspaces/ws_a/files/", 3),
+        ("/v1/workspaces/ws_a/files/a%3Ab%7Ec/", 3),
+        ("/v1/workspaces/ws_a/files/https%3A%2F%2Fa.test%2Fb%3Fc%3Dd", 3),
+        ("/v1/workspaces/ws_a/users/a%3Ab", 4),
+        ("/v1/me/", 6),
+        ("/api/projects/group%2Fproject/issues", 7),
+        ("/api/projects/group%2Fsub%2Fproject/issues/7/", 7),
+        ("/api/a%3Ab", 9),
+        ("/api/7/", 9),
+        ("/static/a%2Fb", 11),
+    ] {
+        assert_eq!(leads(&paths, CONTROL, path), Ok(CONTROL[route].0), "{path}");
+    }
+}
+
+#[test]
+fn what_a_route_does_not_take_is_refused_as_everywhere() {
+    let paths = paths(CONTROL);
+    for (path, why) in [
+        ("/v1/workspaces/ws_a/users/", Malformed::EmptySegment),
+        ("/v1/workspaces/ws_a/users/a%2Fb", Malformed::NeedlessEscape),
+        ("/v1/workspaces/ws_a/webhooks/a%3Ab", Malformed::NeedlessEscape),
+        ("/v1/workspaces/ws_a/tenants:batch/", Malformed::EmptySegment),
+        ("/v1/me%3A", Malformed::NeedlessEscape),
+        ("/healthz/", Malformed::EmptySegment),
+        ("/api/a%2Fb", Malformed::NeedlessEscape),
+        ("/api/projects/a/..%2f..%2Fhealthz", Malformed::DotSegment),
+        ("/v1/workspaces/ws_a/files/..%2F", Malformed::DotSegment),
+        ("/static//a", Malformed::EmptySegment),
+    ] {
+        assert_eq!(leads(&paths, CONTROL, path), Err(why), "{path}");
+    }
+}
+
+#[test]
+fn a_spelling_that_leads_elsewhere_once_it_is_read_is_refused_whatever_the_route_takes() {
+    let paths = paths(CONTROL);
+    for path in [
+        "/v1/workspaces/ws_a/tenants%3Abatch",
+        "/v1/workspaces/ws_a/%74enants%3ABATCH",
+        "/v1/workspaces/ws_a/%77ebhooks",
+        "/v1/workspaces/ws_a/files%2Fa",
+        "/v1/%77orkspaces/ws_b/",
+        "/api/projects/a%2Fadmin/x",
+        "/api/projects/a%2F%2Fadmin/x",
+        "/api/projects/a/admin%2Fx",
+        "/api/projects%2Fa/b",
+        "/v1%2Fworkspaces%2Fws_a%2Fusers",
+        "/%76%31/workspaces/ws_a/users",
+        "/static%2F..%2Fv1",
+        "/healthz%2F",
+        // Another tenant, once the slash is one.
+        "/of/me%2Fws_b/ws_a/x",
+        "/of/%2F/ws_b/ws_a/x",
+        // Decoded twice.
+        "/v1/workspaces/ws_a/%25%32%65%25%32%65/ws_b/y",
+        "/v1/workspaces/ws_a/tenants%25%33%41batch",
+        // Up to the first `;`.
+        "/v1/workspaces/ws_a/tenants:batch;/x",
+        "/v1/workspaces/ws_a/tenants:batch;a=b/c",
+        "/v1/workspaces/ws_a/tenants:batch%3Bx/y",
+    ] {
+        assert!(leads(&paths, CONTROL, path).is_err(), "{path}");
+    }
+}
+
+#[test]
+fn what_only_looks_like_a_route_that_asks_more_is_refused() {
+    let paths = paths(CONTROL);
+    for path in [
+        "/v1/workspaces/ws_a/tenants:Batch",
+        "/v1/workspaces/ws_a/tenants:batch.json",
+        "/v1/workspaces/ws_a/tenants:batch.",
+        "/v1/workspaces/ws_a/tenants:batch%20",
+        "/v1/workspaces/ws_a/%20tenants:batch",
+        "/v1/workspaces/ws_a/tenants:batch%3Fx",
+        "/v1/workspaces/ws_a/tenants:batch%3F/x",
+        "/v1/workspaces/ws_a/tenants:batch%3f/x",
+        "/v1/workspaces/ws_a/tenants:batch%23/x",
+        "/v1/workspaces/ws_a/tenants:batch/%3Fx",
+        "/v1/workspaces/ws_a/tenants:batch/%23/x",
+        "/v1/workspaces/ws_a/tenants:batch+",
+        "/v1/workspaces/ws_a/TENANTS:BATCH.tar.gz",
+        "/v1/workspaces/ws_a/tenant\u{17f}:batch",
+        "/v1/workspaces/ws_a/tenants\u{ff1a}batch",
+        "/v1/workspaces/ws_a/tenants%EF%BC%9Abatch",
+        "/v1/Workspaces/ws_a/tenants:batch",
+        "/V1/workspaces/ws_a/x",
+        "/v1/workspaces.json/ws_a",
+        "/v1/Organisations/org_a",
+        "/v1/%20/workspaces/ws_a",
+        "/.../v1/workspaces/ws_a",
+        "/API/projects/a/admin",
+        "/of/%20/ws_b/ws_a",
+    ] {
+        assert_eq!(leads(&paths, CONTROL, path), Err(Malformed::OtherRoute), "{path}");
+    }
+    for (path, route) in [
+        ("/v1/workspaces/ws_a/tenants:batches", 4),
+        ("/v1/workspaces/ws_a/tenants:batch-x", 4),
+        ("/v1/workspaces/ws_a/x/tenants:Batch", 4),
+        ("/v1/workspaces/ws_a/Webhooks", 4),
+        ("/v1/workspaces/ws_a/webhooks.json", 4),
+        ("/v1/workspaces/ws_a/...", 4),
+        ("/v1/workspaces/ws_a/a%20b", 4),
+        ("/v1/workspaces/ws_a/what%3F/x", 4),
+        ("/v1/workspaces/ws_a/a;v=1/x", 4),
+        ("/Healthz", 11),
+        ("/healthz.json", 11),
+    ] {
+        assert_eq!(leads(&paths, CONTROL, path), Ok(CONTROL[route].0), "{path}");
+    }
+}
+
+/// One thing that servers do with a path.
+type Step = fn(&str) -> String;
+
+fn each(path: &str, change: impl Fn(&str) -> String) -> String {
+    path.split('/').map(change).collect::<Vec<_>>().join("/")
+}
+
+fn decode(path: &str) -> String {
+    String::from_utf8_lossy(&target::decoded(path)).into_owned()
+}
+
+/// An ending begins behind a name: `.x` is one, and so is `..x`.
+fn without_ending(part: &str) -> String {
+    let name = part.trim_start_matches('.');
+    let dots = &part[..part.len() - name.len()];
+    format!("{dots}{}", name.split('.').next().unwrap_or_default())
+}
+
+/// Everything that servers do, in the order in which most do it.
+const STEPS: [Step; 8] = [
+    |path| each(path, |part| part.split(';').next().unwrap_or_default().to_owned()),
+    decode,
+    // Once more, as behind a proxy that decodes.
+    decode,
+    // What was escaped and now looks like parameters, a query or a fragment.
+    |path| path.split([';', '?', '#']).next().unwrap_or_default().to_owned(),
+    |path| each(path, |part| part.trim_matches([' ', '+']).to_owned()),
+    |path| each(path, without_ending),
+    str::to_lowercase,
+    // Empty segments are dropped, dots resolved.
+    |path| {
+        let mut kept = Vec::new();
+        for part in path.split('/') {
+            match part {
+                "" | "." => {}
+                ".." => drop(kept.pop()),
+                part => kept.push(part),
+            }
+        }
+        format!("/{}", kept.join("/"))
+    },
+];
+
+/// What the servers make of a path that do some of the steps.
+fn read_by_servers(path: &str) -> BTreeSet<String> {
+    STEPS.iter().fold(BTreeSet::from([path.to_owned()]), |mut readings, step| {
+        let further: Vec<String> = readings.iter().map(|path| step(path)).collect();
+        readings.extend(further);
+        readings
+    })
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap() % sides
+    }
+
+    /// A path that is near to those of the routes.
+    fn path(&mut self) -> String {
+        const PARTS: [&str; 17] = [
+            "v1",
+            "workspaces",
+            "ws_a",
+            "ws_b",
+            "tenants:batch",
+            "webhooks",
+            "files",
+            "api",
+            "projects",
+            "admin",
+            "of",
+            "x",
+            "organisations",
+            "org_a",
+            "healthz",
+            "y",
+            "me",
+        ];
+        const ROUTES: [&str; 5] = [
+            "/v1/workspaces/ws_a",
+            "/api/projects/x",
+            "/of/x/ws_a",
+            "",
+            "/v1/workspaces/ws_a/files",
+        ];
+        let mut path = ROUTES[self.roll(ROUTES.len())].to_owned();
+        for _ in 0..=self.roll(3) {
+            path = format!("{path}/{}", PARTS[self.roll(PARTS.len())]);
+        }
+        for _ in 0..self.roll(3) {
+            self.change(&mut path);
+        }
+        path
+    }
+
+    fn change(&mut self, path: &mut String) {
+        const PUT: [&str; 18] = [
+            "%2F",
+            "%2f",
+            "%20",
+            ".",
+            ".json",
+            ";x",
+            "%3A",
+            "+",
+            "/",
+            "%2E%2E",
+            "%3Bx",
+            "/%20",
+            "%25%32%46",
+            "%25%32%65",
+            "%3F/x",
+            "/%23",
+            ";/x",
+            "%3f",
+        ];
+        let at = 1 + self.roll(path.len());
+        let at = if self.roll(2) == 0 {
+            path[at..].find('/').map_or(path.len(), |slash| at + slash)
+        } else {
+            at
+        };
+        let byte = path.as_bytes().get(at).copied();
+        match (self.roll(3), byte) {
+            (0, Some(byte)) if byte != b'%' => {
+                path.replace_range(at..=at, &format!("%{byte:02X}"));
+            }
+            (1, Some(byte)) => {
+                let upper = char::from(byte).to_ascii_uppercase().to_string();
+                path.replace_range(at..=at, &upper);
+            }
+            _ => path.insert_str(at, PUT[self.roll(PUT.len())]),
+        }
+    }
+}
+
+#[test]
+fn no_server_finds_a_route_that_asks_more_or_another_tenant_in_what_is_let_through() {
+    let paths = paths(CONTROL);
+    // In another case it is another tenant, which this one's token does not reach.
+    fn own(name: Option<&str>) -> Option<String> {
+        name.map(str::to_lowercase)
+    }
+    let names = |route: usize, path: &str| paths.routes[route].pattern.names(path).map(own);
+    let (mut odd, mut refused) = (0, 0);
+    for seed in 1..=6_000_u64 {
+        let path = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).path();
+        let Ok(target) = target::read(path.as_bytes(), Some(b"h.test")) else { continue };
+        let Ok(Found::Route(route)) = paths.find(&Method::GET, &target) else {
+            refused += 1;
+            continue;
+        };
+        // A tenant's name is an identifier, as `rules` has it.
+        let is_name = |name: &Option<&str>| name.is_none_or(weir_common::ids::is_identifier);
+        if !paths.routes[route].pattern.names(&path).iter().all(is_name) {
+            refused += 1;
+            continue;
+        }
+        let is_odd = target.spellings != Spellings::NONE || target::has_parameters(&path);
+        odd += usize::from(is_odd);
+        for reading in read_by_servers(&path) {
+            // By what servers of this table do: they look up what they have made of it.
+            let Some(other) = paths.tree.find(&Method::GET, &reading) else { continue };
+            let story = format!("seed {seed}: {path} leads to {}, {reading}", CONTROL[route].0);
+            if is_odd {
+                assert_eq!(CONTROL[other].0, CONTROL[route].0, "{story}");
+                assert_eq!(names(other, &reading), names(route, &path), "{story}");
+            } else {
+                assert!(!asks_more(CONTROL, other, route), "{story}: {}", CONTROL[other].0);
+                let pairs = names(other, &reading).into_iter().zip(names(route, &path));
+                let foreign = |(other, own): (Option<String>, _)| other.is_some() && other != own;
+                assert!(!pairs.into_iter().any(foreign), "{story}: another tenant");
+            }
+        }
+    }
+    assert!(odd > 200 && refused > 200, "{odd} odd, {refused} refused");
+}
+
+#[test]
+fn a_plain_path_is_never_refused() {
+    let paths = paths(CONTROL);
+    let mut dice = Dice(88_172_645_463_325_252);
+    for _ in 0..2_000 {
+        const PARTS: [&str; 6] = ["x", "users", "tenants:batches", "webhooks", "a-b", "files_2"];
+        let parts: Vec<&str> = (0..1 + dice.roll(5)).map(|_| PARTS[dice.roll(6)]).collect();
+        let path = format!("/v1/workspaces/ws_a/{}", parts.join("/"));
+        assert!(leads(&paths, CONTROL, &path).is_ok(), "{path}");
+    }
+}

@@ -1,0 +1,192 @@
+//! Says which other paths a server could take a path for. (core)
+//!
+//! A server may decode escapes, split at an escaped slash, drop segments of which nothing is
+//! left, put letters into one case, strip parameters, spaces and endings, and take what follows a
+//! `;`, `?` or `#`, escaped or not, for no part of the path. Such a reading matters where it makes
+//! a segment one of the routes' own words, or moves it: so of all readings only those are looked
+//! at.
+//!
+//! # Invariants
+//!
+//! 1. A path whose segments are like no word of a route is read in one way, without allocating,
+//!    unless it has escapes or letters beyond ASCII.
+//! 2. What has too many readings to look at each is said to have one that leads elsewhere.
+//!
+//! # Not here
+//!
+//! Which readings matter (`route`, `rules`), what no route ever takes (`target`).
+
+use crate::request::route::Pattern;
+use crate::request::route::Segment;
+
+/// Readings of one path that are looked at: each is a lookup.
+const READINGS_MAX: usize = 64;
+
+/// The words of some routes, by their depth in the path.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Words {
+    by_depth: Vec<Vec<Word>>,
+}
+
+#[derive(Clone, Debug)]
+struct Word {
+    text: Box<str>,
+    /// Decoded, in one case, without what servers strip.
+    folded: Box<str>,
+}
+
+impl Words {
+    /// Adds the literal segments of a route's path.
+    pub(super) fn add(&mut self, pattern: &Pattern) {
+        for (depth, segment) in pattern.segments.iter().enumerate() {
+            if self.by_depth.len() <= depth {
+                self.by_depth.resize_with(depth + 1, Vec::new);
+            }
+            let (Segment::Literal(text), Some(words)) = (segment, self.by_depth.get_mut(depth))
+            else {
+                continue;
+            };
+            if words.iter().all(|word| word.text != *text) {
+                words.push(Word { text: text.clone(), folded: folded(text).into() });
+            }
+        }
+    }
+
+    /// Whether a path can have another reading. `literal` has a bit for each segment that is a
+    /// word of the route that was found.
+    pub(super) fn may_be_meant(&self, path: &str, literal: u64) -> bool {
+        if path.contains('%') && before_mark(path).is_some() {
+            return true;
+        }
+        let segments = path.split('/').skip(1).enumerate();
+        segments.filter(|(at, _)| !is_set(literal, *at)).any(|(at, segment)| {
+            let mut words = self.by_depth.get(at).into_iter().flatten();
+            let is_dropped = !segment.is_empty() && is_blank(segment);
+            is_dropped || words.any(|word| word.is_like(segment))
+        })
+    }
+
+    /// Every other path that a server could take `path` for; nothing where there are too many.
+    pub(super) fn readings(&self, path: &str, literal: u64) -> Option<Vec<String>> {
+        let mut ways = splits(path, literal);
+        ways.extend(before_mark(path).into_iter().flat_map(|path| splits(path, 0)));
+        let mut readings = Vec::new();
+        for (split, literal) in ways {
+            readings.append(&mut self.words_for(&split, literal)?);
+        }
+        readings.sort_unstable();
+        readings.dedup();
+        Some(readings)
+    }
+
+    /// Each path that is made of these segments, or of words that they are like.
+    fn words_for(&self, segments: &[&str], literal: u64) -> Option<Vec<String>> {
+        let mut paths = vec![String::new()];
+        for (at, segment) in segments.iter().enumerate() {
+            let words = self.by_depth.get(at).filter(|_| !is_set(literal, at));
+            let like = words.into_iter().flatten().filter(|word| word.is_like(segment));
+            let ways: Vec<&str> = like.map(|word| &*word.text).chain([*segment]).collect();
+            if paths.len() * ways.len() > READINGS_MAX {
+                return None;
+            }
+            let longer =
+                |path: &String| ways.iter().map(|way| format!("{path}/{way}")).collect::<Vec<_>>();
+            paths = paths.iter().flat_map(longer).collect();
+        }
+        Some(paths)
+    }
+}
+
+/// The ways to split a path into segments, each with its bits of literal ones.
+fn splits(path: &str, literal: u64) -> Vec<(Vec<&str>, u64)> {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let whole: Vec<&str> = path.split('/').collect();
+    let further: Vec<&str> = whole.iter().flat_map(|segment| at_slashes(segment)).collect();
+    let mut splits = vec![(whole.clone(), literal)];
+    for split in [&whole, &further] {
+        for is_dropped in [str::is_empty, is_blank] {
+            let kept = split.iter().copied().filter(|segment| !is_dropped(segment));
+            splits.push((kept.collect(), 0));
+        }
+    }
+    splits.push((further, 0));
+    splits
+}
+
+/// What is left of a path whose parameters, query or fragment begin at the first `;`, `?` or `#`,
+/// escaped or not; nothing where it has none.
+fn before_mark(path: &str) -> Option<&str> {
+    const MARKS: [&str; 8] = [";", "?", "#", "%3b", "%3B", "%3f", "%3F", "%23"];
+    let at = MARKS.iter().filter_map(|mark| path.find(mark)).min()?;
+    path.get(..at)
+}
+
+fn is_set(bits: u64, at: usize) -> bool {
+    at < 64 && bits >> at & 1 == 1
+}
+
+impl Word {
+    /// Whether a server could take `segment`, which is another text, for this word.
+    fn is_like(&self, segment: &str) -> bool {
+        if *segment == *self.text {
+            return false;
+        }
+        if !is_plain(segment) {
+            return is_ending(&self.folded, &folded(segment));
+        }
+        let segment = segment.trim_start_matches(is_space);
+        let Some((start, end)) = segment.split_at_checked(self.folded.len()) else { return false };
+        start.eq_ignore_ascii_case(&self.folded) && is_ending("", end)
+    }
+}
+
+/// Whether a text is its own decoded form, but for the case of its letters.
+fn is_plain(segment: &str) -> bool {
+    segment.bytes().all(|byte| byte.is_ascii() && byte != b'%')
+}
+
+/// Whether behind `word` a text has only what some servers strip.
+fn is_ending(word: &str, text: &str) -> bool {
+    let Some(end) = text.trim_start_matches(is_space).strip_prefix(word) else { return false };
+    let end = end.trim_start_matches(is_space);
+    end.is_empty() || end.starts_with(['.', ';', '?', '#'])
+}
+
+/// A plus sign is a space to some.
+fn is_space(char: char) -> bool {
+    char.is_whitespace() || char == '+'
+}
+
+/// Whether some servers see no segment here.
+fn is_blank(segment: &str) -> bool {
+    if segment.starts_with(|first: char| first.is_ascii() && !".+%;".contains(first)) {
+        return false;
+    }
+    let decoded = decoded(segment);
+    let name = decoded.split(';').next().unwrap_or_default();
+    name.chars().all(|char| is_space(char) || char == '.')
+}
+
+/// A segment in one case: what differs only by that, or by an escape, is the same.
+fn folded(segment: &str) -> String {
+    // Some letters have one case only, as the long s, which is an s in capitals.
+    let fold = |char: char| ascii(char).to_uppercase().flat_map(char::to_lowercase);
+    decoded(segment).chars().flat_map(fold).collect()
+}
+
+/// The ASCII character of a full-width one (U+FF01 to U+FF5E).
+fn ascii(char: char) -> char {
+    let code = u32::from(char);
+    let narrow = (0xff01..=0xff5e).contains(&code).then(|| char::from_u32(code - 0xfee0));
+    narrow.flatten().unwrap_or(char)
+}
+
+fn decoded(segment: &str) -> String {
+    String::from_utf8_lossy(&crate::request::target::decoded(segment)).into_owned()
+}
+
+/// The segments that a server sees here which decodes before it splits.
+fn at_slashes(segment: &str) -> Vec<&str> {
+    segment.split("%2F").flat_map(|part| part.split("%2f")).collect()
+}

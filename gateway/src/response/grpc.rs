@@ -1,0 +1,191 @@
+//! Says no in the words of gRPC, whose clients read `grpc-status` and take any HTTP status but 200
+//! for a broken connection.
+//!
+//! A refusal is a trailers-only answer: HTTP 200, no body, and what would stand in trailers in the
+//! head. It says the same as the problem that others get: the status and `retry_after` of one
+//! refusal.
+//!
+//! # Not here
+//!
+//! What is said to all (`refuse`, `headers`). The access log and the metrics keep the HTTP status.
+
+use http::{HeaderMap, Method, header};
+
+use crate::response::refusal::Refusal;
+use crate::response::reply::Reply;
+
+/// What a page may read of it, beside what it may read of every answer.
+pub const EXPOSED: &[&str] = &["Grpc-Status, Grpc-Message, Grpc-Retry-Pushback-Ms"];
+
+/// How a client speaks gRPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// `application/grpc`
+    Grpc,
+    /// `application/grpc-web`, which browsers can speak.
+    Web,
+    /// `application/grpc-web-text`, the same in base64.
+    WebText,
+}
+
+impl Dialect {
+    /// The dialect of a request, where it is one of gRPC: a POST whose type says so.
+    #[must_use]
+    pub fn of(method: &Method, headers: &HeaderMap) -> Option<Self> {
+        if *method != Method::POST {
+            return None;
+        }
+        let media_type = headers.get(header::CONTENT_TYPE)?.as_bytes();
+        let end = media_type.iter().position(|byte| matches!(byte, b'+' | b';' | b' ' | b'\t'));
+        let family = media_type.get(..end.unwrap_or(media_type.len()))?;
+        let is = |name: &[u8]| family.eq_ignore_ascii_case(name);
+        match () {
+            () if is(b"application/grpc") => Some(Self::Grpc),
+            () if is(b"application/grpc-web") => Some(Self::Web),
+            () if is(b"application/grpc-web-text") => Some(Self::WebText),
+            () => None,
+        }
+    }
+
+    fn media_type(self) -> &'static str {
+        match self {
+            Self::Grpc => "application/grpc",
+            Self::Web => "application/grpc-web+proto",
+            Self::WebText => "application/grpc-web-text+proto",
+        }
+    }
+}
+
+/// A refusal as a client of gRPC understands it.
+#[must_use]
+pub fn reply(dialect: Dialect, refusal: &Refusal) -> Reply {
+    let problem = refusal.problem();
+    let mut reply = Reply::new(200, "");
+    reply.at_once = dialect == Dialect::Grpc;
+    reply.push("Content-Type", dialect.media_type());
+    reply.push("Cache-Control", "no-store");
+    if let Some((name, value)) = refusal.header() {
+        reply.push(name, &value);
+    }
+    reply.push("grpc-status", &code(problem.status).to_string());
+    reply.push("grpc-message", &percent_encoded(&problem.detail));
+    if let Some(seconds) = refusal.retry_after() {
+        // gRFC A6: how long a client that retries waits before it does.
+        reply.push("grpc-retry-pushback-ms", &seconds.saturating_mul(1_000).to_string());
+    }
+    reply
+}
+
+/// The status of gRPC that an HTTP status comes to.
+fn code(status: u16) -> u8 {
+    match status {
+        400 | 415 | 422 => 3, // INVALID_ARGUMENT
+        401 => 16,            // UNAUTHENTICATED
+        403 => 7,             // PERMISSION_DENIED
+        404 | 405 => 12,      // UNIMPLEMENTED
+        408 | 504 => 4,       // DEADLINE_EXCEEDED
+        413 | 429 | 431 => 8, // RESOURCE_EXHAUSTED
+        500 => 13,            // INTERNAL
+        502 | 503 => 14,      // UNAVAILABLE
+        _ => 2,               // UNKNOWN
+    }
+}
+
+/// `grpc-message`: printable ASCII as it stands, but for `%`; every other byte as `%` and two
+/// capital hexadecimal digits.
+fn percent_encoded(text: &str) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let digit = |nibble: u8| DIGITS.get(usize::from(nibble)).map_or('0', |d| char::from(*d));
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'%' | ..=0x1f | 0x7f.. => {
+                encoded.extend(['%', digit(byte >> 4), digit(byte & 0xf)]);
+            }
+            printable => encoded.push(char::from(printable)),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::report::Told;
+
+    fn dialect(method: &str, media_type: &str) -> Option<Dialect> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, media_type.parse().unwrap());
+        Dialect::of(&method.parse().unwrap(), &headers)
+    }
+
+    #[test]
+    fn a_request_of_grpc_is_known_by_its_type() {
+        for (media_type, known) in [
+            ("application/grpc", Some(Dialect::Grpc)),
+            ("application/grpc+proto", Some(Dialect::Grpc)),
+            ("Application/gRPC; charset=utf-8", Some(Dialect::Grpc)),
+            ("application/grpc-web", Some(Dialect::Web)),
+            ("application/grpc-web+proto", Some(Dialect::Web)),
+            ("application/grpc-web-text+proto", Some(Dialect::WebText)),
+            ("application/grpcx", None),
+            ("application/grpc-webx", None),
+            ("application/json", None),
+            ("text/application/grpc", None),
+        ] {
+            assert_eq!(dialect("POST", media_type), known, "{media_type}");
+            assert_eq!(dialect("GET", media_type), None, "{media_type}");
+        }
+        assert_eq!(Dialect::of(&Method::POST, &HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn a_used_up_allowance_is_resource_exhausted_and_says_when_to_come_back() {
+        let told = Told { binding: 0, limit: 60, remaining: 0, reset: 9, retry_after: Some(7) };
+        let refusal = Refusal::RateLimited { resource: "workspace".to_owned(), told };
+        let reply = reply(Dialect::Grpc, &refusal);
+        assert_eq!((reply.status, reply.body.as_slice()), (200, &b""[..]));
+        for line in [
+            "Content-Type: application/grpc\r\n",
+            "grpc-status: 8\r\n",
+            "grpc-message: The allowance `workspace` of 60 is used up. Try again in 7 s.\r\n",
+            "grpc-retry-pushback-ms: 7000\r\n",
+        ] {
+            assert!(reply.lines.contains(line), "no {line:?} in {}", reply.lines);
+        }
+    }
+
+    #[test]
+    fn who_may_try_again_at_once_is_told_so_and_who_may_not_is_not() {
+        let busy = reply(Dialect::Web, &Refusal::NoServer { retry_after: 1 }).lines;
+        assert!(busy.contains("grpc-status: 14\r\n") && busy.contains("Retry-After: 1\r\n"));
+        assert!(busy.contains("grpc-retry-pushback-ms: 1000\r\n"), "{busy}");
+        let unknown = reply(Dialect::WebText, &Refusal::UnknownPath).lines;
+        assert!(unknown.contains("grpc-status: 12\r\n"), "{unknown}");
+        assert!(!unknown.contains("pushback"), "{unknown}");
+    }
+
+    #[test]
+    fn every_status_of_ours_has_a_code() {
+        for (code_of, statuses) in [
+            (3, vec![400, 415, 422]),
+            (4, vec![408, 504]),
+            (7, vec![403]),
+            (8, vec![413, 429, 431]),
+            (12, vec![404, 405]),
+            (13, vec![500]),
+            (14, vec![502, 503]),
+            (16, vec![401]),
+            (2, vec![418]),
+        ] {
+            for status in statuses {
+                assert_eq!(code(status), code_of, "{status}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_is_printable_whatever_it_says() {
+        assert_eq!(percent_encoded("50 % of é\r\n\x7f"), "50 %25 of %C3%A9%0D%0A%7F");
+    }
+}

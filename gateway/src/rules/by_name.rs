@@ -1,0 +1,146 @@
+//! Finds a limit, and whom it is kept for, by the names that an operator gives.
+//!
+//! Not here: what a request is charged with (`rules`), who asks (`admin`, `explain`).
+
+use weir_common::ids::IdForm;
+
+use crate::rules::Limit;
+use crate::rules::Rules;
+use crate::rules::ask;
+use crate::rules::value_of;
+use crate::rules::tenant::Identity;
+use crate::rules::tenant::LONE;
+use crate::rules::tenant::Names;
+use crate::rules::tenant::Subject;
+use crate::rules::tenant::Tenant;
+use crate::limit::key::Key;
+use crate::limit::Ask;
+use crate::limit::Quota;
+use crate::request::route::Index;
+use crate::settings;
+use crate::settings::LimitKey;
+
+/// What a limit asks about one key.
+pub struct AskedAbout<'r> {
+    /// What its state is found by.
+    pub key: Key,
+    /// What the limit is kept for.
+    pub kind: LimitKey,
+    /// Whether the directory knows the key. An address is known by itself.
+    pub known: bool,
+    /// One question for each value that requests may meet, with the plan of the request's
+    /// workspace that gives it. The first is that of all other requests.
+    pub asks: Vec<(Option<&'r str>, Ask)>,
+}
+
+impl Rules {
+    /// The limit of this name, and its place.
+    #[must_use]
+    pub fn limit(&self, name: &str) -> Option<(Index, &Limit)> {
+        self.limits.iter().enumerate().find(|(_, limit)| &*limit.name == name)
+    }
+
+    /// Whom `name` names as the key of a limit; nobody where it cannot be one. An address is
+    /// nobody's name.
+    #[must_use]
+    pub fn named<'n>(&self, limit_name: &str, name: &'n str) -> Option<Names<'n>> {
+        let (_, limit) = self.limit(limit_name)?;
+        if limit.key == LimitKey::Address {
+            return Some(Names::default());
+        }
+        let lone = name.strip_prefix(LONE);
+        let is_workspace = limit.key == LimitKey::Workspace || lone.is_some();
+        let any = IdForm::default();
+        let form = if is_workspace { &self.settings.workspaces } else { &any };
+        if !form.allows(lone.unwrap_or(name)) {
+            return None;
+        }
+        let nobody = Names::default();
+        Some(match (limit.key, lone) {
+            (LimitKey::Organisation, Some(workspace)) => {
+                Names { workspace: Some(workspace), ..nobody }
+            }
+            (_, Some(_)) => return None,
+            (LimitKey::Workspace, _) => Names { workspace: Some(name), ..nobody },
+            (LimitKey::Organisation, _) => Names { organisation: Some(name), ..nobody },
+            (LimitKey::Instance | LimitKey::Address, _) => Names { instance: Some(name), ..nobody },
+        })
+    }
+
+    /// What a limit asks about `name`, an address or the tenant that `identity` was made of; or
+    /// nothing, where no request is charged to that.
+    #[must_use]
+    pub fn asked_about(
+        &self,
+        limit_name: &str,
+        name: &str,
+        identity: &Identity<'_>,
+    ) -> Option<AskedAbout<'_>> {
+        let (index, limit) = self.limit(limit_name)?;
+        let subject = match limit.key {
+            LimitKey::Workspace => identity.workspace.as_ref(),
+            LimitKey::Organisation => identity.organisation.as_ref(),
+            LimitKey::Instance => identity.instance.as_ref(),
+            LimitKey::Address => {
+                let network = name.strip_suffix("/64").unwrap_or(name);
+                let subject = Subject::address(&self.seed, network.parse().ok()?);
+                let asks = vec![(None, ask(limit, &subject, limit.quota))];
+                return Some(AskedAbout {
+                    key: Key::new(subject.owner, limit.tag),
+                    kind: limit.key,
+                    known: true,
+                    asks,
+                });
+            }
+        };
+        // A workspace that belongs to an organisation is charged there, not to one of its own.
+        let subject = subject.filter(|subject| &*subject.name == name)?;
+        let own = ask(limit, subject, self.quota(index, limit, identity));
+        let mut asks = vec![(None, own)];
+        for (plan, quota) in self.values_of_workspaces(index, limit, identity) {
+            asks.push((Some(plan), ask(limit, subject, quota)));
+        }
+        let differs = asks.iter().any(|(_, ask)| ask.quota != own.quota);
+        asks.truncate(if differs { asks.len() } else { 1 });
+        let known = subject.tenant.is_some();
+        Some(AskedAbout { key: own.key, kind: limit.key, known, asks })
+    }
+
+    /// The values that plans of its workspaces give an organisation without a plan of its own.
+    /// A directory that is asked does not list workspaces: any plan may be one of theirs.
+    fn values_of_workspaces(
+        &self,
+        index: Index,
+        limit: &Limit,
+        identity: &Identity<'_>,
+    ) -> Vec<(&str, Quota)> {
+        let organisation = identity.organisation.as_ref().filter(|_| identity.workspace.is_none());
+        let Some(organisation) = organisation.filter(|_| limit.key == LimitKey::Organisation)
+        else {
+            return Vec::new();
+        };
+        let decides =
+            |tenant: &Tenant| tenant.plan.is_some() || value_of(&tenant.quotas, index).is_some();
+        if organisation.tenant.is_some_and(decides) {
+            return Vec::new();
+        }
+        let lists = matches!(self.settings.directory.source, settings::Source::File(_));
+        let is_met = |plan: Index| {
+            let mut workspaces = self.tenants.workspaces.values();
+            !lists
+                || workspaces.any(|workspace| {
+                    workspace.plan == Some(plan)
+                        && workspace.parent.as_deref() == Some(&*organisation.name)
+                })
+        };
+        let plans = self.plans.iter().enumerate().filter(|(plan, _)| is_met(*plan));
+        plans.filter_map(|(_, plan)| Some((&*plan.name, value_of(&plan.quotas, index)?))).collect()
+    }
+
+    /// The values that plans give a limit, by the plans' names.
+    pub fn values_of_plans(&self, limit: Index) -> impl Iterator<Item = (&str, Quota)> {
+        self.plans
+            .iter()
+            .filter_map(move |plan| Some((&*plan.name, value_of(&plan.quotas, limit)?)))
+    }
+}

@@ -1,0 +1,601 @@
+//! Finds what is wrong between the lines of settings and directory, and makes rules of the rest.
+//!
+//! Every mistake is left in the document it stands in; the rules of a document with mistakes are
+//! there to find more of them, and are never put into force.
+//!
+//! Not here: what is wrong with one value alone (`settings`).
+
+mod asked;
+mod cors;
+mod identity;
+mod paths;
+mod tenants;
+
+use http::Method;
+use weir_common::directory::{Directory, Instance, Values, is_host};
+use weir_common::reader::{At, Document, suggestion};
+use weir_common::{bucket, rolling};
+
+use crate::rules::Batch;
+use crate::rules::Limit;
+use crate::rules::Plan;
+use crate::rules::Route;
+use crate::rules::Rules;
+use crate::limit::key::Seed;
+use crate::limit::ASKS_MAX;
+use crate::limit::Quota;
+use crate::request::route::Hosts;
+use crate::request::route::Index;
+use crate::request::route::Pattern;
+use crate::settings;
+use crate::settings::LimitKey;
+use crate::settings::Settings;
+use crate::settings::Source;
+use crate::settings::Unknown;
+
+pub use crate::rules::compile::tenants::Entries;
+pub use crate::rules::compile::tenants::own_values_refused;
+
+/// Makes rules of what was read from `document` and from `of_directory`.
+#[must_use]
+pub fn check(
+    settings: Settings,
+    document: &Document,
+    directory: &Directory,
+    of_directory: &Document,
+    seed: Seed,
+) -> Rules {
+    let checker = Checker { settings: &settings, document, directory, of_directory, seed };
+    let limits = checker.limits();
+    let plans = checker.plans(&limits);
+    let routes = checker.routes(&limits);
+    let unknown_limits = checker.unknown_limits(&limits, &routes);
+    let tenants = checker.tenants(&limits, &plans);
+    let hosts = checker.hosts();
+    let paths = checker.paths(&routes);
+    let cors = checker.cors();
+    checker.server();
+    checker.identity();
+    checker.lookups();
+    Rules { settings, routes, limits, plans, tenants, cors, hosts, paths, unknown_limits, seed }
+}
+
+struct Checker<'c> {
+    settings: &'c Settings,
+    document: &'c Document,
+    directory: &'c Directory,
+    of_directory: &'c Document,
+    seed: Seed,
+}
+
+impl Checker<'_> {
+    fn limits(&self) -> Vec<Limit> {
+        let limit = |(name, limit): &(At<String>, settings::Limit)| Limit {
+            name: name.value.as_str().into(),
+            tag: self.seed.limit(&name.value),
+            key: limit.key,
+            quota: limit.quota,
+            enforced: limit.enforced,
+        };
+        for (name, _) in &self.settings.limits {
+            if !weir_common::ids::is_identifier(&name.value) {
+                const NAME: &str = "use 1 to 64 of A-Z a-z 0-9 _ -";
+                self.document
+                    .fault(name.at, format!("`{}` is not a limit's name: {NAME}", name.value));
+            }
+        }
+        self.settings.limits.iter().map(limit).collect()
+    }
+
+    fn plans(&self, limits: &[Limit]) -> Vec<Plan> {
+        let plan = |(name, plan): &(At<String>, settings::Plan)| Plan {
+            name: name.value.clone(),
+            per_instance_limits: plan.per_instance_limits,
+            quotas: quotas(self.document, &plan.limits, limits, None),
+        };
+        self.settings.plans.iter().map(plan).collect()
+    }
+
+    fn routes(&self, limits: &[Limit]) -> Vec<Route> {
+        if self.settings.routes.is_empty() {
+            self.document.fault(0, "there are no [[routes]]: every request would be refused");
+        }
+        self.settings.routes.iter().map(|route| self.route(route, limits)).collect()
+    }
+
+    fn route(&self, route: &settings::Route, limits: &[Limit]) -> Route {
+        let find = |name: &Option<At<String>>, what, known: Vec<&str>| {
+            name.as_ref()
+                .and_then(|name| lookup(self.document, name, what, known))
+                .unwrap_or_default()
+        };
+        let plane =
+            find(&route.plane, "plane", names(&self.settings.planes, |(name, _)| &name.value));
+        let upstream = find(
+            &route.upstream,
+            "upstream",
+            names(&self.settings.upstreams, |(name, _)| &name.value),
+        );
+        let pattern = route.path.as_ref().map(|path| {
+            let read = Pattern::read(&path.value);
+            read.map_err(|why| self.document.fault(path.at, why)).ok()
+        });
+        let pattern =
+            pattern.flatten().unwrap_or_else(|| Pattern::read("/").expect("`/` is a path"));
+        let methods = route.methods.iter().filter_map(|method| self.method(method)).collect();
+        let needs_token = self.needs_token(route, plane);
+        let mut own_limits = Vec::new();
+        for name in &route.limits {
+            let known = names(limits, |limit| &limit.name);
+            let Some(index) = lookup(self.document, name, "limit", known) else { continue };
+            if own_limits.contains(&index) {
+                self.document.fault(name.at, format!("limit `{}` is listed twice", name.value));
+                continue;
+            }
+            let key = limits.get(index).map(|limit| limit.key);
+            self.key_of(name, key, &pattern, plane, needs_token);
+            own_limits.push(index);
+        }
+        let batch = route
+            .batch_items_max
+            .as_ref()
+            .map(|items_max| Batch { items_max: items_max.value, bytes_max: route.body_bytes_max });
+        let (exempt, limits, spellings) = (route.exempt, own_limits, route.spellings);
+        Route { pattern, plane, methods, exempt, limits, upstream, batch, needs_token, spellings }
+    }
+
+    fn method(&self, name: &At<String>) -> Option<Method> {
+        let holds =
+            !name.value.is_empty() && name.value.bytes().all(|byte| byte.is_ascii_uppercase());
+        if !holds {
+            let text = format!("`{}` is not a method: write it in capitals, as GET", name.value);
+            self.document.fault(name.at, text);
+        }
+        name.value.parse().ok()
+    }
+
+    /// Reports a limit that could never find whom to charge on this route. A token may always
+    /// say who it is for.
+    fn key_of(
+        &self,
+        limit: &At<String>,
+        key: Option<LimitKey>,
+        pattern: &Pattern,
+        plane: Index,
+        needs_token: bool,
+    ) {
+        let names_instance = self.names_instance(plane);
+        let has_workspace = |instance: &Instance| instance.workspace.is_some();
+        let by_instance =
+            names_instance && (self.asks() || self.directory.instances.values().any(has_workspace));
+        let workspace = pattern.workspace_at.is_some() || by_instance || needs_token;
+        let Some(key) = key else { return };
+        let (found, needed) = match key {
+            LimitKey::Workspace => (workspace, "its path needs {workspace}"),
+            LimitKey::Organisation => {
+                let found = pattern.organisation_at.is_some() || workspace;
+                (found, "its path needs {organisation} or {workspace}")
+            }
+            LimitKey::Instance => (names_instance, "a host of its plane needs {instance}"),
+            LimitKey::Address => (true, ""),
+        };
+        if !found {
+            let kept = format!("limit `{}` is kept by {}", limit.value, noun(key));
+            self.document.fault(limit.at, format!("{kept}, and this route has none: {needed}"));
+        }
+    }
+
+    /// Whether tenants are asked for, and none is known before.
+    fn asks(&self) -> bool {
+        matches!(self.settings.directory.source, Source::Http(_))
+    }
+
+    /// Whether a plane's hosts name instances.
+    fn names_instance(&self, plane: Index) -> bool {
+        let plane = self.settings.planes.get(plane);
+        plane.is_some_and(|(_, plane)| {
+            plane.hosts.iter().any(|host| host.value.starts_with("{instance}."))
+        })
+    }
+
+    fn unknown_limits(&self, limits: &[Limit], routes: &[Route]) -> Vec<Index> {
+        let by_address = self.settings.directory.unknown == Unknown::ByAddress;
+        let may_lack_tenant = |route: &Route| {
+            let keys = || {
+                route.limits.iter().filter_map(|index| limits.get(*index)).map(|limit| limit.key)
+            };
+            let named = route.pattern.workspace_at.is_some();
+            let by_instance = |key| match key {
+                LimitKey::Workspace => !named,
+                LimitKey::Organisation => !named && route.pattern.organisation_at.is_none(),
+                LimitKey::Instance | LimitKey::Address => false,
+            };
+            keys().any(|key| (by_address && key != LimitKey::Address) || by_instance(key))
+        };
+        // Without a token that holds a request is charged to its address, and so is whoever the
+        // directory cannot be asked about.
+        let may_be_strange = |route: &Route| route.needs_token || may_lack_tenant(route);
+        if !self.asks() && !routes.iter().any(may_be_strange) {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for name in &self.settings.directory.unknown_limits {
+            let known = names(limits, |limit| &limit.name);
+            let Some(index) = lookup(self.document, name, "limit", known) else { continue };
+            if limits.get(index).is_some_and(|limit| limit.key != LimitKey::Address) {
+                let needed = "unknown_limits needs limits with key = \"address\"";
+                self.document.fault(name.at, format!("{needed}, which `{}` has not", name.value));
+            }
+            if found.contains(&index) {
+                self.document.fault(name.at, format!("limit `{}` is listed twice", name.value));
+            }
+            found.push(index);
+        }
+        let most = routes.iter().map(|route| route.limits.len()).max().unwrap_or_default();
+        if most + found.len() > ASKS_MAX {
+            let at = self.settings.directory.unknown_limits.first().map_or(0, |name| name.at);
+            let sum = format!("{most} of a route and {} of unknown_limits", found.len());
+            let text = format!("a request can have at most {ASKS_MAX} limits, not {sum}");
+            self.document.fault(at, text);
+        }
+        found
+    }
+
+    fn hosts(&self) -> Hosts {
+        let mut hosts = Hosts::default();
+        if self.settings.planes.is_empty() {
+            self.document.fault(0, "there are no [planes]: every host would be unknown");
+        }
+        for (index, (name, plane)) in self.settings.planes.iter().enumerate() {
+            if plane.hosts.is_empty() {
+                let example = "hosts = [\"api.example.com\"]";
+                let text = format!("plane `{}` has no hosts: list them, as {example}", name.value);
+                self.document.fault(name.at, text);
+            }
+            for host in &plane.hosts {
+                let plain = host.value.strip_prefix("{instance}.").unwrap_or(&host.value);
+                let bracketed = plain.starts_with('[') && plain.ends_with(']');
+                if !is_host(plain) && !bracketed {
+                    let how = "write a name in lower case, without a port";
+                    self.document.fault(host.at, format!("`{}` is not a host: {how}", host.value));
+                } else if !hosts.add(&host.value, index, None) {
+                    let own = plane.hosts.iter().filter(|own| own.value == host.value).count() > 1;
+                    let why = if own { "is listed twice" } else { "belongs to another plane" };
+                    self.document.fault(host.at, format!("`{}` {why}", host.value));
+                }
+            }
+        }
+        self.domains(&mut hosts);
+        hosts
+    }
+
+    fn server(&self) {
+        let server = &self.settings.server;
+        if !server.admin.ip().is_loopback() && server.admin_token_file.is_none() {
+            let why = "is not on loopback: set server.admin_token_file, or an address that is";
+            self.document.fault(server.admin_at, format!("server.admin `{}` {why}", server.admin));
+        }
+        if server.http.is_empty() && server.https.is_empty() {
+            let why =
+                "clients have nowhere to call: name an address in server.http or server.https";
+            self.document.fault(server.admin_at, why);
+        }
+        for entry in &server.https {
+            let is_taken = server.http.contains(&entry.address) || server.admin == entry.address;
+            if is_taken && entry.address.port() != 0 {
+                let why = "is set in server.http or server.admin too: give TLS an address alone";
+                self.document.fault(entry.at, format!("`{}` {why}", entry.address));
+            }
+        }
+    }
+}
+
+/// A plan's or a tenant's own values, put onto the limits they name.
+fn quotas(
+    document: &Document,
+    values: &[(At<String>, Values)],
+    limits: &[Limit],
+    key: Option<LimitKey>,
+) -> Vec<(Index, Quota)> {
+    let mut quotas = Vec::new();
+    for (name, values) in values {
+        let Some(index) = lookup(document, name, "limit", names(limits, |limit| &limit.name))
+        else {
+            continue;
+        };
+        let Some(limit) = limits.get(index) else { continue };
+        if let Some(key) = key.filter(|key| *key != limit.key) {
+            let (kept, here) = (noun(limit.key), noun(key));
+            let text = format!("limit `{}` is kept by {kept}, not by {here}", limit.name);
+            document.fault(name.at, text);
+        }
+        match with_values(limit.quota, *values) {
+            Some(quota) => quotas.push((index, quota)),
+            None => {
+                document.fault(name.at, format!("limit `{}` is {}", limit.name, takes(limit.quota)))
+            }
+        }
+    }
+    quotas
+}
+
+fn names<T>(all: &[T], name: impl Fn(&T) -> &str) -> Vec<&str> {
+    all.iter().map(name).collect()
+}
+
+/// The place of `name` among the known, or a mistake with a suggestion.
+fn lookup(document: &Document, name: &At<String>, what: &str, known: Vec<&str>) -> Option<Index> {
+    let found = known.iter().position(|known| *known == name.value);
+    if found.is_none() {
+        let all = match known.is_empty() {
+            true => format!("no {what} is defined"),
+            false => format!("known: {}", known.join(", ")),
+        };
+        let hint = suggestion(&name.value, &known).unwrap_or(all);
+        document.fault(name.at, format!("unknown {what} `{}`; {hint}", name.value));
+    }
+    found
+}
+
+/// A quota with other values; nothing where they belong to another algorithm, or are none.
+fn with_values(quota: Quota, values: Values) -> Option<Quota> {
+    match (quota, values) {
+        (Quota::Rolling(own), Values { requests: Some(requests), rate: None, burst: None }) => {
+            Some(Quota::Rolling(rolling::Quota { requests, ..own }))
+        }
+        (Quota::Bucket(own), Values { requests: None, rate, burst })
+            if rate.or(burst).is_some() =>
+        {
+            let (rate, burst) = (rate.unwrap_or(own.rate), burst.unwrap_or(own.burst));
+            Some(Quota::Bucket(bucket::Quota { rate, burst }))
+        }
+        _ => None,
+    }
+}
+
+/// A key as the settings write it.
+fn noun(key: LimitKey) -> &'static str {
+    match key {
+        LimitKey::Workspace => "workspace",
+        LimitKey::Organisation => "organisation",
+        LimitKey::Instance => "instance",
+        LimitKey::Address => "address",
+    }
+}
+
+fn takes(quota: Quota) -> &'static str {
+    match quota {
+        Quota::Rolling(_) => "a rolling window: it takes { requests = … } alone",
+        Quota::Bucket(_) => "a token bucket: it takes { rate = …, burst = … }, or one of these",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHIPPED: &str = include_str!("../../../config/gateway.toml");
+    const DIRECTORY: &str = "[organisations.org_a]\n[workspaces.ws_a]\norganisation = \"org_a\"\n\
+        plan = \"pro\"\n[instances.in_a]\nworkspace = \"ws_a\"\n";
+
+    /// The mistakes in the shipped settings after `from` has become `to`, and in a directory.
+    fn mistakes(from: &str, to: &str, directory: &str) -> Vec<String> {
+        assert!(SHIPPED.contains(from), "{from} is not in the shipped settings");
+        let document = Document::new("g", &SHIPPED.replacen(from, to, 1));
+        let of_directory = Document::new("d", directory);
+        let settings = settings::read(&document).made;
+        let directory = Directory::read(&of_directory, &settings.workspaces);
+        let _ = check(settings, &document, &directory, &of_directory, Seed::new([0; 16]));
+        let all = document.mistakes().into_iter().chain(of_directory.mistakes());
+        // The line depends on the file's comments, and is the reader's affair.
+        all.map(|mistake| mistake.message).collect()
+    }
+
+    fn of_settings(from: &str, to: &str) -> Vec<String> {
+        mistakes(from, to, DIRECTORY)
+    }
+
+    fn of_directory(more: &str) -> Vec<String> {
+        mistakes("", "", &format!("{DIRECTORY}{more}"))
+    }
+
+    #[test]
+    fn the_shipped_settings_have_no_mistakes() {
+        assert!(of_settings("", "").is_empty());
+    }
+
+    #[test]
+    fn a_name_that_nothing_has_is_a_mistake_with_a_suggestion() {
+        for (from, to, message) in [
+            (
+                "limits = [\"batch\"]",
+                "limits = [\"bacth\"]",
+                "unknown limit `bacth`; did you mean `batch`?",
+            ),
+            (
+                "upstream = \"dispatcher\"",
+                "upstream = \"dispatchr\"",
+                "unknown upstream `dispatchr`; did you mean `dispatcher`?",
+            ),
+            (
+                "plane = \"control\"",
+                "plane = \"contrl\"",
+                "unknown plane `contrl`; did you mean `control`?",
+            ),
+        ] {
+            let found = of_settings(from, to);
+            assert!(found.iter().any(|found| found.starts_with(message)), "{to}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_could_never_find_its_key_is_a_mistake() {
+        let found = of_settings(
+            "limits = [\"address\"]\nupstream = \"control\"",
+            "limits = [\"workspace\"]\nupstream = \"control\"",
+        );
+        assert_eq!(
+            found,
+            ["limit `workspace` is kept by workspace, and this route has none: its path needs \
+              {workspace}"]
+        );
+        let found = of_settings("limits = [\"batch\"]", "limits = [\"instance\"]");
+        assert_eq!(
+            found,
+            ["limit `instance` is kept by instance, and this route has none: a host of its plane \
+              needs {instance}"]
+        );
+    }
+
+    #[test]
+    fn exemption_and_limits_exclude_each_other_and_one_is_needed() {
+        assert_eq!(
+            of_settings("exempt = true", "exempt = true\nlimits = [\"address\"]"),
+            ["a route cannot have both limits and exempt = true: remove one of them"]
+        );
+        assert_eq!(
+            of_settings("exempt = true", "exempt = false"),
+            ["a route needs limits, such as [\"address\"], or exempt = true"]
+        );
+        let found = of_settings(
+            "methods = [\"GET\", \"HEAD\"]\npath = \"/healthz\"",
+            "path = \"/healthz\"",
+        );
+        let allowed = "methods = [\"GET\", \"HEAD\"], or one of these";
+        let text = format!("a route with exempt = true needs {allowed}, not all methods");
+        assert_eq!(found, [text]);
+    }
+
+    #[test]
+    fn a_route_that_is_there_twice_is_a_mistake() {
+        let line = SHIPPED.lines().position(|line| line.starts_with("path = \"/v1/{*rest}\""));
+        // The line of its `[[routes]]`, counted from 1.
+        let line = line.unwrap() - 1;
+        let found = of_settings("path = \"/dashboard/{*rest}\"", "path = \"/v1/{*rest}\"");
+        let text = format!(
+            "no order decides between `/v1/{{*rest}}` here and `/v1/{{*rest}}` of the route in \
+             line {line}, for all methods: change a path or `methods` of one"
+        );
+        assert_eq!(found, [text]);
+        let twin = "methods = [\"GET\", \"POST\"]\npath = \"/v1/workspaces/{other}/tenants:batch\"";
+        let found = of_settings("path = \"/dashboard/{*rest}\"", twin);
+        assert!(found[0].contains("`/v1/workspaces/{workspace}/tenants:batch`"), "{found:?}");
+        assert!(found[0].contains("for POST:"), "{found:?}");
+    }
+
+    #[test]
+    fn a_value_of_the_other_algorithm_is_a_mistake() {
+        let found = of_settings(
+            "limits.workspace = { requests = 600 }",
+            "limits.workspace = { rate = 600 }",
+        );
+        assert_eq!(
+            found,
+            ["limit `workspace` is a rolling window: it takes { requests = … } alone"]
+        );
+        let found = of_settings("burst = 200", "burst = 200\nwindow = \"1s\"");
+        assert_eq!(found, ["`window` is used only with algorithm = \"rolling_window\": remove it"]);
+        let found = of_settings("requests = 60", "requests = 5000");
+        assert!(found[0].contains("or use algorithm = \"token_bucket\""), "{found:?}");
+    }
+
+    #[test]
+    fn an_instance_has_its_own_values_only_on_a_plan_that_allows_it() {
+        assert!(of_directory("limits.instance = { rate = 100 }").is_empty());
+        let free = of_directory("limits.instance = { rate = 100 }").is_empty()
+            && mistakes("", "", &DIRECTORY.replace("pro", "free")).is_empty();
+        assert!(free);
+        let on_free =
+            format!("{}limits.instance = {{ rate = 100 }}", DIRECTORY.replace("pro", "free"));
+        assert_eq!(
+            mistakes("", "", &on_free),
+            ["instance `in_a` cannot have limits of its own: the plan `free` of its workspace \
+                 does not set per_instance_limits = true"]
+        );
+        let found = of_directory("[instances.in_b]\nlimits.instance = { rate = 1 }");
+        assert_eq!(
+            found,
+            ["instance `in_b` cannot have limits of its own: its workspace has no plan that sets \
+              per_instance_limits = true"]
+        );
+    }
+
+    #[test]
+    fn a_tenant_overrides_only_what_is_kept_for_its_like() {
+        let found = of_directory("limits.workspace = { requests = 6 }");
+        assert!(
+            found.contains(&"limit `workspace` is kept by workspace, not by instance".to_owned()),
+            "{found:?}"
+        );
+        let found = of_directory("[workspaces.ws_b]\nplan = \"por\"");
+        assert_eq!(found, ["unknown plan `por`; did you mean `pro`?"]);
+    }
+
+    #[test]
+    fn a_domain_needs_one_plane_that_names_instances() {
+        assert!(of_directory("domains = [\"login.example\"]").is_empty());
+        assert_eq!(
+            of_directory("domains = [\"api.localhost\"]"),
+            ["`api.localhost` is already a host of a plane"]
+        );
+        let with = format!("{DIRECTORY}domains = [\"login.example\"]");
+        let found = mistakes(
+            "hosts = [\"api.localhost\"]",
+            "hosts = [\"{instance}.api.localhost\"]",
+            &with,
+        );
+        assert_eq!(found, ["domains need exactly one plane with {instance} in its hosts"]);
+    }
+
+    #[test]
+    fn charging_by_address_needs_a_limit_by_address() {
+        let shipped = "unknown = \"own_key\"";
+        assert!(of_settings(shipped, "unknown = \"by_address\"").is_empty());
+        let with = |limits: &str| {
+            let settings = SHIPPED.replace(shipped, "unknown = \"by_address\"");
+            let line = settings.lines().find(|line| line.starts_with("unknown_limits")).unwrap();
+            settings.replace(line, &format!("unknown_limits = [{limits}]"))
+        };
+        for (limits, mistake) in [
+            (
+                "\"workspace\"",
+                "unknown_limits needs limits with key = \"address\", which `workspace` has not",
+            ),
+            // It would be charged twice for each request.
+            ("\"address\", \"address\"", "limit `address` is listed twice"),
+        ] {
+            let document = Document::new("g", &with(limits));
+            let nothing = Document::new("d", "");
+            let settings = settings::read(&document).made;
+            let _ = check(settings, &document, &Directory::default(), &nothing, Seed::new([0; 16]));
+            let found: Vec<String> = document.mistakes().into_iter().map(|m| m.message).collect();
+            assert_eq!(found, [mistake]);
+        }
+    }
+
+    #[test]
+    fn an_admin_listener_for_others_needs_a_token() {
+        let found = of_settings("admin = \"127.0.0.1:8081\"", "admin = \"0.0.0.0:8081\"");
+        let why = "is not on loopback: set server.admin_token_file, or an address that is";
+        assert_eq!(found, [format!("server.admin `0.0.0.0:8081` {why}")]);
+    }
+
+    #[test]
+    fn clients_need_an_address_and_an_empty_list_is_none() {
+        let shipped = "http = [\"127.0.0.1:8080\"]";
+        let why = "clients have nowhere to call: name an address in server.http or server.https";
+        assert_eq!(of_settings(shipped, "http = []"), [why]);
+        let by_tls = "{ address = \"127.0.0.1:8443\", certificate = \"c\", key = \"k\" }";
+        let secure = format!("http = []\nhttps = [{by_tls}]");
+        assert!(of_settings(shipped, &secure).is_empty());
+    }
+
+    #[test]
+    fn a_batch_is_posted_and_limited() {
+        let found = of_settings("methods = [\"POST\"]\n", "");
+        let text = "a route with batch_items_max needs methods = [\"POST\"], not all methods";
+        assert_eq!(found, [text]);
+        let found = of_settings("methods = [\"POST\"]\n", "methods = [\"PUT\"]\n");
+        assert_eq!(found, [text.replace("all methods", "[\"PUT\"]")]);
+    }
+}

@@ -1,0 +1,187 @@
+//! Finds what is wrong in `[identity]`, and says which routes need a token.
+
+use weir_common::reader::At;
+
+use crate::rules::compile::Checker;
+use crate::rules::compile::lookup;
+use crate::rules::compile::names;
+use crate::request::route::Index;
+use crate::settings;
+use crate::settings::Verify;
+
+impl Checker<'_> {
+    pub(super) fn identity(&self) {
+        let identity = &self.settings.identity;
+        for (nth, plane) in identity.planes.iter().enumerate() {
+            let known = names(&self.settings.planes, |(name, _)| &name.value);
+            let _ = lookup(self.document, plane, "plane", known);
+            if identity.planes.iter().take(nth).any(|earlier| earlier.value == plane.value) {
+                self.document.fault(plane.at, format!("plane `{}` is listed twice", plane.value));
+            }
+        }
+        match &identity.verify {
+            Verify::Nothing => {
+                if let Some(plane) = identity.planes.first() {
+                    let text = "`planes` has no effect with verify = \"none\": set verify to \
+                                \"jwt\" or \"introspection\", or leave `planes` out";
+                    self.document.fault(plane.at, text);
+                }
+            }
+            Verify::Jwt(jwt) => self.url("jwks_url", &jwt.jwks_url),
+            Verify::Introspection(asked) => self.url("url", &asked.url),
+        }
+    }
+
+    /// Reports a URL over which anybody could say whose a token is. What is missing was reported.
+    fn url(&self, key: &str, url: &At<String>) {
+        let text = url.value.as_str();
+        if text.is_empty() {
+            return;
+        }
+        let parsed = text.parse::<reqwest::Url>().ok().filter(|url| url.has_host());
+        let Some(parsed) = parsed else {
+            let wanted = "must be a URL with a host, such as https://id.example.com/keys";
+            return self.document.fault(url.at, format!("`{key}` {wanted}"));
+        };
+        let host = parsed.host_str().unwrap_or_default();
+        let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        let near = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
+        match parsed.scheme() {
+            "https" => {}
+            "http" if near => {}
+            _ => {
+                let found = format!("not {}:// (http:// is allowed on loopback)", parsed.scheme());
+                self.document.fault(url.at, format!("`{key}` must start with https://, {found}"));
+            }
+        }
+        if !parsed.username().is_empty() || parsed.password().is_some() {
+            let text = format!("`{key}` must not contain a user or a password: use client_id");
+            self.document.fault(url.at, text);
+        }
+    }
+
+    /// Whether a route needs a token.
+    pub(super) fn needs_token(&self, route: &settings::Route, plane: Index) -> bool {
+        let identity = &self.settings.identity;
+        let name = self.settings.planes.get(plane).map(|(name, _)| &name.value);
+        let planned = identity.planes.iter().any(|plane| Some(&plane.value) == name);
+        identity.verify != Verify::Nothing && planned && !route.anonymous && !route.exempt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::directory::Directory;
+    use weir_common::reader::Document;
+
+    use crate::limit::key::Seed;
+    use crate::rules::Rules;
+    use crate::settings;
+
+    const SHIPPED: &str = include_str!("../../../../config/gateway.toml");
+    const JWT: &str = "verify = \"jwt\"\nplanes = [\"control\"]\njwt.issuer = \"https://id.test\"\n\
+        jwt.audience = [\"api\"]\njwt.jwks_url = \"https://id.test/keys\"\n";
+
+    fn read(shipped: &str, identity: &str) -> (Rules, Vec<String>) {
+        let text = shipped.replacen("verify = \"none\"", identity, 1);
+        let document = Document::new("g", &text);
+        let nothing = Document::new("d", "");
+        let settings = settings::read(&document).made;
+        let seed = Seed::new([0; 16]);
+        let rules = crate::rules::compile::check(settings, &document, &Directory::default(), &nothing, seed);
+        (rules, document.mistakes().into_iter().map(|mistake| mistake.message).collect())
+    }
+
+    #[track_caller]
+    fn check(from: &str, to: &str, mistake: &str) {
+        assert!(JWT.contains(from), "{from}");
+        let (_, found) = read(SHIPPED, &JWT.replacen(from, to, 1));
+        let meant = |found: &String| !mistake.is_empty() && found.contains(mistake);
+        assert!(found.iter().any(meant) || mistake.is_empty() && found.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn tokens_need_to_be_known_from_whom_they_come_and_for_whom_they_are() {
+        check("", "", "");
+        check("jwt.issuer = \"https://id.test\"\n", "", "identity.jwt.issuer is missing");
+        check("jwt.audience = [\"api\"]\n", "", "identity.jwt.audience is missing");
+        check("jwt.jwks_url = \"https://id.test/keys\"\n", "", "identity.jwt.jwks_url is missing");
+        check("planes = [\"control\"]\n", "", "`planes` is missing");
+        check("issuer = \"https://id.test\"", "issuer = \"\"", "an empty text");
+        check("[\"api\"]", "[\"api\", \"\"]", "an empty text");
+        check("[\"api\"]", "[]", "`audience` is empty");
+        check("jwt.issuer", "workspace_claim = \"\"\njwt.issuer", "is empty: name a claim");
+        check("jwt.issuer", "organisation_claim = \"\"\njwt.issuer", "is empty: name a claim");
+        check("[\"control\"]", "[\"control\", \"control\"]", "plane `control` is listed twice");
+        check("[\"control\"]", "[\"contrl\"]", "unknown plane `contrl`; did you mean `control`?");
+        check("verify = \"jwt\"", "verify = \"none\"", "`planes` has no effect");
+        check(
+            "jwt.issuer",
+            "jwt.algorithms = [\"RS256\", \"HS256\"]\njwt.issuer",
+            "unknown algorithm `HS256`; known: RS256, ES256, EdDSA",
+        );
+    }
+
+    #[test]
+    fn keys_come_over_tls_or_from_this_machine() {
+        for good in [
+            "https://id.test/keys?x=1",
+            "http://127.0.0.1:9/k",
+            "http://[::1]/k",
+            "http://localhost/k",
+        ] {
+            check("https://id.test/keys", good, "");
+        }
+        for bad in [
+            "http://id.test/keys",
+            "http://127.0.0.1.id.test/k",
+            "http://10.0.0.1/k",
+            "ftp://id.test/keys",
+        ] {
+            check("https://id.test/keys", bad, "must start with https://");
+        }
+        for bad in ["id.test/keys", "https://", "/keys", "data:,x", "file://localhost/keys"] {
+            check("https://id.test/keys", bad, "must be a URL");
+        }
+        check("https://id.test/keys", "https://me:pw@id.test/keys", "must not contain a user");
+    }
+
+    #[test]
+    fn who_needs_a_token_is_charged_by_address_without_one() {
+        let without =
+            SHIPPED.replace("unknown_limits = [\"address\"]", "unknown_limits = [\"adress\"]");
+        assert!(read(&without, "verify = \"none\"").1.is_empty(), "nobody would be charged so");
+        let (_, found) = read(&without, JWT);
+        assert_eq!(found, ["unknown limit `adress`; did you mean `address`?"]);
+    }
+
+    #[test]
+    fn a_token_says_for_whom_a_route_without_names_is() {
+        let of =
+            "path = \"/v1/{*rest}\"            # no tenant in the path: charged to the address\n";
+        let from = format!("{of}limits = [\"address\"]");
+        assert!(SHIPPED.contains(&from));
+        let to = format!("{of}limits = [\"workspace\", \"organisation\"]");
+        let shipped = SHIPPED.replace(&from, &to);
+        assert_eq!(read(&shipped, "verify = \"none\"").1.len(), 2, "without one nobody says");
+        assert_eq!(read(&shipped, JWT).1, Vec::<String>::new());
+        let anonymous = shipped.replace(&to, &format!("verify = \"none\"\n{to}"));
+        assert_eq!(read(&anonymous, JWT).1.len(), 2);
+    }
+
+    #[test]
+    fn exempt_anonymous_and_other_planes_need_no_token() {
+        let (rules, found) = read(
+            &SHIPPED
+                .replace("path = \"/openapi.json\"", "verify = \"none\"\npath = \"/openapi.json\""),
+            JWT,
+        );
+        assert_eq!(found, Vec::<String>::new());
+        for route in &rules.routes {
+            let free = route.exempt || route.plane != 0 || route.pattern.text == "/openapi.json";
+            assert_eq!(route.needs_token, !free, "{}", route.pattern.text);
+        }
+        let (rules, _) = read(SHIPPED, "verify = \"none\"");
+        assert!(rules.routes.iter().all(|route| !route.needs_token));
+    }
+}

@@ -1,0 +1,145 @@
+//! Finds what is wrong in the directory, and makes tenants of the rest.
+//!
+//! An entry is checked by the same lines whether it stands in the file or was answered over HTTP
+//! (`lookups`); only what needs the whole file is asked of the file alone.
+
+use weir_common::directory;
+use weir_common::reader::{At, Document};
+
+use crate::rules::compile::Checker;
+use crate::rules::compile::lookup;
+use crate::rules::compile::names;
+use crate::rules::compile::quotas;
+use crate::rules::tenant::Tenant;
+use crate::rules::tenant::Tenants;
+use crate::limit::key::Scope;
+use crate::limit::key::Seed;
+use crate::request::route::Hosts;
+use crate::request::route::Index;
+use crate::rules::Limit;
+use crate::rules::Plan;
+use crate::settings::LimitKey;
+
+/// Makes tenants of entries. What is wrong with an entry stays in the document.
+pub struct Entries<'c> {
+    /// Where the entries stand.
+    pub document: &'c Document,
+    /// What they may have values of.
+    pub limits: &'c [Limit],
+    /// What they may be on.
+    pub plans: &'c [Plan],
+    /// What their states are found by.
+    pub seed: Seed,
+}
+
+impl Entries<'_> {
+    /// An organisation.
+    pub fn organisation(&self, name: &str, entry: &directory::Organisation) -> Tenant {
+        Tenant {
+            plan: self.plan(&entry.plan),
+            quotas: self.quotas(&entry.limits, LimitKey::Organisation),
+            ..self.nobody(Scope::Organisation, name)
+        }
+    }
+
+    /// A workspace.
+    pub fn workspace(&self, name: &str, entry: &directory::Workspace) -> Tenant {
+        Tenant {
+            parent: entry.organisation.as_ref().map(|name| name.value.as_str().into()),
+            plan: self.plan(&entry.plan),
+            quotas: self.quotas(&entry.limits, LimitKey::Workspace),
+            ..self.nobody(Scope::Workspace, name)
+        }
+    }
+
+    /// An instance. Whether it may have values of its own, its workspace's plan says.
+    pub fn instance(&self, name: &str, entry: &directory::Instance) -> Tenant {
+        Tenant {
+            parent: entry.workspace.as_ref().map(|name| name.value.as_str().into()),
+            quotas: self.quotas(&entry.limits, LimitKey::Instance),
+            ..self.nobody(Scope::Instance, name)
+        }
+    }
+
+    fn nobody(&self, scope: Scope, name: &str) -> Tenant {
+        let owner = self.seed.owner(scope, name.as_bytes());
+        Tenant { name: name.into(), owner, parent: None, plan: None, quotas: Vec::new() }
+    }
+
+    fn plan(&self, plan: &Option<At<String>>) -> Option<Index> {
+        let known = names(self.plans, |plan| &plan.name);
+        lookup(self.document, plan.as_ref()?, "plan", known)
+    }
+
+    fn quotas(
+        &self,
+        values: &[(At<String>, directory::Values)],
+        key: LimitKey,
+    ) -> Vec<(Index, crate::limit::Quota)> {
+        quotas(self.document, values, self.limits, Some(key))
+    }
+}
+
+/// Why an instance may not have values of its own, where its workspace's plan does not allow it
+/// (reading 10).
+pub fn own_values_refused(instance: &str, plan: Option<&Plan>) -> Option<String> {
+    if plan.is_some_and(|plan| plan.per_instance_limits) {
+        return None;
+    }
+    let plan = match plan {
+        Some(plan) => format!("the plan `{}` of its workspace does not set", plan.name),
+        None => "its workspace has no plan that sets".to_owned(),
+    };
+    let needed = "per_instance_limits = true";
+    Some(format!("instance `{instance}` cannot have limits of its own: {plan} {needed}"))
+}
+
+impl Checker<'_> {
+    pub(super) fn tenants(&self, limits: &[Limit], plans: &[Plan]) -> Tenants {
+        let mut tenants = Tenants::default();
+        let entries = Entries { document: self.of_directory, limits, plans, seed: self.seed };
+        for (name, organisation) in &self.directory.organisations {
+            let tenant = entries.organisation(name, organisation);
+            tenants.organisations.insert(name.as_str().into(), tenant);
+        }
+        for (name, workspace) in &self.directory.workspaces {
+            let tenant = entries.workspace(name, workspace);
+            tenants.workspaces.insert(name.as_str().into(), tenant);
+        }
+        for (name, instance) in &self.directory.instances {
+            let tenant = entries.instance(name, instance);
+            let workspace = tenant.parent.as_ref().and_then(|name| tenants.workspaces.get(name));
+            let plan = workspace.and_then(|workspace| workspace.plan);
+            let refused = own_values_refused(name, plan.and_then(|plan| plans.get(plan)));
+            for (limit, _) in &instance.limits {
+                if let Some(text) = &refused {
+                    self.of_directory.fault(limit.at, text.as_str());
+                }
+            }
+            tenants.instances.insert(name.as_str().into(), tenant);
+        }
+        tenants
+    }
+
+    /// Adds the domains that instances have of their own to the plane that names instances.
+    pub(super) fn domains(&self, hosts: &mut Hosts) {
+        let mut planes =
+            (0..self.settings.planes.len()).filter(|plane| self.names_instance(*plane));
+        let plane = planes.next().filter(|_| planes.next().is_none());
+        for (name, instance) in &self.directory.instances {
+            for domain in &instance.domains {
+                match plane {
+                    None => self.of_directory.fault(
+                        domain.at,
+                        "domains need exactly one plane with {instance} in its hosts",
+                    ),
+                    Some(plane) if !hosts.add(&domain.value, plane, Some(name)) => {
+                        let text = format!("`{}` is already a host of a plane", domain.value);
+                        self.of_directory.fault(domain.at, text);
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Says how long states outlive a change of rules, by a reload, a restart or an upgrade. (core)
+//!
+//! # Invariants
+//!
+//! 1. A window that has grown finds all that it reaches back to, as far as that was kept when it
+//!    grew: until it is over, nothing is dropped.
+//!
+//! # Not here
+//!
+//! What is dropped otherwise (`limit::memory`). Rates need nothing here: each state is kept for
+//! the slowest there is.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use weir_common::time::Tick;
+
+use crate::limit::Quota;
+use crate::limit::memory::Store;
+use crate::rules;
+use crate::rules::Rules;
+
+/// How long the states of some rules are kept. Of rules that nothing is known of: no longer than
+/// each state says itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retention {
+    /// The windows of limits that have one, by name.
+    windows: Vec<(String, Duration)>,
+}
+
+impl Retention {
+    /// That of `rules`.
+    #[must_use]
+    pub fn of(rules: &Rules) -> Self {
+        let window = |limit: &rules::Limit| match limit.quota {
+            Quota::Rolling(quota) => Some((limit.name.to_string(), quota.window)),
+            Quota::Bucket(_) => None,
+        };
+        Self { windows: rules.limits.iter().filter_map(window).collect() }
+    }
+
+    /// Has `store`, whose states were kept so, drop none that `rules` may still ask for.
+    pub fn hold(&self, store: &Store, rules: &Rules, now: Tick) {
+        store.keep_until(now.plus(self.longest_grown(&Self::of(rules))));
+    }
+
+    fn longest_grown(&self, later: &Self) -> Duration {
+        let grown = later.windows.iter().filter(|(name, window)| {
+            let old = self.windows.iter().find(|(old, _)| old == name);
+            old.is_some_and(|(_, old)| window > old)
+        });
+        grown.map(|(_, window)| *window).max().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use weir_common::directory::Directory;
+    use weir_common::reader::Document;
+    use weir_common::time::{Moment, UnixTime};
+    use weir_common::{bucket, rolling};
+
+    use super::*;
+    use crate::rules::tenant::Known;
+    use crate::rules::tenant::Names;
+    use crate::rules::tenant::Tenant;
+    use crate::limit::key::Key;
+    use crate::limit::key::Scope;
+    use crate::limit::key::Seed;
+    use crate::limit::Ask;
+    use crate::limit::snapshot;
+    use crate::settings;
+
+    const SEED: Seed = Seed::new([4; 16]);
+    const KEYS: u8 = 3;
+    const RATES: [u32; 3] = [1, 7, 50];
+
+    /// One step of a random story.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Wait(u64),
+        /// Of a window where there is no rate, else of a bucket by the rate of its plan now.
+        Charge(u8, Option<usize>, u32),
+        Grow,
+        Sweep,
+        Restart,
+        Upgrade,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (1..3_000_000_u64).prop_map(Step::Wait),
+            1 => (1..200_000_000_u64).prop_map(Step::Wait),
+            6 => (0..KEYS, prop::option::of(0..RATES.len()), 1..9_u32)
+                .prop_map(|(key, rate, times)| Step::Charge(key, rate, times)),
+            1 => Just(Step::Grow),
+            4 => Just(Step::Sweep),
+            1 => Just(Step::Restart),
+            1 => Just(Step::Upgrade),
+        ]
+    }
+
+    fn ask(name: u8, quota: Quota) -> Ask {
+        let limit = SEED.limit(if matches!(quota, Quota::Bucket(_)) { "bucket" } else { "window" });
+        let key = Key::new(SEED.owner(Scope::Workspace, &[name]), limit);
+        Ask { key, limit, quota, lasting: quota, enforced: true, known: true }
+    }
+
+    fn window(seconds: u64) -> Quota {
+        let window = Duration::from_secs(seconds);
+        Quota::Rolling(rolling::Quota { requests: 1_000, window })
+    }
+
+    fn rated(rate: u32) -> Quota {
+        Quota::Bucket(bucket::Quota { rate, burst: 1_000 })
+    }
+
+    fn kept_so(seconds: u64) -> Retention {
+        Retention { windows: vec![("window".to_owned(), Duration::from_secs(seconds))] }
+    }
+
+    fn sweep(store: &Store, now: Tick) {
+        (0..store.shards()).for_each(|nth| store.sweep(nth, now));
+    }
+
+    /// Where every key stands by each rate and by the window.
+    fn standings(store: &Store, seconds: u64, now: Tick) -> Vec<u32> {
+        let quotas = RATES.map(rated).into_iter().chain([window(seconds)]);
+        let asks = quotas.flat_map(|quota| (0..KEYS).map(move |name| ask(name, quota)));
+        asks.map(|ask| store.standing(&ask, now).unwrap().remaining).collect()
+    }
+
+    fn upgraded(store: &Store, now: Tick) -> Store {
+        let moment = Moment { tick: now, unix: UnixTime(now.0) };
+        let next = Store::with_shards(100, 2);
+        next.keep_until(store.kept_until());
+        for closed in (0..store.shards()).map(|nth| store.close(nth).unwrap()) {
+            let mut bytes = Vec::new();
+            closed.each(now).for_each(|kept| snapshot::put(&mut bytes, kept, moment));
+            let _ = snapshot::restore(&bytes, &next, moment).unwrap();
+        }
+        next
+    }
+
+    fn restarted(store: &Store, now: Tick) -> Store {
+        let moment = Moment { tick: now, unix: UnixTime(now.0) };
+        let bytes = snapshot::write(store, SEED, b"", moment);
+        let next = Store::with_shards(100, 2);
+        let _ = snapshot::read(&bytes, moment).unwrap().restore(&next);
+        next
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        /// Beside a store that is swept and carried over stands one that forgets nothing but, when
+        /// a window grows, what was over by then.
+        #[test]
+        fn sweeps_restarts_and_upgrades_forget_nothing_that_a_request_could_tell(
+            steps in prop::collection::vec(step(), 1..120),
+        ) {
+            let (mut store, whole) = (Store::with_shards(100, 2), Store::with_shards(100, 2));
+            let (mut now, mut seconds) = (Tick(1_000_000_000_000), 1);
+            for step in steps {
+                match step {
+                    Step::Wait(wait) => now = Tick(now.0 + wait),
+                    Step::Charge(name, rate, times) => {
+                        let quota = rate.map_or(window(seconds), |nth| rated(RATES[nth]));
+                        for store in [&store, &whole] {
+                            for _ in 0..times {
+                                let _ = store.judge(&[ask(name, quota)], now).unwrap();
+                            }
+                        }
+                    }
+                    Step::Grow => {
+                        let longer = seconds * 5;
+                        let held = kept_so(seconds).longest_grown(&kept_so(longer));
+                        for store in [&store, &whole] {
+                            sweep(store, now);
+                            store.keep_until(now.plus(held));
+                        }
+                        seconds = longer.min(100_000);
+                    }
+                    Step::Sweep => sweep(&store, now),
+                    Step::Restart => store = restarted(&store, now),
+                    Step::Upgrade => store = upgraded(&store, now),
+                }
+                prop_assert_eq!(standings(&store, seconds, now), standings(&whole, seconds, now));
+            }
+        }
+    }
+
+    /// The rules of two plans, one with a slow refill, where `in_a` is on `plan` by the file.
+    fn rules(plan: &str) -> Rules {
+        let shipped = include_str!("../../config/gateway.toml");
+        let values = |rate| format!("limits.instance = {{ rate = {rate}, burst = 200 }}\n");
+        let plans = [("[plans.free]\n", 1), ("[plans.pro]\n", 50)];
+        let text = plans.iter().fold(shipped.to_owned(), |text, (head, rate)| {
+            text.replacen(head, &format!("{head}{}", values(*rate)), 1)
+        });
+        let entries = format!(
+            "[workspaces.ws_a]\nplan = \"{plan}\"\n[instances.in_a]\nworkspace = \"ws_a\"\n"
+        );
+        let (document, of_directory) = (Document::new("g", &text), Document::new("d", &entries));
+        let settings = settings::read(&document).made;
+        let directory = Directory::read(&of_directory, &settings.workspaces);
+        let rules = rules::check(settings, &document, &directory, &of_directory, SEED);
+        assert_eq!((document.mistakes(), of_directory.mistakes()), (Vec::new(), Vec::new()));
+        rules
+    }
+
+    /// What `in_a` has left, ten sweeps of seconds after it used all of a fast plan, where the
+    /// question after that is `later`.
+    fn left_after_a_move(rules: [&Rules; 2], asks: [Ask; 2]) -> u32 {
+        let store = Store::with_shards(100, 2);
+        let now = Tick(1_000_000_000_000);
+        for _ in 0..200 {
+            assert!(store.judge(&[asks[0]], now).unwrap().is_admitted());
+        }
+        Retention::of(rules[0]).hold(&store, rules[1], now);
+        for second in 1..=10 {
+            sweep(&store, now.plus(Duration::from_secs(second)));
+        }
+        store.standing(&asks[1], now.plus(Duration::from_secs(10))).unwrap().remaining
+    }
+
+    fn instance_ask(rules: &Rules, known: Option<&Known>) -> Ask {
+        let names = Names { instance: Some("in_a"), ..Names::default() };
+        let identity = rules.identify(&names, known);
+        rules.asked_about("instance", "in_a", &identity).unwrap().asks[0].1
+    }
+
+    #[test]
+    fn a_tenant_on_a_slower_plan_has_no_fresh_burst_by_a_reload() {
+        let [fast, slow] = ["pro", "free"].map(rules);
+        let asks = [&fast, &slow].map(|rules| instance_ask(rules, None));
+        assert_eq!(left_after_a_move([&fast, &slow], asks), 10, "one a second, not two hundred");
+    }
+
+    #[test]
+    fn a_tenant_on_a_slower_plan_has_no_fresh_burst_by_a_directory_that_is_asked() {
+        let rules = rules("free");
+        let known = |plan: &str| {
+            let tenant = |name: &str, scope, parent: Option<&str>, plan| Tenant {
+                name: name.into(),
+                owner: SEED.owner(scope, name.as_bytes()),
+                parent: parent.map(Into::into),
+                plan,
+                quotas: Vec::new(),
+            };
+            let plan = rules.plans.iter().position(|own| own.name == plan);
+            Known {
+                workspace: Some(tenant("ws_a", Scope::Workspace, None, plan).into()),
+                instance: Some(tenant("in_a", Scope::Instance, Some("ws_a"), None).into()),
+                organisation: None,
+            }
+        };
+        let asks = ["pro", "free"].map(|plan| instance_ask(&rules, Some(&known(plan))));
+        assert_eq!(left_after_a_move([&rules, &rules], asks), 10);
+    }
+
+    #[test]
+    fn only_a_window_that_grows_holds_what_there_is() {
+        let held = |old, new| kept_so(old).longest_grown(&kept_so(new));
+        assert_eq!(held(60, 600), Duration::from_secs(600));
+        assert_eq!(held(600, 60), Duration::ZERO);
+        assert_eq!(Retention::default().longest_grown(&kept_so(60)), Duration::ZERO);
+    }
+}
