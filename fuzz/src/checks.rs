@@ -19,21 +19,14 @@ use weir_common::ids::{IdForm, is_identifier};
 use weir_common::reader::{At, Document, Mistake};
 use weir_common::time::UnixTime;
 use weir_common::token::{Algorithm, Claims, Flaw, KEYS_MAX, KeySet, NAMES_MAX, Terms, verify};
-use weir_gateway::request::batch;
-use weir_gateway::request::batch::Miscount;
 use weir_gateway::admission::request_head::check_framing;
-use weir_gateway::limit::key::Seed;
-use weir_gateway::identity::directory::response;
-use weir_gateway::identity::directory::response::Kind;
-use weir_gateway::identity::directory::response::Raw;
-use weir_gateway::edge::proxy_protocol;
-use weir_gateway::edge::proxy_protocol::HEADER_BYTES_MAX;
-use weir_gateway::edge::proxy_protocol::Origin;
-use weir_gateway::edge::proxy_protocol::Progress;
 use weir_gateway::edge::connection::request_line::Head;
-use weir_gateway::rules;
-use weir_gateway::settings;
+use weir_gateway::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Origin, Progress};
+use weir_gateway::identity::directory::response::{self, Kind, Raw};
+use weir_gateway::limit::key::Seed;
+use weir_gateway::request::batch::{self, Miscount};
 use weir_gateway::request::target as targets;
+use weir_gateway::{rules, settings};
 
 /// A function that panics where an input breaks what must hold.
 pub type Check = fn(&[u8]);

@@ -1,10 +1,10 @@
 //! Decides about one request: forward it, hold its body first, or refuse it.
 //!
-//! `target`, `route`, `caller`, `lookups`, `identify` and `limit` are asked in this order; what
-//! they say is kept in the exchange. Only `caller` and `lookups` may wait, and `handover` where
+//! `target`, `route`, `auth`, `directory`, `tenant` and `limit` are asked in this order; what
+//! they say is kept in the exchange. Only `auth` and `directory` may wait, and `upgrade` where
 //! the states have moved; the clock is not read.
 //!
-//! Not here: what a head may look like (`judge::head`), carrying it out (`proxy`).
+//! Not here: what a head may look like (`admission::request_head`), carrying it out (`proxy`).
 
 // core
 pub mod request_head;
@@ -19,35 +19,24 @@ use pingora_proxy::Session;
 use weir_common::decision::Decision;
 use weir_common::time::Tick;
 
-use crate::identity::auth;
-use crate::request::cors::Cors;
-use crate::request::cors::Preflight;
-use crate::proxy::context::Exchange;
-use crate::proxy::context::Said;
 use crate::config::active::Force;
-use crate::operations::upgrade;
-use crate::operations::upgrade::Homeless;
-use crate::limit::report;
-use crate::limit::report::Named;
-use crate::rules::tenant::Identity;
-use crate::rules::tenant::Known;
-use crate::rules::tenant::Names;
-use crate::rules::tenant::Parents;
-use crate::rules::tenant::client_address;
-use crate::limit::Verdict;
+use crate::config::shared::Parts;
+use crate::edge::connection::Connection;
+use crate::identity::auth;
 use crate::identity::directory::Unsure;
 use crate::identity::directory::unknown_budget::Asker;
-use crate::config::shared::Parts;
+use crate::limit::Verdict;
+use crate::limit::report::{self, Named};
+use crate::operations::upgrade::{self, Homeless};
+use crate::proxy::context::{Exchange, Said};
+use crate::request::cors::{Cors, Preflight};
+use crate::request::target::Target;
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
-use crate::rules::Batch;
-use crate::rules::Charges;
-use crate::rules::NoWay;
-use crate::rules::Way;
+use crate::rules::tenant::{Identity, Known, Names, Parents, client_address};
+use crate::rules::{Batch, Charges, NoWay, Way};
 use crate::settings::LimitKey;
-use crate::request::target::Target;
 use crate::upstream::Upstream;
-use crate::edge::connection::Connection;
 
 /// What is to be done with a request.
 #[derive(Debug)]
@@ -75,7 +64,8 @@ pub async fn judge(parts: &Parts, session: &mut Session, exchange: &mut Exchange
     exchange.trusts_peer = trusted.iter().any(|network| network.contains(&peer.to_canonical()));
     exchange.given_id = request_head::given_id(head).filter(|_| exchange.trusts_peer);
     let raw_head = head_bytes.as_deref().unwrap_or_default();
-    let length = head_bytes.as_ref().map_or_else(|| request_head::length(head), |bytes| bytes.len());
+    let length =
+        head_bytes.as_ref().map_or_else(|| request_head::length(head), |bytes| bytes.len());
     if length as u64 > force.rules.settings.server.caps.head_bytes_max {
         return Next::Refuse(Refusal::HeadTooLarge);
     }
@@ -183,7 +173,7 @@ fn meet(session: &Session, exchange: &mut Exchange) -> bool {
     // HTTP/2 has many requests on one connection, which is always TLS here.
     exchange.peer = session.client_addr().and_then(|a| a.as_inet()).map(|peer| peer.ip());
     exchange.secure = true;
-    // What `wire` has put there.
+    // What `connection` has put there.
     let certificate = session.digest().and_then(|digest| digest.ssl_digest.as_ref());
     let certificate = certificate.and_then(|tls| String::from_utf8(tls.cert_digest.clone()).ok());
     exchange.client_certificate = certificate.map(Arc::from);

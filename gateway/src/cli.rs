@@ -21,23 +21,16 @@ use weir_common::ids::IdForm;
 use weir_common::reader::{Document, Mistake, suggestion};
 use weir_common::time::Clock;
 
-use crate::app;
-use crate::app::RunError;
-use crate::app::Surroundings;
-use crate::identity::auth;
-use crate::identity::auth::Claims;
-use crate::identity::auth::Unaccepted;
-use crate::upstream::single_request;
-use crate::upstream::single_request::Request;
+use crate::app::{self, RunError, Surroundings};
 use crate::cli::explain::explain;
-use crate::config::active::Config;
-use crate::config::active::Force;
-use crate::rules::tenant::Known;
-use crate::rules::tenant::Names;
-use crate::limit::key::Seed;
+use crate::config::active::{Config, Force};
+use crate::identity::auth::{self, Claims, Unaccepted};
 use crate::identity::directory::Unsure;
+use crate::limit::key::Seed;
 use crate::response::refusal::Refusal;
+use crate::rules::tenant::{Known, Names};
 use crate::settings;
+use crate::upstream::single_request::{self, Request};
 
 /// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
 const EXIT_USAGE: u8 = 64;
@@ -96,7 +89,7 @@ struct From {
     demo: bool,
 }
 
-/// What `explain` is asked.
+/// What `cli::explain` is asked.
 #[derive(Debug, Args)]
 pub struct Explain {
     /// The method, as GET
@@ -211,7 +204,7 @@ fn look_up(force: &Force, names: &Names<'_>, clock: &Clock) -> Result<Option<Kno
     runtime.map_err(|_| Unsure)?.block_on(force.known(names, clock.now().tick))
 }
 
-/// What becomes of the token in `headers`.
+/// What becomes of the token in `report`.
 fn judge_token(
     force: &Force,
     headers: &HeaderMap,
@@ -368,7 +361,8 @@ impl Admin {
         let no_answer = |text| NoAnswer { status: 0, text };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|why| no_answer(why.to_string()))?;
-        let request = Request { method, path, body, token: self.token.as_deref(), ..client::GET };
+        let request =
+            Request { method, path, body, token: self.token.as_deref(), ..single_request::GET };
         let answer = runtime.block_on(single_request::call(self.address, &request, ADMIN_TIMEOUT));
         let answer = answer.map_err(|why| {
             let why = why.etype();

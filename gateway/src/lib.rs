@@ -51,3 +51,6 @@ pub mod app;
 
 // The command line.
 pub mod cli;
+
+// Locks that the tests replace by a model checker's.
+mod sync;

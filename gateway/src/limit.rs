@@ -11,21 +11,21 @@
 //! # Not here
 //!
 //! Where states are kept (`memory`), which limits a request meets (`route`, `rules`), what the
-//! client is told (`headers`).
-
-// core
-pub mod heavy_hitters;
-// core
-pub mod report;
-pub mod sync;
+//! client is told (`report`).
 
 // The paths are written out so that the tests can compile this file under a model checker.
 #[path = "limit/boost.rs"]
 pub mod boost;
+// core
+#[path = "limit/heavy_hitters.rs"]
+pub mod heavy_hitters;
 #[path = "limit/key.rs"]
 pub mod key;
 #[path = "limit/memory.rs"]
 pub mod memory;
+// core
+#[path = "limit/report.rs"]
+pub mod report;
 #[path = "limit/snapshot.rs"]
 pub mod snapshot;
 
@@ -38,8 +38,7 @@ use weir_common::directory::Values;
 use weir_common::rolling::{self, Log};
 use weir_common::time::Tick;
 
-use crate::limit::key::Key;
-use crate::limit::key::LimitTag;
+use self::key::{Key, LimitTag};
 
 /// A route names at most so many limits; each is a lock held while the others are asked.
 pub const ASKS_MAX: usize = 8;

@@ -6,7 +6,7 @@
 //!
 //! # Not here
 //!
-//! Decisions (`judge`), the words of refusals (`refuse`), headers (`headers`, `relay`).
+//! Decisions (`admission`), the words of refusals (`refusal`), headers (`report`, `forwarding`).
 
 pub mod body;
 pub mod buffering;
@@ -26,27 +26,18 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
-use crate::telemetry::access_log::Facts;
-use crate::proxy::retry;
-use crate::proxy::body::Unread;
-use crate::proxy::context::Exchange;
-use crate::proxy::context::InFlight;
-use crate::proxy::context::Replayed;
-use crate::response::grpc;
-use crate::response::grpc::Dialect;
-use crate::proxy::buffering;
-use crate::admission;
-use crate::admission::Next;
+use crate::admission::{self, Next};
 use crate::config::shared::Parts;
-use crate::response::refusal::Refusal;
-use crate::rules::Batch;
-use crate::request::target::Malformed;
 use crate::edge::connection::Connection;
-use crate::request::batch;
-use crate::proxy::body;
-use crate::proxy::forwarding;
+use crate::proxy::body::Unread;
+use crate::proxy::context::{Exchange, InFlight, Replayed};
+use crate::request::target::Malformed;
+use crate::request::{batch, upload};
+use crate::response::grpc::{self, Dialect};
+use crate::response::refusal::Refusal;
 use crate::response::reply;
-use crate::request::upload;
+use crate::rules::Batch;
+use crate::telemetry::access_log::Facts;
 
 /// What Pingora calls.
 pub struct Proxy {

@@ -19,8 +19,8 @@ pub mod retention;
 // core
 pub mod tenant;
 
-mod compile;
 mod by_name;
+mod compile;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,37 +28,17 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use http::Method;
 
+use crate::identity::directory::unknown_budget::{UNKNOWN_LIMIT, UNKNOWN_QUOTA};
+use crate::limit::key::{Key, LimitTag, Seed};
+use crate::limit::{ASKS_MAX, Ask, Quota};
 use crate::request::cors::Cors;
-use crate::rules::tenant::Identity;
-use crate::rules::tenant::Known;
-use crate::rules::tenant::Names;
-use crate::rules::tenant::Subject;
-use crate::rules::tenant::Tenant;
-use crate::rules::tenant::Tenants;
-use crate::limit::key::Key;
-use crate::limit::key::LimitTag;
-use crate::limit::key::Seed;
-use crate::limit::ASKS_MAX;
-use crate::limit::Ask;
-use crate::limit::Quota;
-use crate::identity::directory::unknown_budget::UNKNOWN_LIMIT;
-use crate::identity::directory::unknown_budget::UNKNOWN_QUOTA;
-use crate::request::route::Found;
-use crate::request::route::Hosts;
-use crate::request::route::Index;
-use crate::request::route::Paths;
-use crate::request::route::Pattern;
-use crate::settings::LimitKey;
-use crate::settings::Settings;
-use crate::settings::Unknown;
-use crate::request::target::Malformed;
-use crate::request::target::Spellings;
-use crate::request::target::Target;
+use crate::request::route::{Found, Hosts, Index, Paths, Pattern};
+use crate::request::target::{Malformed, Spellings, Target};
+use crate::rules::tenant::{Identity, Known, Names, Subject, Tenant, Tenants};
+use crate::settings::{LimitKey, Settings, Unknown};
 
-pub use crate::rules::compile::Entries;
-pub use crate::rules::compile::check;
-pub use crate::rules::compile::own_values_refused;
 pub use crate::rules::by_name::AskedAbout;
+pub use crate::rules::compile::{Entries, check, own_values_refused};
 
 /// What is in force.
 #[derive(Clone)]

@@ -23,26 +23,14 @@ use weir_common::directory::Values;
 use weir_common::ids::IdForm;
 use weir_common::reader::At;
 
-pub use crate::settings::cors::Cors;
-pub use crate::settings::directory::DirectorySource;
-pub use crate::settings::directory::Lookups;
-pub use crate::settings::directory::Source;
-pub use crate::settings::directory::Unknown;
-pub use crate::settings::edge::ClientCertificates;
-pub use crate::settings::edge::Https;
-pub use crate::settings::identity::Identity;
-pub use crate::settings::identity::Introspection;
-pub use crate::settings::identity::Jwt;
-pub use crate::settings::identity::Verify;
-pub use crate::settings::read::read;
-pub use crate::settings::trusted::TrustedHeaders;
-pub use crate::settings::trusted::folded;
-pub use crate::settings::upstream::Ejection;
-pub use crate::settings::upstream::Health;
-pub use crate::settings::upstream::Speaks;
-pub use crate::settings::upstream::Tls;
-pub use crate::settings::upstream::Upstream;
 use crate::request::target::Spellings;
+pub use crate::settings::cors::Cors;
+pub use crate::settings::directory::{DirectorySource, Lookups, Source, Unknown};
+pub use crate::settings::edge::{ClientCertificates, Https};
+pub use crate::settings::identity::{Identity, Introspection, Jwt, Verify};
+pub use crate::settings::read::read;
+pub use crate::settings::trusted::{TrustedHeaders, folded};
+pub use crate::settings::upstream::{Ejection, Health, Speaks, Tls, Upstream};
 
 /// Everything in `gateway.toml`.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,8 +9,8 @@
 //!
 //! # Not here
 //!
-//! Sockets and deadlines (`listen`), which entries there are (`settings`), how often files are
-//! looked at (`watch`).
+//! Sockets and deadlines (`listener`), which entries there are (`settings`), how often files are
+//! looked at (`background`).
 
 mod certificate;
 mod sni;
@@ -33,10 +33,9 @@ use weir_common::files;
 use weir_common::reader::{At, Document};
 use weir_common::time::UnixTime;
 
+use crate::settings::{ClientCertificates, Https};
 use crate::tls::certificate::Pair;
 use crate::tls::sni::Names;
-use crate::settings::ClientCertificates;
-use crate::settings::Https;
 
 /// Sessions of clients that keep no tickets, at most: a few hundred bytes each.
 const SESSIONS_MAX: usize = 4_096;

@@ -5,8 +5,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Every wait on a server has a deadline; silence in a tunnel has its own (`wire`).
-//! 2. No request waits for a name: names are resolved in the background (`watch`).
+//! 1. Every wait on a server has a deadline; silence in a tunnel has its own (`connection`).
+//! 2. No request waits for a name: names are resolved in the background (`background`).
 //! 3. No address is tried twice for one request while there is another that was not, and none of
 //!    a server that was tried while there is another server.
 //! 4. An address that failed requests is ejected only while another is there: this alone never
@@ -16,7 +16,7 @@
 //!
 //! # Not here
 //!
-//! Asking servers whether they are well (`watch`), where names lead (`names`), what a failure is
+//! Asking servers whether they are well (`background`), where names lead (`names`), what a failure is
 //! answered with (`proxy`).
 
 pub mod names;
@@ -40,13 +40,12 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::utils::tls::CertKey;
 use weir_common::time::Tick;
 
+use crate::request::upload;
+use crate::settings::{self, Speaks};
+use crate::telemetry::metrics::Metrics;
 use crate::upstream::address::Address;
 use crate::upstream::credentials::Credentials;
 use crate::upstream::ejection::Change;
-use crate::telemetry::metrics::Metrics;
-use crate::settings;
-use crate::settings::Speaks;
-use crate::request::upload;
 
 /// Requests on one HTTP/2 connection at a time: what servers commonly allow. One that allows
 /// fewer says so.

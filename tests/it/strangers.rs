@@ -4,12 +4,9 @@ use std::time::Duration;
 
 use weir_common::rolling;
 use weir_common::time::Tick;
-use weir_gateway::limit::key::Key;
-use weir_gateway::limit::key::Scope;
-use weir_gateway::limit::key::Seed;
+use weir_gateway::limit::key::{Key, Scope, Seed};
 use weir_gateway::limit::memory::Store;
-use weir_gateway::limit::Ask;
-use weir_gateway::limit::Quota;
+use weir_gateway::limit::{Ask, Quota};
 
 /// Room for keys that the directory does not know.
 const ROOM: usize = 50_000;

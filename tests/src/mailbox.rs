@@ -3,8 +3,7 @@
 use serde_json::Value;
 
 use crate::process::Process;
-use crate::real;
-use crate::wait;
+use crate::{real, wait};
 
 /// An SMTP server on a port of its own.
 #[derive(Debug)]

@@ -14,14 +14,9 @@ use weir_benches::lab::resident_kib;
 use weir_benches::report::{Series, table};
 use weir_common::time::{Clock, Tick, micros};
 use weir_common::{bucket, rolling};
-use weir_gateway::limit::key::Key;
-use weir_gateway::limit::key::LimitTag;
-use weir_gateway::limit::key::Owner;
-use weir_gateway::limit::key::Scope;
-use weir_gateway::limit::key::Seed;
+use weir_gateway::limit::key::{Key, LimitTag, Owner, Scope, Seed};
 use weir_gateway::limit::memory::Store;
-use weir_gateway::limit::Ask;
-use weir_gateway::limit::Quota;
+use weir_gateway::limit::{Ask, Quota};
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;

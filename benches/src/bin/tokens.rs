@@ -23,13 +23,11 @@ use tokio::runtime::Builder;
 use weir_benches::flags::{Flags, fail};
 use weir_benches::report::{Series, table};
 use weir_common::time::{Clock, Moment};
+use weir_gateway::config::active::{Config, Force};
+use weir_gateway::config::shared::{Parts, Seeds};
 use weir_gateway::identity::auth;
-use weir_gateway::config::active::Config;
-use weir_gateway::config::active::Force;
 use weir_gateway::limit::key::Seed;
 use weir_gateway::telemetry::metrics::Metrics;
-use weir_gateway::config::shared::Parts;
-use weir_gateway::config::shared::Seeds;
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;

@@ -8,9 +8,7 @@
 use http::{Method, header};
 use pingora_http::RequestHeader;
 
-use crate::request::target;
-use crate::request::target::Malformed;
-use crate::request::target::Target;
+use crate::request::target::{self, Malformed, Target};
 
 /// A request's name that came from a trusted proxy is kept up to this length.
 const REQUEST_ID_MAX: usize = 128;

@@ -8,7 +8,7 @@
 //!
 //! # Not here
 //!
-//! Building the parts (`app`), what the two processes say to each other (`handover`).
+//! Building the parts (`app`), what the two processes say to each other (`upgrade`).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -27,21 +27,14 @@ use weir_common::logging;
 use weir_common::secret::Secret;
 
 use crate::app::workers::Workers;
-use crate::operations::admin::Admin;
+use crate::config::shared::Parts;
+use crate::edge::listener::{self, Accepting, Crowd, Door, End, Worker, turned};
 use crate::identity::auth;
+use crate::operations::admin::Admin;
+use crate::operations::background as beside;
 use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
-use crate::operations::upgrade::successor;
-use crate::operations::upgrade::successor::Successor;
-use crate::edge::listener;
-use crate::edge::listener::Accepting;
-use crate::edge::listener::Crowd;
-use crate::edge::listener::Door;
-use crate::edge::listener::End;
-use crate::edge::listener::Worker;
-use crate::edge::listener::turned;
-use crate::config::shared::Parts;
-use crate::operations::background as beside;
+use crate::operations::upgrade::successor::{self, Successor};
 
 /// How long an end waits for the admin listener's last answer.
 const ADMIN_GRACE: Duration = Duration::from_millis(200);

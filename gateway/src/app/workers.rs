@@ -1,6 +1,6 @@
 //! The threads that serve clients, each with a runtime and connections to upstreams of its own.
 //!
-//! Not here: whom they serve (`listen`), when they end (`app`).
+//! Not here: whom they serve (`listener`), when they end (`app`).
 
 use std::io;
 use std::sync::Arc;
@@ -12,12 +12,9 @@ use pingora_proxy::http_proxy;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 
-use crate::edge::http2::Front;
-use crate::edge::listener;
-use crate::edge::listener::Accepted;
-use crate::edge::listener::End;
-use crate::edge::listener::Worker;
 use crate::config::shared::Parts;
+use crate::edge::http2::Front;
+use crate::edge::listener::{self, Accepted, End, Worker};
 use crate::proxy::Proxy;
 
 /// Idle connections to upstreams that each worker keeps, at most.
@@ -63,7 +60,7 @@ async fn work(parts: Arc<Parts>, from: mpsc::UnboundedReceiver<Accepted>, end: E
         ServerConf { threads: 1, upstream_keepalive_pool_size: POOL_MAX, ..ServerConf::default() };
     let mut proxy = http_proxy(&Arc::new(conf), Proxy { parts: parts.clone() });
     let mut options = HttpServerOptions::default();
-    // So that `judge` sees it, and refuses it in our words.
+    // So that `admission` sees it, and refuses it in our words.
     options.allow_connect_method_proxying = true;
     proxy.server_options = Some(options);
     let front = Front { proxy: Arc::new(proxy), parts: parts.clone() };

@@ -23,26 +23,17 @@ use weir_common::files;
 use weir_common::reader::Document;
 use weir_common::time::{Clock, Moment};
 
-use crate::cli::EXIT_FAILURE;
-use crate::cli::EXIT_USAGE;
-use crate::cli::fail;
-use crate::cli::print;
 use crate::app::RunError;
-use crate::upstream::single_request;
-use crate::upstream::single_request::Request;
-use crate::config::active::Config;
-use crate::config::active::Force;
-use crate::config::active::restart_keys;
-use crate::limit::key::Seed;
-use crate::identity::directory::Lookups;
-use crate::operations::persistence;
-use crate::settings::Server;
-use crate::settings::Source;
-use crate::settings::Verify;
-use crate::upstream::Pick;
-use crate::upstream::Upstream;
-use crate::identity::http_client;
+use crate::cli::{EXIT_FAILURE, EXIT_USAGE, fail, print};
+use crate::config::active::{Config, Force, restart_keys};
 use crate::edge::listener;
+use crate::identity::directory::Lookups;
+use crate::identity::http_client;
+use crate::limit::key::Seed;
+use crate::operations::persistence;
+use crate::settings::{Server, Source, Verify};
+use crate::upstream::single_request::{self, Request};
+use crate::upstream::{Pick, Upstream};
 
 /// How long a name may take to resolve, and a gateway that runs to say what it runs with.
 const WAIT: Duration = Duration::from_secs(5);
@@ -104,7 +95,7 @@ async fn try_all(force: &Force, document: &Document, now: Moment) -> Vec<&'stati
 /// What the gateway of the same admin listener runs with, where there is one; null where it does
 /// not say.
 async fn running(server: &Server) -> Option<Value> {
-    let live = Request { path: "/livez", ..client::GET };
+    let live = Request { path: "/livez", ..single_request::GET };
     let live = single_request::call(server.admin, &live, WAIT).await.ok()?;
     if live.status != 200 || live.body != b"ok\n" {
         return None;
@@ -112,7 +103,7 @@ async fn running(server: &Server) -> Option<Value> {
     let token = server.admin_token_file.as_ref();
     let token = token.and_then(|file| files::first_line(file.value.as_ref()).ok());
     let token = token.as_ref().map(|token| token.expose().as_str());
-    let request = Request { path: "/config", token, ..client::GET };
+    let request = Request { path: "/config", token, ..single_request::GET };
     let answer = single_request::call(server.admin, &request, WAIT).await.ok();
     let said = answer.and_then(|answer| serde_json::from_slice::<Value>(&answer.body).ok());
     Some(said.and_then(|said| said.get("settings").cloned()).unwrap_or_default())

@@ -9,26 +9,16 @@ use http::{HeaderMap, HeaderValue, Method, header};
 use serde_json::{Value, json};
 use weir_common::reader::shown;
 
-use crate::identity::auth;
-use crate::identity::auth::Claims;
-use crate::identity::auth::Unaccepted;
-use crate::cli::Explain;
-use crate::rules::tenant::Identity;
-use crate::rules::tenant::Known;
-use crate::rules::tenant::Names;
-use crate::rules::tenant::Parents;
-use crate::rules::tenant::client_address;
 use crate::admission::request_head;
-use crate::limit::Quota;
+use crate::cli::Explain;
+use crate::identity::auth::{self, Claims, Unaccepted};
 use crate::identity::directory::Unsure;
-use crate::response::refusal::Refusal;
-use crate::rules::Charges;
-use crate::rules::NoWay;
-use crate::rules::Rules;
-use crate::rules::Source;
-use crate::rules::Way;
-use crate::settings::Settings;
+use crate::limit::Quota;
 use crate::request::target;
+use crate::response::refusal::Refusal;
+use crate::rules::tenant::{Identity, Known, Names, Parents, client_address};
+use crate::rules::{Charges, NoWay, Rules, Source, Way};
+use crate::settings::Settings;
 
 /// What a request would meet.
 pub struct Explained {

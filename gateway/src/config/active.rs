@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! When a reload is asked for (`app`, `admin`), what a configuration may say (`settings`).
+//! When a reload is asked for (`app`, `operations::admin`), what a configuration may say (`settings`).
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -21,35 +21,24 @@ use weir_common::files;
 use weir_common::reader::{At, Document, Mistake, Reading};
 use weir_common::time::{Clock, Tick};
 
-use crate::identity::auth;
-use crate::identity::auth::Verifier;
-use crate::rules::tenant::Known;
-use crate::rules::tenant::Names;
+use crate::identity::auth::{self, Verifier};
+use crate::identity::directory::client::Directory as Asked;
+use crate::identity::directory::unknown_budget::Asker;
+use crate::identity::directory::{Lookups, Unsure};
 use crate::identity::http_client;
 use crate::limit::key::Seed;
-use crate::identity::directory::unknown_budget::Asker;
-use crate::identity::directory::client::Directory as Asked;
-use crate::identity::directory::Lookups;
-use crate::identity::directory::Unsure;
-use crate::telemetry::metrics::LimitMeter;
-use crate::telemetry::metrics::Metrics;
-use crate::telemetry::metrics::PlaneMeter;
-use crate::upstream::names;
-use crate::upstream::names::Places;
-use crate::rules;
-use crate::rules::Rules;
-use crate::settings;
-use crate::settings::Source;
-use crate::tls;
-use crate::tls::Listeners;
-use crate::upstream::credentials;
-use crate::upstream::credentials::Credentials;
-use crate::upstream::Server;
-use crate::upstream::Upstream;
+use crate::rules::tenant::{Known, Names};
+use crate::rules::{self, Rules};
+use crate::settings::{self, Source};
+use crate::telemetry::metrics::{LimitMeter, Metrics, PlaneMeter};
+use crate::tls::{self, Listeners};
+use crate::upstream::credentials::{self, Credentials};
+use crate::upstream::names::{self, Places};
+use crate::upstream::{Server, Upstream};
 
 /// What a program runs with that was asked for its example: the ones that ship.
-const SHIPPED: &str = include_str!("../../config/gateway.toml");
-const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
+const SHIPPED: &str = include_str!("../../../config/gateway.toml");
+const SHIPPED_DIRECTORY: &str = include_str!("../../../config/directory.toml");
 
 /// Where a program without `--config` looks.
 const USUAL: &str = "config/gateway.toml";

@@ -1,7 +1,7 @@
 //! What every request shares: the clock, what is in force, the states, and where things are
 //! counted and written down.
 //!
-//! `app` makes one; `proxy` and `admin` hold it. Nothing here waits.
+//! `app` makes one; `proxy` and `operations::admin` hold it. Nothing here waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,21 +13,17 @@ use weir_common::logging;
 use weir_common::reader::Mistake;
 use weir_common::time::Clock;
 
-use crate::telemetry::access_log::AccessLog;
-use crate::proxy::body::Room;
-use crate::config::active::Config;
-use crate::config::active::Force;
-use crate::config::active::New;
-use crate::config::active::restart_keys;
-use crate::operations::upgrade::Home;
+use crate::config::active::{Config, Force, New, restart_keys};
 use crate::limit::boost::Boosts;
-use crate::limit::key::Scope;
-use crate::limit::key::Seed;
+use crate::limit::heavy_hitters::Top;
+use crate::limit::key::{Scope, Seed};
 use crate::limit::memory::Store;
+use crate::operations::upgrade::Home;
+use crate::proxy::body::Room;
+use crate::rules::retention::Retention;
+use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::names::Places;
-use crate::rules::retention::Retention;
-use crate::limit::heavy_hitters::Top;
 
 /// What every request shares.
 pub struct Parts {

@@ -16,17 +16,17 @@
 //!
 //! # Not here
 //!
-//! Accepting connections (`listen`), deadlines of request bodies (Pingora's, set in `proxy`).
+//! Accepting connections (`listener`), deadlines of request bodies (Pingora's, set in `proxy`).
 
 mod chunks;
-mod frames;
-pub mod request_line;
-mod lingering_close;
-mod flush;
 mod deadlines;
+mod flush;
+mod frames;
+mod lingering_close;
+mod pingora;
+pub mod request_line;
 mod response_head;
 mod socket;
-mod pingora;
 mod tunnel;
 
 use std::io;
@@ -48,15 +48,14 @@ use tokio::time::Sleep;
 use weir_common::time::{Clock, Tick};
 
 use crate::edge::connection::chunks::Chunks;
-use crate::edge::connection::request_line::Head;
-use crate::edge::connection::request_line::Phase;
-use crate::edge::connection::lingering_close::Linger;
 pub use crate::edge::connection::deadlines::Allowance;
 use crate::edge::connection::deadlines::Silence;
+use crate::edge::connection::lingering_close::Linger;
+use crate::edge::connection::request_line::{Head, Phase};
 use crate::edge::connection::response_head::Said;
 pub use crate::edge::connection::socket::Socket;
-use crate::response::refusal::Refusal;
 use crate::request::upload::Upload;
+use crate::response::refusal::Refusal;
 
 /// A connection.
 pub struct Connection {

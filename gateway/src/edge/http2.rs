@@ -14,7 +14,7 @@
 //!
 //! # Not here
 //!
-//! Frames and their faults (`h2`), requests (`proxy`), a client that takes nothing (`wire`).
+//! Frames and their faults (`h2`), requests (`proxy`), a client that takes nothing (`connection`).
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -36,14 +36,14 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use weir_common::time::{Clock, Tick};
 
-use crate::edge::listener;
 use crate::config::shared::Parts;
-use crate::proxy::Proxy;
-use crate::response::refusal::Refusal;
+use crate::edge::connection::Connection;
+use crate::edge::listener;
 use crate::edge::session::Wrapped;
+use crate::proxy::Proxy;
 use crate::request::target::Malformed;
 use crate::request::upload::Upload;
-use crate::edge::connection::Connection;
+use crate::response::refusal::Refusal;
 
 /// What a client may send of one body before any of it is taken: an upload of 5 MB/s over 50 ms.
 const STREAM_WINDOW: u32 = 256 * 1024;

@@ -12,10 +12,10 @@
 //!
 //! # Not here
 //!
-//! What a connection is to Pingora (`wire`), when to stop (`app`).
+//! What a connection is to Pingora (`connection`), when to stop (`app`).
 
-mod per_address;
 mod handshake;
+mod per_address;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
@@ -34,17 +34,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use weir_common::logging;
 
+use crate::config::shared::Parts;
+use crate::edge::connection::{Allowance, Connection};
+use crate::edge::listener::handshake::{Failed, Greeted, Manners, greet, is_of, place};
 pub use crate::edge::listener::per_address::Crowd;
 use crate::edge::listener::per_address::Seat;
-use crate::edge::listener::handshake::Failed;
-use crate::edge::listener::handshake::Greeted;
-use crate::edge::listener::handshake::Manners;
-use crate::edge::listener::handshake::greet;
-use crate::edge::listener::handshake::is_of;
-use crate::edge::listener::handshake::place;
-use crate::config::shared::Parts;
-use crate::edge::connection::Allowance;
-use crate::edge::connection::Connection;
 
 /// Connections that the kernel keeps for us until we come to accept them.
 const BACKLOG: i32 = 4_096;

@@ -11,7 +11,7 @@
 //!
 //! # Not here
 //!
-//! From whom a header is expected, and by when (`listen`).
+//! From whom a header is expected, and by when (`listener`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

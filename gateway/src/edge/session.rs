@@ -12,7 +12,7 @@
 //!
 //! # Not here
 //!
-//! When a body is held (`hold`), and when a session is paced (`http2`).
+//! When a body is held (`buffering`), and when a session is paced (`http2`).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -27,23 +27,18 @@ use pingora_http::RequestHeader;
 use weir_common::time::{Moment, Tick};
 use weir_common::token::Flaw;
 
-use crate::identity::auth::bearer::Bearer;
-use crate::identity::auth::verifier::Denied;
 use crate::config::active::Force;
 use crate::config::shared::Parts;
+use crate::identity::auth::bearer::Bearer;
+use crate::identity::auth::verifier::Denied;
 use crate::response::refusal::Refusal;
-use crate::rules::Charges;
-use crate::rules::Route;
+use crate::rules::{Charges, Route};
 
-pub use crate::identity::auth::authorization::Claims;
-pub use crate::identity::auth::authorization::agree;
-pub use crate::identity::auth::authorization::claimed;
-pub use crate::identity::auth::authorization::is_foreign;
-pub use crate::identity::auth::authorization::needs_directory;
+pub use crate::identity::auth::authorization::{
+    Claims, agree, claimed, is_foreign, needs_directory,
+};
 pub use crate::identity::auth::jwks::keep;
-pub use crate::identity::auth::verifier::Files;
-pub use crate::identity::auth::verifier::Origin;
-pub use crate::identity::auth::verifier::Verifier;
+pub use crate::identity::auth::verifier::{Files, Origin, Verifier};
 
 /// Verifies the token of a request that comes from `address`, where its route needs one.
 pub async fn verify(
@@ -71,7 +66,7 @@ pub async fn verify(
 /// Why a token is not accepted: as its client is told, and as an operator is.
 pub type Unaccepted = (Refusal, String);
 
-/// What becomes of the token in `headers` outside of any request, if there is one. Its server is
+/// What becomes of the token in `report` outside of any request, if there is one. Its server is
 /// asked anew, and nothing is remembered.
 pub async fn try_once(
     force: &Force,

@@ -19,13 +19,13 @@
 //! when nobody answers (`lookups::breaker`), what a request may use (`rules`).
 
 // core
-pub mod response;
-pub mod unknown_budget;
 pub mod breaker;
-pub mod client;
-pub mod single_flight;
 pub mod cache;
+pub mod client;
 mod error_log;
+pub mod response;
+pub mod single_flight;
+pub mod unknown_budget;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,29 +34,19 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use weir_common::time::{Clock, Tick};
 
-use crate::identity::directory::response::Kind;
-use crate::identity::directory::response::Raw;
-use crate::identity::directory::unknown_budget::Asker;
-use crate::identity::directory::breaker::Breaker;
-use crate::identity::directory::breaker::PAUSE;
+use crate::identity::directory::breaker::{Breaker, PAUSE};
+use crate::identity::directory::cache::{Absent, Entry, Memory, Remembered};
 use crate::identity::directory::client::Directory;
-use crate::identity::directory::single_flight::Lines;
-use crate::identity::directory::cache::Absent;
-use crate::identity::directory::cache::Entry;
-use crate::identity::directory::cache::Memory;
-use crate::identity::directory::cache::Remembered;
 use crate::identity::directory::error_log::Report;
-use crate::rules::tenant::Known;
-use crate::rules::tenant::Names;
-use crate::rules::tenant::Tenant;
-use crate::identity::http_client;
-use crate::identity::http_client::Unanswered;
-use crate::limit::key::Key;
-use crate::limit::key::Owner;
-use crate::telemetry::metrics::Metrics;
-use crate::rules::Rules;
-use crate::rules::own_values_refused;
+use crate::identity::directory::response::{Kind, Raw};
+use crate::identity::directory::single_flight::Lines;
+use crate::identity::directory::unknown_budget::Asker;
+use crate::identity::http_client::{self, Unanswered};
+use crate::limit::key::{Key, Owner};
+use crate::rules::tenant::{Known, Names, Tenant};
+use crate::rules::{Rules, own_values_refused};
 use crate::settings;
+use crate::telemetry::metrics::Metrics;
 
 /// Questions on their way at one time: what a directory answers in a millisecond each is then
 /// sixty thousand a second.

@@ -1,6 +1,6 @@
 //! Allowances that an operator has raised for a while.
 //!
-//! Not here: what is asked of the store with them (`limit`), who may raise one (`admin`).
+//! Not here: what is asked of the store with them (`limit`), who may raise one (`operations::admin`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,10 +10,8 @@ use weir_common::directory::Values;
 use weir_common::time::Tick;
 use weir_common::{bucket, rolling};
 
-use crate::limit::memory::Moved;
-use crate::limit::Ask;
-use crate::limit::Key;
-use crate::limit::Quota;
+use super::memory::Moved;
+use super::{Ask, Key, Quota};
 
 /// More boosts than this are a plan that nobody wrote down.
 const BOOSTS_MAX: usize = 10_000;
@@ -137,8 +135,7 @@ impl Boosts {
 mod tests {
     use std::time::Duration;
 
-    use crate::limit::key::Scope;
-    use crate::limit::key::Seed;
+    use super::super::key::{Scope, Seed};
     use super::*;
 
     #[test]

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
-use crate::limit::key::Key;
+use super::key::Key;
 
 /// How many are kept.
 const PLACES: usize = 128;
@@ -116,9 +116,8 @@ impl Top {
 
 #[cfg(test)]
 mod tests {
+    use super::super::key::{Scope, Seed};
     use super::*;
-    use crate::limit::key::Scope;
-    use crate::limit::key::Seed;
 
     fn count(sketch: &mut Sketch, name: &str) {
         let seed = Seed::new([1; 16]);

@@ -4,7 +4,7 @@
 //! outside can find two names that meet, nor crowd one shard. Each part is hashed with its
 //! length, so that `a` + `bc` and `ab` + `c` differ.
 //!
-//! Not here: where states are kept (`limit::memory`), what a limit is for (`identify`).
+//! Not here: where states are kept (`limit::memory`), what a limit is for (`tenant`).
 
 use std::fmt;
 use std::hash::Hasher;

@@ -24,15 +24,9 @@ use hashbrown::HashTable;
 use weir_common::decision::{Decision, Standing};
 use weir_common::time::Tick;
 
-use crate::limit::key::Key;
-use crate::limit::ASKS_MAX;
-use crate::limit::Answer;
-use crate::limit::Ask;
-use crate::limit::State;
-use crate::limit::Verdict;
-use crate::limit::sync::Mutex;
-use crate::limit::sync::MutexGuard;
-use crate::limit::sync::PoisonError;
+use super::key::Key;
+use super::{ASKS_MAX, Answer, Ask, State, Verdict};
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Enough that two cores seldom meet in one, and that a sweep of one is over in microseconds.
 pub const SHARDS: usize = 256;
@@ -395,9 +389,8 @@ mod tests {
 
     use weir_common::rolling;
 
-    use crate::limit::Quota;
-    use crate::limit::key::Scope;
-    use crate::limit::key::Seed;
+    use super::super::Quota;
+    use super::super::key::{Scope, Seed};
     use super::*;
 
     const SEED: [u8; 16] = [3; 16];

@@ -16,8 +16,7 @@ use std::time::Duration;
 use weir_common::decision::{Decision, Standing};
 use weir_common::time::Moment;
 
-use crate::limit::Ask;
-use crate::limit::Verdict;
+use super::{Ask, Verdict};
 
 /// The name of a limit as headers write it, and whether clients are told of it.
 #[derive(Clone, Copy, Debug)]
@@ -141,12 +140,10 @@ mod tests {
     use weir_common::time::{Tick, UnixTime};
     use weir_common::{bucket, rolling};
 
+    use super::super::Quota;
+    use super::super::key::{Key, Scope, Seed};
+    use super::super::memory::Store;
     use super::*;
-    use crate::limit::key::Key;
-    use crate::limit::key::Scope;
-    use crate::limit::key::Seed;
-    use crate::limit::Quota;
-    use crate::limit::memory::Store;
 
     const NOW: Moment = Moment { tick: Tick(5_000_000), unix: UnixTime(1_700_000_000_400_000) };
 

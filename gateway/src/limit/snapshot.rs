@@ -19,11 +19,9 @@ use weir_common::bucket::Bucket;
 use weir_common::rolling::{self, Log};
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use crate::limit::State;
-use crate::limit::key::Key;
-use crate::limit::key::Seed;
-use crate::limit::memory::Kept;
-use crate::limit::memory::Store;
+use super::State;
+use super::key::{Key, Seed};
+use super::memory::{Kept, Store};
 
 /// What the file starts with; another layout gets another number.
 const MAGIC: &[u8; 16] = b"weir limits 2\n\0\0";
@@ -206,9 +204,8 @@ impl Reader<'_> {
 mod tests {
     use weir_common::bucket;
 
-    use crate::limit::key::Scope;
-    use crate::limit::Ask;
-    use crate::limit::Quota;
+    use super::super::key::Scope;
+    use super::super::{Ask, Quota};
     use super::*;
 
     const SEED: Seed = Seed::new([5; 16]);

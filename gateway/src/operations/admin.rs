@@ -8,7 +8,7 @@
 //!
 //! # Not here
 //!
-//! What the numbers mean (`limit`, `metrics`, `top`), the command line (`command`).
+//! What the numbers mean (`limit`, `metrics`, `heavy_hitters`), the command line (`cli`).
 
 mod limits;
 mod readiness;
@@ -27,11 +27,10 @@ use weir_common::browser;
 use weir_common::problem::{MEDIA_TYPE, Problem};
 use weir_common::secret::{self, Secret};
 
-use crate::limit::memory::Moved;
-use crate::config::shared::Parts;
-use crate::config::shared::Reload;
-use crate::operations::background;
+use crate::config::shared::{Parts, Reload};
 use crate::edge::connection::Connection;
+use crate::limit::memory::Moved;
+use crate::operations::background;
 
 /// A boost is a few numbers; whatever is longer is something else.
 const BODY_BYTES_MAX: usize = 16 * 1024;

@@ -16,17 +16,12 @@ use weir_common::files::{self, Stamp, stamp};
 use weir_common::logging;
 use weir_common::time::Tick;
 
-use crate::upstream::single_request;
+use crate::config::shared::{Parts, Reload};
 use crate::limit::memory::SHARDS;
-use crate::upstream::names;
-use crate::upstream::names::LOOKUP_WAIT;
-use crate::config::shared::Parts;
-use crate::config::shared::Reload;
 use crate::settings::Https;
 use crate::upstream::address::Address;
-use crate::upstream::Pick;
-use crate::upstream::Upstream;
-use crate::upstream::credentials;
+use crate::upstream::names::{self, LOOKUP_WAIT};
+use crate::upstream::{Pick, Upstream, credentials, single_request};
 
 /// How often names are resolved anew. Resolvers keep answers for as long as those hold.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
@@ -125,7 +120,8 @@ async fn ask(
 ) {
     let Some(health) = &upstream.settings.health else { return };
     let Some(server) = upstream.servers.get(nth) else { return };
-    let request = single_request::Request { host: &server.name, path: &health.path, ..client::GET };
+    let request =
+        single_request::Request { host: &server.name, path: &health.path, ..single_request::GET };
     let mut peer = upstream.peer(Pick { server: nth, address: address.socket }, false);
     // One that could be shared would be kept: whether the server lets us connect is asked for
     // anew each time.
@@ -219,15 +215,12 @@ mod tests {
     use weir_common::time::Clock;
 
     use super::*;
-    use crate::config::active::Config;
-    use crate::config::active::Force;
-    use crate::config::active::Origin;
+    use crate::config::active::{Config, Force, Origin};
+    use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
     use crate::telemetry::metrics::Metrics;
     use crate::upstream::names::Found;
-    use crate::config::shared::Seeds;
-    use crate::rules;
-    use crate::settings;
+    use crate::{rules, settings};
 
     const SETTINGS: &str = "[upstreams.only]\nservers = [\"backend.test:80\"]\n\
         health = { path = \"/\", interval = \"20ms\", timeout = \"5s\", unhealthy_after = 1 }";

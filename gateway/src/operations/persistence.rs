@@ -15,9 +15,8 @@ use weir_common::logging;
 use weir_common::time::Clock;
 
 use crate::app::RunError;
-use crate::limit::snapshot;
-use crate::limit::snapshot::Snapshot;
 use crate::config::shared::Parts;
+use crate::limit::snapshot::{self, Snapshot};
 use crate::rules::retention::Retention;
 use crate::settings::Store;
 
@@ -115,16 +114,13 @@ pub(crate) mod tests {
     use weir_common::time::{Tick, UnixTime};
 
     use super::*;
-    use crate::config::active::Config;
-    use crate::config::active::Force;
-    use crate::config::active::Origin;
+    use crate::config::active::{Config, Force, Origin};
+    use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
     use crate::telemetry::metrics::Metrics;
-    use crate::config::shared::Seeds;
-    use crate::rules;
-    use crate::settings;
+    use crate::{rules, settings};
 
-    const SHIPPED: &str = include_str!("../../config/gateway.toml");
+    const SHIPPED: &str = include_str!("../../../config/gateway.toml");
 
     /// The parts of a process whose workspaces have such a window, and whose buckets such a burst.
     pub(crate) fn parts(window: &str, burst: u32, clock: &Clock) -> Parts {

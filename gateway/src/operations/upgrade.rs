@@ -27,8 +27,8 @@
 //! When to do it and what follows (`app`), who may (`docs/gateway.md`).
 
 pub mod init;
-pub mod protocol;
 pub mod predecessor;
+pub mod protocol;
 pub mod sockets;
 pub mod successor;
 
@@ -38,11 +38,8 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::limit::ASKS_MAX;
-use crate::limit::Ask;
-use crate::limit::Quota;
-use crate::limit::Verdict;
 use crate::config::shared::Parts;
+use crate::limit::{ASKS_MAX, Ask, Quota, Verdict};
 
 /// The environment variable that says to a process that its standard input leads to another.
 pub const TAKE_OVER: &str = "WEIR_TAKE_OVER";
@@ -186,13 +183,11 @@ mod tests {
     use weir_common::time::{Clock, UnixTime};
 
     use super::predecessor::Predecessor;
-    use super::{frame, successor};
-    use crate::limit::boost::Boost;
-    use crate::limit::key::Key;
-    use crate::limit::key::Scope;
-    use crate::limit::Ask;
-    use crate::limit::Quota;
+    use super::{protocol, successor};
     use crate::config::shared::Parts;
+    use crate::limit::boost::Boost;
+    use crate::limit::key::{Key, Scope};
+    use crate::limit::{Ask, Quota};
     use crate::operations::persistence::tests::parts;
     use crate::rules::retention::Retention;
 

@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! Counting (`batch`), playing a body to the upstream (`hold`).
+//! Counting (`batch`), playing a body to the upstream (`buffering`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,9 +17,9 @@ use bytes::{Bytes, BytesMut};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::{Error, ErrorType, Result};
 
+use crate::edge::connection::Connection;
 use crate::proxy::retry;
 use crate::response::refusal::Refusal;
-use crate::edge::connection::Connection;
 
 /// An unread body up to this size is read away, so that the connection can be kept.
 const DRAIN_BYTES_MAX: usize = 64 * 1024;

@@ -20,8 +20,7 @@ use bytes::Bytes;
 use pingora_core::protocols::http::ServerSession;
 
 use crate::config::shared::Parts;
-use crate::edge::session::Slot;
-use crate::edge::session::Wrapped;
+use crate::edge::session::{Slot, Wrapped};
 
 /// Wraps `session` in one whose body is `body`. [`unwrap`] gives it back.
 pub fn wrap(session: &mut ServerSession, body: Bytes, parts: &Arc<Parts>) -> Slot {

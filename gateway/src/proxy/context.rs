@@ -12,13 +12,13 @@ use prometheus::IntGauge;
 use weir_common::decision::Decision;
 use weir_common::time::{Moment, Tick};
 
-use crate::proxy::body::Taken;
 use crate::config::active::Force;
-use crate::limit::report::Told;
-use crate::limit::ASKS_MAX;
-use crate::response::refusal::Refusal;
-use crate::request::route::Index;
 use crate::edge::session::Slot;
+use crate::limit::ASKS_MAX;
+use crate::limit::report::Told;
+use crate::proxy::body::Taken;
+use crate::request::route::Index;
+use crate::response::refusal::Refusal;
 use crate::upstream::Pick;
 
 /// More servers than this are never tried for one request.

@@ -10,7 +10,7 @@
 //!
 //! # Not here
 //!
-//! What the numbers are (`headers`). Hop-by-hop headers, which Pingora strips.
+//! What the numbers are (`report`). Hop-by-hop headers, which Pingora strips.
 
 mod response_fields;
 
@@ -20,15 +20,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
-use crate::proxy::forwarding::response_fields::add_fields;
-pub use crate::proxy::forwarding::response_fields::add_text;
-pub use crate::proxy::forwarding::response_fields::lines;
-use crate::request::cors;
-use crate::proxy::context::Exchange;
-use crate::limit::report::forwarded;
-use crate::limit::report::is_traceparent;
-use crate::settings::folded;
 use crate::edge::connection::Connection;
+use crate::limit::report::{forwarded, is_traceparent};
+use crate::proxy::context::Exchange;
+use crate::proxy::forwarding::response_fields::add_fields;
+pub use crate::proxy::forwarding::response_fields::{add_text, lines};
+use crate::request::cors;
+use crate::settings::folded;
 
 /// What goes from hop to hop even where `Connection` does not name it.
 const OF_HOP: [&str; 2] = ["keep-alive", "proxy-connection"];

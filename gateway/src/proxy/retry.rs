@@ -12,7 +12,7 @@
 //! # Not here
 //!
 //! When a server rests (`upstream::passive`), which is tried next (`upstream`), the words of
-//! refusals (`refuse`).
+//! refusals (`refusal`).
 
 use http::StatusCode;
 use log::Level;
@@ -20,14 +20,12 @@ use pingora_core::{Error, ErrorSource, ErrorType, Result, RetryType};
 use serde_json::json;
 use weir_common::logging;
 
-use crate::upstream::single_request;
-use crate::proxy::context::Exchange;
-use crate::proxy::context::TRIES_MAX;
 use crate::admission;
 use crate::config::shared::Parts;
-use crate::response::refusal::NoAnswer;
-use crate::response::refusal::Refusal;
+use crate::proxy::context::{Exchange, TRIES_MAX};
+use crate::response::refusal::{NoAnswer, Refusal};
 use crate::upstream::ejection::Change;
+use crate::upstream::single_request;
 
 /// Interim answers (1xx) to one request, at most: each begins the wait for the answer anew. One who
 /// says twice a minute that the work goes on (102) may work for an hour and a half.

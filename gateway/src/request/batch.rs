@@ -2,7 +2,7 @@
 //!
 //! The whole text must be JSON, for a count of what two parsers read differently would be none.
 //!
-//! Not here: holding the body back until it is counted (`hold`).
+//! Not here: holding the body back until it is counted (`buffering`).
 
 use std::fmt;
 

@@ -10,7 +10,7 @@
 //! # Not here
 //!
 //! Which routes there are (`route`), mistakes in the settings (`rules::check`), the upstream's
-//! own headers, which pass as they are (`relay`).
+//! own headers, which pass as they are (`forwarding`).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -13,7 +13,7 @@
 //!
 //! # Not here
 //!
-//! What is refused whatever the routes are (`target`), what meets a route's requests (`judge`).
+//! What is refused whatever the routes are (`target`), what meets a route's requests (`admission`).
 
 // core
 mod readings;
@@ -27,10 +27,7 @@ use http::Method;
 
 use crate::request::route::readings::Words;
 use crate::request::route::tree::Tree;
-use crate::request::target;
-use crate::request::target::Malformed;
-use crate::request::target::Spellings;
-use crate::request::target::Target;
+use crate::request::target::{self, Malformed, Spellings, Target};
 
 /// A plane, a route, a limit, a plan or an upstream: its place in the settings.
 pub type Index = usize;

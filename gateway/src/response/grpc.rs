@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! What is said to all (`refuse`, `headers`). The access log and the metrics keep the HTTP status.
+//! What is said to all (`refusal`, `report`). The access log and the metrics keep the HTTP status.
 
 use http::{HeaderMap, Method, header};
 

@@ -1,7 +1,7 @@
 //! Every answer that the gateway itself gives, in one enum.
 //!
 //! Each is a problem (RFC 9457) that says what, where and what to do. Not here: the limit
-//! headers that go with it (`headers`), how it is written (`reply`), how clients of gRPC are told
+//! headers that go with it (`report`), how it is written (`reply`), how clients of gRPC are told
 //! (`grpc`).
 
 use http::Method;
@@ -9,10 +9,10 @@ use serde_json::Value;
 use weir_common::problem::{MEDIA_TYPE, Problem};
 use weir_common::token::Flaw;
 
-use crate::request::batch::Miscount;
 use crate::limit::report::Told;
-use crate::response::reply::Reply;
+use crate::request::batch::Miscount;
 use crate::request::target::Malformed;
+use crate::response::reply::Reply;
 
 /// Why a request gets an answer of our own.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! What the answer is (`refuse`, `grpc`, `cors`), and what every answer says (`relay`).
+//! What the answer is (`refusal`, `grpc`, `cors`), and what every answer says (`forwarding`).
 
 use http::{Method, StatusCode, Version, header};
 use pingora_core::protocols::http::HttpTask;
@@ -16,10 +16,9 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
-use crate::proxy::context::Exchange;
 use crate::edge::connection::Connection;
-use crate::proxy::body;
-use crate::proxy::forwarding;
+use crate::proxy::context::Exchange;
+use crate::proxy::{body, forwarding};
 
 /// An answer of our own.
 #[derive(Clone, Debug, PartialEq, Eq)]

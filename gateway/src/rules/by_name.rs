@@ -1,24 +1,15 @@
 //! Finds a limit, and whom it is kept for, by the names that an operator gives.
 //!
-//! Not here: what a request is charged with (`rules`), who asks (`admin`, `explain`).
+//! Not here: what a request is charged with (`rules`), who asks (`operations::admin`, `cli::explain`).
 
 use weir_common::ids::IdForm;
 
-use crate::rules::Limit;
-use crate::rules::Rules;
-use crate::rules::ask;
-use crate::rules::value_of;
-use crate::rules::tenant::Identity;
-use crate::rules::tenant::LONE;
-use crate::rules::tenant::Names;
-use crate::rules::tenant::Subject;
-use crate::rules::tenant::Tenant;
 use crate::limit::key::Key;
-use crate::limit::Ask;
-use crate::limit::Quota;
+use crate::limit::{Ask, Quota};
 use crate::request::route::Index;
-use crate::settings;
-use crate::settings::LimitKey;
+use crate::rules::tenant::{Identity, LONE, Names, Subject, Tenant};
+use crate::rules::{Limit, Rules, ask, value_of};
+use crate::settings::{self, LimitKey};
 
 /// What a limit asks about one key.
 pub struct AskedAbout<'r> {

@@ -16,25 +16,13 @@ use weir_common::directory::{Directory, Instance, Values, is_host};
 use weir_common::reader::{At, Document, suggestion};
 use weir_common::{bucket, rolling};
 
-use crate::rules::Batch;
-use crate::rules::Limit;
-use crate::rules::Plan;
-use crate::rules::Route;
-use crate::rules::Rules;
 use crate::limit::key::Seed;
-use crate::limit::ASKS_MAX;
-use crate::limit::Quota;
-use crate::request::route::Hosts;
-use crate::request::route::Index;
-use crate::request::route::Pattern;
-use crate::settings;
-use crate::settings::LimitKey;
-use crate::settings::Settings;
-use crate::settings::Source;
-use crate::settings::Unknown;
+use crate::limit::{ASKS_MAX, Quota};
+use crate::request::route::{Hosts, Index, Pattern};
+use crate::rules::{Batch, Limit, Plan, Route, Rules};
+use crate::settings::{self, LimitKey, Settings, Source, Unknown};
 
-pub use crate::rules::compile::tenants::Entries;
-pub use crate::rules::compile::tenants::own_values_refused;
+pub use crate::rules::compile::tenants::{Entries, own_values_refused};
 
 /// Makes rules of what was read from `document` and from `of_directory`.
 #[must_use]

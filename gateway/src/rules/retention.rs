@@ -17,8 +17,7 @@ use weir_common::time::Tick;
 
 use crate::limit::Quota;
 use crate::limit::memory::Store;
-use crate::rules;
-use crate::rules::Rules;
+use crate::rules::{self, Rules};
 
 /// How long the states of some rules are kept. Of rules that nothing is known of: no longer than
 /// each state says itself.
@@ -62,14 +61,9 @@ mod tests {
     use weir_common::{bucket, rolling};
 
     use super::*;
-    use crate::rules::tenant::Known;
-    use crate::rules::tenant::Names;
-    use crate::rules::tenant::Tenant;
-    use crate::limit::key::Key;
-    use crate::limit::key::Scope;
-    use crate::limit::key::Seed;
-    use crate::limit::Ask;
-    use crate::limit::snapshot;
+    use crate::limit::key::{Key, Scope, Seed};
+    use crate::limit::{Ask, snapshot};
+    use crate::rules::tenant::{Known, Names, Tenant};
     use crate::settings;
 
     const SEED: Seed = Seed::new([4; 16]);
@@ -193,7 +187,7 @@ mod tests {
 
     /// The rules of two plans, one with a slow refill, where `in_a` is on `plan` by the file.
     fn rules(plan: &str) -> Rules {
-        let shipped = include_str!("../../config/gateway.toml");
+        let shipped = include_str!("../../../config/gateway.toml");
         let values = |rate| format!("limits.instance = {{ rate = {rate}, burst = 200 }}\n");
         let plans = [("[plans.free]\n", 1), ("[plans.pro]\n", 50)];
         let text = plans.iter().fold(shipped.to_owned(), |text, (head, rate)| {

@@ -12,7 +12,7 @@
 //!
 //! # Not here
 //!
-//! How much each may use (`rules`), whether a token reaches what a request names (`caller`).
+//! How much each may use (`rules`), whether a token reaches what a request names (`auth`).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -21,9 +21,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::limit::Quota;
-use crate::limit::key::Owner;
-use crate::limit::key::Scope;
-use crate::limit::key::Seed;
+use crate::limit::key::{Owner, Scope, Seed};
 use crate::request::route::Index;
 
 /// What the name of a workspace's own organisation begins with: no identifier has a colon.

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use weir_common::reader::{At, Table};
 
-use crate::settings::read::WAIT;
-use crate::settings::read::number;
+use crate::settings::read::{WAIT, number};
 
 /// `[directory]`
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,14 +1,13 @@
 //! Reads how a client proves who it is.
 //!
-//! Not here: which routes need a token (`rules::check::identity`), whether one holds (`caller`).
+//! Not here: which routes need a token (`rules::check::identity`), whether one holds (`auth`).
 
 use std::path::Path;
 use std::time::Duration;
 
 use weir_common::reader::{At, Table};
 
-use crate::settings::read::WAIT;
-use crate::settings::read::number;
+use crate::settings::read::{WAIT, number};
 
 /// `[identity]`
 #[derive(Clone, Debug, PartialEq, Eq)]

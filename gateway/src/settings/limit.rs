@@ -5,10 +5,9 @@ use std::time::Duration;
 use weir_common::reader::{At, Table};
 use weir_common::{bucket, rolling};
 
-use crate::settings::read::small;
-use crate::settings::Limit;
-use crate::settings::LimitKey;
 use crate::limit::Quota;
+use crate::settings::read::small;
+use crate::settings::{Limit, LimitKey};
 
 pub(super) fn limit(table: &mut Table<'_>) -> Limit {
     table.require("key");

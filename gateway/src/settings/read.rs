@@ -10,6 +10,7 @@ use weir_common::directory::values_by_limit;
 use weir_common::ids::IdForm;
 use weir_common::reader::{At, Document, Reading, Table, suggestion};
 
+use crate::request::target::Spellings;
 use crate::settings::cors::cors;
 use crate::settings::directory::directory;
 use crate::settings::edge::https;
@@ -17,16 +18,7 @@ use crate::settings::identity::identity;
 use crate::settings::limit::limit;
 use crate::settings::trusted::trusted_headers;
 use crate::settings::upstream::upstream;
-use crate::settings::Caps;
-use crate::settings::Headers;
-use crate::settings::Log;
-use crate::settings::Plan;
-use crate::settings::Plane;
-use crate::settings::Route;
-use crate::settings::Server;
-use crate::settings::Settings;
-use crate::settings::Store;
-use crate::request::target::Spellings;
+use crate::settings::{Caps, Headers, Log, Plan, Plane, Route, Server, Settings, Store};
 
 /// Any wait an operator may ask for: from a moment that a clock can tell to a day.
 pub(super) const WAIT: RangeInclusive<Duration> =

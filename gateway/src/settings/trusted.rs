@@ -8,8 +8,8 @@
 //!
 //! # Not here
 //!
-//! Who is trusted (`server.trusted_proxies`), taking them off (`relay`), the headers that the
-//! gateway itself writes (`relay`).
+//! Who is trusted (`server.trusted_proxies`), taking them off (`forwarding`), the headers that the
+//! gateway itself writes (`forwarding`).
 
 use std::borrow::Cow;
 

@@ -8,9 +8,7 @@ use std::time::Duration;
 use weir_common::directory::is_host;
 use weir_common::reader::{At, Table, shown};
 
-use crate::settings::read::WAIT;
-use crate::settings::read::number;
-use crate::settings::read::small;
+use crate::settings::read::{WAIT, number, small};
 
 /// `[upstreams.<name>]`
 #[derive(Clone, Debug, PartialEq, Eq)]

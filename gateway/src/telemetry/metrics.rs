@@ -1,7 +1,7 @@
 //! Every metric the gateway has, declared in one list.
 //!
 //! Names and units follow Prometheus' conventions. No label ever names a tenant, a path or a
-//! client: who is busy is told by `top`, on the admin listener.
+//! client: who is busy is told by `heavy_hitters`, on the admin listener.
 //!
 //! Not here: when something is counted, which is said where it happens.
 

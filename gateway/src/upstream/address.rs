@@ -14,10 +14,8 @@ use std::time::Duration;
 
 use weir_common::time::Tick;
 
-use crate::upstream::ejection::Change;
-use crate::upstream::ejection::Leave;
-use crate::upstream::ejection::Record;
 use crate::settings;
+use crate::upstream::ejection::{Change, Leave, Record};
 
 /// One address of a server.
 pub struct Address {

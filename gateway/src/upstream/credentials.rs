@@ -8,7 +8,7 @@
 //!
 //! # Not here
 //!
-//! Connecting (`upstream`), when the files are read again (`watch`).
+//! Connecting (`upstream`), when the files are read again (`background`).
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! When names are looked up (`watch`), what becomes of what a server had before (`upstream`).
+//! When names are looked up (`background`), what becomes of what a server had before (`upstream`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;

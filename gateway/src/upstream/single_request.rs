@@ -2,7 +2,7 @@
 //!
 //! One request, one connection, one deadline over all of it.
 //!
-//! Not here: questions with an answer that is made something of (`inquire`).
+//! Not here: questions with an answer that is made something of (`http_client`).
 
 use std::io;
 use std::net::SocketAddr;

@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! How long it may take (`listen`), how a header reads (`proxy_protocol`), TLS (`tls`).
+//! How long it may take (`listener`), how a header reads (`proxy_protocol`), TLS (`tls`).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,16 +15,12 @@ use std::sync::Arc;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::edge::listener::per_address::Crowd;
-use crate::edge::listener::per_address::Seat;
 use crate::config::shared::Parts;
-use crate::edge::proxy_protocol;
-use crate::edge::proxy_protocol::HEADER_BYTES_MAX;
-use crate::edge::proxy_protocol::Origin;
-use crate::edge::proxy_protocol::Progress;
+use crate::edge::connection::Socket as Wire;
+use crate::edge::listener::per_address::{Crowd, Seat};
+use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Origin, Progress};
 use crate::settings::Server;
 use crate::tls;
-use crate::edge::connection::Socket as Wire;
 
 /// What a client's connection brings.
 #[derive(Clone)]

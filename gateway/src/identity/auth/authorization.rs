@@ -13,15 +13,13 @@
 //!
 //! # Not here
 //!
-//! Whether the token is valid (`caller::verifier`), whom the directory knows (`lookups`).
+//! Whether the token is valid (`caller::verifier`), whom the directory knows (`directory`).
 
 use weir_common::ids::IdForm;
 use weir_common::token;
 
-use crate::rules::tenant::Names;
-use crate::rules::tenant::Parents;
-use crate::response::refusal::Foreign;
-use crate::response::refusal::Refusal;
+use crate::response::refusal::{Foreign, Refusal};
+use crate::rules::tenant::{Names, Parents};
 
 /// What a verified token says of whoever carries it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,11 +125,8 @@ fn lone(all: Option<&[Box<str>]>) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::tenant::Known;
-    use crate::rules::tenant::Tenant;
-    use crate::rules::tenant::Tenants;
-    use crate::limit::key::Scope;
-    use crate::limit::key::Seed;
+    use crate::limit::key::{Scope, Seed};
+    use crate::rules::tenant::{Known, Tenant, Tenants};
 
     /// ws_a and ws_b belong to org_1, ws_c to org_2, ws_d to nobody; in_a is ws_a's, in_x nobody's.
     fn tenants() -> Tenants {

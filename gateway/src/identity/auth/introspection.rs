@@ -24,8 +24,8 @@ use weir_common::secret::Secret;
 use weir_common::time::{Moment, Tick, UnixTime};
 use weir_common::token::{Claims, Flaw};
 
-use crate::identity::http_client;
 use crate::config::shared::Parts;
+use crate::identity::http_client;
 use crate::settings::Introspection;
 
 /// Questions on their way at one time: a server that takes 10 ms answers 6,400 new tokens a second.

@@ -6,7 +6,7 @@
 //!    and no longer than `identity.timeout`.
 //! 2. Keys are replaced only by keys: an answer that cannot be used changes nothing.
 //!
-//! Not here: when a fetch is due (`refresh`), what a key is (`weir_common::token`).
+//! Not here: when a fetch is due (`jwks_schedule`), what a key is (`weir_common::token`).
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,12 +21,10 @@ use weir_common::logging;
 use weir_common::time::{Moment, Tick};
 use weir_common::token::KeySet;
 
-use crate::identity::auth::jwks_schedule::Hope;
-use crate::identity::auth::jwks_schedule::Refresh;
-use crate::identity::auth::jwks_schedule::Turn;
+use crate::config::shared::Parts;
+use crate::identity::auth::jwks_schedule::{Hope, Refresh, Turn};
 use crate::identity::auth::verifier::Verifier;
 use crate::identity::http_client;
-use crate::config::shared::Parts;
 
 /// The keys of the issuer.
 pub(crate) struct KeyRing {

@@ -6,7 +6,7 @@
 //! 2. Any number of requests with one token ask one question.
 //! 3. What was verified by keys that are no longer the issuer's is verified again.
 //!
-//! Not here: what is asked of a token (`weir_common::token`), where keys come from (`keyring`).
+//! Not here: what is asked of a token (`weir_common::token`), where keys come from (`jwks`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,16 +19,13 @@ use weir_common::secret::Secret;
 use weir_common::time::{Moment, Tick, UnixTime};
 use weir_common::token::{self, Algorithm, Flaw, Terms};
 
+use crate::config::shared::Parts;
 use crate::identity::auth::authorization::Claims;
-use crate::identity::auth::introspection::Inspector;
-use crate::identity::auth::introspection::Unavailable;
-use crate::identity::auth::jwks::KeyRing;
-use crate::identity::auth::jwks::Renewed;
+use crate::identity::auth::introspection::{Inspector, Unavailable};
+use crate::identity::auth::jwks::{KeyRing, Renewed};
 use crate::identity::auth::refusals::Refusals;
 use crate::identity::http_client;
-use crate::config::shared::Parts;
-use crate::settings::Identity;
-use crate::settings::Verify;
+use crate::settings::{Identity, Verify};
 
 /// Tokens that are remembered as bad. Whoever sends more is soon out of allowance.
 const BAD_MAX: u64 = 10_000;

@@ -23,13 +23,11 @@ use moka::future::Cache;
 use weir_common::reader::Document;
 use weir_common::time::Tick;
 
-use crate::identity::directory::response::Raw;
-use crate::identity::directory::response::faults;
 use crate::identity::directory::breaker::PAUSE;
-use crate::rules::tenant::Tenant;
+use crate::identity::directory::response::{Raw, faults};
 use crate::limit::key::Owner;
-use crate::rules::Entries;
-use crate::rules::Rules;
+use crate::rules::tenant::Tenant;
+use crate::rules::{Entries, Rules};
 
 /// Everything that is remembered.
 #[derive(Debug)]
@@ -203,15 +201,12 @@ mod tests {
     use weir_common::ids::IdForm;
 
     use super::*;
-    use crate::limit::key::Scope;
-    use crate::limit::key::Seed;
-    use crate::identity::directory::response::Kind;
-    use crate::identity::directory::response::read;
-    use crate::rules;
-    use crate::settings;
+    use crate::identity::directory::response::{Kind, read};
+    use crate::limit::key::{Scope, Seed};
+    use crate::{rules, settings};
 
     const SEED: Seed = Seed::new([3; 16]);
-    const SHIPPED: &str = include_str!("../../../config/gateway.toml");
+    const SHIPPED: &str = include_str!("../../../../config/gateway.toml");
 
     fn rules(text: &str) -> Rules {
         let (document, nothing) = (Document::new("g", text), Document::new("d", ""));

@@ -67,8 +67,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::key::Scope;
-    use crate::limit::key::Seed;
+    use crate::limit::key::{Scope, Seed};
 
     #[test]
     fn an_entry_is_reported_once_and_no_more_than_a_hundred_are() {

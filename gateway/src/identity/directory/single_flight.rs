@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! What they wait for (`lookups`).
+//! What they wait for (`directory`).
 
 use std::collections::HashMap;
 use std::hash::Hash;

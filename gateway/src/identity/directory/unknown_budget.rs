@@ -8,8 +8,7 @@ use weir_common::bucket;
 use weir_common::time::Tick;
 
 use crate::limit::memory::Store;
-use crate::limit::Ask;
-use crate::limit::Quota;
+use crate::limit::{Ask, Quota};
 
 /// Names that nobody knows, which an address may have asked about at once: a script with the
 /// wrong list finds out, and a search through all names does not get far.

@@ -17,11 +17,9 @@ use serde_json::{Value, json};
 use weir_common::directory::Values;
 use weir_common::{bucket, logging, rolling};
 
-use crate::operations::admin::Admin;
-use crate::operations::admin::Reply;
 use crate::limit::Quota;
-use crate::limit::boost::Boost;
-use crate::limit::boost::Unset;
+use crate::limit::boost::{Boost, Unset};
+use crate::operations::admin::{Admin, Reply};
 
 impl Admin {
     pub(super) fn limits(&self) -> Reply {

@@ -3,9 +3,8 @@
 //! What does not work outside does not make the gateway unready (docs/decisions/readiness.md): it
 //! is told in the body.
 
-use crate::operations::admin::Admin;
-use crate::operations::admin::Reply;
 use crate::config::active::Force;
+use crate::operations::admin::{Admin, Reply};
 
 impl Admin {
     pub(super) fn readiness(&self) -> Reply {

@@ -6,12 +6,11 @@ use serde_json::json;
 use weir_common::ids::IdForm;
 use weir_common::logging;
 
-use crate::operations::admin::Admin;
-use crate::operations::admin::Reply;
-use crate::limit::Ask;
-use crate::limit::key::Key;
 use crate::identity::directory::Unsure;
 use crate::identity::directory::response::Kind;
+use crate::limit::Ask;
+use crate::limit::key::Key;
+use crate::operations::admin::{Admin, Reply};
 use crate::settings::LimitKey;
 
 /// What requests of one key meet now.

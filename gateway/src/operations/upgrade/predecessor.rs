@@ -26,26 +26,14 @@ use weir_common::directory::Values;
 use weir_common::logging;
 use weir_common::time::Tick;
 
-use crate::operations::upgrade::protocol;
-use crate::operations::upgrade::protocol::Frames;
-use crate::operations::upgrade::protocol::Kind;
-use crate::operations::upgrade::protocol::Named;
-use crate::operations::upgrade::protocol::Offer;
-use crate::operations::upgrade::protocol::PROTOCOL;
-use crate::operations::upgrade::protocol::Rest;
-use crate::operations::upgrade::successor::of_machine;
-use crate::operations::upgrade::HandoverError;
-use crate::operations::upgrade::READY_WAIT;
-use crate::operations::upgrade::broken;
-use crate::operations::upgrade::judge;
-use crate::operations::upgrade::sockets;
+use crate::config::shared::Parts;
+use crate::edge::listener::turned;
 use crate::limit::boost::Boost;
 use crate::limit::key::Key;
-use crate::limit::Ask;
-use crate::limit::Quota;
-use crate::limit::snapshot;
-use crate::edge::listener::turned;
-use crate::config::shared::Parts;
+use crate::limit::{Ask, Quota, snapshot};
+use crate::operations::upgrade::protocol::{self, Frames, Kind, Named, Offer, PROTOCOL, Rest};
+use crate::operations::upgrade::successor::of_machine;
+use crate::operations::upgrade::{HandoverError, READY_WAIT, broken, judge, sockets};
 use crate::rules::Rules;
 
 /// The process whose place we take.
@@ -69,7 +57,8 @@ impl Predecessor {
         let stream = stdin.as_fd().try_clone_to_owned().map_err(broken(meeting))?;
         let mut stream = StdStream::from(stream);
         stream.set_read_timeout(Some(READY_WAIT)).map_err(broken(meeting))?;
-        protocol::write(&mut stream, Kind::Hello, &PROTOCOL.to_le_bytes()).map_err(broken(meeting))?;
+        protocol::write(&mut stream, Kind::Hello, &PROTOCOL.to_le_bytes())
+            .map_err(broken(meeting))?;
         let passed = sockets::receive(&stream).map_err(broken("receiving sockets"))?;
         let (kind, offer) = protocol::read(&mut stream).map_err(broken(meeting))?;
         let offer: Offer = match serde_json::from_slice(&offer) {

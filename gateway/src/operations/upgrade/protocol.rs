@@ -15,14 +15,9 @@ use weir_common::decision::{Decision, Standing};
 use weir_common::time::{Tick, micros};
 use weir_common::{bucket, rolling};
 
+use crate::limit::key::{Key, LimitTag};
+use crate::limit::{ASKS_MAX, Answer, Ask, Quota, Verdict};
 use crate::operations::upgrade::Told;
-use crate::limit::key::Key;
-use crate::limit::key::LimitTag;
-use crate::limit::ASKS_MAX;
-use crate::limit::Answer;
-use crate::limit::Ask;
-use crate::limit::Quota;
-use crate::limit::Verdict;
 use crate::rules::retention::Retention;
 
 /// Another way of speaking gets another number.
@@ -92,7 +87,7 @@ pub struct Offer {
 /// One of the sockets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
-    /// For what: `http`, `https`, `admin`.
+    /// For what: `http`, `https`, `operations::admin`.
     pub listener: String,
     /// Where, as the settings have it.
     pub address: std::net::SocketAddr,

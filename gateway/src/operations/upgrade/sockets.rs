@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! Accepting on them (`listen`), sending them over (`handover::frame`).
+//! Accepting on them (`listener`), sending them over (`handover::frame`).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -20,11 +20,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::operations::upgrade::protocol;
-use crate::operations::upgrade::protocol::Kind;
-use crate::operations::upgrade::protocol::Named;
-use crate::edge::listener;
-use crate::edge::listener::BindError;
+use crate::edge::listener::{self, BindError};
+use crate::operations::upgrade::protocol::{self, Kind, Named};
 
 /// The kernel passes 253 in one message; nobody has configured as many as this.
 pub const SOCKETS_MAX: usize = 128;

@@ -30,27 +30,14 @@ use weir_common::directory::Values;
 use weir_common::logging;
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use crate::operations::upgrade::protocol;
-use crate::operations::upgrade::protocol::Frames;
-use crate::operations::upgrade::protocol::Kind;
-use crate::operations::upgrade::protocol::Offer;
-use crate::operations::upgrade::protocol::PROTOCOL;
-use crate::operations::upgrade::protocol::Rest;
-use crate::operations::upgrade::sockets;
-use crate::operations::upgrade::sockets::SOCKETS_MAX;
-use crate::operations::upgrade::sockets::Sockets;
-use crate::operations::upgrade::HandoverError;
-use crate::operations::upgrade::MOVE_WAIT;
-use crate::operations::upgrade::Place;
-use crate::operations::upgrade::QUESTIONS_MAX;
-use crate::operations::upgrade::Question;
-use crate::operations::upgrade::READY_WAIT;
-use crate::operations::upgrade::TAKE_OVER;
-use crate::operations::upgrade::Told;
-use crate::operations::upgrade::broken;
+use crate::config::shared::Parts;
 use crate::limit::memory::Closed;
 use crate::limit::snapshot;
-use crate::config::shared::Parts;
+use crate::operations::upgrade::protocol::{self, Frames, Kind, Offer, PROTOCOL, Rest};
+use crate::operations::upgrade::sockets::{self, SOCKETS_MAX, Sockets};
+use crate::operations::upgrade::{
+    HandoverError, MOVE_WAIT, Place, QUESTIONS_MAX, Question, READY_WAIT, TAKE_OVER, Told, broken,
+};
 use crate::rules::retention::Retention;
 
 /// Questions under way at one time, of half a kilobyte each and as much for its answer.

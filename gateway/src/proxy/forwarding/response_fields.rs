@@ -8,16 +8,14 @@
 //!
 //! # Not here
 //!
-//! What the numbers are (`headers`), which of the two a client is told by (`relay`).
+//! What the numbers are (`report`), which of the two a client is told by (`forwarding`).
 
 use http::{HeaderMap, HeaderName};
 use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::ResponseHeader;
 
-use crate::proxy::forwarding::ADDED;
-use crate::proxy::forwarding::hex;
-use crate::proxy::forwarding::value;
 use crate::proxy::context::Exchange;
+use crate::proxy::forwarding::{ADDED, hex, value};
 
 /// What every answer says for us, as header lines with their line ends.
 pub fn lines(exchange: &Exchange) -> String {

@@ -16,8 +16,7 @@
 //!
 //! Which readings matter (`route`, `rules`), what no route ever takes (`target`).
 
-use crate::request::route::Pattern;
-use crate::request::route::Segment;
+use crate::request::route::{Pattern, Segment};
 
 /// Readings of one path that are looked at: each is a lookup.
 const READINGS_MAX: usize = 64;

@@ -14,9 +14,7 @@
 
 use http::Method;
 
-use crate::request::route::Index;
-use crate::request::route::Pattern;
-use crate::request::route::Segment;
+use crate::request::route::{Index, Pattern, Segment};
 
 /// So many literals are compared one by one in less time than they are searched.
 const FEW: usize = 8;

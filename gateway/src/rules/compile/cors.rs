@@ -3,10 +3,8 @@
 
 use http::HeaderName;
 
+use crate::request::cors::{Cors, OPAQUE, check_origin};
 use crate::rules::compile::Checker;
-use crate::request::cors::Cors;
-use crate::request::cors::OPAQUE;
-use crate::request::cors::check_origin;
 use crate::settings;
 
 impl Checker<'_> {

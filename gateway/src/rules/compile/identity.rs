@@ -2,12 +2,9 @@
 
 use weir_common::reader::At;
 
-use crate::rules::compile::Checker;
-use crate::rules::compile::lookup;
-use crate::rules::compile::names;
 use crate::request::route::Index;
-use crate::settings;
-use crate::settings::Verify;
+use crate::rules::compile::{Checker, lookup, names};
+use crate::settings::{self, Verify};
 
 impl Checker<'_> {
     pub(super) fn identity(&self) {
@@ -88,7 +85,13 @@ mod tests {
         let nothing = Document::new("d", "");
         let settings = settings::read(&document).made;
         let seed = Seed::new([0; 16]);
-        let rules = crate::rules::compile::check(settings, &document, &Directory::default(), &nothing, seed);
+        let rules = crate::rules::compile::check(
+            settings,
+            &document,
+            &Directory::default(),
+            &nothing,
+            seed,
+        );
         (rules, document.mistakes().into_iter().map(|mistake| mistake.message).collect())
     }
 

@@ -2,12 +2,10 @@
 
 use http::Method;
 
-use crate::rules::compile::Checker;
 use crate::limit::ASKS_MAX;
-use crate::request::route::Entry;
-use crate::request::route::Index;
-use crate::request::route::Paths;
+use crate::request::route::{Entry, Index, Paths};
 use crate::rules::Route;
+use crate::rules::compile::Checker;
 use crate::settings;
 
 impl Checker<'_> {

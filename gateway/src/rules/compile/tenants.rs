@@ -1,23 +1,16 @@
 //! Finds what is wrong in the directory, and makes tenants of the rest.
 //!
 //! An entry is checked by the same lines whether it stands in the file or was answered over HTTP
-//! (`lookups`); only what needs the whole file is asked of the file alone.
+//! (`directory`); only what needs the whole file is asked of the file alone.
 
 use weir_common::directory;
 use weir_common::reader::{At, Document};
 
-use crate::rules::compile::Checker;
-use crate::rules::compile::lookup;
-use crate::rules::compile::names;
-use crate::rules::compile::quotas;
-use crate::rules::tenant::Tenant;
-use crate::rules::tenant::Tenants;
-use crate::limit::key::Scope;
-use crate::limit::key::Seed;
-use crate::request::route::Hosts;
-use crate::request::route::Index;
-use crate::rules::Limit;
-use crate::rules::Plan;
+use crate::limit::key::{Scope, Seed};
+use crate::request::route::{Hosts, Index};
+use crate::rules::compile::{Checker, lookup, names, quotas};
+use crate::rules::tenant::{Tenant, Tenants};
+use crate::rules::{Limit, Plan};
 use crate::settings::LimitKey;
 
 /// Makes tenants of entries. What is wrong with an entry stays in the document.
