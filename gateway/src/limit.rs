@@ -21,6 +21,8 @@ pub mod boost;
 pub mod heavy_hitters;
 #[path = "limit/key.rs"]
 pub mod key;
+#[path = "limit/limiter.rs"]
+pub mod limiter;
 #[path = "limit/memory.rs"]
 pub mod memory;
 // core

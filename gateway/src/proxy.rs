@@ -8,10 +8,12 @@
 //!
 //! Decisions (`admission`), the words of refusals (`refusal`), headers (`report`, `forwarding`).
 
+pub mod access_line;
 pub mod body;
 pub mod buffering;
 pub mod context;
 pub mod forwarding;
+pub mod respond;
 pub mod retry;
 
 use std::sync::Arc;
@@ -26,18 +28,17 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
-use crate::admission::{self, Next};
+use crate::admission::{Admission, Arrival, admit};
 use crate::config::shared::Parts;
 use crate::edge::connection::Connection;
+use crate::proxy::access_line::Facts;
 use crate::proxy::body::Unread;
-use crate::proxy::context::{Exchange, InFlight, Replayed};
+use crate::proxy::context::{InFlight, Replayed, RequestContext};
 use crate::request::target::Malformed;
 use crate::request::{batch, upload};
 use crate::response::grpc::{self, Dialect};
 use crate::response::refusal::Refusal;
-use crate::response::reply;
 use crate::rules::Batch;
-use crate::telemetry::access_log::Facts;
 
 /// What Pingora calls.
 pub struct Proxy {
@@ -47,13 +48,13 @@ pub struct Proxy {
 
 #[async_trait]
 impl ProxyHttp for Proxy {
-    type CTX = Exchange;
+    type CTX = RequestContext;
 
-    fn new_ctx(&self) -> Exchange {
+    fn new_ctx(&self) -> RequestContext {
         let parts = &self.parts;
         let (id, nth) = parts.next_request();
         let in_flight = InFlight::new(&parts.metrics.in_flight);
-        Exchange::new(parts.clock.now(), parts.force.load_full(), id, nth, in_flight)
+        RequestContext::new(parts.clock.now(), parts.force.load_full(), id, nth, in_flight)
     }
 
     /// No modules: the one that Pingora would add compresses, which we never do.
@@ -62,9 +63,9 @@ impl ProxyHttp for Proxy {
     async fn early_request_filter(
         &self,
         session: &mut Session,
-        exchange: &mut Exchange,
+        context: &mut RequestContext,
     ) -> Result<()> {
-        let requests_max = exchange.force.rules.settings.server.caps.requests_per_connection_max;
+        let requests_max = context.force.rules.settings.server.caps.requests_per_connection_max;
         let mut is_last = !self.parts.ready.load(Ordering::Relaxed);
         if let Some(connection) = Connection::of(session.stream()) {
             connection.head_is_read(session.downstream_session.as_http1());
@@ -73,7 +74,7 @@ impl ProxyHttp for Proxy {
         if is_last {
             session.set_keepalive(None);
         }
-        let body_timeout = exchange.force.rules.settings.server.body_timeout;
+        let body_timeout = context.force.rules.settings.server.body_timeout;
         // Where protocols are switched, silence is no body that fails to come.
         let switches = may_switch(session);
         session.set_read_timeout(Some(body_timeout).filter(|_| !switches));
@@ -85,42 +86,45 @@ impl ProxyHttp for Proxy {
         Ok(())
     }
 
-    async fn request_filter(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool> {
-        let next = admission::judge(&self.parts, session, exchange).await;
-        let refusal = match next {
-            Next::Forward => return Ok(false), // Pingora: go on.
-            Next::Hold(batch) => match self.hold(session, exchange, batch).await {
+    async fn request_filter(
+        &self,
+        session: &mut Session,
+        context: &mut RequestContext,
+    ) -> Result<bool> {
+        let refusal = match self.admit(session, context).await {
+            Admission::Forward => return Ok(false), // Pingora: go on.
+            Admission::BufferBody(batch) => match self.hold(session, context, batch).await {
                 Ok(()) => return Ok(false),
                 Err(Unread::Refused(refusal)) => refusal,
                 Err(Unread::Broken(error)) => return Err(error),
             },
-            Next::Preflight(reply) => {
-                exchange.status = Some(reply.status);
-                reply.send(session, exchange).await?;
+            Admission::Preflight(reply) => {
+                context.response.status = Some(reply.status);
+                respond::send(reply, session, context).await?;
                 return Ok(true);
             }
-            Next::Refuse(refusal) => refusal,
+            Admission::Refuse(refusal) => refusal,
         };
-        self.refuse(session, exchange, refusal).await?;
+        self.refuse(session, context, refusal).await?;
         Ok(true) // Pingora: an answer was written, stop here.
     }
 
     async fn upstream_peer(
         &self,
         session: &mut Session,
-        exchange: &mut Exchange,
+        context: &mut RequestContext,
     ) -> Result<Box<HttpPeer>> {
-        let upstream = admission::upstream(exchange).ok_or_else(retry::no_server)?.clone();
+        let upstream = context.upstream_of_route().ok_or_else(retry::no_server)?.clone();
         let now = self.parts.clock.now().tick;
-        exchange.asked_at.get_or_insert(now);
-        let pick = upstream.pick(&exchange.tried, now).ok_or_else(retry::no_server)?;
-        if exchange.tried.is_full() {
-            exchange.tried.remove(0);
+        context.upstream.picked_at.get_or_insert(now);
+        let pick = upstream.pick(&context.upstream.tried, now).ok_or_else(retry::no_server)?;
+        if context.upstream.tried.is_full() {
+            context.upstream.tried.remove(0);
         }
-        exchange.tried.push(pick.address);
-        exchange.server = Some(pick.server);
-        exchange.failed = false;
-        exchange.unconnected = false;
+        context.upstream.tried.push(pick.address);
+        context.upstream.server = Some(pick.server);
+        context.upstream.failed = false;
+        context.upstream.unconnected = false;
         let switches = may_switch(session);
         if let Some(connection) = Connection::of(session.stream()).filter(|_| switches) {
             connection.bear_silence(upstream.settings.read_timeout, now);
@@ -132,9 +136,9 @@ impl ProxyHttp for Proxy {
         &self,
         session: &mut Session,
         head: &mut RequestHeader,
-        exchange: &mut Exchange,
+        context: &mut RequestContext,
     ) -> Result<()> {
-        forwarding::to_upstream(session.req_header(), head, exchange)
+        forwarding::to_upstream(session.req_header(), head, context)
     }
 
     async fn request_body_filter(
@@ -142,7 +146,7 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         body: &mut Option<Bytes>,
         end: bool,
-        _exchange: &mut Exchange,
+        _exchange: &mut RequestContext,
     ) -> Result<()> {
         if Connection::of(session.stream()).is_some_and(Connection::has_broken_body) {
             return Err(retry::broken_body());
@@ -159,11 +163,11 @@ impl ProxyHttp for Proxy {
         &self,
         session: &mut Session,
         head: &mut ResponseHeader,
-        exchange: &mut Exchange,
+        context: &mut RequestContext,
     ) -> Result<()> {
         forwarding::check_size(head)?;
         if retry::is_interim(head.status) {
-            retry::interim(exchange)?;
+            retry::interim(context)?;
             upload::invited();
             forwarding::remove_limits_of(head);
             return Ok(());
@@ -176,12 +180,12 @@ impl ProxyHttp for Proxy {
             // A stop has begun, and this connection ends with this answer.
             session.set_keepalive(None);
         }
-        exchange.status = Some(head.status.as_u16());
-        exchange.answered_at = Some(self.parts.clock.now().tick);
-        retry::answered(&self.parts, exchange, head.status);
+        context.response.status = Some(head.status.as_u16());
+        context.upstream.answered_at = Some(self.parts.clock.now().tick);
+        retry::answered(&self.parts, context, head.status);
         if head.status == StatusCode::SWITCHING_PROTOCOLS
             && let Some(connection) = Connection::of(session.stream())
-            && let Some(upstream) = admission::upstream(exchange)
+            && let Some(upstream) = context.upstream_of_route()
         {
             let now = self.parts.clock.now().tick;
             connection.bear_silence(upstream.settings.tunnel_timeout, now);
@@ -191,14 +195,14 @@ impl ProxyHttp for Proxy {
         head.set_version(Version::HTTP_11);
         let client = session.req_header().version;
         forwarding::end_hop(head, client);
-        forwarding::to_client(Connection::of(session.stream()), client, head, exchange)
+        forwarding::to_client(Connection::of(session.stream()), client, head, context)
     }
 
     async fn response_trailer_filter(
         &self,
         _session: &mut Session,
         trailers: &mut HeaderMap,
-        _exchange: &mut Exchange,
+        _exchange: &mut RequestContext,
     ) -> Result<Option<Bytes>> {
         forwarding::remove_limits(trailers);
         Ok(None)
@@ -208,12 +212,12 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         _peer: &HttpPeer,
-        exchange: &mut Exchange,
+        context: &mut RequestContext,
         mut error: Box<Error>,
     ) -> Box<Error> {
         // Nothing was sent: another server may be tried, whatever the method.
-        let again = exchange.tried.len() < retry::tries(exchange);
-        retry::unconnected(&self.parts, exchange, &error, again);
+        let again = context.upstream.tried.len() < retry::tries(context);
+        retry::unconnected(&self.parts, context, &error, again);
         error.set_retry(again);
         error
     }
@@ -223,22 +227,22 @@ impl ProxyHttp for Proxy {
         _peer: &HttpPeer,
         session: &mut Session,
         mut error: Box<Error>,
-        exchange: &mut Exchange,
+        context: &mut RequestContext,
         reused: bool,
     ) -> Box<Error> {
-        exchange.sent = true;
-        retry::connected(exchange);
+        context.upstream.sent = true;
+        retry::connected(context);
         let facts = retry::Facts {
             reused,
             idempotent: session.req_header().method.is_idempotent(),
             replayable: !session.as_ref().retry_buffer_truncated(),
-            begun: exchange.answered,
+            begun: context.upstream.answered,
         };
-        let tries = retry::tries_after(&error, facts, retry::tries(exchange));
-        let again = retry::may_repeat(&error, facts) && exchange.tried.len() < tries;
+        let tries = retry::tries_after(&error, facts, retry::tries(context));
+        let again = retry::may_repeat(&error, facts) && context.upstream.tried.len() < tries;
         let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent);
-        if retry::is_fault(&error, facts) || (silent && !exchange.answered) {
-            retry::failed(&self.parts, exchange);
+        if retry::is_fault(&error, facts) || (silent && !context.upstream.answered) {
+            retry::failed(&self.parts, context);
         }
         // Pingora panics where this is left to be decided by whether the connection was kept.
         error.set_retry(again);
@@ -249,24 +253,24 @@ impl ProxyHttp for Proxy {
         &self,
         session: &mut Session,
         error: &Error,
-        exchange: &mut Exchange,
+        context: &mut RequestContext,
     ) -> FailToProxy {
         let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent)
-            && !exchange.answered;
+            && !context.upstream.answered;
         let broken = Connection::of(session.stream()).is_some_and(Connection::has_broken_body);
         let refusal = match broken {
             true => Some(Refusal::Malformed(Malformed::Framing)),
-            false => retry::refusal(error, exchange, silent),
+            false => retry::refusal(error, context, silent),
         };
         let of_server = matches!(refusal, Some(Refusal::BadGateway(_) | Refusal::GatewayTimeout))
-            && !exchange.unconnected;
-        if let Some(upstream) = admission::upstream(exchange).filter(|_| of_server) {
+            && !context.upstream.unconnected;
+        if let Some(upstream) = context.upstream_of_route().filter(|_| of_server) {
             let failures = &self.parts.metrics.upstream_failures;
             failures.with_label_values(&[upstream.name.as_str(), "answer"]).inc();
         }
         let is_answer = |status: StatusCode| !retry::is_interim(status);
         let begun = session.response_written().is_some_and(|head| is_answer(head.status));
-        if let Some(held) = exchange.held.take() {
+        if let Some(held) = context.held.take() {
             buffering::unwrap(&mut session.downstream_session, &held.slot);
         }
         let Some(refusal) = refusal.filter(|_| !begun) else {
@@ -275,7 +279,7 @@ impl ProxyHttp for Proxy {
         let error_code = refusal.status();
         // Pingora closes the connection after a failure on the way; the answer says so.
         session.set_keepalive(None);
-        let mut written = self.refuse(session, exchange, refusal).await;
+        let mut written = self.refuse(session, context, refusal).await;
         if written.is_ok() {
             written = session.downstream_session.finish_body().await;
         }
@@ -285,36 +289,47 @@ impl ProxyHttp for Proxy {
         }
     }
 
-    async fn logging(&self, session: &mut Session, error: Option<&Error>, exchange: &mut Exchange) {
-        if let Some(held) = exchange.held.take() {
+    async fn logging(
+        &self,
+        session: &mut Session,
+        error: Option<&Error>,
+        context: &mut RequestContext,
+    ) {
+        if let Some(held) = context.held.take() {
             buffering::unwrap(&mut session.downstream_session, &held.slot);
         }
-        retry::ended(&self.parts, exchange);
+        retry::ended(&self.parts, context);
         let now = self.parts.clock.now();
         if let Some(connection) = Connection::of(session.stream()) {
             connection.request_is_over(now.tick);
         }
-        let seconds = now.tick.since(exchange.began.tick).as_secs_f64();
-        if let Some(meter) = exchange.whose.plane.and_then(|plane| exchange.force.planes.get(plane))
+        let seconds = now.tick.since(context.began.tick).as_secs_f64();
+        if let Some(meter) =
+            context.facts.tenant.plane.and_then(|plane| context.force.planes.get(plane))
         {
-            meter.count(exchange.status.unwrap_or(499), seconds);
+            meter.count(context.response.status.unwrap_or(499), seconds);
         }
         if let Some(log) = &self.parts.access_log {
-            log.add(exchange, &Facts::of(session, error), now);
+            log.add(&access_line::line(context, &Facts::of(session, error), now));
         }
-        if error.is_none() || exchange.refusal.is_some() {
-            reply::close(session).await; // An answer that broke off does not end in order.
+        if error.is_none() || context.response.refusal.is_some() {
+            respond::close(session).await; // An answer that broke off does not end in order.
         }
     }
 
-    fn suppress_error_log(&self, _session: &Session, _exchange: &Exchange, _error: &Error) -> bool {
+    fn suppress_error_log(
+        &self,
+        _session: &Session,
+        _exchange: &RequestContext,
+        _error: &Error,
+    ) -> bool {
         true // The access log has it, without the query.
     }
 
     fn suppress_proxy_warn_log(
         &self,
         _session: &Session,
-        _exchange: &Exchange,
+        _exchange: &RequestContext,
         _error: &Error,
         _context: ProxyWarnLogContext,
     ) -> bool {
@@ -323,11 +338,43 @@ impl ProxyHttp for Proxy {
 }
 
 impl Proxy {
+    /// Finds out what is known of a request's connection, and decides about it.
+    async fn admit(&self, session: &mut Session, context: &mut RequestContext) -> Admission {
+        let raw_head = session.downstream_session.as_http1().map(|h1| h1.get_headers_raw_bytes());
+        let client = &mut context.facts.client;
+        let repaired = match Connection::of(session.stream()) {
+            Some(connection) => {
+                client.peer = Some(connection.peer().ip());
+                client.secure = connection.is_secure();
+                client.certificate = connection.client_certificate().cloned();
+                connection.was_repaired()
+            }
+            // HTTP/2 has many requests on one connection, which is always TLS here.
+            None => {
+                client.peer = session.client_addr().and_then(|a| a.as_inet()).map(|a| a.ip());
+                client.secure = true;
+                // What `edge::connection` has put there.
+                let digest = session.digest().and_then(|digest| digest.ssl_digest.as_ref());
+                let shown = digest.and_then(|tls| String::from_utf8(tls.cert_digest.clone()).ok());
+                client.certificate = shown.map(Arc::from);
+                false
+            }
+        };
+        let arrival = Arrival {
+            head: session.req_header(),
+            raw_head: raw_head.as_deref(),
+            repaired,
+            began: context.began,
+            nth: context.nth,
+        };
+        admit(&self.parts, &context.force, arrival, &mut context.facts).await
+    }
+
     /// Reads a batch's body, counts its items, and lets it play to the upstream.
     async fn hold(
         &self,
         session: &mut Session,
-        exchange: &mut Exchange,
+        context: &mut RequestContext,
         batch: Batch,
     ) -> Result<(), Unread> {
         let head = session.req_header();
@@ -339,20 +386,20 @@ impl Proxy {
         if !types.all(|media_type| batch::is_countable(media_type.as_bytes())) {
             return Err(Unread::Refused(Refusal::EncodedBatch));
         }
-        let server = &exchange.force.rules.settings.server;
+        let server = &context.force.rules.settings.server;
         let limits = body::Limits {
             bytes_max: batch.bytes_max,
             held_bytes_max: server.caps.held_bytes_max,
             timeout: server.body_timeout,
         };
         let downstream = &mut *session.downstream_session;
-        let held = body::read(downstream, &self.parts.room, limits).await?;
+        let held = body::read(downstream, &self.parts.body_budget, limits).await?;
         let items_max = batch.items_max;
         batch::count(&held.body, items_max)
             .map_err(|miscount| Unread::Refused(Refusal::Batch { miscount, items_max }))?;
         let bytes = held.body.len();
         let slot = buffering::wrap(downstream, held.body, &self.parts);
-        exchange.held = Some(Replayed { slot, bytes, taken: held.taken });
+        context.held = Some(Replayed { slot, bytes, permit: held.permit });
         Ok(())
     }
 
@@ -360,21 +407,21 @@ impl Proxy {
     async fn refuse(
         &self,
         session: &mut Session,
-        exchange: &mut Exchange,
+        context: &mut RequestContext,
         refusal: Refusal,
     ) -> Result<()> {
         self.parts.metrics.refusals.with_label_values(&[refusal.reason()]).inc();
-        exchange.status = Some(refusal.status());
+        context.response.status = Some(refusal.status());
         let head = session.req_header();
         let dialect = Dialect::of(&head.method, &head.headers);
         let mut reply = dialect.map_or_else(|| refusal.reply(), |d| grpc::reply(d, &refusal));
-        if let Some(cors) = admission::cors(exchange, head) {
+        if let Some(cors) = context.cors(head) {
             let exposed = if dialect.is_some() { grpc::EXPOSED } else { &[] };
             reply.lines.push_str(&cors.lines(&head.headers, exposed));
         }
         reply.closes = refusal.closes();
-        reply.send(session, exchange).await?;
-        exchange.refusal = Some(refusal);
+        respond::send(reply, session, context).await?;
+        context.response.refusal = Some(refusal);
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 // core
 pub mod batch;
+pub mod body_budget;
 // core
 pub mod cors;
 // core

@@ -145,6 +145,17 @@ pub enum NoWay {
     Malformed(Malformed),
 }
 
+impl NoWay {
+    /// The plane of its host, where one has it.
+    #[must_use]
+    pub fn plane(&self) -> Option<Index> {
+        match self {
+            Self::UnknownPath(plane) | Self::OtherMethods(plane, _) => Some(*plane),
+            Self::UnknownHost | Self::Malformed(_) => None,
+        }
+    }
+}
+
 /// Where a limit's value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source<'r> {

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue, Method, header};
 use serde_json::{Value, json};
 use weir_common::reader::shown;
 
+use crate::admission::classify::leads_nowhere;
 use crate::admission::request_head;
 use crate::cli::Explain;
 use crate::identity::auth::{self, Claims, Unaccepted};
@@ -17,7 +18,7 @@ use crate::limit::Quota;
 use crate::request::target;
 use crate::response::refusal::Refusal;
 use crate::rules::tenant::{Identity, Known, Names, Parents, client_address};
-use crate::rules::{Charges, NoWay, Rules, Source, Way};
+use crate::rules::{Charges, Rules, Source, Way};
 use crate::settings::Settings;
 
 /// What a request would meet.
@@ -100,15 +101,6 @@ fn refused(refusal: &Refusal, reason: Option<String>) -> Explained {
     ];
     facts.extend(reason.map(|reason| ("reason", reason.into())));
     Explained { facts }
-}
-
-fn leads_nowhere(no_way: NoWay) -> Refusal {
-    match no_way {
-        NoWay::UnknownHost => Refusal::UnknownHost,
-        NoWay::UnknownPath(_) => Refusal::UnknownPath,
-        NoWay::OtherMethods(_, methods) => Refusal::MethodNotAllowed(methods),
-        NoWay::Malformed(why) => Refusal::Malformed(why),
-    }
 }
 
 /// What of the headers a token is read from.

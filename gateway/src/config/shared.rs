@@ -14,12 +14,10 @@ use weir_common::reader::Mistake;
 use weir_common::time::Clock;
 
 use crate::config::active::{Config, Force, New, restart_keys};
-use crate::limit::boost::Boosts;
 use crate::limit::heavy_hitters::Top;
 use crate::limit::key::{Scope, Seed};
-use crate::limit::memory::Store;
-use crate::operations::upgrade::Home;
-use crate::proxy::body::Room;
+use crate::limit::limiter::Limiter;
+use crate::request::body_budget::BodyBudget;
 use crate::rules::retention::Retention;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
@@ -33,20 +31,16 @@ pub struct Parts {
     pub config: Config,
     /// What is in force.
     pub force: ArcSwap<Force>,
-    /// What has been used.
-    pub store: Store,
-    /// Where to ask instead, once another process has that.
-    pub home: Home,
-    /// Raised allowances.
-    pub boosts: Boosts,
+    /// The counters of all limits.
+    pub limiter: Limiter,
     /// Who is busiest.
     pub top: Top,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Where requests are written down, if they are.
     pub access_log: Option<Arc<AccessLog>>,
-    /// The room that held bodies share.
-    pub room: Arc<Room>,
+    /// The memory that buffered bodies share.
+    pub body_budget: Arc<BodyBudget>,
     /// What keys and names are made with.
     pub seed: Seed,
     /// Connections of clients at one time: as configured, or as descriptors allow.
@@ -102,16 +96,14 @@ impl Parts {
         metrics.strangers_max.set(i64::try_from(strangers_max).unwrap_or(i64::MAX));
         metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Self {
+            limiter: Limiter::new(clock.clone(), strangers_max),
             clock,
             config,
             force: ArcSwap::from_pointee(force),
-            store: Store::new(strangers_max),
-            home: Home::default(),
-            boosts: Boosts::default(),
             top: Top::default(),
             metrics,
             access_log,
-            room: Arc::default(),
+            body_budget: Arc::default(),
             connections_max,
             seed: seeds.keys,
             keys_wanted: Notify::new(),
@@ -187,7 +179,7 @@ impl Parts {
         }
         let New { rules, origin, earlier } = new;
         let now = self.clock.now();
-        Retention::of(&earlier.rules).hold(&self.store, &rules, now.tick);
+        Retention::of(&earlier.rules).hold(&self.limiter.store, &rules, now.tick);
         log::set_max_level(rules.settings.log.level);
         // Servers that are gone must not stay in the metrics; the others are soon asked again.
         self.metrics.upstream_healthy.reset();

@@ -124,8 +124,5 @@ async fn judge(
 fn is_spent(parts: &Parts, force: &Force, address: IpAddr, now: Tick) -> bool {
     let mut charges = Charges::default();
     force.rules.charge_stranger(address, &mut charges);
-    parts.boosts.apply(&mut charges.asks, now);
-    let mut asks = charges.asks.iter().filter(|ask| ask.enforced);
-    // A process whose place was taken has but a few requests left, and need not know.
-    asks.any(|ask| parts.store.standing(ask, now).is_ok_and(|standing| standing.remaining == 0))
+    parts.limiter.is_used_up(&mut charges.asks, now)
 }

@@ -181,13 +181,13 @@ impl Admin {
     }
 
     async fn metrics(&self) -> Reply {
-        let fill = self.parts.store.fill();
+        let fill = self.parts.limiter.store.fill();
         let metrics = &self.parts.metrics;
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         metrics.keys.set(count(fill.keys));
         metrics.strangers.set(count(fill.strangers));
         metrics.overflowed.inc_by(fill.overflowed.saturating_sub(metrics.overflowed.get()));
-        metrics.held_bytes.set(i64::try_from(self.parts.room.taken()).unwrap_or(i64::MAX));
+        metrics.held_bytes.set(i64::try_from(self.parts.body_budget.taken()).unwrap_or(i64::MAX));
         let force = self.parts.force.load_full();
         let remembered = force.verifier.as_ref().map_or(0, |verifier| verifier.remembered());
         metrics.tokens_remembered.set(i64::try_from(remembered).unwrap_or(i64::MAX));

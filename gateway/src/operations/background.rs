@@ -196,7 +196,7 @@ pub async fn states(parts: Arc<Parts>) {
     for nth in (0..SHARDS).cycle() {
         tokio::time::sleep(SWEEP_EVERY).await;
         let now = parts.clock.now().tick;
-        parts.store.sweep(nth, now);
+        parts.limiter.store.sweep(nth, now);
         if now.since(faded) >= FADE_EVERY {
             parts.top.fade();
             faded = now;

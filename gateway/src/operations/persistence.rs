@@ -80,8 +80,8 @@ fn no_states(path: &str, why: &str) -> Option<Snapshot> {
 pub fn take_up(parts: &Parts, earlier: Snapshot) -> usize {
     // What cannot be read is of a version whose rules had no such times.
     let memory = serde_json::from_slice::<Retention>(&earlier.memory).unwrap_or_default();
-    memory.hold(&parts.store, &parts.force.load().rules, parts.clock.now().tick);
-    earlier.restore(&parts.store)
+    memory.hold(&parts.limiter.store, &parts.force.load().rules, parts.clock.now().tick);
+    earlier.restore(&parts.limiter.store)
 }
 
 /// Leaves the states for the next process, whole or not at all; nothing where none are kept.
@@ -89,7 +89,7 @@ pub fn leave(parts: &Parts) -> Result<(), RunError> {
     let force = parts.force.load();
     let Some(path) = force.rules.settings.store.snapshot.as_deref() else { return Ok(()) };
     let memory = serde_json::to_vec(&Retention::of(&force.rules)).unwrap_or_default();
-    let states = snapshot::write(&parts.store, parts.seed, &memory, parts.clock.now());
+    let states = snapshot::write(&parts.limiter.store, parts.seed, &memory, parts.clock.now());
     let written = || -> io::Result<()> {
         let mut file = open(path)?;
         file.write_all(&states)?;
@@ -144,9 +144,9 @@ pub(crate) mod tests {
         let (left, taken) = (parts(old.0, old.1, &clock), parts(new.0, new.1, &clock));
         let own = serde_json::to_vec(&Retention::of(&left.force.load().rules)).unwrap();
         let now = clock.now();
-        let bytes = snapshot::write(&left.store, left.seed, memory.unwrap_or(&own), now);
+        let bytes = snapshot::write(&left.limiter.store, left.seed, memory.unwrap_or(&own), now);
         let _ = take_up(&taken, snapshot::read(&bytes, now).unwrap());
-        taken.store.kept_until().since(now.tick.max(Tick(0)))
+        taken.limiter.store.kept_until().since(now.tick.max(Tick(0)))
     }
 
     #[test]

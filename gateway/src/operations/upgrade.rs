@@ -19,7 +19,7 @@
 //!    only when the process that they were sent to is dead.
 //! 2. Until `Taken` the old process can go on as if nothing had happened, and does so whatever
 //!    fails. After it the new one needs nothing of the old.
-//! 3. A request that meets the move waits for its end, within [`DECISION_WAIT`]; where the new
+//! 3. A request that meets the move waits for its end, within [`CHECK_WAIT`](crate::limit::limiter::CHECK_WAIT); where the new
 //!    process is lost it is refused, for nobody knows any more what was used.
 //!
 //! # Not here
@@ -35,12 +35,6 @@ pub mod successor;
 use std::io;
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
-use tokio::sync::{mpsc, oneshot, watch};
-
-use crate::config::shared::Parts;
-use crate::limit::{ASKS_MAX, Ask, Quota, Verdict};
-
 /// The environment variable that says to a process that its standard input leads to another.
 pub const TAKE_OVER: &str = "WEIR_TAKE_OVER";
 
@@ -50,9 +44,6 @@ const READY_WAIT: Duration = Duration::from_secs(30);
 /// How long the states may take to move. Requests wait meanwhile: after this they are better off
 /// with the old process.
 const MOVE_WAIT: Duration = Duration::from_secs(10);
-
-/// How long a request waits for a decision: as long as the states may move, and for an answer.
-const DECISION_WAIT: Duration = Duration::from_secs(12);
 
 /// Questions that wait to be sent. Every connection asks at most once more.
 const QUESTIONS_MAX: usize = 1_024;
@@ -87,91 +78,6 @@ pub enum HandoverError {
 
 fn broken(doing: &'static str) -> impl FnOnce(io::Error) -> HandoverError {
     move |source| HandoverError::Broken { doing, source }
-}
-
-/// Nobody can say whether a request fits: the process that has the counters is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Homeless;
-
-/// Where decisions are made.
-#[derive(Debug)]
-pub struct Home(watch::Sender<Place>);
-
-#[derive(Clone, Debug)]
-enum Place {
-    /// In this process.
-    Here,
-    /// The states are on their way, or coming back.
-    Moving,
-    /// In the process at the other end.
-    There(mpsc::Sender<Question>),
-    /// That process is gone.
-    Lost,
-}
-
-impl Default for Home {
-    fn default() -> Self {
-        Self(watch::Sender::new(Place::Here))
-    }
-}
-
-/// What another process is asked about one request.
-#[derive(Debug)]
-struct Question {
-    asks: ArrayVec<Ask, ASKS_MAX>,
-    answer: oneshot::Sender<Told>,
-}
-
-/// What it answers: the verdict, and the allowances that it was reached by.
-#[derive(Debug)]
-struct Told {
-    verdict: Verdict,
-    quotas: ArrayVec<Quota, ASKS_MAX>,
-}
-
-/// Decides wherever the states are, with the boosts that are in force there. Leaves in `asks` the
-/// allowances that it was decided by.
-pub async fn judge(parts: &Parts, asks: &mut [Ask]) -> Result<Verdict, Homeless> {
-    let decided = tokio::time::timeout(DECISION_WAIT, judge_somewhere(parts, asks));
-    decided.await.unwrap_or(Err(Homeless))
-}
-
-async fn judge_somewhere(parts: &Parts, asks: &mut [Ask]) -> Result<Verdict, Homeless> {
-    let mut place = parts.home.0.subscribe();
-    loop {
-        let now = place.borrow_and_update().clone();
-        match now {
-            Place::Here => {
-                let now = parts.clock.now().tick;
-                unboosted(asks);
-                parts.boosts.apply(asks, now);
-                // It may be moving again, and then the place says so by now.
-                if let Ok(verdict) = parts.store.judge(asks, now) {
-                    return Ok(verdict);
-                }
-            }
-            Place::Moving => place.changed().await.map_err(|_| Homeless)?,
-            Place::There(way) => {
-                unboosted(asks);
-                let (answer, told) = oneshot::channel();
-                let asked = asks.iter().copied().take(ASKS_MAX).collect();
-                way.send(Question { asks: asked, answer }).await.map_err(|_| Homeless)?;
-                let told = told.await.map_err(|_| Homeless)?;
-                for (ask, quota) in asks.iter_mut().zip(told.quotas) {
-                    ask.quota = quota;
-                }
-                return Ok(told.verdict);
-            }
-            Place::Lost => return Err(Homeless),
-        }
-    }
-}
-
-/// Takes off what boosts have added: they are where the states are.
-fn unboosted(asks: &mut [Ask]) {
-    for ask in asks {
-        ask.quota = ask.lasting;
-    }
 }
 
 #[cfg(test)]
@@ -217,18 +123,24 @@ mod tests {
         let clock = Clock::manual(UnixTime(1_000_000_000));
         let (earlier, old) = (parts("1s", 200, &clock), parts("5m", 200, &clock));
         for _ in 0..4 {
-            let _ = old.store.judge(&[ask(&earlier, "workspace", "ws")], clock.now().tick);
+            let _ = old.limiter.store.judge(&[ask(&earlier, "workspace", "ws")], clock.now().tick);
         }
         // What a reload from the one to the other does.
         let rules = &old.force.load().rules;
-        Retention::of(&earlier.force.load().rules).hold(&old.store, rules, clock.now().tick);
+        Retention::of(&earlier.force.load().rules).hold(
+            &old.limiter.store,
+            rules,
+            clock.now().tick,
+        );
         clock.advance(Duration::from_secs(2));
         let new = parts("5m", 200, &clock);
         hand_over(&old, &new);
-        let left = |now| new.store.standing(&ask(&new, "workspace", "ws"), now).unwrap().remaining;
+        let left =
+            |now| new.limiter.store.standing(&ask(&new, "workspace", "ws"), now).unwrap().remaining;
         assert_eq!(left(clock.now().tick), 56);
         clock.advance(Duration::from_secs(297));
-        (0..new.store.shards()).for_each(|nth| new.store.sweep(nth, clock.now().tick));
+        (0..new.limiter.store.shards())
+            .for_each(|nth| new.limiter.store.sweep(nth, clock.now().tick));
         assert_eq!(left(clock.now().tick), 56, "nor is it swept there");
         clock.advance(Duration::from_secs(1));
         assert_eq!(left(clock.now().tick), 60);
@@ -241,10 +153,10 @@ mod tests {
         let now = clock.now().tick;
         let raised = Values { requests: Some(90), ..Values::default() };
         let boost = Boost { raised, until: now.plus(Duration::from_secs(600)) };
-        old.boosts.set(ask(&old, "workspace", "ws").key, boost, now).unwrap();
+        old.limiter.boosts.set(ask(&old, "workspace", "ws").key, boost, now).unwrap();
         hand_over(&old, &new);
         let mut asks = [ask(&new, "workspace", "ws")];
-        new.boosts.apply(&mut asks, now);
+        new.limiter.boosts.apply(&mut asks, now);
         let Quota::Rolling(quota) = asks[0].quota else { panic!("it has a window") };
         assert_eq!((quota.requests, quota.window), (90, Duration::from_secs(300)));
     }

@@ -2,15 +2,13 @@
 //!
 //! # Invariants
 //!
-//! 1. What all held bodies take together has a limit, and so has the time that each takes.
-//! 2. What is only announced takes no room.
+//! 1. What all buffered bodies take together has a limit, and so has the time that each takes.
 //!
 //! # Not here
 //!
 //! Counting (`batch`), playing a body to the upstream (`buffering`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -19,6 +17,7 @@ use pingora_core::{Error, ErrorType, Result};
 
 use crate::edge::connection::Connection;
 use crate::proxy::retry;
+use crate::request::body_budget::{BodyBudget, BudgetPermit};
 use crate::response::refusal::Refusal;
 
 /// An unread body up to this size is read away, so that the connection can be kept.
@@ -26,43 +25,6 @@ const DRAIN_BYTES_MAX: usize = 64 * 1024;
 
 /// And for no longer than this.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
-
-/// The room that held bodies share, and what is taken of it.
-#[derive(Debug, Default)]
-pub struct Room {
-    taken: AtomicU64,
-}
-
-impl Room {
-    /// How many bytes are taken.
-    #[must_use]
-    pub fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
-    }
-}
-
-/// Some of the room, given back when dropped.
-#[derive(Debug)]
-pub struct Taken {
-    room: Arc<Room>,
-    bytes: u64,
-}
-
-impl Taken {
-    /// Takes `bytes` more, unless the whole would then be more than `bytes_max`.
-    fn take(&mut self, bytes: u64, bytes_max: u64) -> bool {
-        let fits = |taken: u64| Some(taken + bytes).filter(|taken| *taken <= bytes_max);
-        let fits = self.room.taken.try_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
-        self.bytes += if fits { bytes } else { 0 };
-        fits
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.room.taken.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// How a body may be read.
 #[derive(Clone, Copy, Debug)]
@@ -80,8 +42,8 @@ pub struct Limits {
 pub struct Held {
     /// All of it.
     pub body: Bytes,
-    /// The room it takes.
-    pub taken: Taken,
+    /// What it takes of the budget.
+    pub permit: BudgetPermit,
 }
 
 /// Why a body was not read.
@@ -98,16 +60,16 @@ pub enum Unread {
 /// The timeout is one for all of it: a batch that is charged now must not be saved up.
 pub async fn read(
     session: &mut ServerSession,
-    room: &Arc<Room>,
+    budget: &Arc<BodyBudget>,
     limits: Limits,
 ) -> Result<Held, Unread> {
-    let whole = tokio::time::timeout(limits.timeout, read_all(session, room, limits)).await;
+    let whole = tokio::time::timeout(limits.timeout, read_all(session, budget, limits)).await;
     whole.unwrap_or(Err(Unread::Refused(Refusal::BodyTimeout)))
 }
 
 async fn read_all(
     session: &mut ServerSession,
-    room: &Arc<Room>,
+    budget: &Arc<BodyBudget>,
     limits: Limits,
 ) -> Result<Held, Unread> {
     let too_large = || Unread::Refused(Refusal::BodyTooLarge { bytes_max: limits.bytes_max });
@@ -115,8 +77,7 @@ async fn read_all(
         return Err(too_large());
     }
     invite_body(session).await.map_err(Unread::Broken)?;
-    // Room is taken as bytes come: what is only announced must not crowd out what is there.
-    let mut taken = Taken { room: room.clone(), bytes: 0 };
+    let mut permit = BudgetPermit::of(budget.clone());
     let mut body = BytesMut::new();
     loop {
         match session.read_request_body().await {
@@ -124,7 +85,7 @@ async fn read_all(
                 if (body.len() + chunk.len()) as u64 > limits.bytes_max {
                     return Err(too_large());
                 }
-                if !taken.take(chunk.len() as u64, limits.held_bytes_max) {
+                if !permit.take(chunk.len() as u64, limits.held_bytes_max) {
                     return Err(Unread::Refused(Refusal::Busy));
                 }
                 body.extend_from_slice(&chunk);
@@ -134,7 +95,7 @@ async fn read_all(
             {
                 return Err(Unread::Broken(retry::broken_body()));
             }
-            Ok(None) => return Ok(Held { body: body.freeze(), taken }),
+            Ok(None) => return Ok(Held { body: body.freeze(), permit }),
             Err(error) if *error.etype() == ErrorType::ReadTimedout => {
                 return Err(Unread::Refused(Refusal::BodyTimeout));
             }
@@ -189,22 +150,5 @@ pub async fn await_end(session: &mut ServerSession) {
     if session.req_header().version == http::Version::HTTP_2 && !session.is_body_done() {
         // Out of time, the stream is reset, which says the same.
         let _ = tokio::time::timeout(DRAIN_TIME_MAX, session.read_body_or_idle(true)).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn held_bodies_share_their_room_and_give_it_back() {
-        let room = Arc::new(Room::default());
-        let taken = || Taken { room: room.clone(), bytes: 0 };
-        let (mut first, mut second) = (taken(), taken());
-        assert!(first.take(60, 100));
-        assert!(!second.take(41, 100));
-        assert!(second.take(40, 100));
-        drop((first, second));
-        assert!(taken().take(100, 100));
     }
 }

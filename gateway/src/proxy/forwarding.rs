@@ -22,7 +22,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 
 use crate::edge::connection::Connection;
 use crate::limit::report::{forwarded, is_traceparent};
-use crate::proxy::context::Exchange;
+use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::response_fields::add_fields;
 pub use crate::proxy::forwarding::response_fields::{add_text, lines};
 use crate::request::cors;
@@ -94,11 +94,11 @@ const ADDED: usize = 7;
 pub fn to_upstream(
     asked: &RequestHeader,
     head: &mut RequestHeader,
-    exchange: &Exchange,
+    context: &RequestContext,
 ) -> Result<()> {
     let empty = RequestHeader::from(http::Request::new(()).into_parts().0);
     let whole = std::mem::replace(head, empty);
-    let target = match &exchange.absolute {
+    let target = match &context.facts.origin_form {
         Some(origin_form) => origin_form.as_bytes().to_vec(),
         None => whole.raw_path().to_vec(),
     };
@@ -116,7 +116,7 @@ pub fn to_upstream(
         let host = host.or_err(ErrorType::InvalidHTTPHeader, "the host of the target")?;
         parts.headers.insert(header::HOST, host);
     }
-    let completed = complete(&mut parts.headers, exchange);
+    let completed = complete(&mut parts.headers, context);
     let of_uri = parts.uri.path_and_query().map(|target| target.as_str().as_bytes());
     let same_target = of_uri == Some(&target);
     *head = parts.into();
@@ -126,8 +126,8 @@ pub fn to_upstream(
     completed
 }
 
-fn complete(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
-    if let Some(held) = &exchange.held {
+fn complete(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
+    if let Some(held) = &context.held {
         // Every byte is here: the upstream gets an exact length, and nothing to wait for.
         headers.remove(header::EXPECT);
         headers.remove(header::TRANSFER_ENCODING);
@@ -135,20 +135,22 @@ fn complete(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
     }
     join_cookies(headers)?;
     remove_limits(headers);
-    remove_foreign(headers, exchange);
-    name_client(headers, exchange)?;
-    show_certificate(headers, exchange)?;
-    name_request(headers, exchange)
+    remove_foreign(headers, context);
+    name_client(headers, context)?;
+    show_certificate(headers, context)?;
+    name_request(headers, context)
 }
 
 /// `X-Forwarded-*` and `Forwarded` (RFC 7239). An `X-Real-IP` passes only from a trusted proxy.
-fn name_client(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
-    let Some(peer) = exchange.peer.map(|peer| peer.to_canonical()) else { return Ok(()) };
-    let scheme = if exchange.secure { "https" } else { "http" };
+fn name_client(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
+    let Some(peer) = context.facts.client.peer.map(|peer| peer.to_canonical()) else {
+        return Ok(());
+    };
+    let scheme = if context.facts.client.secure { "https" } else { "http" };
     let host = headers.get(header::HOST).cloned().unwrap_or(HeaderValue::from_static(""));
     let hop = forwarded(peer, host.to_str().unwrap_or_default(), scheme);
     let hop_for = peer.to_string();
-    if exchange.trusts_peer {
+    if context.facts.client.is_trusted_proxy {
         let all = |name: &HeaderName, last: &str| {
             let before = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
             before.chain([last]).collect::<Vec<_>>().join(", ")
@@ -169,19 +171,19 @@ fn name_client(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
 }
 
 /// `Client-Cert` (RFC 9440), whoever the peer is: what it says of a certificate we have not seen.
-fn show_certificate(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
+fn show_certificate(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
     headers.remove(&CLIENT_CERT);
     headers.remove("client-cert-chain");
-    if let Some(certificate) = &exchange.client_certificate {
+    if let Some(certificate) = &context.facts.client.certificate {
         headers.insert(CLIENT_CERT, value(certificate.to_string())?);
     }
     Ok(())
 }
 
 /// `X-Request-Id` and `traceparent`.
-fn name_request(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
-    if exchange.given_id.is_none() {
-        headers.insert(REQUEST_ID, value(exchange.name().into_owned())?);
+fn name_request(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
+    if context.facts.given_id.is_none() {
+        headers.insert(REQUEST_ID, value(context.name().into_owned())?);
     }
     let mut traces = headers.get_all(&TRACE_PARENT).iter();
     let goes_on = traces.next().is_some_and(|trace| is_traceparent(trace.as_bytes()));
@@ -189,10 +191,10 @@ fn name_request(headers: &mut HeaderMap, exchange: &Exchange) -> Result<()> {
         headers.remove("tracestate");
         let mut trace = String::with_capacity(55);
         trace.push_str("00-");
-        trace.push_str(&hex(exchange.id, 32));
+        trace.push_str(&hex(context.id, 32));
         trace.push('-');
         // The middle of the name tells this span from the trace, which has all of it.
-        trace.push_str(&hex((exchange.id >> 32) & u128::from(u64::MAX) | 1, 16));
+        trace.push_str(&hex((context.id >> 32) & u128::from(u64::MAX) | 1, 16));
         trace.push_str("-00");
         headers.insert(TRACE_PARENT, value(trace)?);
     }
@@ -243,21 +245,22 @@ pub fn to_client(
     connection: Option<&Connection>,
     client: Version,
     head: &mut ResponseHeader,
-    exchange: &Exchange,
+    context: &RequestContext,
 ) -> Result<()> {
     remove_limits_of(head);
-    let refused = exchange.told.as_ref().is_some_and(|told| told.retry_after.is_some());
+    let refused =
+        context.facts.limits.report.as_ref().is_some_and(|told| told.retry_after.is_some());
     if head.headers.contains_key(&REQUEST_ID) {
         head.remove_header(&REQUEST_ID);
     }
     if refused {
         head.remove_header(&header::RETRY_AFTER);
     }
-    expose(head, exchange)?;
+    expose(head, context)?;
     match connection {
-        Some(connection) => connection.add_lines(lines(exchange).as_bytes()),
-        None if client == Version::HTTP_2 => add_fields(head, exchange)?,
-        None => add_lines(head, &lines(exchange))?,
+        Some(connection) => connection.add_lines(lines(context).as_bytes()),
+        None if client == Version::HTTP_2 => add_fields(head, context)?,
+        None => add_lines(head, &lines(context))?,
     }
     Ok(())
 }
@@ -273,9 +276,9 @@ fn add_lines(head: &mut ResponseHeader, lines: &str) -> Result<()> {
 
 /// Tells a page that may read an answer that it may read what we say in it, too. Who may read it
 /// is the upstream's to say.
-fn expose(head: &mut ResponseHeader, exchange: &Exchange) -> Result<()> {
+fn expose(head: &mut ResponseHeader, context: &RequestContext) -> Result<()> {
     let readable = head.headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN);
-    if readable && exchange.force.rules.cors(exchange.whose.plane, None).is_some() {
+    if readable && context.force.rules.cors(context.facts.tenant.plane, None).is_some() {
         // A line of its own: what the upstream says stays as it is, and a list may be in parts.
         head.append_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, cors::EXPOSED)?;
     }
@@ -294,8 +297,8 @@ pub fn remove_limits_of(head: &mut ResponseHeader) {
 /// Takes off a request what some servers read as one of ours: they take `_` for `-`, or make an
 /// environment variable `HTTP_PROXY` of a header (CVE-2016-5385). And from a client that is no
 /// trusted proxy, what only such a proxy may say.
-fn remove_foreign(headers: &mut HeaderMap, exchange: &Exchange) {
-    let trusted = &exchange.force.rules.settings.server.trusted_headers;
+fn remove_foreign(headers: &mut HeaderMap, context: &RequestContext) {
+    let trusted = &context.force.rules.settings.server.trusted_headers;
     let is_disguised = |spelt: &str| {
         OURS.contains(&spelt) || LIMIT_HEADERS.contains(&spelt) || OF_WIRE.contains(&spelt)
     };
@@ -304,7 +307,7 @@ fn remove_foreign(headers: &mut HeaderMap, exchange: &Exchange) {
         let spelt = folded(name);
         name == "proxy"
             || (spelt != name && is_disguised(&spelt))
-            || (!exchange.trusts_peer && trusted.has(name))
+            || (!context.facts.client.is_trusted_proxy && trusted.has(name))
     };
     let foreign: Vec<HeaderName> = headers.keys().filter(|n| is_foreign(n)).cloned().collect();
     for name in foreign {

@@ -22,7 +22,7 @@ use weir_common::logging;
 
 use crate::admission;
 use crate::config::shared::Parts;
-use crate::proxy::context::{Exchange, TRIES_MAX};
+use crate::proxy::context::{RequestContext, TRIES_MAX};
 use crate::response::refusal::{NoAnswer, Refusal};
 use crate::upstream::ejection::Change;
 use crate::upstream::single_request;
@@ -102,20 +102,20 @@ pub fn is_refused(error: &Error) -> bool {
 }
 
 /// Takes note that the server that was tried last failed the request.
-pub fn failed(parts: &Parts, exchange: &mut Exchange) {
-    exchange.failed = true;
-    let (Some(upstream), Some(pick)) = (admission::upstream(exchange), exchange.picked()) else {
+pub fn failed(parts: &Parts, context: &mut RequestContext) {
+    context.upstream.failed = true;
+    let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
         return;
     };
     let change = upstream.failed(pick, parts.clock.now().tick);
-    tell(parts, exchange, change);
+    tell(parts, context, change);
 }
 
 /// Takes note that the server that was tried last did not let us connect, and logs it where it is
 /// not tried `again` and no other is.
-pub fn unconnected(parts: &Parts, exchange: &mut Exchange, error: &Error, again: bool) {
-    exchange.unconnected = true;
-    let (Some(upstream), Some(pick)) = (admission::upstream(exchange), exchange.picked()) else {
+pub fn unconnected(parts: &Parts, context: &mut RequestContext, error: &Error, again: bool) {
+    context.upstream.unconnected = true;
+    let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
         return;
     };
     let failures = &parts.metrics.upstream_failures;
@@ -132,31 +132,31 @@ pub fn unconnected(parts: &Parts, exchange: &mut Exchange, error: &Error, again:
         ];
         logging::event(Level::Warn, "no server of an upstream could be reached", &fields);
     }
-    failed(parts, exchange);
+    failed(parts, context);
 }
 
 /// Takes note that the server that was tried last let us connect.
-pub fn connected(exchange: &Exchange) {
-    if let (Some(upstream), Some(pick)) = (admission::upstream(exchange), exchange.picked()) {
+pub fn connected(context: &RequestContext) {
+    if let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) {
         upstream.connected(pick, true);
     }
 }
 
 /// Takes note of the head of its answer.
-pub fn answered(parts: &Parts, exchange: &mut Exchange, status: StatusCode) {
-    exchange.failed = false;
-    exchange.answered = true;
-    connected(exchange);
-    let (Some(upstream), Some(pick)) = (admission::upstream(exchange), exchange.picked()) else {
+pub fn answered(parts: &Parts, context: &mut RequestContext, status: StatusCode) {
+    context.upstream.failed = false;
+    context.upstream.answered = true;
+    connected(context);
+    let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
         return;
     };
     let is_gateway_error = matches!(status.as_u16(), 502..=504);
     if is_gateway_error && upstream.settings.ejection.gateway_errors {
-        failed(parts, exchange);
+        failed(parts, context);
     } else if upstream.rests(pick) {
         // One that is back is not kept waiting for the end of a long answer.
         let change = upstream.went_well(pick);
-        tell(parts, exchange, change);
+        tell(parts, context, change);
     }
 }
 
@@ -167,9 +167,9 @@ pub fn is_interim(status: StatusCode) -> bool {
 }
 
 /// Takes note of an interim answer, after which its server must still answer.
-pub fn interim(exchange: &mut Exchange) -> Result<()> {
-    exchange.interims += 1;
-    if exchange.interims > INTERIMS_MAX {
+pub fn interim(context: &mut RequestContext) -> Result<()> {
+    context.upstream.interims += 1;
+    if context.upstream.interims > INTERIMS_MAX {
         let error = Error::explain(ErrorType::InvalidHTTPHeader, "interim answers without end");
         return Err(error.into_up());
     }
@@ -177,19 +177,19 @@ pub fn interim(exchange: &mut Exchange) -> Result<()> {
 }
 
 /// Takes note that the request is over.
-pub fn ended(parts: &Parts, exchange: &Exchange) {
-    if !exchange.answered || exchange.failed {
+pub fn ended(parts: &Parts, context: &RequestContext) {
+    if !context.upstream.answered || context.upstream.failed {
         return;
     }
-    if let (Some(upstream), Some(pick)) = (admission::upstream(exchange), exchange.picked()) {
+    if let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) {
         let change = upstream.went_well(pick);
-        tell(parts, exchange, change);
+        tell(parts, context, change);
     }
 }
 
-fn tell(parts: &Parts, exchange: &Exchange, change: Option<Change>) {
-    let (Some(upstream), Some(change)) = (admission::upstream(exchange), change) else { return };
-    let Some(pick) = exchange.picked() else { return };
+fn tell(parts: &Parts, context: &RequestContext, change: Option<Change>) {
+    let (Some(upstream), Some(change)) = (context.upstream_of_route(), change) else { return };
+    let Some(pick) = context.picked() else { return };
     let Some(server) = upstream.servers.get(pick.server) else { return };
     let labels = [upstream.name.as_str(), server.name.as_str()];
     let resting = i64::try_from(server.resting()).unwrap_or(i64::MAX);
@@ -214,8 +214,8 @@ fn tell(parts: &Parts, exchange: &Exchange, change: Option<Change>) {
 
 /// How many servers are tried for a request.
 #[must_use]
-pub fn tries(exchange: &Exchange) -> usize {
-    admission::upstream(exchange).map_or(1, |upstream| upstream.settings.tries).min(TRIES_MAX)
+pub fn tries(context: &RequestContext) -> usize {
+    context.upstream_of_route().map_or(1, |upstream| upstream.settings.tries).min(TRIES_MAX)
 }
 
 /// The error where there is no server to be tried.
@@ -227,13 +227,13 @@ pub fn no_server() -> Box<Error> {
 /// What a failure is answered with; nothing where there is nobody left to answer. `silent` is
 /// where a server that was to switch protocols has not answered: the client's connection times it.
 #[must_use]
-pub fn refusal(error: &Error, exchange: &Exchange, silent: bool) -> Option<Refusal> {
+pub fn refusal(error: &Error, context: &RequestContext, silent: bool) -> Option<Refusal> {
     match refusal_of(error) {
         None if silent => Some(Refusal::GatewayTimeout),
         Some(Refusal::NoServer { .. }) => {
-            Some(admission::no_server(admission::upstream(exchange).map(|upstream| &**upstream)))
+            Some(admission::no_server(context.upstream_of_route().map(|upstream| &**upstream)))
         }
-        Some(Refusal::BadGateway(_)) if exchange.unconnected && !exchange.sent => {
+        Some(Refusal::BadGateway(_)) if context.upstream.unconnected && !context.upstream.sent => {
             Some(Refusal::BadGateway(NoAnswer::Unreachable))
         }
         refusal => refusal,

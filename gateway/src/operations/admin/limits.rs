@@ -43,7 +43,7 @@ impl Admin {
         let mut shown = Vec::new();
         let mut tightest: Option<(u32, usize)> = None;
         for (nth, (plan, ask)) in met.asks.iter().enumerate() {
-            let standing = self.parts.store.standing(ask, now.tick)?;
+            let standing = self.parts.limiter.store.standing(ask, now.tick)?;
             let next = (standing.remaining, nth);
             tightest = Some(tightest.map_or(next, |other| other.min(next)));
             shown.push(json!({
@@ -55,7 +55,7 @@ impl Admin {
             }));
         }
         let nth = tightest.map_or(0, |(_, nth)| nth);
-        let boost = self.parts.boosts.of(met.key, now.tick);
+        let boost = self.parts.limiter.boosts.of(met.key, now.tick);
         let of = |name: &str| shown.get(nth).and_then(|shown| shown.get(name)).cloned();
         let mut answer = json!({
             "limit": limit,
@@ -77,7 +77,7 @@ impl Admin {
     }
 
     pub(super) async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        self.parts.store.reset(self.met(limit, key).await?.key)?;
+        self.parts.limiter.store.reset(self.met(limit, key).await?.key)?;
         logging::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
         self.standing(limit, key).await
     }
@@ -91,7 +91,7 @@ impl Admin {
         };
         let now = self.parts.clock.now().tick;
         let boost = Boost { raised, until: now.plus(ttl) };
-        match self.parts.boosts.set(met.key, boost, now) {
+        match self.parts.limiter.boosts.set(met.key, boost, now) {
             Ok(()) => {}
             Err(Unset::Moved(moved)) => return Err(moved.into()),
             Err(Unset::TooMany) => {
@@ -113,7 +113,7 @@ impl Admin {
     }
 
     pub(super) async fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        self.parts.boosts.clear(self.met(limit, key).await?.key)?;
+        self.parts.limiter.boosts.clear(self.met(limit, key).await?.key)?;
         logging::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
         self.standing(limit, key).await
     }

@@ -39,7 +39,7 @@ impl Admin {
         let identity = force.rules.identify(&names, known.as_ref());
         let asked = force.rules.asked_about(limit, key, &identity).ok_or_else(unknown)?;
         let boosted = |(plan, mut ask): (Option<&str>, Ask)| {
-            self.parts.boosts.apply(std::slice::from_mut(&mut ask), now);
+            self.parts.limiter.boosts.apply(std::slice::from_mut(&mut ask), now);
             (plan.map(str::to_owned), ask)
         };
         let asks = asked.asks.into_iter().map(boosted).collect();

@@ -33,7 +33,7 @@ use crate::limit::key::Key;
 use crate::limit::{Ask, Quota, snapshot};
 use crate::operations::upgrade::protocol::{self, Frames, Kind, Named, Offer, PROTOCOL, Rest};
 use crate::operations::upgrade::successor::of_machine;
-use crate::operations::upgrade::{HandoverError, READY_WAIT, broken, judge, sockets};
+use crate::operations::upgrade::{HandoverError, READY_WAIT, broken, sockets};
 use crate::rules::Rules;
 
 /// The process whose place we take.
@@ -89,7 +89,7 @@ impl Predecessor {
             match kind {
                 Kind::States => {
                     let now = of_machine(parts.clock.now().tick);
-                    let restored = snapshot::restore(&body, &parts.store, now);
+                    let restored = snapshot::restore(&body, &parts.limiter.store, now);
                     count += restored.map_err(|_| damaged())?;
                 }
                 Kind::Moved => {
@@ -110,10 +110,10 @@ impl Predecessor {
             let raised = Values { requests, rate, burst };
             let boost = Boost { raised, until: Tick(until) };
             // There were no more than there may be.
-            let _ = parts.boosts.set(Key::from_bits(u128::from_le_bytes(bits)), boost, now);
+            let _ = parts.limiter.boosts.set(Key::from_bits(u128::from_le_bytes(bits)), boost, now);
         }
-        parts.store.keep_until(Tick(rest.keep_until));
-        rest.memory.hold(&parts.store, &parts.force.load().rules, now);
+        parts.limiter.store.keep_until(Tick(rest.keep_until));
+        rest.memory.hold(&parts.limiter.store, &parts.force.load().rules, now);
     }
 
     /// Decides what its requests ask, until it is gone. Tells it to end when we are to.
@@ -171,7 +171,7 @@ async fn put_answer(
     let mut asks = protocol::question(&body)?;
     let force = parts.force.load_full();
     asks.iter_mut().for_each(|ask| adapt(ask, &force.rules));
-    let verdict = judge(parts, &mut asks).await;
+    let verdict = parts.limiter.check_at_owner(&mut asks).await;
     let verdict =
         verdict.map_err(|_| io::Error::other("the counters have moved on and are lost"))?;
     let mut answer = Vec::with_capacity(64 * asks.len());

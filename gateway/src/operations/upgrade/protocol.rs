@@ -16,8 +16,8 @@ use weir_common::time::{Tick, micros};
 use weir_common::{bucket, rolling};
 
 use crate::limit::key::{Key, LimitTag};
+use crate::limit::limiter::RemoteVerdict;
 use crate::limit::{ASKS_MAX, Answer, Ask, Quota, Verdict};
-use crate::operations::upgrade::Told;
 use crate::rules::retention::Retention;
 
 /// Another way of speaking gets another number.
@@ -250,7 +250,7 @@ pub fn put_answer(bytes: &mut Vec<u8>, verdict: &Verdict, asks: &[Ask]) {
 }
 
 /// Reads what [`put_answer`] wrote.
-pub(super) fn answer(bytes: &[u8]) -> io::Result<Told> {
+pub(super) fn answer(bytes: &[u8]) -> io::Result<RemoteVerdict> {
     let mut reader = Reader(bytes);
     let [admitted] = reader.take()?;
     let (mut answers, mut quotas) = (ArrayVec::new(), ArrayVec::new());
@@ -268,7 +268,7 @@ pub(super) fn answer(bytes: &[u8]) -> io::Result<Told> {
         answers.push(Answer { decision, standing: Standing { limit, remaining, full_at } });
         quotas.push(reader.quota()?);
     }
-    reader.end(Told { verdict: Verdict::new(answers, admitted != 0), quotas })
+    reader.end(RemoteVerdict { verdict: Verdict::new(answers, admitted != 0), quotas })
 }
 
 fn put_quota(bytes: &mut Vec<u8>, quota: Quota) {

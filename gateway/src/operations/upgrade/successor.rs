@@ -31,12 +31,13 @@ use weir_common::logging;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use crate::config::shared::Parts;
+use crate::limit::limiter::{Owner, RemoteCheck, RemoteVerdict};
 use crate::limit::memory::Closed;
 use crate::limit::snapshot;
 use crate::operations::upgrade::protocol::{self, Frames, Kind, Offer, PROTOCOL, Rest};
 use crate::operations::upgrade::sockets::{self, SOCKETS_MAX, Sockets};
 use crate::operations::upgrade::{
-    HandoverError, MOVE_WAIT, Place, QUESTIONS_MAX, Question, READY_WAIT, TAKE_OVER, Told, broken,
+    HandoverError, MOVE_WAIT, QUESTIONS_MAX, READY_WAIT, TAKE_OVER, broken,
 };
 use crate::rules::retention::Retention;
 
@@ -69,7 +70,7 @@ pub struct Candidate {
 pub struct Successor {
     child: Child,
     stream: StdStream,
-    questions: mpsc::Receiver<Question>,
+    questions: mpsc::Receiver<RemoteCheck>,
 }
 
 /// Starts the program anew and waits until it is ready. Given up half way, it leaves nothing.
@@ -138,7 +139,7 @@ impl Candidate {
 
     fn take(mut self, parts: &Parts) -> Result<Successor, HandoverError> {
         let from = parts.clock.now().tick;
-        parts.home.0.send_replace(Place::Moving);
+        parts.limiter.set_owner(Owner::Moving);
         let mut shelf = Vec::new();
         let taken = hand_states(&mut self.stream, parts, &mut shelf);
         let child = self.started.0.take();
@@ -146,14 +147,14 @@ impl Candidate {
             // It must not have them when they are ours again.
             drop(self.started);
             for (nth, closed) in shelf.into_iter().enumerate() {
-                parts.store.reopen(nth, closed);
+                parts.limiter.store.reopen(nth, closed);
             }
-            parts.boosts.reopen();
-            parts.home.0.send_replace(Place::Here);
+            parts.limiter.boosts.reopen();
+            parts.limiter.set_owner(Owner::Here);
             return Err(taken.err().unwrap_or(HandoverError::Unexpected("anything")));
         };
         let (way, questions) = mpsc::channel(QUESTIONS_MAX);
-        parts.home.0.send_replace(Place::There(way));
+        parts.limiter.set_owner(Owner::There(way));
         let seconds = parts.clock.now().tick.since(from).as_secs_f64();
         let fields = [
             ("process", json!(child.id())),
@@ -174,11 +175,11 @@ pub(super) fn hand_states(
     let sending = "sending the counters";
     stream.set_read_timeout(Some(MOVE_WAIT)).map_err(broken(sending))?;
     let deadline = parts.clock.now().tick.plus(MOVE_WAIT);
-    let boosts = parts.boosts.close();
+    let boosts = parts.limiter.boosts.close();
     let mut count = 0;
     let mut piece = Vec::with_capacity(2 * PIECE_BYTES);
-    for nth in 0..parts.store.shards() {
-        let Some(closed) = parts.store.close(nth) else { break };
+    for nth in 0..parts.limiter.store.shards() {
+        let Some(closed) = parts.limiter.store.close(nth) else { break };
         let now = parts.clock.now().tick;
         shelf.push(closed);
         if now > deadline {
@@ -200,7 +201,7 @@ pub(super) fn hand_states(
     });
     // A reload since we began to move has changed both, and no state after it is ours.
     let memory = Retention::of(&parts.force.load().rules);
-    let keep_until = parts.store.kept_until().0;
+    let keep_until = parts.limiter.store.kept_until().0;
     let rest = Rest { keep_until, memory, boosts: boosts.collect() };
     let rest = serde_json::to_vec(&rest).map_err(|why| broken(sending)(why.into()))?;
     protocol::write(stream, Kind::Moved, &rest).map_err(broken(sending))?;
@@ -234,27 +235,27 @@ impl Successor {
             let fields = [("error", json!(error.to_string()))];
             logging::event(Level::Error, "the process that has the counters is lost", &fields);
         }
-        parts.home.0.send_replace(Place::Lost);
+        parts.limiter.set_owner(Owner::Lost);
         let _ = hurry.send(true);
     }
 }
 
 async fn ask(
     stream: StdStream,
-    questions: &mut mpsc::Receiver<Question>,
+    questions: &mut mpsc::Receiver<RemoteCheck>,
     hurry: &watch::Sender<bool>,
 ) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let (reader, mut writer) = UnixStream::from_std(stream)?.into_split();
     let mut frames = Frames::new(reader);
-    let mut waiting: VecDeque<oneshot::Sender<Told>> = VecDeque::new();
+    let mut waiting: VecDeque<oneshot::Sender<RemoteVerdict>> = VecDeque::new();
     let mut bytes = Vec::new();
     loop {
         tokio::select! {
             Some(first) = questions.recv(), if waiting.len() < PIPELINE_MAX => {
                 bytes.clear();
                 let mut next = Some(first);
-                while let Some(Question { asks, answer }) = next.take() {
+                while let Some(RemoteCheck { asks, answer }) = next.take() {
                     let mut body = Vec::with_capacity(64 * asks.len());
                     protocol::put_question(&mut body, &asks);
                     protocol::put(&mut bytes, Kind::Question, &body);

@@ -14,13 +14,13 @@ use http::{HeaderMap, HeaderName};
 use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::ResponseHeader;
 
-use crate::proxy::context::Exchange;
+use crate::proxy::context::RequestContext;
 use crate::proxy::forwarding::{ADDED, hex, value};
 
 /// What every answer says for us, as header lines with their line ends.
-pub fn lines(exchange: &Exchange) -> String {
+pub fn lines(context: &RequestContext) -> String {
     let mut text = String::with_capacity(256);
-    tell(exchange, |field, value| {
+    tell(context, |field, value| {
         for part in [field.line, value, "\r\n"] {
             text.push_str(part);
         }
@@ -30,10 +30,10 @@ pub fn lines(exchange: &Exchange) -> String {
 
 /// Adds what every answer says to a head that HTTP/2 carries, whose names have no case to be kept:
 /// Pingora's header type would parse each name and keep its case, its parts are a plain map.
-pub(super) fn add_fields(head: &mut ResponseHeader, exchange: &Exchange) -> Result<()> {
+pub(super) fn add_fields(head: &mut ResponseHeader, context: &RequestContext) -> Result<()> {
     in_parts(head, |headers| {
         let mut added = Ok(());
-        tell(exchange, |field, text| match value(text) {
+        tell(context, |field, text| match value(text) {
             Ok(mut value) => {
                 value.set_sensitive(field.varies);
                 headers.append(&field.name, value);
@@ -94,12 +94,12 @@ static POLICY: Field = Field::new("ratelimit-policy", "RateLimit-Policy: ", fals
 static STANDING: Field = Field::new("ratelimit", "RateLimit: ", true);
 
 /// Says each field of what every answer says for us, with its value.
-fn tell(exchange: &Exchange, mut say: impl FnMut(&'static Field, &str)) {
-    match &exchange.given_id {
+fn tell(context: &RequestContext, mut say: impl FnMut(&'static Field, &str)) {
+    match &context.facts.given_id {
         Some(given) => say(&ID, given),
-        None => say(&ID, &hex(exchange.id, 32)),
+        None => say(&ID, &hex(context.id, 32)),
     }
-    let Some(told) = &exchange.told else { return };
+    let Some(told) = &context.facts.limits.report else { return };
     let mut number = |field, number: u64| say(field, itoa::Buffer::new().format(number));
     number(&LIMIT, told.limit.into());
     number(&REMAINING, told.remaining.into());
@@ -107,12 +107,13 @@ fn tell(exchange: &Exchange, mut say: impl FnMut(&'static Field, &str)) {
     if let Some(seconds) = told.retry_after {
         number(&RETRY_AFTER, seconds);
     }
-    let limits = &exchange.force.rules.limits;
-    let binding = exchange.said.get(told.binding).and_then(|said| limits.get(said.limit));
+    let limits = &context.force.rules.limits;
+    let binding =
+        context.facts.limits.outcomes.get(told.binding).and_then(|said| limits.get(said.limit));
     if let Some(limit) = binding {
         say(&RESOURCE, &limit.name);
     }
-    if let Some((policy, standing)) = &exchange.ietf {
+    if let Some((policy, standing)) = &context.facts.limits.ietf {
         say(&POLICY, policy);
         say(&STANDING, standing);
     }

@@ -1,0 +1,113 @@
+//! The first step of admission: what a request is, and where it leads. (core)
+//!
+//! # Invariants
+//!
+//! 1. What two parsers could read in two ways leads nowhere.
+//! 2. A preflight asks about a request and is none itself: no limit counts it.
+//!
+//! # Not here
+//!
+//! What a head may look like (`admission::request_head`), which routes there are (`rules`).
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use http::Method;
+use pingora_http::RequestHeader;
+
+use crate::admission::Arrival;
+use crate::admission::facts::{RequestFacts, TenantLabels};
+use crate::admission::request_head as head;
+use crate::request::cors::Preflight;
+use crate::request::target::Target;
+use crate::response::refusal::Refusal;
+use crate::response::reply::Reply;
+use crate::rules::tenant::client_address;
+use crate::rules::{NoWay, Rules, Way};
+
+/// What a request is.
+pub(super) enum Classified<'r> {
+    /// One that a route takes.
+    Routed(Way<'r>),
+    /// A browser's question what it may send.
+    Preflight(Reply),
+    /// One that leads nowhere.
+    Refused(Refusal),
+}
+
+/// Reads a request's head: where it comes from, and a target that has one reading.
+pub(super) fn read<'r>(
+    rules: &Rules,
+    arrival: &Arrival<'r>,
+    facts: &mut RequestFacts,
+) -> Result<Target<'r>, Refusal> {
+    find_client(rules, arrival.head, facts);
+    let length = arrival.raw_head.map_or_else(|| head::length(arrival.head), <[u8]>::len);
+    if length as u64 > rules.settings.server.caps.head_bytes_max {
+        return Err(Refusal::HeadTooLarge);
+    }
+    if arrival.head.method == Method::CONNECT {
+        return Err(Refusal::Connect);
+    }
+    let raw_head = arrival.raw_head.unwrap_or_default();
+    head::read_target(arrival.head, raw_head, arrival.repaired).map_err(Refusal::Malformed)
+}
+
+/// Finds where a request leads.
+pub(super) fn classify<'r>(
+    rules: &'r Rules,
+    arrival: &Arrival<'_>,
+    target: &'r Target<'_>,
+    facts: &mut RequestFacts,
+) -> Classified<'r> {
+    if let Some(reply) = preflight(rules, &mut facts.tenant, arrival.head, target) {
+        return Classified::Preflight(reply);
+    }
+    let way = match rules.lead(target, &arrival.head.method) {
+        Ok(way) => way,
+        Err(no_way) => {
+            facts.tenant.plane = no_way.plane();
+            return Classified::Refused(leads_nowhere(no_way));
+        }
+    };
+    facts.origin_form = (arrival.head.raw_path() != target.origin_form.as_bytes())
+        .then(|| target.origin_form.to_owned());
+    facts.tenant.plane = Some(way.route.plane);
+    facts.tenant.route = Some(way.index);
+    Classified::Routed(way)
+}
+
+fn find_client(rules: &Rules, head: &RequestHeader, facts: &mut RequestFacts) {
+    let peer = facts.client.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let trusted = &rules.settings.server.trusted_proxies;
+    let is_trusted = trusted.iter().any(|network| network.contains(&peer.to_canonical()));
+    let forwarded_for = head::values(head, "x-forwarded-for");
+    facts.client.address = Some(client_address(peer, trusted, forwarded_for));
+    facts.client.is_trusted_proxy = is_trusted;
+    facts.given_id = head::given_id(head).filter(|_| is_trusted);
+}
+
+/// The answer to a preflight: nothing where it is none, its origin is not allowed, or its path is
+/// to be refused.
+fn preflight(
+    rules: &Rules,
+    tenant: &mut TenantLabels,
+    head: &RequestHeader,
+    target: &Target<'_>,
+) -> Option<Reply> {
+    let asked = Preflight::read(&head.method, &head.headers)?;
+    let (plane, methods) = rules.methods(target, &asked.method).ok()?;
+    let lines = rules.cors(Some(plane), None)?.preflight(&asked, &methods)?;
+    tenant.plane = Some(plane);
+    Some(Reply { lines, ..Reply::new(204, "") })
+}
+
+/// The answer to a request that no route takes.
+#[must_use]
+pub fn leads_nowhere(no_way: NoWay) -> Refusal {
+    match no_way {
+        NoWay::UnknownHost => Refusal::UnknownHost,
+        NoWay::UnknownPath(_) => Refusal::UnknownPath,
+        NoWay::OtherMethods(_, methods) => Refusal::MethodNotAllowed(methods),
+        NoWay::Malformed(why) => Refusal::Malformed(why),
+    }
+}

@@ -1,0 +1,81 @@
+//! What admission finds out about one request: its client, its tenants, its limits. (core)
+//!
+//! Not here: any decision. Each field is filled by the step that decides it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use weir_common::decision::Decision;
+
+use crate::limit::ASKS_MAX;
+use crate::limit::report::Told;
+use crate::request::route::Index;
+
+/// What is known of a request.
+#[derive(Default)]
+pub struct RequestFacts {
+    /// The request id of a trusted proxy, which takes the place of ours.
+    pub given_id: Option<Box<str>>,
+    /// The origin form of a target that came in absolute form.
+    pub origin_form: Option<String>,
+    /// Where it comes from.
+    pub client: ClientFacts,
+    /// Whom it is for.
+    pub tenant: TenantLabels,
+    /// What the limits decided.
+    pub limits: LimitFacts,
+}
+
+/// Where a request comes from.
+#[derive(Default)]
+pub struct ClientFacts {
+    /// The other end of its connection.
+    pub peer: Option<IpAddr>,
+    /// Whether that is a proxy that we trust.
+    pub is_trusted_proxy: bool,
+    /// Whether the connection is TLS.
+    pub secure: bool,
+    /// What the upstream is told of the client's certificate, where it has shown one.
+    pub certificate: Option<Arc<str>>,
+    /// The client's address, behind any proxy that we trust.
+    pub address: Option<IpAddr>,
+}
+
+/// Whom a request is for, as far as it got.
+#[derive(Default)]
+pub struct TenantLabels {
+    /// The plane.
+    pub plane: Option<Index>,
+    /// The route.
+    pub route: Option<Index>,
+    /// The workspace.
+    pub workspace: Option<Arc<str>>,
+    /// The organisation.
+    pub organisation: Option<Arc<str>>,
+    /// The instance.
+    pub instance: Option<Arc<str>>,
+}
+
+/// What the limits of a request decided.
+#[derive(Default)]
+pub struct LimitFacts {
+    /// Of each limit, in the order of the route.
+    pub outcomes: ArrayVec<LimitOutcome, ASKS_MAX>,
+    /// What the client is told of its allowance.
+    pub report: Option<Told>,
+    /// The values of `RateLimit-Policy` and `RateLimit`, where they are sent.
+    pub ietf: Option<(String, String)>,
+}
+
+/// What one limit decided.
+pub struct LimitOutcome {
+    /// Which limit.
+    pub limit: Index,
+    /// Whose allowance.
+    pub name: Arc<str>,
+    /// Whether it would admit the request.
+    pub decision: Decision,
+    /// What is left.
+    pub remaining: u32,
+}

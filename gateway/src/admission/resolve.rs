@@ -1,0 +1,55 @@
+//! The third step of admission: which tenants a request is for, and whether its token reaches
+//! them.
+//!
+//! # Invariants
+//!
+//! 1. Where the directory could name nobody to charge, no request waits for it.
+//! 2. A tenant that the token does not reach is told from an unknown one by no answer.
+//!
+//! # Not here
+//!
+//! What a token reaches (`identity::auth`), what the directory knows (`identity::directory`).
+
+use std::net::IpAddr;
+
+use weir_common::time::Tick;
+
+use crate::config::active::Force;
+use crate::config::shared::Parts;
+use crate::identity::auth::{self, Claims};
+use crate::identity::directory::Unsure;
+use crate::identity::directory::unknown_budget::Asker;
+use crate::response::refusal::Refusal;
+use crate::rules::Way;
+use crate::rules::tenant::{Known, Names, Parents};
+use crate::settings::LimitKey;
+
+/// What the directory knows of the tenants that a request names, where it is one that is fetched
+/// from; a refusal where the token does not reach them.
+pub(super) async fn resolve(
+    parts: &Parts,
+    config: &Force,
+    (way, claims): (&Way<'_>, Option<&Claims>),
+    names: &Names<'_>,
+    (address, now): (IpAddr, Tick),
+) -> Result<Option<Known>, Refusal> {
+    let rules = &config.rules;
+    let Some(directory) = &config.lookups else {
+        auth::agree(Parents::File(&rules.tenants), &way.names, claims)?;
+        return Ok(None);
+    };
+    let is_limited_by = |key| rules.is_limited_by(way.route, key);
+    let with_organisation = is_limited_by(LimitKey::Organisation);
+    let tenants = [LimitKey::Workspace, LimitKey::Instance].into_iter().any(is_limited_by);
+    let needed = tenants || with_organisation || auth::needs_directory(&way.names, claims);
+    let known = if needed && !auth::is_foreign(&way.names, claims) {
+        let allowance = rules.unknown_names(address);
+        let asker = Asker { allowance: Some((&parts.limiter.store, allowance)), now };
+        let known = directory.find(rules, names, with_organisation, &asker).await;
+        known.map_err(|Unsure| Refusal::DirectoryUnavailable)?
+    } else {
+        Known::default()
+    };
+    auth::agree(Parents::Asked(&known), &way.names, claims)?;
+    Ok(Some(known))
+}

@@ -1,0 +1,137 @@
+//! The line that the access log has of one request.
+//!
+//! Invariant: queries, bodies, and headers but for `Host` and `User-Agent` are never logged: they
+//! hold tokens.
+//!
+//! Not here: where lines go (`telemetry::access_log`).
+
+use std::borrow::Cow;
+
+use http::{Version, header};
+use pingora_core::Error;
+use pingora_proxy::Session;
+use weir_common::decision::Decision;
+use weir_common::lines::Line;
+use weir_common::time::{Moment, micros};
+
+use crate::proxy::context::RequestContext;
+use crate::response::refusal::Refusal;
+
+/// What is written of a `User-Agent`: browsers send half of it.
+const AGENT_BYTES_MAX: usize = 256;
+
+/// What Pingora's session knows of a request that is over.
+pub struct Facts<'r> {
+    /// The method.
+    pub method: &'r str,
+    /// The host, as it was sent.
+    pub host: Option<&'r str>,
+    /// The path, without the query.
+    pub path: &'r str,
+    /// `HTTP/1.1` and the like.
+    pub version: &'static str,
+    /// What the client calls itself, or the beginning of it.
+    pub user_agent: Option<Cow<'r, str>>,
+    /// Bytes that were read of the request's body.
+    pub bytes_received: usize,
+    /// Bytes of the answer's body.
+    pub bytes_sent: usize,
+    /// What went wrong on the way, in Pingora's words for the kind of it.
+    pub error: Option<String>,
+}
+
+impl<'r> Facts<'r> {
+    /// What `session` knows, which ended with `error`.
+    #[must_use]
+    pub fn of(session: &'r Session, error: Option<&Error>) -> Self {
+        let head = session.req_header();
+        let target = std::str::from_utf8(head.raw_path()).unwrap_or("(not UTF-8)");
+        let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let agent = head.headers.get(header::USER_AGENT).map(|agent| agent.as_bytes());
+        Self {
+            method: head.method.as_str(),
+            host: host.or_else(|| head.uri.authority().map(|host| host.as_str())),
+            path: target.split(['?', '#']).next().unwrap_or_default(),
+            version: match head.version {
+                Version::HTTP_10 => "HTTP/1.0",
+                Version::HTTP_2 => "HTTP/2.0",
+                _ => "HTTP/1.1",
+            },
+            user_agent: agent.map(|agent| {
+                String::from_utf8_lossy(agent.get(..AGENT_BYTES_MAX).unwrap_or(agent))
+            }),
+            bytes_received: session.body_bytes_read(),
+            bytes_sent: session.body_bytes_sent(),
+            error: error.map(|error| format!("{:?} {:?}", error.esource(), error.etype())),
+        }
+    }
+}
+
+/// The line of a request that was over at `now`, with its end.
+#[must_use]
+pub fn line(context: &RequestContext, facts: &Facts<'_>, now: Moment) -> Vec<u8> {
+    let rules = &context.force.rules;
+    let mut line = Line::new();
+    line.text("time", &context.began.unix.rfc3339());
+    line.text("id", &context.name());
+    if let Some(client) = context.facts.client.address {
+        line.shown("client", client);
+    }
+    line.text("method", facts.method);
+    line.some("host", facts.host);
+    line.text("path", facts.path);
+    line.text("version", facts.version);
+    line.some("user_agent", facts.user_agent.as_deref());
+    if let Some(status) = context.response.status {
+        line.number("status", status.into());
+    }
+    let duration = micros(now.tick.since(context.began.tick));
+    line.thousandths("duration_ms", duration);
+    if let Some(asked_at) = context.upstream.picked_at {
+        let answered_at = context.upstream.answered_at.unwrap_or(now.tick);
+        line.thousandths("upstream_ms", micros(answered_at.since(asked_at)));
+    }
+    line.number("bytes_received", facts.bytes_received as u64);
+    line.number("bytes_sent", facts.bytes_sent.max(context.response.bytes) as u64);
+    let whose = &context.facts.tenant;
+    let plane = whose.plane.and_then(|at| rules.settings.planes.get(at));
+    line.some("plane", plane.map(|(name, _)| name.value.as_str()));
+    let route = whose.route.and_then(|at| rules.routes.get(at));
+    line.some("route", route.map(|route| route.pattern.text.as_str()));
+    if route.is_some_and(|route| route.exempt) {
+        line.raw("exempt", "true");
+    }
+    line.some("workspace", whose.workspace.as_deref());
+    line.some("organisation", whose.organisation.as_deref());
+    line.some("instance", whose.instance.as_deref());
+    if !context.facts.limits.outcomes.is_empty() {
+        limits(&mut line, context);
+    }
+    line.some("refusal", context.response.refusal.as_ref().map(|refusal| refusal.reason()));
+    line.some("token_error", context.response.refusal.as_ref().and_then(Refusal::token_error));
+    if let Some(server) = context.upstream.tried.last() {
+        line.shown("server", server);
+    }
+    if context.upstream.tried.len() > 1 {
+        line.number("tries", context.upstream.tried.len() as u64);
+    }
+    line.some("error", facts.error.as_deref());
+    line.end()
+}
+
+/// Which limits were asked, and what each said.
+fn limits(line: &mut Line, context: &RequestContext) {
+    line.list("limits", &context.facts.limits.outcomes, |line, said| {
+        let limit = context.force.rules.limits.get(said.limit);
+        let enforced = limit.is_none_or(|limit| limit.enforced);
+        let word = match said.decision {
+            Decision::Admit => "admit",
+            _ if enforced => "refuse",
+            _ => "would_refuse",
+        };
+        line.some("limit", limit.map(|limit| &*limit.name));
+        line.text("key", &said.name);
+        line.text("said", word);
+        line.number("remaining", said.remaining.into());
+    });
+}

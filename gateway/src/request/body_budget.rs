@@ -1,0 +1,69 @@
+//! The memory that buffered request bodies share.
+//!
+//! Invariant: what is only announced takes nothing; what is taken comes back when its permit is
+//! dropped.
+//!
+//! Not here: reading a body (`proxy::body`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What all buffered bodies take together, in bytes.
+#[derive(Debug, Default)]
+pub struct BodyBudget {
+    taken: AtomicU64,
+}
+
+impl BodyBudget {
+    /// How many bytes are taken.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+}
+
+/// A part of the budget, given back when dropped.
+#[derive(Debug)]
+pub struct BudgetPermit {
+    budget: Arc<BodyBudget>,
+    bytes: u64,
+}
+
+impl BudgetPermit {
+    /// A permit for nothing yet.
+    #[must_use]
+    pub fn of(budget: Arc<BodyBudget>) -> Self {
+        Self { budget, bytes: 0 }
+    }
+
+    /// Takes `bytes` more, unless the whole would then be more than `bytes_max`.
+    pub fn take(&mut self, bytes: u64, bytes_max: u64) -> bool {
+        let fits = |taken: u64| Some(taken + bytes).filter(|taken| *taken <= bytes_max);
+        let fits = self.budget.taken.try_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        self.bytes += if fits { bytes } else { 0 };
+        fits
+    }
+}
+
+impl Drop for BudgetPermit {
+    fn drop(&mut self) {
+        self.budget.taken.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffered_bodies_share_their_budget_and_give_it_back() {
+        let budget = Arc::new(BodyBudget::default());
+        let permit = || BudgetPermit::of(budget.clone());
+        let (mut first, mut second) = (permit(), permit());
+        assert!(first.take(60, 100));
+        assert!(!second.take(41, 100));
+        assert!(second.take(40, 100));
+        drop((first, second));
+        assert!(permit().take(100, 100));
+    }
+}
