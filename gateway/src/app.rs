@@ -9,6 +9,7 @@
 //!
 //! Not here: what goes on between start and end (`serving`).
 
+mod front;
 mod serving;
 mod workers;
 
@@ -41,7 +42,7 @@ use crate::config::shared::{Parts, Seeds};
 use crate::edge::listener::BindError;
 use crate::limit::key::Seed;
 use crate::operations::background as beside;
-use crate::operations::persistence;
+use crate::operations::persistence::{self, SnapshotError};
 use crate::operations::systemd::Notify;
 use crate::operations::upgrade::HandoverError;
 use crate::operations::upgrade::init::First;
@@ -71,13 +72,8 @@ pub enum RunError {
         source: io::Error,
     },
     /// The counters cannot be kept for the next start.
-    #[error("cannot write the snapshot of limits `{path}`: {source}")]
-    Snapshot {
-        /// Which file.
-        path: String,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// The process before us may know where its servers are, and we do not.
     #[error("no server resolves of upstream {0}: the earlier process goes on")]
     Unreachable(String),
@@ -156,7 +152,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     // What another process has is its to keep.
     let left = match handed_over {
         Err(error) => Err(RunError::System(error)),
-        Ok(None) => persistence::leave(&parts),
+        Ok(None) => persistence::leave(&parts).map_err(RunError::from),
         Ok(Some(0)) => Ok(()),
         Ok(Some(code)) => Err(RunError::Successor(code)),
     };

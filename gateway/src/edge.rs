@@ -3,6 +3,7 @@
 //! Not here: what a request is answered (`proxy`).
 
 pub mod connection;
+pub mod drain;
 pub mod http2;
 pub mod listener;
 // core

@@ -33,8 +33,9 @@ use crate::limit::key::{Key, LimitTag, Seed};
 use crate::limit::{ASKS_MAX, Ask, Quota};
 use crate::request::cors::Cors;
 use crate::request::route::{Found, Hosts, Index, Paths, Pattern};
-use crate::request::target::{Malformed, Spellings, Target};
+use crate::request::target::{Malformed, Target};
 use crate::rules::tenant::{Identity, Known, Names, Subject, Tenant, Tenants};
+use crate::settings::spellings::Spellings;
 use crate::settings::{LimitKey, Settings, Unknown};
 
 pub use crate::rules::by_name::AskedAbout;

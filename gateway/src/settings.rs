@@ -11,19 +11,22 @@ mod edge;
 mod identity;
 mod limit;
 mod read;
+mod server;
+pub mod spellings;
 mod trusted;
 mod upstream;
+mod values;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::settings::spellings::Spellings;
 use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::directory::Values;
 use weir_common::ids::IdForm;
 use weir_common::reader::At;
 
-use crate::request::target::Spellings;
 pub use crate::settings::cors::Cors;
 pub use crate::settings::directory::{DirectorySource, Lookups, Source, Unknown};
 pub use crate::settings::edge::{ClientCertificates, Https};

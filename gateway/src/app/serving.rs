@@ -28,7 +28,8 @@ use weir_common::secret::Secret;
 
 use crate::app::workers::Workers;
 use crate::config::shared::Parts;
-use crate::edge::listener::{self, Accepting, Crowd, Door, End, Worker, turned};
+use crate::edge::drain::turned;
+use crate::edge::listener::{self, Accepting, Crowd, Door, End, Worker};
 use crate::identity::auth;
 use crate::operations::admin::Admin;
 use crate::operations::background as beside;

@@ -12,8 +12,8 @@ use pingora_proxy::http_proxy;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 
+use crate::app::front::Front;
 use crate::config::shared::Parts;
-use crate::edge::http2::Front;
 use crate::edge::listener::{self, Accepted, End, Worker};
 use crate::proxy::Proxy;
 

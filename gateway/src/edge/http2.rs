@@ -20,30 +20,23 @@ use std::future::{pending, poll_fn};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use h2::{Reason, server};
-use pingora_core::apps::{HttpServerApp, ServerApp};
+use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{
     H2Accept, H2Options, HttpSession, default_h2_options, handshake,
 };
 use pingora_core::protocols::{Digest, Stream};
 use pingora_core::server::ShutdownWatch;
-use pingora_proxy::HttpProxy;
 use prometheus::IntCounter;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use weir_common::time::{Clock, Tick};
 
-use crate::config::shared::Parts;
-use crate::edge::connection::Connection;
 use crate::edge::listener;
 use crate::edge::session::Wrapped;
-use crate::proxy::Proxy;
-use crate::request::target::Malformed;
 use crate::request::upload::Upload;
-use crate::response::refusal::Refusal;
 
 /// What a client may send of one body before any of it is taken: an upload of 5 MB/s over 50 ms.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -71,44 +64,7 @@ const FAULTS_MAX: usize = 1_024;
 const REJECTED_MAX: u32 = 32;
 
 /// How long a client without requests may take to say goodbye.
-const GOODBYE_TIME: Duration = Duration::from_secs(2);
-
-/// Serves what comes in, by the protocol that the client chose.
-pub struct Front {
-    /// What requests go through.
-    pub proxy: Arc<HttpProxy<Proxy>>,
-    /// What all requests share.
-    pub parts: Arc<Parts>,
-}
-
-#[async_trait]
-impl ServerApp for Front {
-    async fn process_new(self: &Arc<Self>, stream: Stream, stop: &ShutdownWatch) -> Option<Stream> {
-        let connection = Connection::of(Some(&stream));
-        if let Some(connection) = connection.filter(|connection| !connection.is_http2()) {
-            let upload = connection.upload().clone();
-            return upload.within(self.proxy.process_new(stream, stop)).await;
-        }
-        let server = &self.parts.force.load_full().rules.settings.server;
-        let bounds = Bounds {
-            preface_timeout: server.head_timeout,
-            idle_timeout: server.idle_timeout,
-            goodbye_time: GOODBYE_TIME,
-            head_bytes_max: server.caps.head_bytes_max,
-            requests_max: server.caps.requests_per_connection_max,
-            streams_max: server.caps.streams_max,
-        };
-        let refusals = &self.parts.metrics.refusals;
-        let rejected =
-            refusals.with_label_values(&[Refusal::Malformed(Malformed::HostForm).reason()]);
-        serve(&self.proxy, stream, bounds, &self.parts.clock, stop.clone(), rejected).await;
-        None
-    }
-
-    async fn cleanup(&self) {
-        self.proxy.http_cleanup().await;
-    }
-}
+pub const GOODBYE_TIME: Duration = Duration::from_secs(2);
 
 /// What a connection may take.
 #[derive(Clone, Copy, Debug)]
@@ -331,6 +287,7 @@ async fn accept(
 
 #[cfg(test)]
 mod tests {
+    use async_trait::async_trait;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use h2::client::{self, ResponseFuture, SendRequest};

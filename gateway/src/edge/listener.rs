@@ -36,6 +36,7 @@ use weir_common::logging;
 
 use crate::config::shared::Parts;
 use crate::edge::connection::{Allowance, Connection};
+use crate::edge::drain::turned;
 use crate::edge::listener::handshake::{Failed, Greeted, Manners, greet, is_of, place};
 pub use crate::edge::listener::per_address::Crowd;
 use crate::edge::listener::per_address::Seat;
@@ -140,11 +141,6 @@ pub struct End {
     pub cutting: watch::Receiver<bool>,
     /// Tunnels with a goodbye, when true.
     pub going: watch::Receiver<bool>,
-}
-
-/// Waits until `flag` is true, or nobody is left to turn it.
-pub async fn turned(flag: &mut watch::Receiver<bool>) {
-    let _ = flag.wait_for(|flag| *flag).await;
 }
 
 /// Whether connections are accepted.

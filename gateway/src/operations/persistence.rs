@@ -14,21 +14,28 @@ use serde_json::json;
 use weir_common::logging;
 use weir_common::time::Clock;
 
-use crate::app::RunError;
 use crate::config::shared::Parts;
 use crate::limit::snapshot::{self, Snapshot};
 use crate::rules::retention::Retention;
 use crate::settings::Store;
 
+/// The counters cannot be kept for the next start.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the snapshot of limits `{path}`: {source}")]
+pub struct SnapshotError {
+    path: String,
+    source: io::Error,
+}
+
 /// Finds out at the start whether states can be left at the end, when it would be too late.
-pub fn check(store: &Store) -> Result<(), RunError> {
+pub fn check(store: &Store) -> Result<(), SnapshotError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
     let tried = open(path).and_then(|_| fs::remove_file(new(path)));
-    tried.map_err(|source| RunError::Snapshot { path: path.to_owned(), source })
+    tried.map_err(|source| SnapshotError { path: path.to_owned(), source })
 }
 
 /// Whether states could be left there, found out without making anything: not even a folder.
-pub fn could_leave(store: &Store) -> Result<(), RunError> {
+pub fn could_leave(store: &Store) -> Result<(), SnapshotError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
     let folders = Path::new(path).ancestors().skip(1);
     let folder =
@@ -37,7 +44,7 @@ pub fn could_leave(store: &Store) -> Result<(), RunError> {
         Some(folder) if folder.is_dir() => access(folder, Access::WRITE_OK | Access::EXEC_OK),
         _ => Err(Errno::NOTDIR),
     };
-    tried.map_err(|why| RunError::Snapshot { path: path.to_owned(), source: why.into() })
+    tried.map_err(|why| SnapshotError { path: path.to_owned(), source: why.into() })
 }
 
 /// The file that a snapshot is written to before it takes the place of an earlier one.
@@ -85,7 +92,7 @@ pub fn take_up(parts: &Parts, earlier: Snapshot) -> usize {
 }
 
 /// Leaves the states for the next process, whole or not at all; nothing where none are kept.
-pub fn leave(parts: &Parts) -> Result<(), RunError> {
+pub fn leave(parts: &Parts) -> Result<(), SnapshotError> {
     let force = parts.force.load();
     let Some(path) = force.rules.settings.store.snapshot.as_deref() else { return Ok(()) };
     let memory = serde_json::to_vec(&Retention::of(&force.rules)).unwrap_or_default();
@@ -96,7 +103,7 @@ pub fn leave(parts: &Parts) -> Result<(), RunError> {
         file.sync_all()?;
         fs::rename(new(path), path)
     };
-    written().map_err(|source| RunError::Snapshot { path: path.to_owned(), source })?;
+    written().map_err(|source| SnapshotError { path: path.to_owned(), source })?;
     logging::event(
         Level::Info,
         "limits kept",

@@ -27,7 +27,8 @@ use http::Method;
 
 use crate::request::route::readings::Words;
 use crate::request::route::tree::Tree;
-use crate::request::target::{self, Malformed, Spellings, Target};
+use crate::request::target::{self, Malformed, Target};
+use crate::settings::spellings::Spellings;
 
 /// A plane, a route, a limit, a plan or an upstream: its place in the settings.
 pub type Index = usize;

@@ -22,6 +22,8 @@ use std::fmt;
 
 use weir_common::directory::is_host;
 
+use crate::settings::spellings::Spellings;
+
 /// An accepted target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target<'r> {
@@ -35,22 +37,7 @@ pub struct Target<'r> {
     pub spellings: Spellings,
 }
 
-/// Spellings of a path that a server may read in another way: a route takes those that its
-/// settings name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spellings {
-    /// A slash at the end.
-    pub trailing_slash: bool,
-    /// Escapes of bytes that need none, or that mean something else unescaped; not of a slash.
-    pub escapes: bool,
-    /// Escapes of a slash.
-    pub escaped_slash: bool,
-}
-
 impl Spellings {
-    /// None of them.
-    pub const NONE: Self = Self { trailing_slash: false, escapes: false, escaped_slash: false };
-
     /// Refuses what is not among the spellings that are taken.
     pub fn within(self, taken: Self) -> Result<(), Malformed> {
         if self.trailing_slash && !taken.trailing_slash {

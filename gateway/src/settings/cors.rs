@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_common::reader::{At, Table};
 
-use crate::settings::read::WAIT;
+use crate::settings::values::WAIT;
 
 /// `[planes.<name>.cors]`
 #[derive(Clone, Debug, PartialEq, Eq)]

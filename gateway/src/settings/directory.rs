@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_common::reader::{At, Table};
 
-use crate::settings::read::{WAIT, number};
+use crate::settings::values::{WAIT, number};
 
 /// `[directory]`
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use weir_common::reader::{At, Table};
 
-use crate::settings::read::address;
+use crate::settings::values::address;
 
 /// One `[[server.https]]`: an address and one certificate. Several of one address are told apart
 /// by the name that a client asks for; the first one is for those that ask for none.

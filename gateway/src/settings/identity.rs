@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weir_common::reader::{At, Table};
 
-use crate::settings::read::{WAIT, number};
+use crate::settings::values::{WAIT, number};
 
 /// `[identity]`
 #[derive(Clone, Debug, PartialEq, Eq)]

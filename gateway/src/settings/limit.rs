@@ -6,7 +6,7 @@ use weir_common::reader::{At, Table};
 use weir_common::{bucket, rolling};
 
 use crate::limit::Quota;
-use crate::settings::read::small;
+use crate::settings::values::small;
 use crate::settings::{Limit, LimitKey};
 
 pub(super) fn limit(table: &mut Table<'_>) -> Limit {

@@ -1,28 +1,18 @@
 //! Reads `gateway.toml`, each key in one place: its bounds, its default and one line on why.
 
-use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
-use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::directory::values_by_limit;
 use weir_common::ids::IdForm;
-use weir_common::reader::{At, Document, Reading, Table, suggestion};
+use weir_common::reader::{Document, Reading, Table, suggestion};
 
-use crate::request::target::Spellings;
 use crate::settings::cors::cors;
 use crate::settings::directory::directory;
-use crate::settings::edge::https;
 use crate::settings::identity::identity;
 use crate::settings::limit::limit;
-use crate::settings::trusted::trusted_headers;
+use crate::settings::server::server;
+use crate::settings::spellings::Spellings;
 use crate::settings::upstream::upstream;
-use crate::settings::{Caps, Headers, Log, Plan, Plane, Route, Server, Settings, Store};
-
-/// Any wait an operator may ask for: from a moment that a clock can tell to a day.
-pub(super) const WAIT: RangeInclusive<Duration> =
-    Duration::from_millis(1)..=Duration::from_secs(86_400);
+use crate::settings::{Headers, Log, Plan, Plane, Route, Settings, Store};
 
 /// Reads `gateway.toml`; its mistakes stay in `document`.
 #[must_use]
@@ -66,121 +56,6 @@ pub fn read(document: &Document) -> Reading<Settings> {
             route,
         ),
     })
-}
-
-fn server(table: &mut Table<'_>) -> Server {
-    let seconds = Duration::from_secs;
-    let admin = table.text("admin", "The operator's address. Loopback, or with a token.");
-    table.set_default("admin", "127.0.0.1:8081".into());
-    let admin_at = admin.as_ref().map_or(table.at(), |admin| admin.at);
-    let admin = admin.and_then(|text| address(table, &text));
-    Server {
-        http: addresses(
-            table,
-            "http",
-            "127.0.0.1:8080",
-            "Addresses that clients call; []: none, where all call by TLS.",
-        ),
-        admin: admin.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8081))),
-        admin_at,
-        admin_token_file: table.text(
-            "admin_token_file",
-            "A file whose first line is the admin listener's bearer token.",
-        ),
-        threads: number(table.number_or(
-            "threads",
-            0..=1_024,
-            0,
-            "Worker threads; 0: one per core.",
-        )),
-        https: table.list("https", "Addresses that clients call by TLS.", https),
-        trusted_proxies: networks(
-            table,
-            "trusted_proxies",
-            "Networks whose X-Forwarded-For is believed.",
-        ),
-        trusted_headers: trusted_headers(table),
-        proxy_protocol_from: networks(
-            table,
-            "proxy_protocol_from",
-            "Networks whose connections begin with a PROXY header (v1 or v2).",
-        ),
-        handshake_timeout: table.span_or(
-            "handshake_timeout",
-            WAIT,
-            seconds(10),
-            "A PROXY header and a TLS handshake, together.",
-        ),
-        head_timeout: table.span_or("head_timeout", WAIT, seconds(10), "A whole request head."),
-        body_timeout: table.span_or(
-            "body_timeout",
-            WAIT,
-            seconds(30),
-            "Between two reads of a body.",
-        ),
-        idle_timeout: table.span_or(
-            "idle_timeout",
-            WAIT,
-            seconds(75),
-            "A connection without a request; longer than a balancer in front keeps it.",
-        ),
-        caps: caps(table),
-        shutdown_delay: shutdown_delay(table),
-        shutdown_grace: table.span_or(
-            "shutdown_grace",
-            WAIT,
-            seconds(30),
-            "The longest a stop waits for requests in flight.",
-        ),
-    }
-}
-
-/// Nothing is a stop at once.
-fn shutdown_delay(table: &mut Table<'_>) -> Duration {
-    let range = Duration::ZERO..=*WAIT.end();
-    let doc = "How long a stop goes on accepting while /readyz is 503.";
-    table.span_or("shutdown_delay", range, Duration::ZERO, doc)
-}
-
-fn caps(table: &mut Table<'_>) -> Caps {
-    Caps {
-        head_bytes_max: table.bytes_or(
-            "head_bytes_max",
-            1_024..=1 << 20,
-            32 << 10,
-            "The largest request head; more is 431.",
-        ),
-        held_bytes_max: table.bytes_or(
-            "held_bytes_max",
-            1 << 10..=1 << 40,
-            256 << 20,
-            "Batch bodies held back at one time, together; more is 503.",
-        ),
-        connections_max: table.number_or(
-            "connections_max",
-            1..=10_000_000,
-            20_000,
-            "Connections at one time; more are closed at once.",
-        ),
-        connections_per_address_max: table.number_or(
-            "connections_per_address_max",
-            1..=10_000_000,
-            1_000,
-            "The same from one address, or one IPv6 /64; trusted proxies have no such limit.",
-        ),
-        requests_per_connection_max: small(table.number_or(
-            "requests_per_connection_max",
-            1..=u64::from(u32::MAX),
-            10_000,
-            "Requests on one connection, which then closes: what it takes is freed.",
-        )),
-        streams_max: small(table.number_or(
-            "streams_max",
-            1..=10_000,
-            100,
-            "Requests at one time on one HTTP/2 connection.",
-        )),
-    }
 }
 
 fn store(table: &mut Table<'_>) -> Store {
@@ -278,54 +153,11 @@ fn spellings(table: &mut Table<'_>) -> Spellings {
     spellings
 }
 
-fn addresses(table: &mut Table<'_>, key: &str, default: &str, doc: &str) -> Vec<SocketAddr> {
-    let is_given = table.has(key);
-    let texts = table.texts(key, doc);
-    table.set_default(key, vec![default].into());
-    if !is_given {
-        return default.parse().into_iter().collect();
-    }
-    texts.iter().filter_map(|text| address(table, text)).collect()
-}
-
-pub(super) fn address(table: &Table<'_>, text: &At<String>) -> Option<SocketAddr> {
-    let parsed = text.value.parse().ok();
-    if parsed.is_none() {
-        table.fault_at(
-            text.at,
-            format!("`{}` is not ip:port, such as \"127.0.0.1:8080\"", text.value),
-        );
-    }
-    parsed
-}
-
-fn networks(table: &mut Table<'_>, key: &str, doc: &str) -> Vec<IpNet> {
-    let texts = table.texts(key, doc);
-    let network = |text: &At<String>| {
-        let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
-        let parsed = text.value.parse().ok().or_else(single);
-        if parsed.is_none() {
-            table.fault_at(
-                text.at,
-                format!("`{}` is not a network, such as \"10.0.0.0/8\"", text.value),
-            );
-        }
-        parsed
-    };
-    texts.iter().filter_map(network).collect()
-}
-
-pub(super) fn number(value: u64) -> usize {
-    usize::try_from(value).unwrap_or(usize::MAX)
-}
-
-pub(super) fn small(value: u64) -> u32 {
-    u32::try_from(value).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
+
+    use std::time::Duration;
 
     use super::*;
 

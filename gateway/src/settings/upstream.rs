@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_common::directory::is_host;
 use weir_common::reader::{At, Table, shown};
 
-use crate::settings::read::{WAIT, number, small};
+use crate::settings::values::{WAIT, number, small};
 
 /// `[upstreams.<name>]`
 #[derive(Clone, Debug, PartialEq, Eq)]

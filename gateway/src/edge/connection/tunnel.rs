@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use crate::edge::connection::Connection;
 use crate::edge::connection::frames::Frames;
-use crate::edge::listener::turned;
+use crate::edge::drain::turned;
 
 /// 1001, going away, from a server.
 const TO_CLIENT: [u8; 4] = [0x88, 0x02, 0x03, 0xe9];

@@ -27,7 +27,7 @@ use weir_common::logging;
 use weir_common::time::Tick;
 
 use crate::config::shared::Parts;
-use crate::edge::listener::turned;
+use crate::edge::drain::turned;
 use crate::limit::boost::Boost;
 use crate::limit::key::Key;
 use crate::limit::{Ask, Quota, snapshot};

@@ -1,0 +1,55 @@
+//! What an accepted connection is handed to, by the protocol that its client chose.
+//!
+//! Not here: how connections are accepted (`edge::listener`), what requests go through (`proxy`).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pingora_core::apps::{HttpServerApp, ServerApp};
+use pingora_core::protocols::Stream;
+use pingora_core::server::ShutdownWatch;
+use pingora_proxy::HttpProxy;
+
+use crate::config::shared::Parts;
+use crate::edge::connection::Connection;
+use crate::edge::http2::{self, Bounds, GOODBYE_TIME};
+use crate::proxy::Proxy;
+use crate::request::target::Malformed;
+use crate::response::refusal::Refusal;
+
+/// Serves what comes in, by the protocol that the client chose.
+pub(super) struct Front {
+    /// What requests go through.
+    pub proxy: Arc<HttpProxy<Proxy>>,
+    /// What all requests share.
+    pub parts: Arc<Parts>,
+}
+
+#[async_trait]
+impl ServerApp for Front {
+    async fn process_new(self: &Arc<Self>, stream: Stream, stop: &ShutdownWatch) -> Option<Stream> {
+        let connection = Connection::of(Some(&stream));
+        if let Some(connection) = connection.filter(|connection| !connection.is_http2()) {
+            let upload = connection.upload().clone();
+            return upload.within(self.proxy.process_new(stream, stop)).await;
+        }
+        let server = &self.parts.force.load_full().rules.settings.server;
+        let bounds = Bounds {
+            preface_timeout: server.head_timeout,
+            idle_timeout: server.idle_timeout,
+            goodbye_time: GOODBYE_TIME,
+            head_bytes_max: server.caps.head_bytes_max,
+            requests_max: server.caps.requests_per_connection_max,
+            streams_max: server.caps.streams_max,
+        };
+        let refusals = &self.parts.metrics.refusals;
+        let rejected =
+            refusals.with_label_values(&[Refusal::Malformed(Malformed::HostForm).reason()]);
+        http2::serve(&self.proxy, stream, bounds, &self.parts.clock, stop.clone(), rejected).await;
+        None
+    }
+
+    async fn cleanup(&self) {
+        self.proxy.http_cleanup().await;
+    }
+}

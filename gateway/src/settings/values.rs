@@ -1,0 +1,62 @@
+//! Values that several tables of `gateway.toml` have: waits, addresses, networks, counts.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use weir_common::reader::{At, Table};
+
+/// Any wait an operator may ask for: from a moment that a clock can tell to a day.
+pub(super) const WAIT: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(86_400);
+
+pub(super) fn addresses(
+    table: &mut Table<'_>,
+    key: &str,
+    default: &str,
+    doc: &str,
+) -> Vec<SocketAddr> {
+    let is_given = table.has(key);
+    let texts = table.texts(key, doc);
+    table.set_default(key, vec![default].into());
+    if !is_given {
+        return default.parse().into_iter().collect();
+    }
+    texts.iter().filter_map(|text| address(table, text)).collect()
+}
+
+pub(super) fn address(table: &Table<'_>, text: &At<String>) -> Option<SocketAddr> {
+    let parsed = text.value.parse().ok();
+    if parsed.is_none() {
+        table.fault_at(
+            text.at,
+            format!("`{}` is not ip:port, such as \"127.0.0.1:8080\"", text.value),
+        );
+    }
+    parsed
+}
+
+pub(super) fn networks(table: &mut Table<'_>, key: &str, doc: &str) -> Vec<IpNet> {
+    let texts = table.texts(key, doc);
+    let network = |text: &At<String>| {
+        let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
+        let parsed = text.value.parse().ok().or_else(single);
+        if parsed.is_none() {
+            table.fault_at(
+                text.at,
+                format!("`{}` is not a network, such as \"10.0.0.0/8\"", text.value),
+            );
+        }
+        parsed
+    };
+    texts.iter().filter_map(network).collect()
+}
+
+pub(super) fn number(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+pub(super) fn small(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
