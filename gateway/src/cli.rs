@@ -5,13 +5,13 @@
 // core
 pub mod explain;
 
+mod admin_client;
 mod check;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use http::HeaderMap;
@@ -22,6 +22,7 @@ use weir_common::reader::{Document, Mistake, suggestion};
 use weir_common::time::Clock;
 
 use crate::app::{self, RunError, Surroundings};
+use crate::cli::admin_client::Admin;
 use crate::cli::explain::explain;
 use crate::config::active::{Config, Force};
 use crate::identity::auth::{self, Claims, Unaccepted};
@@ -30,16 +31,12 @@ use crate::limit::key::Seed;
 use crate::response::refusal::Refusal;
 use crate::rules::tenant::{Known, Names};
 use crate::settings;
-use crate::upstream::single_request::{self, Request};
 
 /// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
 const EXIT_USAGE: u8 = 64;
 
 /// Something outside failed: an address, a file, the admin listener.
 const EXIT_FAILURE: u8 = 1;
-
-/// How long the admin listener may take.
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A reverse proxy that holds every tenant to its allowance, exactly.
 #[derive(Debug, Parser)]
@@ -337,57 +334,6 @@ fn shown(state: &Value, lines: &mut Vec<String>) {
             None => " for all other requests".to_owned(),
         };
         lines.push(line(value, &plan));
-    }
-}
-
-/// The admin listener of a running gateway.
-struct Admin {
-    address: SocketAddr,
-    token: Option<String>,
-}
-
-impl Admin {
-    fn of((address, token_file): (SocketAddr, Option<PathBuf>)) -> Result<Self, String> {
-        let read = |file: PathBuf| {
-            let token = weir_common::files::first_line(&file);
-            token
-                .map(|token| token.expose().clone())
-                .map_err(|why| format!("cannot read {}: {why}", file.display()))
-        };
-        Ok(Self { address, token: token_file.map(read).transpose()? })
-    }
-
-    fn call(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, NoAnswer> {
-        let no_answer = |text| NoAnswer { status: 0, text };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|why| no_answer(why.to_string()))?;
-        let request =
-            Request { method, path, body, token: self.token.as_deref(), ..single_request::GET };
-        let answer = runtime.block_on(single_request::call(self.address, &request, ADMIN_TIMEOUT));
-        let answer = answer.map_err(|why| {
-            let why = why.etype();
-            no_answer(format!("no answer from the admin listener at {}: {why:?}", self.address))
-        })?;
-        let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-        if answer.status >= 300 {
-            let detail = value.get("detail").and_then(Value::as_str).unwrap_or_default();
-            let text = format!("the admin listener answered {}: {detail}", answer.status);
-            return Err(NoAnswer { status: answer.status, text });
-        }
-        Ok(value)
-    }
-}
-
-/// Nothing that was asked for.
-struct NoAnswer {
-    /// The status, where there was an answer.
-    status: u16,
-    text: String,
-}
-
-impl std::convert::From<NoAnswer> for String {
-    fn from(why: NoAnswer) -> Self {
-        why.text
     }
 }
 

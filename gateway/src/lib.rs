@@ -4,6 +4,9 @@
 //! Files marked *core* decide: they take values and return values, and neither wait nor read the
 //! clock.
 
+// Locks that the tests replace by a model checker's.
+mod sync;
+
 // Exact limits: quotas, keys, counters, boosts, snapshots.
 pub mod limit;
 
@@ -51,6 +54,3 @@ pub mod app;
 
 // The command line.
 pub mod cli;
-
-// Locks that the tests replace by a model checker's.
-mod sync;

@@ -9,6 +9,7 @@
 //! Decisions (`admission`), the words of refusals (`refusal`), headers (`report`, `forwarding`).
 
 pub mod access_line;
+pub mod arrival;
 pub mod body;
 pub mod buffering;
 pub mod context;
@@ -28,17 +29,16 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
-use crate::admission::{Admission, Arrival, admit};
+use crate::admission::Admission;
 use crate::config::shared::Parts;
 use crate::edge::connection::Connection;
 use crate::proxy::access_line::Facts;
 use crate::proxy::body::Unread;
-use crate::proxy::context::{InFlight, Replayed, RequestContext};
+use crate::proxy::context::{InFlight, RequestContext};
 use crate::request::target::Malformed;
-use crate::request::{batch, upload};
+use crate::request::upload;
 use crate::response::grpc::{self, Dialect};
 use crate::response::refusal::Refusal;
-use crate::rules::Batch;
 
 /// What Pingora calls.
 pub struct Proxy {
@@ -91,13 +91,15 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         context: &mut RequestContext,
     ) -> Result<bool> {
-        let refusal = match self.admit(session, context).await {
+        let refusal = match arrival::decide(&self.parts, session, context).await {
             Admission::Forward => return Ok(false), // Pingora: go on.
-            Admission::BufferBody(batch) => match self.hold(session, context, batch).await {
-                Ok(()) => return Ok(false),
-                Err(Unread::Refused(refusal)) => refusal,
-                Err(Unread::Broken(error)) => return Err(error),
-            },
+            Admission::BufferBody(batch) => {
+                match buffering::hold(&self.parts, session, context, batch).await {
+                    Ok(()) => return Ok(false),
+                    Err(Unread::Refused(refusal)) => refusal,
+                    Err(Unread::Broken(error)) => return Err(error),
+                }
+            }
             Admission::Preflight(reply) => {
                 context.response.status = Some(reply.status);
                 respond::send(reply, session, context).await?;
@@ -338,71 +340,6 @@ impl ProxyHttp for Proxy {
 }
 
 impl Proxy {
-    /// Finds out what is known of a request's connection, and decides about it.
-    async fn admit(&self, session: &mut Session, context: &mut RequestContext) -> Admission {
-        let raw_head = session.downstream_session.as_http1().map(|h1| h1.get_headers_raw_bytes());
-        let client = &mut context.facts.client;
-        let repaired = match Connection::of(session.stream()) {
-            Some(connection) => {
-                client.peer = Some(connection.peer().ip());
-                client.secure = connection.is_secure();
-                client.certificate = connection.client_certificate().cloned();
-                connection.was_repaired()
-            }
-            // HTTP/2 has many requests on one connection, which is always TLS here.
-            None => {
-                client.peer = session.client_addr().and_then(|a| a.as_inet()).map(|a| a.ip());
-                client.secure = true;
-                // What `edge::connection` has put there.
-                let digest = session.digest().and_then(|digest| digest.ssl_digest.as_ref());
-                let shown = digest.and_then(|tls| String::from_utf8(tls.cert_digest.clone()).ok());
-                client.certificate = shown.map(Arc::from);
-                false
-            }
-        };
-        let arrival = Arrival {
-            head: session.req_header(),
-            raw_head: raw_head.as_deref(),
-            repaired,
-            began: context.began,
-            nth: context.nth,
-        };
-        admit(&self.parts, &context.force, arrival, &mut context.facts).await
-    }
-
-    /// Reads a batch's body, counts its items, and lets it play to the upstream.
-    async fn hold(
-        &self,
-        session: &mut Session,
-        context: &mut RequestContext,
-        batch: Batch,
-    ) -> Result<(), Unread> {
-        let head = session.req_header();
-        let mut codings = head.headers.get_all(header::CONTENT_ENCODING).iter();
-        if !codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
-            return Err(Unread::Refused(Refusal::EncodedBatch));
-        }
-        let mut types = head.headers.get_all(header::CONTENT_TYPE).iter();
-        if !types.all(|media_type| batch::is_countable(media_type.as_bytes())) {
-            return Err(Unread::Refused(Refusal::EncodedBatch));
-        }
-        let server = &context.force.rules.settings.server;
-        let limits = body::Limits {
-            bytes_max: batch.bytes_max,
-            held_bytes_max: server.caps.held_bytes_max,
-            timeout: server.body_timeout,
-        };
-        let downstream = &mut *session.downstream_session;
-        let held = body::read(downstream, &self.parts.body_budget, limits).await?;
-        let items_max = batch.items_max;
-        batch::count(&held.body, items_max)
-            .map_err(|miscount| Unread::Refused(Refusal::Batch { miscount, items_max }))?;
-        let bytes = held.body.len();
-        let slot = buffering::wrap(downstream, held.body, &self.parts);
-        context.held = Some(Replayed { slot, bytes, permit: held.permit });
-        Ok(())
-    }
-
     /// Says no, in the words of the protocol that the client speaks, and so that its page hears it.
     async fn refuse(
         &self,

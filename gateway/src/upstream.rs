@@ -16,8 +16,8 @@
 //!
 //! # Not here
 //!
-//! Asking servers whether they are well (`background`), where names lead (`names`), what a failure is
-//! answered with (`proxy`).
+//! Health checks of servers (`operations`), where names lead (`names`), what a failure is answered
+//! with (`proxy`).
 
 pub mod names;
 pub mod single_request;

@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! When a reload is asked for (`app`, `operations::admin`), what a configuration may say (`settings`).
+//! When a reload is asked for (`app`, `operations`), what a configuration may say (`settings`).
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

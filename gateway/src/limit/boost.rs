@@ -1,6 +1,6 @@
 //! Allowances that an operator has raised for a while.
 //!
-//! Not here: what is asked of the store with them (`limit`), who may raise one (`operations::admin`).
+//! Not here: what is asked of the store with them (`limit`), who may raise one (`operations`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

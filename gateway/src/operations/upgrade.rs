@@ -19,7 +19,7 @@
 //!    only when the process that they were sent to is dead.
 //! 2. Until `Taken` the old process can go on as if nothing had happened, and does so whatever
 //!    fails. After it the new one needs nothing of the old.
-//! 3. A request that meets the move waits for its end, within [`CHECK_WAIT`](crate::limit::limiter::CHECK_WAIT); where the new
+//! 3. A request that meets the move waits for its end, within `CHECK_WAIT`; where the new
 //!    process is lost it is refused, for nobody knows any more what was used.
 //!
 //! # Not here

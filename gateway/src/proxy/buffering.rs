@@ -11,19 +11,59 @@
 //!
 //! # Not here
 //!
-//! Reading a body (`body`), counting (`batch`), whether one is held at all (`rules`), the wrapper
-//! (`session`).
+//! Reading a body (`body`), counting (`request::batch`), whether one is buffered at all (`rules`),
+//! the wrapper (`edge::session`).
 
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
+use http::header;
 use pingora_core::protocols::http::ServerSession;
+use pingora_proxy::Session;
 
 use crate::config::shared::Parts;
 use crate::edge::session::{Slot, Wrapped};
+use crate::proxy::body::{self, Unread};
+use crate::proxy::context::{Replayed, RequestContext};
+use crate::request::batch;
+use crate::response::refusal::Refusal;
+use crate::rules::Batch;
+
+/// Reads a batch's body, counts its items, and lets it play to the upstream.
+pub async fn hold(
+    parts: &Arc<Parts>,
+    session: &mut Session,
+    context: &mut RequestContext,
+    batch: Batch,
+) -> Result<(), Unread> {
+    let head = session.req_header();
+    let mut codings = head.headers.get_all(header::CONTENT_ENCODING).iter();
+    if !codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Err(Unread::Refused(Refusal::EncodedBatch));
+    }
+    let mut types = head.headers.get_all(header::CONTENT_TYPE).iter();
+    if !types.all(|media_type| batch::is_countable(media_type.as_bytes())) {
+        return Err(Unread::Refused(Refusal::EncodedBatch));
+    }
+    let server = &context.force.rules.settings.server;
+    let limits = body::Limits {
+        bytes_max: batch.bytes_max,
+        held_bytes_max: server.caps.held_bytes_max,
+        timeout: server.body_timeout,
+    };
+    let downstream = &mut *session.downstream_session;
+    let held = body::read(downstream, &parts.body_budget, limits).await?;
+    let items_max = batch.items_max;
+    batch::count(&held.body, items_max)
+        .map_err(|miscount| Unread::Refused(Refusal::Batch { miscount, items_max }))?;
+    let bytes = held.body.len();
+    let slot = wrap(downstream, held.body, parts);
+    context.held = Some(Replayed { slot, bytes, permit: held.permit });
+    Ok(())
+}
 
 /// Wraps `session` in one whose body is `body`. [`unwrap`] gives it back.
-pub fn wrap(session: &mut ServerSession, body: Bytes, parts: &Arc<Parts>) -> Slot {
+fn wrap(session: &mut ServerSession, body: Bytes, parts: &Arc<Parts>) -> Slot {
     let slot = Slot::default();
     let real = std::mem::replace(session, ServerSession::new_custom(Box::new(())));
     *session = Wrapped::held(real, body, slot.clone(), parts.clone());

@@ -1,6 +1,6 @@
 //! Finds a limit, and whom it is kept for, by the names that an operator gives.
 //!
-//! Not here: what a request is charged with (`rules`), who asks (`operations::admin`, `cli::explain`).
+//! Not here: what a request is charged with (`rules`), who asks (`operations`, `cli`).
 
 use weir_common::ids::IdForm;
 

@@ -1,0 +1,48 @@
+//! What is known of a request when its head has been read, from its connection and its session.
+//!
+//! Not here: what is decided about it (`admission`).
+
+use std::sync::Arc;
+
+use pingora_proxy::Session;
+
+use crate::admission::{Admission, Arrival, admit};
+use crate::config::shared::Parts;
+use crate::edge::connection::Connection;
+use crate::proxy::context::RequestContext;
+
+/// Decides about a request that has arrived.
+pub async fn decide(
+    parts: &Parts,
+    session: &mut Session,
+    context: &mut RequestContext,
+) -> Admission {
+    let raw_head = session.downstream_session.as_http1().map(|h1| h1.get_headers_raw_bytes());
+    let client = &mut context.facts.client;
+    let repaired = match Connection::of(session.stream()) {
+        Some(connection) => {
+            client.peer = Some(connection.peer().ip());
+            client.secure = connection.is_secure();
+            client.certificate = connection.client_certificate().cloned();
+            connection.was_repaired()
+        }
+        // HTTP/2 has many requests on one connection, which is always TLS here.
+        None => {
+            client.peer = session.client_addr().and_then(|a| a.as_inet()).map(|a| a.ip());
+            client.secure = true;
+            // What `edge::connection` has put there.
+            let digest = session.digest().and_then(|digest| digest.ssl_digest.as_ref());
+            let shown = digest.and_then(|tls| String::from_utf8(tls.cert_digest.clone()).ok());
+            client.certificate = shown.map(Arc::from);
+            false
+        }
+    };
+    let arrival = Arrival {
+        head: session.req_header(),
+        raw_head: raw_head.as_deref(),
+        repaired,
+        began: context.began,
+        nth: context.nth,
+    };
+    admit(parts, &context.force, arrival, &mut context.facts).await
+}
