@@ -4,6 +4,8 @@
 pub mod batch;
 pub mod body_budget;
 // core
+pub mod client_address;
+// core
 pub mod cors;
 // core
 pub mod route;

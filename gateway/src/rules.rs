@@ -11,8 +11,8 @@
 //!
 //! # Not here
 //!
-//! Which mistakes there can be (`rules::check`), what is asked about a limit by its name
-//! (`rules::named`), what has been used (`limit`).
+//! Which mistakes there can be (`rules::compile`), what is asked about a limit by its name
+//! (`rules::by_name`), what has been used (`limit`).
 
 // core
 pub mod retention;

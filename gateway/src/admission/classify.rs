@@ -17,11 +17,11 @@ use pingora_http::RequestHeader;
 use crate::admission::Arrival;
 use crate::admission::facts::{RequestFacts, TenantLabels};
 use crate::admission::request_head as head;
+use crate::request::client_address::client_address;
 use crate::request::cors::Preflight;
 use crate::request::target::Target;
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
-use crate::rules::tenant::client_address;
 use crate::rules::{NoWay, Rules, Way};
 
 /// What a request is.

@@ -8,7 +8,7 @@
 //!
 //! # Not here
 //!
-//! What a configuration may say (`settings`, `rules::check`).
+//! What a configuration may say (`settings`, `rules::compile`).
 
 use std::io::{self, Write};
 use std::net::SocketAddr;

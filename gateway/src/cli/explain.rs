@@ -15,9 +15,10 @@ use crate::cli::Explain;
 use crate::identity::auth::{self, Claims, Unaccepted};
 use crate::identity::directory::Unsure;
 use crate::limit::Quota;
+use crate::request::client_address::client_address;
 use crate::request::target;
 use crate::response::refusal::Refusal;
-use crate::rules::tenant::{Identity, Known, Names, Parents, client_address};
+use crate::rules::tenant::{Identity, Known, Names, Parents};
 use crate::rules::{Charges, Rules, Source, Way};
 use crate::settings::Settings;
 

@@ -11,7 +11,7 @@
 //!
 //! # Not here
 //!
-//! When a server rests (`upstream::passive`), which is tried next (`upstream`), the words of
+//! When a server rests (`ejection`), which is tried next (`upstream`), the words of
 //! refusals (`refusal`).
 
 use http::StatusCode;

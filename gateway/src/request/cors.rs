@@ -9,7 +9,7 @@
 //!
 //! # Not here
 //!
-//! Which routes there are (`route`), mistakes in the settings (`rules::check`), the upstream's
+//! Which routes there are (`route`), mistakes in the settings (`rules::compile`), the upstream's
 //! own headers, which pass as they are (`forwarding`).
 
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,27 +1,24 @@
 //! Says whose request it is: which workspace, organisation and instance, or else which address.
 //!
-//! Identifiers come from the route and the host; the directory adds who belongs to whom. An
-//! address is the right-most one that no proxy of ours stands for.
+//! Identifiers come from the route and the host; the directory adds who belongs to whom.
 //!
 //! # Invariants
 //!
 //! 1. Every limit of a route has somebody to charge: a tenant, or else the client's address.
 //! 2. An organisation is the one of the path, else the directory's, else the token's, else the
 //!    workspace's own.
-//! 3. What a client writes into `X-Forwarded-For` is believed only behind a trusted proxy.
 //!
 //! # Not here
 //!
 //! How much each may use (`rules`), whether a token reaches what a request names (`auth`).
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
-
-use ipnet::IpNet;
 
 use crate::limit::Quota;
 use crate::limit::key::{Owner, Scope, Seed};
+use crate::request::client_address::network_of;
 use crate::request::route::Index;
 
 /// What the name of a workspace's own organisation begins with: no identifier has a colon.
@@ -199,7 +196,7 @@ impl<'t> Subject<'t> {
                 (address.to_string(), seed.owner(Scope::Address, &address.octets()))
             }
             IpAddr::V6(address) => {
-                let network = Ipv6Addr::from_bits(address.to_bits() >> 64 << 64);
+                let network = network_of(address);
                 (format!("{network}/64"), seed.owner(Scope::Address, &network.octets()[..8]))
             }
         };
@@ -213,71 +210,9 @@ fn lone<'t>(seed: &Seed, workspace: &Subject<'t>) -> Subject<'t> {
     Subject { name: format!("{LONE}{}", workspace.name).into(), owner, tenant: workspace.tenant }
 }
 
-/// The client's address: the peer's own, or behind trusted proxies the right-most address that
-/// is not one of theirs. What is no address ends the search, for what is left of it is hearsay.
-#[must_use]
-pub fn client_address<'h>(
-    peer: IpAddr,
-    trusted: &[IpNet],
-    forwarded_for: impl DoubleEndedIterator<Item = &'h str>,
-) -> IpAddr {
-    let peer = peer.to_canonical();
-    let is_trusted = |address: &IpAddr| trusted.iter().any(|network| network.contains(address));
-    let mut client = peer;
-    let hops = forwarded_for.rev().flat_map(|line| line.rsplit(',').map(str::trim));
-    for hop in hops {
-        if !is_trusted(&client) {
-            break;
-        }
-        let Some(address) = hop_address(hop) else { break };
-        client = address;
-    }
-    client
-}
-
-/// An address as proxies write it: bare, with a port, or in brackets.
-fn hop_address(hop: &str) -> Option<IpAddr> {
-    let bare = hop.parse::<IpAddr>().ok();
-    let with_port = || hop.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
-    let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
-    bare.or_else(with_port).or_else(bracketed).map(|address| address.to_canonical())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn client(peer: &str, trusted: &[&str], forwarded_for: &[&str]) -> String {
-        let trusted: Vec<IpNet> = trusted.iter().map(|network| network.parse().unwrap()).collect();
-        client_address(peer.parse().unwrap(), &trusted, forwarded_for.iter().copied()).to_string()
-    }
-
-    #[test]
-    fn a_stranger_is_its_own_address_whatever_it_writes() {
-        assert_eq!(client("192.0.2.1", &[], &["10.0.0.1"]), "192.0.2.1");
-        assert_eq!(client("192.0.2.1", &["10.0.0.0/8"], &["10.0.0.1"]), "192.0.2.1");
-    }
-
-    #[test]
-    fn behind_trusted_proxies_the_right_most_stranger_counts() {
-        let trusted = ["10.0.0.0/8", "fd00::/8"];
-        for (forwarded_for, address) in [
-            (&["198.51.100.7"][..], "198.51.100.7"),
-            (&["1.1.1.1, 198.51.100.7, 10.0.0.2"], "198.51.100.7"),
-            (&["1.1.1.1", "198.51.100.7,10.0.0.2"], "198.51.100.7"),
-            (&["198.51.100.7:4711"], "198.51.100.7"),
-            (&["[2001:db8::1]:443"], "2001:db8::1"),
-            (&["[2001:db8::1]"], "2001:db8::1"),
-            (&["::ffff:198.51.100.7"], "198.51.100.7"),
-            (&["1.1.1.1, unknown, 10.0.0.2"], "10.0.0.2"),
-            (&["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
-            (&["", "198.51.100.7"], "198.51.100.7"),
-            (&[], "10.0.0.1"),
-        ] {
-            assert_eq!(client("10.0.0.1", &trusted, forwarded_for), address, "{forwarded_for:?}");
-        }
-        assert_eq!(client("::ffff:10.0.0.1", &trusted, &["1.1.1.1"]), "1.1.1.1");
-    }
 
     #[test]
     fn an_ipv6_client_owns_its_network_and_an_ipv4_client_itself() {

@@ -1,6 +1,6 @@
 //! Reads where it is known who belongs to whom.
 //!
-//! Not here: what a directory says (`weir_common::directory`, `lookups::answer`).
+//! Not here: what a directory says (`weir_common::directory`, `identity::directory`).
 
 use std::time::Duration;
 

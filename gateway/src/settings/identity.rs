@@ -1,6 +1,6 @@
 //! Reads how a client proves who it is.
 //!
-//! Not here: which routes need a token (`rules::check::identity`), whether one holds (`auth`).
+//! Not here: which routes need a token (`rules::compile`), whether one holds (`auth`).
 
 use std::path::Path;
 use std::time::Duration;

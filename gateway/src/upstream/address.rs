@@ -5,7 +5,7 @@
 //!
 //! # Not here
 //!
-//! Which address is taken (`upstream`), when one is ejected (`upstream::passive`).
+//! Which address is taken (`upstream`), when one is ejected (`ejection`).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

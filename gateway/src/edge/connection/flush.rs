@@ -2,7 +2,7 @@
 //!
 //! Invariant: every wait here ends when the client has taken nothing for `write_timeout`.
 //!
-//! Not here: how long a client may take (`wire::patience`).
+//! Not here: how long a client may take (`deadlines`).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: after bytes that are no frames nothing is a boundary any more.
 //!
-//! Not here: what is done at a boundary (`wire::tunnel`), what the frames say.
+//! Not here: what is done at a boundary (`connection::tunnel`), what the frames say.
 
 /// The longest head of a frame: two bytes, a length of eight, a mask of four.
 const HEAD_BYTES_MAX: usize = 14;

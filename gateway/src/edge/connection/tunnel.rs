@@ -8,7 +8,7 @@
 //!
 //! # Not here
 //!
-//! Where frames begin (`wire::frames`), when a stop ends (`app::serving`).
+//! Where frames begin (`connection::frames`), when a stop ends (`app::serving`).
 
 use std::fmt;
 use std::future::Future;

@@ -7,11 +7,13 @@
 //!
 //! # Not here
 //!
-//! Whose address it is behind a proxy (`listen::greet`).
+//! Whose address it is behind a proxy (`handshake`).
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::request::client_address::network_of;
 
 /// How many connections each address has.
 #[derive(Debug, Default)]
@@ -57,7 +59,7 @@ impl Drop for Seat {
 /// Whom an address belongs to: an IPv6 client has its whole /64.
 fn owner(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        IpAddr::V6(address) => network_of(address).into(),
         address => address,
     }
 }

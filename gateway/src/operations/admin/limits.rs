@@ -8,7 +8,7 @@
 //!
 //! # Not here
 //!
-//! Which values there are (`rules::named`), who a key is (`admin::tenants`).
+//! Which values there are (`rules::by_name`), who a key is (`admin::tenants`).
 
 use std::time::Duration;
 

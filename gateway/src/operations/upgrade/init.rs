@@ -8,7 +8,7 @@
 //!
 //! # Not here
 //!
-//! Taking a place (`handover::predecessor`), what follows from how the other ended (`app`).
+//! Taking a place (`upgrade::predecessor`), what follows from how the other ended (`app`).
 
 use std::fs;
 use std::io;

@@ -9,7 +9,7 @@
 //!
 //! # Not here
 //!
-//! How it looks from there (`handover::successor`), the frames (`handover::frame`).
+//! How it looks from there (`upgrade::successor`), the frames (`upgrade::protocol`).
 
 use std::io::{self, IsTerminal};
 use std::net::TcpListener;

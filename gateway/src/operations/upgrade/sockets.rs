@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! Accepting on them (`listener`), sending them over (`handover::frame`).
+//! Accepting on them (`listener`), sending them over (`upgrade::protocol`).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -9,8 +9,8 @@
 //!
 //! # Not here
 //!
-//! How it looks from there (`handover::predecessor`), the frames
-//! (`handover::frame`).
+//! How it looks from there (`upgrade::predecessor`), the frames
+//! (`upgrade::protocol`).
 
 use std::collections::VecDeque;
 use std::env;

@@ -1,0 +1,82 @@
+//! The address of a client, and the network that counts as one. (core)
+//!
+//! Invariant: what a client writes into `X-Forwarded-For` is believed only behind a trusted proxy.
+//!
+//! Not here: what an address may use (`rules`), how many connections it may have (`edge`).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+/// The client's address: the peer's own, or behind trusted proxies the right-most address that
+/// is not one of theirs. What is no address ends the search, for what is left of it is hearsay.
+#[must_use]
+pub fn client_address<'h>(
+    peer: IpAddr,
+    trusted: &[IpNet],
+    forwarded_for: impl DoubleEndedIterator<Item = &'h str>,
+) -> IpAddr {
+    let peer = peer.to_canonical();
+    let is_trusted = |address: &IpAddr| trusted.iter().any(|network| network.contains(address));
+    let mut client = peer;
+    let hops = forwarded_for.rev().flat_map(|line| line.rsplit(',').map(str::trim));
+    for hop in hops {
+        if !is_trusted(&client) {
+            break;
+        }
+        let Some(address) = hop_address(hop) else { break };
+        client = address;
+    }
+    client
+}
+
+/// An address as proxies write it: bare, with a port, or in brackets.
+fn hop_address(hop: &str) -> Option<IpAddr> {
+    let bare = hop.parse::<IpAddr>().ok();
+    let with_port = || hop.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
+    let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    bare.or_else(with_port).or_else(bracketed).map(|address| address.to_canonical())
+}
+
+/// The network that an IPv6 address stands for: its /64, which one client may have all of.
+#[must_use]
+pub fn network_of(address: Ipv6Addr) -> Ipv6Addr {
+    Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(peer: &str, trusted: &[&str], forwarded_for: &[&str]) -> String {
+        let trusted: Vec<IpNet> = trusted.iter().map(|network| network.parse().unwrap()).collect();
+        client_address(peer.parse().unwrap(), &trusted, forwarded_for.iter().copied()).to_string()
+    }
+
+    #[test]
+    fn a_stranger_is_its_own_address_whatever_it_writes() {
+        assert_eq!(client("192.0.2.1", &[], &["10.0.0.1"]), "192.0.2.1");
+        assert_eq!(client("192.0.2.1", &["10.0.0.0/8"], &["10.0.0.1"]), "192.0.2.1");
+    }
+
+    #[test]
+    fn behind_trusted_proxies_the_right_most_stranger_counts() {
+        let trusted = ["10.0.0.0/8", "fd00::/8"];
+        for (forwarded_for, address) in [
+            (&["198.51.100.7"][..], "198.51.100.7"),
+            (&["1.1.1.1, 198.51.100.7, 10.0.0.2"], "198.51.100.7"),
+            (&["1.1.1.1", "198.51.100.7,10.0.0.2"], "198.51.100.7"),
+            (&["198.51.100.7:4711"], "198.51.100.7"),
+            (&["[2001:db8::1]:443"], "2001:db8::1"),
+            (&["[2001:db8::1]"], "2001:db8::1"),
+            (&["::ffff:198.51.100.7"], "198.51.100.7"),
+            (&["1.1.1.1, unknown, 10.0.0.2"], "10.0.0.2"),
+            (&["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+            (&["", "198.51.100.7"], "198.51.100.7"),
+            (&[], "10.0.0.1"),
+        ] {
+            assert_eq!(client("10.0.0.1", &trusted, forwarded_for), address, "{forwarded_for:?}");
+        }
+        assert_eq!(client("::ffff:10.0.0.1", &trusted, &["1.1.1.1"]), "1.1.1.1");
+    }
+}
