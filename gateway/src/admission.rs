@@ -24,6 +24,7 @@ pub mod request_head;
 pub mod resolve;
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use pingora_http::RequestHeader;
 use weir_common::time::Moment;
@@ -34,7 +35,7 @@ use crate::admission::facts::{RequestFacts, TenantLabels};
 use crate::admission::resolve::resolve;
 use crate::config::active::Force;
 use crate::config::shared::Parts;
-use crate::identity::auth;
+use crate::identity::auth::{self, Claims};
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
 use crate::rules::tenant::Identity;
@@ -125,11 +126,15 @@ async fn authenticate_and_resolve(
     facts: &mut RequestFacts,
 ) -> Result<Charges, Refusal> {
     let rules = &config.rules;
-    let began = arrival.began;
-    let claims = auth::verify(parts, config, way.route, arrival.head, address, began).await?;
+    let claims = match way.route.needs_token {
+        // Boxed: requests that need no token have no room for it.
+        true => Some(Box::pin(authenticate(parts, config, arrival, address)).await?),
+        false => None,
+    };
     let claims = claims.as_deref();
     let names = auth::claimed(way.names, claims, &rules.settings.workspaces);
-    let known = resolve(parts, config, (way, claims), &names, (address, began.tick)).await?;
+    let known =
+        resolve(parts, config, (way, claims), &names, (address, arrival.began.tick)).await?;
     let identity = rules.identify(&names, known.as_ref());
     let charges = match way.route.exempt {
         true => Charges::default(),
@@ -137,6 +142,23 @@ async fn authenticate_and_resolve(
     };
     label(&mut facts.tenant, identity, known.is_some() && way.route.exempt);
     Ok(charges)
+}
+
+/// Verifies the token of a request. An identity server is queried only for an address that has
+/// not used up its allowance.
+async fn authenticate(
+    parts: &Parts,
+    config: &Force,
+    arrival: &Arrival<'_>,
+    address: IpAddr,
+) -> Result<Arc<Claims>, Refusal> {
+    let (verifier, now) = (config.verifier.as_deref(), arrival.began);
+    let may_query = || {
+        let mut charges = Charges::default();
+        config.rules.charge_stranger(address, &mut charges);
+        !parts.limiter.is_used_up(&mut charges.asks, now.tick)
+    };
+    auth::verify(verifier, &arrival.head.headers, now, &parts.metrics, may_query).await
 }
 
 /// The answer to a request whose upstream has no healthy server.

@@ -209,7 +209,7 @@ fn judge_token(
 ) -> Result<Option<Claims>, Unaccepted> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|why| (Refusal::IdentityUnavailable, why.to_string()))?;
-    runtime.block_on(auth::try_once(force, headers, clock.now()))
+    runtime.block_on(auth::try_once(force.verifier.as_deref(), headers, clock.now()))
 }
 
 impl From {

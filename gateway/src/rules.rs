@@ -28,7 +28,6 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use http::Method;
 
-use crate::identity::directory::unknown_budget::{UNKNOWN_LIMIT, UNKNOWN_QUOTA};
 use crate::limit::key::{Key, LimitTag, Seed};
 use crate::limit::{ASKS_MAX, Ask, Quota};
 use crate::request::cors::Cors;
@@ -254,21 +253,6 @@ impl Rules {
     #[must_use]
     pub fn seed(&self) -> &Seed {
         &self.seed
-    }
-
-    /// How many names that nobody knows an address may still have the directory asked about.
-    #[must_use]
-    pub fn unknown_names(&self, address: IpAddr) -> Ask {
-        let tag = self.seed.limit(UNKNOWN_LIMIT);
-        let subject = Subject::address(&self.seed, address);
-        Ask {
-            key: Key::new(subject.owner, tag),
-            limit: tag,
-            quota: UNKNOWN_QUOTA,
-            lasting: UNKNOWN_QUOTA,
-            enforced: true,
-            known: false,
-        }
     }
 
     /// Whether one of a route's limits is kept for somebody of this kind.

@@ -3,9 +3,8 @@
 //! From the head of a request to the claims of its token, as the gateway does it, with keys from a
 //! server within this program. Tokens differ in one claim and have the size of usual ones.
 
-use std::future::Future;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,12 +19,12 @@ use ring::signature::{
 };
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
+use tokio::sync::Notify;
 use weir_benches::flags::{Flags, fail};
 use weir_benches::report::{Series, table};
 use weir_common::time::{Clock, Moment};
 use weir_gateway::config::active::{Config, Force};
-use weir_gateway::config::shared::{Parts, Seeds};
-use weir_gateway::identity::auth;
+use weir_gateway::identity::auth::{self, Verifier};
 use weir_gateway::limit::key::Seed;
 use weir_gateway::telemetry::metrics::Metrics;
 
@@ -46,22 +45,27 @@ fn main() {
     let [] = flags.rest();
     // As the gateway's main does, for the client that fetches keys.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let parts = parts(&serve_keys());
+    let metrics = Arc::new(Metrics::new());
+    let verifier = verifier(&serve_keys(), &metrics);
     let Ok(runtime) = Builder::new_current_thread().enable_all().build() else {
         fail("no runtime");
     };
-    let keeping = auth::keep(parts.clone());
+    let never = Notify::new();
+    let refreshed = auth::refresh_jwks(|| Some(verifier.clone()), &never);
     let measured = runtime.block_on(async {
         tokio::select! {
-            () = keeping => fail("nobody keeps the keys"),
-            rows = measure(&parts, rounds, tokens, requests) => rows,
+            () = refreshed => fail("the keys are no longer refreshed"),
+            rows = measure((&*verifier, &*metrics), [rounds, tokens, requests]) => rows,
         }
     });
     let head = ["token", "bytes", "first time, ns", "again, ns", "again, requests/s"];
     println!("{}", table("A request's token, one thread", &head, &measured));
 }
 
-async fn measure(parts: &Parts, rounds: usize, tokens: usize, requests: usize) -> Vec<Vec<String>> {
+async fn measure(
+    with: (&Verifier, &Metrics),
+    [rounds, tokens, requests]: [usize; 3],
+) -> Vec<Vec<String>> {
     let clock = Clock::system();
     let mut rows = Vec::new();
     for (vector, alg) in KINDS {
@@ -75,12 +79,12 @@ async fn measure(parts: &Parts, rounds: usize, tokens: usize, requests: usize) -
             let now = clock.now();
             let before = clock.now().tick;
             for head in &heads {
-                known(parts, head, now).await;
+                known(with, head, now).await;
             }
             cold.0.push(nanos(clock.now().tick.since(before), heads.len()));
             let before = clock.now().tick;
             for head in heads.iter().cycle().take(requests) {
-                known(parts, head, now).await;
+                known(with, head, now).await;
             }
             warm.0.push(nanos(clock.now().tick.since(before), requests));
         }
@@ -92,17 +96,10 @@ async fn measure(parts: &Parts, rounds: usize, tokens: usize, requests: usize) -
     rows
 }
 
-fn known(parts: &Parts, head: &RequestHeader, now: Moment) -> impl Future<Output = ()> {
-    let force = parts.force.load_full();
-    async move {
-        let Some(route) = force.rules.routes.iter().find(|route| route.needs_token) else {
-            fail("no route needs a token");
-        };
-        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        match auth::verify(parts, &force, route, head, address, now).await {
-            Ok(Some(claims)) if claims.workspaces.is_some() => {}
-            other => fail(&format!("a token that holds was not taken: {other:?}")),
-        }
+async fn known((verifier, metrics): (&Verifier, &Metrics), head: &RequestHeader, now: Moment) {
+    match auth::verify(Some(verifier), &head.headers, now, metrics, || true).await {
+        Ok(claims) if claims.workspaces.is_some() => {}
+        other => fail(&format!("a token that holds was not taken: {other:?}")),
     }
 }
 
@@ -119,8 +116,8 @@ fn head(token: &str) -> RequestHeader {
     head
 }
 
-/// What requests share, with the shipped settings and tokens by the keys at `url`.
-fn parts(url: &str) -> Arc<Parts> {
+/// What verifies tokens with the shipped settings, by the keys at `url`.
+fn verifier(url: &str, metrics: &Arc<Metrics>) -> Arc<Verifier> {
     let identity = format!(
         "verify = \"jwt\"\nplanes = [\"control\"]\n\
          jwt.jwks_url = \"{url}\"\njwt.issuer = \"https://id.test\"\n\
@@ -138,16 +135,11 @@ fn parts(url: &str) -> Arc<Parts> {
     if written.is_err() {
         fail("cannot write into the folder for temporary files");
     }
-    let seed = Seed::new(*b"sixteen bytes ok");
-    let config = Config::new(Some(path));
-    let loaded = config.load(seed);
+    let loaded = Config::new(Some(path)).load(Seed::new(*b"sixteen bytes ok"));
     let _ = std::fs::remove_dir_all(&folder);
     let (rules, origin) = loaded.unwrap_or_else(|mistakes| fail(&format!("{mistakes:?}")));
-    let metrics = Arc::new(Metrics::new());
-    let clock = Clock::system();
-    let force = Force::new(rules, origin, None, &metrics, &clock);
-    let seeds = Seeds { keys: seed, names: seed };
-    Arc::new(Parts::new(clock, config, force, seeds, metrics, 1))
+    let active = Force::new(rules, origin, None, metrics, &Clock::system());
+    active.verifier.unwrap_or_else(|| fail("the settings have no token verified"))
 }
 
 /// Answers one question for keys, and says where.

@@ -18,7 +18,7 @@ use crate::config::active::Force;
 use crate::config::shared::Parts;
 use crate::identity::auth::{self, Claims};
 use crate::identity::directory::Unsure;
-use crate::identity::directory::unknown_budget::Asker;
+use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::response::refusal::Refusal;
 use crate::rules::Way;
 use crate::rules::tenant::{Known, Names, Parents};
@@ -43,9 +43,8 @@ pub(super) async fn resolve(
     let tenants = [LimitKey::Workspace, LimitKey::Instance].into_iter().any(is_limited_by);
     let needed = tenants || with_organisation || auth::needs_directory(&way.names, claims);
     let known = if needed && !auth::is_foreign(&way.names, claims) {
-        let allowance = rules.unknown_names(address);
-        let asker = Asker { allowance: Some((&parts.limiter.store, allowance)), now };
-        let known = directory.find(rules, names, with_organisation, &asker).await;
+        let budget = UnknownBudget::of(address, rules.seed(), &parts.limiter, now);
+        let known = directory.find(rules, names, with_organisation, &budget).await;
         known.map_err(|Unsure| Refusal::DirectoryUnavailable)?
     } else {
         Known::default()

@@ -141,7 +141,11 @@ impl Serving {
         self.beside.spawn(beside::names(parts.clone()));
         self.beside.spawn(beside::health(parts.clone()));
         self.beside.spawn(beside::files(parts.clone()));
-        self.beside.spawn(auth::keep(parts.clone()));
+        let of_keys = parts.clone();
+        self.beside.spawn(async move {
+            let verifier = || of_keys.force.load().verifier.clone();
+            auth::refresh_jwks(verifier, &of_keys.applied).await;
+        });
         self.beside.spawn(beside::states(parts.clone()));
     }
 

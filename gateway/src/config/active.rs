@@ -23,7 +23,7 @@ use weir_common::time::{Clock, Tick};
 
 use crate::identity::auth::{self, Verifier};
 use crate::identity::directory::client::Directory as Asked;
-use crate::identity::directory::unknown_budget::Asker;
+use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::identity::directory::{Lookups, Unsure};
 use crate::identity::http_client;
 use crate::limit::key::Seed;
@@ -244,7 +244,7 @@ impl Force {
         let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
         let of = auth::Origin { settings: of_identity, files: origin.identity.clone() };
         let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
-        let verifier = Verifier::new(&rules.settings.identity, of, earlier);
+        let verifier = Verifier::new(&rules.settings.identity, of, earlier, metrics, clock);
         let origin = Origin { tls, ..origin };
         Self { rules, upstreams, verifier, planes, limits, lookups, origin }
     }
@@ -300,7 +300,7 @@ impl Force {
     /// What the directory says of `names` to the operator, where it is one that is asked.
     pub async fn known(&self, names: &Names<'_>, now: Tick) -> Result<Option<Known>, Unsure> {
         let Some(lookups) = &self.lookups else { return Ok(None) };
-        let operator = Asker { allowance: None, now };
+        let operator = UnknownBudget::unlimited(now);
         lookups.find(&self.rules, names, true, &operator).await.map(Some)
     }
 }

@@ -47,9 +47,8 @@ pub struct Parts {
     pub connections_max: u64,
     /// Whether every listener accepts, and no stop has begun.
     pub ready: AtomicBool,
-    /// Told when somebody needs a key that tokens are signed with, and when there may be another
-    /// server to fetch keys from.
-    pub keys_wanted: Notify,
+    /// Notified when a reload was applied: there may be another server to fetch keys from.
+    pub applied: Notify,
     /// Held by the one reload that goes on.
     pub reloading: Mutex<()>,
     /// What requests' names are made with. Another one in each process, where `seed` may be an
@@ -106,7 +105,7 @@ impl Parts {
             body_budget: Arc::default(),
             connections_max,
             seed: seeds.keys,
-            keys_wanted: Notify::new(),
+            applied: Notify::new(),
             reloading: Mutex::default(),
             luck: seeds.names,
             ready: AtomicBool::new(false),
@@ -188,7 +187,7 @@ impl Parts {
         force.place(places);
         force.place_as(&earlier);
         self.force.store(Arc::new(force));
-        self.keys_wanted.notify_one();
+        self.applied.notify_one();
         self.mark_applied();
         Reload::Applied
     }

@@ -13,54 +13,69 @@
 
 mod authorization;
 mod bearer;
+mod identity_server;
 mod introspection;
 mod jwks;
 mod jwks_schedule;
 mod refusals;
 mod verifier;
 
-use std::net::IpAddr;
+use std::future;
 use std::sync::Arc;
 
 use http::HeaderMap;
-use pingora_http::RequestHeader;
-use weir_common::time::{Moment, Tick};
+use tokio::sync::Notify;
+use weir_common::time::Moment;
 use weir_common::token::Flaw;
 
-use crate::config::active::Force;
-use crate::config::shared::Parts;
 use crate::identity::auth::bearer::Bearer;
 use crate::identity::auth::verifier::Denied;
 use crate::response::refusal::Refusal;
-use crate::rules::{Charges, Route};
+use crate::telemetry::metrics::Metrics;
 
 pub use crate::identity::auth::authorization::{
     Claims, agree, claimed, is_foreign, needs_directory,
 };
-pub use crate::identity::auth::jwks::keep;
 pub use crate::identity::auth::verifier::{Files, Origin, Verifier};
 
-/// Verifies the token of a request that comes from `address`, where its route needs one.
+/// Verifies the token of a request. Without a verifier no token is valid; `may_query` decides
+/// whether an identity server may be queried for it.
 pub async fn verify(
-    parts: &Parts,
-    force: &Force,
-    route: &Route,
-    head: &RequestHeader,
-    address: IpAddr,
+    verifier: Option<&Verifier>,
+    headers: &HeaderMap,
     now: Moment,
-) -> Result<Option<Arc<Claims>>, Refusal> {
-    if !route.needs_token {
-        return Ok(None);
-    }
-    // Boxed: requests that need no token have no room for it to carry around.
-    let (word, verdict) = Box::pin(judge(parts, force, head, address, now)).await;
-    parts.metrics.token_verifications.with_label_values(&[word]).inc();
+    metrics: &Metrics,
+    may_query: impl Fn() -> bool,
+) -> Result<Arc<Claims>, Refusal> {
+    let (word, verdict) = judge(verifier, headers, now, may_query).await;
+    metrics.token_verifications.with_label_values(&[word]).inc();
     if let Err(Refusal::Unauthenticated { flaw: Some(flaw) }) = &verdict
-        && let Some(verifier) = &force.verifier
+        && let Some(verifier) = verifier
     {
         verifier.refused(*flaw, now.tick);
     }
-    verdict.map(Some)
+    verdict
+}
+
+/// Keeps the keys of the `active` verifier fresh. `reloaded` is notified where there may be
+/// another one; a fetch from the server of an earlier one is abandoned.
+pub async fn refresh_jwks(active: impl Fn() -> Option<Arc<Verifier>>, reloaded: &Notify) {
+    loop {
+        let verifier = active();
+        let keep_fresh = async {
+            match verifier.as_ref().and_then(|verifier| verifier.ring()) {
+                Some(jwks) => jwks.keep_fresh().await,
+                None => future::pending().await,
+            }
+        };
+        let replaced = async {
+            let address = |verifier: &Option<Arc<Verifier>>| verifier.as_ref().map(Arc::as_ptr);
+            while address(&active()) == address(&verifier) {
+                reloaded.notified().await;
+            }
+        };
+        tokio::select! { () = keep_fresh => {}, () = replaced => {} }
+    }
 }
 
 /// Why a token is not accepted: as its client is told, and as an operator is.
@@ -69,7 +84,7 @@ pub type Unaccepted = (Refusal, String);
 /// What becomes of the token in `report` outside of any request, if there is one. Its server is
 /// asked anew, and nothing is remembered.
 pub async fn try_once(
-    force: &Force,
+    verifier: Option<&Verifier>,
     headers: &HeaderMap,
     now: Moment,
 ) -> Result<Option<Claims>, Unaccepted> {
@@ -86,7 +101,6 @@ pub async fn try_once(
         Bearer::Token(token) => token,
     };
     let unavailable = |why: String| (Refusal::IdentityUnavailable, why);
-    let verifier = force.verifier.as_ref();
     let verifier = verifier.ok_or_else(|| unavailable("identity.ca cannot be read".to_owned()))?;
     match verifier.try_once(token, now).await {
         Ok(Ok(claims)) => Ok(Some(claims)),
@@ -97,32 +111,23 @@ pub async fn try_once(
 
 /// The word that metrics have for what came of a token, and what did.
 async fn judge(
-    parts: &Parts,
-    force: &Force,
-    head: &RequestHeader,
-    address: IpAddr,
+    verifier: Option<&Verifier>,
+    headers: &HeaderMap,
     now: Moment,
+    may_query: impl Fn() -> bool,
 ) -> (&'static str, Result<Arc<Claims>, Refusal>) {
     let unauthenticated = |flaw| Err(Refusal::Unauthenticated { flaw });
-    let token = match bearer::read(&head.headers) {
+    let token = match bearer::read(headers) {
         Bearer::Missing => return ("missing", unauthenticated(None)),
         Bearer::Doubled => return ("doubled", Err(Refusal::TwoTokens)),
         Bearer::Malformed => return ("malformed", unauthenticated(Some(Flaw::Malformed))),
         Bearer::Token(token) => token,
     };
     let unavailable = ("unavailable", Err(Refusal::IdentityUnavailable));
-    let Some(verifier) = &force.verifier else { return unavailable };
-    let may_ask = || !is_spent(parts, force, address, now.tick);
-    match verifier.verify(parts, token, now, may_ask).await {
+    let Some(verifier) = verifier else { return unavailable };
+    match verifier.verify(token, now, may_query).await {
         Ok(held) => (if held.remembered { "remembered" } else { "verified" }, Ok(held.claims)),
         Err(Denied::Flawed(flaw)) => (flaw.word(), unauthenticated(Some(flaw))),
         Err(Denied::Unavailable) => unavailable,
     }
-}
-
-/// Whether an address has used up what it may ask without a token that holds.
-fn is_spent(parts: &Parts, force: &Force, address: IpAddr, now: Tick) -> bool {
-    let mut charges = Charges::default();
-    force.rules.charge_stranger(address, &mut charges);
-    parts.limiter.is_used_up(&mut charges.asks, now)
 }

@@ -8,8 +8,8 @@
 //!
 //! 1. Nobody waits without a deadline, and no more than [`QUESTIONS_MAX`] questions are on their
 //!    way at one time; of one name, one.
-//! 2. An address that invents names has [`unknown_budget::UNKNOWN_MAX`] questions at once and then one a
-//!    second, and waits in a line of its own; whoever is remembered costs nobody a question.
+//! 2. An address that invents names is bounded by its [`UnknownBudget`] and waits in a line of
+//!    its own; a name that is remembered costs no question.
 //! 3. What cannot be asked about is judged by its last good entry until that is too old, and then
 //!    not at all: it is refused, never guessed.
 //!
@@ -40,7 +40,7 @@ use crate::identity::directory::client::Directory;
 use crate::identity::directory::error_log::Report;
 use crate::identity::directory::response::{Kind, Raw};
 use crate::identity::directory::single_flight::Lines;
-use crate::identity::directory::unknown_budget::Asker;
+use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::identity::http_client::{self, Unanswered};
 use crate::limit::key::{Key, Owner};
 use crate::rules::tenant::{Known, Names, Tenant};
@@ -129,25 +129,25 @@ impl Lookups {
         rules: &Rules,
         names: &Names<'_>,
         with_organisation: bool,
-        asker: &Asker<'_>,
+        budget: &UnknownBudget<'_>,
     ) -> Result<Known, Unsure> {
         let mut known = Known::default();
         if let Some(name) = names.instance {
-            known.instance = self.one(rules, Kind::Instance, name, false, asker).await?;
+            known.instance = self.one(rules, Kind::Instance, name, false, budget).await?;
         }
         let of_instance = known.instance.as_ref().and_then(|instance| instance.parent.as_deref());
         if let Some(name) = names.workspace.or(of_instance) {
             let vouched = names.workspace.is_none();
-            known.workspace = self.one(rules, Kind::Workspace, name, vouched, asker).await?;
+            known.workspace = self.one(rules, Kind::Workspace, name, vouched, budget).await?;
         }
         let of_workspace = known.workspace.as_ref().and_then(|tenant| tenant.parent.as_deref());
         let organisation = names.organisation.or(of_workspace).or(names.claimed_organisation);
         let organisation = organisation.filter(|_| with_organisation);
         if let Some(name) = organisation {
             let vouched = names.organisation.is_none() && of_workspace.is_some();
-            known.organisation = self.one(rules, Kind::Organisation, name, vouched, asker).await?;
+            known.organisation = self.one(rules, Kind::Organisation, name, vouched, budget).await?;
         }
-        self.check(rules, &known, asker.now)?;
+        self.check(rules, &known, budget.now)?;
         Ok(known)
     }
 
@@ -172,14 +172,14 @@ impl Lookups {
         kind: Kind,
         name: &str,
         vouched: bool,
-        asker: &Asker<'_>,
+        budget: &UnknownBudget<'_>,
     ) -> Found {
         let owner = rules.seed().owner(kind.scope(), name.as_bytes());
         let sought = Sought { kind, name, owner, vouched };
-        match self.remembered(rules, sought, asker.now).await {
+        match self.remembered(rules, sought, budget.now).await {
             Ok(found) => found,
             // In a box: this is rare, and would make every request's state larger.
-            Err(stale) => Box::pin(self.wait(rules, sought, asker, stale)).await,
+            Err(stale) => Box::pin(self.wait(rules, sought, budget, stale)).await,
         }
     }
 
@@ -206,38 +206,38 @@ impl Lookups {
         &self,
         rules: &Rules,
         sought: Sought<'_>,
-        asker: &Asker<'_>,
+        budget: &UnknownBudget<'_>,
         stale: Option<Arc<Entry>>,
     ) -> Found {
         let shared = &*self.shared;
         let spared = |entry: &Arc<Entry>| {
-            entry.has_just_failed(asker.now) || shared.breaker.is_resting(asker.now)
+            entry.has_just_failed(budget.now) || shared.breaker.is_resting(budget.now)
         };
         if stale.as_ref().is_some_and(spared) {
-            return self.fall_back(rules, sought, stale, asker.now);
+            return self.fall_back(rules, sought, stale, budget.now);
         }
         let turn = async {
-            let address = match &asker.allowance {
-                Some((_, ask)) if stale.is_none() => Some(shared.addresses.turn(ask.key).await),
+            let address = match budget.key() {
+                Some(key) if stale.is_none() => Some(shared.addresses.turn(key).await),
                 _ => None,
             };
             (address, shared.flights.turn(sought.owner).await)
         };
         let Ok(_turn) = timeout(shared.settings.timeout, turn).await else {
-            return self.fall_back(rules, sought, stale, asker.now);
+            return self.fall_back(rules, sought, stale, budget.now);
         };
-        let stale = match self.remembered(rules, sought, asker.now).await {
+        let stale = match self.remembered(rules, sought, budget.now).await {
             Ok(found) => return found,
             Err(stale) => stale,
         };
         // What is or was known was not invented, nor what an entry names.
-        let may_ask = stale.is_some() || sought.vouched || asker.may_ask();
-        if stale.as_ref().is_some_and(spared) || !may_ask || !shared.breaker.may_ask(asker.now) {
-            return self.fall_back(rules, sought, stale, asker.now);
+        let may_ask = stale.is_some() || sought.vouched || budget.allows();
+        if stale.as_ref().is_some_and(spared) || !may_ask || !shared.breaker.may_ask(budget.now) {
+            return self.fall_back(rules, sought, stale, budget.now);
         }
         match timeout(shared.settings.timeout, shared.questions.acquire()).await {
-            Ok(Ok(_permit)) => self.ask(rules, sought, asker, stale).await,
-            _ => self.fall_back(rules, sought, stale, asker.now),
+            Ok(Ok(_permit)) => self.ask(rules, sought, budget, stale).await,
+            _ => self.fall_back(rules, sought, stale, budget.now),
         }
     }
 
@@ -246,7 +246,7 @@ impl Lookups {
         &self,
         rules: &Rules,
         sought: Sought<'_>,
-        asker: &Asker<'_>,
+        budget: &UnknownBudget<'_>,
         stale: Option<Arc<Entry>>,
     ) -> Found {
         let shared = &*self.shared;
@@ -260,20 +260,20 @@ impl Lookups {
         let failed = match answer {
             Ok(answer) if answer.status == 200 => {
                 let raw = response::read(sought.kind, &answer.body, &rules.settings.workspaces);
-                match raw.and_then(|raw| self.entry(rules, sought, raw, asker.now)) {
+                match raw.and_then(|raw| self.entry(rules, sought, raw, budget.now)) {
                     Ok(entry) => {
                         self.count("known");
                         let entry = Arc::new(entry);
                         shared.memory.keep(sought.owner, entry.clone(), mark).await;
                         shared.report.good(sought.owner);
-                        return self.made(rules, sought, &entry, asker.now);
+                        return self.made(rules, sought, &entry, budget.now);
                     }
                     Err(why) => ("invalid", why),
                 }
             }
             Ok(answer) if answer.status == 404 => {
                 self.count("unknown");
-                return self.unknown(rules, sought, asker, mark).await;
+                return self.unknown(rules, sought, budget, mark).await;
             }
             Ok(answer) => ("failed", format!("the directory answered {}", answer.status)),
             Err(why) => ("unanswered", format!("the directory did not answer: {why}")),
@@ -291,7 +291,7 @@ impl Lookups {
                 shared.memory.keep_absent(sought.owner, absent, mark).await;
             }
         }
-        self.fall_back(rules, sought, stale, asker.now)
+        self.fall_back(rules, sought, stale, budget.now)
     }
 
     fn entry(
@@ -311,16 +311,16 @@ impl Lookups {
         &self,
         rules: &Rules,
         sought: Sought<'_>,
-        asker: &Asker<'_>,
+        budget: &UnknownBudget<'_>,
         mark: u64,
     ) -> Found {
-        let until = asker.now.plus(self.shared.settings.negative_ttl);
+        let until = budget.now.plus(self.shared.settings.negative_ttl);
         let absent = Absent { until, is_certain: true };
         self.shared.memory.keep_absent(sought.owner, absent, mark).await;
         if sought.vouched {
             return self.vouched(rules, sought, until).await;
         }
-        asker.found_nobody();
+        budget.charge();
         Ok(None)
     }
 

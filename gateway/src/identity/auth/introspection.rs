@@ -15,7 +15,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use log::Level;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::Client;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -24,7 +23,7 @@ use weir_common::secret::Secret;
 use weir_common::time::{Moment, Tick, UnixTime};
 use weir_common::token::{Claims, Flaw};
 
-use crate::config::shared::Parts;
+use crate::identity::auth::identity_server::IdentityServer;
 use crate::identity::http_client;
 use crate::settings::Introspection;
 
@@ -44,9 +43,8 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 /// Whoever asks about tokens.
 pub(super) struct Inspector {
     settings: Introspection,
-    client: Client,
+    server: IdentityServer,
     authorization: Option<Secret<HeaderValue>>,
-    patience: Duration,
     room: Semaphore,
     /// When the log last told that there is no answer, until it tells that there is.
     told: Mutex<(Option<Tick>, bool)>,
@@ -78,27 +76,23 @@ impl Inspector {
     pub(super) fn new(
         settings: &Introspection,
         secret: Option<&Secret<String>>,
-        client: Client,
-        patience: Duration,
+        server: IdentityServer,
     ) -> Self {
         let named = settings.client_id.as_ref().map(|id| id.value.as_str());
         let authorization = named.zip(secret).map(|(id, secret)| basic(id, secret.expose()));
         Self {
             settings: settings.clone(),
-            client,
+            server,
             authorization,
-            patience,
             room: Semaphore::new(QUESTIONS_MAX),
             told: Mutex::default(),
         }
     }
 
     /// Asks about a token.
-    pub(super) async fn ask(&self, parts: &Parts, token: &str, now: Moment) -> Inspected {
-        let asked = tokio::time::timeout(self.patience, self.question(token)).await;
-        let answer = asked.unwrap_or(Err(NoAnswer::Late(self.patience)));
-        let took = parts.clock.now().tick.since(now.tick);
-        parts.metrics.identity_question("introspection", answer.is_ok(), took);
+    pub(super) async fn ask(&self, token: &str, now: Moment) -> Inspected {
+        let request = self.question_in_time(token);
+        let answer = self.server.count("introspection", now.tick, request).await;
         self.tell(answer.as_ref().err(), now.tick);
         answer.map(|says| self.judge(says, now.unix)).map_err(|_| Unavailable)
     }
@@ -109,8 +103,7 @@ impl Inspector {
         token: &str,
         now: UnixTime,
     ) -> Result<Result<(Claims, UnixTime), Flaw>, String> {
-        let asked = tokio::time::timeout(self.patience, self.question(token)).await;
-        let answer = asked.unwrap_or(Err(NoAnswer::Late(self.patience)));
+        let answer = self.question_in_time(token).await;
         answer.map(|says| self.judge(says, now)).map_err(|why| why.to_string())
     }
 
@@ -119,11 +112,18 @@ impl Inspector {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 
+    async fn question_in_time(&self, token: &str) -> Result<Claims, NoAnswer> {
+        let timeout = self.server.timeout;
+        let answer = tokio::time::timeout(timeout, self.question(token)).await;
+        answer.unwrap_or(Err(NoAnswer::Late(timeout)))
+    }
+
     async fn question(&self, token: &str) -> Result<Claims, NoAnswer> {
         // The semaphore is never closed.
         let _room = self.room.acquire().await;
         let form = format!("token={}&token_type_hint=access_token", encoded(token));
         let mut question = self
+            .server
             .client
             .post(&self.settings.url.value)
             .header(ACCEPT, "application/json")

@@ -2,38 +2,36 @@
 //!
 //! # Invariants
 //!
-//! 1. One fetch at a time, by one task ([`keep`]): a request never fetches, it waits for the task,
-//!    and no longer than `identity.timeout`.
+//! 1. One fetch at a time, by one task ([`Jwks::keep_fresh`]): a request never fetches, it waits
+//!    for the task, and no longer than `identity.timeout`.
 //! 2. Keys are replaced only by keys: an answer that cannot be used changes nothing.
 //!
 //! Not here: when a fetch is due (`jwks_schedule`), what a key is (`weir_common::token`).
 
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use log::Level;
-use reqwest::Client;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 use weir_common::logging;
-use weir_common::time::{Moment, Tick};
+use weir_common::time::Moment;
 use weir_common::token::KeySet;
 
-use crate::config::shared::Parts;
+use crate::identity::auth::identity_server::IdentityServer;
 use crate::identity::auth::jwks_schedule::{Hope, Refresh, Turn};
-use crate::identity::auth::verifier::Verifier;
 use crate::identity::http_client;
 
 /// The keys of the issuer.
-pub(crate) struct KeyRing {
+pub(super) struct Jwks {
     url: String,
-    client: Client,
+    server: IdentityServer,
     every: Duration,
-    patience: Duration,
     keys: ArcSwapOption<Keys>,
     refresh: Mutex<Refresh>,
+    /// Wakes the task where a request needs a key that is missing.
+    wanted: Notify,
     /// The number of the last fetch that is over.
     ended: watch::Sender<u64>,
 }
@@ -56,24 +54,23 @@ pub(super) enum Renewed {
     No,
 }
 
-impl KeyRing {
+impl Jwks {
     /// A ring whose keys are still to be fetched; until then `earlier` ones of the same server do.
     pub(super) fn new(
         url: &str,
-        client: Client,
+        server: IdentityServer,
         every: Duration,
-        patience: Duration,
         earlier: Option<&Self>,
     ) -> Self {
         let kept =
             earlier.filter(|earlier| earlier.url == url).and_then(|ring| ring.keys.load_full());
         Self {
             url: url.to_owned(),
-            client,
+            server,
             every,
-            patience,
             keys: ArcSwapOption::from(kept),
             refresh: Mutex::default(),
+            wanted: Notify::new(),
             ended: watch::Sender::new(0),
         }
     }
@@ -89,7 +86,7 @@ impl KeyRing {
     }
 
     /// Waits for keys that are newer than `had`.
-    pub(super) async fn renewed(&self, had: Option<&Keys>, wanted: &Notify) -> Renewed {
+    pub(super) async fn renewed(&self, had: Option<&Keys>) -> Renewed {
         let mut ended = self.ended.subscribe();
         // The first keys do, wherever they come from; newer ones are those of a fetch to come.
         let over = *ended.borrow();
@@ -97,30 +94,37 @@ impl KeyRing {
             let mut refresh = lock(&self.refresh);
             (refresh.want(), refresh.begun())
         };
-        wanted.notify_one();
+        self.wanted.notify_one();
         if hope == Hope::Lost {
             return Renewed::No;
         }
         let needed = if had.is_none() { over } else { begun } + 1;
         let fetched = ended.wait_for(|ended| *ended >= needed);
-        match tokio::time::timeout(self.patience, fetched).await {
+        match tokio::time::timeout(self.server.timeout, fetched).await {
             Ok(Ok(_)) if lock(&self.refresh).is_well() => Renewed::Yes,
             _ => Renewed::No,
         }
     }
 
-    /// When the next fetch is due.
-    fn due(&self) -> Tick {
-        lock(&self.refresh).due(self.every)
+    /// Fetches the keys whenever that is due; never ends.
+    pub(super) async fn keep_fresh(&self) {
+        loop {
+            let now = self.server.clock.now();
+            let due = lock(&self.refresh).due(self.every);
+            if now.tick >= due {
+                self.fetch(now).await;
+                continue;
+            }
+            let pause = tokio::time::sleep(due.since(now.tick));
+            tokio::select! { () = pause => {}, () = self.wanted.notified() => {} }
+        }
     }
 
     /// Fetches once.
-    async fn fetch(&self, parts: &Parts, now: Moment) {
+    async fn fetch(&self, now: Moment) {
         let nth = lock(&self.refresh).begin(now.tick);
-        let metrics = &parts.metrics;
-        let fetched = self.ask().await;
-        let took = parts.clock.now().tick.since(now.tick);
-        metrics.identity_question("keys", fetched.is_ok(), took);
+        let metrics = &self.server.metrics;
+        let fetched = self.server.count("keys", now.tick, self.ask()).await;
         let turn = lock(&self.refresh).end(fetched.is_ok());
         match fetched {
             Ok(set) => {
@@ -144,7 +148,7 @@ impl KeyRing {
 
     /// Asks for the keys, and changes nothing.
     pub(super) async fn ask(&self) -> Result<KeySet, String> {
-        let question = self.client.get(&self.url).header("accept", "application/json");
+        let question = self.server.client.get(&self.url).header("accept", "application/json");
         let answer = http_client::ask(question).await.map_err(|why| why.to_string())?;
         if answer.status != 200 {
             return Err(format!("the answer is {}", answer.status));
@@ -157,39 +161,6 @@ impl KeyRing {
         if earlier.as_ref().is_none_or(|earlier| earlier.set != set) {
             let edition = earlier.map_or(0, |earlier| earlier.edition) + 1;
             self.keys.store(Some(Arc::new(Keys { set, edition })));
-        }
-    }
-}
-
-/// Keeps the keys of whatever configuration is in force.
-pub async fn keep(parts: Arc<Parts>) {
-    loop {
-        let force = parts.force.load_full();
-        let Some(ring) = force.verifier.as_ref().and_then(|verifier| verifier.ring()) else {
-            parts.keys_wanted.notified().await;
-            continue;
-        };
-        let now = parts.clock.now();
-        let due = ring.due();
-        if now.tick < due {
-            // Woken by whoever wants a key, and by a reload.
-            let pause = tokio::time::sleep(due.since(now.tick));
-            tokio::select! { () = pause => {}, () = parts.keys_wanted.notified() => {} }
-            continue;
-        }
-        let mut fetch = pin!(ring.fetch(&parts, now));
-        loop {
-            tokio::select! {
-                () = &mut fetch => break,
-                () = parts.keys_wanted.notified() => {
-                    let same = |now: &Arc<Verifier>| force.verifier.as_ref().is_some_and(
-                        |own| Arc::ptr_eq(own, now));
-                    // A server that is no longer asked keeps nobody waiting.
-                    if !parts.force.load().verifier.as_ref().is_some_and(same) {
-                        break;
-                    }
-                }
-            }
         }
     }
 }

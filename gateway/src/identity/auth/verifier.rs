@@ -16,16 +16,17 @@ use moka::future::Cache;
 use ring::digest;
 use serde_json::Value;
 use weir_common::secret::Secret;
-use weir_common::time::{Moment, Tick, UnixTime};
+use weir_common::time::{Clock, Moment, Tick, UnixTime};
 use weir_common::token::{self, Algorithm, Flaw, Terms};
 
-use crate::config::shared::Parts;
 use crate::identity::auth::authorization::Claims;
+use crate::identity::auth::identity_server::IdentityServer;
 use crate::identity::auth::introspection::{Inspector, Unavailable};
-use crate::identity::auth::jwks::{KeyRing, Renewed};
+use crate::identity::auth::jwks::{Jwks, Keys, Renewed};
 use crate::identity::auth::refusals::Refusals;
 use crate::identity::http_client;
 use crate::settings::{Identity, Verify};
+use crate::telemetry::metrics::Metrics;
 
 /// Tokens that are remembered as bad. Whoever sends more is soon out of allowance.
 const BAD_MAX: u64 = 10_000;
@@ -69,8 +70,8 @@ pub struct Files {
 }
 
 enum Means {
-    Jwt(KeyRing, Terms),
-    Introspection(Box<Inspector>),
+    Jwt(Jwks, Terms),
+    Introspection(Inspector),
 }
 
 /// A token that holds.
@@ -107,6 +108,8 @@ impl Verifier {
         settings: &Identity,
         origin: Origin,
         earlier: Option<&Arc<Self>>,
+        metrics: &Arc<Metrics>,
+        clock: &Clock,
     ) -> Option<Arc<Self>> {
         if settings.verify == Verify::Nothing {
             return None;
@@ -118,13 +121,18 @@ impl Verifier {
         // A file that has become unreadable since it was checked: no token is believed, and no
         // other root either.
         let client = http_client::client(ca, settings.timeout).ok()?;
-        let patience = settings.timeout;
+        let server = IdentityServer {
+            client,
+            timeout: settings.timeout,
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+        };
         let means = match &settings.verify {
             Verify::Nothing => return None,
             Verify::Jwt(jwt) => {
                 let earlier = earlier.and_then(|earlier| earlier.ring());
                 let url = &jwt.jwks_url.value;
-                let ring = KeyRing::new(url, client, jwt.refresh, patience, earlier);
+                let ring = Jwks::new(url, server, jwt.refresh, earlier);
                 let named = |name: &weir_common::reader::At<String>| Algorithm::named(&name.value);
                 let terms = Terms {
                     issuer: jwt.issuer.value.clone(),
@@ -136,7 +144,7 @@ impl Verifier {
             }
             Verify::Introspection(asked) => {
                 let secret = origin.files.client_secret.as_ref();
-                Means::Introspection(Box::new(Inspector::new(asked, secret, client, patience)))
+                Means::Introspection(Inspector::new(asked, secret, server))
             }
         };
         let negative = match &settings.verify {
@@ -153,13 +161,13 @@ impl Verifier {
                 .expire_after(AsLongAsItHolds)
                 .build(),
             bad: Cache::builder().max_capacity(BAD_MAX).time_to_live(negative).build(),
-            patience,
+            patience: settings.timeout,
             refusals: Refusals::default(),
         }))
     }
 
     /// The keys, where tokens are verified by them.
-    pub(super) fn ring(&self) -> Option<&KeyRing> {
+    pub(super) fn ring(&self) -> Option<&Jwks> {
         match &self.means {
             Means::Jwt(ring, _) => Some(ring),
             Means::Introspection(_) => None,
@@ -220,13 +228,12 @@ impl Verifier {
         self.good.entry_count() + self.bad.entry_count()
     }
 
-    /// Verifies a token. `may_ask` says whether a server may be asked about it.
+    /// Verifies a token. `may_query` says whether a server may be queried for it.
     pub(super) async fn verify(
         &self,
-        parts: &Parts,
         token: &str,
         now: Moment,
-        may_ask: impl Fn() -> bool,
+        may_query: impl Fn() -> bool,
     ) -> Result<Held, Denied> {
         let hash = hash(token);
         if let Some(known) = self.good.get(&hash).await {
@@ -237,7 +244,7 @@ impl Verifier {
         }
         let known = match &self.means {
             Means::Jwt(ring, terms) => {
-                let known = self.by_keys(parts, ring, terms, token, now, may_ask).await?;
+                let known = self.by_keys(ring, terms, token, now, may_query).await?;
                 self.good.insert(hash, known.clone()).await;
                 known
             }
@@ -245,10 +252,10 @@ impl Verifier {
                 if let Some(flaw) = self.bad.get(&hash).await {
                     return Err(Denied::Flawed(flaw));
                 }
-                if !may_ask() {
+                if !may_query() {
                     return Err(Denied::Unavailable);
                 }
-                let asking = self.by_asking(parts, inspector, token, hash, now);
+                let asking = self.by_asking(inspector, token, hash, now);
                 let asked = self.good.try_get_with(hash, asking);
                 // Who waits for the question of another waits no longer than for one of its own.
                 let asked = tokio::time::timeout(self.patience, asked).await;
@@ -260,15 +267,14 @@ impl Verifier {
 
     async fn by_keys(
         &self,
-        parts: &Parts,
-        ring: &KeyRing,
+        ring: &Jwks,
         terms: &Terms,
         token: &str,
         now: Moment,
-        may_ask: impl Fn() -> bool,
+        may_query: impl Fn() -> bool,
     ) -> Result<Known, Denied> {
         let had = ring.keys();
-        let verified = |keys: &crate::identity::auth::jwks::Keys| {
+        let verified = |keys: &Keys| {
             token::verify(token, &keys.set, terms, now.unix)
                 .map(|verified| self.known(&verified.claims, verified.expires, now, keys.edition))
         };
@@ -276,10 +282,10 @@ impl Verifier {
         match first {
             Some(Ok(known)) => return Ok(known),
             Some(Err(flaw)) if flaw != Flaw::UnknownKey => return Err(Denied::Flawed(flaw)),
-            _ if !may_ask() => return Err(Denied::Unavailable),
+            _ if !may_query() => return Err(Denied::Unavailable),
             _ => {}
         }
-        if ring.renewed(had.as_deref(), &parts.keys_wanted).await == Renewed::No {
+        if ring.renewed(had.as_deref()).await == Renewed::No {
             return Err(Denied::Unavailable);
         }
         let keys = ring.keys().ok_or(Denied::Unavailable)?;
@@ -288,7 +294,6 @@ impl Verifier {
 
     async fn by_asking(
         &self,
-        parts: &Parts,
         inspector: &Inspector,
         token: &str,
         hash: Hash,
@@ -298,7 +303,7 @@ impl Verifier {
         if let Some(flaw) = self.bad.get(&hash).await {
             return Err(Denied::Flawed(flaw));
         }
-        match inspector.ask(parts, token, now).await {
+        match inspector.ask(token, now).await {
             Ok(Ok((claims, expires))) => Ok(self.known(&claims, expires, now, 0)),
             Ok(Err(flaw)) => {
                 self.bad.insert(hash, flaw).await;
@@ -315,7 +320,7 @@ impl Verifier {
     }
 
     fn edition(&self) -> u64 {
-        self.ring().map_or(0, KeyRing::edition)
+        self.ring().map_or(0, Jwks::edition)
     }
 }
 

@@ -1,50 +1,78 @@
-//! For whom a directory is asked, and what that may cost it.
+//! Bounds how many names that do not exist an address may have the directory look up.
 //!
-//! Whoever invents names has each of them asked about. A name that nobody has is charged to the
-//! address that came with it; one that somebody has costs nothing, so that whoever calls for many
-//! tenants from one address is never refused for it.
+//! Each unknown name costs the directory a request. A name that does not exist is charged to the
+//! address that sent it; one that exists costs nothing, so that an address with requests for many
+//! tenants is never refused for it.
+
+use std::net::IpAddr;
 
 use weir_common::bucket;
 use weir_common::time::Tick;
 
-use crate::limit::memory::Store;
+use crate::limit::key::{Key, Seed};
+use crate::limit::limiter::Limiter;
 use crate::limit::{Ask, Quota};
+use crate::rules::tenant::Subject;
 
-/// Names that nobody knows, which an address may have asked about at once: a script with the
-/// wrong list finds out, and a search through all names does not get far.
-pub const UNKNOWN_MAX: u32 = 60;
+/// Lookups of names that do not exist, per address, at once: a script with the wrong list finds
+/// out, and a search through all names does not get far.
+const UNKNOWN_MAX: u32 = 60;
 
 /// The same, each second from then on.
 const UNKNOWN_PER_SECOND: u32 = 1;
 
-/// What the state of that is found by: no limit's name has a space in it.
-pub const UNKNOWN_LIMIT: &str = "unknown names";
+/// What the state is found by: no limit's name has a space in it.
+const UNKNOWN_LIMIT: &str = "unknown names";
 
-/// How many names an address may still have asked about that nobody knows.
-pub const UNKNOWN_QUOTA: Quota =
+const UNKNOWN_QUOTA: Quota =
     Quota::Bucket(bucket::Quota { rate: UNKNOWN_PER_SECOND, burst: UNKNOWN_MAX });
 
-/// For whom something is asked.
-pub struct Asker<'s> {
-    /// What its address may yet ask about that nobody knows. The operator may ask about anything.
-    pub allowance: Option<(&'s Store, Ask)>,
+/// What one request may still have the directory look up.
+pub struct UnknownBudget<'s> {
+    /// The operator has none.
+    limit: Option<(&'s Limiter, Ask)>,
     /// When the request came.
-    pub now: Tick,
+    pub(super) now: Tick,
 }
 
-impl Asker<'_> {
-    /// Whether the directory may be asked about a name of which nothing is remembered.
-    pub(super) fn may_ask(&self) -> bool {
-        let Some((store, ask)) = &self.allowance else { return true };
-        // A process whose place was taken has but a few requests left, and need not know.
-        !store.standing(ask, self.now).is_ok_and(|standing| standing.remaining == 0)
+impl<'s> UnknownBudget<'s> {
+    /// The budget of an address.
+    #[must_use]
+    pub fn of(address: IpAddr, seed: &Seed, limiter: &'s Limiter, now: Tick) -> Self {
+        let tag = seed.limit(UNKNOWN_LIMIT);
+        let ask = Ask {
+            key: Key::new(Subject::address(seed, address).owner, tag),
+            limit: tag,
+            quota: UNKNOWN_QUOTA,
+            lasting: UNKNOWN_QUOTA,
+            enforced: true,
+            known: false,
+        };
+        Self { limit: Some((limiter, ask)), now }
     }
 
-    /// The directory was asked about a name that nobody has.
-    pub(super) fn found_nobody(&self) {
-        if let Some((store, ask)) = &self.allowance {
-            // Whether it fits was asked before; of a few at one time, the last may not.
-            let _ = store.judge(std::slice::from_ref(ask), self.now);
+    /// The operator's: any name may be looked up.
+    #[must_use]
+    pub fn unlimited(now: Tick) -> Self {
+        Self { limit: None, now }
+    }
+
+    /// The address that is charged, where one is.
+    pub(super) fn key(&self) -> Option<Key> {
+        self.limit.as_ref().map(|(_, ask)| ask.key)
+    }
+
+    /// Whether a name may be looked up of which nothing is remembered.
+    pub(super) fn allows(&self) -> bool {
+        let Some((limiter, ask)) = &self.limit else { return true };
+        !limiter.is_used_up(&mut [*ask], self.now)
+    }
+
+    /// Charges the lookup of a name that does not exist.
+    pub(super) fn charge(&self) {
+        if let Some((limiter, ask)) = &self.limit {
+            // Whether it fits was checked before; of a few at one time, the last may not.
+            let _ = limiter.check(&mut [*ask], self.now);
         }
     }
 }
