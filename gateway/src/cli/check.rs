@@ -159,7 +159,7 @@ async fn try_directory(
         return;
     };
     let url = &named.url;
-    let why = match http_client::ask(lookups.any_question()).await {
+    let why = match http_client::send(lookups.any_question()).await {
         Ok(answer) if answer.status == 200 || answer.status == 404 => return,
         Ok(answer) => format!("it answers {}, where 200 or 404 is expected", answer.status),
         Err(why) => why.to_string(),

@@ -68,7 +68,7 @@ pub struct Origin {
     directory: String,
     /// Of each upstream, in the order of the settings.
     credentials: Vec<Credentials>,
-    identity: auth::Files,
+    identity: auth::IdentityFiles,
     /// Who is asked, where the directory is no file.
     asked: Option<Asked>,
     /// Each key's value in force, as given or by default.
@@ -181,8 +181,8 @@ impl Config {
 }
 
 /// The files that `[identity]` names; what is wrong with one is left in the document.
-fn identity_files(identity: &settings::Identity, document: &Document) -> auth::Files {
-    let mut files = auth::Files::default();
+fn identity_files(identity: &settings::Identity, document: &Document) -> auth::IdentityFiles {
+    let mut files = auth::IdentityFiles::default();
     if identity.verify == settings::Verify::Nothing {
         return files;
     }
@@ -242,7 +242,7 @@ impl Force {
         let lookups = origin.asked.clone();
         let lookups = lookups.map(|asked| Lookups::new(asked, before, metrics, clock));
         let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
-        let of = auth::Origin { settings: of_identity, files: origin.identity.clone() };
+        let of = auth::VerifierSource { settings: of_identity, files: origin.identity.clone() };
         let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
         let verifier = Verifier::new(&rules.settings.identity, of, earlier, metrics, clock);
         let origin = Origin { tls, ..origin };

@@ -1,15 +1,14 @@
-//! Says who calls: reads the token of a request, and verifies it where its route needs one.
+//! Authenticates requests: reads and verifies their tokens.
 //!
 //! # Invariants
 //!
-//! 1. A request that needs a token and has no valid one is charged to its address alone, and an
-//!    address that has used up its allowance has nobody asked.
-//! 2. No wait for an identity server is without a deadline, and none is unbounded in number.
-//! 3. No token is written down, told or kept; its hash is.
+//! 1. No identity server is queried where the caller's `may_query` says no.
+//! 2. Every wait for an identity server has a deadline, and their number is bounded.
+//! 3. No token is logged, shown or kept; its hash is.
 //!
 //! # Not here
 //!
-//! Which routes need a token (`rules`), what a tenant may use (`limit`).
+//! Which routes need a token (`rules`), who is charged without a valid one (`admission`).
 
 mod authorization;
 mod bearer;
@@ -29,14 +28,14 @@ use weir_common::time::Moment;
 use weir_common::token::Flaw;
 
 use crate::identity::auth::bearer::Bearer;
-use crate::identity::auth::verifier::Denied;
+use crate::identity::auth::verifier::Unverified;
 use crate::response::refusal::Refusal;
 use crate::telemetry::metrics::Metrics;
 
 pub use crate::identity::auth::authorization::{
     Claims, agree, claimed, is_foreign, needs_directory,
 };
-pub use crate::identity::auth::verifier::{Files, Origin, Verifier};
+pub use crate::identity::auth::verifier::{IdentityFiles, Verifier, VerifierSource};
 
 /// Verifies the token of a request. Without a verifier no token is valid; `may_query` decides
 /// whether an identity server may be queried for it.
@@ -63,7 +62,7 @@ pub async fn refresh_jwks(active: impl Fn() -> Option<Arc<Verifier>>, reloaded: 
     loop {
         let verifier = active();
         let keep_fresh = async {
-            match verifier.as_ref().and_then(|verifier| verifier.ring()) {
+            match verifier.as_ref().and_then(|verifier| verifier.jwks()) {
                 Some(jwks) => jwks.keep_fresh().await,
                 None => future::pending().await,
             }
@@ -126,8 +125,8 @@ async fn judge(
     let unavailable = ("unavailable", Err(Refusal::IdentityUnavailable));
     let Some(verifier) = verifier else { return unavailable };
     match verifier.verify(token, now, may_query).await {
-        Ok(held) => (if held.remembered { "remembered" } else { "verified" }, Ok(held.claims)),
-        Err(Denied::Flawed(flaw)) => (flaw.word(), unauthenticated(Some(flaw))),
-        Err(Denied::Unavailable) => unavailable,
+        Ok(token) => (if token.cached { "remembered" } else { "verified" }, Ok(token.claims)),
+        Err(Unverified::Flawed(flaw)) => (flaw.word(), unauthenticated(Some(flaw))),
+        Err(Unverified::Unavailable) => unavailable,
     }
 }

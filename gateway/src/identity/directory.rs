@@ -41,7 +41,7 @@ use crate::identity::directory::error_log::Report;
 use crate::identity::directory::response::{Kind, Raw};
 use crate::identity::directory::single_flight::Lines;
 use crate::identity::directory::unknown_budget::UnknownBudget;
-use crate::identity::http_client::{self, Unanswered};
+use crate::identity::http_client::{self, RequestError};
 use crate::limit::key::{Key, Owner};
 use crate::rules::tenant::{Known, Names, Tenant};
 use crate::rules::{Rules, own_values_refused};
@@ -252,7 +252,7 @@ impl Lookups {
         let shared = &*self.shared;
         let mark = shared.memory.mark();
         let timer = shared.metrics.directory_seconds.start_timer();
-        let answer = http_client::ask(self.directory.question(sought.kind, sought.name)).await;
+        let answer = http_client::send(self.directory.question(sought.kind, sought.name)).await;
         timer.observe_duration();
         // What failed rests from now on, however long it took to fail.
         let after = shared.clock.now().tick;
@@ -366,7 +366,7 @@ impl Lookups {
     }
 
     /// Takes note of whether there was an answer.
-    fn heard(&self, answer: &Result<http_client::Answer, Unanswered>, now: Tick) {
+    fn heard(&self, answer: &Result<http_client::Response, RequestError>, now: Tick) {
         match answer {
             Ok(_) if self.shared.breaker.answered() => Report::outage_over(),
             Ok(_) => {}

@@ -1,7 +1,8 @@
-//! Asks servers that know what we do not: who a token is, who a tenant belongs to.
+//! Sends requests to identity servers and directories.
 //!
-//! One question, one deadline over all of it, and an answer of bounded size. Not here: what is
-//! asked, what is made of the answer, and for how long it holds.
+//! Invariant: each request has one deadline over all of it, and a response of bounded size.
+//!
+//! Not here: what is requested, what a response means, and for how long it holds.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,36 +11,35 @@ use reqwest::{Certificate, Client, RequestBuilder, Url, redirect};
 use weir_common::files;
 
 /// More than this is neither a set of keys nor an entry of a directory.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
-/// Connections that are kept to one server for the next question.
+/// Idle connections that are kept to one server.
 const IDLE_MAX: usize = 16;
 
-/// No answer.
+/// Why there is no response.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Unanswered {
+pub enum RequestError {
     /// Nothing that could be read came back in time.
     #[error("{0}")]
     Unreachable(String),
-    /// More came back than any answer has.
-    #[error("an answer of more than {ANSWER_BYTES_MAX} bytes")]
+    /// The response is larger than any that means something.
+    #[error("an answer of more than {RESPONSE_BYTES_MAX} bytes")]
     TooLarge,
 }
 
-/// What came back.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     /// The status.
     pub status: u16,
     /// The body.
     pub body: Vec<u8>,
 }
 
-/// Whoever asks: by TLS it believes the system's roots, or the one in the file `ca` alone.
+/// A client that trusts the system's roots, or those in the file `ca` alone.
 pub fn client(ca: Option<&str>, timeout: Duration) -> Result<Client, String> {
     let builder = Client::builder()
-        // A proxy from the environment, or another place that an answer points to, is nobody
-        // that an operator named.
+        // An operator named neither a proxy of the environment nor the target of a redirect.
         .no_proxy()
         .redirect(redirect::Policy::none())
         .pool_max_idle_per_host(IDLE_MAX)
@@ -60,19 +60,19 @@ pub fn client(ca: Option<&str>, timeout: Duration) -> Result<Client, String> {
     builder.build().map_err(|why| chain(&why))
 }
 
-/// Asks.
-pub async fn ask(question: RequestBuilder) -> Result<Answer, Unanswered> {
-    let unreachable = |why: reqwest::Error| Unanswered::Unreachable(chain(&why.without_url()));
-    let mut answer = question.send().await.map_err(unreachable)?;
-    let status = answer.status().as_u16();
+/// Sends a request and reads its response.
+pub async fn send(request: RequestBuilder) -> Result<Response, RequestError> {
+    let unreachable = |why: reqwest::Error| RequestError::Unreachable(chain(&why.without_url()));
+    let mut response = request.send().await.map_err(unreachable)?;
+    let status = response.status().as_u16();
     let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(unreachable)? {
-        if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-            return Err(Unanswered::TooLarge);
+    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+        if body.len() + chunk.len() > RESPONSE_BYTES_MAX {
+            return Err(RequestError::TooLarge);
         }
         body.extend_from_slice(&chunk);
     }
-    Ok(Answer { status, body })
+    Ok(Response { status, body })
 }
 
 /// A URL as a log may have it: without a user, a password and a query.

@@ -189,7 +189,7 @@ impl Admin {
         metrics.overflowed.inc_by(fill.overflowed.saturating_sub(metrics.overflowed.get()));
         metrics.held_bytes.set(i64::try_from(self.parts.body_budget.taken()).unwrap_or(i64::MAX));
         let force = self.parts.force.load_full();
-        let remembered = force.verifier.as_ref().map_or(0, |verifier| verifier.remembered());
+        let remembered = force.verifier.as_ref().map_or(0, |verifier| verifier.cached());
         metrics.tokens_remembered.set(i64::try_from(remembered).unwrap_or(i64::MAX));
         if let Some(lookups) = &force.lookups {
             let fill = lookups.fill().await;

@@ -13,7 +13,7 @@
 //!
 //! # Not here
 //!
-//! Whether the token is valid (`caller::verifier`), whom the directory knows (`directory`).
+//! Whether the token is valid (`verifier`), whom the directory knows (`directory`).
 
 use weir_common::ids::IdForm;
 use weir_common::token;

@@ -2,7 +2,7 @@
 //!
 //! Tokens in a query or in a body are not read: they would stand in logs.
 //!
-//! Not here: whether the token is valid (`caller::verifier`).
+//! Not here: whether the token is valid (`verifier`).
 
 use http::{HeaderMap, header};
 use weir_common::token::TOKEN_BYTES_MAX;

@@ -1,12 +1,9 @@
-//! Asks the server that issued a token whether it holds (RFC 7662).
+//! Introspects tokens at the server that issued them (RFC 7662).
 //!
-//! # Invariants
+//! Invariant: at most [`REQUESTS_MAX`] requests are in flight, and each ends, its waiting included,
+//! within `identity.timeout`.
 //!
-//! 1. Only an answer is remembered: that nobody could be asked is no answer.
-//! 2. No more than [`QUESTIONS_MAX`] questions are on their way, and each is over, its waiting
-//!    included, within `identity.timeout`.
-//!
-//! Not here: single flight and memory of good answers (`verifier`).
+//! Not here: single flight and the cache of responses (`verifier`).
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -27,32 +24,32 @@ use crate::identity::auth::identity_server::IdentityServer;
 use crate::identity::http_client;
 use crate::settings::Introspection;
 
-/// Questions on their way at one time: a server that takes 10 ms answers 6,400 new tokens a second.
-const QUESTIONS_MAX: usize = 64;
+/// Requests in flight: a server that takes 10 ms answers for 6,400 new tokens a second.
+const REQUESTS_MAX: usize = 64;
 
 /// What `application/x-www-form-urlencoded` writes as it is, but for the space.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'*').remove(b'-').remove(b'.').remove(b'_');
 
-/// How far the clock of whoever issues tokens may be ahead of ours: it says itself that a token
-/// holds, and one that was issued a moment ago is the one that is used next. As for keys.
+/// How far the issuer's clock may be ahead of ours, as for keys: it says itself that a token is
+/// valid, and one that was issued a moment ago is the one that is used next.
 const AHEAD_MAX: Duration = Duration::from_secs(30);
 
-/// Between two lines of the log that say why there is no answer.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// Between two log lines on why introspection fails.
+const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// Whoever asks about tokens.
-pub(super) struct Inspector {
+/// What introspects tokens.
+pub(super) struct IntrospectionClient {
     settings: Introspection,
     server: IdentityServer,
     authorization: Option<Secret<HeaderValue>>,
-    room: Semaphore,
-    /// When the log last told that there is no answer, until it tells that there is.
-    told: Mutex<(Option<Tick>, bool)>,
+    in_flight: Semaphore,
+    /// When a failure was last logged, and whether no recovery was since.
+    logged: Mutex<(Option<Tick>, bool)>,
 }
 
-/// Why there is no answer.
+/// Why a token could not be introspected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum NoAnswer {
+pub(super) enum IntrospectionError {
     #[error("no answer within {0:?}")]
     Late(Duration),
     #[error("{0}")]
@@ -65,14 +62,10 @@ enum NoAnswer {
     Malformed,
 }
 
-/// What the server says of a token; an error where nobody could be asked.
-pub(super) type Inspected = Result<Result<(Claims, UnixTime), Flaw>, Unavailable>;
+/// What the server says of a token, and until when that holds.
+pub(super) type Introspected = Result<(Claims, UnixTime), Flaw>;
 
-/// Nobody can be asked now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unavailable;
-
-impl Inspector {
+impl IntrospectionClient {
     pub(super) fn new(
         settings: &Introspection,
         secret: Option<&Secret<String>>,
@@ -84,95 +77,96 @@ impl Inspector {
             settings: settings.clone(),
             server,
             authorization,
-            room: Semaphore::new(QUESTIONS_MAX),
-            told: Mutex::default(),
+            in_flight: Semaphore::new(REQUESTS_MAX),
+            logged: Mutex::default(),
         }
     }
 
-    /// Asks about a token.
-    pub(super) async fn ask(&self, token: &str, now: Moment) -> Inspected {
-        let request = self.question_in_time(token);
-        let answer = self.server.count("introspection", now.tick, request).await;
-        self.tell(answer.as_ref().err(), now.tick);
-        answer.map(|says| self.judge(says, now.unix)).map_err(|_| Unavailable)
+    /// Introspects a token for a request that came at `now`.
+    pub(super) async fn introspect(
+        &self,
+        token: &str,
+        now: Moment,
+    ) -> Result<Introspected, IntrospectionError> {
+        let attempt = self.try_once(token, now.unix);
+        let introspected = self.server.count("introspection", now.tick, attempt).await;
+        self.log(introspected.as_ref().err(), now.tick);
+        introspected
     }
 
-    /// Asks about a token outside of any request; an error says why there is no answer.
+    /// Introspects a token outside of any request: nothing is counted or logged.
     pub(super) async fn try_once(
         &self,
         token: &str,
         now: UnixTime,
-    ) -> Result<Result<(Claims, UnixTime), Flaw>, String> {
-        let answer = self.question_in_time(token).await;
-        answer.map(|says| self.judge(says, now)).map_err(|why| why.to_string())
-    }
-
-    /// Whether there was no answer when one was last needed.
-    pub(super) fn is_failing(&self) -> bool {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).1
-    }
-
-    async fn question_in_time(&self, token: &str) -> Result<Claims, NoAnswer> {
+    ) -> Result<Introspected, IntrospectionError> {
         let timeout = self.server.timeout;
-        let answer = tokio::time::timeout(timeout, self.question(token)).await;
-        answer.unwrap_or(Err(NoAnswer::Late(timeout)))
+        let response = tokio::time::timeout(timeout, self.request(token)).await;
+        let claims = response.unwrap_or(Err(IntrospectionError::Late(timeout)))?;
+        Ok(self.check(claims, now))
     }
 
-    async fn question(&self, token: &str) -> Result<Claims, NoAnswer> {
+    /// Whether the last introspection failed.
+    pub(super) fn is_failing(&self) -> bool {
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner).1
+    }
+
+    async fn request(&self, token: &str) -> Result<Claims, IntrospectionError> {
         // The semaphore is never closed.
-        let _room = self.room.acquire().await;
+        let _permit = self.in_flight.acquire().await;
         let form = format!("token={}&token_type_hint=access_token", encoded(token));
-        let mut question = self
+        let mut request = self
             .server
             .client
             .post(&self.settings.url.value)
             .header(ACCEPT, "application/json")
             .header(CONTENT_TYPE, "application/x-www-form-urlencoded");
         if let Some(authorization) = &self.authorization {
-            question = question.header(AUTHORIZATION, authorization.expose());
+            request = request.header(AUTHORIZATION, authorization.expose());
         }
-        let answer = http_client::ask(question.body(form)).await;
-        let answer = answer.map_err(|why| NoAnswer::Unreachable(why.to_string()))?;
-        match answer.status {
+        let response = http_client::send(request.body(form)).await;
+        let response = response.map_err(|why| IntrospectionError::Unreachable(why.to_string()))?;
+        match response.status {
             200 => {}
-            401 | 403 => return Err(NoAnswer::Credentials(answer.status)),
-            other => return Err(NoAnswer::Status(other)),
+            401 | 403 => return Err(IntrospectionError::Credentials(response.status)),
+            other => return Err(IntrospectionError::Status(other)),
         }
-        let says = Claims::read(&answer.body).ok_or(NoAnswer::Malformed)?;
-        if says.has_flag("active") { Ok(says) } else { Err(NoAnswer::Malformed) }
+        let claims = Claims::read(&response.body).ok_or(IntrospectionError::Malformed)?;
+        if claims.has_flag("active") { Ok(claims) } else { Err(IntrospectionError::Malformed) }
     }
 
-    /// What is made of an answer, and until when it holds.
-    fn judge(&self, says: Claims, now: UnixTime) -> Result<(Claims, UnixTime), Flaw> {
-        if !says.is_true("active") {
+    /// Checks the server's claims against the settings.
+    fn check(&self, claims: Claims, now: UnixTime) -> Introspected {
+        if !claims.is_true("active") {
             return Err(Flaw::Inactive);
         }
         let Introspection { issuer, audience, ttl, .. } = &self.settings;
         if let Some(issuer) = issuer {
-            says.check_issuer(&issuer.value)?;
+            claims.check_issuer(&issuer.value)?;
         }
         if !audience.is_empty() {
             let audience: Vec<String> = audience.iter().map(|one| one.value.clone()).collect();
-            says.check_audience(&audience)?;
+            claims.check_audience(&audience)?;
         }
-        let expires = says.check_end(now, Duration::ZERO)?;
-        says.check_start(now, AHEAD_MAX)?;
+        let expires = claims.check_end(now, Duration::ZERO)?;
+        claims.check_start(now, AHEAD_MAX)?;
         let kept = now.plus(*ttl);
-        Ok((says, expires.map_or(kept, |expires| expires.min(kept))))
+        Ok((claims, expires.map_or(kept, |expires| expires.min(kept))))
     }
 
-    /// Logs when it begins to fail, and when it works again; each at most every [`TELL_EVERY`].
-    fn tell(&self, failed: Option<&NoAnswer>, now: Tick) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, failing) = *told;
+    /// Logs when introspection begins to fail, and when it works again; each at most every
+    /// [`LOG_EVERY`].
+    fn log(&self, failed: Option<&IntrospectionError>, now: Tick) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, failing) = *logged;
         match failed {
-            Some(why) if at.is_none_or(|at| now.since(at) >= TELL_EVERY) => {
-                *told = (Some(now), true);
+            Some(why) if at.is_none_or(|at| now.since(at) >= LOG_EVERY) => {
+                *logged = (Some(now), true);
                 let fields = [("error", json!(why.to_string()))];
                 logging::event(Level::Warn, "nobody can be asked about tokens", &fields);
             }
             None if failing => {
-                *told = (at, false);
+                *logged = (at, false);
                 logging::event(Level::Info, "tokens can be asked about again", &[]);
             }
             _ => {}

@@ -1,10 +1,10 @@
-//! The keys that tokens are signed with: fetched in the background, kept while nobody can be asked.
+//! The keys that tokens are signed with: fetched in the background, kept while a fetch fails.
 //!
 //! # Invariants
 //!
 //! 1. One fetch at a time, by one task ([`Jwks::keep_fresh`]): a request never fetches, it waits
 //!    for the task, and no longer than `identity.timeout`.
-//! 2. Keys are replaced only by keys: an answer that cannot be used changes nothing.
+//! 2. Keys are replaced only by keys: a response that cannot be used changes nothing.
 //!
 //! Not here: when a fetch is due (`jwks_schedule`), what a key is (`weir_common::token`).
 
@@ -20,16 +20,16 @@ use weir_common::time::Moment;
 use weir_common::token::KeySet;
 
 use crate::identity::auth::identity_server::IdentityServer;
-use crate::identity::auth::jwks_schedule::{Hope, Refresh, Turn};
+use crate::identity::auth::jwks_schedule::{FetchChange, Outlook, Schedule};
 use crate::identity::http_client;
 
-/// The keys of the issuer.
+/// The issuer's keys.
 pub(super) struct Jwks {
     url: String,
     server: IdentityServer,
     every: Duration,
     keys: ArcSwapOption<Keys>,
-    refresh: Mutex<Refresh>,
+    schedule: Mutex<Schedule>,
     /// Wakes the task where a request needs a key that is missing.
     wanted: Notify,
     /// The number of the last fetch that is over.
@@ -45,17 +45,8 @@ pub(super) struct Keys {
     pub(super) edition: u64,
 }
 
-/// What came of waiting for newer keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Renewed {
-    /// They have been fetched since.
-    Yes,
-    /// They cannot be had now.
-    No,
-}
-
 impl Jwks {
-    /// A ring whose keys are still to be fetched; until then `earlier` ones of the same server do.
+    /// Keys that are still to be fetched; until then `earlier` ones of the same server do.
     pub(super) fn new(
         url: &str,
         server: IdentityServer,
@@ -63,13 +54,13 @@ impl Jwks {
         earlier: Option<&Self>,
     ) -> Self {
         let kept =
-            earlier.filter(|earlier| earlier.url == url).and_then(|ring| ring.keys.load_full());
+            earlier.filter(|earlier| earlier.url == url).and_then(|jwks| jwks.keys.load_full());
         Self {
             url: url.to_owned(),
             server,
             every,
             keys: ArcSwapOption::from(kept),
-            refresh: Mutex::default(),
+            schedule: Mutex::default(),
             wanted: Notify::new(),
             ended: watch::Sender::new(0),
         }
@@ -85,24 +76,24 @@ impl Jwks {
         self.keys.load().as_ref().map_or(0, |keys| keys.edition)
     }
 
-    /// Waits for keys that are newer than `had`.
-    pub(super) async fn renewed(&self, had: Option<&Keys>) -> Renewed {
+    /// Waits for keys that are newer than `had`; none where they cannot be had now.
+    pub(super) async fn newer(&self, had: Option<&Keys>) -> Option<Arc<Keys>> {
         let mut ended = self.ended.subscribe();
         // The first keys do, wherever they come from; newer ones are those of a fetch to come.
         let over = *ended.borrow();
-        let (hope, begun) = {
-            let mut refresh = lock(&self.refresh);
-            (refresh.want(), refresh.begun())
+        let (outlook, begun) = {
+            let mut schedule = lock(&self.schedule);
+            (schedule.want(), schedule.begun())
         };
         self.wanted.notify_one();
-        if hope == Hope::Lost {
-            return Renewed::No;
+        if outlook == Outlook::Failing {
+            return None;
         }
         let needed = if had.is_none() { over } else { begun } + 1;
         let fetched = ended.wait_for(|ended| *ended >= needed);
         match tokio::time::timeout(self.server.timeout, fetched).await {
-            Ok(Ok(_)) if lock(&self.refresh).is_well() => Renewed::Yes,
-            _ => Renewed::No,
+            Ok(Ok(_)) if !lock(&self.schedule).is_failing() => self.keys(),
+            _ => None,
         }
     }
 
@@ -110,7 +101,7 @@ impl Jwks {
     pub(super) async fn keep_fresh(&self) {
         loop {
             let now = self.server.clock.now();
-            let due = lock(&self.refresh).due(self.every);
+            let due = lock(&self.schedule).due(self.every);
             if now.tick >= due {
                 self.fetch(now).await;
                 continue;
@@ -122,20 +113,20 @@ impl Jwks {
 
     /// Fetches once.
     async fn fetch(&self, now: Moment) {
-        let nth = lock(&self.refresh).begin(now.tick);
+        let nth = lock(&self.schedule).begin(now.tick);
         let metrics = &self.server.metrics;
-        let fetched = self.server.count("keys", now.tick, self.ask()).await;
-        let turn = lock(&self.refresh).end(fetched.is_ok());
+        let fetched = self.server.count("keys", now.tick, self.request()).await;
+        let change = lock(&self.schedule).end(fetched.is_ok());
         match fetched {
             Ok(set) => {
                 metrics.jwks_keys.set(i64::try_from(set.len()).unwrap_or(i64::MAX));
                 metrics.jwks_fetched.set(seconds(now));
                 self.put(set);
-                if turn == Turn::Recovered {
+                if change == FetchChange::Recovered {
                     logging::event(Level::Info, "keys of tokens are fetched again", &[]);
                 }
             }
-            Err(why) if turn == Turn::Failed => {
+            Err(why) if change == FetchChange::Failed => {
                 let kept = self.keys.load().is_some();
                 let url = json!(http_client::shown(&self.url));
                 let fields = [("url", url), ("error", json!(why)), ("earlier_keys", json!(kept))];
@@ -146,14 +137,14 @@ impl Jwks {
         self.ended.send_replace(nth);
     }
 
-    /// Asks for the keys, and changes nothing.
-    pub(super) async fn ask(&self) -> Result<KeySet, String> {
-        let question = self.server.client.get(&self.url).header("accept", "application/json");
-        let answer = http_client::ask(question).await.map_err(|why| why.to_string())?;
-        if answer.status != 200 {
-            return Err(format!("the answer is {}", answer.status));
+    /// Requests the keys, and changes nothing.
+    pub(super) async fn request(&self) -> Result<KeySet, String> {
+        let request = self.server.client.get(&self.url).header("accept", "application/json");
+        let response = http_client::send(request).await.map_err(|why| why.to_string())?;
+        if response.status != 200 {
+            return Err(format!("the answer is {}", response.status));
         }
-        KeySet::read(&answer.body).map_err(|why| why.to_string())
+        KeySet::read(&response.body).map_err(|why| why.to_string())
     }
 
     fn put(&self, set: KeySet) {

@@ -1,12 +1,13 @@
-//! Verifies tokens as the settings have it, and remembers those that hold by their SHA-256.
+//! Verifies tokens as the settings have it, and caches valid ones by their SHA-256.
 //!
 //! # Invariants
 //!
-//! 1. No token is kept, only its hash, and never longer than it holds.
-//! 2. Any number of requests with one token ask one question.
+//! 1. No token is kept, only its hash, and never longer than it is valid.
+//! 2. Any number of requests with one token introspect it once.
 //! 3. What was verified by keys that are no longer the issuer's is verified again.
+//! 4. A failed introspection is not cached.
 //!
-//! Not here: what is asked of a token (`weir_common::token`), where keys come from (`jwks`).
+//! Not here: what makes a token valid (`weir_common::token`), where keys come from (`jwks`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,92 +22,92 @@ use weir_common::token::{self, Algorithm, Flaw, Terms};
 
 use crate::identity::auth::authorization::Claims;
 use crate::identity::auth::identity_server::IdentityServer;
-use crate::identity::auth::introspection::{Inspector, Unavailable};
-use crate::identity::auth::jwks::{Jwks, Keys, Renewed};
+use crate::identity::auth::introspection::IntrospectionClient;
+use crate::identity::auth::jwks::{Jwks, Keys};
 use crate::identity::auth::refusals::Refusals;
 use crate::identity::http_client;
 use crate::settings::{Identity, Verify};
 use crate::telemetry::metrics::Metrics;
 
-/// Tokens that are remembered as bad. Whoever sends more is soon out of allowance.
+/// Invalid tokens that are cached. A client that sends more has soon used up its allowance.
 const BAD_MAX: u64 = 10_000;
 
-/// Good answers are forgotten at the latest after this: so long may clocks be wrong.
-const KEPT_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// No token is cached for longer than this: so long may clocks be wrong.
+const CACHED_MAX: Duration = Duration::from_secs(24 * 3_600);
 
-/// What is asked about where nothing but the answer itself matters: no server has issued it.
-const NOBODYS: &str = "weir-gateway.check";
+/// A token to probe a server with: none has issued it.
+const PROBE: &str = "weir-gateway.check";
 
 type Hash = [u8; 32];
 
 /// What verifies tokens.
 pub struct Verifier {
-    origin: Origin,
-    means: Means,
+    source: VerifierSource,
+    method: Method,
     workspace_claim: String,
     organisation_claim: String,
-    good: Cache<Hash, Known>,
-    bad: Cache<Hash, Flaw>,
-    patience: Duration,
+    valid: Cache<Hash, ValidToken>,
+    invalid: Cache<Hash, Flaw>,
+    timeout: Duration,
     refusals: Refusals,
 }
 
-/// What a verifier was made of: one of the same need not be made again.
+/// What a verifier is made of: a reload with the same keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
+pub struct VerifierSource {
     /// `[identity]`, each value in force.
     pub settings: Value,
     /// The files that it names, as they were read.
-    pub files: Files,
+    pub files: IdentityFiles,
 }
 
 /// The files that `[identity]` names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Files {
+pub struct IdentityFiles {
     /// The root of the server's certificate.
     pub ca: Option<String>,
     /// Our secret.
     pub client_secret: Option<Secret<String>>,
 }
 
-enum Means {
+enum Method {
     Jwt(Jwks, Terms),
-    Introspection(Inspector),
+    Introspection(IntrospectionClient),
 }
 
-/// A token that holds.
+/// A valid token.
 #[derive(Clone)]
-struct Known {
+struct ValidToken {
     claims: Arc<Claims>,
     expires: UnixTime,
-    /// How long that is from when it was found.
+    /// How long that is from when it was verified.
     lasts: Duration,
     /// By which keys.
     edition: u64,
 }
 
-/// Why a token lets in nobody.
+/// Why a token is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Denied {
-    /// It does not hold.
+pub(super) enum Unverified {
+    /// It is invalid.
     Flawed(Flaw),
-    /// Nobody can say whether it does.
+    /// It cannot be verified now.
     Unavailable,
 }
 
-/// A token that was found to hold, and whether that was known already.
-pub(super) struct Held {
+/// A valid token, and whether the cache had it.
+pub(super) struct Verified {
     pub(super) claims: Arc<Claims>,
-    pub(super) remembered: bool,
+    pub(super) cached: bool,
 }
 
 impl Verifier {
-    /// What verifies tokens as the settings have it; nothing where they have nothing verified.
-    /// `earlier` is handed on where it was made of the same, and its keys where they are needed.
+    /// What verifies tokens by these settings; nothing where none are verified. `earlier` is kept
+    /// where it is made of the same, or else its keys are until others are fetched.
     #[must_use]
     pub fn new(
         settings: &Identity,
-        origin: Origin,
+        source: VerifierSource,
         earlier: Option<&Arc<Self>>,
         metrics: &Arc<Metrics>,
         clock: &Clock,
@@ -114,11 +115,11 @@ impl Verifier {
         if settings.verify == Verify::Nothing {
             return None;
         }
-        if let Some(same) = earlier.filter(|earlier| earlier.origin == origin) {
+        if let Some(same) = earlier.filter(|earlier| earlier.source == source) {
             return Some(same.clone());
         }
         let ca = settings.ca.as_ref().map(|path| path.value.as_str());
-        // A file that has become unreadable since it was checked: no token is believed, and no
+        // The file has become unreadable since it was checked: no token is accepted, and no
         // other root either.
         let client = http_client::client(ca, settings.timeout).ok()?;
         let server = IdentityServer {
@@ -127,12 +128,12 @@ impl Verifier {
             clock: clock.clone(),
             metrics: metrics.clone(),
         };
-        let means = match &settings.verify {
+        let method = match &settings.verify {
             Verify::Nothing => return None,
             Verify::Jwt(jwt) => {
-                let earlier = earlier.and_then(|earlier| earlier.ring());
+                let earlier = earlier.and_then(|earlier| earlier.jwks());
                 let url = &jwt.jwks_url.value;
-                let ring = Jwks::new(url, server, jwt.refresh, earlier);
+                let jwks = Jwks::new(url, server, jwt.refresh, earlier);
                 let named = |name: &weir_common::reader::At<String>| Algorithm::named(&name.value);
                 let terms = Terms {
                     issuer: jwt.issuer.value.clone(),
@@ -140,11 +141,11 @@ impl Verifier {
                     algorithms: jwt.algorithms.iter().filter_map(named).collect(),
                     leeway: jwt.leeway,
                 };
-                Means::Jwt(ring, terms)
+                Method::Jwt(jwks, terms)
             }
             Verify::Introspection(asked) => {
-                let secret = origin.files.client_secret.as_ref();
-                Means::Introspection(Inspector::new(asked, secret, server))
+                let secret = source.files.client_secret.as_ref();
+                Method::Introspection(IntrospectionClient::new(asked, secret, server))
             }
         };
         let negative = match &settings.verify {
@@ -152,25 +153,25 @@ impl Verifier {
             _ => Duration::ZERO,
         };
         Some(Arc::new(Self {
-            means,
-            origin,
+            method,
+            source,
             workspace_claim: settings.workspace_claim.clone(),
             organisation_claim: settings.organisation_claim.clone(),
-            good: Cache::builder()
+            valid: Cache::builder()
                 .max_capacity(u64::try_from(settings.cache_max).unwrap_or(u64::MAX))
-                .expire_after(AsLongAsItHolds)
+                .expire_after(WhileValid)
                 .build(),
-            bad: Cache::builder().max_capacity(BAD_MAX).time_to_live(negative).build(),
-            patience: settings.timeout,
+            invalid: Cache::builder().max_capacity(BAD_MAX).time_to_live(negative).build(),
+            timeout: settings.timeout,
             refusals: Refusals::default(),
         }))
     }
 
     /// The keys, where tokens are verified by them.
-    pub(super) fn ring(&self) -> Option<&Jwks> {
-        match &self.means {
-            Means::Jwt(ring, _) => Some(ring),
-            Means::Introspection(_) => None,
+    pub(super) fn jwks(&self) -> Option<&Jwks> {
+        match &self.method {
+            Method::Jwt(jwks, _) => Some(jwks),
+            Method::Introspection(_) => None,
         }
     }
 
@@ -179,31 +180,33 @@ impl Verifier {
         self.refusals.tell(flaw, now);
     }
 
-    /// Judges a token by what its server says now; an error says why that says nothing.
+    /// Verifies a token by what its server says now; an error says why that says nothing.
     pub(super) async fn try_once(
         &self,
         token: &str,
         now: Moment,
     ) -> Result<Result<Claims, Flaw>, String> {
-        let judged = match &self.means {
-            Means::Jwt(ring, terms) => {
-                let keys = ring.ask().await?;
+        let judged = match &self.method {
+            Method::Jwt(jwks, terms) => {
+                let keys = jwks.request().await?;
                 token::verify(token, &keys, terms, now.unix).map(|verified| verified.claims)
             }
-            Means::Introspection(inspector) => {
-                inspector.try_once(token, now.unix).await?.map(|(claims, _)| claims)
+            Method::Introspection(client) => {
+                let introspected = client.try_once(token, now.unix).await;
+                introspected.map_err(|why| why.to_string())?.map(|(claims, _)| claims)
             }
         };
         let claims = |claims| Claims::of(&claims, &self.workspace_claim, &self.organisation_claim);
         Ok(judged.map(claims))
     }
 
-    /// Asks the server once for what every token needs; an error says what is wrong with it.
+    /// Requests once what every token needs; an error says what is wrong with the server.
     pub async fn reach(&self, now: Moment) -> Result<(), String> {
-        match &self.means {
-            Means::Jwt(ring, _) => ring.ask().await.map(drop),
-            Means::Introspection(inspector) => {
-                inspector.try_once(NOBODYS, now.unix).await.map(drop)
+        match &self.method {
+            Method::Jwt(jwks, _) => jwks.request().await.map(drop),
+            Method::Introspection(client) => {
+                let probed = client.try_once(PROBE, now.unix).await;
+                probed.map(drop).map_err(|why| why.to_string())
             }
         }
     }
@@ -211,21 +214,21 @@ impl Verifier {
     /// What keeps tokens from being verified now.
     #[must_use]
     pub fn trouble(&self) -> Option<&'static str> {
-        match &self.means {
-            Means::Jwt(ring, _) => ring.keys().is_none().then_some(
+        match &self.method {
+            Method::Jwt(jwks, _) => jwks.keys().is_none().then_some(
                 "identity.jwt.jwks_url has not given any keys yet: every token is answered 503",
             ),
-            Means::Introspection(inspector) => inspector.is_failing().then_some(
+            Method::Introspection(client) => client.is_failing().then_some(
                 "identity.introspection.url does not answer: tokens that are not remembered are \
                  answered 503",
             ),
         }
     }
 
-    /// How many tokens are remembered.
+    /// How many tokens are cached.
     #[must_use]
-    pub fn remembered(&self) -> u64 {
-        self.good.entry_count() + self.bad.entry_count()
+    pub fn cached(&self) -> u64 {
+        self.valid.entry_count() + self.invalid.entry_count()
     }
 
     /// Verifies a token. `may_query` says whether a server may be queried for it.
@@ -234,111 +237,114 @@ impl Verifier {
         token: &str,
         now: Moment,
         may_query: impl Fn() -> bool,
-    ) -> Result<Held, Denied> {
+    ) -> Result<Verified, Unverified> {
         let hash = hash(token);
-        if let Some(known) = self.good.get(&hash).await {
-            if now.unix < known.expires && known.edition == self.edition() {
-                return Ok(Held { claims: known.claims, remembered: true });
+        if let Some(token) = self.valid.get(&hash).await {
+            if now.unix < token.expires && token.edition == self.edition() {
+                return Ok(Verified { claims: token.claims, cached: true });
             }
-            self.good.invalidate(&hash).await;
+            self.valid.invalidate(&hash).await;
         }
-        let known = match &self.means {
-            Means::Jwt(ring, terms) => {
-                let known = self.by_keys(ring, terms, token, now, may_query).await?;
-                self.good.insert(hash, known.clone()).await;
-                known
+        let valid = match &self.method {
+            Method::Jwt(jwks, terms) => {
+                let valid = self.by_keys((jwks, terms), token, now, may_query).await?;
+                self.valid.insert(hash, valid.clone()).await;
+                valid
             }
-            Means::Introspection(inspector) => {
-                if let Some(flaw) = self.bad.get(&hash).await {
-                    return Err(Denied::Flawed(flaw));
+            Method::Introspection(client) => {
+                if let Some(flaw) = self.invalid.get(&hash).await {
+                    return Err(Unverified::Flawed(flaw));
                 }
                 if !may_query() {
-                    return Err(Denied::Unavailable);
+                    return Err(Unverified::Unavailable);
                 }
-                let asking = self.by_asking(inspector, token, hash, now);
-                let asked = self.good.try_get_with(hash, asking);
-                // Who waits for the question of another waits no longer than for one of its own.
-                let asked = tokio::time::timeout(self.patience, asked).await;
-                asked.map_err(|_| Denied::Unavailable)?.map_err(|why| *why)?
+                let introspected = self.by_introspection(client, token, hash, now);
+                let shared = self.valid.try_get_with(hash, introspected);
+                // Waiting for another request's introspection takes no longer than an own one.
+                let shared = tokio::time::timeout(self.timeout, shared).await;
+                shared.map_err(|_| Unverified::Unavailable)?.map_err(|why| *why)?
             }
         };
-        Ok(Held { claims: known.claims, remembered: false })
+        Ok(Verified { claims: valid.claims, cached: false })
     }
 
     async fn by_keys(
         &self,
-        ring: &Jwks,
-        terms: &Terms,
+        (jwks, terms): (&Jwks, &Terms),
         token: &str,
         now: Moment,
         may_query: impl Fn() -> bool,
-    ) -> Result<Known, Denied> {
-        let had = ring.keys();
+    ) -> Result<ValidToken, Unverified> {
+        let had = jwks.keys();
         let verified = |keys: &Keys| {
-            token::verify(token, &keys.set, terms, now.unix)
-                .map(|verified| self.known(&verified.claims, verified.expires, now, keys.edition))
+            token::verify(token, &keys.set, terms, now.unix).map(|verified| {
+                self.valid_token(&verified.claims, verified.expires, now, keys.edition)
+            })
         };
         let first = had.as_deref().map(verified);
         match first {
-            Some(Ok(known)) => return Ok(known),
-            Some(Err(flaw)) if flaw != Flaw::UnknownKey => return Err(Denied::Flawed(flaw)),
-            _ if !may_query() => return Err(Denied::Unavailable),
+            Some(Ok(valid)) => return Ok(valid),
+            Some(Err(flaw)) if flaw != Flaw::UnknownKey => return Err(Unverified::Flawed(flaw)),
+            _ if !may_query() => return Err(Unverified::Unavailable),
             _ => {}
         }
-        if ring.renewed(had.as_deref()).await == Renewed::No {
-            return Err(Denied::Unavailable);
-        }
-        let keys = ring.keys().ok_or(Denied::Unavailable)?;
-        verified(&keys).map_err(Denied::Flawed)
+        let keys = jwks.newer(had.as_deref()).await.ok_or(Unverified::Unavailable)?;
+        verified(&keys).map_err(Unverified::Flawed)
     }
 
-    async fn by_asking(
+    async fn by_introspection(
         &self,
-        inspector: &Inspector,
+        client: &IntrospectionClient,
         token: &str,
         hash: Hash,
         now: Moment,
-    ) -> Result<Known, Denied> {
-        // Whoever asked before us may have learned it since we looked.
-        if let Some(flaw) = self.bad.get(&hash).await {
-            return Err(Denied::Flawed(flaw));
+    ) -> Result<ValidToken, Unverified> {
+        // Another request may have introspected it since we looked.
+        if let Some(flaw) = self.invalid.get(&hash).await {
+            return Err(Unverified::Flawed(flaw));
         }
-        match inspector.ask(token, now).await {
-            Ok(Ok((claims, expires))) => Ok(self.known(&claims, expires, now, 0)),
+        match client.introspect(token, now).await {
+            Ok(Ok((claims, expires))) => Ok(self.valid_token(&claims, expires, now, 0)),
             Ok(Err(flaw)) => {
-                self.bad.insert(hash, flaw).await;
-                Err(Denied::Flawed(flaw))
+                self.invalid.insert(hash, flaw).await;
+                Err(Unverified::Flawed(flaw))
             }
-            Err(Unavailable) => Err(Denied::Unavailable),
+            Err(_) => Err(Unverified::Unavailable),
         }
     }
 
-    fn known(&self, claims: &token::Claims, expires: UnixTime, now: Moment, edition: u64) -> Known {
+    fn valid_token(
+        &self,
+        claims: &token::Claims,
+        expires: UnixTime,
+        now: Moment,
+        edition: u64,
+    ) -> ValidToken {
         let claims = Claims::of(claims, &self.workspace_claim, &self.organisation_claim);
-        let lasts = expires.since(now.unix).min(KEPT_MAX);
-        Known { claims: Arc::new(claims), expires, lasts, edition }
+        let lasts = expires.since(now.unix).min(CACHED_MAX);
+        ValidToken { claims: Arc::new(claims), expires, lasts, edition }
     }
 
     fn edition(&self) -> u64 {
-        self.ring().map_or(0, Jwks::edition)
+        self.jwks().map_or(0, Jwks::edition)
     }
 }
 
-struct AsLongAsItHolds;
+struct WhileValid;
 
-impl Expiry<Hash, Known> for AsLongAsItHolds {
-    fn expire_after_create(&self, _: &Hash, known: &Known, _: Instant) -> Option<Duration> {
-        Some(known.lasts)
+impl Expiry<Hash, ValidToken> for WhileValid {
+    fn expire_after_create(&self, _: &Hash, token: &ValidToken, _: Instant) -> Option<Duration> {
+        Some(token.lasts)
     }
 
     fn expire_after_update(
         &self,
         _: &Hash,
-        known: &Known,
+        token: &ValidToken,
         _: Instant,
         _: Option<Duration>,
     ) -> Option<Duration> {
-        Some(known.lasts)
+        Some(token.lasts)
     }
 }
 
