@@ -26,7 +26,7 @@ use crate::cli::admin_client::Admin;
 use crate::cli::explain::explain;
 use crate::config::active::{Config, Force};
 use crate::identity::auth::{self, Claims, Unaccepted};
-use crate::identity::directory::Unsure;
+use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::key::Seed;
 use crate::response::refusal::Refusal;
 use crate::rules::tenant::{Known, Names};
@@ -196,9 +196,13 @@ impl Command {
 }
 
 /// What the directory says of `names`, where it is one that is asked.
-fn look_up(force: &Force, names: &Names<'_>, clock: &Clock) -> Result<Option<Known>, Unsure> {
+fn look_up(
+    force: &Force,
+    names: &Names<'_>,
+    clock: &Clock,
+) -> Result<Option<Known>, DirectoryUnavailable> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|_| Unsure)?.block_on(force.known(names, clock.now().tick))
+    runtime.map_err(|_| DirectoryUnavailable)?.block_on(force.known(names, clock.now().tick))
 }
 
 /// What becomes of the token in `report`.

@@ -3,3 +3,4 @@
 pub mod auth;
 pub mod directory;
 pub mod http_client;
+mod log_limiter;

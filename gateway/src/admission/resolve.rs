@@ -17,7 +17,7 @@ use weir_common::time::Tick;
 use crate::config::active::Force;
 use crate::config::shared::Parts;
 use crate::identity::auth::{self, Claims};
-use crate::identity::directory::Unsure;
+use crate::identity::directory::DirectoryUnavailable;
 use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::response::refusal::Refusal;
 use crate::rules::Way;
@@ -45,7 +45,7 @@ pub(super) async fn resolve(
     let known = if needed && !auth::is_foreign(&way.names, claims) {
         let budget = UnknownBudget::of(address, rules.seed(), &parts.limiter, now);
         let known = directory.find(rules, names, with_organisation, &budget).await;
-        known.map_err(|Unsure| Refusal::DirectoryUnavailable)?
+        known.map_err(|DirectoryUnavailable| Refusal::DirectoryUnavailable)?
     } else {
         Known::default()
     };

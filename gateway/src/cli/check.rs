@@ -27,7 +27,7 @@ use crate::app::RunError;
 use crate::cli::{EXIT_FAILURE, EXIT_USAGE, fail, print};
 use crate::config::active::{Config, Force, restart_keys};
 use crate::edge::listener;
-use crate::identity::directory::Lookups;
+use crate::identity::directory::RemoteDirectory;
 use crate::identity::http_client;
 use crate::limit::key::Seed;
 use crate::operations::persistence;
@@ -151,7 +151,7 @@ async fn try_identity(force: &Force, document: &Document, now: Moment) {
 }
 
 async fn try_directory(
-    lookups: Option<&Lookups>,
+    lookups: Option<&RemoteDirectory>,
     document: &Document,
     settings: &crate::settings::Settings,
 ) {
@@ -159,7 +159,7 @@ async fn try_directory(
         return;
     };
     let url = &named.url;
-    let why = match http_client::send(lookups.any_question()).await {
+    let why = match http_client::send(lookups.probe()).await {
         Ok(answer) if answer.status == 200 || answer.status == 404 => return,
         Ok(answer) => format!("it answers {}, where 200 or 404 is expected", answer.status),
         Err(why) => why.to_string(),

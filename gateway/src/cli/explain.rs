@@ -13,7 +13,7 @@ use crate::admission::classify::leads_nowhere;
 use crate::admission::request_head;
 use crate::cli::Explain;
 use crate::identity::auth::{self, Claims, Unaccepted};
-use crate::identity::directory::Unsure;
+use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::Quota;
 use crate::request::client_address::client_address;
 use crate::request::target;
@@ -33,7 +33,7 @@ pub fn explain(
     rules: &Rules,
     asked: &Explain,
     token: impl FnOnce(&HeaderMap) -> Result<Option<Claims>, Unaccepted>,
-    directory: impl FnOnce(&Names<'_>) -> Result<Option<Known>, Unsure>,
+    directory: impl FnOnce(&Names<'_>) -> Result<Option<Known>, DirectoryUnavailable>,
 ) -> Result<Explained, String> {
     let method: Method =
         asked.method.parse().map_err(|_| format!("`{}` is not a method", asked.method))?;

@@ -22,9 +22,9 @@ use weir_common::reader::{At, Document, Mistake, Reading};
 use weir_common::time::{Clock, Tick};
 
 use crate::identity::auth::{self, Verifier};
-use crate::identity::directory::client::Directory as Asked;
+use crate::identity::directory::client::DirectoryClient;
 use crate::identity::directory::unknown_budget::UnknownBudget;
-use crate::identity::directory::{Lookups, Unsure};
+use crate::identity::directory::{DirectoryUnavailable, RemoteDirectory};
 use crate::identity::http_client;
 use crate::limit::key::Seed;
 use crate::rules::tenant::{Known, Names};
@@ -56,7 +56,7 @@ pub struct Force {
     /// The counters of each limit.
     pub limits: Vec<LimitMeter>,
     /// The directory, where it is one that is asked.
-    pub lookups: Option<Lookups>,
+    pub lookups: Option<RemoteDirectory>,
     /// What the configuration was read from: a reload that finds the same has nothing to do.
     pub origin: Origin,
 }
@@ -70,7 +70,7 @@ pub struct Origin {
     credentials: Vec<Credentials>,
     identity: auth::IdentityFiles,
     /// Who is asked, where the directory is no file.
-    asked: Option<Asked>,
+    asked: Option<DirectoryClient>,
     /// Each key's value in force, as given or by default.
     pub effective: Value,
     /// Certificates and keys, as they are shown to clients.
@@ -157,7 +157,7 @@ impl Config {
         let identity = identity_files(&settings.identity, &document);
         let asked = match &settings.directory.source {
             Source::Http(lookups) => {
-                Asked::new(lookups).map_err(|(at, why)| document.fault(at, why)).ok()
+                DirectoryClient::new(lookups).map_err(|(at, why)| document.fault(at, why)).ok()
             }
             Source::File(_) => None,
         };
@@ -240,7 +240,7 @@ impl Force {
         metrics.certificate_expires.set(tls.expires().map_or(0.0, |seconds| seconds as f64));
         let before = earlier.and_then(|earlier| earlier.lookups.as_ref());
         let lookups = origin.asked.clone();
-        let lookups = lookups.map(|asked| Lookups::new(asked, before, metrics, clock));
+        let lookups = lookups.map(|asked| RemoteDirectory::new(asked, before, metrics, clock));
         let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
         let of = auth::VerifierSource { settings: of_identity, files: origin.identity.clone() };
         let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
@@ -298,7 +298,11 @@ impl Force {
     }
 
     /// What the directory says of `names` to the operator, where it is one that is asked.
-    pub async fn known(&self, names: &Names<'_>, now: Tick) -> Result<Option<Known>, Unsure> {
+    pub async fn known(
+        &self,
+        names: &Names<'_>,
+        now: Tick,
+    ) -> Result<Option<Known>, DirectoryUnavailable> {
         let Some(lookups) = &self.lookups else { return Ok(None) };
         let operator = UnknownBudget::unlimited(now);
         lookups.find(&self.rules, names, true, &operator).await.map(Some)

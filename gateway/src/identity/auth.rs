@@ -16,7 +16,6 @@ mod identity_server;
 mod introspection;
 mod jwks;
 mod jwks_schedule;
-mod refusals;
 mod verifier;
 
 use std::future;
@@ -51,7 +50,7 @@ pub async fn verify(
     if let Err(Refusal::Unauthenticated { flaw: Some(flaw) }) = &verdict
         && let Some(verifier) = verifier
     {
-        verifier.refused(*flaw, now.tick);
+        verifier.log_refusal(*flaw, now.tick);
     }
     verdict
 }

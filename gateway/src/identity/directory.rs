@@ -1,30 +1,29 @@
-//! Asks a directory over HTTP whom a request names, and remembers what it says.
+//! Looks up the tenants that a request names in a directory over HTTP, and caches its responses.
 //!
-//! `GET {url}/instances/{id}`, then its workspace, then the organisation of that: each is asked
-//! about once for all who wait for it, and then known for a while. Whoever a known entry names is
-//! known too: a 404 for it says that it has no values of its own.
+//! `GET {url}/instances/{id}`, then its workspace, then the organisation of that: each is requested
+//! once for all who wait for it, and then cached. A tenant that a cached entry names exists: a 404
+//! for it says that it has no values of its own.
 //!
 //! # Invariants
 //!
-//! 1. Nobody waits without a deadline, and no more than [`QUESTIONS_MAX`] questions are on their
-//!    way at one time; of one name, one.
-//! 2. An address that invents names is bounded by its [`UnknownBudget`] and waits in a line of
-//!    its own; a name that is remembered costs no question.
-//! 3. What cannot be asked about is judged by its last good entry until that is too old, and then
-//!    not at all: it is refused, never guessed.
+//! 1. Every wait has a deadline, and at most [`REQUESTS_MAX`] requests are in flight; for one
+//!    name, one.
+//! 2. An address that invents names is bounded by its [`UnknownBudget`] and waits in a queue of
+//!    its own; a name that is cached costs no request.
+//! 3. Where the directory is unavailable, a tenant is judged by its last good entry until that is
+//!    too old; then it is refused, never guessed.
 //!
 //! # Not here
 //!
-//! What an answer says (`lookups::answer`), how long it holds (`lookups::memory`), who is asked
-//! when nobody answers (`lookups::breaker`), what a request may use (`rules`).
+//! What a response says (`response`), how long it holds (`cache`), when requests are spared
+//! (`breaker`), what a request may use (`rules`).
 
-// core
-pub mod breaker;
-pub mod cache;
+mod breaker;
+mod cache;
 pub mod client;
 mod error_log;
 pub mod response;
-pub mod single_flight;
+mod single_flight;
 pub mod unknown_budget;
 
 use std::sync::Arc;
@@ -35,34 +34,36 @@ use tokio::time::timeout;
 use weir_common::time::{Clock, Tick};
 
 use crate::identity::directory::breaker::{Breaker, PAUSE};
-use crate::identity::directory::cache::{Absent, Entry, Memory, Remembered};
-use crate::identity::directory::client::Directory;
-use crate::identity::directory::error_log::Report;
+use crate::identity::directory::cache::{Absent, Cached, Entry, EntryCache};
+use crate::identity::directory::client::DirectoryClient;
 use crate::identity::directory::response::{Kind, Raw};
-use crate::identity::directory::single_flight::Lines;
+use crate::identity::directory::single_flight::KeyedSemaphore;
 use crate::identity::directory::unknown_budget::UnknownBudget;
-use crate::identity::http_client::{self, RequestError};
+use crate::identity::http_client::{self, RequestError, Response};
+use crate::identity::log_limiter::LogLimiter;
 use crate::limit::key::{Key, Owner};
 use crate::rules::tenant::{Known, Names, Tenant};
 use crate::rules::{Rules, own_values_refused};
 use crate::settings;
 use crate::telemetry::metrics::Metrics;
 
-/// Questions on their way at one time: what a directory answers in a millisecond each is then
-/// sixty thousand a second.
-pub const QUESTIONS_MAX: usize = 64;
+/// Requests in flight: with a directory that takes a millisecond each, sixty thousand a second.
+const REQUESTS_MAX: usize = 64;
 
-/// Of those, for names of which nothing is remembered, from one address: seven others get through
-/// beside whoever invents names.
-const QUESTIONS_PER_ADDRESS_MAX: usize = 8;
+/// Of those, for names that are not cached, from one address: seven others get through beside one
+/// that invents names.
+const REQUESTS_PER_ADDRESS_MAX: usize = 8;
 
-/// The directory cannot say whom a request is for.
+/// Between two log lines on one entry that stays unusable.
+const UNUSABLE_LOG_EVERY: Duration = Duration::from_secs(600);
+
+/// The directory cannot say for whom a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unsure;
+pub struct DirectoryUnavailable;
 
-/// A directory that is asked, and what it said.
-pub struct Lookups {
-    directory: Directory,
+/// A directory over HTTP, and what is cached of it.
+pub struct RemoteDirectory {
+    client: DirectoryClient,
     shared: Arc<Shared>,
     /// Of the rules that entries are looked up in.
     version: u64,
@@ -73,86 +74,108 @@ struct Shared {
     settings: settings::Lookups,
     clock: Clock,
     metrics: Arc<Metrics>,
-    memory: Memory,
+    cache: EntryCache,
     breaker: Breaker,
-    report: Report,
-    /// One question for each name at one time.
-    flights: Lines<Owner>,
+    unusable_log: LogLimiter<Owner>,
+    /// One request for each name at a time.
+    flights: KeyedSemaphore<Owner>,
     /// So many for each address.
-    addresses: Lines<Key>,
-    questions: Semaphore,
+    addresses: KeyedSemaphore<Key>,
+    in_flight: Semaphore,
 }
 
-/// One of those whom a request names.
+/// The lookup of one tenant that a request names.
 #[derive(Clone, Copy)]
-struct Sought<'n> {
+struct Lookup<'l> {
+    rules: &'l Rules,
+    budget: &'l UnknownBudget<'l>,
     kind: Kind,
-    name: &'n str,
+    name: &'l str,
     owner: Owner,
-    /// Whether an entry that is known says that it is there.
+    /// Whether a cached entry names it, so that it exists.
     vouched: bool,
 }
 
-type Found = Result<Option<Arc<Tenant>>, Unsure>;
+type Found = Result<Option<Arc<Tenant>>, DirectoryUnavailable>;
 
-impl Lookups {
-    /// A directory to ask. What an earlier one remembers stays where the settings are the same.
+impl<'l> Lookup<'l> {
+    fn new(rules: &'l Rules, budget: &'l UnknownBudget<'l>, kind: Kind, name: &'l str) -> Self {
+        let owner = rules.seed().owner(kind.scope(), name.as_bytes());
+        Self { rules, budget, kind, name, owner, vouched: false }
+    }
+
+    /// When the request came.
+    fn now(self) -> Tick {
+        self.budget.now
+    }
+}
+
+impl RemoteDirectory {
+    /// A directory. The cache of an `earlier` one stays where the settings are the same.
     #[must_use]
     pub fn new(
-        directory: Directory,
+        client: DirectoryClient,
         earlier: Option<&Self>,
         metrics: &Arc<Metrics>,
         clock: &Clock,
     ) -> Self {
-        let settings = directory.settings();
+        let settings = client.settings();
         let kept = earlier.filter(|earlier| earlier.shared.settings == *settings);
         let shared = kept.map(|earlier| earlier.shared.clone()).unwrap_or_else(|| {
             Arc::new(Shared {
                 settings: settings.clone(),
                 clock: clock.clone(),
                 metrics: metrics.clone(),
-                memory: Memory::new(settings.entries_max),
+                cache: EntryCache::new(settings.entries_max),
                 breaker: Breaker::default(),
-                report: Report::default(),
-                flights: Lines::new(1),
-                addresses: Lines::new(QUESTIONS_PER_ADDRESS_MAX),
-                questions: Semaphore::new(QUESTIONS_MAX),
+                unusable_log: LogLimiter::new(UNUSABLE_LOG_EVERY),
+                flights: KeyedSemaphore::new(1),
+                addresses: KeyedSemaphore::new(REQUESTS_PER_ADDRESS_MAX),
+                in_flight: Semaphore::new(REQUESTS_MAX),
             })
         });
         let version = earlier.map_or(0, |earlier| earlier.version + 1);
-        Self { directory, shared, version }
+        Self { client, shared, version }
     }
 
-    /// The entries of those whom a request names; the organisation's only where it is asked for.
+    /// The entries of the tenants that a request names; the organisation's only where it is wanted.
     pub async fn find(
         &self,
         rules: &Rules,
         names: &Names<'_>,
         with_organisation: bool,
         budget: &UnknownBudget<'_>,
-    ) -> Result<Known, Unsure> {
+    ) -> Result<Known, DirectoryUnavailable> {
         let mut known = Known::default();
         if let Some(name) = names.instance {
-            known.instance = self.one(rules, Kind::Instance, name, false, budget).await?;
+            let lookup = Lookup::new(rules, budget, Kind::Instance, name);
+            known.instance = self.one(lookup).await?;
         }
         let of_instance = known.instance.as_ref().and_then(|instance| instance.parent.as_deref());
         if let Some(name) = names.workspace.or(of_instance) {
             let vouched = names.workspace.is_none();
-            known.workspace = self.one(rules, Kind::Workspace, name, vouched, budget).await?;
+            let lookup = Lookup::new(rules, budget, Kind::Workspace, name);
+            known.workspace = self.one(Lookup { vouched, ..lookup }).await?;
         }
         let of_workspace = known.workspace.as_ref().and_then(|tenant| tenant.parent.as_deref());
         let organisation = names.organisation.or(of_workspace).or(names.claimed_organisation);
         let organisation = organisation.filter(|_| with_organisation);
         if let Some(name) = organisation {
             let vouched = names.organisation.is_none() && of_workspace.is_some();
-            known.organisation = self.one(rules, Kind::Organisation, name, vouched, budget).await?;
+            let lookup = Lookup::new(rules, budget, Kind::Organisation, name);
+            known.organisation = self.one(Lookup { vouched, ..lookup }).await?;
         }
-        self.check(rules, &known, budget.now)?;
+        self.check(rules, &known, budget)?;
         Ok(known)
     }
 
-    /// Holds an instance's own values against its workspace's plan.
-    fn check(&self, rules: &Rules, known: &Known, now: Tick) -> Result<(), Unsure> {
+    /// Checks an instance's own values against its workspace's plan.
+    fn check(
+        &self,
+        rules: &Rules,
+        known: &Known,
+        budget: &UnknownBudget<'_>,
+    ) -> Result<(), DirectoryUnavailable> {
         let own = |instance: &&Arc<Tenant>| !instance.quotas.is_empty();
         let Some(instance) = known.instance.as_ref().filter(own) else { return Ok(()) };
         let is_parent = |tenant: &&Arc<Tenant>| Some(&*tenant.name) == instance.parent.as_deref();
@@ -160,197 +183,156 @@ impl Lookups {
         let plan = workspace.and_then(|workspace| workspace.plan);
         let plan = plan.and_then(|plan| rules.plans.get(plan));
         let Some(why) = own_values_refused(&instance.name, plan) else { return Ok(()) };
-        let (name, owner) = (&*instance.name, instance.owner);
-        let sought = Sought { kind: Kind::Instance, name, owner, vouched: false };
-        Err(self.unusable(sought, &why, now))
+        let lookup = Lookup::new(rules, budget, Kind::Instance, &instance.name);
+        Err(self.unusable(lookup, &why, lookup.now()))
     }
 
-    /// One entry: from memory where that is good, or else from the directory.
-    async fn one(
-        &self,
-        rules: &Rules,
-        kind: Kind,
-        name: &str,
-        vouched: bool,
-        budget: &UnknownBudget<'_>,
-    ) -> Found {
-        let owner = rules.seed().owner(kind.scope(), name.as_bytes());
-        let sought = Sought { kind, name, owner, vouched };
-        match self.remembered(rules, sought, budget.now).await {
+    /// One tenant: from the cache where its entry is good, or else from the directory.
+    async fn one(&self, lookup: Lookup<'_>) -> Found {
+        match self.cached(lookup).await {
             Ok(found) => found,
             // In a box: this is rare, and would make every request's state larger.
-            Err(stale) => Box::pin(self.wait(rules, sought, budget, stale)).await,
+            Err(stale) => Box::pin(self.wait(lookup, stale)).await,
         }
     }
 
-    /// What is remembered, where that is enough; or else what is there to fall back on.
-    async fn remembered(
-        &self,
-        rules: &Rules,
-        sought: Sought<'_>,
-        now: Tick,
-    ) -> Result<Found, Option<Arc<Entry>>> {
-        match self.shared.memory.of(sought.owner, now).await {
-            Remembered::Entry(entry) => Ok(self.made(rules, sought, &entry, now)),
-            Remembered::Absent(absent) if !absent.is_certain => Ok(Err(Unsure)),
-            Remembered::Absent(absent) if sought.vouched => {
-                Ok(self.vouched(rules, sought, absent.until).await)
+    /// What the cache has, where that is enough; or else what is there to fall back on.
+    async fn cached(&self, lookup: Lookup<'_>) -> Result<Found, Option<Arc<Entry>>> {
+        match self.shared.cache.get(lookup.owner, lookup.now()).await {
+            Cached::Entry(entry) => Ok(self.tenant(lookup, &entry, lookup.now())),
+            Cached::Absent(absent) if !absent.is_certain => Ok(Err(DirectoryUnavailable)),
+            Cached::Absent(absent) if lookup.vouched => {
+                Ok(self.vouched(lookup, absent.until).await)
             }
-            Remembered::Absent(_) => Ok(Ok(None)),
-            Remembered::Stale(entry) => Err(entry),
+            Cached::Absent(_) => Ok(Ok(None)),
+            Cached::Stale(entry) => Err(entry),
         }
     }
 
-    /// Waits for a turn to ask, and asks, where nobody did meanwhile.
-    async fn wait(
-        &self,
-        rules: &Rules,
-        sought: Sought<'_>,
-        budget: &UnknownBudget<'_>,
-        stale: Option<Arc<Entry>>,
-    ) -> Found {
-        let shared = &*self.shared;
-        let spared = |entry: &Arc<Entry>| {
-            entry.has_just_failed(budget.now) || shared.breaker.is_resting(budget.now)
-        };
+    /// Waits for a turn and fetches, unless another request has meanwhile.
+    async fn wait(&self, lookup: Lookup<'_>, stale: Option<Arc<Entry>>) -> Found {
+        let (shared, now) = (&*self.shared, lookup.now());
+        let spared =
+            |entry: &Arc<Entry>| entry.has_just_failed(now) || shared.breaker.is_resting(now);
         if stale.as_ref().is_some_and(spared) {
-            return self.fall_back(rules, sought, stale, budget.now);
+            return self.fall_back(lookup, stale);
         }
         let turn = async {
-            let address = match budget.key() {
-                Some(key) if stale.is_none() => Some(shared.addresses.turn(key).await),
+            let address = match lookup.budget.key() {
+                Some(key) if stale.is_none() => Some(shared.addresses.acquire(key).await),
                 _ => None,
             };
-            (address, shared.flights.turn(sought.owner).await)
+            (address, shared.flights.acquire(lookup.owner).await)
         };
         let Ok(_turn) = timeout(shared.settings.timeout, turn).await else {
-            return self.fall_back(rules, sought, stale, budget.now);
+            return self.fall_back(lookup, stale);
         };
-        let stale = match self.remembered(rules, sought, budget.now).await {
+        let stale = match self.cached(lookup).await {
             Ok(found) => return found,
             Err(stale) => stale,
         };
-        // What is or was known was not invented, nor what an entry names.
-        let may_ask = stale.is_some() || sought.vouched || budget.allows();
-        if stale.as_ref().is_some_and(spared) || !may_ask || !shared.breaker.may_ask(budget.now) {
-            return self.fall_back(rules, sought, stale, budget.now);
+        // What is or was cached is not invented, nor what an entry names.
+        let may_fetch = stale.is_some() || lookup.vouched || lookup.budget.allows();
+        if stale.as_ref().is_some_and(spared) || !may_fetch || !shared.breaker.may_send(now) {
+            return self.fall_back(lookup, stale);
         }
-        match timeout(shared.settings.timeout, shared.questions.acquire()).await {
-            Ok(Ok(_permit)) => self.ask(rules, sought, budget, stale).await,
-            _ => self.fall_back(rules, sought, stale, budget.now),
+        match timeout(shared.settings.timeout, shared.in_flight.acquire()).await {
+            Ok(Ok(_permit)) => self.fetch(lookup, stale).await,
+            _ => self.fall_back(lookup, stale),
         }
     }
 
-    /// Asks, and remembers the answer.
-    async fn ask(
-        &self,
-        rules: &Rules,
-        sought: Sought<'_>,
-        budget: &UnknownBudget<'_>,
-        stale: Option<Arc<Entry>>,
-    ) -> Found {
+    /// Fetches an entry, and caches it.
+    async fn fetch(&self, lookup: Lookup<'_>, stale: Option<Arc<Entry>>) -> Found {
         let shared = &*self.shared;
-        let mark = shared.memory.mark();
+        let mark = shared.cache.mark();
         let timer = shared.metrics.directory_seconds.start_timer();
-        let answer = http_client::send(self.directory.question(sought.kind, sought.name)).await;
+        let response = http_client::send(self.client.request(lookup.kind, lookup.name)).await;
         timer.observe_duration();
         // What failed rests from now on, however long it took to fail.
         let after = shared.clock.now().tick;
-        self.heard(&answer, after);
-        let failed = match answer {
-            Ok(answer) if answer.status == 200 => {
-                let raw = response::read(sought.kind, &answer.body, &rules.settings.workspaces);
-                match raw.and_then(|raw| self.entry(rules, sought, raw, budget.now)) {
-                    Ok(entry) => {
-                        self.count("known");
-                        let entry = Arc::new(entry);
-                        shared.memory.keep(sought.owner, entry.clone(), mark).await;
-                        shared.report.good(sought.owner);
-                        return self.made(rules, sought, &entry, budget.now);
-                    }
-                    Err(why) => ("invalid", why),
+        self.note_outage(&response, after);
+        let (outcome, why) = match response {
+            Ok(response) if response.status == 200 => match self.read(lookup, &response.body) {
+                Ok(entry) => {
+                    self.count("known");
+                    let entry = Arc::new(entry);
+                    shared.cache.keep(lookup.owner, entry.clone(), mark).await;
+                    shared.unusable_log.recovered(&lookup.owner);
+                    return self.tenant(lookup, &entry, lookup.now());
                 }
-            }
-            Ok(answer) if answer.status == 404 => {
+                Err(why) => ("invalid", why),
+            },
+            Ok(response) if response.status == 404 => {
                 self.count("unknown");
-                return self.unknown(rules, sought, budget, mark).await;
+                return self.unknown(lookup, mark).await;
             }
-            Ok(answer) => ("failed", format!("the directory answered {}", answer.status)),
+            Ok(response) => ("failed", format!("the directory answered {}", response.status)),
             Err(why) => ("unanswered", format!("the directory did not answer: {why}")),
         };
-        let (outcome, why) = failed;
         self.count(outcome);
-        // Who does not answer at all is reported once for all names.
+        // An outage is logged once for all names.
         if outcome != "unanswered" {
-            self.unusable(sought, &why, after);
+            self.unusable(lookup, &why, after);
         }
         match &stale {
             Some(entry) => entry.failed(after),
             None => {
                 let absent = Absent { until: after.plus(PAUSE), is_certain: false };
-                shared.memory.keep_absent(sought.owner, absent, mark).await;
+                shared.cache.keep_absent(lookup.owner, absent, mark).await;
             }
         }
-        self.fall_back(rules, sought, stale, budget.now)
+        self.fall_back(lookup, stale)
+    }
+
+    fn read(&self, lookup: Lookup<'_>, body: &[u8]) -> Result<Entry, String> {
+        let raw = response::read(lookup.kind, body, &lookup.rules.settings.workspaces)?;
+        let settings = &self.shared.settings;
+        self.entry(lookup, raw, lookup.now(), [settings.ttl, settings.stale_for])
     }
 
     fn entry(
         &self,
-        rules: &Rules,
-        sought: Sought<'_>,
+        lookup: Lookup<'_>,
         raw: Raw,
-        asked: Tick,
+        from: Tick,
+        spans: [Duration; 2],
     ) -> Result<Entry, String> {
-        let settings = &self.shared.settings;
-        let spans = [settings.ttl, settings.stale_for];
-        Entry::new((rules, self.version), sought.name, raw, asked, spans)
+        Entry::new((lookup.rules, self.version), lookup.name, raw, from, spans)
     }
 
-    /// The directory does not know somebody.
-    async fn unknown(
-        &self,
-        rules: &Rules,
-        sought: Sought<'_>,
-        budget: &UnknownBudget<'_>,
-        mark: u64,
-    ) -> Found {
-        let until = budget.now.plus(self.shared.settings.negative_ttl);
+    /// The directory does not know a tenant.
+    async fn unknown(&self, lookup: Lookup<'_>, mark: u64) -> Found {
+        let until = lookup.now().plus(self.shared.settings.negative_ttl);
         let absent = Absent { until, is_certain: true };
-        self.shared.memory.keep_absent(sought.owner, absent, mark).await;
-        if sought.vouched {
-            return self.vouched(rules, sought, until).await;
+        self.shared.cache.keep_absent(lookup.owner, absent, mark).await;
+        if lookup.vouched {
+            return self.vouched(lookup, until).await;
         }
-        budget.charge();
+        lookup.budget.charge();
         Ok(None)
     }
 
-    /// Somebody whom a known entry names, and who has no entry.
-    async fn vouched(&self, rules: &Rules, sought: Sought<'_>, until: Tick) -> Found {
-        let spans = [Duration::ZERO, Duration::ZERO];
-        let bare = sought.kind.bare();
-        let entry = Entry::new((rules, self.version), sought.name, bare, until, spans);
-        let entry = Arc::new(entry.map_err(|_| Unsure)?);
-        self.shared.memory.keep(sought.owner, entry.clone(), self.shared.memory.mark()).await;
-        self.made(rules, sought, &entry, until)
+    /// A tenant that a cached entry names, and that has no entry.
+    async fn vouched(&self, lookup: Lookup<'_>, until: Tick) -> Found {
+        let entry = self.entry(lookup, lookup.kind.bare(), until, [Duration::ZERO; 2]);
+        let entry = Arc::new(entry.map_err(|_| DirectoryUnavailable)?);
+        let cache = &self.shared.cache;
+        cache.keep(lookup.owner, entry.clone(), cache.mark()).await;
+        self.tenant(lookup, &entry, until)
     }
 
     /// The last good entry, where there is one that is not too old.
-    fn fall_back(
-        &self,
-        rules: &Rules,
-        sought: Sought<'_>,
-        stale: Option<Arc<Entry>>,
-        now: Tick,
-    ) -> Found {
-        let entry = stale.ok_or(Unsure)?;
+    fn fall_back(&self, lookup: Lookup<'_>, stale: Option<Arc<Entry>>) -> Found {
+        let entry = stale.ok_or(DirectoryUnavailable)?;
         self.shared.metrics.directory_stale.inc();
-        self.made(rules, sought, &entry, now)
+        self.tenant(lookup, &entry, lookup.now())
     }
 
-    fn made(&self, rules: &Rules, sought: Sought<'_>, entry: &Entry, now: Tick) -> Found {
-        match entry.tenant(rules, self.version) {
+    fn tenant(&self, lookup: Lookup<'_>, entry: &Entry, now: Tick) -> Found {
+        match entry.tenant(lookup.rules, self.version) {
             Ok(tenant) => Ok(Some(tenant)),
-            Err(why) => Err(self.unusable(sought, &why, now)),
+            Err(why) => Err(self.unusable(lookup, &why, now)),
         }
     }
 
@@ -358,20 +340,22 @@ impl Lookups {
         self.shared.metrics.directory_questions.with_label_values(&[outcome]).inc();
     }
 
-    /// Takes note of an entry that cannot be used.
-    fn unusable(&self, sought: Sought<'_>, why: &str, now: Tick) -> Unsure {
+    /// Counts and logs an entry that cannot be used.
+    fn unusable(&self, lookup: Lookup<'_>, why: &str, now: Tick) -> DirectoryUnavailable {
         self.shared.metrics.directory_unusable.inc();
-        self.shared.report.unusable(sought.kind, sought.name, sought.owner, why, now);
-        Unsure
+        if self.shared.unusable_log.due(lookup.owner, now).is_some() {
+            error_log::unusable(lookup.kind, lookup.name, why);
+        }
+        DirectoryUnavailable
     }
 
-    /// Takes note of whether there was an answer.
-    fn heard(&self, answer: &Result<http_client::Response, RequestError>, now: Tick) {
-        match answer {
-            Ok(_) if self.shared.breaker.answered() => Report::outage_over(),
+    /// Notes whether there was a response, and logs where an outage begins or ends.
+    fn note_outage(&self, response: &Result<Response, RequestError>, now: Tick) {
+        match response {
+            Ok(_) if self.shared.breaker.answered() => error_log::outage_over(),
             Ok(_) => {}
             Err(why) if self.shared.breaker.unanswered(now) => {
-                Report::outage(self.directory.url(), &why.to_string());
+                error_log::outage(self.client.url(), &why.to_string());
             }
             Err(_) => {}
         }
@@ -382,18 +366,18 @@ impl Lookups {
         self.shared.breaker.is_open()
     }
 
-    /// A question whose answer says no more than that there is one.
-    pub fn any_question(&self) -> reqwest::RequestBuilder {
-        self.directory.question(Kind::Workspace, "weir-gateway-check")
+    /// A request whose response says no more than that there is one.
+    pub fn probe(&self) -> reqwest::RequestBuilder {
+        self.client.request(Kind::Workspace, "weir-gateway-check")
     }
 
-    /// Forgets what is remembered of somebody.
+    /// Forgets what is cached of a tenant.
     pub async fn forget(&self, rules: &Rules, kind: Kind, name: &str) {
-        self.shared.memory.forget(rules.seed().owner(kind.scope(), name.as_bytes())).await;
+        self.shared.cache.forget(rules.seed().owner(kind.scope(), name.as_bytes())).await;
     }
 
-    /// How many are remembered who are known, and who are not.
+    /// How many entries are cached of tenants that exist, and that do not.
     pub async fn fill(&self) -> [u64; 2] {
-        self.shared.memory.fill().await
+        self.shared.cache.fill().await
     }
 }

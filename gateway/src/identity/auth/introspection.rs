@@ -5,7 +5,7 @@
 //!
 //! Not here: single flight and the cache of responses (`verifier`).
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -22,6 +22,7 @@ use weir_common::token::{Claims, Flaw};
 
 use crate::identity::auth::identity_server::IdentityServer;
 use crate::identity::http_client;
+use crate::identity::log_limiter::LogLimiter;
 use crate::settings::Introspection;
 
 /// Requests in flight: a server that takes 10 ms answers for 6,400 new tokens a second.
@@ -43,8 +44,9 @@ pub(super) struct IntrospectionClient {
     server: IdentityServer,
     authorization: Option<Secret<HeaderValue>>,
     in_flight: Semaphore,
-    /// When a failure was last logged, and whether no recovery was since.
-    logged: Mutex<(Option<Tick>, bool)>,
+    failure_log: LogLimiter<()>,
+    /// From a failure that is logged until introspection works again.
+    failing: AtomicBool,
 }
 
 /// Why a token could not be introspected.
@@ -78,7 +80,8 @@ impl IntrospectionClient {
             server,
             authorization,
             in_flight: Semaphore::new(REQUESTS_MAX),
-            logged: Mutex::default(),
+            failure_log: LogLimiter::new(LOG_EVERY),
+            failing: AtomicBool::new(false),
         }
     }
 
@@ -108,7 +111,7 @@ impl IntrospectionClient {
 
     /// Whether the last introspection failed.
     pub(super) fn is_failing(&self) -> bool {
-        self.logged.lock().unwrap_or_else(PoisonError::into_inner).1
+        self.failing.load(Ordering::Relaxed)
     }
 
     async fn request(&self, token: &str) -> Result<Claims, IntrospectionError> {
@@ -154,19 +157,15 @@ impl IntrospectionClient {
         Ok((claims, expires.map_or(kept, |expires| expires.min(kept))))
     }
 
-    /// Logs when introspection begins to fail, and when it works again; each at most every
-    /// [`LOG_EVERY`].
+    /// Logs when introspection fails, at most every [`LOG_EVERY`], and when it works again.
     fn log(&self, failed: Option<&IntrospectionError>, now: Tick) {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, failing) = *logged;
         match failed {
-            Some(why) if at.is_none_or(|at| now.since(at) >= LOG_EVERY) => {
-                *logged = (Some(now), true);
+            Some(why) if self.failure_log.due((), now).is_some() => {
+                self.failing.store(true, Ordering::Relaxed);
                 let fields = [("error", json!(why.to_string()))];
                 logging::event(Level::Warn, "nobody can be asked about tokens", &fields);
             }
-            None if failing => {
-                *logged = (at, false);
+            None if self.is_failing() && self.failing.swap(false, Ordering::Relaxed) => {
                 logging::event(Level::Info, "tokens can be asked about again", &[]);
             }
             _ => {}

@@ -12,10 +12,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use log::Level;
 use moka::Expiry;
 use moka::future::Cache;
 use ring::digest;
-use serde_json::Value;
+use serde_json::{Value, json};
+use weir_common::logging;
 use weir_common::secret::Secret;
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
 use weir_common::token::{self, Algorithm, Flaw, Terms};
@@ -24,8 +26,8 @@ use crate::identity::auth::authorization::Claims;
 use crate::identity::auth::identity_server::IdentityServer;
 use crate::identity::auth::introspection::IntrospectionClient;
 use crate::identity::auth::jwks::{Jwks, Keys};
-use crate::identity::auth::refusals::Refusals;
 use crate::identity::http_client;
+use crate::identity::log_limiter::LogLimiter;
 use crate::settings::{Identity, Verify};
 use crate::telemetry::metrics::Metrics;
 
@@ -34,6 +36,9 @@ const BAD_MAX: u64 = 10_000;
 
 /// No token is cached for longer than this: so long may clocks be wrong.
 const CACHED_MAX: Duration = Duration::from_secs(24 * 3_600);
+
+/// Between two log lines on tokens that are refused for one reason.
+const REFUSAL_LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// A token to probe a server with: none has issued it.
 const PROBE: &str = "weir-gateway.check";
@@ -49,7 +54,7 @@ pub struct Verifier {
     valid: Cache<Hash, ValidToken>,
     invalid: Cache<Hash, Flaw>,
     timeout: Duration,
-    refusals: Refusals,
+    refusal_log: LogLimiter<&'static str>,
 }
 
 /// What a verifier is made of: a reload with the same keeps it.
@@ -163,7 +168,7 @@ impl Verifier {
                 .build(),
             invalid: Cache::builder().max_capacity(BAD_MAX).time_to_live(negative).build(),
             timeout: settings.timeout,
-            refusals: Refusals::default(),
+            refusal_log: LogLimiter::new(REFUSAL_LOG_EVERY),
         }))
     }
 
@@ -175,9 +180,16 @@ impl Verifier {
         }
     }
 
-    /// Takes note of a token that was refused.
-    pub(super) fn refused(&self, flaw: Flaw, now: Tick) {
-        self.refusals.tell(flaw, now);
+    /// Logs why a token was refused: nothing of the token, and each reason now and then.
+    pub(super) fn log_refusal(&self, flaw: Flaw, now: Tick) {
+        if let Some(count) = self.refusal_log.due(flaw.word(), now) {
+            let fields = [
+                ("reason", json!(flaw.word())),
+                ("detail", json!(flaw.detail())),
+                ("count", json!(count)),
+            ];
+            logging::event(Level::Warn, "tokens are refused", &fields);
+        }
     }
 
     /// Verifies a token by what its server says now; an error says why that says nothing.

@@ -1,41 +1,39 @@
-//! Decides whether somebody who does not answer is asked once more.
-//!
-//! A circuit breaker: after a few questions in a row without an answer, one goes out at a time,
-//! and the others are spared the wait.
+//! A circuit breaker: after a few requests in a row without a response, one is sent at a time, and
+//! the others are spared the wait.
 //!
 //! # Invariants
 //!
-//! 1. While open, at most one question goes out in each pause.
-//! 2. One answer, whatever it says, closes it.
+//! 1. While open, at most one request is sent in each pause.
+//! 2. One response, whatever it says, closes it.
 //!
 //! # Not here
 //!
-//! Asking (`lookups::directory`).
+//! Sending them (`directory`).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use weir_common::time::Tick;
 
-/// A question or two are lost when a server is exchanged; three in a row are an outage.
+/// A request or two are lost when a server is exchanged; three in a row are an outage.
 const FAILURES_MAX: u32 = 3;
 
-/// How long nobody is asked again who did not answer: an outage is noticed to be over as soon,
+/// How long a server that did not answer is left alone: the end of an outage is noticed as soon,
 /// and one request in so long waits to find out.
-pub const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
-/// What was heard of somebody lately.
+/// Whether a server has answered lately.
 #[derive(Debug, Default)]
-pub struct Breaker {
-    /// Questions in a row without an answer.
+pub(super) struct Breaker {
+    /// Requests in a row without a response.
     failures: AtomicU32,
-    /// Nobody asks before this, while it is open.
+    /// No request is sent before this, while it is open.
     again_at: AtomicU64,
 }
 
 impl Breaker {
-    /// Whether a question may go out at `now`. Who is told yes asks.
-    pub fn may_ask(&self, now: Tick) -> bool {
+    /// Whether a request may be sent at `now`. A caller that may sends one.
+    pub(super) fn may_send(&self, now: Tick) -> bool {
         if !self.is_open() {
             return true;
         }
@@ -48,25 +46,25 @@ impl Breaker {
                 .is_ok()
     }
 
-    /// Whether no question goes out at `now`, whoever asks.
+    /// Whether no request is sent at `now`, by any caller.
     #[must_use]
-    pub fn is_resting(&self, now: Tick) -> bool {
+    pub(super) fn is_resting(&self, now: Tick) -> bool {
         self.is_open() && now.0 < self.again_at.load(Ordering::Relaxed)
     }
 
-    /// Whether so many questions were not answered that most are not asked.
+    /// Whether so many requests had no response that most are not sent.
     #[must_use]
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= FAILURES_MAX
     }
 
-    /// Notes an answer; true where it is the first after an outage.
-    pub fn answered(&self) -> bool {
+    /// Notes a response; true where it is the first after an outage.
+    pub(super) fn answered(&self) -> bool {
         self.failures.swap(0, Ordering::Relaxed) >= FAILURES_MAX
     }
 
     /// Notes that there was none by `now`; true where an outage begins with it.
-    pub fn unanswered(&self, now: Tick) -> bool {
+    pub(super) fn unanswered(&self, now: Tick) -> bool {
         self.again_at.fetch_max(now.plus(PAUSE).0, Ordering::Relaxed);
         // It stops there: what counts is only whether there were enough.
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
@@ -86,7 +84,7 @@ mod tests {
     fn open(at: Tick) -> Breaker {
         let breaker = Breaker::default();
         assert!(!breaker.unanswered(at) && !breaker.unanswered(at));
-        assert!(!breaker.is_open() && breaker.may_ask(at));
+        assert!(!breaker.is_open() && breaker.may_send(at));
         assert!(breaker.unanswered(at), "the third begins an outage");
         breaker
     }
@@ -94,13 +92,13 @@ mod tests {
     #[test]
     fn an_outage_lets_one_ask_in_each_pause() {
         let breaker = open(Tick(0));
-        assert!(!breaker.may_ask(Tick(SECOND - 1)) && breaker.is_resting(Tick(SECOND - 1)));
+        assert!(!breaker.may_send(Tick(SECOND - 1)) && breaker.is_resting(Tick(SECOND - 1)));
         assert!(!breaker.is_resting(Tick(SECOND)));
-        assert!(breaker.may_ask(Tick(SECOND)));
-        assert!(!breaker.may_ask(Tick(SECOND)), "one is asking already");
+        assert!(breaker.may_send(Tick(SECOND)));
+        assert!(!breaker.may_send(Tick(SECOND)), "one is asking already");
         assert!(!breaker.unanswered(Tick(SECOND)), "it is the same outage");
-        assert!(!breaker.may_ask(Tick(2 * SECOND - 1)));
-        assert!(breaker.may_ask(Tick(2 * SECOND)));
+        assert!(!breaker.may_send(Tick(2 * SECOND - 1)));
+        assert!(breaker.may_send(Tick(2 * SECOND)));
     }
 
     #[test]
@@ -108,7 +106,7 @@ mod tests {
         let breaker = open(Tick(0));
         assert!(breaker.answered());
         assert!(!breaker.answered(), "it was over already");
-        assert!(breaker.may_ask(Tick(0)) && breaker.may_ask(Tick(0)));
+        assert!(breaker.may_send(Tick(0)) && breaker.may_send(Tick(0)));
     }
 
     #[test]

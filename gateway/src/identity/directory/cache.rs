@@ -1,9 +1,8 @@
-//! Remembers what a directory answered, and for how long that is good.
+//! Caches what a directory answered, for as long as that is good.
 //!
 //! # Invariants
 //!
-//! 1. Both rooms are bounded, and names that strangers invent are only in the second: they never
-//!    push out an entry (DESIGN invariant 5).
+//! 1. Both parts are bounded, and invented names are only in the second: they never evict an entry.
 //! 2. An entry is used as it is until `good_until`, and until `stale_until` only where the
 //!    directory cannot be asked.
 //!
@@ -12,7 +11,7 @@
 //!
 //! # Not here
 //!
-//! Asking (`lookups::directory`), reading what it says (`lookups::answer`).
+//! Fetching entries (`directory`), reading them (`response`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,23 +28,23 @@ use crate::limit::key::Owner;
 use crate::rules::tenant::Tenant;
 use crate::rules::{Entries, Rules};
 
-/// Everything that is remembered.
+/// The cache of a directory's responses.
 #[derive(Debug)]
-pub struct Memory {
+pub(super) struct EntryCache {
     known: Cache<Owner, Arc<Entry>>,
     absent: Cache<Owner, Absent>,
-    /// How often something was forgotten: what was asked before is not remembered after.
+    /// How often an entry was forgotten: what was requested before is not kept after.
     forgotten: AtomicU64,
 }
 
-/// Somebody the directory knows.
+/// A tenant that the directory knows.
 #[derive(Debug)]
-pub struct Entry {
+pub(super) struct Entry {
     name: Box<str>,
     raw: Raw,
     good_until: Tick,
     stale_until: Tick,
-    /// The directory is not asked about it again before this.
+    /// It is not fetched again before this.
     again_at: AtomicU64,
     made: ArcSwap<Made>,
 }
@@ -57,18 +56,18 @@ struct Made {
     tenant: Result<Arc<Tenant>, String>,
 }
 
-/// Somebody there is no entry of.
+/// A tenant without an entry.
 #[derive(Clone, Copy, Debug)]
-pub struct Absent {
-    /// Until when nobody is asked about it.
-    pub until: Tick,
-    /// Whether the directory said so, or could not be asked.
-    pub is_certain: bool,
+pub(super) struct Absent {
+    /// Until when it is not looked up again.
+    pub(super) until: Tick,
+    /// Whether the directory said so, or was unavailable.
+    pub(super) is_certain: bool,
 }
 
-/// What is remembered of somebody.
+/// What is cached of a tenant.
 #[derive(Debug)]
-pub enum Remembered {
+pub(super) enum Cached {
     /// Enough.
     Entry(Arc<Entry>),
     /// That there is nothing.
@@ -77,57 +76,57 @@ pub enum Remembered {
     Stale(Option<Arc<Entry>>),
 }
 
-impl Memory {
-    /// Room for so many who are known, and for as many who are not.
+impl EntryCache {
+    /// A cache of so many tenants that exist, and of as many that do not.
     #[must_use]
-    pub fn new(entries_max: usize) -> Self {
+    pub(super) fn new(entries_max: usize) -> Self {
         let most = u64::try_from(entries_max).unwrap_or(u64::MAX);
         Self { known: Cache::new(most), absent: Cache::new(most), forgotten: AtomicU64::default() }
     }
 
-    /// What is remembered of `owner` at `now`.
-    pub async fn of(&self, owner: Owner, now: Tick) -> Remembered {
+    /// What is cached of `owner` at `now`.
+    pub(super) async fn get(&self, owner: Owner, now: Tick) -> Cached {
         let entry = self.known.get(&owner).await;
         match entry {
-            Some(entry) if now < entry.good_until => Remembered::Entry(entry),
-            Some(entry) => Remembered::Stale(Some(entry).filter(|e| now < e.stale_until)),
+            Some(entry) if now < entry.good_until => Cached::Entry(entry),
+            Some(entry) => Cached::Stale(Some(entry).filter(|e| now < e.stale_until)),
             None => match self.absent.get(&owner).await {
-                Some(absent) if now < absent.until => Remembered::Absent(absent),
-                _ => Remembered::Stale(None),
+                Some(absent) if now < absent.until => Cached::Absent(absent),
+                _ => Cached::Stale(None),
             },
         }
     }
 
-    /// What has to be the same when an answer comes as when it was asked for.
-    pub fn mark(&self) -> u64 {
+    /// What has to be the same when a response comes as when it was requested.
+    pub(super) fn mark(&self) -> u64 {
         self.forgotten.load(Ordering::Acquire)
     }
 
-    /// Remembers an entry, unless something was forgotten since `mark`.
-    pub async fn keep(&self, owner: Owner, entry: Arc<Entry>, mark: u64) {
+    /// Keeps an entry, unless one was forgotten since `mark`.
+    pub(super) async fn keep(&self, owner: Owner, entry: Arc<Entry>, mark: u64) {
         if self.mark() == mark {
             self.known.insert(owner, entry).await;
             self.absent.invalidate(&owner).await;
         }
     }
 
-    /// Remembers that there is no entry, unless something was forgotten since `mark`.
-    pub async fn keep_absent(&self, owner: Owner, absent: Absent, mark: u64) {
+    /// Keeps that there is no entry, unless one was forgotten since `mark`.
+    pub(super) async fn keep_absent(&self, owner: Owner, absent: Absent, mark: u64) {
         if self.mark() == mark {
             self.known.invalidate(&owner).await;
             self.absent.insert(owner, absent).await;
         }
     }
 
-    /// Forgets all of somebody, so that the directory is asked at the next request.
-    pub async fn forget(&self, owner: Owner) {
+    /// Forgets all of a tenant, so that it is fetched at the next request.
+    pub(super) async fn forget(&self, owner: Owner) {
         self.forgotten.fetch_add(1, Ordering::AcqRel);
         self.known.invalidate(&owner).await;
         self.absent.invalidate(&owner).await;
     }
 
-    /// How many are remembered who are known, and who are not.
-    pub async fn fill(&self) -> [u64; 2] {
+    /// How many entries are cached of tenants that exist, and that do not.
+    pub(super) async fn fill(&self) -> [u64; 2] {
         self.known.run_pending_tasks().await;
         self.absent.run_pending_tasks().await;
         [self.known.entry_count(), self.absent.entry_count()]
@@ -137,7 +136,7 @@ impl Memory {
 impl Entry {
     /// What was answered at `asked`, good for `ttl` and of use for `stale_for` longer; or what is
     /// wrong with it, under these rules.
-    pub fn new(
+    pub(super) fn new(
         (rules, version): (&Rules, u64),
         name: &str,
         raw: Raw,
@@ -157,7 +156,7 @@ impl Entry {
     }
 
     /// The tenant that it stands for: looked up anew where the rules are others than last time.
-    pub fn tenant(&self, rules: &Rules, version: u64) -> Result<Arc<Tenant>, String> {
+    pub(super) fn tenant(&self, rules: &Rules, version: u64) -> Result<Arc<Tenant>, String> {
         let made = self.made.load();
         if made.version == version {
             return made.tenant.clone();
@@ -168,12 +167,12 @@ impl Entry {
     }
 
     /// Notes that the directory could not say more of it.
-    pub fn failed(&self, now: Tick) {
+    pub(super) fn failed(&self, now: Tick) {
         self.again_at.store(now.plus(PAUSE).0, Ordering::Relaxed);
     }
 
     /// Whether the directory could not say more of it just now.
-    pub fn has_just_failed(&self, now: Tick) -> bool {
+    pub(super) fn has_just_failed(&self, now: Tick) -> bool {
         now.0 < self.again_at.load(Ordering::Relaxed)
     }
 }
@@ -265,8 +264,8 @@ mod tests {
     #[test]
     fn an_entry_is_good_then_of_use_then_gone() {
         run(async {
-            let memory = Memory::new(10);
-            memory.keep(owner("a"), Arc::new(entry("{}").unwrap()), memory.mark()).await;
+            let cache = EntryCache::new(10);
+            cache.keep(owner("a"), Arc::new(entry("{}").unwrap()), cache.mark()).await;
             for (second, good, stale) in [
                 (0, true, false),
                 (59, true, false),
@@ -274,9 +273,9 @@ mod tests {
                 (3_659, false, true),
                 (3_660, false, false),
             ] {
-                let found = memory.of(owner("a"), Tick(second * 1_000_000)).await;
-                assert_eq!(matches!(found, Remembered::Entry(_)), good, "{second}");
-                assert_eq!(matches!(found, Remembered::Stale(Some(_))), stale, "{second}");
+                let found = cache.get(owner("a"), Tick(second * 1_000_000)).await;
+                assert_eq!(matches!(found, Cached::Entry(_)), good, "{second}");
+                assert_eq!(matches!(found, Cached::Stale(Some(_))), stale, "{second}");
             }
         });
     }
@@ -284,15 +283,15 @@ mod tests {
     #[test]
     fn what_was_asked_before_it_was_forgotten_is_not_remembered() {
         run(async {
-            let memory = Memory::new(10);
-            let mark = memory.mark();
-            memory.forget(owner("a")).await;
-            memory.keep(owner("a"), Arc::new(entry("{}").unwrap()), mark).await;
+            let cache = EntryCache::new(10);
+            let mark = cache.mark();
+            cache.forget(owner("a")).await;
+            cache.keep(owner("a"), Arc::new(entry("{}").unwrap()), mark).await;
             let absent = Absent { until: Tick(9), is_certain: true };
-            memory.keep_absent(owner("b"), absent, mark).await;
+            cache.keep_absent(owner("b"), absent, mark).await;
             for name in ["a", "b"] {
-                let found = memory.of(owner(name), Tick(0)).await;
-                assert!(matches!(found, Remembered::Stale(None)), "{found:?}");
+                let found = cache.get(owner(name), Tick(0)).await;
+                assert!(matches!(found, Cached::Stale(None)), "{found:?}");
             }
         });
     }
@@ -300,16 +299,16 @@ mod tests {
     #[test]
     fn names_without_number_push_out_no_entry() {
         run(async {
-            let memory = Memory::new(100);
+            let cache = EntryCache::new(100);
             for n in 0..50 {
                 let entry = Arc::new(entry("{}").unwrap());
-                memory.keep(owner(&format!("ws_{n}")), entry, memory.mark()).await;
+                cache.keep(owner(&format!("ws_{n}")), entry, cache.mark()).await;
             }
             for n in 0..20_000 {
                 let absent = Absent { until: Tick(u64::MAX), is_certain: true };
-                memory.keep_absent(owner(&format!("invented_{n}")), absent, memory.mark()).await;
+                cache.keep_absent(owner(&format!("invented_{n}")), absent, cache.mark()).await;
             }
-            let [known, absent] = memory.fill().await;
+            let [known, absent] = cache.fill().await;
             assert_eq!(known, 50);
             assert!(absent <= 100, "{absent}");
         });

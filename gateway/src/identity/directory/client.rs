@@ -1,6 +1,6 @@
-//! Whoever is asked about tenants: where, and with which token.
+//! Builds the requests to a directory: where to, and with which token.
 //!
-//! Not here: when it is asked, what is made of the answer.
+//! Not here: when they are sent, what a response means.
 
 use std::path::Path;
 
@@ -15,9 +15,9 @@ use crate::identity::directory::response::Kind;
 use crate::identity::http_client;
 use crate::settings::Lookups;
 
-/// Whoever is asked, and how.
+/// What builds requests to a directory.
 #[derive(Clone, Debug)]
-pub struct Directory {
+pub struct DirectoryClient {
     client: Client,
     url: String,
     bearer: Option<HeaderValue>,
@@ -25,8 +25,8 @@ pub struct Directory {
     origin: (Lookups, Option<Secret<String>>, Stamp),
 }
 
-impl Directory {
-    /// Makes ready to ask; or says what is wrong, and where in the settings.
+impl DirectoryClient {
+    /// A client by these settings; or what is wrong with them, and where.
     pub fn new(settings: &Lookups) -> Result<Self, (usize, String)> {
         let read = |file: &At<String>| {
             let unreadable =
@@ -52,30 +52,30 @@ impl Directory {
         &self.origin.0
     }
 
-    /// What every question to it begins with.
+    /// What the URL of every request begins with.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The question about one tenant. Its name is an identifier, which needs no escape.
-    pub fn question(&self, kind: Kind, name: &str) -> RequestBuilder {
+    /// The request for one tenant's entry. Its name is an identifier, which needs no escape.
+    pub fn request(&self, kind: Kind, name: &str) -> RequestBuilder {
         let url = [&self.url, "/", kind.plural(), "/", name].concat();
-        let question = self.client.get(url).header(ACCEPT, "application/json");
+        let request = self.client.get(url).header(ACCEPT, "application/json");
         match &self.bearer {
-            Some(bearer) => question.header(AUTHORIZATION, bearer),
-            None => question,
+            Some(bearer) => request.header(AUTHORIZATION, bearer),
+            None => request,
         }
     }
 }
 
-impl PartialEq for Directory {
+impl PartialEq for DirectoryClient {
     fn eq(&self, other: &Self) -> bool {
         self.origin == other.origin
     }
 }
 
-impl Eq for Directory {}
+impl Eq for DirectoryClient {}
 
 /// Settings without their places: a line more before them changes nothing.
 fn placeless(settings: &Lookups) -> Lookups {

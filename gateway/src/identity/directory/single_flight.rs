@@ -1,13 +1,13 @@
-//! Lets those who want the same wait in line, a few at a time.
+//! Lets requests for the same key through a few at a time, or one.
 //!
 //! # Invariants
 //!
-//! 1. No more than `room` have a turn of one name at one time.
-//! 2. A line is there only as long as somebody has a turn in it or waits for one.
+//! 1. At most `permits` permits of one key are out at a time.
+//! 2. A key takes memory only as long as a permit of it is out or waited for.
 //!
 //! # Not here
 //!
-//! What they wait for (`directory`).
+//! What a permit is for (`directory`).
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,53 +15,53 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A line for each name that anybody wants now.
+/// A semaphore for each key that is in use.
 #[derive(Debug)]
-pub struct Lines<N> {
-    room: usize,
-    lines: Mutex<HashMap<N, Arc<Semaphore>>>,
+pub(super) struct KeyedSemaphore<K> {
+    permits: usize,
+    by_key: Mutex<HashMap<K, Arc<Semaphore>>>,
 }
 
-/// A turn, until it is dropped.
+/// A permit, until it is dropped.
 #[derive(Debug)]
-pub struct Turn<'l, N: Copy + Eq + Hash> {
-    lines: &'l Lines<N>,
-    name: N,
-    line: Arc<Semaphore>,
+pub(super) struct KeyedPermit<'s, K: Copy + Eq + Hash> {
+    of: &'s KeyedSemaphore<K>,
+    key: K,
+    semaphore: Arc<Semaphore>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl<N: Copy + Eq + Hash> Lines<N> {
-    /// Lines in which `room` have a turn at one time.
+impl<K: Copy + Eq + Hash> KeyedSemaphore<K> {
+    /// So many permits for each key.
     #[must_use]
-    pub fn new(room: usize) -> Self {
-        Self { room, lines: Mutex::default() }
+    pub(super) fn new(permits: usize) -> Self {
+        Self { permits, by_key: Mutex::default() }
     }
 
-    /// Waits for a turn. Who stops waiting has left the line.
-    pub async fn turn(&self, name: N) -> Turn<'_, N> {
-        let new = || Arc::new(Semaphore::new(self.room));
-        let line = self.open().entry(name).or_insert_with(new).clone();
-        let mut turn = Turn { lines: self, name, line, permit: None };
-        // No line is ever closed.
-        turn.permit = turn.line.clone().acquire_owned().await.ok();
-        turn
-    }
-}
-
-impl<N> Lines<N> {
-    fn open(&self) -> MutexGuard<'_, HashMap<N, Arc<Semaphore>>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits for a permit. To drop the future is to leave the queue.
+    pub(super) async fn acquire(&self, key: K) -> KeyedPermit<'_, K> {
+        let new = || Arc::new(Semaphore::new(self.permits));
+        let semaphore = self.lock().entry(key).or_insert_with(new).clone();
+        let mut permit = KeyedPermit { of: self, key, semaphore, permit: None };
+        // No semaphore is ever closed.
+        permit.permit = permit.semaphore.clone().acquire_owned().await.ok();
+        permit
     }
 }
 
-impl<N: Copy + Eq + Hash> Drop for Turn<'_, N> {
+impl<K> KeyedSemaphore<K> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Arc<Semaphore>>> {
+        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Copy + Eq + Hash> Drop for KeyedPermit<'_, K> {
     fn drop(&mut self) {
         self.permit = None;
-        let mut lines = self.lines.open();
-        // The map's own and ours: everybody else who is in line has one too.
-        if Arc::strong_count(&self.line) == 2 {
-            lines.remove(&self.name);
+        let mut by_key = self.of.lock();
+        // The map's own and ours: every other permit and waiter has one too.
+        if Arc::strong_count(&self.semaphore) == 2 {
+            by_key.remove(&self.key);
         }
     }
 }
@@ -71,6 +71,7 @@ mod tests {
     use std::pin::pin;
 
     use super::*;
+
     /// Whether the future is ready at its first poll.
     async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
@@ -88,26 +89,26 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_room_for_so_many_and_others_are_not_in_it() {
+    fn a_key_has_so_many_permits_and_another_has_its_own() {
         run(async {
-            let lines = Lines::new(2);
-            let (one, _two) = (lines.turn("a").await, lines.turn("a").await);
-            assert!(at_once(lines.turn("a")).await.is_none());
-            assert!(at_once(lines.turn("b")).await.is_some());
+            let semaphore = KeyedSemaphore::new(2);
+            let (one, _two) = (semaphore.acquire("a").await, semaphore.acquire("a").await);
+            assert!(at_once(semaphore.acquire("a")).await.is_none());
+            assert!(at_once(semaphore.acquire("b")).await.is_some());
             drop(one);
-            assert!(at_once(lines.turn("a")).await.is_some());
+            assert!(at_once(semaphore.acquire("a")).await.is_some());
         });
     }
 
     #[test]
-    fn a_line_is_gone_with_the_last_in_it_even_where_somebody_left() {
+    fn a_key_is_gone_with_its_last_permit_even_where_a_waiter_left() {
         run(async {
-            let lines = Lines::new(1);
-            let turn = lines.turn("a").await;
-            assert!(at_once(lines.turn("a")).await.is_none(), "left without a turn");
-            assert_eq!(lines.open().len(), 1);
-            drop(turn);
-            assert_eq!(lines.open().len(), 0);
+            let semaphore = KeyedSemaphore::new(1);
+            let permit = semaphore.acquire("a").await;
+            assert!(at_once(semaphore.acquire("a")).await.is_none(), "left without a permit");
+            assert_eq!(semaphore.lock().len(), 1);
+            drop(permit);
+            assert_eq!(semaphore.lock().len(), 0);
         });
     }
 }

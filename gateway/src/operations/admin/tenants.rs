@@ -6,7 +6,7 @@ use serde_json::json;
 use weir_common::ids::IdForm;
 use weir_common::logging;
 
-use crate::identity::directory::Unsure;
+use crate::identity::directory::DirectoryUnavailable;
 use crate::identity::directory::response::Kind;
 use crate::limit::Ask;
 use crate::limit::key::Key;
@@ -32,7 +32,7 @@ impl Admin {
         let force = self.parts.force.load_full();
         let names = force.rules.named(limit, key).ok_or_else(unknown)?;
         let now = self.parts.clock.now().tick;
-        let known = force.known(&names, now).await.map_err(|Unsure| {
+        let known = force.known(&names, now).await.map_err(|DirectoryUnavailable| {
             let detail = "The directory cannot be asked; see the log and directory_* metrics.";
             Reply::problem(503, "directory-unavailable", "Tenants cannot be looked up now", detail)
         })?;
