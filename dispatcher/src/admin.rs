@@ -17,9 +17,9 @@ use weir_common::browser;
 use weir_common::problem::Problem;
 use weir_common::secret::{Secret, same};
 
-use crate::parts::{Parts, Reload};
-use crate::serve::{Call, Handler, Reply};
-use crate::sweep;
+use crate::http_server::{Call, Handler, Reply};
+use crate::maintenance;
+use crate::state::{Parts, Reload};
 
 /// Nothing here reads a body.
 const BODY_BYTES_MAX: usize = 1 << 10;
@@ -119,7 +119,7 @@ impl Admin {
     }
 
     async fn reload(&self) -> Reply {
-        match sweep::reload(&self.parts).await {
+        match maintenance::reload(&self.parts).await {
             Reload::Applied => Reply::json(200, &json!({"outcome": "applied"})),
             Reload::Unchanged => Reply::json(200, &json!({"outcome": "unchanged"})),
             Reload::Refused(mistakes) => {

@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! 1. What is described is what is served: path, parameters, bodies and answers stand in
-//!    `operations`, and bodies are checked by the very schemas that the document shows.
+//!    `routes`, and bodies are checked by the very schemas that the document shows.
 //! 2. An object of a workspace that the token may not see is answered as if nothing were there.
 //! 3. A body's faults are all named at once.
 //! 4. A secret leaves twice at most: when its webhook is registered, and when it is rotated.
@@ -14,13 +14,13 @@
 mod deliveries;
 
 // core
-mod fit;
+mod validate;
 
 // core
 mod openapi;
 
 // core
-mod operations;
+mod routes;
 
 // core
 mod query;
@@ -28,13 +28,13 @@ mod query;
 mod redeliveries;
 
 // core
-mod shapes;
+mod dto;
 
 // core
 mod times;
 
 // core
-mod waiting;
+mod wait_reason;
 
 mod webhooks;
 
@@ -49,13 +49,13 @@ use serde_json::Value;
 use weir_common::logging;
 use weir_common::time::UnixTime;
 
-use self::operations::{Act, Found, Operation, Place};
-use self::query::Query;
-use crate::force::Force;
-use crate::ingest::forbidden;
-use crate::parts::Parts;
-use crate::serve::refuse::{self, Flaw, Flaws};
-use crate::serve::{Call, Handler, Head, Reply};
+use crate::api::query::Query;
+use crate::api::routes::{Act, Found, Operation, Place};
+use crate::http_errors::{self, Flaw, Flaws};
+use crate::http_server::{Call, Handler, Head, Reply};
+use crate::ingest::sensitive_data;
+use crate::live_config::Force;
+use crate::state::Parts;
 use crate::store::{Store, StoreError};
 
 /// The largest body: a URL, and the types of events.
@@ -128,10 +128,10 @@ fn permitted<'p>(
     path: &'p str,
     headers: &HeaderMap,
 ) -> Result<(&'static Operation, Place<'p>), Reply> {
-    let (operation, place) = match operations::find(method, path) {
+    let (operation, place) = match routes::find(method, path) {
         Found::Operation(operation, place) => (operation, place),
-        Found::Methods(allow) => return Err(refuse::method_not_allowed(&allow)),
-        Found::Nothing => return Err(refuse::not_found()),
+        Found::Methods(allow) => return Err(http_errors::method_not_allowed(&allow)),
+        Found::Nothing => return Err(http_errors::not_found()),
     };
     if let Some(scope) = operation.scope {
         let authorised = force.tokens.authorise(headers, scope, Some(place.workspace));
@@ -160,7 +160,7 @@ impl Asked<'_> {
     /// What a store that could not do as it was asked means for the client.
     fn failed(&self, error: &StoreError) -> Reply {
         self.parts.metrics.store_failed(error);
-        refuse::store(error)
+        http_errors::store(error)
     }
 
     /// What was sent, once it fits the schema; `more` says what no schema can.
@@ -168,17 +168,17 @@ impl Asked<'_> {
         let value = self.value()?;
         let mut flaws = Flaws::default();
         if let Ok(text) = std::str::from_utf8(&self.call.body) {
-            forbidden::check_twice(text, &mut flaws);
+            sensitive_data::check_twice(text, &mut flaws);
         }
-        if let Some(schema) = operations::request_schema(self.operation) {
-            fit::check(schema, &value, "", &mut flaws);
+        if let Some(schema) = routes::request_schema(self.operation) {
+            validate::check(schema, &value, "", &mut flaws);
         }
         more(&value, &mut flaws);
         if !flaws.is_empty() {
-            return Err(refuse::unprocessable(&flaws));
+            return Err(http_errors::unprocessable(&flaws));
         }
         serde_json::from_value(value).map_err(|error| {
-            refuse::unprocessable(&Flaw::at("", format!("cannot be read: {error}")).into())
+            http_errors::unprocessable(&Flaw::at("", format!("cannot be read: {error}")).into())
         })
     }
 
@@ -189,19 +189,19 @@ impl Asked<'_> {
             return Ok(Value::Object(serde_json::Map::new()));
         }
         if body.trim_ascii().is_empty() {
-            return Err(refuse::malformed(self.operation.empty_body()));
+            return Err(http_errors::malformed(self.operation.empty_body()));
         }
         let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default();
         if !kind.trim().eq_ignore_ascii_case("application/json") {
-            return Err(refuse::media_type(&["application/json"]));
+            return Err(http_errors::media_type(&["application/json"]));
         }
-        serde_json::from_slice(body).map_err(|error| refuse::malformed(error.to_string()))
+        serde_json::from_slice(body).map_err(|error| http_errors::malformed(error.to_string()))
     }
 }
 
 fn bad_query(flaws: Flaws) -> Reply {
-    refuse::flawed(400, "invalid-query", "The query does not fit", &flaws)
+    http_errors::flawed(400, "invalid-query", "The query does not fit", &flaws)
 }
 
 fn json(status: u16, value: &impl Serialize) -> Reply {
@@ -214,7 +214,7 @@ fn json(status: u16, value: &impl Serialize) -> Reply {
         Err(error) => {
             let fields = [("error", error.to_string().into())];
             logging::event(Level::Error, "an answer could not be written", &fields);
-            refuse::broken()
+            http_errors::broken()
         }
     }
 }
@@ -225,7 +225,7 @@ fn random<const COUNT: usize>() -> Result<[u8; COUNT], Reply> {
     getrandom::fill(&mut bytes).map_err(|error| {
         let fields = [("error", error.to_string().into())];
         logging::event(Level::Error, "the system has no random bytes", &fields);
-        refuse::broken()
+        http_errors::broken()
     })?;
     Ok(bytes)
 }

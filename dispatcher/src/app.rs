@@ -30,17 +30,18 @@ use weir_common::{files, logging};
 
 use crate::admin::Admin;
 use crate::api::Api;
-use crate::force::{Config, Force};
+use crate::email::outbox;
+use crate::http_server::body::BODIES_BYTES_MAX;
+use crate::http_server::{self, Bounds, Handler};
 use crate::ingest::Ingest;
+use crate::live_config::{Config, Force};
+use crate::maintenance;
 use crate::metrics::Metrics;
-use crate::parts::{Connections, Parts};
-use crate::serve::body::BODIES_BYTES_MAX;
-use crate::serve::{self, Bounds, Handler};
+use crate::state::{Connections, Parts};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::open::OpenError;
 use crate::store::{Store, StoreError};
 use crate::worker::{Drained, Handle, News, Worker};
-use crate::{mail, sweep};
 
 /// How long a stop waits for the last lines of attempts to be taken.
 const LOG_GRACE: Duration = Duration::from_secs(1);
@@ -140,14 +141,14 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     operator.add("admin", admin, handler, bounded, &stopping_admin)?;
     let mut tasks = beside_deliveries(&parts);
     let mut post = JoinSet::new();
-    post.spawn(mail::run(parts.clone(), stopping.clone()));
+    post.spawn(outbox::run(parts.clone(), stopping.clone()));
     let mut work = JoinSet::new();
     work.spawn(worker.run());
     parts.ready.store(true, Ordering::Release);
     logging::event(Level::Info, "ready", &[("config", json!(parts.config.file.name()))]);
     let told = signals.told_to_stop(|| {
         let parts = parts.clone();
-        async move { drop(sweep::reload(&parts).await) }
+        async move { drop(maintenance::reload(&parts).await) }
     });
     told.await;
 
@@ -205,9 +206,9 @@ fn parts(
 /// What goes on beside deliveries until it is shut down.
 fn beside_deliveries(parts: &Arc<Parts>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    tasks.spawn(sweep::jobs(parts.clone()));
-    tasks.spawn(sweep::retention(parts.clone()));
-    tasks.spawn(sweep::files(parts.clone()));
+    tasks.spawn(maintenance::jobs(parts.clone()));
+    tasks.spawn(maintenance::retention(parts.clone()));
+    tasks.spawn(maintenance::files(parts.clone()));
     tasks
 }
 
@@ -240,7 +241,7 @@ impl Listeners {
         stopping: &watch::Receiver<bool>,
     ) -> io::Result<()> {
         let address = listener.local_addr()?;
-        self.tasks.spawn(serve::serve(listener, handler, bounds, stopping.clone()));
+        self.tasks.spawn(http_server::serve(listener, handler, bounds, stopping.clone()));
         let fields = [("listener", json!(name)), ("address", json!(address.to_string()))];
         logging::event(Level::Info, "listening", &fields);
         Ok(())

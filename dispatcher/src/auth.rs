@@ -19,7 +19,8 @@ use sha2::{Digest, Sha256};
 use weir_common::ids::IdForm;
 use weir_common::reader::{At, Document, Table, suggestion};
 
-use crate::serve::{Reply, refuse};
+use crate::http_errors;
+use crate::http_server::Reply;
 
 /// What stands in the file for every workspace.
 const EVERY: &str = "*";
@@ -94,7 +95,7 @@ impl Denial {
     #[must_use]
     pub fn reply(self) -> Reply {
         let problem = |status, detail: String| {
-            Reply::problem(&refuse::plain(
+            Reply::problem(&http_errors::plain(
                 status,
                 if status == 401 { "unauthorized" } else { "insufficient-scope" },
                 if status == 401 { "Not signed in" } else { "Not permitted" },
@@ -113,7 +114,7 @@ impl Denial {
                     format!("Bearer error=\"insufficient_scope\", scope=\"{name}\""),
                 )
             }
-            Self::Hidden => refuse::not_found(),
+            Self::Hidden => http_errors::not_found(),
         }
     }
 }
@@ -380,6 +381,6 @@ mod tests {
         assert_eq!(challenge(Denial::Missing), (401, "Bearer".to_owned()));
         assert_eq!(challenge(Denial::Unknown), (401, "Bearer error=\"invalid_token\"".to_owned()));
         assert_eq!(challenge(Denial::Scope(Scope::EventsWrite)).0, 403);
-        assert_eq!(Denial::Hidden.reply().body, refuse::not_found().body);
+        assert_eq!(Denial::Hidden.reply().body, http_errors::not_found().body);
     }
 }

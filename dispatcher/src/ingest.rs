@@ -12,13 +12,13 @@
 //! Not here: what makes an event a good one (`ingest::event`, `ingest::forbidden`).
 
 // core
-pub(crate) mod batch;
+pub(crate) mod parse;
 
 // core
 pub(crate) mod event;
 
 // core
-pub(crate) mod forbidden;
+pub(crate) mod sensitive_data;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,16 +29,16 @@ use tokio::sync::Semaphore;
 use weir_common::logging;
 use weir_common::time::{Clock, UnixTime};
 
-use self::batch::{Batch, Form, MEDIA_TYPES, Unreadable};
-use self::event::Checked;
 use crate::auth::{Scope, Token, Tokens};
-use crate::force::Force;
-use crate::parts::Parts;
-use crate::serve::refuse::{self, Flaw, Flaws};
-use crate::serve::{Call, Handler, Head, Reply};
-use crate::settings;
+use crate::blocking_pool::Threads;
+use crate::config::settings::Settings;
+use crate::http_errors::{self, Flaw, Flaws};
+use crate::http_server::{Call, Handler, Head, Reply};
+use crate::ingest::event::Checked;
+use crate::ingest::parse::{Batch, Form, MEDIA_TYPES, Unreadable};
+use crate::live_config::Force;
+use crate::state::Parts;
 use crate::store::{Accepted, NewEvent};
-use crate::threads::Threads;
 
 /// The one path.
 const PATH: &str = "/internal/v1/events";
@@ -82,7 +82,7 @@ impl Ingest {
         // Counted before the body is looked at: reading it is work as well.
         let place =
             self.waiting.enter(force.settings.ingest.waiting_max, is_large).ok_or_else(|| {
-                refuse::busy("Too many calls wait to be written; send this one again.")
+                http_errors::busy("Too many calls wait to be written; send this one again.")
             })?;
         let Read { events, pointers, now } = if is_large {
             self.read_large(call, Arc::clone(&force)).await?
@@ -94,7 +94,7 @@ impl Ingest {
         drop(place);
         let failed = |error| {
             self.parts.metrics.store_failed(&error);
-            refuse::store(&error)
+            http_errors::store(&error)
         };
         match accepted.map_err(failed)? {
             Accepted::Stored { new, arrivals } => {
@@ -117,7 +117,7 @@ impl Ingest {
             let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
             read(&call, &force.settings, token, &clock)
         });
-        reading.await.unwrap_or_else(|_| Err(refuse::broken()))
+        reading.await.unwrap_or_else(|_| Err(http_errors::broken()))
     }
 
     fn refused(&self, reply: Reply) -> Reply {
@@ -150,10 +150,10 @@ fn permitted<'t>(
     headers: &HeaderMap,
 ) -> Result<&'t Token, Reply> {
     if path != PATH {
-        return Err(refuse::not_found());
+        return Err(http_errors::not_found());
     }
     if *method != Method::POST {
-        return Err(refuse::method_not_allowed("POST"));
+        return Err(http_errors::method_not_allowed("POST"));
     }
     tokens.authorise(headers, Scope::EventsWrite, None).map_err(|denial| denial.reply())
 }
@@ -222,15 +222,10 @@ struct Read {
 }
 
 /// The events of a call, ready to be stored; or the answer that says what is wrong with them.
-fn read(
-    call: &Call,
-    settings: &settings::Settings,
-    token: &Token,
-    clock: &Clock,
-) -> Result<Read, Reply> {
+fn read(call: &Call, settings: &Settings, token: &Token, clock: &Clock) -> Result<Read, Reply> {
     let (checked, pointers) = checked(call, settings, token)?;
     let now = clock.now().unix;
-    let events = named(checked, now).map_err(|()| refuse::broken())?;
+    let events = named(checked, now).map_err(|()| http_errors::broken())?;
     Ok(Read { events, pointers, now })
 }
 
@@ -238,17 +233,17 @@ fn read(
 /// says what is wrong with them.
 fn checked<'a>(
     call: &'a Call,
-    settings: &settings::Settings,
+    settings: &Settings,
     token: &Token,
 ) -> Result<(Vec<Checked<'a>>, Vec<String>), Reply> {
     let (allowed, identifiers) = (&settings.ingest, &settings.identifiers);
-    let form = Form::of(&call.headers).ok_or_else(|| refuse::media_type(&MEDIA_TYPES))?;
+    let form = Form::of(&call.headers).ok_or_else(|| http_errors::media_type(&MEDIA_TYPES))?;
     let batch =
         Batch::read(&call.body, form, allowed.events_max).map_err(
             |unreadable| match unreadable {
-                Unreadable::Malformed(detail) => refuse::malformed(detail),
+                Unreadable::Malformed(detail) => http_errors::malformed(detail),
                 Unreadable::Empty => {
-                    refuse::unprocessable(&Flaw::at("", "must hold at least one event").into())
+                    http_errors::unprocessable(&Flaw::at("", "must hold at least one event").into())
                 }
                 Unreadable::TooMany => {
                     let text = format!("must hold at most {} events", allowed.events_max);
@@ -279,16 +274,16 @@ fn checked<'a>(
         events.extend(reading.event);
     }
     if !foreign.is_empty() {
-        return Err(refuse::flawed(403, "foreign-workspace", "Not permitted", &foreign));
+        return Err(http_errors::flawed(403, "foreign-workspace", "Not permitted", &foreign));
     }
     if !flaws.is_empty() {
-        return Err(refuse::unprocessable(&flaws));
+        return Err(http_errors::unprocessable(&flaws));
     }
     Ok((events, batch.items.into_iter().map(|item| item.pointer).collect()))
 }
 
 fn too_large(flaws: &Flaws) -> Reply {
-    refuse::flawed(413, "body-too-large", "The body is too large", flaws)
+    http_errors::flawed(413, "body-too-large", "The body is too large", flaws)
 }
 
 /// The events with the names and envelopes that they are stored under.
@@ -326,7 +321,7 @@ fn conflict(places: &[usize], pointers: &[String]) -> Reply {
         flaws.go_to((!pointer.is_empty()).then_some(index));
         flaws.at(format!("{pointer}/id"), "another event already has this id");
     }
-    refuse::flawed(409, "id-taken", "The id is taken", &flaws)
+    http_errors::flawed(409, "id-taken", "The id is taken", &flaws)
 }
 
 #[cfg(test)]
@@ -360,13 +355,13 @@ mod tests {
         let (_, file) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
         let tokens = Tokens::read(&Document::new("t.toml", &file), &IdForm::workspace());
         let token = tokens.authorise(&call.headers, Scope::EventsWrite, None).expect("a token");
-        let mut settings = settings::read(&Document::new("", "")).made;
-        settings.ingest = settings::Ingest {
+        let mut settings = crate::config::read::read(&Document::new("", "")).made;
+        settings.ingest = crate::config::settings::Ingest {
             events_max: 3,
             event_bytes_max: 100,
             body_bytes_max: 1_000,
             waiting_max: 1,
-            allowed: settings::allowed::Allowed::default(),
+            allowed: crate::config::allowed_fields::Allowed::default(),
         };
         then(checked(call, &settings, token))
     }
@@ -458,7 +453,7 @@ mod tests {
     fn names_of_ours_sort_as_their_events_stand_in_the_call() {
         let nameless = || Checked {
             id: None,
-            kind: crate::model::EventType::PlanChanged,
+            kind: crate::domain::event::EventType::PlanChanged,
             workspace: "ws_a".to_owned(),
             tenant: "tn_1".to_owned(),
             data: "{}",

@@ -1,75 +1,69 @@
 //! weir-dispatcher: takes events, keeps them, and delivers them, signed, to webhooks.
 //!
-//! The modules stand in the order in which an event meets them. Those marked *core* decide:
-//! they take values and return values, and neither wait nor read the clock.
+//! Areas stand in layers, the lowest first: each imports only from those above it in this list.
+//! Files marked *core* decide: they take values and return values, and neither wait nor read the
+//! clock.
 
-// The nouns.
+// Webhooks, events, deliveries, attempts; retries, outcomes, health.
+pub mod domain;
 
-// core
-pub mod model;
+// What an operator may set, and its bounds.
+pub mod config;
 
-// core
-pub mod public_id;
+// Threads of our own for work that blocks.
+mod blocking_pool;
 
-// An event's way out.
+// HTTP/1.1 listeners, bounded.
+pub mod http_server;
 
-pub mod serve;
-
-pub mod auth;
-
-pub mod api;
-
-pub mod ingest;
-
+// Events and deliveries on disk.
 pub mod store;
 
-// core
-pub mod seal;
-
-// core
-pub mod schedule;
-
-// core
-pub mod lanes;
-
-pub mod worker;
-
-// core
-pub mod sign;
-
-pub mod egress;
-
-pub mod deliver;
-
-// core
-pub mod outcome;
-
-// core
-pub mod health;
-
-pub mod mail;
-
-pub mod sweep;
-
-// What it goes by, and who may look.
-
-// core
-pub mod settings;
-
-pub mod force;
-
-mod check;
-
-pub mod parts;
-
-mod threads;
-
+// Every metric, in one list.
 pub mod metrics;
 
+// Refusals of every listener.
+pub mod http_errors;
+
+// Which delivery starts next.
+// core
+pub mod scheduler;
+
+// One HTTP attempt: egress rules, signature, outcome.
+pub mod delivery;
+
+// Mails to owners: outbox, SMTP, texts.
+pub mod email;
+
+// Bearer tokens: who may call, and for what.
+pub mod auth;
+
+// The active settings, tokens and directory, replaced as one by a reload.
+pub mod live_config;
+
+// The way to the worker.
+pub mod mailbox;
+
+// The loop: claim, send, record.
+pub mod worker;
+
+// What listeners and background tasks share.
+pub mod state;
+
+// Events come in.
+pub mod ingest;
+
+// What customers call.
+pub mod api;
+
+// Jobs, retention, files that change.
+pub mod maintenance;
+
+// Health, metrics, the configuration.
 pub mod admin;
 
+// Builds and connects everything.
 pub mod app;
 
-pub mod command;
-
-pub mod listen;
+// The command line.
+pub mod cli;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use weir_dispatcher::command::Command;
+use weir_dispatcher::cli::Command;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

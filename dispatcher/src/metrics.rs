@@ -11,7 +11,7 @@ use std::time::Duration;
 use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use weir_common::metrics;
 
-use crate::outcome::{Failure, Outcome};
+use crate::domain::outcome::{Failure, Outcome};
 use crate::store::StoreError;
 
 metrics! {
@@ -101,7 +101,7 @@ fn class(outcome: &Outcome) -> Cow<'static, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Fault;
+    use crate::domain::outcome::Fault;
 
     #[test]
     fn every_metric_has_a_name_of_its_own_and_counts() {

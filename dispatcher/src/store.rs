@@ -9,10 +9,13 @@
 //! 2. A workspace never sees another's objects: each look names the workspace.
 //! 3. No method takes longer the more deliveries wait; what must touch many does so in steps.
 //!
-//! `conformance` holds every store to this. Not here: what goes in and comes out (`shapes`).
+//! `conformance` holds every store to this. Not here: what goes in and comes out (`types`).
 
-mod shapes;
+// core
+pub mod encryption;
+
 pub mod sqlite;
+mod types;
 
 #[cfg(test)]
 pub mod conformance;
@@ -23,15 +26,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use weir_common::time::{Tick, UnixTime};
 
-pub use self::shapes::{
+use crate::domain::attempt::Attempt;
+use crate::domain::delivery::{Arrival, Delivery, Ready};
+use crate::domain::id::{DeliveryId, JobId, LaneId, MailId, WebhookId};
+use crate::domain::public_id::PublicIds;
+use crate::domain::webhook::Webhook;
+pub use crate::store::types::{
     Accepted, After, Created, Cursor, Ended, Fared, Fetched, Figures, Filter, JOBS_OPEN_MAX, Job,
     JobCreated, JobStep, Mail, NewEvent, NewMail, NewWebhook, Page, Posted, Queue, Rotated,
     Rotation, SECRETS_BEFORE_MAX, WebhookChange,
 };
-use crate::model::{
-    Arrival, Attempt, Delivery, DeliveryId, JobId, LaneId, MailId, Ready, Webhook, WebhookId,
-};
-use crate::public_id::PublicIds;
 
 /// Why a store could not do as it was asked. Nothing has changed.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -1,8 +1,8 @@
 //! The loop: claim, send, record.
 //!
-//! One task knows every webhook that has work: it asks `lanes` what starts next, lets it be sent,
-//! and writes down what came of it. What it is told, by the API, by the store and by attempts,
-//! comes in one after another, so that nothing here needs a lock.
+//! One task knows every webhook that has work: `scheduler` picks what starts next, a task sends it,
+//! and its outcome is written down. What the API, the store and attempts report comes in one after
+//! another, so that nothing here needs a lock.
 //!
 //! # Invariants
 //!
@@ -13,21 +13,19 @@
 //!
 //! # Not here
 //!
-//! Who is next (`lanes`), how one attempt is made (`deliver`), what follows
-//! (`worker::verdict`) and how it is written down (`worker::record`).
+//! Who is next (`scheduler`), how one attempt is made (`delivery`), what follows
+//! (`scheduler::transition`) and how it is written down (`worker::store_writes`).
 
-mod ask;
-mod handle;
-mod hooks;
-mod notices;
-mod questions;
-mod record;
-mod send;
+mod attempt;
+mod notifications;
+mod read_queue;
 #[cfg(test)]
 mod simulation;
+mod store_reads;
+mod store_writes;
 #[cfg(test)]
 pub(crate) mod tests;
-mod verdict;
+mod webhooks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,17 +38,18 @@ use weir_common::logging;
 use weir_common::rolling::Quota;
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use self::ask::STORE_PAUSE;
-pub use self::handle::{Handle, News, Standing};
-use self::hooks::Hooks;
-use self::questions::{Question, Questions};
-use self::record::Open;
-use self::send::{Sent, Tried};
-use crate::lanes::{Answered, Lanes, Pace, Step};
-use crate::model::{DeliveryId, Ready, WebhookId};
-use crate::parts::Parts;
-use crate::settings::Egress;
+use crate::config::settings::Egress;
+use crate::domain::delivery::Ready;
+use crate::domain::id::{DeliveryId, WebhookId};
+pub use crate::mailbox::{Handle, News, Standing};
+use crate::scheduler::{Answered, Lanes, Pace, Step};
+use crate::state::Parts;
 use crate::store::{Fetched, Queue, StoreError};
+use crate::worker::attempt::{Sent, Tried};
+use crate::worker::read_queue::{Question, Questions};
+use crate::worker::store_reads::STORE_PAUSE;
+use crate::worker::store_writes::Open;
+use crate::worker::webhooks::Hooks;
 
 /// Webhooks that are looked at together at the start: a hundred thousand need not be in memory
 /// twice.

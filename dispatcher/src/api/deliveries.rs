@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::shapes::{
+use crate::api::dto::{
     AttemptView, DeliveryDetail, DeliveryPage, DeliveryView, Kind, Nothing, ShownState, Time,
 };
-use super::waiting::{self, AHEAD_MAX, Facts, Pace};
-use super::{Asked, bad_query, json};
-use crate::model::{Delivery, DeliveryId, DeliveryState, Webhook, WebhookId};
-use crate::serve::Reply;
-use crate::serve::refuse;
+use crate::api::wait_reason::{self, AHEAD_MAX, Facts, Pace};
+use crate::api::{Asked, bad_query, json};
+use crate::domain::delivery::{Delivery, DeliveryState};
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::webhook::Webhook;
+use crate::http_errors;
+use crate::http_server::Reply;
 use crate::worker::Standing;
 
 /// The worker answers between two steps of its own; where it does not, less is shown.
@@ -35,7 +37,7 @@ pub(super) async fn list(asked: &Asked<'_>) -> Result<Reply, Reply> {
 pub(super) async fn read(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let found = asked.store().delivery(asked.workspace, id_of(asked)?).await;
     let found = found.map_err(|error| asked.failed(&error))?;
-    let (delivery, attempts) = found.ok_or_else(refuse::not_found)?;
+    let (delivery, attempts) = found.ok_or_else(http_errors::not_found)?;
     let delivery = shown(asked, &delivery).await?;
     let attempt_log = attempts.iter().map(AttemptView::of).collect();
     Ok(json(200, &DeliveryDetail { delivery, attempt_log }))
@@ -46,14 +48,14 @@ pub(super) async fn redeliver(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let Nothing {} = asked.body(|_, _| {})?;
     let again = asked.store().redeliver(asked.workspace, id, asked.now).await;
     let again = again.map_err(|error| asked.failed(&error))?;
-    let delivery = again.ok_or_else(refuse::not_found)?;
+    let delivery = again.ok_or_else(http_errors::not_found)?;
     asked.parts.worker.changed(delivery.webhook);
     Ok(json(202, &shown(asked, &delivery).await?))
 }
 
 /// The delivery that the path names.
 fn id_of(asked: &Asked<'_>) -> Result<DeliveryId, Reply> {
-    asked.store().ids().delivery_of(asked.id).ok_or_else(refuse::not_found)
+    asked.store().ids().delivery_of(asked.id).ok_or_else(http_errors::not_found)
 }
 
 /// One delivery, with its place in the queue.
@@ -140,9 +142,9 @@ fn view(asked: &Asked<'_>, facts: &Facts<'_>) -> DeliveryView {
         last_outcome: delivery.last_outcome.as_ref().map(ToString::to_string),
         created_at: Time(delivery.created_at),
         first_attempt_at: delivery.first_attempt_at.map(Time),
-        next_attempt_at: waiting::next_attempt_at(facts).map(Time),
+        next_attempt_at: wait_reason::next_attempt_at(facts).map(Time),
         deadline_at: if waits { deadline_at().map(Time) } else { None },
         ended_at: delivery.ended_at.map(Time),
-        waiting_for: waiting::waiting_for(facts),
+        waiting_for: wait_reason::waiting_for(facts),
     }
 }

@@ -7,9 +7,10 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::operations::{OPERATIONS, Operation, Takes};
-use super::query::{LIMIT_DEFAULT, LIMIT_MAX};
-use crate::model::{DeliveryState, EventType};
+use crate::api::query::{LIMIT_DEFAULT, LIMIT_MAX};
+use crate::api::routes::{OPERATIONS, Operation, Takes};
+use crate::domain::delivery::DeliveryState;
+use crate::domain::event::EventType;
 
 /// The OpenAPI document.
 pub(super) fn document() -> &'static Value {
@@ -175,10 +176,10 @@ fn problem() -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::operations::{DELIVERIES_QUERY, request_schema};
-    use super::super::query::Query;
     use super::*;
-    use crate::public_id::PublicIds;
+    use crate::api::query::Query;
+    use crate::api::routes::{DELIVERIES_QUERY, request_schema};
+    use crate::domain::public_id::PublicIds;
 
     fn operation_of(id: &str) -> &'static Operation {
         OPERATIONS.iter().find(|one| one.id == id).expect("there is one")

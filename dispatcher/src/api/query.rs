@@ -4,12 +4,14 @@
 use percent_encoding::percent_decode_str;
 use weir_common::time::UnixTime;
 
-use super::fit::hint;
-use super::operations::Parameter;
-use super::times::time_of;
-use crate::model::{DeliveryState, EventType, WebhookId};
-use crate::public_id::PublicIds;
-use crate::serve::refuse::{Flaw, Flaws};
+use crate::api::routes::Parameter;
+use crate::api::times::time_of;
+use crate::api::validate::hint;
+use crate::domain::delivery::DeliveryState;
+use crate::domain::event::EventType;
+use crate::domain::id::WebhookId;
+use crate::domain::public_id::PublicIds;
+use crate::http_errors::{Flaw, Flaws};
 use crate::store::{Cursor, Filter};
 
 /// On a page where nobody asks for more or less.
@@ -150,10 +152,10 @@ fn unknown(name: &str, known: &[Parameter]) -> Flaw {
 
 #[cfg(test)]
 mod tests {
-    use crate::model::DeliveryId;
+    use crate::domain::id::DeliveryId;
 
-    use super::super::operations::{DELIVERIES_QUERY, LIST_QUERY};
     use super::*;
+    use crate::api::routes::{DELIVERIES_QUERY, LIST_QUERY};
 
     fn flaws(text: &str) -> String {
         let ids = PublicIds::new([7; 32]);

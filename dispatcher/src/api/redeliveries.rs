@@ -2,13 +2,13 @@
 //!
 //! Not here: who does them, step by step, and tells the worker.
 
-use super::query::TIME;
-use super::shapes::{JobView, RedeliveryFilter};
-use super::times::time_of;
-use super::{Asked, json};
-use crate::model::DeliveryState;
-use crate::serve::Reply;
-use crate::serve::refuse::{self, Flaws};
+use crate::api::dto::{JobView, RedeliveryFilter};
+use crate::api::query::TIME;
+use crate::api::times::time_of;
+use crate::api::{Asked, json};
+use crate::domain::delivery::DeliveryState;
+use crate::http_errors::{self, Flaws};
+use crate::http_server::Reply;
 use crate::store::{Filter, JOBS_OPEN_MAX, JobCreated};
 
 /// `Retry-After` of a refused job: a job of a few thousand deliveries takes less.
@@ -35,7 +35,7 @@ pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
     };
     let (since, until) = (time("/since", body.since), time("/until", body.until));
     if !flaws.is_empty() {
-        return Err(refuse::unprocessable(&flaws));
+        return Err(http_errors::unprocessable(&flaws));
     }
     let state = Some(body.state.unwrap_or(DeliveryState::FailedPermanent));
     let filter = Filter { state, webhook, kind: body.kind.map(|kind| kind.0), since, until };
@@ -55,14 +55,14 @@ fn too_many() -> Reply {
          them has ended."
     );
     let title = "Too many redeliveries";
-    Reply::problem(&refuse::plain(429, "too-many-redeliveries", title, detail))
+    Reply::problem(&http_errors::plain(429, "too-many-redeliveries", title, detail))
         .with("retry-after", AGAIN_SECONDS)
 }
 
 pub(super) async fn read(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let ids = asked.store().ids();
-    let id = ids.job_of(asked.id).ok_or_else(refuse::not_found)?;
+    let id = ids.job_of(asked.id).ok_or_else(http_errors::not_found)?;
     let job = asked.store().job(asked.workspace, id).await;
-    let job = job.map_err(|error| asked.failed(&error))?.ok_or_else(refuse::not_found)?;
+    let job = job.map_err(|error| asked.failed(&error))?.ok_or_else(http_errors::not_found)?;
     Ok(json(200, &JobView::of(ids, &job)))
 }

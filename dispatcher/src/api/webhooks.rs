@@ -9,16 +9,17 @@ use serde_json::Value;
 use weir_common::ids::IdForm;
 use weir_common::secret::Secret;
 
-use super::deliveries;
-use super::shapes::{
+use crate::api::dto::{
     self, CreatedWebhook, NewWebhook, Nothing, RotatedSecret, Subscribed, Time, WebhookPage,
     WebhookPatch, WebhookView,
 };
-use super::{Asked, bad_query, json, random};
+use crate::api::{Asked, bad_query, deliveries, json, random};
+use crate::domain::delivery::{Delivery, DeliveryState};
+use crate::domain::id::WebhookId;
+use crate::domain::webhook::Webhook;
+use crate::http_errors::{self, Flaw, Flaws};
+use crate::http_server::Reply;
 use crate::ingest::event;
-use crate::model::{Delivery, DeliveryState, Webhook, WebhookId};
-use crate::serve::Reply;
-use crate::serve::refuse::{self, Flaw, Flaws};
 use crate::store::{
     self, Created, Rotated, Rotation, SECRETS_BEFORE_MAX, StoreError, WebhookChange,
 };
@@ -40,7 +41,7 @@ pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let new = store::NewWebhook {
         workspace: asked.workspace.into(),
         url,
-        events: shapes::set_of(&body.events),
+        events: dto::set_of(&body.events),
         secret: Secret::new(secret.clone()),
         webhooks_max: asked.force.settings.webhooks.per_workspace_max,
     };
@@ -87,7 +88,7 @@ pub(super) async fn change(asked: &Asked<'_>) -> Result<Reply, Reply> {
         Some(url) => Some(canonical(asked, url)?),
         None => None,
     };
-    let events = body.events.as_deref().map(shapes::set_of);
+    let events = body.events.as_deref().map(dto::set_of);
     let change = WebhookChange { url, events };
     let changed = asked.store().change_webhook(asked.workspace, id, change).await;
     asked.parts.worker.changed(id);
@@ -98,7 +99,7 @@ pub(super) async fn delete(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let id = id_of(asked)?;
     let deleted = asked.store().delete_webhook(asked.workspace, id).await;
     if !deleted.map_err(|error| asked.failed(&error))? {
-        return Err(refuse::not_found());
+        return Err(http_errors::not_found());
     }
     asked.parts.worker.changed(id);
     Ok(Reply { status: 204, headers: Vec::new(), body: bytes::Bytes::new() })
@@ -122,7 +123,7 @@ pub(super) async fn rotate_secret(asked: &Asked<'_>) -> Result<Reply, Reply> {
     match rotated.map_err(|error| asked.failed(&error))? {
         Rotated::Webhook(_) => asked.parts.worker.changed(id),
         Rotated::TooMany { free_in } => return Err(too_many_secrets(free_in)),
-        Rotated::Absent => return Err(refuse::not_found()),
+        Rotated::Absent => return Err(http_errors::not_found()),
     }
     let until = asked.now.plus(overlap);
     let id = asked.store().ids().webhook(id);
@@ -136,13 +137,13 @@ pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
     if webhook.paused_at.is_some() {
         let detail = "The webhook is paused, so no test is sent to it: reactivate it first.";
         let title = "The webhook is paused";
-        return Err(Reply::problem(&refuse::plain(409, "webhook-paused", title, detail)));
+        return Err(Reply::problem(&http_errors::plain(409, "webhook-paused", title, detail)));
     }
     if webhook.probing.is_some() && waits(asked, id).await? {
         let detail = "One delivery is on its way to see whether the endpoint is back; a test would \
             wait for it. See the deliveries that wait.";
         let title = "The webhook was reactivated, and has not answered yet";
-        return Err(Reply::problem(&refuse::plain(409, "webhook-probing", title, detail)));
+        return Err(Reply::problem(&http_errors::plain(409, "webhook-probing", title, detail)));
     }
     let event = event::ping(asked.workspace, &random::<{ event::ID_RANDOM_BYTES }>()?, asked.now);
     let sent = asked.store().ping(asked.workspace, id, event, asked.now).await;
@@ -175,11 +176,11 @@ async fn waits(asked: &Asked<'_>, id: WebhookId) -> Result<bool, Reply> {
 
 /// The webhook that the path names.
 fn id_of(asked: &Asked<'_>) -> Result<WebhookId, Reply> {
-    asked.store().ids().webhook_of(asked.id).ok_or_else(refuse::not_found)
+    asked.store().ids().webhook_of(asked.id).ok_or_else(http_errors::not_found)
 }
 
 fn found<T>(asked: &Asked<'_>, answer: Result<Option<T>, StoreError>) -> Result<T, Reply> {
-    answer.map_err(|error| asked.failed(&error))?.ok_or_else(refuse::not_found)
+    answer.map_err(|error| asked.failed(&error))?.ok_or_else(http_errors::not_found)
 }
 
 fn shown(asked: &Asked<'_>, answer: Result<Option<Webhook>, StoreError>) -> Result<Reply, Reply> {
@@ -196,10 +197,10 @@ fn check_url(asked: &Asked<'_>, body: &Value, flaws: &mut Flaws) {
 }
 
 /// The canonical form of a URL that may be called. What its host's name leads to is looked at when
-/// it is called: see [`crate::egress`].
+/// it is called: see [`crate::delivery::egress`].
 fn canonical(asked: &Asked<'_>, text: &str) -> Result<Arc<str>, Reply> {
     let url = asked.force.egress.canonical(text);
-    let url = url.map_err(|why| refuse::unprocessable(&Flaw::at("/url", why).into()))?;
+    let url = url.map_err(|why| http_errors::unprocessable(&Flaw::at("/url", why).into()))?;
     Ok(url.as_str().into())
 }
 
@@ -213,7 +214,7 @@ fn no_workspace(name: &str, form: &IdForm) -> Reply {
         "`{name}` is not a workspace id, which is {form} (identifiers.workspace_prefix sets \
          another prefix): no event can name it."
     );
-    Reply::problem(&refuse::plain(422, "invalid-workspace", "Not a workspace id", detail))
+    Reply::problem(&http_errors::plain(422, "invalid-workspace", "Not a workspace id", detail))
 }
 
 /// As many earlier secrets sign as may: to stop one early would cut its receiver off.
@@ -224,12 +225,12 @@ fn too_many_secrets(free_in: Duration) -> Reply {
          stopped early; rotate again in {seconds} s."
     );
     let title = "Too many rotations";
-    Reply::problem(&refuse::plain(429, "too-many-rotations", title, detail))
+    Reply::problem(&http_errors::plain(429, "too-many-rotations", title, detail))
         .with("retry-after", seconds.to_string())
 }
 
 fn too_many(asked: &Asked<'_>) -> Reply {
     let most = asked.force.settings.webhooks.per_workspace_max;
     let detail = format!("A workspace has at most {most} webhooks; delete one first.");
-    Reply::problem(&refuse::plain(409, "too-many-webhooks", "Too many webhooks", detail))
+    Reply::problem(&http_errors::plain(409, "too-many-webhooks", "Too many webhooks", detail))
 }

@@ -17,12 +17,12 @@ use weir_common::ids::{IdForm, is_identifier};
 use weir_common::reader::suggestion;
 use weir_common::time::UnixTime;
 
-use super::batch::Item;
-use super::forbidden;
-use crate::model::EventType;
-use crate::serve::refuse::{Flaws, step};
-use crate::settings::Identifiers;
-use crate::settings::allowed::Allowed;
+use crate::config::allowed_fields::Allowed;
+use crate::config::settings::Identifiers;
+use crate::domain::event::EventType;
+use crate::http_errors::{Flaws, step};
+use crate::ingest::parse::Item;
+use crate::ingest::sensitive_data;
 use crate::store::NewEvent;
 
 /// What a name of ours is made of, beside the time.
@@ -178,7 +178,7 @@ impl<'a> Look<'_, 'a> {
         }
         let before = self.flaws.count();
         let pointer = format!("{}/data", self.item.pointer);
-        forbidden::check(raw.get(), &pointer, (self.allowed, kind), self.flaws);
+        sensitive_data::check(raw.get(), &pointer, (self.allowed, kind), self.flaws);
         if kind == Some(EventType::UserCreated) && self.flaws.count() == before {
             self.user_created(raw);
         }

@@ -16,12 +16,16 @@ use std::time::Duration;
 use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 
-use super::{Accepted, After, Created, Ended, Fared, Filter, NewEvent, NewMail, NewWebhook, Store};
-use crate::health::Health;
-use crate::model::{
-    Arrival, Attempt, Delivery, DeliveryId, DeliveryState, EventSet, EventType, Webhook, WebhookId,
+use crate::domain::attempt::Attempt;
+use crate::domain::delivery::{Arrival, Delivery, DeliveryState};
+use crate::domain::event::{EventSet, EventType};
+use crate::domain::health::Health;
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::webhook::Webhook;
+use crate::store::{
+    Accepted, After, Created, Ended, Fared, Filter, NewEvent, NewMail, NewWebhook, Store,
 };
-use crate::outcome::{Failure, Outcome};
 
 /// A promise, kept or broken.
 type Promise = for<'a> fn(&'a dyn Store) -> Pin<Box<dyn Future<Output = ()> + 'a>>;

@@ -1,7 +1,7 @@
 //! The store in a SQLite file on this machine.
 //!
 //! One thread writes, in batches that are each one commit (`writer`). A few connections read, for
-//! customers and for the worker (`readers`): a delivery that is to be sent does not wait for what
+//! customers and for the worker (`read_pool`): a delivery that is to be sent does not wait for what
 //! others have written. This file says which does what; the SQL is in the files below it, one for
 //! each thing that is kept.
 //!
@@ -9,7 +9,7 @@
 //!
 //! 1. A file has one process at a time, knows its key, and is ours (`open`).
 //! 2. What is answered is on disk (`writer`).
-//! 3. What the worker reads is no older than what it was told before it asked (`readers`).
+//! 3. What the worker reads is no older than what it was told before it asked (`read_pool`).
 //! 4. No statement goes through all deliveries, events or attempts (`tests` asks SQLite).
 
 use std::fmt;
@@ -22,46 +22,44 @@ use std::time::Duration;
 use async_trait::async_trait;
 use weir_common::time::{Clock, Tick, UnixTime};
 
-use self::readers::Readers;
+use crate::domain::attempt::Attempt;
+use crate::domain::delivery::{Arrival, Delivery, Ready};
+use crate::domain::id::{DeliveryId, JobId, LaneId, MailId, WebhookId};
+use crate::domain::public_id::PublicIds;
+use crate::domain::webhook::Webhook;
+use crate::store::encryption::{NONCE_BYTES, Sealer};
+use crate::store::sqlite::read_pool::Readers;
 #[cfg(test)]
-use self::readers::by_hand::Looks;
-use self::steady::Steady;
-use self::writer::{Size, Writer};
-use super::{
+use crate::store::sqlite::read_pool::manual::Looks;
+use crate::store::sqlite::steady_clock::Steady;
+use crate::store::sqlite::writer::{Size, Writer};
+use crate::store::{
     Accepted, Created, Cursor, Ended, Fared, Fetched, Figures, Filter, Job, JobCreated, JobStep,
     Mail, NewEvent, NewMail, NewWebhook, Page, Posted, Queue, Rotated, Rotation, Store, StoreError,
     WebhookChange,
 };
-use crate::model::{
-    Arrival, Attempt, Delivery, DeliveryId, JobId, LaneId, MailId, Ready, Webhook, WebhookId,
-};
-use crate::public_id::PublicIds;
-use crate::seal::{NONCE_BYTES, Sealer};
 
+mod attempts;
+mod backlog;
 pub mod backup;
 mod deliveries;
-mod door;
+mod error;
 mod events;
-mod fault;
-mod fold;
+mod file_identity;
+mod id_sequence;
 mod jobs;
-mod journal;
 pub mod key_file;
-mod log_owner;
-mod mails;
-mod numbers;
+mod listing;
 pub mod open;
-mod order;
-mod place;
+mod outbox;
 pub(crate) mod preview;
-mod queue;
-pub(crate) mod readers;
-mod record;
+pub(crate) mod read_pool;
 pub mod restore;
+mod retention;
 mod rows;
 mod schema;
-mod steady;
-mod sweep;
+mod steady_clock;
+mod wal;
 mod webhooks;
 pub(crate) mod writer;
 
@@ -94,8 +92,8 @@ impl SqliteStore {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
         let (door, steady) = (opened.desk.log.door(), opened.desk.steady.clone());
-        let readers = Readers::new(path.clone(), door.clone(), readers::CUSTOMERS_MAX);
-        let worker = Readers::new(path.clone(), door, readers::WORKERS_MAX);
+        let readers = Readers::new(path.clone(), door.clone(), read_pool::CUSTOMERS_MAX);
+        let worker = Readers::new(path.clone(), door, read_pool::WORKERS_MAX);
         let writer = Writer::start(opened.desk, &path, opened.lock)
             .map_err(|source| open::OpenError::Folder { path: path.clone(), source })?;
         let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);
@@ -108,12 +106,12 @@ impl SqliteStore {
         path: &Path,
         key_file: &Path,
         clock: Clock,
-    ) -> Result<(Self, writer::by_hand::ByHand, Arc<Looks>), open::OpenError> {
+    ) -> Result<(Self, writer::manual::ByHand, Arc<Looks>), open::OpenError> {
         let opened = open::open(path, key_file, clock)?;
         let (path, sealer) = (opened.path, opened.desk.sealer.clone());
         let (door, steady) = (opened.desk.log.door(), opened.desk.steady.clone());
-        let readers = Readers::on_the_runtime(path.clone(), door.clone(), readers::CUSTOMERS_MAX);
-        let (worker, looks) = Readers::by_hand(path.clone(), door, readers::WORKERS_MAX);
+        let readers = Readers::on_the_runtime(path.clone(), door.clone(), read_pool::CUSTOMERS_MAX);
+        let (worker, looks) = Readers::by_hand(path.clone(), door, read_pool::WORKERS_MAX);
         let (writer, by_hand) = Writer::by_hand(opened.desk, opened.lock);
         let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);
         let store =
@@ -288,7 +286,7 @@ impl Store for SqliteStore {
 
     async fn load(&self, id: WebhookId) -> Result<Option<Queue>, StoreError> {
         let sealer = self.sealer.clone();
-        self.worker.read(move |conn| queue::load(conn, &sealer, id)).await
+        self.worker.read(move |conn| backlog::load(conn, &sealer, id)).await
     }
 
     async fn queues(
@@ -296,7 +294,7 @@ impl Store for SqliteStore {
         after: Option<WebhookId>,
         limit: usize,
     ) -> Result<Page<Queue, WebhookId>, StoreError> {
-        self.writer.ask(move |desk| queue::page(desk, after, limit)).await
+        self.writer.ask(move |desk| backlog::page(desk, after, limit)).await
     }
 
     async fn fetch(
@@ -306,11 +304,11 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Fetched, StoreError> {
         let but = but.to_vec();
-        self.worker.read(move |conn| queue::fetch(conn, webhook, &but, limit)).await
+        self.worker.read(move |conn| backlog::fetch(conn, webhook, &but, limit)).await
     }
 
     async fn fetch_one(&self, id: DeliveryId) -> Result<Option<Ready>, StoreError> {
-        self.worker.read(move |conn| queue::fetch_one(conn, id)).await
+        self.worker.read(move |conn| backlog::fetch_one(conn, id)).await
     }
 
     async fn record(
@@ -319,11 +317,11 @@ impl Store for SqliteStore {
         fared: Vec<Fared>,
         mails: Vec<NewMail>,
     ) -> Result<(), StoreError> {
-        self.writer.ask(move |desk| record::record(desk, &ended, &fared, &mails)).await
+        self.writer.ask(move |desk| attempts::record(desk, &ended, &fared, &mails)).await
     }
 
     async fn starts_since(&self, since: UnixTime) -> Result<Vec<(LaneId, UnixTime)>, StoreError> {
-        self.writer.ask(move |desk| queue::starts_since(desk, since)).await
+        self.writer.ask(move |desk| backlog::starts_since(desk, since)).await
     }
 
     fn ended_in_order(&self) -> bool {
@@ -335,7 +333,7 @@ impl Store for SqliteStore {
     }
 
     async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError> {
-        self.writer.ask_for(Size::Large, move |desk| queue::reorder(desk, webhook, limit)).await
+        self.writer.ask_for(Size::Large, move |desk| backlog::reorder(desk, webhook, limit)).await
     }
 
     async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError> {
@@ -343,15 +341,15 @@ impl Store for SqliteStore {
     }
 
     async fn take_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError> {
-        self.writer.ask(move |desk| mails::take(desk, limit, now)).await
+        self.writer.ask(move |desk| outbox::take(desk, limit, now)).await
     }
 
     async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError> {
-        self.writer.ask(move |desk| mails::posted(desk, id, posted)).await
+        self.writer.ask(move |desk| outbox::posted(desk, id, posted)).await
     }
 
     async fn mail_due(&self) -> Result<Option<UnixTime>, StoreError> {
-        self.writer.ask(|desk| mails::due(&desk.conn)).await
+        self.writer.ask(|desk| outbox::due(&desk.conn)).await
     }
 
     async fn sweep(
@@ -361,7 +359,7 @@ impl Store for SqliteStore {
         now: UnixTime,
         limit: usize,
     ) -> Result<bool, StoreError> {
-        let work = move |desk: &mut _| sweep::sweep(desk, delivered, failed, now, limit);
+        let work = move |desk: &mut _| retention::sweep(desk, delivered, failed, now, limit);
         self.writer.ask_for(Size::Large, work).await
     }
 

@@ -53,10 +53,10 @@ use std::time::Duration;
 
 use weir_common::time::Clock;
 
-use self::books::Tally;
-use self::dice::Dice;
-use self::life::{Life, Tempo};
-use self::world::{START, World};
+use crate::worker::simulation::books::Tally;
+use crate::worker::simulation::dice::Dice;
+use crate::worker::simulation::life::{Life, Tempo};
+use crate::worker::simulation::world::{START, World};
 
 /// For so long worlds are made, unless `WEIR_SECONDS` says otherwise.
 const SECONDS: u64 = 15;

@@ -15,15 +15,17 @@ use tokio::sync::Notify;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
-use super::*;
-use crate::force::Config;
-use crate::health::Health;
+use crate::domain::delivery::DeliveryState;
+use crate::domain::event::{EventSet, EventType};
+use crate::domain::health::Health;
+use crate::domain::webhook::{Probe, Webhook};
+use crate::live_config::Config;
 use crate::metrics::Metrics;
-use crate::model::{DeliveryState, EventSet, EventType, Probe, Webhook};
-use crate::parts::Connections;
+use crate::state::Connections;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::tests::{Folder, hold_up};
 use crate::store::{Accepted, Created, Fared, Filter, NewEvent, NewWebhook, Store, WebhookChange};
+use crate::worker::*;
 
 const START: UnixTime = UnixTime(1_790_000_000_000_000);
 const WS: &str = "ws_acme";
@@ -319,7 +321,11 @@ impl Stage {
     }
 }
 
-async fn accept(store: &SqliteStore, number: u32, now: UnixTime) -> Vec<crate::model::Arrival> {
+async fn accept(
+    store: &SqliteStore,
+    number: u32,
+    now: UnixTime,
+) -> Vec<crate::domain::delivery::Arrival> {
     let event = NewEvent {
         id: format!("evt_{number}").into(),
         workspace: WS.into(),

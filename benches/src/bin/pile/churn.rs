@@ -9,14 +9,16 @@ use weir_benches::post::seconds;
 use weir_benches::report::table;
 use weir_common::secret::Secret;
 use weir_common::time::{Clock, UnixTime};
-use weir_dispatcher::model::{Attempt, DeliveryId, EventSet, EventType, LaneId, WebhookId};
-use weir_dispatcher::outcome::{Failure, Outcome};
-use weir_dispatcher::settings::Retention;
+use weir_dispatcher::config::settings::Retention;
+use weir_dispatcher::domain::attempt::Attempt;
+use weir_dispatcher::domain::event::{EventSet, EventType};
+use weir_dispatcher::domain::id::{DeliveryId, LaneId, WebhookId};
+use weir_dispatcher::domain::outcome::{Failure, Outcome};
+use weir_dispatcher::maintenance::drop_old;
 use weir_dispatcher::store::sqlite::SqliteStore;
 use weir_dispatcher::store::{
     Accepted, After, Created, Ended, NewEvent, NewWebhook, Store, StoreError,
 };
-use weir_dispatcher::sweep::drop_old;
 
 const DAY: Duration = Duration::from_secs(86_400);
 const KEPT: Retention = Retention {

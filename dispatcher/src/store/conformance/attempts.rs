@@ -1,7 +1,8 @@
 //! What is promised to the worker.
 
-use super::*;
-use crate::model::{LaneId, Probe};
+use crate::domain::id::LaneId;
+use crate::domain::webhook::Probe;
+use crate::store::conformance::*;
 
 pub(super) async fn deliveries_are_fetched_in_the_order_in_which_they_are_due(store: &dyn Store) {
     let made = webhook(store, "one").await;
@@ -11,7 +12,7 @@ pub(super) async fn deliveries_are_fetched_in_the_order_in_which_they_are_due(st
     }
     let again = After::Again { due: t(60), step: 1 };
     record(store, vec![ended(&made, ids[0], t(3), again)]).await;
-    let order = |fetched: super::super::Fetched| -> (Vec<DeliveryId>, bool) {
+    let order = |fetched: crate::store::Fetched| -> (Vec<DeliveryId>, bool) {
         (fetched.ready.iter().map(|ready| ready.id).collect(), fetched.more)
     };
     let fetch = |limit| store.fetch(made.id, &[], limit);
@@ -60,7 +61,10 @@ pub(super) async fn what_has_ended_is_shown_with_its_attempts(store: &dyn Store)
     assert_eq!((delivery.state, delivery.attempts), (DeliveryState::FailedPermanent, 2));
     assert_eq!(delivery.ended_at, Some(t(63)));
     let over = over(store, &made, "evt_2", t(70), After::Delivered).await;
-    assert_eq!(super::delivery(store, over).await.state, DeliveryState::Delivered);
+    assert_eq!(
+        crate::store::conformance::delivery(store, over).await.state,
+        DeliveryState::Delivered
+    );
 }
 
 pub(super) async fn what_the_last_attempt_came_to_is_kept_with_the_delivery(store: &dyn Store) {

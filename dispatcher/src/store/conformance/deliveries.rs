@@ -1,6 +1,6 @@
 //! What is promised to those who look at deliveries, and redeliver them.
 
-use super::*;
+use crate::store::conformance::*;
 use crate::store::{Cursor, JOBS_OPEN_MAX, Job, JobCreated, JobStep};
 
 const FAILED: DeliveryState = DeliveryState::FailedPermanent;

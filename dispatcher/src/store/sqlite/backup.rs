@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::key_file::{folder_of, sync_folder};
-use super::log_owner;
-use super::open::{self, OpenError};
+use crate::store::sqlite::key_file::{folder_of, sync_folder};
+use crate::store::sqlite::open::{self, OpenError};
+use crate::store::sqlite::wal::owner;
 
 /// Why there is no copy.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +114,6 @@ fn unmark(copy: &Path) -> rusqlite::Result<()> {
     let copy = Connection::open(copy)?;
     // It is a draft: a crash here costs nothing but the draft.
     copy.pragma_update_and_check(None, "journal_mode", "OFF", |_| Ok(()))?;
-    copy.execute("DELETE FROM meta WHERE name = ?1", [log_owner::MARK])?;
+    copy.execute("DELETE FROM meta WHERE name = ?1", [owner::MARK])?;
     copy.close().map_err(|(_, error)| error)
 }

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, Row};
 use weir_common::time::UnixTime;
 
-use super::fault::Fault;
-use super::order::{Key, Newest, Read};
-use super::rows::{self, at, select_deliveries};
-use super::webhooks;
-use super::writer::Desk;
-use crate::model::{Attempt, Delivery, DeliveryId, DeliveryState, WebhookId};
+use crate::domain::attempt::Attempt;
+use crate::domain::delivery::{Delivery, DeliveryState};
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::listing::{Key, Newest, Read};
+use crate::store::sqlite::rows::{self, at, select_deliveries};
+use crate::store::sqlite::webhooks;
+use crate::store::sqlite::writer::Desk;
 use crate::store::{Cursor, Filter, Page};
 
 /// Rows that one call looks at: some milliseconds.

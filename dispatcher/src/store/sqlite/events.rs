@@ -13,11 +13,13 @@ use std::time::Duration;
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
 use weir_common::time::UnixTime;
 
-use super::fault::Fault;
-use super::rows::{self, at};
-use super::webhooks;
-use super::writer::{Desk, Tally};
-use crate::model::{Arrival, DeliveryId, EventSet, Ready, WebhookId};
+use crate::domain::delivery::{Arrival, Ready};
+use crate::domain::event::EventSet;
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::rows::{self, at};
+use crate::store::sqlite::webhooks;
+use crate::store::sqlite::writer::{Desk, Tally};
 use crate::store::{Accepted, NewEvent};
 
 const DIGEST: &str = "SELECT digest FROM events WHERE workspace = ?1 AND name = ?2";

@@ -10,13 +10,14 @@
 use rusqlite::{Connection, Row};
 use weir_common::time::UnixTime;
 
-use super::deliveries;
-use super::fault::Fault;
-use super::order::{self, Key, Read};
-use super::rows::{self, at, select_deliveries};
-use super::webhooks;
-use super::writer::Desk;
-use crate::model::{DeliveryId, DeliveryState, EventType, JobId, WebhookId};
+use crate::domain::delivery::DeliveryState;
+use crate::domain::event::EventType;
+use crate::domain::id::{DeliveryId, JobId, WebhookId};
+use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::listing::{self, Key, Read};
+use crate::store::sqlite::rows::{self, at, select_deliveries};
+use crate::store::sqlite::writer::Desk;
+use crate::store::sqlite::{deliveries, webhooks};
 use crate::store::{Filter, JOBS_OPEN_MAX, Job, JobCreated, JobStep};
 
 /// What is selected of a job.
@@ -188,7 +189,7 @@ fn look(
         if left == 0 {
             return Ok((Some(Position { webhook, key: from }), matching));
         }
-        let keys = order::run(&desk.conn, read, webhook, from, end, left)?;
+        let keys = listing::run(&desk.conn, read, webhook, from, end, left)?;
         for (_, id) in &keys {
             matching.extend(matching_one(desk, standing, &filter, *id)?);
         }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use weir_common::secret::Secret;
 
-use crate::seal::KEY_BYTES;
+use crate::store::encryption::KEY_BYTES;
 
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
@@ -131,8 +131,8 @@ pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{Folder, at_once, pipe};
     use super::*;
+    use crate::store::sqlite::tests::{Folder, at_once, pipe};
 
     #[test]
     fn the_key_is_made_once_and_is_its_owners_alone() {

@@ -1,6 +1,6 @@
 //! Opens the database: alone, ours, of our version, with our key.
 
-pub(super) mod begin;
+pub(super) mod startup;
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -12,17 +12,17 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
 use weir_common::time::{Clock, UnixTime};
 
-use self::begin::{Began, begin};
-use super::journal::Bound;
-use super::key_file::{self, KeyError};
-use super::log_owner;
-use super::place::Place;
-use super::restore;
-use super::schema::{self, Found};
-use super::writer::Desk;
-use crate::model::WebhookId;
-use crate::public_id::PublicIds;
-use crate::seal::Sealer;
+use crate::domain::id::WebhookId;
+use crate::domain::public_id::PublicIds;
+use crate::store::encryption::Sealer;
+use crate::store::sqlite::file_identity::Place;
+use crate::store::sqlite::key_file::{self, KeyError};
+use crate::store::sqlite::open::startup::{Began, begin};
+use crate::store::sqlite::restore;
+use crate::store::sqlite::schema::{self, Found};
+use crate::store::sqlite::wal::limit::Bound;
+use crate::store::sqlite::wal::owner;
+use crate::store::sqlite::writer::Desk;
 
 /// Another process that looks at the database, a backup for one, may hold us up for so long.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -217,10 +217,10 @@ pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened,
     check_ours(path, &conn)?;
     let sealer = check_key(path, &conn, key_path)?;
     fold_on_close(&conn, true).map_err(sqlite)?;
-    log_owner::forget(&mut lock).map_err(unread)?;
+    owner::forget(&mut lock).map_err(unread)?;
     prepare(&mut conn).map_err(sqlite)?;
     let began = begin(&conn, &sealer, &clock).map_err(sqlite)?;
-    log_owner::note(&conn, &mut lock).map_err(unread)?;
+    owner::note(&conn, &mut lock).map_err(unread)?;
     let folder = key_file::folder_of(path);
     key_file::sync_folder(folder).map_err(|source| unusable(folder, source))?;
     let log = Bound::of(LOG_BYTES_MAX.unsigned_abs());
@@ -270,8 +270,8 @@ fn make(path: &Path) -> Result<PathBuf, OpenError> {
 /// Beside a new database, or an empty file, SQLite removes the log of the one that was there.
 pub(super) fn refuse_log_alone(path: &Path) -> Result<(), OpenError> {
     let there = fs::metadata(path).is_ok_and(|file| file.len() > 0);
-    if !there && log_owner::has_log(path) {
-        let (path, log) = (path.to_owned(), log_owner::log_of(path));
+    if !there && owner::has_log(path) {
+        let (path, log) = (path.to_owned(), owner::log_of(path));
         return Err(OpenError::LogAlone { path, log });
     }
     match restore::left_beside(path) {
@@ -282,8 +282,8 @@ pub(super) fn refuse_log_alone(path: &Path) -> Result<(), OpenError> {
 
 /// Half of another database's state would come back with its log.
 pub(super) fn refuse_foreign_log(path: &Path, lock: &mut File) -> Result<(), OpenError> {
-    if log_owner::is_foreign(path, lock).map_err(|source| unusable(path, source))? {
-        let (path, log) = (path.to_owned(), log_owner::log_of(path));
+    if owner::is_foreign(path, lock).map_err(|source| unusable(path, source))? {
+        let (path, log) = (path.to_owned(), owner::log_of(path));
         return Err(OpenError::ForeignLog { path, log });
     }
     Ok(())
@@ -370,6 +370,6 @@ pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
     schema::migrate(conn)?;
     #[cfg(test)]
-    super::tests::watch::look_on(conn)?;
+    crate::store::sqlite::tests::watch::look_on(conn)?;
     Ok(())
 }

@@ -11,10 +11,10 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::{Connection, OpenFlags};
 use weir_common::files;
 
-use super::key_file::{self, KeyError};
-use super::log_owner::has_log;
-use super::open::{self, CHECKED, OpenError};
-use crate::seal::Sealer;
+use crate::store::encryption::Sealer;
+use crate::store::sqlite::key_file::{self, KeyError};
+use crate::store::sqlite::open::{self, CHECKED, OpenError};
+use crate::store::sqlite::wal::owner::has_log;
 
 /// Why `open` would fail with the database at `path` and the key at `key_path`.
 pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> {
@@ -84,10 +84,10 @@ fn unchanging(path: &Path) -> rusqlite::Result<Connection> {
 mod tests {
     use weir_common::time::{Clock, UnixTime};
 
-    use super::super::SqliteStore;
-    use super::super::tests::Folder;
     use super::*;
     use crate::store::Store;
+    use crate::store::sqlite::SqliteStore;
+    use crate::store::sqlite::tests::Folder;
 
     fn made(folder: &Folder, database: &str, key: &str) {
         let clock = Clock::manual(UnixTime(1));

@@ -15,10 +15,10 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
-use super::backup::{self, BackupError};
-use super::key_file::{folder_of, sync_folder};
-use super::log_owner::{self, has_log, log_of};
-use super::open::{self, OpenError};
+use crate::store::sqlite::backup::{self, BackupError};
+use crate::store::sqlite::key_file::{folder_of, sync_folder};
+use crate::store::sqlite::open::{self, OpenError};
+use crate::store::sqlite::wal::owner::{self, has_log, log_of};
 
 /// Steps in which a copy comes into its place.
 pub(super) const STEPS: usize = 7;
@@ -196,7 +196,7 @@ fn place(
     let shared = &with_ending(path, "-shm");
     let link = || if there { or_absent(fs::hard_link(path, aside)) } else { Ok(()) };
     // Without its note, a log that is moved back is taken for its database's own.
-    let mut forget = || log_owner::forget(lock);
+    let mut forget = || owner::forget(lock);
     let steps: [(&Path, &mut dyn FnMut() -> io::Result<()>); STEPS] = [
         (path, &mut { link }),
         (folder, &mut || sync_folder(folder)),

@@ -10,14 +10,15 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, RowIndex};
 use weir_common::time::{UnixTime, micros};
 
-use super::fault::Fault;
-use crate::health::Health;
-use crate::model::{
-    Attempt, Delivery, DeliveryId, DeliveryState, EventSet, EventType, LaneId, Probe, Ready,
-    Secrets, Webhook, WebhookId,
-};
-use crate::outcome::Outcome;
-use crate::seal::Sealer;
+use crate::domain::attempt::Attempt;
+use crate::domain::delivery::{Delivery, DeliveryState, Ready};
+use crate::domain::event::{EventSet, EventType};
+use crate::domain::health::Health;
+use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+use crate::domain::outcome::Outcome;
+use crate::domain::webhook::{Probe, Secrets, Webhook};
+use crate::store::encryption::Sealer;
+use crate::store::sqlite::error::Fault;
 
 /// A time for a column.
 pub(super) fn at(time: UnixTime) -> i64 {

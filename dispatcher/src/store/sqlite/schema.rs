@@ -7,7 +7,7 @@
 //! 2. A database of somebody else's, or of a later version, is refused before it is written to.
 //!
 //! Times are microseconds since 1970. Deliveries' numbers come from `counters`, so that none is
-//! ever given twice (`numbers`). What is dropped some day goes by steady time (`steady`).
+//! ever given twice (`id_sequence`). What is dropped some day goes by steady time (`steady_clock`).
 
 use rusqlite::{Connection, OptionalExtension};
 

@@ -3,8 +3,8 @@
 mod clocks;
 mod growth;
 mod opening;
-mod putting_back;
 mod reading;
+mod restoring;
 mod statements;
 pub(super) mod watch;
 
@@ -20,10 +20,11 @@ use tokio::task::JoinSet;
 use weir_common::secret::Secret;
 use weir_common::time::{Clock, UnixTime};
 
-use super::SqliteStore;
-use super::open::OpenError;
-use super::writer::Size;
-use crate::model::{EventSet, EventType, WebhookId};
+use crate::domain::event::{EventSet, EventType};
+use crate::domain::id::WebhookId;
+use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::open::OpenError;
+use crate::store::sqlite::writer::Size;
 use crate::store::{
     Accepted, Created, Filter, JobCreated, NewEvent, NewMail, NewWebhook, Page, Store, StoreError,
     conformance,
@@ -127,7 +128,7 @@ async fn waiting(store: &SqliteStore, webhook: WebhookId) -> usize {
 
 /// Says a pragma on the writer's connection.
 async fn pragma(store: &SqliteStore, name: &'static str, value: i64) {
-    let say = move |desk: &mut super::writer::Desk| {
+    let say = move |desk: &mut crate::store::sqlite::writer::Desk| {
         desk.conn.pragma_update_and_check(None, name, value, |_| Ok(()))?;
         Ok(())
     };
@@ -229,7 +230,7 @@ async fn what_comes_together_is_one_commit() {
     let mut calls = JoinSet::new();
     let holding = Arc::clone(&store);
     calls.spawn(async move {
-        let wait = move |_: &mut super::writer::Desk| {
+        let wait = move |_: &mut crate::store::sqlite::writer::Desk| {
             held.recv_timeout(Duration::from_secs(30)).expect("the test lets go");
             Ok(())
         };

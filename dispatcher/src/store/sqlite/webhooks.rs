@@ -5,12 +5,13 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, named_params};
 use weir_common::time::UnixTime;
 
-use super::fault::Fault;
-use super::rows::{self, at, select_webhooks};
-use super::writer::Desk;
-use crate::health::Health;
-use crate::model::{Webhook, WebhookId};
-use crate::seal::{NONCE_BYTES, Sealer};
+use crate::domain::health::Health;
+use crate::domain::id::WebhookId;
+use crate::domain::webhook::Webhook;
+use crate::store::encryption::{NONCE_BYTES, Sealer};
+use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::rows::{self, at, select_webhooks};
+use crate::store::sqlite::writer::Desk;
 use crate::store::{
     Created, NewWebhook, Page, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
 };

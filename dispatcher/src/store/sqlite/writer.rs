@@ -6,12 +6,13 @@
 //! 2. One that is refused, or goes wrong for a reason of its own, leaves nothing behind and does
 //!    no harm to those it shares a batch with. Where the disk fails, the whole batch did nothing.
 //! 3. A failure ends with its batch: the next is tried anew.
-//! 4. What would be written to a file that is not at its name any more is not written (`place`).
+//! 4. What would be written to a file that is not at its name any more is not written
+//!    (`file_identity`).
 //!
-//! Not here: what is asked (the files beside this one), whose turn it is (`line`).
+//! Not here: what is asked (the files beside this one), whose turn it is (`queue`).
 
-mod line;
-mod tally;
+mod counters;
+mod queue;
 mod task;
 
 use std::fmt;
@@ -29,20 +30,20 @@ use tokio::sync::{Semaphore, oneshot};
 use weir_common::logging;
 use weir_common::time::Clock;
 
-use self::line::Line;
-pub(super) use self::line::Size;
-pub(super) use self::tally::{Shown, Tally};
-use self::task::{Asked, Task, caught};
-use super::fault::Fault;
-use super::fold::Fold;
-use super::journal::{self, Bound};
-use super::log_owner;
-use super::open::CHECKPOINT_PAGES;
-use super::place::Place;
-use super::schema;
-use super::steady::Steady;
-use crate::seal::Sealer;
 use crate::store::StoreError;
+use crate::store::encryption::Sealer;
+use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::file_identity::Place;
+use crate::store::sqlite::open::CHECKPOINT_PAGES;
+use crate::store::sqlite::schema;
+use crate::store::sqlite::steady_clock::Steady;
+use crate::store::sqlite::wal::checkpointer::Fold;
+use crate::store::sqlite::wal::limit::{self, Bound};
+use crate::store::sqlite::wal::owner;
+pub(super) use crate::store::sqlite::writer::counters::{Shown, Tally};
+use crate::store::sqlite::writer::queue::Line;
+pub(super) use crate::store::sqlite::writer::queue::Size;
+use crate::store::sqlite::writer::task::{Asked, Task, caught};
 
 /// What may wait for the writer; a second's work, at the least.
 const WAITING_MAX: usize = 4_096;
@@ -94,7 +95,7 @@ impl Writer {
         let thread =
             std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
                 thread.run();
-                if let Err(error) = log_owner::closed(&path, &mut lock) {
+                if let Err(error) = owner::closed(&path, &mut lock) {
                     let cause = error.to_string();
                     logging::event(Level::Warn, "store_close_unnoted", &[("cause", cause.into())]);
                 }
@@ -278,7 +279,7 @@ impl Thread {
         tally.steady = (steady.now(), clock.now().unix);
         let change = conn.unchecked_transaction()?;
         tally.write(&change)?;
-        schema::set_meta(&change, super::open::begin::ENDED_IN_ORDER, &[1])?;
+        schema::set_meta(&change, crate::store::sqlite::open::startup::ENDED_IN_ORDER, &[1])?;
         Ok(change.commit()?)
     }
 
@@ -385,10 +386,10 @@ impl Thread {
     fn fold(&mut self) {
         if !std::mem::replace(&mut self.folded, true) {
             self.fold.iter_mut().for_each(Fold::wait);
-            journal::empty(&self.desk.conn);
+            limit::empty(&self.desk.conn);
         }
     }
 }
 
 #[cfg(test)]
-pub(crate) mod by_hand;
+pub(crate) mod manual;

@@ -11,14 +11,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use super::orders::Order;
-use super::places::{Places, Start};
-use super::posts::Outbox;
-use super::turns::Turns;
-use super::upkeep::Upkeep;
-use crate::model::{DeliveryId, DeliveryState, EventSet, EventType, WebhookId};
-use crate::outcome::Outcome;
-use crate::settings::Settings;
+use crate::config::settings::Settings;
+use crate::domain::delivery::DeliveryState;
+use crate::domain::event::{EventSet, EventType};
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::outcome::Outcome;
+use crate::worker::simulation::orders::Order;
+use crate::worker::simulation::places::{Places, Start};
+use crate::worker::simulation::posts::Outbox;
+use crate::worker::simulation::turns::Turns;
+use crate::worker::simulation::upkeep::Upkeep;
 
 /// Ends the world: a promise is broken.
 #[track_caller]
@@ -49,7 +51,7 @@ pub(super) struct Hook {
     /// After a probe: the last delivery that began, of those that had waited.
     pub(super) drained_to: Option<(UnixTime, DeliveryId)>,
     pub(super) drains_since: Option<UnixTime>,
-    pub(super) record: super::record::Record,
+    pub(super) record: crate::worker::simulation::record::Record,
 }
 
 /// What was also true of a webhook a moment ago, once or more often.
@@ -372,7 +374,7 @@ impl Books {
         (hook.paused_at, hook.paused_total) = (None, total);
         (hook.probes, hook.probe, hook.reordering) = (true, None, true);
         (hook.drained_to, hook.drains_since) = (None, Some(now.unix));
-        hook.record = super::record::Record::default();
+        hook.record = crate::worker::simulation::record::Record::default();
         for (_, open) in self.open.iter().filter(|(hook, _)| *hook == id) {
             let delivery = self.deliveries.get_mut(open).unwrap();
             if let Some(flight) = &mut delivery.flight {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::world::World;
+use crate::worker::simulation::world::World;
 
 /// What keeps the disk from taking anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

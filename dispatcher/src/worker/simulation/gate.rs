@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use super::books::{Books, Delivery, Flight, Hook, Landed, violated};
-use super::places::{Places, Start};
-use crate::deliver::Parcel;
-use crate::health::Sign;
-use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
-use crate::outcome::{Failure, Fault, Outcome};
-use crate::schedule::Mode;
-use crate::settings::Settings;
-use crate::sign;
+use crate::config::settings::Settings;
+use crate::delivery::client::Parcel;
+use crate::delivery::signature;
+use crate::domain::delivery::DeliveryState;
+use crate::domain::event::EventType;
+use crate::domain::health::Sign;
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::outcome::{Failure, Fault, Outcome};
+use crate::domain::retry::Mode;
+use crate::worker::simulation::books::{Books, Delivery, Flight, Hook, Landed, violated};
+use crate::worker::simulation::places::{Places, Start};
 
 impl Books {
     /// An attempt has reached the network. Says which it is.
@@ -59,7 +61,7 @@ impl Books {
         let (name, signature) = (text("webhook-id"), text("service-signature"));
         let holds = |secret: &str| {
             let seconds = now.unix.0 / 1_000_000;
-            sign::verify(secret, signature, &parcel.body, seconds, 0).is_ok()
+            signature::verify(secret, signature, &parcel.body, seconds, 0).is_ok()
         };
         let mut events = self.names.range((name.into(), WebhookId(0))..);
         let mine = |hook: &Hook| {

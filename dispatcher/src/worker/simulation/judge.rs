@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use weir_common::time::{Moment, UnixTime};
 
-use super::books::{Books, Delivery, Hook, violated};
-use super::places::Start;
-use crate::model::{DeliveryId, DeliveryState};
+use crate::domain::delivery::DeliveryState;
+use crate::domain::id::DeliveryId;
+use crate::worker::simulation::books::{Books, Delivery, Hook, violated};
+use crate::worker::simulation::places::Start;
 
 impl Books {
     /// Nothing is left to do now: is that so? For a process that is up and has a store that works.

@@ -5,9 +5,11 @@ use std::time::Duration;
 use rusqlite::{Connection, Row};
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use super::books::{Books, Delivery, Flight, Hook, Landed, violated};
-use crate::model::{DeliveryId, DeliveryState, EventType, WebhookId};
-use crate::outcome::Outcome;
+use crate::domain::delivery::DeliveryState;
+use crate::domain::event::EventType;
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::outcome::Outcome;
+use crate::worker::simulation::books::{Books, Delivery, Flight, Hook, Landed, violated};
 
 const ATTEMPTS: &str = "SELECT a.delivery, a.number, a.started_at, a.took, a.outcome, d.state, \
     d.due, d.step, d.first_attempt_at, d.paused_before, d.ended_at, d.since FROM attempts a \

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use weir_common::time::{Tick, UnixTime, micros};
 
-use super::books::{Delivery, Hook, violated};
-use super::dice::Dice;
-use super::disk::Disk;
-use super::orders::Order;
-use super::plots::Act;
-use super::receivers::{MOODS, Mood};
-use super::world::World;
-use crate::model::{DeliveryState, EventSet, EventType};
+use crate::domain::delivery::DeliveryState;
+use crate::domain::event::{EventSet, EventType};
 use crate::store::NewEvent;
+use crate::worker::simulation::books::{Delivery, Hook, violated};
+use crate::worker::simulation::dice::Dice;
+use crate::worker::simulation::disk::Disk;
+use crate::worker::simulation::orders::Order;
+use crate::worker::simulation::plots::Act;
+use crate::worker::simulation::receivers::{MOODS, Mood};
+use crate::worker::simulation::world::World;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
@@ -298,7 +299,9 @@ impl Life {
         };
         world.dice = dice;
         let now = world.now();
-        world.books.note(now, || format!("orders {}", super::replies::short(&order)));
+        world
+            .books
+            .note(now, || format!("orders {}", crate::worker::simulation::replies::short(&order)));
         world.order(order);
     }
 

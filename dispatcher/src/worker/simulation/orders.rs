@@ -7,14 +7,17 @@ use tokio::sync::watch;
 use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 
-use super::posts::{Letters, post};
-use crate::model::{Arrival, Delivery, DeliveryId, EventSet, Webhook, WebhookId};
-use crate::parts::Parts;
+use crate::domain::delivery::{Arrival, Delivery};
+use crate::domain::event::EventSet;
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::webhook::Webhook;
+use crate::maintenance::drop_old;
+use crate::state::Parts;
 use crate::store::{
     Accepted, Created, Filter, JobCreated, NewEvent, NewWebhook, Rotated, Rotation, StoreError,
     WebhookChange,
 };
-use crate::sweep::drop_old;
+use crate::worker::simulation::posts::{Letters, post};
 
 #[derive(Clone, Debug)]
 pub(super) enum Order {

@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use weir_common::time::{Moment, UnixTime};
 
-use super::books::{self, Books, violated};
-use super::dice::Dice;
-use super::life::{DAY, MINUTE, WORKSPACES};
-use super::world::World;
-use crate::model::{Attempt, Delivery, DeliveryId, DeliveryState, EventType, Webhook, WebhookId};
+use crate::domain::attempt::Attempt;
+use crate::domain::delivery::{Delivery, DeliveryState};
+use crate::domain::event::EventType;
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::webhook::Webhook;
 use crate::store::{Filter, Store, StoreError};
+use crate::worker::simulation::books::{self, Books, violated};
+use crate::worker::simulation::dice::Dice;
+use crate::worker::simulation::life::{DAY, MINUTE, WORKSPACES};
+use crate::worker::simulation::world::World;
 
 /// More pages than there are entries and these, and the list has no end: one without an entry says
 /// that many were looked through.

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use weir_common::time::{Tick, UnixTime, micros};
 
-use super::books::Hook;
-use super::disk::Disk;
-use super::life::{Life, names};
-use super::orders::Order;
-use super::receivers::Mood;
-use super::world::World;
+use crate::worker::simulation::books::Hook;
+use crate::worker::simulation::disk::Disk;
+use crate::worker::simulation::life::{Life, names};
+use crate::worker::simulation::orders::Order;
+use crate::worker::simulation::receivers::Mood;
+use crate::worker::simulation::world::World;
 
 /// One thing that is going to happen.
 #[derive(Clone, Debug)]

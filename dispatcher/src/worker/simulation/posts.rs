@@ -13,16 +13,16 @@ use rusqlite::Connection;
 use tokio::sync::watch;
 use weir_common::time::UnixTime;
 
-use super::books::{Books, violated};
-use super::dice::Dice;
-use super::orders::Order;
-use super::world::SECRETS;
-use crate::mail::postman::Posting;
-use crate::mail::send_due;
-use crate::parts::Parts;
+use crate::email::outbox::send_due;
+use crate::email::smtp::Posting;
+use crate::state::Parts;
 use crate::store::{NewMail, StoreError};
+use crate::worker::simulation::books::{Books, violated};
+use crate::worker::simulation::dice::Dice;
+use crate::worker::simulation::orders::Order;
+use crate::worker::simulation::world::SECRETS;
 
-/// The longest between two tries, and the most of them: as `mail` promises.
+/// The longest between two tries, and the most of them: as `outbox` promises.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
 const TRIES_MAX: u32 = 20;
 
@@ -37,7 +37,7 @@ pub(super) struct Handed {
 /// What has reached the server and was not looked at yet.
 pub(super) type Letters = Arc<Mutex<Vec<Handed>>>;
 
-/// Sends what is due, as `mail` does: to a server that, without luck, takes everything.
+/// Sends what is due, as `outbox` does: to a server that, without luck, takes everything.
 pub(super) async fn post(
     parts: &Parts,
     luck: Option<u64>,

@@ -17,23 +17,24 @@ use weir_common::lines::LineLog;
 use weir_common::reader::Document;
 use weir_common::time::{Clock, Tick, UnixTime};
 
-use super::super::{Drained, Handle, Told, Turn, Worker};
-use super::dice::Dice;
-use super::orders::{Counter, Order, Reply, perform};
-use super::posts::Letters;
-use super::receivers::{Calls, network};
 use crate::auth::Tokens;
-use crate::deliver::Courier;
-use crate::egress::Rules;
-use crate::force::{Config, Force};
+use crate::config::read;
+use crate::config::settings::Settings;
+use crate::delivery::client::Courier;
+use crate::delivery::egress::Rules;
+use crate::live_config::{Config, Force};
+use crate::maintenance;
 use crate::metrics::Metrics;
-use crate::parts::{Connections, Parts};
-use crate::settings::{self, Settings};
+use crate::state::{Connections, Parts};
 use crate::store::Store;
 use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::readers::by_hand::Looks;
-use crate::store::sqlite::writer::by_hand::ByHand;
-use crate::sweep;
+use crate::store::sqlite::read_pool::manual::Looks;
+use crate::store::sqlite::writer::manual::ByHand;
+use crate::worker::simulation::dice::Dice;
+use crate::worker::simulation::orders::{Counter, Order, Reply, perform};
+use crate::worker::simulation::posts::Letters;
+use crate::worker::simulation::receivers::{Calls, network};
+use crate::worker::{Drained, Handle, Told, Turn, Worker};
 
 const DIRECTORY: &str = r#"
 [organisations.org_a]
@@ -123,7 +124,7 @@ impl Machine {
             ),
             egress: self.rules.clone(),
             courier: self.courier.clone(),
-            origin: crate::force::Origin::default(),
+            origin: crate::live_config::Origin::default(),
         }
     }
 
@@ -162,7 +163,7 @@ impl Machine {
         worker.begin();
         let mut orders = JoinSet::new();
         let jobs = parts.clone();
-        orders.spawn(sweep::jobs(jobs));
+        orders.spawn(maintenance::jobs(jobs));
         let worker = Some(worker);
         Process {
             worker,
@@ -186,7 +187,7 @@ impl Machine {
 
 fn read(config: &str) -> Settings {
     let document = Document::new("dispatcher.toml", config);
-    let settings = settings::read(&document).made;
+    let settings = read::read(&document).made;
     let mistakes = document.mistakes();
     assert!(mistakes.is_empty(), "{mistakes:?}");
     settings

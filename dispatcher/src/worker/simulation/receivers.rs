@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::dice::Dice;
-use crate::deliver::{Answered, Network, Parcel};
-use crate::outcome::{Failure, Fault, Outcome};
+use crate::delivery::client::{Answered, Network, Parcel};
+use crate::domain::outcome::{Failure, Fault, Outcome};
+use crate::worker::simulation::dice::Dice;
 
 /// An attempt that has reached the network.
 pub(super) struct Call {

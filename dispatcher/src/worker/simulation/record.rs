@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use weir_common::time::{UnixTime, micros};
 
-use crate::health::{Policy, Sign};
-use crate::model::DeliveryId;
+use crate::domain::health::{Policy, Sign};
+use crate::domain::id::DeliveryId;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {

@@ -6,14 +6,17 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension};
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use super::books::{Books, Delivery, Hook, News, violated};
-use super::ledger::unix;
-use super::orders::{Order, Reply};
-use super::process::Answer;
-use crate::model::{Arrival, DeliveryId, DeliveryState, EventSet, Webhook, WebhookId};
+use crate::domain::delivery::{Arrival, DeliveryState};
+use crate::domain::event::EventSet;
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::webhook::Webhook;
 use crate::store::{
     Accepted, Created, JobCreated, NewEvent, Rotated, SECRETS_BEFORE_MAX, Store, StoreError,
 };
+use crate::worker::simulation::books::{Books, Delivery, Hook, News, violated};
+use crate::worker::simulation::ledger::unix;
+use crate::worker::simulation::orders::{Order, Reply};
+use crate::worker::simulation::process::Answer;
 
 impl Books {
     /// Takes in an answer. What it promises holds from here on.
@@ -199,7 +202,7 @@ impl Books {
             probe: None,
             drained_to: None,
             drains_since: None,
-            record: super::record::Record::default(),
+            record: crate::worker::simulation::record::Record::default(),
         };
         self.hooks.insert(id, hook);
     }

@@ -5,14 +5,16 @@
 
 use std::time::Duration;
 
-use super::books::Hook;
-use super::disk::Disk;
-use super::life::{DAY, HOUR, Life, MINUTE, SECOND, WORKSPACES};
-use super::orders::Order;
-use super::plots::Act;
-use super::receivers::Mood;
-use super::world::World;
-use crate::model::{DeliveryState, EventSet, EventType, WebhookId};
+use crate::domain::delivery::DeliveryState;
+use crate::domain::event::{EventSet, EventType};
+use crate::domain::id::WebhookId;
+use crate::worker::simulation::books::Hook;
+use crate::worker::simulation::disk::Disk;
+use crate::worker::simulation::life::{DAY, HOUR, Life, MINUTE, SECOND, WORKSPACES};
+use crate::worker::simulation::orders::Order;
+use crate::worker::simulation::plots::Act;
+use crate::worker::simulation::receivers::Mood;
+use crate::worker::simulation::world::World;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -290,7 +292,7 @@ impl Life {
         for _ in 0..1 + world.dice.roll(2) {
             let dice = &mut world.dice;
             let (ws, count, at) = (dice.roll(2) as usize, dice.roll(60), dice.span(MS, MINUTE));
-            let config = super::config(dice);
+            let config = crate::worker::simulation::config(dice);
             self.plan(world, MS, Act::Events { ws, count });
             self.plan(world, at, Act::Reload(config));
         }
@@ -332,7 +334,7 @@ impl Life {
         if ends {
             self.plan(world, answers, Act::Kill { steps, down });
         }
-        let over = |one: &&super::books::Delivery| {
+        let over = |one: &&crate::worker::simulation::books::Delivery| {
             one.hook == hook && one.state.is_some_and(|state| state != DeliveryState::Waiting)
         };
         let over = world.books.deliveries.values().rfind(over).map(|one| one.id);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use weir_common::time::{Moment, Tick};
 
-use super::books::{Books, Delivery, violated};
-use crate::model::{DeliveryId, WebhookId};
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::worker::simulation::books::{Books, Delivery, violated};
 
 /// What was waited for, and for how long.
 #[derive(Debug, Default)]

@@ -6,9 +6,11 @@
 use rusqlite::Connection;
 use weir_common::time::Moment;
 
-use super::books::{Books, violated};
-use super::ledger::unix;
-use crate::model::{DeliveryId, DeliveryState, EventType};
+use crate::domain::delivery::DeliveryState;
+use crate::domain::event::EventType;
+use crate::domain::id::DeliveryId;
+use crate::worker::simulation::books::{Books, violated};
+use crate::worker::simulation::ledger::unix;
 
 /// Deliveries whose event is gone: they can be neither sent nor shown.
 const BODILESS: &str = "SELECT d.id FROM deliveries d LEFT JOIN events e ON e.id = d.event \

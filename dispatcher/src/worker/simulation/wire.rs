@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use weir_common::time::{Moment, Tick};
 
-use super::receivers::Reaction;
-use super::world::World;
-use crate::deliver::Answered;
-use crate::model::DeliveryId;
-use crate::outcome::{Failure, Fault, Outcome};
+use crate::delivery::client::Answered;
+use crate::domain::id::DeliveryId;
+use crate::domain::outcome::{Failure, Fault, Outcome};
+use crate::worker::simulation::receivers::Reaction;
+use crate::worker::simulation::world::World;
 
 /// A deadline that is noticed so much too late was missed by whoever stood still.
 const STALL: Duration = Duration::from_secs(1);

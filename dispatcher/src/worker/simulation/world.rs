@@ -9,15 +9,15 @@ use std::time::Duration;
 use rusqlite::Connection;
 use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
 
-use super::books::{Books, Tally, violated};
-use super::dice::Dice;
-use super::disk::Disk;
-use super::ledger::Read;
-use super::orders::Order;
-use super::process::{Machine, Process, breathe};
-use super::receivers::{Mood, Receiver};
-use super::wire::Wire;
 use crate::store::Store;
+use crate::worker::simulation::books::{Books, Tally, violated};
+use crate::worker::simulation::dice::Dice;
+use crate::worker::simulation::disk::Disk;
+use crate::worker::simulation::ledger::Read;
+use crate::worker::simulation::orders::Order;
+use crate::worker::simulation::process::{Machine, Process, breathe};
+use crate::worker::simulation::receivers::{Mood, Receiver};
+use crate::worker::simulation::wire::Wire;
 
 /// In the middle of a minute, and a whole millisecond: tokio's timers know no less.
 pub(super) const START: UnixTime = UnixTime(1_790_000_017_345_000);

@@ -1,7 +1,7 @@
 //! What becomes of a delivery whose reused connection has died: it is sent once more, on a new one.
 
-use super::stories::{FAST, SLOW};
-use super::*;
+use crate::worker::tests::stories::{FAST, SLOW};
+use crate::worker::tests::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_dead_connection_swallowed_is_sent_again_at_once_in_the_pace_and_is_no_attempt() {

@@ -1,8 +1,8 @@
 //! What is held to: nothing lost, nothing twice, the pace kept, whatever fails in between.
 
-use super::*;
-use crate::model::LaneId;
-use crate::outcome::{Failure, Outcome};
+use crate::domain::id::LaneId;
+use crate::domain::outcome::{Failure, Outcome};
+use crate::worker::tests::*;
 
 /// Six a minute, one at a time.
 pub(super) const SLOW: &str = r#"
@@ -258,7 +258,7 @@ async fn a_patience_that_a_reload_shortens_is_over_at_once() {
     let text =
         fs::read_to_string(&file).unwrap().replace("pause_after = \"1h\"", "pause_after = \"30m\"");
     fs::write(&file, text).unwrap();
-    assert_eq!(stage.parts.reload(), crate::parts::Reload::Applied);
+    assert_eq!(stage.parts.reload(), crate::state::Reload::Applied);
     until("it is paused", async || {
         stage.turn(Duration::from_millis(1)).await;
         stage.store.webhook(WS, webhook.id).await.unwrap().unwrap().paused_at.is_some()

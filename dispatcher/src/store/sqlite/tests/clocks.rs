@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::*;
-use crate::model::{Attempt, DeliveryId, LaneId};
-use crate::outcome::Outcome;
-use crate::settings::Retention;
+use crate::config::settings::Retention;
+use crate::domain::attempt::Attempt;
+use crate::domain::id::{DeliveryId, LaneId};
+use crate::domain::outcome::Outcome;
+use crate::maintenance::drop_old;
+use crate::store::sqlite::tests::*;
 use crate::store::{After, Ended, Posted, Rotation};
-use crate::sweep::drop_old;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -19,7 +20,7 @@ const KEPT: Retention = Retention {
 
 /// How many rows each table has that is dropped from.
 async fn rows(store: &SqliteStore) -> Vec<(&'static str, i64)> {
-    let count = |desk: &mut super::super::writer::Desk| {
+    let count = |desk: &mut crate::store::sqlite::writer::Desk| {
         let tables = ["deliveries", "events", "attempts", "jobs", "mails", "lanes"];
         let count = |table| {
             let sql = format!("SELECT count(*) FROM {table}");
@@ -236,7 +237,7 @@ async fn the_body_of_an_event_for_no_webhook_is_not_kept() {
     let (_folder, store) = fresh();
     let bodies = async || {
         let sql = "SELECT length(body) FROM events ORDER BY id";
-        let read = move |desk: &mut super::super::writer::Desk| {
+        let read = move |desk: &mut crate::store::sqlite::writer::Desk| {
             let mut query = desk.conn.prepare(sql)?;
             let all = query.query_map([], |row| row.get::<_, i64>(0))?;
             Ok(all.collect::<rusqlite::Result<Vec<_>>>()?)

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use weir_common::time::Clock;
 
-use super::watch::Watch;
-use super::*;
-use crate::model::{Attempt, DeliveryId, DeliveryState, LaneId};
-use crate::outcome::{Failure, Outcome};
-use crate::settings::Retention;
+use crate::config::settings::Retention;
+use crate::domain::attempt::Attempt;
+use crate::domain::delivery::DeliveryState;
+use crate::domain::id::{DeliveryId, LaneId};
+use crate::domain::outcome::{Failure, Outcome};
+use crate::maintenance::drop_old;
+use crate::store::sqlite::tests::watch::Watch;
+use crate::store::sqlite::tests::*;
 use crate::store::{After, Cursor, Ended, Fared, JobCreated, Rotation, WebhookChange};
-use crate::sweep::drop_old;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -187,7 +189,7 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     let paused = Fared {
         webhook: WebhookId(1),
         paused_total: Duration::ZERO,
-        health: crate::health::Health::default(),
+        health: crate::domain::health::Health::default(),
         last_outcome: None,
         look_at: None,
         paused_at,

@@ -4,8 +4,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use rusqlite::Connection;
 
-use super::*;
 use crate::store::sqlite::backup::{BackupError, backup};
+use crate::store::sqlite::tests::*;
 
 #[tokio::test]
 async fn what_was_stored_is_there_when_the_file_is_opened_again() {

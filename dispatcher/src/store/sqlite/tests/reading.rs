@@ -1,7 +1,7 @@
 //! Looks: beside the writer, no more at a time than may.
 
-use super::*;
-use crate::store::sqlite::readers::WORKERS_MAX;
+use crate::store::sqlite::read_pool::WORKERS_MAX;
+use crate::store::sqlite::tests::*;
 
 #[tokio::test]
 async fn what_the_worker_asks_does_not_wait_for_the_writer() {

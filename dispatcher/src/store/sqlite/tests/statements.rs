@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, StatementStatus};
 
-use super::watch::Watch;
-use super::{Store, conformance, fresh};
+use crate::store::sqlite::tests::watch::Watch;
+use crate::store::sqlite::tests::{Store, conformance, fresh};
 use crate::store::sqlite::{open, schema};
 
 /// What begins or ends a change, or sets a connection up: it names no table.

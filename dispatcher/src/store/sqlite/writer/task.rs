@@ -6,9 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokio::sync::oneshot;
 
-use super::{Desk, gone};
 use crate::store::StoreError;
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::writer::{Desk, gone};
 
 /// Work, and who waits for it.
 pub(super) trait Task: Send {

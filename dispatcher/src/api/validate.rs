@@ -1,0 +1,249 @@
+//! Compares a body with the schema that describes it, and names everything that does not fit.
+//!
+//! It reads as much of JSON Schema as our own schemas use; a test holds them to that. A fault
+//! that is found here is named by a pointer, where deserialising would stop at the first.
+
+use serde_json::Value;
+use weir_common::reader::suggestion;
+
+use crate::http_errors::{Flaws, step};
+
+/// The longest word that is compared with those that may have been meant.
+const MEANT_MAX: usize = 64;
+
+/// Names in `flaws` what of `value`, which stands at `pointer`, does not fit `schema`.
+pub(super) fn check(schema: &Value, value: &Value, pointer: &str, flaws: &mut Flaws) {
+    if let Some(choices) = choices(schema) {
+        return any_of(schema, choices, value, pointer, flaws);
+    }
+    if let Some(kinds) = schema.get("type").filter(|kinds| !is_any(kinds, value)) {
+        return flaws.at(pointer, format!("must be {}", named(kinds)));
+    }
+    match value {
+        Value::Object(members) => object(schema, members, pointer, flaws),
+        Value::Array(items) => array(schema, items, pointer, flaws),
+        Value::String(text) => string(schema, text, pointer, flaws),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Schemas of which one has to fit. Ours never overlap, so that both words mean one thing.
+fn choices(schema: &Value) -> Option<&Vec<Value>> {
+    ["anyOf", "oneOf"].iter().find_map(|word| schema.get(word)).and_then(Value::as_array)
+}
+
+fn any_of(schema: &Value, of: &[Value], value: &Value, pointer: &str, flaws: &mut Flaws) {
+    let fits = |choice: &Value| {
+        let mut tried = Flaws::default();
+        check(choice, value, pointer, &mut tried);
+        tried.is_empty()
+    };
+    if !of.iter().any(fits) {
+        let words = words(schema);
+        flaws.at(pointer, unknown(value.as_str().unwrap_or_default(), &words));
+    }
+}
+
+/// The texts that a schema lets through by name.
+fn words(schema: &Value) -> Vec<&str> {
+    let below = choices(schema).into_iter().flatten().flat_map(words);
+    let constant = schema.get("const").and_then(Value::as_str);
+    strings(schema.get("enum")).chain(constant).chain(below).collect()
+}
+
+fn unknown(text: &str, known: &[&str]) -> String {
+    format!("is not a known value; {}", hint(text, known))
+}
+
+fn is_any(kinds: &Value, value: &Value) -> bool {
+    match kinds {
+        Value::Array(kinds) => kinds.iter().any(|kind| is_any(kind, value)),
+        kind => kind.as_str() == Some(kind_of(value)),
+    }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn named(kinds: &Value) -> String {
+    match kinds {
+        Value::Array(kinds) => kinds.iter().map(named).collect::<Vec<_>>().join(" or "),
+        kind => match kind.as_str().unwrap_or_default() {
+            "array" => "an array".to_owned(),
+            "object" => "an object".to_owned(),
+            "null" => "null".to_owned(),
+            other => format!("a {other}"),
+        },
+    }
+}
+
+fn object(
+    schema: &Value,
+    members: &serde_json::Map<String, Value>,
+    pointer: &str,
+    flaws: &mut Flaws,
+) {
+    let known = schema.get("properties").and_then(Value::as_object);
+    for name in strings(schema.get("required")) {
+        if !members.contains_key(name) {
+            flaws.at(pointer.to_owned() + &step(name), "is missing");
+        }
+    }
+    for (name, value) in members {
+        let pointer = pointer.to_owned() + &step(name);
+        match known.and_then(|known| known.get(name)) {
+            Some(schema) => check(schema, value, &pointer, flaws),
+            None => {
+                let names: Vec<&str> =
+                    known.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+                flaws.at(pointer, format!("is unknown; {}", hint(name, &names)));
+            }
+        }
+    }
+}
+
+fn array(schema: &Value, items: &[Value], pointer: &str, flaws: &mut Flaws) {
+    let least = schema.get("minItems").and_then(Value::as_u64).unwrap_or(0);
+    if (items.len() as u64) < least {
+        flaws.at(pointer, format!("must have at least {least} entries"));
+    }
+    let unique = schema.get("uniqueItems") == Some(&Value::Bool(true));
+    let mut seen = std::collections::HashSet::new();
+    for (place, item) in items.iter().enumerate() {
+        let pointer = format!("{pointer}/{place}");
+        if let Some(schema) = schema.get("items") {
+            check(schema, item, &pointer, flaws);
+        }
+        if unique && !seen.insert(item.to_string()) {
+            flaws.at(pointer, "appears twice");
+        }
+    }
+}
+
+fn string(schema: &Value, text: &str, pointer: &str, flaws: &mut Flaws) {
+    let words = words(schema);
+    if !words.is_empty() && !words.contains(&text) {
+        flaws.at(pointer, unknown(text, &words));
+    }
+    let most = schema.get("maxLength").and_then(Value::as_u64).unwrap_or(u64::MAX);
+    if text.chars().count() as u64 > most {
+        flaws.at(pointer, format!("must have at most {most} characters"));
+    }
+}
+
+/// What may have been meant, or else what there is.
+pub(super) fn hint(word: &str, known: &[&str]) -> String {
+    let meant = (word.len() <= MEANT_MAX).then(|| suggestion(word, known)).flatten();
+    meant.unwrap_or_else(|| match known {
+        [] => "nothing is known here".to_owned(),
+        known => format!("known: {}", known.join(", ")),
+    })
+}
+
+fn strings(value: Option<&Value>) -> impl Iterator<Item = &str> {
+    value.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::routes::{OPERATIONS, request_schema};
+
+    fn check(value: &Value) -> Vec<String> {
+        check_for("createWebhook", value)
+    }
+
+    fn check_for(id: &str, value: &Value) -> Vec<String> {
+        let operation = OPERATIONS.iter().find(|one| one.id == id);
+        let schema = operation.and_then(request_schema).expect("it takes a body");
+        let mut flaws = Flaws::default();
+        super::check(schema, value, "", &mut flaws);
+        flaws.pointers()
+    }
+
+    #[test]
+    fn what_fits_has_no_flaws() {
+        let good = json!({"url": "https://example.com", "events": ["user.created"]});
+        assert_eq!(check(&good), [""; 0]);
+    }
+
+    #[test]
+    fn everything_that_does_not_fit_is_named_at_once() {
+        let cases = [
+            (json!([]), vec![""]),
+            (json!({}), vec!["/url", "/events"]),
+            (json!({"url": 1, "events": {}, "a/b": 0}), vec!["/url", "/events", "/a~1b"]),
+            (json!({"url": "x", "events": []}), vec!["/events"]),
+            (
+                json!({"url": null, "events": ["user.created", 7, "user.crated", "user.created"]}),
+                vec!["/url", "/events/1", "/events/2", "/events/3"],
+            ),
+            (
+                json!({"url": "x".repeat(2_049), "events": ["webhook.ping"]}),
+                vec!["/url", "/events/0"],
+            ),
+        ];
+        for (value, pointers) in cases {
+            assert_eq!(check(&value), pointers, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_left_out_may_be_null_and_has_to_fit_otherwise() {
+        let check = |value| check_for("redeliverMany", &value);
+        assert_eq!(check(json!({"state": "delivered", "type": null, "webhook": "x"})), [""; 0]);
+        let wrong = json!({"state": "in_flight", "type": "x", "webhook": 1, "since": []});
+        assert_eq!(check(wrong), ["/state", "/type", "/webhook", "/since"]);
+        assert_eq!(check(json!({"state": 7, "stat": 1})), ["/state", "/stat"]);
+    }
+
+    #[test]
+    fn our_schemas_use_no_more_than_is_checked_here() {
+        let known = [
+            "$schema",
+            "title",
+            "description",
+            "type",
+            "properties",
+            "required",
+            "items",
+            "enum",
+            "additionalProperties",
+            "anyOf",
+            "oneOf",
+            "const",
+            "minItems",
+            "uniqueItems",
+            "maxLength",
+            "format",
+            "default",
+            "examples",
+        ];
+        fn keywords(schema: &Value, found: &mut Vec<String>) {
+            let Some(members) = schema.as_object() else { return };
+            found.extend(members.keys().cloned());
+            let below = members.get("properties").and_then(Value::as_object);
+            below.into_iter().flatten().for_each(|(_, one)| keywords(one, found));
+            choices(schema).into_iter().flatten().for_each(|one| keywords(one, found));
+            members.get("items").into_iter().for_each(|one| keywords(one, found));
+        }
+        for schema in OPERATIONS.iter().filter_map(request_schema) {
+            assert_eq!(schema["additionalProperties"], false, "{schema}");
+            let mut found = Vec::new();
+            keywords(schema, &mut found);
+            let strange: Vec<_> =
+                found.iter().filter(|word| !known.contains(&word.as_str())).collect();
+            assert!(strange.is_empty(), "{strange:?} in {schema}");
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Says why a delivery has not been delivered yet.
+//!
+//! The first of these that holds: it has ended; an attempt is under way; its webhook is gone, is
+//! paused, or lets one delivery through at a time; its last attempt failed and the next is due
+//! later; the name of its host was not found; others go first; nothing at all.
+
+use std::time::Duration;
+
+use weir_common::time::UnixTime;
+
+use crate::api::dto::{Reason, Time, WaitingFor};
+use crate::domain::delivery::{Delivery, DeliveryState};
+use crate::domain::webhook::{Probe, Webhook};
+use crate::worker::Standing;
+
+/// How far a queue is counted: a place beyond it is a matter of hours.
+pub(super) const AHEAD_MAX: usize = 10_000;
+
+/// How fast an endpoint is called.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// So many attempts
+    pub(super) requests: u32,
+    /// in so long.
+    pub(super) window: Duration,
+}
+
+/// What is known of a delivery and of whom it is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts<'a> {
+    pub(super) delivery: &'a Delivery,
+    /// None once it is deleted.
+    pub(super) webhook: Option<&'a Webhook>,
+    /// What the worker knows of it.
+    pub(super) standing: Standing,
+    /// How many deliveries of its webhook go first, where they were counted: [`AHEAD_MAX`] are so
+    /// many at the least.
+    pub(super) ahead: Option<usize>,
+    pub(super) pace: Pace,
+    pub(super) now: UnixTime,
+}
+
+/// Why it waits; nothing where it has ended.
+pub(super) fn waiting_for(facts: &Facts<'_>) -> Option<WaitingFor> {
+    if facts.delivery.state != DeliveryState::Waiting {
+        return None;
+    }
+    if facts.standing.in_flight {
+        let number = facts.delivery.attempts.saturating_add(1);
+        return Some(plain(Reason::InFlight, format!("Attempt {number} is under way.")));
+    }
+    let Some(webhook) = facts.webhook else {
+        let text = "Its webhook was deleted; it is never sent.";
+        return Some(plain(Reason::Deleted, text.to_owned()));
+    };
+    if let Some(since) = webhook.paused_at {
+        return Some(paused(since));
+    }
+    let delivery = facts.delivery;
+    match webhook.probing {
+        Some(Probe::This(id)) if id == delivery.id => {}
+        Some(Probe::This(_) | Probe::Any) => return Some(behind_probe()),
+        None => {}
+    }
+    if delivery.due > facts.now {
+        return Some(retry(facts, later(delivery.due, facts.standing.held_until)));
+    }
+    if let Some(until) = facts.standing.held_until.filter(|_| facts.standing.unresolved) {
+        return Some(name_unresolved(until));
+    }
+    if webhook.probing.is_some() {
+        return Some(probe(facts.standing.held_until.filter(|until| *until > facts.now)));
+    }
+    Some(
+        paced(facts).unwrap_or_else(|| {
+            plain(Reason::Ready, "It is due, and is sent in a moment.".to_owned())
+        }),
+    )
+}
+
+/// When the next attempt is due, where one is.
+pub(super) fn next_attempt_at(facts: &Facts<'_>) -> Option<UnixTime> {
+    let delivery = facts.delivery;
+    let webhook = facts.webhook.filter(|webhook| webhook.paused_at.is_none())?;
+    let let_through = match webhook.probing {
+        Some(Probe::This(id)) => id == delivery.id,
+        Some(Probe::Any) | None => true,
+    };
+    let waits = delivery.state == DeliveryState::Waiting && !facts.standing.in_flight;
+    (waits && let_through).then(|| later(delivery.due, facts.standing.held_until))
+}
+
+fn later(due: UnixTime, held_until: Option<UnixTime>) -> UnixTime {
+    held_until.map_or(due, |until| until.max(due))
+}
+
+fn plain(reason: Reason, text: String) -> WaitingFor {
+    WaitingFor { reason, since: None, until: None, position: None, seconds: None, text }
+}
+
+fn paused(since: UnixTime) -> WaitingFor {
+    let shown = since.rfc3339();
+    let text = format!("Its webhook is paused since {shown}, until it is reactivated.");
+    WaitingFor { since: Some(Time(since)), ..plain(Reason::Paused, text) }
+}
+
+fn behind_probe() -> WaitingFor {
+    let text = "Its webhook was reactivated; one delivery goes first, alone, until a 2xx.";
+    plain(Reason::Probe, text.to_owned())
+}
+
+fn probe(until: Option<UnixTime>) -> WaitingFor {
+    let text = "Its webhook was reactivated; this delivery goes first, alone.";
+    WaitingFor { until: until.map(Time), ..plain(Reason::Probe, text.to_owned()) }
+}
+
+fn retry(facts: &Facts<'_>, until: UnixTime) -> WaitingFor {
+    let (attempts, shown) = (facts.delivery.attempts, until.rfc3339());
+    let text = match &facts.delivery.last_outcome {
+        _ if attempts == 0 => format!("It is tried at {shown}."),
+        None => format!("Attempt {attempts} failed; the next one is at {shown}."),
+        Some(outcome) => {
+            let why = outcome.in_words();
+            let was = if outcome.status().is_some() { "was" } else { "failed:" };
+            format!("Attempt {attempts} {was} {why}; the next one is at {shown}.")
+        }
+    };
+    WaitingFor {
+        until: Some(Time(until)),
+        seconds: Some(until.since(facts.now).as_micros().div_ceil(1_000_000) as u64),
+        ..plain(Reason::Retry, text)
+    }
+}
+
+fn name_unresolved(until: UnixTime) -> WaitingFor {
+    let shown = until.rfc3339();
+    let text = format!("The host's name could not be resolved; it is tried again at {shown}.");
+    WaitingFor { until: Some(Time(until)), ..plain(Reason::NameUnresolved, text) }
+}
+
+fn paced(facts: &Facts<'_>) -> Option<WaitingFor> {
+    let until = facts.standing.held_until.filter(|until| *until > facts.now);
+    let ahead = facts.ahead.filter(|ahead| *ahead > 0);
+    if until.is_none() && ahead.is_none() {
+        return None;
+    }
+    let Pace { requests, window } = facts.pace;
+    let turn = window.as_micros() * ahead.unwrap_or(0) as u128 / u128::from(requests.max(1));
+    let held = until.map_or(0, |until| until.since(facts.now).as_micros());
+    let seconds = u64::try_from(turn.max(held).div_ceil(1_000_000)).unwrap_or(u64::MAX);
+    let (asked, span) = (requests, weir_common::reader::shown(window));
+    let counted = facts.ahead.filter(|ahead| *ahead < AHEAD_MAX);
+    let text = match facts.ahead {
+        Some(AHEAD_MAX..) => format!(
+            "{AHEAD_MAX} or more of its webhook go first, so that it is {seconds} s away or \
+             more: the endpoint is called {asked} times in {span} at most."
+        ),
+        Some(ahead) => format!(
+            "It is number {} of its webhook's queue, about {seconds} s away: the endpoint is \
+             called {asked} times in {span} at most.",
+            ahead + 1
+        ),
+        // Of those in a list nobody knows how many go first, and so not how long it takes.
+        None => format!("Its endpoint was called {asked} times within {span}; it waits its turn."),
+    };
+    Some(WaitingFor {
+        until: until.map(Time),
+        position: counted.map(|ahead| ahead + 1),
+        seconds: counted.map(|_| seconds),
+        ..plain(Reason::Paced, text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use weir_common::secret::Secret;
+
+    use super::*;
+    use crate::domain::event::{EventSet, EventType};
+    use crate::domain::health::Health;
+    use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+    use crate::domain::outcome::{Failure, Outcome};
+    use crate::domain::webhook::Secrets;
+
+    const NOW: UnixTime = UnixTime(1_700_000_000_000_000);
+
+    fn at(seconds: u64) -> UnixTime {
+        NOW.plus(Duration::from_secs(seconds))
+    }
+
+    fn delivery(due: UnixTime, attempts: u32) -> Delivery {
+        Delivery {
+            id: DeliveryId(7),
+            event_id: "evt_1".into(),
+            webhook: WebhookId(1),
+            kind: EventType::UserCreated,
+            state: DeliveryState::Waiting,
+            attempts,
+            created_at: UnixTime(0),
+            due,
+            first_attempt_at: None,
+            paused_before: Duration::ZERO,
+            ended_at: None,
+            last_outcome: None,
+        }
+    }
+
+    fn webhook(paused_at: Option<UnixTime>, probing: Option<Probe>) -> Webhook {
+        Webhook {
+            id: WebhookId(1),
+            workspace: "ws_a".into(),
+            url: Arc::from("https://example.com/"),
+            lane: LaneId(1),
+            events: EventSet::default(),
+            created_at: UnixTime(0),
+            secrets: Secrets { current: Secret::new(String::new()), previous: Vec::new() },
+            paused_at,
+            paused_total: Duration::ZERO,
+            probing,
+            reordering: false,
+            health: Health::default(),
+            last_outcome: None,
+        }
+    }
+
+    struct Case {
+        delivery: Delivery,
+        webhook: Option<Webhook>,
+        standing: Standing,
+        ahead: Option<usize>,
+    }
+
+    fn case(due: u64, attempts: u32) -> Case {
+        let webhook = Some(webhook(None, None));
+        let standing = Standing::default();
+        Case { delivery: delivery(at(due), attempts), webhook, standing, ahead: None }
+    }
+
+    /// The reason, until when, the position, the seconds; and when the next attempt is.
+    fn check(case: &Case) -> (Option<WaitingFor>, String) {
+        let facts = Facts {
+            delivery: &case.delivery,
+            webhook: case.webhook.as_ref(),
+            standing: case.standing,
+            ahead: case.ahead,
+            pace: Pace { requests: 100, window: Duration::from_secs(60) },
+            now: NOW,
+        };
+        let seconds = |time: UnixTime| time.since(NOW).as_secs();
+        let next = next_attempt_at(&facts).map(seconds);
+        let waiting = waiting_for(&facts);
+        let shown = waiting.as_ref().map_or("nothing".to_owned(), |waiting| {
+            let until = waiting.until.map(|time| seconds(time.0));
+            format!("{:?} {until:?} {:?} {:?}", waiting.reason, waiting.position, waiting.seconds)
+        });
+        (waiting, format!("{shown}, next {next:?}").replace("Some(", "").replace(')', ""))
+    }
+
+    fn shown(case: Case) -> String {
+        check(&case).1
+    }
+
+    #[test]
+    fn what_has_ended_waits_for_nothing() {
+        for state in [DeliveryState::Delivered, DeliveryState::FailedPermanent] {
+            let mut ended = case(9, 3);
+            ended.delivery.state = state;
+            ended.standing.in_flight = true;
+            assert_eq!(shown(ended), "nothing, next None");
+        }
+    }
+
+    #[test]
+    fn an_attempt_under_way_comes_before_every_other_reason() {
+        let mut flying = case(0, 1);
+        flying.standing.in_flight = true;
+        flying.webhook = Some(webhook(Some(NOW), Some(Probe::Any)));
+        let (waiting, shown) = check(&flying);
+        assert_eq!(shown, "InFlight None None None, next None");
+        assert_eq!(waiting.map(|one| one.text).as_deref(), Some("Attempt 2 is under way."));
+    }
+
+    #[test]
+    fn a_pause_says_since_when_and_has_no_next_attempt() {
+        let mut paused = case(9, 3);
+        paused.webhook = Some(webhook(Some(UnixTime(0)), None));
+        let (waiting, shown) = check(&paused);
+        assert_eq!(shown, "Paused None None None, next None");
+        let waiting = waiting.expect("it waits");
+        assert_eq!(waiting.since, Some(Time(UnixTime(0))));
+        assert_eq!(
+            waiting.text,
+            "Its webhook is paused since 1970-01-01T00:00:00.000Z, until it is reactivated."
+        );
+    }
+
+    #[test]
+    fn a_deleted_webhook_is_sent_nothing() {
+        let mut gone = case(9, 3);
+        gone.webhook = None;
+        assert_eq!(shown(gone), "Deleted None None None, next None");
+    }
+
+    #[test]
+    fn behind_a_probe_all_but_one_wait_for_a_2xx() {
+        let probing = |probe, due, held_until| {
+            let mut case = case(due, 1);
+            case.webhook = Some(webhook(None, Some(probe)));
+            case.standing.held_until = held_until;
+            shown(case)
+        };
+        let (this, other) = (Probe::This(DeliveryId(7)), Probe::This(DeliveryId(8)));
+        assert_eq!(probing(other, 0, None), "Probe None None None, next None");
+        assert_eq!(probing(Probe::Any, 0, None), "Probe None None None, next 0");
+        assert_eq!(probing(this, 0, None), "Probe None None None, next 0");
+        assert_eq!(probing(this, 0, Some(at(5))), "Probe 5 None None, next 5");
+        assert_eq!(probing(this, 60, Some(at(5))), "Retry 60 None 60, next 60");
+    }
+
+    #[test]
+    fn a_failure_waits_for_its_next_attempt() {
+        let (waiting, shown) = check(&case(61, 2));
+        assert_eq!(shown, "Retry 61 None 61, next 61");
+        assert_eq!(
+            waiting.map(|one| one.text).as_deref(),
+            Some("Attempt 2 failed; the next one is at 2023-11-14T22:14:21.000Z.")
+        );
+        let mut held = case(1, 2);
+        held.standing.held_until = Some(at(30));
+        assert_eq!(shown_of(&held), "Retry 30 None 30, next 30");
+    }
+
+    #[test]
+    fn a_retry_says_what_the_last_attempt_came_to() {
+        for (failure, expected) in [
+            (Failure::Status(503), "was answered 503, which is not 2xx;"),
+            (Failure::Status(302), "was answered 302, a redirect, which is not followed;"),
+            (Failure::Refused, "failed: the connection was refused;"),
+            (Failure::Timeout, "failed: no answer in time;"),
+        ] {
+            let mut failed = case(61, 1);
+            failed.delivery.last_outcome = Some(Outcome::Failed(failure));
+            let text = check(&failed).0.expect("it waits").text;
+            let expected = format!("Attempt 1 {expected} the next one is at 2023-11-14T22:14");
+            assert!(text.starts_with(&expected), "{text}");
+        }
+    }
+
+    fn shown_of(case: &Case) -> String {
+        check(case).1
+    }
+
+    #[test]
+    fn the_pace_says_which_place_and_about_how_long() {
+        let paced = |ahead, held_until| {
+            let mut case = case(0, 0);
+            case.ahead = ahead;
+            case.standing.held_until = held_until;
+            shown(case)
+        };
+        assert_eq!(paced(Some(312), None), "Paced None 313 188, next 0");
+        assert_eq!(paced(Some(1), Some(at(20))), "Paced 20 2 20, next 20");
+        assert_eq!(paced(Some(0), Some(at(20))), "Paced 20 1 20, next 20");
+        assert_eq!(paced(None, Some(at(20))), "Paced 20 None None, next 20");
+        assert_eq!(paced(Some(9_999), None), "Paced None 10000 6000, next 0");
+        assert_eq!(paced(Some(10_000), None), "Paced None None None, next 0", "nobody counted on");
+        assert_eq!(paced(Some(0), None), "Ready None None None, next 0");
+        assert_eq!(paced(None, Some(NOW)), "Ready None None None, next 0");
+    }
+
+    #[test]
+    fn a_name_that_finds_no_answer_says_so_and_when_it_is_tried_again() {
+        let mut unresolved = case(0, 0);
+        unresolved.ahead = Some(3);
+        unresolved.standing =
+            Standing { held_until: Some(at(32)), unresolved: true, ..Standing::default() };
+        let (waiting, shown) = check(&unresolved);
+        assert_eq!(shown, "NameUnresolved 32 None None, next 32");
+        assert_eq!(
+            waiting.map(|one| one.text).as_deref(),
+            Some(
+                "The host's name could not be resolved; it is tried again at \
+                 2023-11-14T22:13:52.000Z."
+            )
+        );
+        unresolved.webhook = Some(webhook(None, Some(Probe::This(DeliveryId(7)))));
+        assert_eq!(shown_of(&unresolved), "NameUnresolved 32 None None, next 32");
+        unresolved.delivery.due = at(60);
+        assert_eq!(shown_of(&unresolved), "Retry 60 None 60, next 60");
+    }
+
+    #[test]
+    fn what_is_not_counted_says_nothing_of_its_place() {
+        let mut listed = case(0, 0);
+        listed.standing.held_until = Some(at(20));
+        let text = check(&listed).0.map(|one| one.text);
+        assert_eq!(
+            text.as_deref(),
+            Some("Its endpoint was called 100 times within 1m; it waits its turn.")
+        );
+    }
+
+    #[test]
+    fn the_text_of_a_queue_has_its_numbers() {
+        let text = |ahead| {
+            let mut queued = case(0, 0);
+            queued.ahead = Some(ahead);
+            check(&queued).0.map(|one| one.text).unwrap_or_default()
+        };
+        assert_eq!(
+            text(9),
+            "It is number 10 of its webhook's queue, about 6 s away: the endpoint is called \
+             100 times in 1m at most."
+        );
+        assert_eq!(
+            text(AHEAD_MAX),
+            "10000 or more of its webhook go first, so that it is 6000 s away or more: the \
+             endpoint is called 100 times in 1m at most."
+        );
+    }
+}

@@ -1,0 +1,391 @@
+//! The command line: what can be asked for, and what is printed.
+//!
+//! Not here: exit codes of the shell's own (`main`), running (`app`).
+
+pub mod check;
+pub mod listen;
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use url::Url;
+use weir_common::directory::Directory;
+use weir_common::ids::IdForm;
+use weir_common::reader::{Document, Mistake};
+use weir_common::secret::Secret;
+use weir_common::time::Clock;
+
+use crate::app::{self, RunError};
+use crate::auth::{self, Scope, Tokens};
+use crate::cli::listen::Listen;
+use crate::config::read;
+use crate::config::settings::Settings;
+use crate::delivery::client::Courier;
+use crate::delivery::egress::Rules;
+use crate::delivery::signature;
+use crate::domain::event::EventType;
+use crate::domain::outcome::Outcome;
+use crate::live_config::Config;
+use crate::store::sqlite::{backup, restore};
+
+/// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
+const EXIT_USAGE: u8 = 64;
+
+/// Something outside failed: an address, a file, a receiver.
+const EXIT_FAILURE: u8 = 1;
+
+/// Where the prefix of workspaces is set.
+const PREFIX_REMEDY: &str = "identifiers.workspace_prefix sets another, in dispatcher.toml, named \
+    with --config";
+
+/// Delivers events to webhooks: signed, paced, retried, never lost.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+pub struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Serve until SIGTERM; SIGHUP reloads
+    Run(From),
+    /// Read the configuration, look at the files and addresses it names, and report every problem;
+    /// exit code 64 if there is one
+    Check(From),
+    /// Receive deliveries on this machine: verify each and print it
+    Listen(Receive),
+    /// Say whether a signature is good
+    Verify(Verify),
+    /// Send a signed example event to a URL, as the dispatcher would
+    SendTest(SendTest),
+    /// Copy the database while the dispatcher runs
+    Backup {
+        #[command(flatten)]
+        from: From,
+        /// The copy, which must not exist yet
+        to: PathBuf,
+    },
+    /// Put a backup in the place of the database; the dispatcher must not run
+    Restore {
+        #[command(flatten)]
+        from: From,
+        /// The backup
+        backup: PathBuf,
+        /// Move the database that is there aside
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Make a token: prints it, and the lines to add to the file of tokens
+    Token(Token),
+    /// Print the JSON Schema of a file, for editors
+    Schema {
+        /// Which file
+        #[arg(value_parser = ["dispatcher", "tokens", "directory"], default_value = "dispatcher")]
+        file: String,
+    },
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+struct From {
+    /// The configuration; without it config/dispatcher.toml
+    #[arg(long, short)]
+    config: Option<PathBuf>,
+    /// The built-in example in place of a configuration
+    #[arg(long, conflicts_with = "config")]
+    demo: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct WithSecret {
+    /// A file whose first line is the webhook's secret
+    #[arg(long)]
+    secret_file: Option<PathBuf>,
+    /// The secret itself, whsec_ and all, where all who see the list of processes may see it
+    #[arg(long)]
+    secret: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Receive {
+    #[command(flatten)]
+    secret: WithSecret,
+    /// Where to listen
+    #[arg(long, default_value = "127.0.0.1:9010")]
+    address: SocketAddr,
+    /// The header that holds the signature
+    #[arg(long, default_value = "Service-Signature")]
+    header: String,
+    /// Where to pass good deliveries on to; its answer becomes ours
+    #[arg(long)]
+    forward: Option<Url>,
+}
+
+#[derive(Debug, Args)]
+struct Verify {
+    #[command(flatten)]
+    secret: WithSecret,
+    /// The header's value, as t=…,v1=…
+    #[arg(long)]
+    header: String,
+    /// The file of the body, byte for byte
+    #[arg(long)]
+    body_file: PathBuf,
+    /// Seconds that the signature's time may differ from now; 0: any
+    #[arg(long, default_value_t = 300)]
+    tolerance: u64,
+}
+
+#[derive(Debug, Args)]
+struct SendTest {
+    /// The receiver
+    #[arg(long)]
+    url: String,
+    #[command(flatten)]
+    secret: WithSecret,
+    /// The type of the event
+    #[arg(long = "type", default_value = "user.created")]
+    kind: String,
+    /// A configuration whose [egress] and [signature] hold; without it any address may be called
+    #[arg(long, short)]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct Token {
+    /// What the log calls it
+    #[arg(long)]
+    name: String,
+    /// A workspace it may act for, or *; more than once for several
+    #[arg(long = "workspace", required = true)]
+    workspaces: Vec<String>,
+    /// What it may do; more than once for several
+    #[arg(long = "scope", required = true, value_parser = scope)]
+    scopes: Vec<Scope>,
+    #[command(flatten)]
+    from: From,
+}
+
+impl Command {
+    /// Does what was asked, and gives the exit code.
+    #[must_use]
+    pub fn execute(self) -> u8 {
+        match self.action {
+            Action::Run(from) => match app::run(from.config()) {
+                Ok(()) => 0,
+                Err(error @ RunError::Configuration(_)) => fail(EXIT_USAGE, &error.to_string()),
+                Err(error) => fail(EXIT_FAILURE, &format!("weir-dispatcher: {error}")),
+            },
+            Action::Check(from) => match from.config().check(&Clock::system()) {
+                Ok(()) => print(&format!("{}: no problems", from.config().file.name())),
+                Err(mistakes) => fail(EXIT_USAGE, &app::lines(&mistakes)),
+            },
+            Action::Listen(receive) => result(receive.execute()),
+            Action::Verify(verify) => result(verify.execute()),
+            Action::SendTest(send) => match send.settings() {
+                Ok(settings) => result(send.execute(&settings)),
+                Err(mistakes) => fail(EXIT_USAGE, &app::lines(&mistakes)),
+            },
+            Action::Backup { from, to } => from.with(|settings| copy(settings, &to)),
+            Action::Restore { from, backup, replace } => {
+                from.with(|settings| put_back(settings, &backup, replace))
+            }
+            Action::Token(token) => match token.execute() {
+                Ok(text) => print(&text),
+                Err(why) => fail(EXIT_USAGE, &why),
+            },
+            Action::Schema { file } => {
+                let nothing = Document::new("", "");
+                let schema = match file.as_str() {
+                    "tokens" => Tokens::read_with_schema(&nothing, &IdForm::workspace()).1,
+                    "directory" => Directory::read_with_schema(&nothing, &IdForm::workspace()).1,
+                    _ => read::read(&nothing).schema,
+                };
+                print(&format!("{schema:#}"))
+            }
+            Action::Completions { shell } => {
+                let mut script = Vec::new();
+                let mut command = Self::command();
+                clap_complete::generate(shell, &mut command, "weir-dispatcher", &mut script);
+                print(String::from_utf8_lossy(&script).trim_end())
+            }
+        }
+    }
+}
+
+impl From {
+    fn config(&self) -> Config {
+        if self.demo { Config::built_in() } else { Config::new(self.config.clone()) }
+    }
+
+    /// Does something by the settings, and gives the exit code.
+    fn with(&self, act: impl FnOnce(&Settings) -> Result<String, String>) -> u8 {
+        match self.config().load(&Clock::system()) {
+            Ok(force) => result(act(&force.settings)),
+            Err(mistakes) => fail(EXIT_USAGE, &app::lines(&mistakes)),
+        }
+    }
+}
+
+impl WithSecret {
+    fn secret(self) -> Result<Secret<String>, String> {
+        let secret = match (self.secret, self.secret_file) {
+            (Some(secret), _) => Secret::new(secret),
+            (None, Some(file)) => weir_common::files::first_line(&file)
+                .map_err(|why| format!("cannot read {}: {why}", file.display()))?,
+            (None, None) => return Err("a secret is needed: --secret-file or --secret".to_owned()),
+        };
+        if !secret.expose().starts_with("whsec_") {
+            return Err("a webhook's secret begins with whsec_; this one does not".to_owned());
+        }
+        Ok(secret)
+    }
+}
+
+impl Receive {
+    fn execute(self) -> Result<String, String> {
+        let listen = Listen {
+            address: self.address,
+            secret: self.secret.secret()?,
+            header: self.header,
+            forward: self.forward,
+            clock: Clock::system(),
+        };
+        let ended = runtime()?.block_on(listen.run());
+        ended
+            .map(|()| String::new())
+            .map_err(|why| format!("cannot listen on {}: {why}", self.address))
+    }
+}
+
+impl Verify {
+    fn execute(self) -> Result<String, String> {
+        let body = std::fs::read(&self.body_file)
+            .map_err(|why| format!("cannot read {}: {why}", self.body_file.display()))?;
+        let now = Clock::system().now().unix.0 / 1_000_000;
+        let tolerance = Some(self.tolerance).filter(|seconds| *seconds > 0).unwrap_or(u64::MAX);
+        let secret = self.secret.secret()?;
+        // Copied with its name, as a log shows it.
+        let value = self.header.split_once(": ").map_or(self.header.as_str(), |(_, value)| value);
+        signature::verify(secret.expose(), value, &body, now, tolerance)
+            .map(|()| "the signature is good".to_owned())
+            .map_err(|why| format!("the signature is not good: {why}"))
+    }
+}
+
+impl SendTest {
+    /// Those of the configuration that was named.
+    fn settings(&self) -> Result<Settings, Vec<Mistake>> {
+        let Some(path) = &self.config else { return Ok(anywhere()) };
+        Config::new(Some(path.clone())).load(&Clock::system()).map(|force| force.settings)
+    }
+
+    fn execute(self, settings: &Settings) -> Result<String, String> {
+        let kind = EventType::of_name(&self.kind)
+            .ok_or_else(|| format!("unknown type `{}`; known: {}", self.kind, known_types()))?;
+        let clock = Clock::system();
+        let rules = Arc::new(Rules::system(settings.egress.clone()));
+        let courier = Courier::new(&settings.egress, rules.clone(), clock.clone());
+        let courier = courier.map_err(|why| why.to_string())?;
+        let url = rules.canonical(&self.url)?;
+        let secret = self.secret.secret()?;
+        let sending = listen::send_test(&courier, url, &secret, &settings.signature, kind, &clock);
+        let receipt = runtime()?.block_on(sending);
+        match receipt.outcome {
+            Outcome::Delivered { status } => Ok(format!("delivered: {status}")),
+            other => Err(format!("not delivered: {other}")),
+        }
+    }
+}
+
+impl Token {
+    fn execute(self) -> Result<String, String> {
+        // A token can be made before there is a configuration: then the defaults hold.
+        let config = self.from.config();
+        let is_missing = config.file.path().is_some_and(|path| !path.exists());
+        let is_missing = self.from.config.is_none() && is_missing;
+        let config = if is_missing { Config::built_in() } else { config };
+        let form = config.workspaces().map_err(|mistakes| app::lines(&mistakes))?;
+        let mut names = self.workspaces.iter();
+        if let Some(name) = names.find(|name| *name != "*" && !form.allows(name)) {
+            return Err(format!("a workspace is * or {form}, not `{name}`; {PREFIX_REMEDY}"));
+        }
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).map_err(|why| why.to_string())?;
+        let (token, entry) = auth::entry(&self.name, &self.workspaces, &self.scopes, random);
+        Ok(format!("{token}\n\n# add to the file of tokens (auth.tokens):\n{entry}"))
+    }
+}
+
+fn copy(settings: &Settings, to: &Path) -> Result<String, String> {
+    let path = &settings.store.path;
+    backup::backup(path, to).map_err(|why| why.to_string())?;
+    let key = settings.secrets.key_file.display();
+    Ok(format!("{} is a copy of {}; keep {key} with it", to.display(), path.display()))
+}
+
+fn put_back(settings: &Settings, backup: &Path, replace: bool) -> Result<String, String> {
+    let (path, key) = (&settings.store.path, &settings.secrets.key_file);
+    let aside = restore::restore(backup, path, key, replace).map_err(|why| why.to_string())?;
+    let restored = format!("{} is restored from {}", path.display(), backup.display());
+    Ok(match aside {
+        Some(aside) => format!("{restored}; what was there is {}", aside.display()),
+        None => restored,
+    })
+}
+
+fn scope(text: &str) -> Result<Scope, String> {
+    let found = Scope::ALL.into_iter().find(|scope| scope.name() == text);
+    found.ok_or_else(|| format!("known: {}", Scope::ALL.map(Scope::name).join(", ")))
+}
+
+/// The defaults, but for whom we may call: what somebody names on their own command line they may
+/// call anyway.
+fn anywhere() -> Settings {
+    let mut settings = read::read(&Document::new("", "")).made;
+    settings.egress.allow_http = true;
+    settings.egress.ports = Vec::new();
+    settings.egress.allow_networks = ["0.0.0.0/0", "::/0"]
+        .into_iter()
+        .map(|network| network.parse().expect("the text above is a network"))
+        .collect();
+    settings
+}
+
+fn known_types() -> String {
+    EventType::ALL.map(EventType::name).join(", ")
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|why| format!("cannot start: {why}"))
+}
+
+fn result(result: Result<String, String>) -> u8 {
+    match result {
+        Ok(text) if text.is_empty() => 0,
+        Ok(text) => print(&text),
+        Err(why) => fail(EXIT_FAILURE, &why),
+    }
+}
+
+fn print(text: &str) -> u8 {
+    // A reader that has gone away has read enough.
+    let _ = writeln!(io::stdout(), "{text}");
+    0
+}
+
+fn fail(code: u8, text: &str) -> u8 {
+    // One write, so that two processes of one terminal keep to lines of their own.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+    code
+}

@@ -1,0 +1,45 @@
+//! Finds what a start would refuse beside the configuration's own mistakes: the database, the key
+//! file, the addresses. Each is told with the place of the option that names it.
+//!
+//! Invariant: looking changes nothing, and does not disturb a dispatcher that runs.
+//!
+//! Not here: what can only be known by asking others (receivers, a mail server).
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::TcpSocket;
+use weir_common::reader::Document;
+
+use crate::config::settings::Settings;
+use crate::store::sqlite::open::OpenError;
+use crate::store::sqlite::preview;
+
+/// Leaves what a start would refuse in the document that the settings were read from.
+pub(crate) fn look(settings: &Settings, document: &Document) {
+    let server = &settings.server;
+    let addresses = [server.api, server.ingest, server.admin];
+    for (address, at) in addresses.into_iter().zip(server.at) {
+        match bound(address) {
+            Ok(()) => {}
+            // By the dispatcher that runs, as a rule: who checks a file does so beside it.
+            Err(why) if why.kind() == io::ErrorKind::AddrInUse => {}
+            Err(why) => document.fault(at, format!("cannot listen on {address}: {why}")),
+        }
+    }
+    let secrets = &settings.secrets;
+    if let Err(why) = preview::would_open(&settings.store.path, &secrets.key_file) {
+        let at = match &why {
+            OpenError::Key(_) | OpenError::WrongKey { .. } => secrets.key_file_at,
+            _ => settings.store.path_at,
+        };
+        document.fault(at, why.to_string());
+    }
+}
+
+/// Takes the address for a moment, and accepts nothing there.
+fn bound(address: SocketAddr) -> io::Result<()> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)
+}

@@ -1,0 +1,468 @@
+//! A receiver on a developer's machine: verifies what is delivered, prints it, passes it on; and
+//! the other end of it, one example delivery to see a receiver work.
+//!
+//! # Invariants
+//!
+//! 1. Only what was signed with the secret is passed on; all else is answered 400.
+//! 2. Whatever is delivered, nothing of it reaches the terminal as a control character.
+//!
+//! Not here: the flags (`cli`), what a signature is (`signature`).
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use url::Url;
+use weir_common::secret::Secret;
+use weir_common::time::Clock;
+use weir_common::visible;
+
+use crate::config::settings::Signature;
+use crate::delivery::client::{Courier, Parcel, Receipt};
+use crate::delivery::http_client;
+use crate::delivery::signature::{self, Signed};
+use crate::domain::event::EventType;
+use crate::http_server::body::BODIES_BYTES_MAX;
+use crate::http_server::{self, Bounds, Call, Handler, Reply};
+
+/// What a receiver tolerates between the signature's clock and its own (CONTRACT §5.2).
+const TOLERANCE_SECONDS: u64 = 300;
+
+/// Four times the largest event that is accepted by default.
+const BODY_BYTES_MAX: usize = 1024 * 1024;
+
+/// A developer's browser and one dispatcher need a handful.
+const CONNECTIONS_MAX: usize = 64;
+
+/// A head or a body that takes longer is no delivery: those are given up after 10 s.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// As long as the dispatcher itself would wait.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// So many events are remembered to tell a duplicate.
+const SEEN_MAX: usize = 1_000;
+
+/// A type or an identifier is shorter.
+const SHOWN_CHARS_MAX: usize = 100;
+
+/// A receiver to start.
+pub struct Listen {
+    /// Where to listen; the port 0 is any that is free.
+    pub address: SocketAddr,
+    /// What deliveries are signed with.
+    pub secret: Secret<String>,
+    /// The header that carries the signature.
+    pub header: String,
+    /// Where to pass on what holds.
+    pub forward: Option<Url>,
+    /// The clock.
+    pub clock: Clock,
+}
+
+impl Listen {
+    /// Receives until the process ends.
+    pub async fn run(self) -> io::Result<()> {
+        let listener = TcpListener::bind(self.address).await?;
+        print(&format!("listening on http://{}", listener.local_addr()?));
+        let receiver = Arc::new(self.receiver(Box::new(print))?);
+        let bounds = Bounds {
+            head_timeout: READ_TIMEOUT,
+            body_timeout: READ_TIMEOUT,
+            idle_timeout: READ_TIMEOUT,
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            bodies_bytes_max: BODIES_BYTES_MAX,
+        };
+        // Nobody says stop: it is held so that this is not taken for one.
+        let (_running, stopping) = watch::channel(false);
+        http_server::serve(listener, receiver, bounds, stopping).await;
+        Ok(())
+    }
+
+    fn receiver(self, print: Box<dyn Fn(&str) + Send + Sync>) -> io::Result<Receiver> {
+        let header = HeaderName::try_from(&self.header)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "not a header's name"))?;
+        let forward = match self.forward {
+            None => None,
+            Some(url) => {
+                let tls = http_client::tls(None).map_err(io::Error::other)?;
+                let client = http_client::builder(tls, FORWARD_TIMEOUT).timeout(FORWARD_TIMEOUT);
+                Some((client.build().map_err(io::Error::other)?, url))
+            }
+        };
+        let seen = Mutex::new(VecDeque::new());
+        Ok(Receiver { secret: self.secret, header, forward, clock: self.clock, seen, print })
+    }
+}
+
+/// Prints a line, or several; a terminal that is gone is no reason to stop receiving.
+fn print(text: &str) {
+    let _ = writeln!(io::stdout().lock(), "{text}");
+}
+
+struct Receiver {
+    secret: Secret<String>,
+    header: HeaderName,
+    forward: Option<(reqwest::Client, Url)>,
+    clock: Clock,
+    seen: Mutex<VecDeque<String>>,
+    print: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+#[async_trait]
+impl Handler for Receiver {
+    async fn handle(&self, call: Call) -> Reply {
+        let now = self.clock.now().unix;
+        let body: Option<Value> = serde_json::from_slice(&call.body).ok();
+        let name = |field: &str| shown(body.as_ref().and_then(|body| body.get(field)?.as_str()));
+        let (kind, id) = (name("type"), name("id"));
+        let verified = self.verify(&call, now.0 / 1_000_000);
+        let verdict = match &verified {
+            Err(why) => format!("NOT VERIFIED: {why}"),
+            Ok(()) if self.remember(&id) => "verified, duplicate".to_owned(),
+            Ok(()) => "verified".to_owned(),
+        };
+        let pretty = body.as_ref().and_then(|body| serde_json::to_string_pretty(body).ok());
+        let pretty =
+            pretty.map(|text| text.replace(|c: char| visible::is_unsafe(c) && c != '\n', "?"));
+        let pretty = pretty.unwrap_or_else(|| format!("({} bytes, no JSON)", call.body.len()));
+        (self.print)(&format!("{} {kind} {id} {verdict}\n{pretty}", now.rfc3339()));
+        match (verified, &self.forward) {
+            (Err(_), _) => answer(400),
+            (Ok(()), None) => answer(204),
+            (Ok(()), Some((client, url))) => answer(self.pass_on(client, url, call).await),
+        }
+    }
+
+    fn body_bytes_max(&self, _path: &str) -> usize {
+        BODY_BYTES_MAX
+    }
+}
+
+impl Receiver {
+    fn verify(&self, call: &Call, now_seconds: u64) -> Result<(), String> {
+        let header = call.headers.get(&self.header).and_then(|value| value.to_str().ok());
+        let header = header.ok_or_else(|| format!("there is no header {}", self.header))?;
+        let secret = self.secret.expose();
+        signature::verify(secret, header, &call.body, now_seconds, TOLERANCE_SECONDS)
+            .map_err(|why| why.to_string())
+    }
+
+    /// Whether the event was there before; it is from now on.
+    fn remember(&self, id: &str) -> bool {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.iter().any(|one| one == id) {
+            return true;
+        }
+        if seen.len() == SEEN_MAX {
+            seen.pop_front();
+        }
+        seen.push_back(id.to_owned());
+        false
+    }
+
+    /// Passes a delivery on, and gives the status to answer with.
+    async fn pass_on(&self, client: &reqwest::Client, url: &Url, call: Call) -> u16 {
+        let request = client.post(url.clone()).headers(end_to_end(call.headers)).body(call.body);
+        match request.send().await {
+            Ok(response) => {
+                let status = response.status().as_u16();
+                (self.print)(&format!("passed on, answered {status}"));
+                status
+            }
+            Err(error) => {
+                (self.print)(&format!("not passed on: {}", chain(&error)));
+                502
+            }
+        }
+    }
+}
+
+/// The header fields that are not about the connection they came by.
+fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
+    for name in [
+        header::HOST,
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::TRANSFER_ENCODING,
+        header::TE,
+        header::TRAILER,
+        header::UPGRADE,
+        header::EXPECT,
+    ] {
+        headers.remove(name);
+    }
+    headers
+}
+
+/// An error and all that lies below it, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let texts = std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string);
+    texts.collect::<Vec<_>>().join(": ")
+}
+
+/// A part of a body for one line of a terminal.
+fn shown(text: Option<&str>) -> String {
+    let Some(text) = text.filter(|text| !text.is_empty()) else {
+        return "?".to_owned();
+    };
+    let plain = |c: char| if visible::is_unsafe(c) || c.is_whitespace() { '?' } else { c };
+    text.chars().take(SHOWN_CHARS_MAX).map(plain).collect()
+}
+
+fn answer(status: u16) -> Reply {
+    Reply { status, headers: Vec::new(), body: Bytes::new() }
+}
+
+/// Delivers one example of this type, signed, as the dispatcher would.
+pub async fn send_test(
+    courier: &Courier,
+    url: Url,
+    secret: &Secret<String>,
+    signature: &Signature,
+    kind: EventType,
+    clock: &Clock,
+) -> Receipt {
+    let now = clock.now().unix;
+    let event_id = format!("evt_test_{}", now.0);
+    let envelope = json!({
+        "id": event_id,
+        "type": kind.name(),
+        "workspace_id": "ws_example",
+        "tenant_id": "tn_example",
+        "created_at": now.rfc3339(),
+        "data": example(kind),
+    });
+    let body = Bytes::from(envelope.to_string());
+    let unix_seconds = now.0 / 1_000_000;
+    let signed = Signed { event_id: &event_id, body: &body, unix_seconds };
+    let headers = signature::headers(signature, &signed, std::iter::once(secret.expose().as_str()));
+    courier.deliver(Parcel { url, headers, body, fresh_connection: false }).await
+}
+
+/// What the `data` of such an event may look like; the contract fixes that of `user.created`.
+fn example(kind: EventType) -> Value {
+    match kind {
+        EventType::UserCreated => json!({
+            "user_id": "us_example",
+            "email": "ada@example.com",
+            "name": "Ada Example",
+            "via_idp": "example-idp",
+        }),
+        EventType::UserUpdated => json!({
+            "user_id": "us_example",
+            "email": "ada@example.com",
+            "name": "Ada Example",
+        }),
+        EventType::UserDeleted => json!({ "user_id": "us_example" }),
+        EventType::SessionStarted | EventType::SessionEnded => {
+            json!({ "session_id": "se_example", "user_id": "us_example" })
+        }
+        EventType::TenantCreated | EventType::TenantDeleted => json!({ "name": "Example" }),
+        EventType::PlanChanged => json!({ "from": "free", "to": "pro" }),
+        EventType::SubscriptionPastDue => json!({ "grace_ends_at": "2030-01-01T00:00:00.000Z" }),
+        EventType::MauThresholdWarning => json!({ "percent": 80 }),
+        EventType::SignupsBlocked | EventType::Ping => json!({}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::task::JoinSet;
+    use weir_common::time::UnixTime;
+
+    use super::*;
+
+    const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+
+    /// A receiver, and what it has printed.
+    struct Desk {
+        receiver: Receiver,
+        printed: Arc<Mutex<Vec<String>>>,
+        clock: Clock,
+    }
+
+    fn desk(forward: Option<Url>) -> Desk {
+        let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
+        let listen = Listen {
+            address: ([127, 0, 0, 1], 0).into(),
+            secret: Secret::new(SECRET.to_owned()),
+            header: "Service-Signature".to_owned(),
+            forward,
+            clock: clock.clone(),
+        };
+        let printed = Arc::new(Mutex::new(Vec::new()));
+        let lines = printed.clone();
+        let print = move |text: &str| lines.lock().expect("no panic").push(text.to_owned());
+        let receiver = listen.receiver(Box::new(print)).expect("it can be one");
+        Desk { receiver, printed, clock }
+    }
+
+    fn signature() -> Signature {
+        let header = HeaderName::from_static("service-signature");
+        Signature { header, standard_webhooks: true }
+    }
+
+    impl Desk {
+        /// What is answered to this body, signed now with this secret, and the line printed.
+        async fn receive(&self, secret: &str, body: &str) -> (u16, String) {
+            let body = Bytes::from(body.to_owned());
+            let unix_seconds = self.clock.now().unix.0 / 1_000_000;
+            let signed = Signed { event_id: "evt_1", body: &body, unix_seconds };
+            let headers = signature::headers(&signature(), &signed, std::iter::once(secret));
+            self.take(headers, body).await
+        }
+
+        async fn take(&self, headers: HeaderMap, body: Bytes) -> (u16, String) {
+            let (method, path) = (Method::POST, "/".to_owned());
+            let call = Call { method, path, query: None, headers, body };
+            let reply = self.receiver.handle(call).await;
+            let printed: Vec<String> = self.printed.lock().expect("no panic").drain(..).collect();
+            (reply.status, printed.join("\n"))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_holds_is_printed_and_answered_204_and_a_second_time_called_a_duplicate() {
+        let desk = desk(None);
+        let body = r#"{"id":"evt_1","type":"user.created","data":{}}"#;
+        let pretty = "{\n  \"id\": \"evt_1\",\n  \"type\": \"user.created\",\n  \"data\": {}\n}";
+        let line = "2023-11-14T22:13:20.000Z user.created evt_1 verified";
+        let (status, printed) = desk.receive(SECRET, body).await;
+        assert_eq!((status, printed), (204, format!("{line}\n{pretty}")));
+        let (status, printed) = desk.receive(SECRET, body).await;
+        assert_eq!((status, printed), (204, format!("{line}, duplicate\n{pretty}")));
+    }
+
+    #[tokio::test]
+    async fn what_does_not_hold_is_answered_400_with_the_reason_printed() {
+        let desk = desk(None);
+        let body = r#"{"id":"evt_1"}"#;
+        let (status, printed) = desk.receive("whsec_other", body).await;
+        assert_eq!(status, 400);
+        assert!(printed.contains("? evt_1 NOT VERIFIED: no v1 matches"), "{printed}");
+        let (status, printed) = desk.take(HeaderMap::new(), Bytes::from(body)).await;
+        assert_eq!(status, 400);
+        assert!(printed.contains("there is no header service-signature"), "{printed}");
+        let (status, printed) = desk.receive(SECRET, body).await;
+        assert_eq!(status, 204);
+        assert!(!printed.contains("duplicate"), "what did not hold is not remembered: {printed}");
+    }
+
+    #[tokio::test]
+    async fn nothing_that_is_delivered_controls_the_terminal() {
+        let desk = desk(None);
+        let body = r#"{"id":"evt\u001b[2J\n1","type":"a\u0007","x":"\u001b\u009b","y":1}"#;
+        for body in [body, "\u{1b}[2J", "{\"x\":\"\u{9b}\u{2028}\u{202e}\"}"] {
+            let (_, printed) = desk.receive(SECRET, body).await;
+            assert!(!printed.contains(|c: char| visible::is_unsafe(c) && c != '\n'), "{printed:?}");
+        }
+        assert!(desk.receive(SECRET, "no").await.1.contains("(2 bytes, no JSON)"));
+    }
+
+    #[tokio::test]
+    async fn only_so_many_events_are_remembered() {
+        let desk = desk(None);
+        for n in 0..=SEEN_MAX {
+            assert!(!desk.receiver.remember(&n.to_string()));
+        }
+        assert_eq!(desk.receiver.seen.lock().expect("no panic").len(), SEEN_MAX);
+        assert!(desk.receiver.remember("1") && !desk.receiver.remember("0"));
+    }
+
+    #[tokio::test]
+    async fn what_holds_is_passed_on_whole_and_answered_as_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("it comes");
+            let mut request = Vec::new();
+            while !request.ends_with(b"{\"id\":\"evt_1\"}") {
+                request.push(stream.read_u8().await.expect("there is more"));
+            }
+            let _ = stream.write_all(b"HTTP/1.1 418 T\r\nContent-Length: 0\r\n\r\n").await;
+            String::from_utf8(request).expect("it is text")
+        });
+        let url = Url::parse(&format!("http://{address}/local")).expect("a URL");
+        let desk = desk(Some(url));
+        assert_eq!(desk.receive("whsec_other", r#"{"id":"evt_1"}"#).await.0, 400);
+        let body = Bytes::from(r#"{"id":"evt_1"}"#);
+        let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: 1_700_000_000 };
+        let mut headers = signature::headers(&signature(), &signed, std::iter::once(SECRET));
+        headers.insert(header::HOST, "weir.example".parse().expect("a value"));
+        let (status, printed) = desk.take(headers, body).await;
+        assert!(status == 418 && printed.ends_with("passed on, answered 418"), "{printed}");
+        let request = task.join_next().await.and_then(Result::ok).expect("it was passed on");
+        let request = request.to_lowercase();
+        assert!(request.starts_with("post /local http/1.1\r\n"), "{request}");
+        assert!(request.contains("\r\nservice-signature: t=1700000000,v1="), "{request}");
+        assert!(request.contains("\r\nwebhook-id: evt_1\r\n"), "{request}");
+        assert!(request.contains(&format!("\r\nhost: {address}\r\n")), "{request}");
+
+        let (status, printed) = desk.receive(SECRET, r#"{"id":"evt_2"}"#).await;
+        assert_eq!(status, 502, "nobody listens any more");
+        assert!(printed.contains("not passed on: "), "{printed}");
+    }
+
+    /// What is sent to the address of this listener next: header fields and body.
+    async fn next_request(listener: &TcpListener) -> (HeaderMap, Bytes) {
+        let (mut stream, _) = listener.accept().await.expect("it comes");
+        let mut request = Vec::new();
+        while !request.ends_with(b"}") || serde_json::from_slice::<Value>(body(&request)).is_err() {
+            request.push(stream.read_u8().await.expect("there is more"));
+        }
+        let _ = stream.write_all(b"HTTP/1.1 204 X\r\nConnection: close\r\n\r\n").await;
+        let head = String::from_utf8_lossy(&request).into_owned();
+        let lines = head.lines().skip(1).take_while(|line| !line.is_empty());
+        let pair = |line: &str| {
+            let (name, value) = line.split_once(": ").expect("a field");
+            (name.parse::<HeaderName>().expect("a name"), value.parse().expect("a value"))
+        };
+        (lines.map(pair).collect(), Bytes::copy_from_slice(body(&request)))
+    }
+
+    fn body(request: &[u8]) -> &[u8] {
+        let at = request.windows(4).position(|four| four == b"\r\n\r\n");
+        at.map_or(&[], |at| &request[at + 4..])
+    }
+
+    #[tokio::test]
+    async fn an_example_of_every_type_is_delivered_so_that_a_receiver_verifies_it() {
+        let egress = crate::config::settings::Egress {
+            allow_http: true,
+            ports: vec![],
+            ..crate::delivery::egress::tests::egress(&["127.0.0.0/8"])
+        };
+        let desk = desk(None);
+        let rules = Arc::new(crate::delivery::egress::Rules::system(egress.clone()));
+        let courier = Courier::new(&egress, rules, desk.clock.clone()).expect("it builds");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let secret = Secret::new(SECRET.to_owned());
+        for kind in EventType::ALL.into_iter().chain([EventType::Ping]) {
+            desk.clock.advance(Duration::from_secs(1));
+            let url = Url::parse(&format!("http://{address}/")).expect("a URL");
+            let signature = signature();
+            let sending = send_test(&courier, url, &secret, &signature, kind, &desk.clock);
+            let (receipt, (headers, body)) = tokio::join!(sending, next_request(&listener));
+            assert_eq!(receipt.outcome, crate::domain::outcome::Outcome::of_status(204));
+            let envelope: Value = serde_json::from_slice(&body).expect("it is JSON");
+            let fields = ["id", "type", "workspace_id", "tenant_id", "created_at", "data"];
+            assert!(envelope.as_object().expect("an object").keys().eq(fields), "{envelope}");
+            let (status, printed) = desk.take(headers, body).await;
+            assert_eq!(status, 204, "{printed}");
+            assert!(printed.contains(&format!("Z {} evt_test_", kind.name())), "{printed}");
+        }
+    }
+}

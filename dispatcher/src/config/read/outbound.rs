@@ -1,0 +1,425 @@
+//! Reads what concerns deliveries: their signature, whom we call, when again, and whom we tell.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use http::HeaderName;
+use ipnet::IpNet;
+use lettre::message::Mailbox;
+use url::Url;
+use weir_common::reader::{At, Table, span_of};
+use weir_common::rolling;
+use weir_common::secret::Secret;
+
+use crate::config::read::{count, long, span, wait};
+use crate::config::settings::{Egress, Mail, Signature};
+use crate::domain::health::Policy;
+use crate::domain::retry::{Mode, Schedule};
+
+/// What a delivery is sent with anyway, or what HTTP itself has a use for.
+const TAKEN: [&str; 19] = [
+    "accept",
+    "accept-encoding",
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "date",
+    "expect",
+    "host",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+    "webhook-id",
+    "webhook-signature",
+    "webhook-timestamp",
+];
+
+const HEADER: &str = "service-signature";
+
+/// The contract's, as it writes them.
+const DELAYS: [&str; 8] = ["1m", "5m", "30m", "2h", "6h", "12h", "24h", "48h"];
+
+/// A delay of a year is a typing error.
+const DELAY: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(365 * 86_400);
+
+const PORTS: [u16; 2] = [443, 8443];
+
+pub(super) fn signature(table: &mut Table<'_>) -> Signature {
+    let name = table.text("header", "The header of the signature.");
+    table.set_default("header", "Service-Signature".into());
+    let header = name.and_then(|name| {
+        let header = HeaderName::from_bytes(name.value.as_bytes());
+        let header = header
+            .map_err(|_| format!("signature.header must be a header name, not `{}`", name.value));
+        let free = header.and_then(|header| {
+            let taken = TAKEN.contains(&header.as_str());
+            let message = || {
+                let used = "deliveries already use this header for something else";
+                format!("signature.header cannot be `{}`: {used}", name.value)
+            };
+            if taken { Err(message()) } else { Ok(header) }
+        });
+        free.map_err(|message| table.fault_at(name.at, message)).ok()
+    });
+    Signature {
+        header: header.unwrap_or(HeaderName::from_static(HEADER)),
+        standard_webhooks: table.flag(
+            "standard_webhooks",
+            true,
+            "Also sign as Standard Webhooks does: webhook-id, -timestamp, -signature.",
+        ),
+    }
+}
+
+pub(super) fn egress(table: &mut Table<'_>) -> Egress {
+    let window = Duration::from_millis(1)..=rolling::WINDOW_MAX;
+    let requests = table.number_or(
+        "requests",
+        1..=rolling::REQUESTS_MAX.into(),
+        100,
+        "Attempts that may start at one receiving endpoint within the window.",
+    );
+    let egress = Egress {
+        deadline: wait(
+            table,
+            "deadline",
+            "10s",
+            "From the start of an attempt to the headers of its answer.",
+        ),
+        requests: u32::try_from(requests).unwrap_or(rolling::REQUESTS_MAX),
+        window: span(table, "window", window, "1m", "Any stretch of so long."),
+        in_flight_max: count(
+            table,
+            "in_flight_max",
+            1..=1_000_000,
+            4_096,
+            "Attempts in flight, all together: each holds a socket.",
+        ),
+        allow_http: table.flag("allow_http", false, "Also call http://, where all can read."),
+        allow_networks: networks(table),
+        ports: ports(table),
+        extra_ca: table
+            .text("extra_ca", "A file of certificates that are trusted beside the system's."),
+    };
+    let one = egress.in_flight_per_lane();
+    if egress.in_flight_max < one {
+        table.fault(format!(
+            "egress.in_flight_max is {}; it must be at least {one}, which is what one endpoint \
+             that never answers takes (requests \u{d7} deadline \u{f7} window)",
+            egress.in_flight_max
+        ));
+    }
+    egress
+}
+
+fn networks(table: &mut Table<'_>) -> Vec<IpNet> {
+    let texts = table.texts("allow_networks", "Networks that are private but may be called.");
+    table.set_default("allow_networks", Vec::<String>::new().into());
+    let network = |text: &At<String>| {
+        let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
+        let parsed = text.value.parse().ok().or_else(single);
+        if parsed.is_none() {
+            let message = format!("`{}` is not a network; write one as \"10.0.0.0/8\"", text.value);
+            table.fault_at(text.at, message);
+        }
+        parsed
+    };
+    texts.iter().filter_map(network).collect()
+}
+
+fn ports(table: &mut Table<'_>) -> Vec<u16> {
+    let given = table.numbers("ports", 1..=65_535, "Ports that are called; any, where empty.");
+    table.set_default("ports", PORTS.to_vec().into());
+    if table.has("ports") {
+        given.iter().filter_map(|port| u16::try_from(port.value).ok()).collect()
+    } else {
+        PORTS.to_vec()
+    }
+}
+
+pub(super) fn retry(table: &mut Table<'_>) -> Schedule {
+    let mode = table.choice(
+        "mode",
+        &[("delay", Mode::Delay), ("offset", Mode::Offset)],
+        "What delays count from. delay: the failure before; offset: the first attempt.",
+    );
+    let given = table.spans("delays", DELAY, "One for each failure; the last one is repeated.");
+    table.set_default("delays", DELAYS.to_vec().into());
+    let give_up_after =
+        long(table, "give_up_after", "48h", "From the first attempt to the last, pauses apart.");
+    let retry_after_max = long(
+        table,
+        "retry_after_max",
+        "1h",
+        "The longest wait that a receiver's Retry-After may ask for.",
+    );
+    if table.has("delays") && given.is_empty() {
+        table.fault("retry.delays must list at least one time, as [\"1m\"]");
+    }
+    if mode == Mode::Offset {
+        for (one, next) in given.iter().zip(given.iter().skip(1)) {
+            if next.value <= one.value {
+                let message =
+                    "retry.mode is \"offset\": each delay must be longer than the one before";
+                table.fault_at(next.at, message);
+            }
+        }
+    }
+    let contract = || DELAYS.into_iter().filter_map(span_of).collect();
+    let delays: Vec<_> = given.into_iter().map(|delay| delay.value).collect();
+    let delays = if delays.is_empty() { contract() } else { delays };
+    Schedule { mode, delays, give_up_after, retry_after_max }
+}
+
+pub(super) fn health(table: &mut Table<'_>) -> Policy {
+    Policy {
+        warn_share: table.share_or("warn_share", 0.05, "More than this share of failures warns."),
+        warn_for: wait(table, "warn_for", "30m", "For so long; shares are taken over as long."),
+        pause_after: long(table, "pause_after", "24h", "No 2xx for so long pauses deliveries."),
+    }
+}
+
+pub(super) fn mail(table: &mut Table<'_>) -> Option<Mail> {
+    let smtp =
+        table.text("smtp", "smtps://user@host, smtp+starttls:// or smtp://; no mail without.");
+    table.hide("smtp");
+    let doc = "A file whose first line is the password of the user in smtp; a change is taken up.";
+    let password_file = table.text("password_file", doc);
+    let from = table.text("from", "Who mails are from.");
+    let link = table.text("link", "Where the dashboard is: what links in mails begin with.");
+    let retry_after = wait(
+        table,
+        "retry_after",
+        "1m",
+        "How long after a failure a mail is tried again; doubled by each further one, to 1h.",
+    );
+    if let Some(link) = &link {
+        let scheme = Url::parse(&link.value).ok().filter(Url::has_host);
+        if scheme.is_none_or(|url| !["http", "https"].contains(&url.scheme())) {
+            let message = "mail.link must be an http:// or https:// URL";
+            table.fault_at(link.at, format!("{message}, not `{}`", link.value));
+        }
+    }
+    if let Some(from) = from.as_ref().filter(|from| from.value.parse::<Mailbox>().is_err()) {
+        let message = "mail.from must be a mail address, as \"weir@example.com\"";
+        let message = format!("{message}, not `{}`", from.value);
+        table.fault_at(from.at, message);
+    }
+    if let Some(smtp) = &smtp {
+        // Whatever stands there may be a password: it is not repeated.
+        if let Err(why) = check_smtp(&smtp.value, password_file.is_some()) {
+            table.fault_at(smtp.at, why);
+        }
+    }
+    match (smtp, from) {
+        (Some(smtp), Some(from)) => Some(Mail {
+            smtp: Secret::new(smtp.value),
+            password: None,
+            password_file,
+            from: from.value,
+            link: link.map(|link| link.value),
+            retry_after,
+        }),
+        (smtp, from) => {
+            if smtp.is_some() || from.is_some() || link.is_some() || password_file.is_some() {
+                table.fault("mail.smtp and mail.from must both be set, or neither");
+            }
+            None
+        }
+    }
+}
+
+/// A user and a password travel by TLS that is verified, or on this machine.
+fn check_smtp(text: &str, has_password_file: bool) -> Result<(), &'static str> {
+    const FORM: &str = "mail.smtp must be smtps://user@host, smtp+starttls://user@host or \
+                        smtp://host, each with :port where it is not the usual one";
+    let url = Url::parse(text).map_err(|_| FORM)?;
+    let host = url.host_str().filter(|host| !host.is_empty()).ok_or(FORM)?;
+    let is_plain = match url.scheme() {
+        "smtps" | "smtp+starttls" => false,
+        "smtp" => true,
+        _ => return Err(FORM),
+    };
+    if !matches!(url.path(), "" | "/") || url.query().or(url.fragment()).is_some() {
+        return Err("mail.smtp has something after its host and port: remove it; for TLS, write \
+                    smtp+starttls:// (port 587) or smtps:// (port 465)");
+    }
+    let has_user = !url.username().is_empty();
+    let has_password = url.password().is_some() || has_password_file;
+    if is_plain && (has_user || has_password) && !is_loopback(host) {
+        return Err("mail.smtp has a user, and smtp:// may send the password in the clear: write \
+                    smtp+starttls:// (port 587) or smtps:// (port 465)");
+    }
+    if has_password_file && url.password().is_some() {
+        return Err("mail.smtp and mail.password_file both give a password: leave it out of one");
+    }
+    if has_password_file && !has_user {
+        return Err("mail.password_file needs a user in mail.smtp: smtps://user@host");
+    }
+    Ok(())
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::reader::Document;
+
+    use crate::config::read;
+    use crate::config::settings::Settings;
+
+    #[track_caller]
+    fn check(text: &str, expected: &[&str]) -> Settings {
+        let document = Document::new("d", text);
+        let settings = read::read(&document).made;
+        let found: Vec<_> = document.mistakes().iter().map(ToString::to_string).collect();
+        assert_eq!(found, expected, "{text}");
+        settings
+    }
+
+    #[test]
+    fn the_signature_has_a_header_of_its_own() {
+        let settings = check("[signature]\nheader = \"Acme-Signature\"", &[]);
+        assert_eq!(settings.signature.header, "acme-signature");
+        let used = "deliveries already use this header for something else";
+        for name in ["Content-Type", "host", "Webhook-Id", "webhook-signature"] {
+            check(
+                &format!("[signature]\nheader = \"{name}\""),
+                &[&format!("d:2:10: signature.header cannot be `{name}`: {used}")],
+            );
+        }
+        let message = "d:2:10: signature.header must be a header name, not `a b`";
+        check("[signature]\nheader = \"a b\"", &[message]);
+    }
+
+    #[test]
+    fn networks_are_ranges_or_addresses() {
+        let text = "[egress]\nallow_networks = [\"10.0.0.0/8\", \"::1\", \"lan\"]";
+        let expected = ["d:2:40: `lan` is not a network; write one as \"10.0.0.0/8\""];
+        let shown: Vec<_> =
+            check(text, &expected).egress.allow_networks.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["10.0.0.0/8", "::1/128"]);
+    }
+
+    #[test]
+    fn an_empty_list_of_ports_is_any_port() {
+        assert_eq!(check("", &[]).egress.ports, [443, 8443]);
+        assert!(check("[egress]\nports = []", &[]).egress.ports.is_empty());
+        let wrong = "d:2:10: egress.ports must be a list of whole numbers from 1 to 65535, not 0";
+        check("[egress]\nports = [0]", &[wrong]);
+    }
+
+    #[test]
+    fn one_endpoint_cannot_hold_all_there_is() {
+        let full = "egress.in_flight_max is 16; it must be at least 17, which is what one endpoint \
+            that never answers takes (requests × deadline ÷ window)";
+        check("[egress]\nin_flight_max = 16", &[&format!("d:1:1: {full}")]);
+        check("[egress]\nin_flight_max = 17", &[]);
+    }
+
+    #[test]
+    fn delays_are_there_and_offsets_grow() {
+        let none = "d:1:1: retry.delays must list at least one time, as [\"1m\"]";
+        check("[retry]\ndelays = []", &[none]);
+        check("[retry]\nmode = \"delay\"\ndelays = [\"2m\", \"1m\"]", &[]);
+        check(
+            "[retry]\nmode = \"offset\"\ndelays = [\"2m\", \"1m\"]",
+            &["d:3:17: retry.mode is \"offset\": each delay must be longer than the one before"],
+        );
+    }
+
+    #[test]
+    fn mails_have_a_sender_and_a_way() {
+        let good = "[mail]\nsmtp = \"smtps://weir:pass@mail.example.com\"\n\
+            from = \"Weir <weir@example.com>\"\nlink = \"https://api.example.com\"";
+        let mail = check(good, &[]).mail.expect("all of it is there");
+        assert!(!format!("{mail:?}").contains("weir:"), "{mail:?}");
+        assert_eq!(mail.link.as_deref(), Some("https://api.example.com"));
+        assert_eq!(check("[mail]", &[]).mail, None);
+        let both = "d:1:1: mail.smtp and mail.from must both be set, or neither";
+        for half in ["smtp = \"smtp://localhost\"", "from = \"a@b.example\""] {
+            check(&format!("[mail]\n{half}"), &[both]);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_mail_server_does_not_repeat_its_password() {
+        for smtp in ["https://u:hunter2@host", "smtp:hunter2", "hunter2", "smtps://u:hunter2@"] {
+            check(
+                &format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"nobody\"\nlink = \"ftp://a\""),
+                &[
+                    "d:2:8: mail.smtp must be smtps://user@host, smtp+starttls://user@host or \
+                     smtp://host, each with :port where it is not the usual one",
+                    "d:3:8: mail.from must be a mail address, as \"weir@example.com\", \
+                     not `nobody`",
+                    "d:4:8: mail.link must be an http:// or https:// URL, not `ftp://a`",
+                ],
+            );
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_sent_in_the_clear() {
+        let clear = "mail.smtp has a user, and smtp:// may send the password in the clear: write \
+            smtp+starttls:// (port 587) or smtps:// (port 465)";
+        let twice = "mail.smtp and mail.password_file both give a password: leave it out of one";
+        let no_user = "mail.password_file needs a user in mail.smtp: smtps://user@host";
+        for (smtp, file, expected) in [
+            ("smtps://u:p@mail.example.com", false, None),
+            ("smtp+starttls://u:p@mail.example.com:2525", false, None),
+            ("smtp://mail.example.com", false, None),
+            ("smtp://u:p@localhost", false, None),
+            ("smtp://u:p@127.0.0.1:25", false, None),
+            ("smtp://u:p@[::1]", false, None),
+            ("smtps://u@mail.example.com", true, None),
+            ("smtp://u:p@mail.example.com", false, Some(clear)),
+            ("smtp://u@mail.example.com", false, Some(clear)),
+            ("smtp://u@mail.example.com", true, Some(clear)),
+            ("smtp://u:p@10.0.0.1", false, Some(clear)),
+            ("smtp://u:p@localhost.example.com", false, Some(clear)),
+            ("smtp://u:p@127.0.0.1.example.com", false, Some(clear)),
+            ("smtps://u:p@mail.example.com", true, Some(twice)),
+            ("smtps://mail.example.com", true, Some(no_user)),
+        ] {
+            let file = if file { "\npassword_file = \"f\"" } else { "" };
+            let text = format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"a@b.example\"{file}");
+            let expected = expected.map(|why| format!("d:2:8: {why}"));
+            check(&text, &expected.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_stands_behind_a_mail_servers_host_is_a_mistake() {
+        let why = "d:2:8: mail.smtp has something after its host and port: remove it; for TLS, \
+            write smtp+starttls:// (port 587) or smtps:// (port 465)";
+        for (end, expected) in [
+            ("", None),
+            ("/", None),
+            ("?tls=required", Some(why)),
+            (":25/?tls=required", Some(why)),
+            ("/relay", Some(why)),
+            ("#tls", Some(why)),
+        ] {
+            let text = format!("[mail]\nsmtp = \"smtp://localhost{end}\"\nfrom = \"a@b.example\"");
+            check(&text, &expected.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_receiver_may_ask_for_an_hour_unless_it_is_said_otherwise() {
+        let hour = std::time::Duration::from_secs(3_600);
+        assert_eq!(check("", &[]).retry.retry_after_max, hour);
+        let text = "[retry]\nretry_after_max = \"1d\"";
+        assert_eq!(check(text, &[]).retry.retry_after_max, 24 * hour);
+    }
+}

@@ -1,0 +1,653 @@
+//! One HTTP attempt, with a deadline and a cap on the answer.
+//!
+//! # Invariants
+//!
+//! 1. From DNS to the last header of the answer, an attempt takes no longer than `egress.deadline`.
+//!    Where we stood still past it, an answer that came meanwhile counts, and none is our fault.
+//! 2. What a receiver sends is bounded: everything on the wire by `connection::ANSWER_BYTES_MAX`,
+//!    interim answers, chunk framing and trailers included, and the body by `BODY_BYTES_MAX`;
+//!    nothing of it is decompressed, kept or written down.
+//! 3. No redirect is followed, no proxy of the environment is asked, and nothing is sent twice
+//!    within one attempt.
+//! 4. A connection is used for no longer than `pool::AGE_MAX` and an attempt, so that a change of
+//!    DNS is followed.
+//! 5. A reused connection that dies before a byte of the answer costs no attempt: its outcome is
+//!    `Fault::StaleConnection`, which a new connection never has.
+//!
+//! Not here: what an outcome means (`outcome`), which addresses may be called (`egress`).
+
+#[cfg(test)]
+mod read_limit_tests;
+
+use std::error::Error;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::time::{Sleep, sleep, timeout};
+use tokio_rustls::TlsConnector;
+use url::Url;
+use weir_common::time::Clock;
+
+use crate::config::settings::Egress;
+use crate::delivery::classify;
+use crate::delivery::connection::{self, Connection, OpenError, Origin};
+use crate::delivery::egress::Rules;
+use crate::delivery::http_client::{self, ClientError};
+use crate::delivery::pool::Pool;
+use crate::domain::outcome::{Failure, Fault, Outcome};
+
+/// So much of an answer's body is read, so that its connection can be used again.
+const BODY_BYTES_MAX: usize = 16 * 1024;
+
+/// And for so long: what comes later is not worth the place that the attempt takes.
+const BODY_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// A deadline that is noticed so much too late is noticed by a process that stood still.
+const STALL: Duration = Duration::from_secs(1);
+
+/// For so long we look what has come while we stood still.
+const STALL_GRACE: Duration = Duration::from_millis(500);
+
+/// Makes attempts.
+pub struct Courier {
+    deadline: Duration,
+    rules: Arc<Rules>,
+    tls: TlsConnector,
+    clock: Clock,
+    pool: Arc<Pool>,
+    /// What stands in for the network.
+    #[cfg(test)]
+    network: Option<Network>,
+}
+
+/// Answers attempts in the network's place, or says what came of them without an answer.
+#[cfg(test)]
+pub(crate) type Network =
+    Arc<dyn Fn(Parcel) -> Pin<Box<dyn Future<Output = Answered> + Send>> + Send + Sync>;
+
+#[cfg(test)]
+pub(crate) type Answered = Result<http::Response<Bytes>, Outcome>;
+
+/// One attempt to make.
+#[derive(Clone, Debug)]
+pub struct Parcel {
+    /// Where to.
+    pub url: Url,
+    /// The signature and its company.
+    pub headers: HeaderMap,
+    /// The envelope.
+    pub body: Bytes,
+    /// Whether it is sent on a new connection, because a reused one has just died under it.
+    pub fresh_connection: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// The outcome.
+    pub outcome: Outcome,
+    /// How long the receiver asks us to wait.
+    pub retry_after: Option<Duration>,
+}
+
+impl Receipt {
+    fn of(outcome: Outcome) -> Self {
+        Self { outcome, retry_after: None }
+    }
+}
+
+/// The head of an answer, and where its body comes from.
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    rest: Option<(Incoming, Connection, Origin)>,
+}
+
+impl Courier {
+    /// As these settings have it, to where these rules allow.
+    pub fn new(egress: &Egress, rules: Arc<Rules>, clock: Clock) -> Result<Self, ClientError> {
+        let tls = http_client::tls(egress.extra_ca.as_ref().map(|path| path.value.as_str()))?;
+        Ok(Self {
+            deadline: egress.deadline,
+            rules,
+            tls: TlsConnector::from(Arc::new(tls)),
+            pool: Arc::new(Pool::new(clock.clone())),
+            clock,
+            #[cfg(test)]
+            network: None,
+        })
+    }
+
+    /// The same over another network.
+    #[cfg(test)]
+    pub(crate) fn over(self, network: Network) -> Self {
+        Self { network: Some(network), ..self }
+    }
+
+    /// Makes one attempt. Never takes longer than the deadline and a moment.
+    pub async fn deliver(&self, parcel: Parcel) -> Receipt {
+        // An address never meets the resolver, and the rules may have changed since the URL was
+        // registered: it is checked again as a whole.
+        if self.rules.canonical(parcel.url.as_str()).is_err() {
+            return Receipt::of(Outcome::Failed(Failure::BlockedAddress));
+        }
+        let began = self.clock.now().tick;
+        let mut over = std::pin::pin!(sleep(self.deadline));
+        let mut sent = std::pin::pin!(self.send(parcel));
+        let answer = tokio::select! {
+            biased;
+            answer = &mut sent => answer,
+            () = &mut over => {
+                if self.clock.now().tick.since(began) < self.deadline + STALL {
+                    return Receipt::of(Outcome::Failed(Failure::Timeout));
+                }
+                match timeout(STALL_GRACE, sent).await {
+                    Ok(answer) => answer,
+                    Err(_) => return Receipt::of(Outcome::Internal(Fault::Stalled)),
+                }
+            }
+        };
+        let Answer { status, headers, rest } = match answer {
+            Ok(answer) => answer,
+            Err(outcome) => return Receipt::of(outcome),
+        };
+        let retry_after = classify::retry_after(status, &headers, self.clock.now().unix);
+        if let Some((body, connection, origin)) = rest {
+            self.finish(body, connection, origin, over).await;
+        }
+        Receipt { outcome: Outcome::of_status(status), retry_after }
+    }
+
+    /// Sends, and waits for the header of an answer, for as long as that takes.
+    async fn send(&self, parcel: Parcel) -> Result<Answer, Outcome> {
+        #[cfg(test)]
+        if let Some(network) = &self.network {
+            let (head, _) = network(parcel).await?.into_parts();
+            return Ok(Answer { status: head.status.as_u16(), headers: head.headers, rest: None });
+        }
+        let broken = Outcome::Failed(Failure::Connection);
+        let origin = Origin::of(&parcel.url).ok_or_else(|| broken.clone())?;
+        let fresh = parcel.fresh_connection;
+        let mut request = connection::request(parcel).map_err(|_| broken)?;
+        while !fresh && let Some(mut connection) = self.pool.take(&origin) {
+            match connection.post(request).await {
+                Ok(response) => return Ok(Answer::of(response, connection, origin)),
+                Err(mut failed) => match failed.take_message() {
+                    // It had been closed before: nothing was sent, so another may be used.
+                    Some(unsent) => request = unsent,
+                    None if connection.is_silent() => {
+                        return Err(Outcome::Internal(Fault::StaleConnection));
+                    }
+                    None => return Err(self.explained(&OpenError::Http(failed.into_error()))),
+                },
+            }
+        }
+        // Names, races of addresses and handshakes take room while they last, not as long as the
+        // attempt does.
+        let opening = Connection::open(&origin, &self.rules, &self.tls, self.deadline, &self.clock);
+        let mut connection = Box::pin(opening).await.map_err(|error| self.explained(&error))?;
+        match connection.post(request).await {
+            Ok(response) => Ok(Answer::of(response, connection, origin)),
+            Err(failed) => Err(self.explained(&OpenError::Http(failed.into_error()))),
+        }
+    }
+
+    fn explained(&self, error: &OpenError) -> Outcome {
+        let handshaking = matches!(error, OpenError::Handshake(_));
+        let outcome = classify::outcome_of(error as &(dyn Error + 'static), handshaking);
+        if outcome == Outcome::Internal(Fault::Resources) {
+            self.pool.clear();
+        }
+        outcome
+    }
+
+    /// Reads what is left of a small answer and keeps its connection; closes that of an answer
+    /// that is long or slow.
+    async fn finish(
+        &self,
+        body: Incoming,
+        mut connection: Connection,
+        origin: Origin,
+        over: Pin<&mut Sleep>,
+    ) {
+        let reading = async { is_read(body).await && connection.is_ready().await };
+        let kept = tokio::select! {
+            kept = reading => kept,
+            () = over => false,
+            () = sleep(BODY_WAIT_MAX) => false,
+        };
+        if kept {
+            self.pool.keep(origin, connection);
+        }
+    }
+}
+
+impl Answer {
+    fn of(response: http::Response<Incoming>, connection: Connection, origin: Origin) -> Self {
+        let (head, body) = response.into_parts();
+        let rest = Some((body, connection, origin));
+        Self { status: head.status.as_u16(), headers: head.headers, rest }
+    }
+}
+
+/// Reads a body to its end; says whether there was one within bounds.
+async fn is_read(mut body: Incoming) -> bool {
+    let mut left = BODY_BYTES_MAX;
+    loop {
+        let bytes = match body.frame().await {
+            None => return true,
+            Some(Err(_)) => return false,
+            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
+        };
+        match left.checked_sub(bytes) {
+            Some(less) => left = less,
+            None => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::JoinSet;
+    use weir_common::reader::At;
+    use weir_common::time::UnixTime;
+
+    use super::read_limit_tests::FIXTURES;
+    use super::*;
+    use crate::delivery::egress::dns::Scripted;
+
+    /// A receiver on a socket of its own, and how many connections it has taken.
+    pub(crate) struct Receiver {
+        address: SocketAddr,
+        taken: Arc<AtomicUsize>,
+        _task: JoinSet<()>,
+    }
+
+    impl Receiver {
+        pub(crate) async fn on<F>(
+            host: &str,
+            answer: impl Fn(TcpStream) -> F + Send + 'static,
+        ) -> Self
+        where
+            F: Future<Output = ()> + Send + 'static,
+        {
+            let listener = TcpListener::bind((host, 0)).await.expect("a free port");
+            let address = listener.local_addr().expect("it is bound");
+            let taken = Arc::new(AtomicUsize::new(0));
+            let count = taken.clone();
+            let mut task = JoinSet::new();
+            task.spawn(async move {
+                let mut connections = JoinSet::new();
+                while let Ok((stream, _)) = listener.accept().await {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    connections.spawn(answer(stream));
+                }
+            });
+            Self { address, taken, _task: task }
+        }
+
+        /// Answers every request on a connection with these bytes.
+        pub(crate) async fn saying(answer: impl Into<Vec<u8>>) -> Self {
+            let answer = answer.into();
+            Self::on("127.0.0.1", move |mut stream| {
+                let answer = answer.clone();
+                async move {
+                    while read_request(&mut stream).await.is_some() {
+                        let _ = stream.write_all(&answer).await;
+                    }
+                }
+            })
+            .await
+        }
+
+        pub(crate) fn url(&self, scheme: &str) -> String {
+            format!("{scheme}://{}/hook", self.address)
+        }
+
+        pub(crate) fn taken(&self) -> usize {
+            self.taken.load(Ordering::SeqCst)
+        }
+    }
+
+    /// The head of a request, once its five bytes of body have come as well.
+    async fn read_request(stream: &mut TcpStream) -> Option<String> {
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"\r\n\r\nhello") {
+            let mut more = [0; 1024];
+            let count = stream.read(&mut more).await.ok().filter(|count| *count > 0)?;
+            bytes.extend_from_slice(&more[..count]);
+        }
+        String::from_utf8(bytes).ok()
+    }
+
+    pub(crate) fn courier(names: &[(&str, &str)], deadline: u64) -> (Courier, Clock) {
+        let egress = Egress {
+            deadline: Duration::from_millis(deadline),
+            allow_http: true,
+            ports: vec![],
+            extra_ca: Some(At { value: format!("{FIXTURES}/ca.pem"), at: 0 }),
+            ..crate::delivery::egress::tests::egress(&["127.0.0.1/32", "127.0.0.2/32"])
+        };
+        let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
+        let rules = Arc::new(Rules::over(egress.clone(), Scripted::table(names)));
+        (Courier::new(&egress, rules, clock.clone()).expect("it builds"), clock)
+    }
+
+    pub(crate) fn parcel(url: &str) -> Parcel {
+        let url = Url::parse(url).expect("a URL");
+        let (headers, body) = (HeaderMap::new(), Bytes::from_static(b"hello"));
+        Parcel { url, headers, body, fresh_connection: false }
+    }
+
+    /// What an attempt there comes to; ten seconds are for a machine that is busy.
+    async fn outcome(url: &str) -> Outcome {
+        courier(&[], 10_000).0.deliver(parcel(url)).await.outcome
+    }
+
+    const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+    const SILENT: Outcome = Outcome::Failed(Failure::Timeout);
+    pub(crate) const BROKEN: Outcome = Outcome::Failed(Failure::Connection);
+    const NO_NAME: Outcome = Outcome::Failed(Failure::Dns);
+    const BLOCKED: Outcome = Outcome::Failed(Failure::BlockedAddress);
+    pub(crate) const DELIVERED: Outcome = Outcome::Delivered { status: 200 };
+
+    #[tokio::test]
+    async fn any_2xx_is_delivered_and_nothing_else_is() {
+        for (line, expected) in [
+            ("HTTP/1.1 200 OK", DELIVERED),
+            ("HTTP/1.0 200 OK", DELIVERED),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 202 Accepted", Outcome::of_status(202)),
+            ("HTTP/1.1 204 No Content", Outcome::of_status(204)),
+            ("HTTP/1.1 304 Not Modified", Outcome::Failed(Failure::Status(304))),
+            ("HTTP/1.1 410 Gone", Outcome::Failed(Failure::Status(410))),
+            ("HTTP/1.1 500 Oh", Outcome::Failed(Failure::Status(500))),
+        ] {
+            let receiver = Receiver::saying(format!("{line}\r\nContent-Length: 0\r\n\r\n")).await;
+            assert_eq!(outcome(&receiver.url("http")).await, expected, "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_not_followed() {
+        let other = Receiver::saying(OK).await;
+        let location = other.url("http");
+        let answer =
+            format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n");
+        let receiver = Receiver::saying(answer).await;
+        let expected = Outcome::Failed(Failure::Status(302));
+        assert_eq!(outcome(&receiver.url("http")).await, expected);
+        assert_eq!(other.taken(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_request_is_a_plain_post_that_names_us_and_asks_for_no_compression() {
+        let (head, mut heads) = tokio::sync::mpsc::unbounded_channel();
+        let receiver = Receiver::on("127.0.0.1", move |mut stream| {
+            let head = head.clone();
+            async move {
+                let _ = head.send(read_request(&mut stream).await);
+                let _ = stream.write_all(OK.as_bytes()).await;
+            }
+        })
+        .await;
+        assert_eq!(outcome(&receiver.url("http")).await, DELIVERED);
+        let head = heads.recv().await.flatten().expect("it was called").to_lowercase();
+        assert!(head.starts_with("post /hook http/1.1\r\n"), "{head}");
+        assert!(head.contains(&format!("\r\nhost: {}\r\n", receiver.address)), "{head}");
+        assert!(head.contains("\r\nuser-agent: weir/"), "{head}");
+        assert!(head.contains("\r\ncontent-length: 5\r\n"), "{head}");
+        assert!(!head.contains("accept-encoding") && !head.contains("referer"), "{head}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_used_again_until_it_is_four_minutes_old() {
+        let receiver = Receiver::saying(OK).await;
+        let (courier, clock) = courier(&[], 10_000);
+        for turn in 0..=120 {
+            let receipt = courier.deliver(parcel(&receiver.url("http"))).await;
+            assert_eq!(receipt.outcome, DELIVERED);
+            let connections = if turn < 80 { 1 } else { 2 };
+            assert_eq!(receiver.taken(), connections, "after {} s", 3 * turn);
+            clock.advance(Duration::from_secs(3));
+        }
+    }
+
+    #[tokio::test]
+    async fn out_of_descriptors_we_close_what_rests() {
+        let receiver = Receiver::saying(OK).await;
+        let (courier, _) = courier(&[("short.example", "no-files")], 10_000);
+        for connections in 1..=2 {
+            let receipt = courier.deliver(parcel(&receiver.url("http"))).await;
+            assert_eq!((receipt.outcome, receiver.taken()), (DELIVERED, connections));
+            let short = courier.deliver(parcel("http://short.example/")).await;
+            assert_eq!(short.outcome, Outcome::Internal(Fault::Resources));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_without_end_is_not_read_to_it() {
+        for head in ["Content-Length: 1000000000000", "Transfer-Encoding: chunked", "X: y"] {
+            let (sent, mut closed) = tokio::sync::mpsc::unbounded_channel();
+            let receiver = Receiver::on("127.0.0.1", move |mut stream| {
+                let sent = sent.clone();
+                async move {
+                    read_request(&mut stream).await;
+                    let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n");
+                    let _ = stream.write_all(head.as_bytes()).await;
+                    let chunk = [b"10000\r\n", &[b'x'; 0x10000][..], b"\r\n"].concat();
+                    let mut chunks = 0;
+                    while stream.write_all(&chunk).await.is_ok() {
+                        chunks += 1;
+                    }
+                    let _ = sent.send(chunks);
+                }
+            })
+            .await;
+            assert_eq!(outcome(&receiver.url("http")).await, DELIVERED, "{head}");
+            let chunks = closed.recv().await.expect("the connection was closed");
+            // The buffers of two sockets on the way hold some MiB.
+            assert!(chunks < 256, "{head}: {chunks} chunks of 64 KiB");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_never_comes_is_delivered_all_the_same_and_not_waited_for() {
+        let receiver = Receiver::saying("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n").await;
+        let url = receiver.url("http");
+        assert_eq!(courier(&[], 300).0.deliver(parcel(&url)).await.outcome, DELIVERED);
+        let (patient, _) = courier(&[], 60_000);
+        let attempt = patient.deliver(parcel(&url));
+        let receipt = timeout(Duration::from_secs(20), attempt).await;
+        assert_eq!(receipt.expect("it does not wait a minute").outcome, DELIVERED);
+    }
+
+    #[tokio::test]
+    async fn a_compressed_body_is_left_as_it_is() {
+        // No gzip at all: whoever tried to read it so would fail.
+        let head = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n";
+        let receiver = Receiver::saying([head.as_bytes(), b"\x1f\x8bxx"].concat()).await;
+        let (courier, _) = courier(&[], 10_000);
+        for _ in 0..2 {
+            assert_eq!(courier.deliver(parcel(&receiver.url("http"))).await.outcome, DELIVERED);
+        }
+        assert_eq!(receiver.taken(), 1, "the body was read to its end");
+    }
+
+    #[tokio::test]
+    async fn the_deadline_holds_however_slowly_the_header_comes() {
+        let hanging = Receiver::on("127.0.0.1", |stream| async move {
+            let _open = stream;
+            std::future::pending::<()>().await;
+        });
+        let dripping = Receiver::on("127.0.0.1", |mut stream| async move {
+            let mut beat = tokio::time::interval(Duration::from_millis(20));
+            for byte in OK.bytes().take(30).chain(std::iter::repeat(b'x')) {
+                beat.tick().await;
+                if stream.write_all(&[byte]).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let (courier, _) = courier(&[("slow.example", "silence")], 300);
+        let (hanging, dripping) = (hanging.await, dripping.await);
+        for url in [hanging.url("http"), hanging.url("https"), dripping.url("http")] {
+            let attempt = courier.deliver(parcel(&url));
+            let receipt = timeout(Duration::from_secs(5), attempt).await;
+            assert_eq!(receipt.expect("it keeps its deadline").outcome, SILENT, "{url}");
+        }
+        let unanswered = courier.deliver(parcel("http://slow.example/")).await.outcome;
+        assert_eq!(unanswered, Outcome::Internal(Fault::Resolver));
+    }
+
+    #[tokio::test]
+    async fn what_came_while_we_stood_still_counts_and_nothing_is_held_against_the_receiver() {
+        let (late, hanging) = (
+            Receiver::on("127.0.0.1", |mut stream| async move {
+                let _ = read_request(&mut stream).await;
+                sleep(Duration::from_millis(200)).await;
+                let _ = stream.write_all(OK.as_bytes()).await;
+            }),
+            Receiver::on("127.0.0.1", |stream| async move {
+                let _open = stream;
+                std::future::pending::<()>().await;
+            }),
+        );
+        let stalled = Outcome::Internal(Fault::Stalled);
+        for (receiver, expected) in [(late.await, DELIVERED), (hanging.await, stalled)] {
+            let (courier, clock) = courier(&[], 100);
+            let attempt = courier.deliver(parcel(&receiver.url("http")));
+            // The clock runs on while nothing else does.
+            let standstill = async { clock.advance(Duration::from_secs(60)) };
+            let (receipt, ()) = tokio::join!(attempt, standstill);
+            assert_eq!(receipt.outcome, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_http_is_a_broken_connection() {
+        let flood = (0..200).map(|n| format!("X-{n}: y\r\n")).collect::<String>();
+        let line = format!("X: {}\r\n", "y".repeat(1024 * 1024));
+        for answer in [
+            "SSH-2.0-OpenSSH_9.6\r\n\r\n".to_owned(),
+            "HTTP/1.1 2x0 OK\r\n\r\n".to_owned(),
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".to_owned(),
+            format!("HTTP/1.1 200 OK\r\n{flood}\r\n"),
+            format!("HTTP/1.1 200 OK\r\n{line}\r\n"),
+        ] {
+            let start: String = answer.chars().take(40).collect();
+            let receiver = Receiver::saying(answer).await;
+            assert_eq!(outcome(&receiver.url("http")).await, BROKEN, "{start}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_is_broken_and_before_a_handshake_ends_it_is_tls() {
+        let resetting = Receiver::on("127.0.0.1", |mut stream| async move {
+            let mut one = [0; 1];
+            let _ = stream.read(&mut one).await;
+            let _ = stream.set_zero_linger();
+        });
+        let closing = Receiver::on("127.0.0.1", |mut stream| async move {
+            read_request(&mut stream).await;
+        });
+        let closing_at_once = Receiver::on("127.0.0.1", |mut stream| async move {
+            let _ = stream.read(&mut [0; 4096]).await;
+        });
+        let (resetting, closing) = (resetting.await, closing.await);
+        assert_eq!(outcome(&resetting.url("http")).await, BROKEN);
+        assert_eq!(outcome(&closing.url("http")).await, BROKEN);
+        let tls = Outcome::Failed(Failure::Tls);
+        assert_eq!(outcome(&resetting.url("https")).await, tls);
+        assert_eq!(outcome(&closing_at_once.await.url("https")).await, tls);
+        let plain = Receiver::on("127.0.0.1", |mut stream| async move {
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+            let _ = stream.read(&mut [0; 4096]).await;
+        });
+        assert_eq!(outcome(&plain.await.url("https")).await, tls);
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_refuses() {
+        let gone = Receiver::saying(OK).await.address;
+        let there = || async { TcpStream::connect(gone).await.is_ok() };
+        while there().await {
+            tokio::task::yield_now().await;
+        }
+        let refused = Outcome::Failed(Failure::Refused);
+        assert_eq!(outcome(&format!("http://{gone}/")).await, refused);
+        assert_eq!(outcome(&format!("https://{gone}/")).await, refused);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_leads_elsewhere_later_leads_to_no_forbidden_address() {
+        let closing = Receiver::on("127.0.0.1", |mut stream| async move {
+            read_request(&mut stream).await;
+            let answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+            let _ = stream.write_all(answer).await;
+        })
+        .await;
+        let port = closing.address.port();
+        // The forbidden one listens on the same port; 127.0.0.3 is not among the permitted.
+        let forbidden = TcpListener::bind(("127.0.0.3", port)).await.expect("a free port");
+        let script = [("rebinding.example", "127.0.0.1 then 127.0.0.3 then 10.0.0.1 127.0.0.3")];
+        let (courier, _) = courier(&script, 10_000);
+        let url = format!("http://rebinding.example:{port}/");
+        let mut outcomes = Vec::new();
+        for _ in 0..3 {
+            outcomes.push(courier.deliver(parcel(&url)).await.outcome);
+        }
+        assert_eq!(outcomes, [DELIVERED, NO_NAME, NO_NAME]);
+        assert_eq!(closing.taken(), 1);
+        let arrival = timeout(Duration::from_millis(1), forbidden.accept()).await;
+        assert!(arrival.is_err(), "nobody came");
+    }
+
+    #[tokio::test]
+    async fn an_address_in_a_url_is_checked_at_each_attempt() {
+        let forbidden = Receiver::on("127.0.0.3", |_| async {}).await;
+        assert_eq!(outcome(&forbidden.url("http")).await, BLOCKED);
+        assert_eq!(outcome("https://[::1]/").await, BLOCKED);
+        assert_eq!(outcome("https://[::ffff:10.0.0.1]/").await, BLOCKED);
+        assert_eq!(outcome("ftp://127.0.0.1/").await, BLOCKED, "no rule allows it any more");
+        assert_eq!(forbidden.taken(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_does_not_resolve_is_the_receivers_failure_and_a_shortage_is_ours() {
+        let names =
+            [("empty.example", ""), ("short.example", "no-files"), ("again.example", "again")];
+        let (courier, _) = courier(&names, 10_000);
+        for (host, expected) in [
+            ("empty.example", Outcome::Failed(Failure::Dns)),
+            ("unknown.example", Outcome::Failed(Failure::Dns)),
+            ("short.example", Outcome::Internal(Fault::Resources)),
+            ("again.example", Outcome::Internal(Fault::Resolver)),
+        ] {
+            let receipt = courier.deliver(parcel(&format!("https://{host}/"))).await;
+            assert_eq!(receipt.outcome, expected, "{host}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_error_may_ask_us_to_wait_and_a_success_may_not() {
+        for (status, expected) in [(429, Some(7)), (503, Some(7)), (200, None), (301, None)] {
+            let answer =
+                format!("HTTP/1.1 {status} X\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n");
+            let receiver = Receiver::saying(answer).await;
+            let receipt = courier(&[], 10_000).0.deliver(parcel(&receiver.url("http"))).await;
+            assert_eq!(receipt.retry_after, expected.map(Duration::from_secs), "{status}");
+        }
+    }
+}

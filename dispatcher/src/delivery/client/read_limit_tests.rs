@@ -1,0 +1,246 @@
+//! What receivers may send, over HTTP and over TLS: how much of it is read, and what it comes to.
+
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+
+use super::tests::{BROKEN, DELIVERED, Receiver, courier, parcel};
+use super::*;
+use crate::delivery::connection::ANSWER_BYTES_MAX;
+use crate::delivery::pool;
+
+/// The buffers of two sockets on the way hold some MiB.
+const ON_THE_WAY: usize = 16 << 20;
+
+/// What a receiver sends for ever, once it has sent what comes before.
+#[derive(Clone)]
+struct Flood {
+    before: String,
+    each: String,
+    times: usize,
+}
+
+fn once(text: impl Into<String>) -> Flood {
+    Flood { before: text.into(), each: String::new(), times: 0 }
+}
+
+fn endless(before: &str, each: impl Into<String>) -> Flood {
+    Flood { before: before.to_owned(), each: each.into(), times: usize::MAX }
+}
+
+impl Flood {
+    /// Answers one request, and says how many bytes were taken of the answer.
+    async fn answer<S: AsyncRead + AsyncWrite + Unpin>(self, mut stream: S) -> usize {
+        if !has_request(&mut stream).await {
+            return 0;
+        }
+        let each = self.each.repeat(1 + 8_192 / (1 + self.each.len()));
+        let mut taken = self.before.len();
+        if stream.write_all(self.before.as_bytes()).await.is_err() {
+            return 0;
+        }
+        for _ in 0..self.times {
+            if stream.write_all(each.as_bytes()).await.is_err() {
+                break;
+            }
+            taken += each.len();
+        }
+        let _ = stream.read(&mut [0; 1]).await;
+        taken
+    }
+}
+
+/// Whether a whole request came.
+async fn has_request<S: AsyncRead + Unpin>(stream: &mut S) -> bool {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\nhello") {
+        if !matches!(stream.read_buf(&mut request).await, Ok(1..)) {
+            return false;
+        }
+    }
+    true
+}
+
+/// What an attempt at such a receiver comes to, and how many bytes it sent.
+async fn attempt(flood: &Flood, tls: bool) -> (Outcome, usize) {
+    let (sent, mut taken) = mpsc::unbounded_channel();
+    let flood = flood.clone();
+    let receiver = Receiver::on("127.0.0.1", move |stream| {
+        let (flood, sent) = (flood.clone(), sent.clone());
+        async move {
+            let count = if tls {
+                match acceptor().accept(stream).await {
+                    Ok(stream) => flood.answer(stream).await,
+                    Err(_) => 0,
+                }
+            } else {
+                flood.answer(stream).await
+            };
+            let _ = sent.send(count);
+        }
+    })
+    .await;
+    let (courier, _) = courier(&[], 20_000);
+    let url = receiver.url(if tls { "https" } else { "http" });
+    let outcome = courier.deliver(parcel(&url)).await.outcome;
+    drop(courier);
+    (outcome, taken.recv().await.expect("the connection ended"))
+}
+
+fn acceptor() -> TlsAcceptor {
+    let file = |name: &str| format!("{FIXTURES}/{name}");
+    let chain = CertificateDer::pem_file_iter(file("server.pem")).expect("it is there");
+    let chain = chain.collect::<Result<Vec<_>, _>>().expect("it holds one");
+    let key = PrivateKeyDer::from_pem_file(file("server.key")).expect("it is there");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring has them")
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .expect("they belong together");
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// A root, and a certificate of 127.0.0.1 that it signed, for a hundred years.
+pub(crate) const FIXTURES: &str = "src/delivery/fixtures";
+
+async fn check(flood: Flood, expected: Outcome) {
+    for tls in [false, true] {
+        let start: String = flood.before.chars().take(40).collect();
+        let (outcome, sent) = attempt(&flood, tls).await;
+        assert_eq!(outcome, expected, "{start}, tls: {tls}");
+        assert!(sent < ON_THE_WAY, "{start}, tls: {tls}: {sent} bytes");
+    }
+}
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+const INTERIM: &str = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+
+#[tokio::test]
+async fn a_header_is_read_up_to_64_kib_and_no_further() {
+    let head = |bytes: usize| format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(bytes));
+    check(once(head(60 << 10)), DELIVERED).await;
+    check(once(head(ANSWER_BYTES_MAX)), BROKEN).await;
+    check(once(head(380 << 10)), BROKEN).await;
+    check(endless("HTTP/1.1 200 OK\r\nX: ", "y"), BROKEN).await;
+}
+
+#[tokio::test]
+async fn a_header_of_very_many_fields_is_refused() {
+    check(endless("HTTP/1.1 200 OK\r\n", "a: b\r\n"), BROKEN).await;
+    check(endless("HTTP/1.1 200 OK\r\n", "a:\n"), BROKEN).await;
+}
+
+#[tokio::test]
+async fn interim_answers_count_with_the_final_one() {
+    check(once(INTERIM.repeat(20) + OK), DELIVERED).await;
+    check(once(INTERIM.repeat(ANSWER_BYTES_MAX / INTERIM.len()) + OK), BROKEN).await;
+    // These end long before the deadline, and are not read until then.
+    check(endless(INTERIM, INTERIM), BROKEN).await;
+    check(endless("", "HTTP/1.1 100 Continue\r\n\r\n"), BROKEN).await;
+}
+
+#[tokio::test]
+async fn what_stands_around_a_body_is_bounded_with_it() {
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    check(endless(chunked, "1;name=value-that-says-nothing\r\nx\r\n"), DELIVERED).await;
+    check(endless(&format!("{chunked}1;"), "extension"), DELIVERED).await;
+    check(endless(&format!("{chunked}0\r\n"), "trailer: x\r\n"), DELIVERED).await;
+    check(endless(&format!("{chunked}0\r\ntrailer: "), "x"), DELIVERED).await;
+}
+
+#[tokio::test]
+async fn interim_answers_that_drip_end_at_the_deadline() {
+    let dripping = Receiver::on("127.0.0.1", |mut stream| async move {
+        let mut beat = tokio::time::interval(Duration::from_millis(20));
+        loop {
+            beat.tick().await;
+            if stream.write_all(INTERIM.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    });
+    let (courier, _) = courier(&[], 300);
+    let receipt = courier.deliver(parcel(&dripping.await.url("http"))).await;
+    assert_eq!(receipt.outcome, Outcome::Failed(Failure::Timeout));
+}
+
+/// Answers the first request on a connection, and takes the second without a word or with these.
+async fn hangs_up(tls: bool, words: &'static str) -> Receiver {
+    Receiver::on("127.0.0.1", move |stream| async move {
+        if tls {
+            let Ok(stream) = acceptor().accept(stream).await else { return };
+            hang_up(stream, words).await;
+        } else {
+            hang_up(stream, words).await;
+        }
+    })
+    .await
+}
+
+async fn hang_up<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, words: &str) {
+    for answer in [OK, words] {
+        if !has_request(&mut stream).await {
+            return;
+        }
+        let _ = stream.write_all(answer.as_bytes()).await;
+    }
+    let _ = stream.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_reused_connection_that_dies_before_a_byte_of_the_answer_is_not_the_receivers_failure() {
+    let stale = Outcome::Internal(Fault::StaleConnection);
+    for (tls, words, second) in [(false, "", &stale), (true, "", &stale), (false, "H", &BROKEN)] {
+        let receiver = hangs_up(tls, words).await;
+        let url = receiver.url(if tls { "https" } else { "http" });
+        let (courier, _) = courier(&[], 20_000);
+        assert_eq!(courier.deliver(parcel(&url)).await.outcome, DELIVERED);
+        assert_eq!(courier.deliver(parcel(&url)).await.outcome, *second, "tls: {tls}, {words:?}");
+        assert_eq!(receiver.taken(), 1, "nothing is sent twice within one attempt");
+        // The next one is on a connection of its own, though another waits.
+        assert_eq!(courier.deliver(parcel(&url)).await.outcome, DELIVERED);
+        let fresh = Parcel { fresh_connection: true, ..parcel(&url) };
+        assert_eq!(courier.deliver(fresh).await.outcome, DELIVERED);
+        assert_eq!(receiver.taken(), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_was_closed_while_it_waited_is_passed_over() {
+    let receiver = Receiver::on("127.0.0.1", |mut stream| async move {
+        if has_request(&mut stream).await {
+            let _ = stream.write_all(OK.as_bytes()).await;
+        }
+    })
+    .await;
+    let (courier, _) = courier(&[], 20_000);
+    for connections in 1..=5 {
+        assert_eq!(courier.deliver(parcel(&receiver.url("http"))).await.outcome, DELIVERED);
+        // Its end is there before the next attempt.
+        while courier.pool.has_open() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(receiver.taken(), connections);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_waits_four_seconds_and_is_closed_then() {
+    let receiver = Receiver::saying(OK).await;
+    let (courier, clock) = courier(&[], 20_000);
+    for (turn, connections) in [(0, 1), (3_999, 1), (3_999, 1), (4_000, 2)] {
+        clock.advance(Duration::from_millis(turn));
+        assert_eq!(courier.deliver(parcel(&receiver.url("http"))).await.outcome, DELIVERED);
+        assert_eq!(receiver.taken(), connections, "after {turn} ms more");
+    }
+    assert!(courier.pool.has_open());
+    assert_eq!(courier.pool.close_idle(), Some(pool::IDLE_MAX));
+    clock.advance(pool::IDLE_MAX);
+    assert_eq!(courier.pool.close_idle(), None);
+    assert!(!courier.pool.has_open());
+}

@@ -1,0 +1,237 @@
+//! One connection to a receiver: opened to an address that may be called, used for one request at
+//! a time.
+//!
+//! # Invariants
+//!
+//! 1. Of one answer no more than [`ANSWER_BYTES_MAX`] are read, from its first byte to its last,
+//!    whatever they are; a connection that exceeds this is closed.
+//! 2. A connection ends with the value that stands for it.
+//!
+//! Not here: which addresses may be called (`egress`), what an error is called (`classify`).
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HOST, HeaderValue, USER_AGENT};
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+use url::{Host, Position, Url};
+use weir_common::time::{Clock, Tick};
+
+use crate::delivery::client::Parcel;
+use crate::delivery::egress::{AddressError, Rules};
+use crate::delivery::http_client::AGENT;
+use crate::delivery::read_limit::{Meter, Metered};
+
+/// Of one answer, interim answers, header, framing, body and trailers together. Heads of real
+/// servers have a few hundred bytes, of which proxies take 8 to 32 KiB.
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// The same below TLS: certificates, tickets and the framing of records come on top.
+const TLS_BYTES_MAX: usize = 4 * ANSWER_BYTES_MAX;
+
+/// Addresses of the family that the system prefers have so much of a start (RFC 8305).
+const HEAD_START: Duration = Duration::from_millis(300);
+
+/// Whom a connection leads to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Origin {
+    tls: bool,
+    host: Host<String>,
+    port: u16,
+}
+
+impl Origin {
+    /// That of a URL.
+    pub(crate) fn of(url: &Url) -> Option<Self> {
+        let host = url.host()?.to_owned();
+        Some(Self { tls: url.scheme() == "https", host, port: url.port_or_known_default()? })
+    }
+
+    fn server_name(&self) -> io::Result<ServerName<'static>> {
+        match &self.host {
+            Host::Domain(name) => ServerName::try_from(name.clone()).map_err(io::Error::other),
+            Host::Ipv4(ip) => Ok(IpAddr::from(*ip).into()),
+            Host::Ipv6(ip) => Ok(IpAddr::from(*ip).into()),
+        }
+    }
+
+    async fn addresses(&self, rules: &Rules) -> Result<Vec<IpAddr>, AddressError> {
+        match &self.host {
+            Host::Domain(name) => rules.addresses_for_attempt(name).await,
+            Host::Ipv4(ip) => Ok(vec![(*ip).into()]),
+            Host::Ipv6(ip) => Ok(vec![(*ip).into()]),
+        }
+    }
+}
+
+/// Why there was no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// It leads nowhere that may be called.
+    #[error("the host has no address to connect to")]
+    Address(#[from] AddressError),
+    /// No connection.
+    #[error("cannot connect")]
+    Connect(#[source] io::Error),
+    /// No TLS.
+    #[error("the TLS handshake failed")]
+    Handshake(#[source] io::Error),
+    /// No HTTP, or not to its end.
+    #[error("the exchange failed")]
+    Http(#[source] hyper::Error),
+}
+
+/// A connection.
+pub(crate) struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    /// What came of the answer.
+    meter: Arc<Meter>,
+    /// What came below TLS.
+    below: Arc<Meter>,
+    /// When it was opened.
+    pub(crate) opened: Tick,
+    /// Drives it, and ends with it.
+    _driver: JoinSet<()>,
+}
+
+impl Connection {
+    /// Opens one.
+    pub(crate) async fn open(
+        origin: &Origin,
+        rules: &Rules,
+        tls: &TlsConnector,
+        within: Duration,
+        clock: &Clock,
+    ) -> Result<Self, OpenError> {
+        let addresses = origin.addresses(rules).await?;
+        let stream = dial(&addresses, origin.port, within).await.map_err(OpenError::Connect)?;
+        // A socket that refuses is slower, not wrong.
+        let _ = stream.set_nodelay(true);
+        let opened = clock.now().tick;
+        let below = Arc::new(Meter::default());
+        if !origin.tls {
+            return Self::over(stream, below, opened).await;
+        }
+        let stream = Metered::new(stream, below.clone(), TLS_BYTES_MAX);
+        let name = origin.server_name().map_err(OpenError::Handshake)?;
+        let stream = tls.connect(name, stream).await.map_err(OpenError::Handshake)?;
+        Self::over(stream, below, opened).await
+    }
+
+    async fn over<S>(stream: S, below: Arc<Meter>, opened: Tick) -> Result<Self, OpenError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let meter = Arc::new(Meter::default());
+        let stream = Metered::new(stream, meter.clone(), ANSWER_BYTES_MAX);
+        let mut builder = Builder::new();
+        builder.max_buf_size(ANSWER_BYTES_MAX);
+        let (sender, connection) =
+            builder.handshake(TokioIo::new(stream)).await.map_err(OpenError::Http)?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            // The request that waits for its answer is told what goes wrong.
+            let _ = connection.await;
+        });
+        Ok(Self { sender, meter, below, opened, _driver: driver })
+    }
+
+    /// Sends a request, and waits for the head of its answer.
+    pub(crate) async fn post(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>> {
+        self.meter.begin();
+        self.below.begin();
+        self.sender.try_send_request(request).await
+    }
+
+    /// Whether no byte of an answer has come.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.meter.count() == 0
+    }
+
+    /// Whether it can take a further request, once it has done what it has.
+    pub(crate) async fn is_ready(&mut self) -> bool {
+        poll_fn(|cx| self.sender.poll_ready(cx)).await.is_ok()
+    }
+
+    /// Whether it was closed in the meantime.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+}
+
+/// The request of an attempt.
+pub(crate) fn request(parcel: Parcel) -> Result<Request<Full<Bytes>>, http::Error> {
+    let url = &parcel.url;
+    let host = HeaderValue::from_str(&url[Position::BeforeHost..Position::AfterPort])?;
+    let mut request = Request::post(&url[Position::BeforePath..Position::AfterQuery])
+        .body(Full::new(parcel.body))?;
+    let headers = request.headers_mut();
+    *headers = parcel.headers;
+    headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    headers.insert(HOST, host);
+    Ok(request)
+}
+
+/// Connects to the first address that lets us, in their order; those of the other family begin a
+/// moment later, beside the first.
+async fn dial(addresses: &[IpAddr], port: u16, within: Duration) -> io::Result<TcpStream> {
+    let preferred = addresses.first().map(IpAddr::is_ipv4);
+    let sockets = addresses.iter().map(|ip| SocketAddr::new(*ip, port));
+    let (first, second): (Vec<_>, Vec<_>) =
+        sockets.partition(|socket| Some(socket.is_ipv4()) == preferred);
+    let mut one = std::pin::pin!(one_by_one(&first, within));
+    if second.is_empty() {
+        return one.await;
+    }
+    tokio::select! {
+        connected = &mut one => match connected {
+            Ok(stream) => return Ok(stream),
+            Err(_) => return one_by_one(&second, within).await,
+        },
+        () = sleep(HEAD_START) => {}
+    }
+    let mut other = std::pin::pin!(one_by_one(&second, within));
+    tokio::select! {
+        connected = &mut one => match connected {
+            Ok(stream) => Ok(stream),
+            Err(_) => other.await,
+        },
+        connected = &mut other => match connected {
+            Ok(stream) => Ok(stream),
+            Err(_) => one.await,
+        },
+    }
+}
+
+/// Tries addresses one after another, each for its share of the time.
+async fn one_by_one(sockets: &[SocketAddr], within: Duration) -> io::Result<TcpStream> {
+    let each = within / u32::try_from(sockets.len().max(1)).unwrap_or(u32::MAX);
+    let mut last = io::ErrorKind::NotFound.into();
+    for socket in sockets {
+        match timeout(each, TcpStream::connect(socket)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(last)
+}

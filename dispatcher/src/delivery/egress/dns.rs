@@ -1,0 +1,167 @@
+//! Finds the addresses of a name: by the system, or from a table that a test wrote.
+//!
+//! Not here: which of them may be called (`address`), how many are looked up at a time
+//! (`resolver`), how long an attempt waits (`egress`).
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+#[cfg(test)]
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dns_lookup::{AddrInfoHints, LookupErrorKind, SockType};
+
+use crate::delivery::classify;
+
+/// Why a name has no addresses, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    /// Those that know say that there is no such name, or that it has no address.
+    #[error("the name does not resolve")]
+    NoSuchName,
+    /// Nothing answered, or what did could not tell: no name server, or one that has trouble.
+    #[error("nothing answered for the name")]
+    Unanswered,
+    /// This machine has run out of something.
+    #[error("no resources to look a name up")]
+    Shortage,
+}
+
+/// Where addresses come from.
+#[async_trait]
+pub trait Lookup: fmt::Debug + Send + Sync + 'static {
+    /// The addresses of a name, in the order in which they are to be tried.
+    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, LookupError>;
+}
+
+/// The system's resolver: its hosts file, its name servers, its order.
+#[derive(Debug)]
+pub struct System;
+
+#[async_trait]
+impl Lookup for System {
+    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
+        let name = name.to_owned();
+        let looking = tokio::task::spawn_blocking(move || look(&name));
+        looking.await.unwrap_or(Err(LookupError::Shortage))
+    }
+}
+
+fn look(name: &str) -> Result<Vec<IpAddr>, LookupError> {
+    // By RFC 6761 there is no such name, and no server need be asked.
+    if name.ends_with(".invalid") {
+        return Err(LookupError::NoSuchName);
+    }
+    // Without it, each address comes once for each kind of socket.
+    let hints = AddrInfoHints { socktype: SockType::Stream.into(), ..AddrInfoHints::default() };
+    let found = dns_lookup::getaddrinfo(Some(name), None, Some(hints)).map_err(|error| {
+        let kind = error.kind();
+        meaning(kind, &io::Error::from(error))
+    })?;
+    Ok(found.filter_map(Result::ok).map(|one| one.sockaddr.ip()).collect())
+}
+
+/// What an error of the system's resolver means. It answers for the name, or it does not: then it
+/// is not the name's fault, as far as it can tell.
+fn meaning(kind: LookupErrorKind, error: &io::Error) -> LookupError {
+    match kind {
+        LookupErrorKind::NoName | LookupErrorKind::NoData => LookupError::NoSuchName,
+        LookupErrorKind::Memory => LookupError::Shortage,
+        _ if classify::is_shortage(error) => LookupError::Shortage,
+        _ => LookupError::Unanswered,
+    }
+}
+
+/// Answers by the script of a test: each lookup of a name takes the next answer, the last stays.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(crate) struct Scripted {
+    answers: std::sync::Mutex<std::collections::HashMap<String, Vec<Answer>>>,
+}
+
+/// One answer of a script.
+#[cfg(test)]
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// These addresses; none: there is no such name.
+    Is(Vec<IpAddr>),
+    /// Never comes.
+    Silence,
+    /// Not an address.
+    Fails(LookupError),
+}
+
+#[cfg(test)]
+impl Scripted {
+    /// A table of names and, parted by `then`, what each lookup of them finds.
+    pub(crate) fn table(names: &[(&str, &str)]) -> Arc<Self> {
+        let answer = |text: &str| match text.trim() {
+            "silence" => Answer::Silence,
+            "no-files" => Answer::Fails(LookupError::Shortage),
+            "again" => Answer::Fails(LookupError::Unanswered),
+            text => Answer::Is(
+                text.split_whitespace().map(|ip| ip.parse().expect("an address")).collect(),
+            ),
+        };
+        let row = |(name, script): &(&str, &str)| {
+            let mut script: Vec<Answer> = script.split("then").map(answer).collect();
+            // Kept backwards, so that the next answer is at the end.
+            script.reverse();
+            ((*name).to_owned(), script)
+        };
+        Arc::new(Self { answers: std::sync::Mutex::new(names.iter().map(row).collect()) })
+    }
+
+    fn next(&self, name: &str) -> Option<Answer> {
+        let mut answers = self.answers.lock().expect("no test panics here");
+        let script = answers.get_mut(name)?;
+        if script.len() > 1 { script.pop() } else { script.last().cloned() }
+    }
+}
+
+#[cfg(test)]
+#[async_trait]
+impl Lookup for Scripted {
+    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
+        match self.next(name) {
+            None => Err(LookupError::NoSuchName),
+            Some(Answer::Is(addresses)) => Ok(addresses),
+            Some(Answer::Silence) => std::future::pending().await,
+            Some(Answer::Fails(error)) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_system_knows_addresses_by_their_own_names() {
+        let found = System.addresses("127.0.0.1").await.expect("it is one");
+        assert_eq!(found, [IpAddr::from([127, 0, 0, 1])]);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_no_server_need_be_asked_about_does_not_resolve() {
+        for name in ["not a name", "nobody.invalid"] {
+            assert_eq!(System.addresses(name).await, Err(LookupError::NoSuchName), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_temporary_is_no_fault_of_the_names() {
+        use LookupErrorKind as Kind;
+        let plain = || io::Error::other("it failed");
+        for kind in [Kind::NoName, Kind::NoData] {
+            assert_eq!(meaning(kind, &plain()), LookupError::NoSuchName, "{kind:?}");
+        }
+        for kind in [Kind::Again, Kind::Fail, Kind::System, Kind::IO, Kind::Unknown] {
+            assert_eq!(meaning(kind, &plain()), LookupError::Unanswered, "{kind:?}");
+        }
+        let no_files = io::Error::from_raw_os_error(24);
+        assert_eq!(meaning(Kind::System, &no_files), LookupError::Shortage);
+        assert_eq!(meaning(Kind::Memory, &plain()), LookupError::Shortage);
+    }
+}

@@ -1,0 +1,117 @@
+//! Connections that wait for the next attempt at the same origin.
+//!
+//! # Invariants
+//!
+//! 1. A connection waits for [`IDLE_MAX`] at most, then it is closed.
+//! 2. None is used again that is older than [`AGE_MAX`], was closed, or waited that long.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use weir_common::time::{Clock, Tick};
+
+use crate::delivery::connection::{Connection, Origin};
+
+/// So long a connection waits: common servers close theirs after 5 s, some after 2.
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(4);
+
+/// After this, attempts open connections of their own.
+pub(crate) const AGE_MAX: Duration = Duration::from_secs(4 * 60);
+
+/// Waiting connections to one origin. One endpoint needs a few; a host of thousands of endpoints
+/// needs as many as are called at a time, or its ports run out behind connections just closed.
+const IDLE_PER_ORIGIN_MAX: usize = 128;
+
+/// All that wait.
+pub(crate) struct Pool {
+    clock: Clock,
+    idle: Mutex<Idle>,
+}
+
+#[derive(Default)]
+struct Idle {
+    connections: HashMap<Origin, Vec<(Tick, Connection)>>,
+    /// Closes those that have waited for too long; runs while any wait.
+    sweeper: JoinSet<()>,
+    sweeping: bool,
+}
+
+impl Pool {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, idle: Mutex::default() }
+    }
+
+    /// Takes the connection out that waited least.
+    pub(crate) fn take(&self, origin: &Origin) -> Option<Connection> {
+        let now = self.clock.now().tick;
+        let mut idle = self.lock();
+        let waiting = idle.connections.get_mut(origin)?;
+        while let Some((since, connection)) = waiting.pop() {
+            let young = now.since(connection.opened) < AGE_MAX;
+            if young && now.since(since) < IDLE_MAX && !connection.is_closed() {
+                return Some(connection);
+            }
+        }
+        idle.connections.remove(origin);
+        None
+    }
+
+    /// Lets a connection wait for the next attempt.
+    pub(crate) fn keep(self: &Arc<Self>, origin: Origin, connection: Connection) {
+        let now = self.clock.now().tick;
+        let mut idle = self.lock();
+        let waiting = idle.connections.entry(origin).or_default();
+        if waiting.len() < IDLE_PER_ORIGIN_MAX {
+            waiting.push((now, connection));
+        }
+        if !idle.sweeping {
+            idle.sweeping = true;
+            while idle.sweeper.try_join_next().is_some() {}
+            idle.sweeper.spawn(sweep(Arc::downgrade(self)));
+        }
+    }
+
+    /// Closes all that wait.
+    pub(crate) fn clear(&self) {
+        self.lock().connections.clear();
+    }
+
+    /// Closes those that have waited for too long. Says when to look again; never, where none are
+    /// left.
+    pub(crate) fn close_idle(&self) -> Option<Duration> {
+        let now = self.clock.now().tick;
+        let mut idle = self.lock();
+        idle.connections.retain(|_, waiting| {
+            waiting.retain(|(since, _)| now.since(*since) < IDLE_MAX);
+            !waiting.is_empty()
+        });
+        let first = idle.connections.values().flatten().map(|(since, _)| *since).min();
+        idle.sweeping = first.is_some();
+        first.map(|since| since.plus(IDLE_MAX).since(now))
+    }
+
+    /// Whether any waits that could be used.
+    #[cfg(test)]
+    pub(crate) fn has_open(&self) -> bool {
+        self.lock().connections.values().flatten().any(|(_, one)| !one.is_closed())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn sweep(pool: Weak<Pool>) {
+    let mut wait = IDLE_MAX;
+    loop {
+        sleep(wait).await;
+        let Some(pool) = pool.upgrade() else { return };
+        match pool.close_idle() {
+            Some(next) => wait = next,
+            None => return,
+        }
+    }
+}

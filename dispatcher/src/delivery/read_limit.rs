@@ -1,0 +1,114 @@
+//! A stream that lets only so many bytes of one answer through.
+//!
+//! # Invariant
+//!
+//! Between two calls of [`Meter::begin`] no more than `most` bytes are read from the stream,
+//! whatever they mean; the read after those fails.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// How many bytes of an answer have come.
+#[derive(Debug, Default)]
+pub(crate) struct Meter(AtomicUsize);
+
+impl Meter {
+    /// Begins to count another answer.
+    pub(crate) fn begin(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// The bytes that have come since.
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A stream, and how much of it may be read.
+pub(crate) struct Metered<S> {
+    stream: S,
+    meter: Arc<Meter>,
+    most: usize,
+}
+
+impl<S> Metered<S> {
+    pub(crate) fn new(stream: S, meter: Arc<Meter>, most: usize) -> Self {
+        Self { stream, meter, most }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let left = self.most.saturating_sub(self.meter.count());
+        if left == 0 {
+            let why = format!("the answer is longer than {} bytes", self.most);
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+        }
+        let room = left.min(into.remaining());
+        let mut part = ReadBuf::new(into.initialize_unfilled_to(room));
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part))?;
+        let count = part.filled().len();
+        into.advance(count);
+        self.meter.0.fetch_add(count, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_byte_beyond_the_bound_is_read_until_the_next_answer_begins() {
+        let meter = Arc::new(Meter::default());
+        let mut stream = Metered::new(&b"0123456789abc"[..], meter.clone(), 8);
+        let mut into = Vec::new();
+        let ended = stream.read_to_end(&mut into).await.map_err(|error| error.kind());
+        assert_eq!((ended, &into[..]), (Err(io::ErrorKind::InvalidData), &b"01234567"[..]));
+        assert_eq!((meter.count(), stream.stream), (8, &b"89abc"[..]));
+        meter.begin();
+        stream.read_to_end(&mut into).await.expect("five bytes are left");
+        assert_eq!(meter.count(), 5);
+    }
+}

@@ -1,0 +1,256 @@
+//! The signature of a delivery (CONTRACT §5.2), and how a receiver checks it.
+//!
+//! Two schemes are sent side by side. Ours signs `<t>.<body>` with the whole secret as it was
+//! shown, `whsec_` included; Standard Webhooks signs `<id>.<t>.<body>` with the bytes that the
+//! rest of the secret stands for in base 64. Both are new on every attempt.
+//!
+//! Not here: which secrets sign at a time (`model::Secrets`).
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hmac::{Hmac, KeyInit, Mac};
+use http::HeaderMap;
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use sha2::Sha256;
+
+use crate::config::settings::Signature;
+
+/// The beginning of every secret.
+const SECRET_PREFIX: &str = "whsec_";
+
+const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+
+/// What is signed.
+#[derive(Clone, Debug)]
+pub struct Signed<'a> {
+    /// The event's identifier.
+    pub event_id: &'a str,
+    /// The envelope.
+    pub body: &'a Bytes,
+    /// Seconds since 1970, of this attempt.
+    pub unix_seconds: u64,
+}
+
+/// The header fields that a delivery carries: one signature for each secret.
+#[must_use]
+pub fn headers<'s>(
+    signature: &Signature,
+    signed: &Signed<'_>,
+    secrets: impl Iterator<Item = &'s str>,
+) -> HeaderMap {
+    let seconds = signed.unix_seconds.to_string();
+    let mut ours = format!("t={seconds}");
+    let mut standard = Vec::new();
+    for secret in secrets {
+        let mac = hmac(secret.as_bytes(), &[seconds.as_bytes(), signed.body]);
+        ours.push_str(",v1=");
+        ours.push_str(&hex::encode(mac));
+        if let Some(key) = standard_key(secret).filter(|_| signature.standard_webhooks) {
+            let parts = [signed.event_id.as_bytes(), seconds.as_bytes(), signed.body];
+            standard.push(format!("v1,{}", STANDARD.encode(hmac(&key, &parts))));
+        }
+    }
+    let mut headers = HeaderMap::with_capacity(5);
+    let mut add = |name: &HeaderName, text: &str| {
+        // Digits, base 64 and commas always fit; an identifier that fits no header is left out.
+        if let Ok(value) = HeaderValue::from_str(text) {
+            headers.insert(name, value);
+        }
+    };
+    add(&CONTENT_TYPE, "application/json");
+    add(&signature.header, &ours);
+    if !standard.is_empty() {
+        add(&WEBHOOK_ID, signed.event_id);
+        add(&WEBHOOK_TIMESTAMP, &seconds);
+        add(&WEBHOOK_SIGNATURE, &standard.join(" "));
+    }
+    headers
+}
+
+/// Why a signature does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VerifyError {
+    /// No time to sign, or none that is a number of seconds.
+    #[error("the header has no t=<seconds since 1970>")]
+    NoTimestamp,
+    /// No signature of a scheme that is known.
+    #[error("the header has no v1=<signature>")]
+    NoSignature,
+    /// Another secret, another body or another time was signed.
+    #[error("no v1 matches: another secret was used, or the body is not as it was sent")]
+    NoMatch,
+    /// It holds, and may be a replay.
+    #[error("it was signed {by} s ago, which is longer than is tolerated")]
+    TooOld {
+        /// Seconds.
+        by: u64,
+    },
+    /// It holds, and one of the two clocks is wrong.
+    #[error("it was signed {by} s from now, by a clock that is ahead of this one")]
+    TooNew {
+        /// Seconds.
+        by: u64,
+    },
+}
+
+/// Checks the header of CONTRACT §5.2 as a receiver should: every `v1` is tried, in constant
+/// time, whatever scheme it does not know is passed over, and only then the time is looked at.
+pub fn verify(
+    secret: &str,
+    header: &str,
+    body: &[u8],
+    now_seconds: u64,
+    tolerance_seconds: u64,
+) -> Result<(), VerifyError> {
+    let pairs = || header.split(',').filter_map(|pair| pair.trim().split_once('='));
+    let values = |wanted: &'static str| {
+        pairs().filter(move |(name, _)| *name == wanted).map(|(_, value)| value)
+    };
+    let digits = values("t").next().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
+    let (text, signed_at) = digits
+        .and_then(|text| Some((text, text.parse::<u64>().ok()?)))
+        .ok_or(VerifyError::NoTimestamp)?;
+    if values("v1").next().is_none() {
+        return Err(VerifyError::NoSignature);
+    }
+    let expected = hmac(secret.as_bytes(), &[text.as_bytes(), body]);
+    let matches = |value: &str| {
+        hex::decode(value).is_ok_and(|bytes| weir_common::secret::same(&bytes, &expected))
+    };
+    if !values("v1").any(matches) {
+        return Err(VerifyError::NoMatch);
+    }
+    if now_seconds.abs_diff(signed_at) <= tolerance_seconds {
+        return Ok(());
+    }
+    let by = now_seconds.abs_diff(signed_at);
+    Err(if signed_at < now_seconds {
+        VerifyError::TooOld { by }
+    } else {
+        VerifyError::TooNew { by }
+    })
+}
+
+/// The key of Standard Webhooks; `None` for a secret that does not follow its form.
+fn standard_key(secret: &str) -> Option<Vec<u8>> {
+    STANDARD.decode(secret.strip_prefix(SECRET_PREFIX)?).ok()
+}
+
+/// HMAC-SHA256 over the parts with dots between them.
+fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    for (nth, part) in parts.iter().enumerate() {
+        if nth > 0 {
+            mac.update(b".");
+        }
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The signatures below were computed by another program, Python's hmac.
+    const FIRST: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+    const SECOND: &str = "whsec_ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=";
+    const BODY: &str = r#"{"id":"evt_1","type":"user.created"}"#;
+    const AT: u64 = 1_700_000_000;
+    const FIRST_HEX: &str = "c745e1bec763d5ce6eb6e4fcc98f1eccc522db850c19894c615272e793a18202";
+    const SECOND_HEX: &str = "a570cd2961d7425da5f9ae9c757004d2e528ff332186b8d46e14a6d03e0fa3e7";
+    const FIRST_STANDARD: &str = "v1,/S+QMB8DOqv5hxgtl5rZFblI1MjqYEsgNHurU/RjEGg=";
+    const SECOND_STANDARD: &str = "v1,y0sCV1s+0Qn2U98Vi/Rwc5BNeuyMNZd/FtiZauEtX44=";
+
+    fn signed(secrets: &[&str], standard_webhooks: bool) -> Vec<(String, String)> {
+        let header = HeaderName::from_static("service-signature");
+        let body = Bytes::from_static(BODY.as_bytes());
+        let signed = Signed { event_id: "evt_1", body: &body, unix_seconds: AT };
+        let settings = Signature { header, standard_webhooks };
+        let headers = headers(&settings, &signed, secrets.iter().copied());
+        let text = |value: &HeaderValue| value.to_str().expect("it is text").to_owned();
+        let mut pairs: Vec<_> =
+            headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
+        pairs.sort();
+        pairs
+    }
+
+    fn pairs(pairs: &[(&str, String)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+    }
+
+    #[test]
+    fn a_delivery_carries_both_schemes_for_every_secret() {
+        let expected = pairs(&[
+            ("content-type", "application/json".to_owned()),
+            ("service-signature", format!("t={AT},v1={FIRST_HEX},v1={SECOND_HEX}")),
+            ("webhook-id", "evt_1".to_owned()),
+            ("webhook-signature", format!("{FIRST_STANDARD} {SECOND_STANDARD}")),
+            ("webhook-timestamp", AT.to_string()),
+        ]);
+        assert_eq!(signed(&[FIRST, SECOND], true), expected);
+    }
+
+    #[test]
+    fn the_second_scheme_is_sent_only_where_it_is_wanted_and_possible() {
+        let plain = [
+            ("content-type", "application/json".to_owned()),
+            ("service-signature", format!("t={AT},v1={FIRST_HEX}")),
+        ];
+        assert_eq!(signed(&[FIRST], false), pairs(&plain));
+        let odd = signed(&["whsec_~"], true);
+        assert_eq!(odd.len(), 2, "{odd:?}");
+    }
+
+    fn check(header: &str, now: u64, expected: Result<(), VerifyError>) {
+        assert_eq!(verify(FIRST, header, BODY.as_bytes(), now, 300), expected, "{header}");
+    }
+
+    #[test]
+    fn a_signature_holds_for_five_minutes_in_either_direction() {
+        let header = format!("t={AT},v1={FIRST_HEX}");
+        for now in [AT - 300, AT, AT + 300] {
+            check(&header, now, Ok(()));
+        }
+        check(&header, AT + 301, Err(VerifyError::TooOld { by: 301 }));
+        check(&header, AT - 301, Err(VerifyError::TooNew { by: 301 }));
+    }
+
+    #[test]
+    fn every_v1_is_tried_and_other_schemes_are_passed_over() {
+        for header in [
+            format!("t={AT},v1={SECOND_HEX},v1={FIRST_HEX}"),
+            format!("v1={FIRST_HEX},t={AT}"),
+            format!("t={AT}, v1={FIRST_HEX}"),
+            format!("t={AT},v0=abc,v2={SECOND_HEX},v1=zz,v1=,v1={FIRST_HEX},x"),
+        ] {
+            check(&header, AT, Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        let later = AT + 1;
+        for (header, expected) in [
+            (String::new(), VerifyError::NoTimestamp),
+            (format!("v1={FIRST_HEX}"), VerifyError::NoTimestamp),
+            (format!("t=,v1={FIRST_HEX}"), VerifyError::NoTimestamp),
+            (format!("t=+{AT},v1={FIRST_HEX}"), VerifyError::NoTimestamp),
+            (format!("t=99999999999999999999,v1={FIRST_HEX}"), VerifyError::NoTimestamp),
+            (format!("t={AT}"), VerifyError::NoSignature),
+            (format!("t={AT},v2={FIRST_HEX}"), VerifyError::NoSignature),
+            (format!("t={AT},v1="), VerifyError::NoMatch),
+            (format!("t={AT},v1={SECOND_HEX}"), VerifyError::NoMatch),
+            (format!("t={AT},v1={}", &FIRST_HEX[..62]), VerifyError::NoMatch),
+            (format!("t={later},v1={FIRST_HEX}"), VerifyError::NoMatch),
+        ] {
+            check(&header, AT, Err(expected));
+        }
+        let header = format!("t={AT},v1={FIRST_HEX}");
+        let other = verify(FIRST, &header, b"{}", AT, 300);
+        assert_eq!(other, Err(VerifyError::NoMatch));
+    }
+}

@@ -1,0 +1,193 @@
+//! What an attempt came to, and what that means.
+//!
+//! Not here: when it is tried again (`domain::retry`), what it says of the webhook (`health`).
+
+use std::fmt;
+
+/// What came of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A 2xx in time.
+    Delivered {
+        /// 200 to 299.
+        status: u16,
+    },
+    /// The receiver's, or its owner's, affair: counts in the schedule and in health.
+    Failed(Failure),
+    /// Our own affair: tried again soon, counts nowhere (DESIGN §1, 13 and 15).
+    Internal(Fault),
+}
+
+/// How a receiver failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// An answer that is no 2xx; redirects are among them.
+    Status(u16),
+    /// Its name does not resolve, or to no address that we call.
+    Dns,
+    /// Nobody accepts connections there, or the way there is closed.
+    Refused,
+    /// The connection broke, or what came back was no HTTP.
+    Connection,
+    /// No handshake, or a certificate that does not hold.
+    Tls,
+    /// No status line and headers within the deadline.
+    Timeout,
+    /// Its URL, or the address in it, is one that we do not call.
+    BlockedAddress,
+}
+
+/// What kept us from trying.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// No file descriptors, no memory.
+    Resources,
+    /// Nothing answered for the host's name: our resolver is out of order, or cannot reach those
+    /// that know the name.
+    Resolver,
+    /// A mistake in this program.
+    Broken,
+    /// This process, or the whole machine, stood still past the deadline: what the receiver did
+    /// meanwhile nobody knows.
+    Stalled,
+    /// A connection that had been used before died before a byte of the answer came: its receiver
+    /// may have closed it while the request was on its way.
+    StaleConnection,
+}
+
+/// The names of the classes, for an error in the outcome's place of a store or a filter.
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Delivered { status } => write!(f, "status_{status}"),
+            Self::Failed(failure) => failure.fmt(f),
+            Self::Internal(fault) => f.write_str(match fault {
+                Fault::Resources => "internal_resources",
+                Fault::Resolver => "internal_resolver",
+                Fault::Broken => "internal_broken",
+                Fault::Stalled => "internal_stalled",
+                Fault::StaleConnection => "internal_stale_connection",
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "status_{status}"),
+            Self::Dns => f.write_str("dns"),
+            Self::Refused => f.write_str("refused"),
+            Self::Connection => f.write_str("connection"),
+            Self::Tls => f.write_str("tls"),
+            Self::Timeout => f.write_str("timeout"),
+            Self::BlockedAddress => f.write_str("blocked_address"),
+        }
+    }
+}
+
+impl Outcome {
+    /// The outcome that [`Outcome`]'s text stands for.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        let status = name.strip_prefix("status_").and_then(|digits| digits.parse().ok());
+        Some(match (name, status) {
+            (_, Some(status @ 200..=299)) => Self::Delivered { status },
+            (_, Some(status)) => Self::Failed(Failure::Status(status)),
+            ("dns", _) => Self::Failed(Failure::Dns),
+            ("refused", _) => Self::Failed(Failure::Refused),
+            ("connection", _) => Self::Failed(Failure::Connection),
+            ("tls", _) => Self::Failed(Failure::Tls),
+            ("timeout", _) => Self::Failed(Failure::Timeout),
+            ("blocked_address", _) => Self::Failed(Failure::BlockedAddress),
+            ("internal_resources", _) => Self::Internal(Fault::Resources),
+            ("internal_resolver", _) => Self::Internal(Fault::Resolver),
+            ("internal_broken", _) => Self::Internal(Fault::Broken),
+            ("internal_stalled", _) => Self::Internal(Fault::Stalled),
+            ("internal_stale_connection", _) => Self::Internal(Fault::StaleConnection),
+            _ => return None,
+        })
+    }
+
+    /// What an answer with this status means (DESIGN §1, 19).
+    #[must_use]
+    pub fn of_status(status: u16) -> Self {
+        if (200..300).contains(&status) {
+            Self::Delivered { status }
+        } else {
+            Self::Failed(Failure::Status(status))
+        }
+    }
+
+    /// What it is for people, behind `Last attempt:` or `failed:`.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let failure = match self {
+            Self::Delivered { status } => return format!("answered {status}"),
+            Self::Internal(_) => return "not made, for a fault on our side".to_owned(),
+            Self::Failed(failure) => failure,
+        };
+        match failure {
+            Failure::Status(status @ (301..=303 | 307 | 308)) => {
+                return format!("answered {status}, a redirect, which is not followed");
+            }
+            Failure::Status(status) => return format!("answered {status}, which is not 2xx"),
+            Failure::Dns => "the host's name resolves to no public address",
+            Failure::Refused => "the connection was refused",
+            Failure::Connection => "the connection broke, or the answer was no HTTP",
+            Failure::Tls => "no TLS handshake, or an invalid certificate",
+            Failure::Timeout => "no answer in time",
+            Failure::BlockedAddress => "the host's address is not public, so it is not called",
+        }
+        .to_owned()
+    }
+
+    /// The status, where there was an answer.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Delivered { status } | Self::Failed(Failure::Status(status)) => Some(*status),
+            Self::Failed(_) | Self::Internal(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_outcome_is_read_back_from_its_name() {
+        let failures = [
+            Failure::Status(302),
+            Failure::Status(503),
+            Failure::Dns,
+            Failure::Refused,
+            Failure::Connection,
+            Failure::Tls,
+            Failure::Timeout,
+            Failure::BlockedAddress,
+        ];
+        let faults = [
+            Fault::Resources,
+            Fault::Resolver,
+            Fault::Broken,
+            Fault::Stalled,
+            Fault::StaleConnection,
+        ];
+        let all = failures.map(Outcome::Failed).into_iter();
+        let all = all.chain(faults.map(Outcome::Internal)).chain([Outcome::of_status(204)]);
+        for outcome in all {
+            assert_eq!(Outcome::of_name(&outcome.to_string()), Some(outcome));
+        }
+        assert_eq!(Outcome::of_name("luck"), None);
+    }
+
+    #[test]
+    fn nothing_but_a_2xx_is_a_success() {
+        for status in [100, 199, 300, 301, 304, 400, 410, 500] {
+            assert_eq!(Outcome::of_status(status), Outcome::Failed(Failure::Status(status)));
+        }
+        assert_eq!(Outcome::of_status(299), Outcome::Delivered { status: 299 });
+    }
+}

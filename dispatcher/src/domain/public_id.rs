@@ -1,0 +1,258 @@
+//! Shows numbers to the outside: `wh_…`, `dlv_…`, `job_…`, and where a list goes on; they tell
+//! nothing, and are not to be guessed.
+//!
+//! An identifier is a prefix and digits of base 32: a keyed hash of the prefix and the number, and
+//! the number hidden by what another keyed hash makes of the first (a synthetic IV, as in SIV).
+//! Who does not have the key learns neither the number nor the order of two, and finds an
+//! identifier that is one in 2⁶⁴ guesses; nothing has to be stored or looked up to read one.
+//!
+//! What an earlier version showed (the number itself, and a hash) is read for ever.
+//!
+//! Not here: identifiers of events, which their senders may choose.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use weir_common::secret::same;
+use weir_common::time::UnixTime;
+
+use crate::domain::id::{DeliveryId, JobId, WebhookId};
+use crate::store::Cursor;
+
+/// Digits and lower-case letters that sort as their values do, without i, l, o and u.
+const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// Bits of a digit.
+const DIGIT_BITS: usize = 5;
+
+/// Bytes of a number, and of the hash before it.
+const WORD: usize = 8;
+
+/// What the two hashes are told apart by.
+const HASHES: &[u8] = b"hash";
+const HIDES: &[u8] = b"hide";
+
+const WEBHOOK: &str = "wh_";
+const DELIVERY: &str = "dlv_";
+const JOB: &str = "job_";
+const CURSOR: &str = "cur_";
+
+/// Makes and reads identifiers.
+#[derive(Clone)]
+pub struct PublicIds {
+    key: [u8; 32],
+}
+
+impl PublicIds {
+    /// With this key, which must stay the same for as long as the store does.
+    #[must_use]
+    pub fn new(key: [u8; 32]) -> Self {
+        Self { key }
+    }
+
+    /// What a webhook is called.
+    #[must_use]
+    pub fn webhook(&self, id: WebhookId) -> String {
+        self.shown(WEBHOOK, [id.0])
+    }
+
+    /// The webhook that is called so.
+    #[must_use]
+    pub fn webhook_of(&self, text: &str) -> Option<WebhookId> {
+        self.number(WEBHOOK, text).map(WebhookId)
+    }
+
+    /// What a delivery is called.
+    #[must_use]
+    pub fn delivery(&self, id: DeliveryId) -> String {
+        self.shown(DELIVERY, [id.0])
+    }
+
+    /// The delivery that is called so.
+    #[must_use]
+    pub fn delivery_of(&self, text: &str) -> Option<DeliveryId> {
+        self.number(DELIVERY, text).map(DeliveryId)
+    }
+
+    /// What a job is called.
+    #[must_use]
+    pub fn job(&self, id: JobId) -> String {
+        self.shown(JOB, [id.0])
+    }
+
+    /// The job that is called so.
+    #[must_use]
+    pub fn job_of(&self, text: &str) -> Option<JobId> {
+        self.number(JOB, text).map(JobId)
+    }
+
+    /// What stands for a place in a list of deliveries.
+    #[must_use]
+    pub fn cursor(&self, cursor: Cursor) -> String {
+        match cursor.created_at {
+            Some(at) => self.shown(CURSOR, [at.0.cast_signed(), cursor.id.0]),
+            None => self.delivery(cursor.id),
+        }
+    }
+
+    /// The place that it stands for. An earlier version gave out the last delivery's identifier.
+    #[must_use]
+    pub fn cursor_of(&self, text: &str) -> Option<Cursor> {
+        match self.read(CURSOR, text) {
+            Some([at, id]) => {
+                let created_at = Some(UnixTime(at.cast_unsigned()));
+                Some(Cursor { created_at, id: DeliveryId(id) })
+            }
+            None => self.delivery_of(text).map(|id| Cursor { created_at: None, id }),
+        }
+    }
+
+    fn shown<const N: usize>(&self, prefix: &str, numbers: [i64; N]) -> String {
+        let plain = numbers.map(i64::to_be_bytes).concat();
+        let hash = self.hash(&[HASHES, prefix.as_bytes(), &plain]);
+        let hash = hash.get(..WORD).unwrap_or_default();
+        let hidden = self.hide(prefix, hash, &plain);
+        prefix.chars().chain(digits(&[hash, &hidden].concat())).collect()
+    }
+
+    fn number(&self, prefix: &str, text: &str) -> Option<i64> {
+        let read = self.read(prefix, text).map(|[number]| number);
+        read.or_else(|| self.read_earlier(prefix, text))
+    }
+
+    fn read<const N: usize>(&self, prefix: &str, text: &str) -> Option<[i64; N]> {
+        let bytes = bytes(text.strip_prefix(prefix)?, WORD * (N + 1))?;
+        let (hash, hidden) = bytes.split_at_checked(WORD)?;
+        let plain = self.hide(prefix, hash, hidden);
+        let right = self.hash(&[HASHES, prefix.as_bytes(), &plain]);
+        if !same(hash, right.get(..WORD)?) {
+            return None;
+        }
+        let mut numbers = [0; N];
+        for (number, word) in numbers.iter_mut().zip(plain.chunks_exact(WORD)) {
+            *number = i64::from_be_bytes(word.try_into().ok()?);
+        }
+        Some(numbers)
+    }
+
+    /// A number that was shown as it is, before a hash of the prefix and it.
+    fn read_earlier(&self, prefix: &str, text: &str) -> Option<i64> {
+        let bytes = bytes(text.strip_prefix(prefix)?, WORD * 2)?;
+        let (number, hash) = bytes.split_at_checked(WORD)?;
+        let right = self.hash(&[prefix.as_bytes(), number]);
+        let number = i64::from_be_bytes(number.try_into().ok()?);
+        same(hash, right.get(..WORD)?).then_some(number)
+    }
+
+    /// Hides what is in the open, and shows what is hidden. Of two words at most.
+    fn hide(&self, prefix: &str, hash: &[u8], words: &[u8]) -> Vec<u8> {
+        let mask = self.hash(&[HIDES, prefix.as_bytes(), hash]);
+        words.iter().zip(mask).map(|(byte, mask)| byte ^ mask).collect()
+    }
+
+    fn hash(&self, parts: &[&[u8]]) -> [u8; 32] {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes keys of any length");
+        parts.iter().for_each(|part| mac.update(part));
+        mac.finalize().into_bytes().into()
+    }
+}
+
+/// How many digits so many bytes have: the first stands for what is over.
+fn digits_count(bytes: usize) -> usize {
+    (bytes * 8).div_ceil(DIGIT_BITS)
+}
+
+fn digits(bytes: &[u8]) -> impl Iterator<Item = char> {
+    let count = digits_count(bytes.len());
+    (0..count).map(move |nth| {
+        // From the last bit on: bytes and digits end together.
+        let low = (count - 1 - nth) * DIGIT_BITS;
+        let bit = |at: usize| {
+            let byte = bytes.len().checked_sub(1 + at / 8).and_then(|nth| bytes.get(nth));
+            byte.map_or(0, |byte| usize::from(byte >> (at % 8) & 1))
+        };
+        let value = (0..DIGIT_BITS).fold(0, |value, nth| value | bit(low + nth) << nth);
+        DIGITS.get(value).copied().map_or('0', char::from)
+    })
+}
+
+/// So many bytes, where the text stands for as many and no more.
+fn bytes(text: &str, count: usize) -> Option<Vec<u8>> {
+    if text.len() != digits_count(count) {
+        return None;
+    }
+    let mut bytes = vec![0_u8; count];
+    for (nth, digit) in text.bytes().rev().enumerate() {
+        let value = DIGITS.iter().position(|known| *known == digit)?;
+        for bit in (0..DIGIT_BITS).filter(|bit| value >> bit & 1 == 1) {
+            let at = nth * DIGIT_BITS + bit;
+            *bytes.get_mut(count.checked_sub(1 + at / 8)?)? |= 1 << (at % 8);
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn an_identifier_is_read_back_as_the_number_it_shows() {
+        let ids = PublicIds::new([7; 32]);
+        for number in [0, 1, 31, 32, 4_711, i64::MAX] {
+            let text = ids.webhook(WebhookId(number));
+            assert_eq!(text.len(), 3 + 26);
+            assert_eq!(ids.webhook_of(&text), Some(WebhookId(number)), "{text}");
+            for at in [0, 1, 1_790_000_000_000_000, u64::MAX] {
+                let cursor = Cursor { created_at: Some(UnixTime(at)), id: DeliveryId(number) };
+                assert_eq!(ids.cursor_of(&ids.cursor(cursor)), Some(cursor));
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_version_showed_is_read_for_ever() {
+        // Made by that version, with this key.
+        let ids = PublicIds::new([7; 32]);
+        assert_eq!(ids.webhook_of("wh_0000000000008tjg30t9184v67"), Some(WebhookId(17)));
+        let delivery = "dlv_000000000029khs899h29w4sz1";
+        assert_eq!(ids.delivery_of(delivery), Some(DeliveryId(4_711)));
+        assert_eq!(ids.job_of("job_0000000000000w81d37awca5ar"), Some(JobId(1)));
+        let cursor = Cursor { created_at: None, id: DeliveryId(4_711) };
+        assert_eq!(ids.cursor_of(delivery), Some(cursor));
+    }
+
+    #[test]
+    fn identifiers_tell_neither_how_many_there_are_nor_which_is_older() {
+        let ids = PublicIds::new([7; 32]);
+        let shown: Vec<String> = (0..2_000).map(|n| ids.delivery(DeliveryId(n))).collect();
+        let rising = shown.windows(2).filter(|pair| pair[0] < pair[1]).count();
+        assert!((800..1_200).contains(&rising), "{rising} of 1,999 are in order");
+        // Each digit but the first, which stands for three bits, is any digit.
+        for at in 5..shown[0].len() {
+            let seen: BTreeSet<u8> = shown.iter().map(|text| text.as_bytes()[at]).collect();
+            assert_eq!(seen.len(), 32, "digit {at}");
+        }
+        // A hidden number is hidden otherwise each time.
+        let last = |id| ids.webhook(WebhookId(id)).split_off(3 + 14);
+        assert_ne!(last(1), last(2));
+    }
+
+    #[test]
+    fn what_was_not_made_with_the_key_is_nobody() {
+        let ids = PublicIds::new([7; 32]);
+        let text = ids.webhook(WebhookId(1));
+        assert_eq!(PublicIds::new([8; 32]).webhook_of(&text), None);
+        assert_eq!(ids.delivery_of(&text.replace("wh_", "dlv_")), None);
+        for at in 3..text.len() {
+            let other = if text.as_bytes()[at] == b'0' { "1" } else { "0" };
+            let wrong = format!("{}{other}{}", &text[..at], &text[at + 1..]);
+            assert_eq!(ids.webhook_of(&wrong), None, "{wrong}");
+        }
+        for wrong in ["", "wh_", "wh_zz", &text.to_uppercase(), &format!("{text}0"), "wh_é"] {
+            assert_eq!(ids.webhook_of(wrong), None, "{wrong}");
+        }
+    }
+}

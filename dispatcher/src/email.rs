@@ -1,0 +1,6 @@
+//! Mails to the owners of webhooks: the outbox, the SMTP client, the texts.
+
+pub mod outbox;
+pub mod smtp;
+// core
+pub mod templates;

@@ -1,0 +1,121 @@
+//! Reads bodies: each within its time and size, all of a listener within one bound of bytes.
+//!
+//! # Invariants
+//!
+//! 1. A byte is counted before it is kept, and given back when its request has been answered.
+//! 2. What is kept is what was counted: pieces are joined as they come, however small they are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::http_errors;
+use crate::http_server::Reply;
+
+/// Bytes of bodies that a listener holds over all its connections; one more is 503.
+pub(crate) const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// What comes in small pieces is kept in blocks of so many bytes.
+const BLOCK_BYTES: usize = 64 * 1024;
+
+/// A body, and its part of the bound for as long as somebody holds it.
+pub(super) struct Held {
+    /// The body.
+    pub(super) bytes: Bytes,
+    /// Given back when dropped; none for a body without bytes.
+    pub(super) room: Option<OwnedSemaphorePermit>,
+}
+
+/// Reads a body of at most `most` bytes, for which there has to be room in `bodies`.
+pub(super) async fn read(
+    body: Incoming,
+    most: usize,
+    within: Duration,
+    bodies: &Arc<Semaphore>,
+) -> Result<Held, Reply> {
+    if body.size_hint().lower() > most as u64 {
+        return Err(too_large(most));
+    }
+    match tokio::time::timeout(within, gather(body, most, bodies)).await {
+        Ok(read) => read,
+        Err(_) => Err(Reply::problem(&http_errors::body_too_slow(within))),
+    }
+}
+
+async fn gather(mut body: Incoming, most: usize, bodies: &Arc<Semaphore>) -> Result<Held, Reply> {
+    let (mut blocks, mut count) = (Blocks::default(), 0);
+    let mut room: Option<OwnedSemaphorePermit> = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Reply::problem(&http_errors::body_broken()))?;
+        // Trailers say nothing to us.
+        let Ok(piece) = frame.into_data() else { continue };
+        count += piece.len();
+        if count > most {
+            return Err(too_large(most));
+        }
+        let more = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+        let more = Arc::clone(bodies).try_acquire_many_owned(more).map_err(|_| full())?;
+        match &mut room {
+            Some(room) => room.merge(more),
+            None => room = Some(more),
+        }
+        blocks.add(&piece);
+    }
+    Ok(Held { bytes: blocks.joined(), room })
+}
+
+/// What came of a body: in blocks, none of which is moved to make room for the next, and none of
+/// which is for a few bytes alone, as a sender might like.
+#[derive(Default)]
+struct Blocks(Vec<Vec<u8>>);
+
+impl Blocks {
+    fn add(&mut self, piece: &[u8]) {
+        match self.0.last_mut() {
+            Some(block) if block.len() + piece.len() <= BLOCK_BYTES => {
+                block.extend_from_slice(piece);
+            }
+            _ => self.0.push(piece.to_vec()),
+        }
+    }
+
+    /// All in one: twice in memory for the moment that it takes.
+    fn joined(mut self) -> Bytes {
+        match self.0.pop() {
+            Some(only) if self.0.is_empty() => only.into(),
+            last => {
+                self.0.extend(last);
+                self.0.concat().into()
+            }
+        }
+    }
+}
+
+fn too_large(most: usize) -> Reply {
+    Reply::problem(&http_errors::body_too_large(most))
+}
+
+fn full() -> Reply {
+    http_errors::busy("Too many request bodies are being received at once; send the call again.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_what_came_in_however_small_its_pieces() {
+        let whole: Vec<u8> = (0..=255).cycle().take(3 * BLOCK_BYTES).collect();
+        for size in [1, 1_000, BLOCK_BYTES, BLOCK_BYTES + 1, whole.len()] {
+            let mut blocks = Blocks::default();
+            whole.chunks(size).for_each(|piece| blocks.add(piece));
+            assert!(blocks.0.len() <= 4, "{size}: {} blocks", blocks.0.len());
+            assert_eq!(blocks.joined(), whole, "{size}");
+        }
+        assert_eq!(Blocks::default().joined(), "");
+    }
+}

@@ -1,0 +1,197 @@
+//! What is in force: the settings, the tokens and the directory, swapped as one by a reload.
+//!
+//! # Invariants
+//!
+//! 1. A reload takes all of a new configuration or nothing of it.
+//! 2. What a reload cannot change is refused, not ignored.
+//!
+//! # Not here
+//!
+//! When a reload is asked for (`app`, `admin`), what a configuration may say (`settings`).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+use weir_common::config_file::ConfigFile;
+use weir_common::directory::Directory;
+use weir_common::files::{self, Stamp};
+use weir_common::ids::IdForm;
+use weir_common::reader::{At, Document, Mistake, Reading};
+use weir_common::time::Clock;
+
+use crate::auth::Tokens;
+use crate::cli::check;
+use crate::config::read;
+use crate::config::settings::Settings;
+use crate::delivery::client::Courier;
+use crate::delivery::egress::Rules;
+use crate::delivery::egress::resolver::Names;
+
+/// What a program runs with that was asked for its example: the ones that ship.
+const SHIPPED: &str = include_str!("../../config/dispatcher.toml");
+const SHIPPED_TOKENS: &str = include_str!("../../config/tokens.toml");
+const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
+
+/// Where a program without `--config` looks.
+const USUAL: &str = "config/dispatcher.toml";
+
+/// Everything that a reload changes.
+pub struct Force {
+    /// The settings.
+    pub settings: Settings,
+    /// Who may call.
+    pub tokens: Tokens,
+    /// Who the owners are.
+    pub directory: Directory,
+    /// Which URLs and addresses may be called.
+    pub egress: Arc<Rules>,
+    /// Who calls them.
+    pub courier: Arc<Courier>,
+    /// What it was read from: a reload that finds the same has nothing to do.
+    pub origin: Origin,
+}
+
+/// What a configuration was read from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    texts: [String; 3],
+    extra_ca: Stamp,
+    password: Stamp,
+    /// Each key's value in force, as given or by default.
+    pub effective: Value,
+}
+
+/// Where the configuration is.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file that it starts with.
+    pub file: ConfigFile,
+    /// The names that are known, and who looks them up: a reload keeps them.
+    names: Arc<Names>,
+}
+
+impl Config {
+    /// The file that was named, or else `config/dispatcher.toml`.
+    #[must_use]
+    pub fn new(named: Option<PathBuf>) -> Self {
+        Self { file: ConfigFile::new(named, USUAL), names: Names::system() }
+    }
+
+    /// The one within the program.
+    #[must_use]
+    pub fn built_in() -> Self {
+        Self { file: ConfigFile::built_in(USUAL), names: Names::system() }
+    }
+
+    /// Reads all files as a start does, and looks for what else a start would refuse.
+    pub(crate) fn check(&self, clock: &Clock) -> Result<(), Vec<Mistake>> {
+        let force = self.load(clock)?;
+        let [text, ..] = &force.origin.texts;
+        let document = Document::new(&self.file.name(), text);
+        check::look(&force.settings, &document);
+        let mistakes = document.mistakes();
+        if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
+    }
+
+    /// What identifiers of workspaces look like, by the first file alone; or its mistakes.
+    pub fn workspaces(&self) -> Result<IdForm, Vec<Mistake>> {
+        let text = self.file.read(SHIPPED).map_err(|mistake| vec![mistake])?;
+        let document = Document::new(&self.file.name(), &text);
+        let settings = read::read(&document).made;
+        let mistakes = document.mistakes();
+        if mistakes.is_empty() { Ok(settings.identifiers.workspaces) } else { Err(mistakes) }
+    }
+
+    /// Reads all files and checks everything in them; or gives every mistake there is.
+    pub fn load(&self, clock: &Clock) -> Result<Force, Vec<Mistake>> {
+        let text = self.file.read(SHIPPED).map_err(|mistake| vec![mistake])?;
+        let document = Document::new(&self.file.name(), &text);
+        let Reading { made: mut settings, effective, .. } = read::read(&document);
+        let tokens_text =
+            self.file.beside(&document, &settings.auth.tokens, "auth.tokens", SHIPPED_TOKENS);
+        let directory_text = self.file.beside(
+            &document,
+            &settings.directory.path,
+            "directory.path",
+            SHIPPED_DIRECTORY,
+        );
+        if let Some(file) = &settings.server.admin_token_file
+            && let Err(why) = files::first_line(Path::new(&file.value))
+        {
+            document.fault(file.at, format!("cannot read `{}`: {why}", file.value));
+        }
+        if let Some(mail) = &mut settings.mail
+            && let Some(file) = &mail.password_file
+        {
+            match files::first_line(Path::new(&file.value)) {
+                Ok(password) => mail.password = Some(password),
+                Err(why) => document.fault(file.at, format!("cannot read `{}`: {why}", file.value)),
+            }
+        }
+        let of_tokens = Document::new(&settings.auth.tokens.value, &tokens_text);
+        let tokens = Tokens::read(&of_tokens, &settings.identifiers.workspaces);
+        let of_directory = Document::new(&settings.directory.path.value, &directory_text);
+        let directory = Directory::read(&of_directory, &settings.identifiers.workspaces);
+        let egress = Arc::new(Rules::new(settings.egress.clone(), self.names.clone()));
+        let courier = Courier::new(&settings.egress, egress.clone(), clock.clone());
+        if let (Err(why), Some(file)) = (&courier, &settings.egress.extra_ca) {
+            document.fault(file.at, format!("egress.extra_ca `{}`: {why}", file.value));
+        } else if let Err(why) = &courier {
+            document.fault(0, format!("cannot prepare for TLS: {why}"));
+        }
+        let mistakes = [&document, &of_tokens, &of_directory];
+        let mistakes: Vec<Mistake> = mistakes.into_iter().flat_map(Document::mistakes).collect();
+        let stamp =
+            |file: Option<&At<String>>| file.and_then(|file| files::stamp(Path::new(&file.value)));
+        let extra_ca = stamp(settings.egress.extra_ca.as_ref());
+        let password = stamp(settings.password_file());
+        let texts = [text, tokens_text, directory_text];
+        let origin = Origin { texts, extra_ca, password, effective };
+        match courier {
+            Ok(courier) if mistakes.is_empty() => {
+                let courier = Arc::new(courier);
+                Ok(Force { settings, tokens, directory, egress, courier, origin })
+            }
+            _ => Err(mistakes),
+        }
+    }
+}
+
+impl Force {
+    /// What the new settings change that only a restart can.
+    #[must_use]
+    pub fn needs_restart(&self, new: &Settings) -> Vec<&'static str> {
+        let old = &self.settings;
+        let token_file = |settings: &Settings| {
+            settings.server.admin_token_file.as_ref().map(|file| file.value.clone())
+        };
+        let changes = [
+            ("server.api", old.server.api != new.server.api),
+            ("server.ingest", old.server.ingest != new.server.ingest),
+            ("server.admin", old.server.admin != new.server.admin),
+            ("server.admin_token_file", token_file(old) != token_file(new)),
+            ("server.threads", old.server.threads != new.server.threads),
+            ("server.connections_max", old.server.connections_max != new.server.connections_max),
+            ("server.head_timeout", old.server.head_timeout != new.server.head_timeout),
+            ("server.body_timeout", old.server.body_timeout != new.server.body_timeout),
+            ("server.idle_timeout", old.server.idle_timeout != new.server.idle_timeout),
+            ("store", old.store.path != new.store.path),
+            ("secrets.key_file", old.secrets.key_file != new.secrets.key_file),
+            ("ingest.waiting_max", old.ingest.waiting_max != new.ingest.waiting_max),
+            ("log.attempts", old.log.attempts != new.log.attempts),
+        ];
+        changes.into_iter().filter(|(_, changed)| *changed).map(|(what, _)| what).collect()
+    }
+
+    /// The files it was read from, beside the settings.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let extra_ca = self.settings.egress.extra_ca.as_ref();
+        let named = [&self.settings.auth.tokens, &self.settings.directory.path];
+        named
+            .into_iter()
+            .chain(extra_ca)
+            .chain(self.settings.password_file())
+            .map(|file| Path::new(&file.value))
+    }
+}

@@ -1,0 +1,153 @@
+//! What goes on beside deliveries: jobs, retention, files that change.
+//!
+//! Each is a loop that `app` owns and ends; each takes steps, so that nobody waits for it long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::Level;
+use serde_json::json;
+use weir_common::files::{self, Stamp, stamp};
+use weir_common::logging;
+use weir_common::time::{Moment, UnixTime};
+
+use crate::config::settings::Retention;
+use crate::state::{Parts, Reload};
+use crate::store::{Store, StoreError};
+
+/// Deliveries that a job puts back at a time: a commit of some milliseconds.
+const JOB_STEP: usize = 500;
+
+/// Between two steps of a job: others write in the meantime.
+const JOB_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a job waits for a store that cannot write.
+const JOB_RETRY: Duration = Duration::from_secs(1);
+
+/// Deliveries that are dropped at a time.
+const SWEEP_STEP: usize = if cfg!(test) { 20 } else { 500 };
+
+/// Between two steps of dropping, at least: otherwise as long as a step takes, so that others have
+/// half of the store's time however much is to go.
+const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(5);
+
+/// How often it is looked for what may be dropped.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// A clock that is only adjusted moves by less from one look to the next.
+const CLOCK_DRIFT_MAX: Duration = Duration::from_secs(60);
+
+/// Takes jobs that redeliver by filter to their end, over and over.
+pub async fn jobs(parts: Arc<Parts>) {
+    loop {
+        match parts.store.step_job(JOB_STEP, parts.clock.now().unix).await {
+            Ok(step) => {
+                for webhook in step.webhooks {
+                    parts.worker.changed(webhook);
+                }
+                if step.more {
+                    tokio::time::sleep(JOB_PAUSE).await;
+                } else {
+                    parts.jobs.notified().await;
+                }
+            }
+            Err(error) => {
+                let fields = [("error", json!(error.to_string()))];
+                logging::event(Level::Error, "a job cannot go on yet", &fields);
+                tokio::time::sleep(JOB_RETRY).await;
+            }
+        }
+    }
+}
+
+/// Drops what has been kept for long enough, over and over.
+pub async fn retention(parts: Arc<Parts>) {
+    let mut last = parts.clock.now();
+    loop {
+        let retention = parts.force.load().settings.retention.clone();
+        let began = parts.clock.now();
+        if let Some(seconds) = clock_set(std::mem::replace(&mut last, began), began) {
+            let fields = [
+                ("seconds", json!(seconds)),
+                ("advice", json!("what is kept is kept by the time that passed: nothing is lost")),
+            ];
+            logging::event(Level::Warn, "the wall clock was set", &fields);
+        }
+        match drop_old(&*parts.store, &retention, began.unix).await {
+            Ok(true) => {
+                let took = parts.clock.now().tick.since(began.tick);
+                tokio::time::sleep(took.max(SWEEP_PAUSE_MIN)).await;
+            }
+            Ok(false) => tokio::time::sleep(SWEEP_EVERY).await,
+            Err(error) => {
+                let fields = [("error", json!(error.to_string()))];
+                logging::event(Level::Warn, "nothing can be dropped yet", &fields);
+                tokio::time::sleep(SWEEP_EVERY).await;
+            }
+        }
+    }
+}
+
+/// By how many seconds the wall clock was set between two moments, if it was.
+fn clock_set(before: Moment, now: Moment) -> Option<i64> {
+    let passed = now.tick.since(before.tick);
+    let expected = before.unix.plus(passed);
+    let ahead = now.unix.since(expected).as_secs().cast_signed();
+    let seconds = ahead - expected.since(now.unix).as_secs().cast_signed();
+    (seconds.unsigned_abs() >= CLOCK_DRIFT_MAX.as_secs()).then_some(seconds)
+}
+
+/// Drops some of what has been kept for long enough; says whether there may be more.
+pub async fn drop_old(
+    store: &dyn Store,
+    retention: &Retention,
+    now: UnixTime,
+) -> Result<bool, StoreError> {
+    store.sweep(retention.delivered, retention.failed, now, SWEEP_STEP).await
+}
+
+/// Reloads when one of the configuration's files changes.
+pub async fn files(parts: Arc<Parts>) {
+    files::watch(|| stamps(&parts), || async { drop(reload(&parts).await) }).await;
+}
+
+fn stamps(parts: &Parts) -> Vec<Stamp> {
+    let force = parts.force.load();
+    let config = parts.config.file.path();
+    config.into_iter().chain(force.files()).map(stamp).collect()
+}
+
+/// Reloads where nobody waits for it: a large directory takes a moment to read.
+pub async fn reload(parts: &Arc<Parts>) -> Reload {
+    let parts = parts.clone();
+    let done = tokio::task::spawn_blocking(move || parts.reload()).await;
+    // A panic there is ours to mend, and leaves the earlier configuration in force.
+    done.unwrap_or(Reload::Unchanged)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::time::Clock;
+
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_is_noticed_once_and_one_that_is_adjusted_is_not() {
+        let start = UnixTime(1_790_000_000_000_000);
+        let clock = Clock::manual(start);
+        let mut last = clock.now();
+        let mut look =
+            |clock: &Clock| clock_set(std::mem::replace(&mut last, clock.now()), clock.now());
+        clock.advance(Duration::from_secs(30));
+        assert_eq!(look(&clock), None);
+        let ahead = Duration::from_secs(40 * 86_400);
+        clock.set(clock.now().unix.plus(ahead));
+        assert_eq!(look(&clock), Some(3_456_000));
+        clock.advance(Duration::from_secs(30));
+        assert_eq!(look(&clock), None);
+        clock.set(start);
+        assert_eq!(look(&clock), Some(-3_456_060));
+        clock.set(start.plus(Duration::from_secs(59)));
+        assert_eq!(look(&clock), None);
+    }
+}

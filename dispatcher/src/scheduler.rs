@@ -1,0 +1,374 @@
+//! Decides which delivery starts next, and when to look again.
+//!
+//! A lane is the queue towards one receiving endpoint; the webhooks registered for it take turns
+//! on it. A heap orders the lanes that have something to do by when they may; those that may now
+//! take turns. Nothing here grows with the deliveries that wait, only with the lanes that have
+//! work (DESIGN invariant 13).
+//!
+//! # Invariants
+//!
+//! 1. On no lane do more attempts start within any stretch of the window than the pace allows,
+//!    whoever registered its webhooks (DESIGN invariant 9).
+//! 2. A webhook that is paused starts none, one that probes one at a time (invariant 10).
+//! 3. What can start does, in the order in which it could: no lane and no webhook starves. On a
+//!    lane workspaces take turns, and the webhooks of one share its turn.
+//! 4. No delivery is under way twice.
+//! 5. What is in memory of deliveries, be they under way or waiting, is bounded over all webhooks
+//!    together (invariant 13): the more have work the less each may hold, and where that is not
+//!    enough, those that have time hold nothing.
+//! 6. Slow receivers cannot take all places: those that took long last time share half of them,
+//!    the last quarter is for lanes that have nothing under way, the last eighth for lanes whose
+//!    receivers have answered, and a workspace has few attempts beside others of one webhook while
+//!    other workspaces have any.
+//! 7. An endpoint whose name finds no answer is left alone, longer each time, up to a minute.
+//!
+//! # Not here
+//!
+//! How deliveries are sent and what follows (`worker`), when a failed one is due (`domain::retry`).
+
+pub(crate) mod transition;
+
+mod attempt_result;
+mod backlog;
+mod concurrency;
+mod endpoint;
+mod pick;
+mod rate_limit;
+mod ready_list;
+mod status;
+#[cfg(test)]
+mod tests;
+mod workspace_share;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_common::rolling::Log;
+use weir_common::time::{Moment, Tick};
+
+use crate::domain::delivery::Ready;
+use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+pub use crate::scheduler::attempt_result::Answered;
+pub use crate::scheduler::backlog::Gate;
+use crate::scheduler::backlog::Queue;
+use crate::scheduler::concurrency::{Load, Places};
+use crate::scheduler::endpoint::Lane;
+pub use crate::scheduler::rate_limit::Pace;
+use crate::scheduler::rate_limit::suspicious;
+use crate::store::Fetched;
+
+/// A queue without work is forgotten after this: a webhook with traffic is not read anew each time.
+const IDLE: Duration = Duration::from_secs(120);
+
+/// Deliveries in memory that all webhooks share, in bytes: a quarter of what a dispatcher with
+/// millions waiting may take (DESIGN §5). The bodies of those under way have half of it at most;
+/// those that wait have the rest.
+const HELD_BYTES_ALL: usize = 64 << 20;
+
+/// What all attempts together may take.
+fn most(pace: Pace, held_bytes: usize) -> Load {
+    Load { attempts: pace.total, bytes: (held_bytes / 2).max(1) }
+}
+
+/// What is to be done now.
+#[derive(Debug)]
+pub enum Step {
+    /// Start this delivery: it counts as started.
+    Start {
+        /// For whom.
+        webhook: WebhookId,
+        /// On which lane.
+        lane: LaneId,
+        /// What.
+        ready: Ready,
+        /// How long it could have started already.
+        lag: Duration,
+    },
+    /// Ask the store what waits for this webhook.
+    Fetch {
+        /// For whom.
+        webhook: WebhookId,
+        /// For so many.
+        limit: usize,
+        /// Not for these, which are under way.
+        but: Vec<DeliveryId>,
+        /// To be handed back with the answer.
+        round: u64,
+    },
+    /// Ask the store for this delivery, which probes.
+    FetchOne {
+        /// For whom.
+        webhook: WebhookId,
+        /// What.
+        delivery: DeliveryId,
+        /// To be handed back with the answer.
+        round: u64,
+    },
+    /// Nothing before then, or until something happens.
+    Wait(Option<Tick>),
+}
+
+/// A hundred thousand endpoints may wait: what is known of each is less than this, in bytes.
+const _: () = assert!(size_of::<Lane>() <= 128 && size_of::<Queue>() <= 176);
+
+/// All lanes that have work.
+#[derive(Debug)]
+pub struct Lanes {
+    pace: Pace,
+    lanes: HashMap<LaneId, Lane>,
+    queues: HashMap<WebhookId, Queue>,
+    /// Lanes by when they have something to do, and in the order in which they came to have it.
+    heap: BinaryHeap<Reverse<(Tick, u64, LaneId)>>,
+    came: u64,
+    places: Places,
+    low: Vec<WebhookId>,
+    /// What the deliveries in memory take that wait, about.
+    held_bytes: usize,
+    /// What those may take together with the bodies of what is under way.
+    held_bytes_max: usize,
+    /// So many starts on every lane may have left no trace, at the latest then.
+    unseen: Vec<(usize, Tick)>,
+}
+
+impl Lanes {
+    /// None yet.
+    #[must_use]
+    pub fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            lanes: HashMap::new(),
+            queues: HashMap::new(),
+            heap: BinaryHeap::new(),
+            came: 0,
+            places: Places::new(most(pace, HELD_BYTES_ALL)),
+            low: Vec::new(),
+            held_bytes: 0,
+            held_bytes_max: HELD_BYTES_ALL,
+            unseen: Vec::new(),
+        }
+    }
+
+    /// Whether the webhook's queue is known here.
+    #[must_use]
+    pub fn knows(&self, webhook: WebhookId) -> bool {
+        self.queues.contains_key(&webhook)
+    }
+
+    /// Takes a webhook's queue in; the first that waits for it was due then when it was read. One
+    /// that is known begins anew, and the store is asked again: what has come since is in neither.
+    pub fn open(
+        &mut self,
+        webhook: WebhookId,
+        workspace: &Arc<str>,
+        lane: LaneId,
+        gate: Gate,
+        due: Option<Tick>,
+        now: Tick,
+    ) {
+        match self.queues.get_mut(&webhook) {
+            Some(queue) => {
+                let before = queue.lane;
+                self.held_bytes -= queue.weight();
+                queue.forget(lane, gate, now);
+                if before != lane {
+                    self.lane(before).turns.retain(|one| *one != webhook);
+                    self.put(before, now);
+                }
+            }
+            None => {
+                let queue = Queue::new(workspace.clone(), lane, gate, due, now);
+                self.queues.insert(webhook, queue);
+            }
+        }
+        let turns = &mut self.lane(lane).turns;
+        if !turns.contains(&webhook) {
+            turns.push_back(webhook);
+        }
+        self.put(lane, now);
+    }
+
+    /// Lets a webhook's queue go. What is under way still counts on its lane until it ends.
+    pub fn close(&mut self, webhook: WebhookId, now: Tick) {
+        let Some(queue) = self.queues.get_mut(&webhook) else { return };
+        let lane = queue.lane;
+        self.held_bytes -= queue.weight();
+        queue.forget(lane, Gate::Closed, now);
+        queue.gone = true;
+        self.drop_gone(webhook);
+        self.put(lane, now);
+    }
+
+    fn drop_gone(&mut self, webhook: WebhookId) {
+        let gone = |queue: &&Queue| queue.gone && queue.in_flight.is_empty();
+        let Some(lane) = self.queues.get(&webhook).filter(gone).map(|queue| queue.lane) else {
+            return;
+        };
+        self.remove(webhook);
+        self.lane(lane).turns.retain(|one| *one != webhook);
+    }
+
+    fn remove(&mut self, webhook: WebhookId) {
+        let gone = self.queues.remove(&webhook);
+        self.held_bytes -= gone.map_or(0, |queue| queue.weight());
+    }
+
+    /// Notes how the last attempt on a webhook's lane ended, where that is not known here.
+    pub fn remember(&mut self, webhook: WebhookId, answered: Answered) {
+        let Some(lane) = self.queues.get(&webhook).map(|queue| queue.lane) else { return };
+        let Some(lane) = self.lanes.get_mut(&lane).filter(|lane| lane.last.is_none()) else {
+            return;
+        };
+        let was = lane.standing();
+        lane.last = Some(answered);
+        self.places.changed(was, lane.standing());
+    }
+
+    /// Opens or shuts a webhook's gate.
+    pub fn set_gate(&mut self, webhook: WebhookId, gate: Gate, now: Tick) {
+        let Some(queue) = self.queues.get_mut(&webhook) else { return };
+        queue.gate = gate;
+        let lane = queue.lane;
+        self.put(lane, now);
+    }
+
+    /// Where a webhook's gate stands.
+    #[must_use]
+    pub fn gate(&self, webhook: WebhookId) -> Option<Gate> {
+        self.queues.get(&webhook).map(|queue| queue.gate)
+    }
+
+    /// Takes in a delivery that is on disk and waits, for a webhook that is known.
+    pub fn arrived(&mut self, webhook: WebhookId, ready: Ready, now: Moment) {
+        let room = self.room();
+        let Some(queue) = self.queues.get_mut(&webhook) else { return };
+        let before = queue.weight();
+        queue.arrived(ready, room, now);
+        self.held_bytes = self.held_bytes + queue.weight() - before;
+        let lane = queue.lane;
+        self.put(lane, now.tick);
+    }
+
+    /// Forgets what is in memory of what waits for a webhook: there is more on disk than was told.
+    pub fn reread(&mut self, webhook: WebhookId, now: Tick) {
+        let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| !queue.gone) else { return };
+        self.held_bytes -= queue.weight();
+        let (lane, gate) = (queue.lane, queue.gate);
+        queue.forget(lane, gate, now);
+        self.put(lane, now);
+    }
+
+    /// Takes in the store's answer to [`Step::Fetch`].
+    pub fn fetched(&mut self, webhook: WebhookId, round: u64, fetched: Fetched, now: Moment) {
+        let room = self.room();
+        let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| queue.round == round) else {
+            return;
+        };
+        let before = queue.weight();
+        queue.answered(fetched, room, now);
+        self.held_bytes = self.held_bytes + queue.weight() - before;
+        let lane = queue.lane;
+        self.put(lane, now.tick);
+    }
+
+    /// Takes in the store's answer to [`Step::FetchOne`].
+    pub fn fetched_one(
+        &mut self,
+        webhook: WebhookId,
+        round: u64,
+        ready: Option<Ready>,
+        now: Moment,
+    ) {
+        let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| queue.round == round) else {
+            return;
+        };
+        let before = queue.weight();
+        queue.answered_one(ready, now);
+        self.held_bytes = self.held_bytes + queue.weight() - before;
+        let lane = queue.lane;
+        self.put(lane, now.tick);
+    }
+
+    /// Ends an attempt whose outcome is on disk. `again` is the delivery, where it waits again.
+    pub fn recorded(
+        &mut self,
+        webhook: WebhookId,
+        delivery: DeliveryId,
+        again: Option<Ready>,
+        answered: Answered,
+        now: Moment,
+    ) {
+        let room = self.room();
+        let Some(queue) = self.queues.get_mut(&webhook) else { return };
+        let Some((counted_on, bytes)) = queue.ended(delivery, now.tick) else { return };
+        self.places.ended(&queue.workspace, bytes, queue.in_flight.is_empty());
+        let before = queue.weight();
+        match again {
+            Some(ready) => queue.add(ready, room, now),
+            None if queue.gate == Gate::Probe(Some(delivery)) => queue.gate = Gate::Probe(None),
+            None => {}
+        }
+        self.held_bytes = self.held_bytes + queue.weight() - before;
+        let lane_now = queue.lane;
+        let most = self.pace.per_lane;
+        let lane = self.lane(counted_on);
+        let was = lane.standing();
+        lane.ended(bytes, answered, most, now.tick);
+        let now_is = lane.standing();
+        self.places.changed(was, now_is);
+        self.drop_gone(webhook);
+        self.put(counted_on, now.tick);
+        if lane_now != counted_on {
+            self.put(lane_now, now.tick);
+        }
+    }
+
+    /// Lets all webhooks together hold so many bytes.
+    #[cfg(test)]
+    pub(crate) fn set_memory(&mut self, bytes: usize) {
+        self.held_bytes_max = bytes;
+        self.places.set_most(most(self.pace, bytes));
+    }
+
+    /// Deliveries in memory that wait, and places in the heap.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.queues.values().map(Queue::held).sum::<usize>() + self.heap.len()
+    }
+
+    /// Forgets queues and lanes that have had nothing to do for a while.
+    pub fn forget_idle(&mut self, now: Tick) {
+        let idle = |queue: &Queue| queue.is_idle() && now.since(queue.used) >= IDLE;
+        let gone: Vec<(WebhookId, LaneId)> = self
+            .queues
+            .iter()
+            .filter(|(_, queue)| idle(queue))
+            .map(|(id, queue)| (*id, queue.lane))
+            .collect();
+        for (webhook, lane) in &gone {
+            self.remove(*webhook);
+            self.lane(*lane).turns.retain(|one| one != webhook);
+        }
+        let quota = self.pace.quota;
+        self.unseen.retain(|(_, at)| now.since(*at) < quota.window);
+        self.lanes.retain(|_, lane| {
+            !lane.turns.is_empty()
+                || lane.under_way.attempts > 0
+                || lane.starts.full_at(quota) > now
+        });
+    }
+
+    fn lane(&mut self, id: LaneId) -> &mut Lane {
+        // Whoever has not answered yet is tried by few: thousands of black holes would take every
+        // place before the first of them times out.
+        let room = (self.pace.per_lane / 4).max(1);
+        let (quota, unseen) = (self.pace.quota, &self.unseen);
+        self.lanes.entry(id).or_insert_with(|| {
+            let starts = unseen
+                .iter()
+                .fold(Log::default(), |starts, (count, at)| suspicious(starts, quota, *count, *at));
+            Lane::new(room, starts)
+        })
+    }
+}

@@ -1,0 +1,164 @@
+//! A few deliveries in the order in which they are due, in hardly more memory than they need.
+//!
+//! A tree's node has room for eleven: thousands of webhooks that hold one or two each would take
+//! ten times what they hold.
+//!
+//! Invariant: room is left for as many again at most, unless there were many more a moment ago.
+
+use std::collections::VecDeque;
+
+use weir_common::time::{Tick, UnixTime};
+
+use crate::domain::delivery::Ready;
+use crate::domain::id::DeliveryId;
+
+/// Where a delivery stands among those of its webhook.
+pub(super) type Key = (UnixTime, DeliveryId);
+
+/// A delivery in memory.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// When it may start: by the clock that never jumps.
+    pub(super) at: Tick,
+    pub(super) ready: Ready,
+}
+
+impl Held {
+    pub(super) fn key(&self) -> Key {
+        (self.ready.due, self.ready.id)
+    }
+}
+
+/// Deliveries in order.
+#[derive(Debug, Default)]
+pub(super) struct Line(VecDeque<Held>);
+
+impl Line {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Held> {
+        self.0.iter()
+    }
+
+    pub(super) fn last(&self) -> Option<Key> {
+        self.0.back().map(Held::key)
+    }
+
+    /// Puts one in its place; gives the one that stood there.
+    pub(super) fn insert(&mut self, held: Held) -> Option<Held> {
+        match self.0.binary_search_by_key(&held.key(), Held::key) {
+            Ok(place) => self.0.get_mut(place).map(|there| std::mem::replace(there, held)),
+            Err(place) => {
+                if self.0.len() == self.0.capacity() {
+                    self.0.reserve_exact(self.0.len().max(1));
+                }
+                self.0.insert(place, held);
+                None
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: Key) -> Option<Held> {
+        let place = self.0.binary_search_by_key(&key, Held::key).ok()?;
+        let held = self.0.remove(place);
+        self.fit();
+        held
+    }
+
+    pub(super) fn pop_last(&mut self) -> Option<Held> {
+        let last = self.0.pop_back();
+        self.fit();
+        last
+    }
+
+    /// Takes out all that come after `key`.
+    pub(super) fn after(&mut self, key: Key) -> VecDeque<Held> {
+        let place = self.0.partition_point(|held| held.key() <= key);
+        let after = self.0.split_off(place);
+        self.fit();
+        after
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0 = VecDeque::new();
+    }
+
+    fn fit(&mut self) {
+        if self.0.len() * 4 <= self.0.capacity() {
+            self.0.shrink_to(self.0.len() * 2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::event::EventType;
+
+    fn held(due: u64, id: i64) -> Held {
+        let ready = Ready {
+            id: DeliveryId(id),
+            due: UnixTime(due),
+            created_at: UnixTime(0),
+            event_id: "evt_1".into(),
+            kind: EventType::UserCreated,
+            body: bytes::Bytes::new(),
+            attempts: 0,
+            step: 0,
+            first_attempt_at: None,
+            since: None,
+            paused_before: Duration::ZERO,
+            fresh_connection: false,
+        };
+        Held { at: Tick(due), ready }
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_what_a_sorted_map_would_in_little_room(
+            steps in proptest::collection::vec((0..5_u8, 0..6_u64, 0..6_i64), 0..200),
+        ) {
+            let (mut line, mut map) = (Line::default(), BTreeMap::new());
+            for (what, due, id) in steps {
+                let key = (UnixTime(due), DeliveryId(id));
+                match what {
+                    0 | 1 => assert_eq!(
+                        line.insert(held(due, id)).map(|one| one.key()),
+                        map.insert(key, ()).map(|()| key)
+                    ),
+                    2 => assert_eq!(
+                        line.remove(key).map(|one| one.key()),
+                        map.remove(&key).map(|()| key)
+                    ),
+                    3 => assert_eq!(
+                        line.pop_last().map(|one| one.key()),
+                        map.pop_last().map(|(key, ())| key)
+                    ),
+                    _ => {
+                        let next = (UnixTime(due), DeliveryId(id + 1));
+                        let after = map.split_off(&next);
+                        let taken = line.after(key);
+                        assert!(taken.iter().map(Held::key).eq(after.keys().copied()));
+                    }
+                }
+                assert!(line.iter().map(Held::key).eq(map.keys().copied()));
+                assert_eq!((line.len(), line.is_empty()), (map.len(), map.is_empty()));
+                assert_eq!(line.last(), map.last_key_value().map(|(key, ())| *key));
+                assert!(line.0.capacity() <= 4 * line.len().max(1));
+            }
+            line.clear();
+            assert_eq!((line.len(), line.0.capacity()), (0, 0));
+        }
+    }
+}

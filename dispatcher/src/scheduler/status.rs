@@ -1,0 +1,55 @@
+//! What operators and customers are told of lanes.
+//!
+//! Not here: what happens on them (`pick`).
+
+use std::time::Duration;
+
+use weir_common::decision::Decision;
+use weir_common::time::Tick;
+
+use crate::domain::id::{DeliveryId, WebhookId};
+use crate::scheduler::Lanes;
+use crate::scheduler::endpoint::Lane;
+
+impl Lanes {
+    /// What is known of a delivery that waits: whether it is under way, until when its lane or a
+    /// failed probe holds it back, and whether that is because its host's name was not found.
+    #[must_use]
+    pub fn standing(
+        &self,
+        webhook: WebhookId,
+        delivery: DeliveryId,
+        now: Tick,
+    ) -> (bool, Option<Tick>, bool) {
+        let Some(queue) = self.queues.get(&webhook) else { return (false, None, false) };
+        let lane = self.lanes.get(&queue.lane);
+        let paced = lane.map(|lane| lane.starts.decide(self.pace.quota, 1, now));
+        let paced = match paced {
+            Some(Decision::Refuse { retry_at }) => Some(retry_at),
+            _ => None,
+        };
+        let held = paced.max(queue.probe_at());
+        let left_alone = lane.map(Lane::backs_off_until).filter(|until| *until > now);
+        let unresolved = left_alone.is_some() && left_alone >= held;
+        (queue.in_flight.contains_key(&delivery), held.max(left_alone), unresolved)
+    }
+
+    /// How long the first lane that may do something has waited for it.
+    #[must_use]
+    pub fn past_due(&self, now: Tick) -> Duration {
+        let due = self.lanes.values().filter_map(|lane| lane.due).map(|(due, _)| due).min();
+        due.map_or(Duration::ZERO, |due| now.since(due))
+    }
+
+    /// Attempts under way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.places.taken().attempts
+    }
+
+    /// Lanes that are known.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.lanes.len()
+    }
+}

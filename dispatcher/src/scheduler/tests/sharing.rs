@@ -1,0 +1,204 @@
+//! Whose turn it is where webhooks of several workspaces share a URL, and what a reload leaves.
+
+use crate::scheduler::tests::*;
+
+/// Starts of each workspace on one lane, which has this many a second, over so many seconds. A
+/// webhook `id` of workspace `id / 10_000` posts so many a second.
+fn shares(requests: u32, seconds: u64, posts: &[(i64, u64)]) -> BTreeMap<i64, usize> {
+    let hooks: Vec<(i64, i64)> = posts.iter().map(|(id, _)| (*id, 1)).collect();
+    let mut world = World::new(pace(requests, 1_000, 100, 1_000), &hooks);
+    for second in 0..seconds {
+        world.now = second * 1_000;
+        for (id, count) in posts {
+            for _ in 0..*count {
+                world.arrive(*id, world.now, true);
+            }
+        }
+        for _ in 0..20 {
+            world.run(1);
+            world.answer();
+            world.now += 1;
+            world.end(None);
+        }
+    }
+    world.check_pace();
+    let mut shares = BTreeMap::new();
+    for (_, _, webhook, _) in &world.starts {
+        *shares.entry(webhook.0 / 10_000).or_default() += 1;
+    }
+    shares
+}
+
+#[test]
+fn however_many_webhooks_a_stranger_has_at_a_url_it_takes_no_more_than_its_workspaces_turn() {
+    let mut posts = vec![(0, 6)];
+    posts.extend((0..20).map(|nth| (10_000 + nth, 10)));
+    let shares = shares(10, 36, &posts);
+    assert_eq!(shares[&0] + shares[&1], 360);
+    assert!(shares[&0] >= 178, "it has half of the pace, not {} of 360", shares[&0]);
+}
+
+#[test]
+fn what_a_workspace_does_not_use_is_for_the_others() {
+    let shares = shares(12, 30, &[(0, 2), (10_000, 100), (10_001, 100), (20_000, 100)]);
+    assert!(shares[&0] >= 58, "{shares:?}");
+    assert!(shares[&1].abs_diff(shares[&2]) <= 4, "{shares:?}");
+    assert_eq!(shares.values().sum::<usize>(), 360);
+}
+
+#[test]
+fn a_workspace_keeps_its_turn_while_the_store_is_asked_what_it_has() {
+    let mut hooks = vec![(0, 1)];
+    hooks.extend((0..20).map(|nth| (10_000 + nth, 1)));
+    let mut world = World::new(pace(12, 1_000, 100, 1_000), &hooks);
+    // Little is held in memory: of 21 webhooks one delivery each.
+    world.lanes.set_memory(4_096);
+    for (id, _) in &hooks {
+        (0..200).for_each(|_| world.arrive(*id, 0, true));
+    }
+    for second in 0..10 {
+        world.now = second * 1_000;
+        for _ in 0..40 {
+            world.run(1);
+            world.answer();
+        }
+        world.now += 1;
+        world.end(None);
+    }
+    let of = |ws| world.starts.iter().filter(|(_, _, id, _)| id.0 / 10_000 == ws).count();
+    assert_eq!((of(0), of(1)), (60, 60));
+}
+
+#[test]
+fn whoever_waits_for_the_answer_to_anothers_turn_goes_on_when_there_is_none_to_come() {
+    let none = Fetched { ready: Vec::new(), more: false };
+    let leave = |lanes: &mut Lanes, webhook: i64, round| match webhook {
+        0 => lanes.close(WebhookId(20_000), at(0).tick),
+        1 => {
+            let due = Some(at(0).tick);
+            lanes.open(WebhookId(20_000), &ws(20_000), LaneId(9), Gate::Open, due, at(0).tick);
+        }
+        2 => lanes.set_gate(WebhookId(20_000), Gate::Closed, at(0).tick),
+        _ => lanes.fetched(WebhookId(20_000), round, none.clone(), at(0)),
+    };
+    for way in 0..4 {
+        let mut lanes = Lanes::new(pace(12, 1_000, 100, 1_000));
+        let first = Some(at(0).tick);
+        lanes.open(WebhookId(20_000), &ws(20_000), LaneId(1), Gate::Open, first, at(0).tick);
+        let Step::Fetch { round, .. } = lanes.next(at(0)) else { panic!("it is not asked") };
+        lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(0).tick);
+        lanes.arrived(WebhookId(1), ready(1, 0), at(0));
+        assert!(matches!(lanes.next(at(0)), Step::Wait(_)), "it is not its turn");
+        leave(&mut lanes, way, round);
+        let starts = |step| matches!(step, Step::Start { .. });
+        let steps = std::iter::repeat_with(|| lanes.next(at(0)));
+        assert!(steps.take(3).any(starts), "way {way}");
+    }
+}
+
+#[test]
+fn webhooks_of_one_workspace_share_its_turn_evenly() {
+    let hooks = [(0, 1), (1, 1), (2, 1), (10_000, 1)];
+    let mut world = World::new(pace(12, 1_000, 100, 1_000), &hooks);
+    for (id, _) in hooks {
+        (0..12).for_each(|_| world.arrive(id, 0, true));
+    }
+    world.run(1);
+    let of = |id| world.starts.iter().filter(|(_, _, webhook, _)| webhook.0 == id).count();
+    assert_eq!([of(0), of(1), of(2), of(10_000)], [2, 2, 2, 6]);
+}
+
+#[test]
+fn a_webhook_that_is_read_anew_gains_no_turn_by_it() {
+    let mut world = World::new(pace(4, 1_000, 100, 1_000), &[(0, 1), (10_000, 1)]);
+    for id in [0, 10_000] {
+        (0..40).for_each(|_| world.arrive(id, 0, true));
+    }
+    for second in 0..10 {
+        world.now = second * 1_000;
+        // A change of its own in every second: it is closed and opened again.
+        world.lanes.close(WebhookId(10_000), at(world.now).tick);
+        world.end(None);
+        let first = at(world.now).tick;
+        world.lanes.open(WebhookId(10_000), &ws(10_000), LaneId(1), Gate::Open, Some(first), first);
+        world.run(1);
+        world.answer();
+        world.run(1);
+    }
+    let of = |ws| world.starts.iter().filter(|(_, _, id, _)| id.0 / 10_000 == ws).count();
+    assert!(of(0) >= 18, "{} of 40", of(0));
+}
+
+#[test]
+fn a_reload_leaves_an_endpoint_that_times_out_the_little_that_it_has() {
+    let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
+    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(0).tick);
+    for id in 0..40 {
+        lanes.arrived(WebhookId(1), ready(id, 0), at(0));
+    }
+    let mut rooms = Vec::new();
+    for (per_lane, answered) in [
+        (8, Answered::No),
+        (8, Answered::No),
+        (17, Answered::Yes),
+        (17, Answered::Yes),
+        (17, Answered::Yes),
+        (3, Answered::Yes),
+        (3, Answered::Yes),
+    ] {
+        lanes.set_pace(pace(100, 1_000, per_lane, 100), at(0).tick);
+        let mut ids = Vec::new();
+        while let Step::Start { ready, .. } = lanes.next(at(0)) {
+            ids.push(ready.id);
+        }
+        rooms.push(ids.len());
+        for id in ids {
+            lanes.recorded(WebhookId(1), id, None, answered, at(0));
+        }
+    }
+    assert_eq!(rooms, [2, 1, 1, 2, 8, 3, 3]);
+}
+
+#[test]
+fn an_endpoint_whose_name_finds_no_answer_is_left_alone_for_longer_each_time() {
+    let mut lanes = Lanes::new(pace(1_000, 1_000, 8, 100));
+    for id in [1, 2] {
+        lanes.open(WebhookId(id), &ws(id), LaneId(id), Gate::Open, None, at(0).tick);
+    }
+    for id in 0..4 {
+        lanes.arrived(WebhookId(1), ready(id, 0), at(0));
+    }
+    let mut now = 0;
+    let mut waits = Vec::new();
+    for round in 0..9 {
+        let mut ids = Vec::new();
+        while let Step::Start { ready, .. } = lanes.next(at(now)) {
+            ids.push(ready);
+        }
+        assert_eq!(ids.len(), 2, "what it may have under way is as it was");
+        // They end one after another: that is one more time, not two.
+        for one in ids {
+            let again = Some(one.clone());
+            lanes.recorded(WebhookId(1), one.id, again, Answered::Unreached, at(now));
+        }
+        let id = 100 + round;
+        lanes.arrived(WebhookId(2), ready(id, now), at(now));
+        let Step::Start { webhook, .. } = lanes.next(at(now)) else { panic!("it waits") };
+        assert_eq!(webhook, WebhookId(2));
+        lanes.recorded(webhook, DeliveryId(id), None, Answered::Yes, at(now));
+        let Step::Wait(Some(until)) = lanes.next(at(now)) else { panic!("it starts at once") };
+        waits.push(until.since(at(now).tick).as_secs());
+        let told = |webhook| lanes.standing(WebhookId(webhook), DeliveryId(3), at(now).tick);
+        assert_eq!(told(1), (false, Some(until), true));
+        assert_eq!(told(2), (false, None, false), "the other was found");
+        now += waits.last().unwrap() * 1_000;
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    let Step::Start { ready: one, .. } = lanes.next(at(now)) else { panic!("it never starts") };
+    lanes.recorded(WebhookId(1), one.id, None, Answered::Yes, at(now));
+    let Step::Start { ready: one, .. } = lanes.next(at(now)) else { panic!("it waits") };
+    lanes.recorded(WebhookId(1), one.id, Some(one.clone()), Answered::Unreached, at(now));
+    while let Step::Start { .. } = lanes.next(at(now)) {}
+    let Step::Wait(Some(until)) = lanes.next(at(now)) else { panic!("it starts at once") };
+    assert_eq!(until.since(at(now).tick).as_secs(), 1, "it begins anew");
+}

@@ -1,0 +1,204 @@
+//! A store in memory, receivers that take a while, and everything that ever started.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use weir_common::rolling::Quota;
+use weir_common::time::{Moment, Tick, UnixTime};
+
+use crate::domain::delivery::Ready;
+use crate::domain::event::EventType;
+use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+use crate::scheduler::{Answered, Gate, Lanes, Pace, Step};
+use crate::store::Fetched;
+
+const START: u64 = 1_000_000_000;
+
+pub(super) fn pace(requests: u32, window_ms: u64, per_lane: usize, total: usize) -> Pace {
+    Pace { quota: Quota { requests, window: Duration::from_millis(window_ms) }, per_lane, total }
+}
+
+pub(super) fn at(ms: u64) -> Moment {
+    let micros = START + ms * 1_000;
+    Moment { tick: Tick(micros), unix: UnixTime(micros) }
+}
+
+/// Whose webhook it is: the first ten thousand are of one workspace.
+pub(super) fn ws(webhook: i64) -> Arc<str> {
+    format!("ws_{}", webhook / 10_000).into()
+}
+
+pub(super) fn ready(id: i64, due_ms: u64) -> Ready {
+    Ready {
+        id: DeliveryId(id),
+        due: at(due_ms).unix,
+        created_at: at(due_ms).unix,
+        event_id: Arc::from("evt_1"),
+        kind: EventType::UserCreated,
+        body: Bytes::from_static(b"{}"),
+        attempts: 0,
+        step: 0,
+        first_attempt_at: None,
+        since: None,
+        paused_before: Duration::ZERO,
+        fresh_connection: false,
+    }
+}
+
+/// A store in memory, receivers that take a while, and everything that ever started.
+pub(super) struct World {
+    pub(super) lanes: Lanes,
+    pub(super) pace: Pace,
+    pub(super) now: u64,
+    pub(super) on: HashMap<WebhookId, LaneId>,
+    pub(super) stored: BTreeMap<WebhookId, BTreeMap<(UnixTime, DeliveryId), Ready>>,
+    /// What is under way, by when it ends.
+    pub(super) ends: Vec<(u64, WebhookId, Ready)>,
+    pub(super) asked: Vec<Step>,
+    /// What the store has answered, and nobody has heard yet.
+    pub(super) read: Vec<(WebhookId, u64, Fetched)>,
+    pub(super) starts: Vec<(u64, LaneId, WebhookId, DeliveryId)>,
+    pub(super) next_id: i64,
+}
+
+impl World {
+    pub(super) fn new(pace: Pace, webhooks: &[(i64, i64)]) -> Self {
+        let mut lanes = Lanes::new(pace);
+        for (webhook, lane) in webhooks {
+            let now = at(0).tick;
+            lanes.open(WebhookId(*webhook), &ws(*webhook), LaneId(*lane), Gate::Open, None, now);
+        }
+        let on = webhooks.iter().map(|(webhook, lane)| (WebhookId(*webhook), LaneId(*lane)));
+        Self {
+            lanes,
+            pace,
+            now: 0,
+            on: on.collect(),
+            stored: BTreeMap::new(),
+            ends: Vec::new(),
+            asked: Vec::new(),
+            read: Vec::new(),
+            starts: Vec::new(),
+            next_id: 0,
+        }
+    }
+
+    pub(super) fn arrive(&mut self, webhook: i64, due: u64, told: bool) {
+        self.next_id += 1;
+        let one = ready(self.next_id, due);
+        let webhook = WebhookId(webhook);
+        self.stored.entry(webhook).or_default().insert((one.due, one.id), one.clone());
+        if told {
+            self.lanes.arrived(webhook, one, at(self.now));
+        } else {
+            let lane = self.on[&webhook];
+            let first = self.stored[&webhook].keys().next().map(|(due, _)| *due);
+            let first = first.map(|due| at(self.now).tick_at(due));
+            self.lanes.open(webhook, &ws(webhook.0), lane, Gate::Open, first, at(self.now).tick);
+        }
+    }
+
+    /// Does what there is to do now; attempts take `took`.
+    pub(super) fn run(&mut self, took: u64) {
+        loop {
+            match self.lanes.next(at(self.now)) {
+                Step::Start { webhook, lane, ready, .. } => {
+                    assert!(ready.due <= at(self.now).unix, "started before it was due");
+                    self.check_first(webhook, &ready);
+                    assert!(
+                        !self.ends.iter().any(|(_, _, other)| other.id == ready.id),
+                        "under way twice"
+                    );
+                    self.starts.push((self.now, lane, webhook, ready.id));
+                    self.ends.push((self.now + took, webhook, ready));
+                }
+                Step::Wait(_) => return,
+                asked => self.asked.push(asked),
+            }
+        }
+    }
+
+    /// Nothing that is due earlier for the same webhook waits.
+    pub(super) fn check_first(&self, webhook: WebhookId, ready: &Ready) {
+        let under_way = |id| self.ends.iter().any(|(_, _, other)| other.id == id);
+        let earlier = self.stored[&webhook].range(..(ready.due, ready.id));
+        for ((due, id), _) in earlier {
+            assert!(under_way(*id), "{id:?}, due at {due:?}, was passed over for {ready:?}");
+        }
+    }
+
+    /// Lets the store answer everything that it was asked, and hands the answers on.
+    pub(super) fn answer(&mut self) {
+        self.read();
+        for (webhook, round, fetched) in std::mem::take(&mut self.read) {
+            self.lanes.fetched(webhook, round, fetched, at(self.now));
+        }
+    }
+
+    /// Lets the store answer everything that it was asked; the answers are still on their way.
+    pub(super) fn read(&mut self) {
+        for step in std::mem::take(&mut self.asked) {
+            if let Step::Fetch { webhook, limit, but, round } = step {
+                let all = self.stored.get(&webhook).into_iter().flat_map(|all| all.values());
+                let mut rest = all.filter(|one| !but.contains(&one.id)).cloned();
+                let ready: Vec<Ready> = rest.by_ref().take(limit).collect();
+                let more = rest.next().is_some();
+                self.read.push((webhook, round, Fetched { ready, more }));
+            }
+        }
+    }
+
+    /// Ends what is over by now, for good or until `again` milliseconds later.
+    pub(super) fn end(&mut self, again: Option<u64>) {
+        let over: Vec<_> = {
+            let now = self.now;
+            let (over, rest) = self.ends.drain(..).partition(|(end, ..)| *end <= now);
+            self.ends = rest;
+            over
+        };
+        for (_, webhook, one) in over {
+            let stored = self.stored.entry(webhook).or_default();
+            stored.remove(&(one.due, one.id));
+            let later = again.map(|after| Ready { due: at(self.now + after).unix, ..one.clone() });
+            if let Some(later) = &later {
+                stored.insert((later.due, later.id), later.clone());
+            }
+            self.lanes.recorded(webhook, one.id, later, Answered::Yes, at(self.now));
+        }
+    }
+
+    pub(super) fn waits(&self) -> usize {
+        self.stored.values().map(BTreeMap::len).sum()
+    }
+
+    /// Goes on until nothing waits any more.
+    pub(super) fn drain(&mut self) {
+        for _ in 0..200_000 {
+            if self.waits() == 0 && self.ends.is_empty() {
+                return;
+            }
+            self.run(1);
+            self.answer();
+            self.run(1);
+            self.now += 1;
+            self.end(None);
+        }
+        panic!("{} still wait: somebody starves", self.waits());
+    }
+
+    pub(super) fn check_pace(&self) {
+        let mut by_lane: HashMap<LaneId, Vec<u64>> = HashMap::new();
+        for (when, lane, ..) in &self.starts {
+            by_lane.entry(*lane).or_default().push(*when);
+        }
+        let window = self.pace.quota.window.as_millis() as u64;
+        for starts in by_lane.values() {
+            for (nth, first) in starts.iter().enumerate() {
+                let within = starts[nth..].iter().take_while(|start| **start < first + window);
+                assert!(within.count() <= self.pace.quota.requests as usize, "too fast");
+            }
+        }
+    }
+}

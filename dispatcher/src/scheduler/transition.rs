@@ -1,0 +1,287 @@
+//! Decides what follows from an attempt: for the delivery, and for its webhook.
+//!
+//! # Invariants
+//!
+//! 1. What kept us from trying changes neither the schedule, nor the deadline, nor health.
+//! 2. A delivery is given up only by a failed attempt at or after its deadline (DESIGN §1, 11),
+//!    or, where it is a ping, by its first.
+
+use std::time::Duration;
+
+use weir_common::time::UnixTime;
+
+use crate::domain::delivery::Ready;
+use crate::domain::event::EventType;
+use crate::domain::health::Sign;
+use crate::domain::outcome::Outcome;
+use crate::domain::retry::{Failed, Next, Schedule};
+use crate::domain::webhook::Webhook;
+use crate::store::After;
+
+/// What follows for a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// What becomes of it.
+    pub(crate) after: After,
+    /// When its first attempt started.
+    pub(crate) first_attempt_at: UnixTime,
+    /// When the first attempt of its schedule started.
+    pub(crate) since: UnixTime,
+    /// How long its webhook had stood paused at its first attempt.
+    pub(crate) paused_before: Duration,
+}
+
+/// What follows for a delivery from an attempt that ended `now`; nothing where it was our fault.
+#[must_use]
+pub(crate) fn verdict(
+    webhook: &Webhook,
+    schedule: &Schedule,
+    ready: &Ready,
+    started_at: UnixTime,
+    outcome: &Outcome,
+    hint: Option<Duration>,
+    now: UnixTime,
+) -> Option<Verdict> {
+    let (first_attempt_at, paused_before) = match ready.first_attempt_at {
+        Some(first) => (first, ready.paused_before),
+        None => (started_at, webhook.paused_total),
+    };
+    let since = ready.since.unwrap_or(started_at);
+    let after = match outcome {
+        Outcome::Internal(_) => return None,
+        Outcome::Delivered { .. } => After::Delivered,
+        // Whoever asked for a test wants to know now, and can ask again.
+        Outcome::Failed(_) if ready.kind == EventType::Ping => After::FailedPermanent,
+        Outcome::Failed(_) => {
+            let deadline =
+                webhook.deadline(first_attempt_at, paused_before, schedule.give_up_after, now);
+            match schedule.next(Failed { step: ready.step, since, deadline, hint }, now) {
+                Next::At(due) => After::Again { due, step: ready.step.saturating_add(1) },
+                Next::GiveUp => After::FailedPermanent,
+            }
+        }
+    };
+    Some(Verdict { after, first_attempt_at, since, paused_before })
+}
+
+/// What an attempt says of its webhook.
+#[must_use]
+pub(crate) fn sign(kind: EventType, outcome: &Outcome) -> Option<Sign> {
+    match (outcome, kind) {
+        (Outcome::Delivered { .. }, EventType::Ping) => Some(Sign::PingWell),
+        (Outcome::Delivered { .. }, _) => Some(Sign::Well),
+        (Outcome::Failed(_), EventType::Ping) | (Outcome::Internal(_), _) => None,
+        (Outcome::Failed(_), _) => Some(Sign::Ill),
+    }
+}
+
+/// The delivery as it waits again.
+#[must_use]
+pub(crate) fn again(ready: Ready, verdict: &Verdict) -> Option<Ready> {
+    let After::Again { due, step } = verdict.after else { return None };
+    Some(Ready {
+        due,
+        step,
+        attempts: ready.attempts.saturating_add(1),
+        first_attempt_at: Some(verdict.first_attempt_at),
+        since: Some(verdict.since),
+        paused_before: verdict.paused_before,
+        fresh_connection: false,
+        ..ready
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use weir_common::secret::Secret;
+
+    use super::*;
+    use crate::domain::event::EventSet;
+    use crate::domain::health::Health;
+    use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+    use crate::domain::outcome::{Failure, Fault};
+    use crate::domain::retry::Mode;
+    use crate::domain::webhook::Secrets;
+
+    const START: UnixTime = UnixTime(1_790_000_000_000_000);
+    const MINUTE: Duration = Duration::from_secs(60);
+    const FAILED: Outcome = Outcome::Failed(Failure::Status(500));
+    const WELL: Outcome = Outcome::Delivered { status: 204 };
+    const OURS: Outcome = Outcome::Internal(Fault::Resources);
+
+    fn schedule(mode: Mode) -> Schedule {
+        let (delays, hour) = (vec![MINUTE, 5 * MINUTE], 60 * MINUTE);
+        Schedule { mode, delays, give_up_after: hour, retry_after_max: hour }
+    }
+
+    fn webhook() -> Webhook {
+        Webhook {
+            id: WebhookId(1),
+            workspace: Arc::from("ws_acme"),
+            url: Arc::from("https://hooks.example.com/"),
+            lane: LaneId(1),
+            events: EventSet::of(EventType::ALL),
+            created_at: START,
+            secrets: Secrets { current: Secret::new("whsec_a".to_owned()), previous: Vec::new() },
+            paused_at: None,
+            paused_total: 7 * MINUTE,
+            probing: None,
+            reordering: false,
+            health: Health::default(),
+            last_outcome: None,
+        }
+    }
+
+    fn fresh() -> Ready {
+        Ready {
+            id: DeliveryId(1),
+            due: START,
+            created_at: START,
+            event_id: Arc::from("evt_1"),
+            kind: EventType::UserCreated,
+            body: Bytes::from_static(b"{}"),
+            attempts: 0,
+            step: 0,
+            first_attempt_at: None,
+            since: None,
+            paused_before: Duration::ZERO,
+            fresh_connection: false,
+        }
+    }
+
+    /// One that was first tried when the clock started, and is tried for the second time.
+    fn tried() -> Ready {
+        let (first, paused_before) = (Some(START), 7 * MINUTE);
+        Ready {
+            attempts: 1,
+            step: 1,
+            first_attempt_at: first,
+            since: first,
+            paused_before,
+            ..fresh()
+        }
+    }
+
+    /// What follows from an attempt of one second that starts so many minutes after the start.
+    fn after(webhook: &Webhook, ready: &Ready, outcome: &Outcome, minutes: u32) -> Option<After> {
+        let started = START.plus(MINUTE * minutes);
+        let ended = started.plus(Duration::from_secs(1));
+        let schedule = schedule(Mode::Delay);
+        let verdict = verdict(webhook, &schedule, ready, started, outcome, None, ended);
+        verdict.map(|verdict| verdict.after)
+    }
+
+    fn again(seconds: u64, step: u32) -> Option<After> {
+        Some(After::Again { due: START.plus(Duration::from_secs(seconds)), step })
+    }
+
+    #[test]
+    fn a_2xx_ends_a_delivery_whenever_it_comes() {
+        for (ready, minutes) in [(fresh(), 0), (tried(), 1), (tried(), 600)] {
+            assert_eq!(after(&webhook(), &ready, &WELL, minutes), Some(After::Delivered));
+        }
+    }
+
+    #[test]
+    fn what_was_our_fault_has_no_consequence() {
+        let ping = Ready { kind: EventType::Ping, ..fresh() };
+        for (ready, minutes) in [(fresh(), 0), (tried(), 600), (ping, 0)] {
+            assert_eq!(after(&webhook(), &ready, &OURS, minutes), None);
+        }
+        assert_eq!(sign(EventType::UserCreated, &OURS), None);
+        assert_eq!(sign(EventType::Ping, &OURS), None);
+    }
+
+    #[test]
+    fn a_failure_is_tried_again_until_its_deadline() {
+        assert_eq!(after(&webhook(), &fresh(), &FAILED, 0), again(61, 1));
+        assert_eq!(after(&webhook(), &tried(), &FAILED, 1), again(361, 2));
+        assert_eq!(after(&webhook(), &tried(), &FAILED, 58), again(3_600, 2), "brought forward");
+        assert_eq!(after(&webhook(), &tried(), &FAILED, 60), Some(After::FailedPermanent));
+        // However late the first attempt is, the deadline counts from it.
+        assert_eq!(after(&webhook(), &fresh(), &FAILED, 600), again(36_061, 1));
+    }
+
+    #[test]
+    fn the_time_that_its_webhook_stood_paused_does_not_count() {
+        let since = Webhook { paused_total: 37 * MINUTE, ..webhook() };
+        assert_eq!(after(&since, &tried(), &FAILED, 88), again(5_400, 2));
+        assert_eq!(after(&since, &tried(), &FAILED, 90), Some(After::FailedPermanent));
+        // One that was under way when its webhook was paused, ten minutes ago.
+        let now = Webhook { paused_at: Some(START.plus(70 * MINUTE)), ..since };
+        assert_eq!(after(&now, &tried(), &FAILED, 80), again(5_101, 2));
+    }
+
+    #[test]
+    fn a_ping_has_one_attempt_and_its_failure_says_nothing_of_its_webhook() {
+        let ping = Ready { kind: EventType::Ping, ..fresh() };
+        assert_eq!(after(&webhook(), &ping, &FAILED, 0), Some(After::FailedPermanent));
+        assert_eq!(after(&webhook(), &ping, &WELL, 0), Some(After::Delivered));
+        assert_eq!(sign(EventType::Ping, &FAILED), None);
+        assert_eq!(sign(EventType::Ping, &WELL), Some(Sign::PingWell));
+        assert_eq!(sign(EventType::UserCreated, &FAILED), Some(Sign::Ill));
+        assert_eq!(sign(EventType::UserCreated, &WELL), Some(Sign::Well));
+    }
+
+    #[test]
+    fn the_first_attempt_starts_the_schedule_and_the_deadline() {
+        let started = START.plus(MINUTE);
+        let ended = started.plus(Duration::from_secs(9));
+        let of = |ready: &Ready| {
+            let schedule = schedule(Mode::Delay);
+            verdict(&webhook(), &schedule, ready, started, &FAILED, None, ended).unwrap()
+        };
+        let first = of(&fresh());
+        assert_eq!((first.first_attempt_at, first.since), (started, started));
+        assert_eq!(first.paused_before, 7 * MINUTE);
+        let second = of(&Ready { paused_before: MINUTE, ..tried() });
+        assert_eq!((second.first_attempt_at, second.since), (START, START));
+        assert_eq!(second.paused_before, MINUTE);
+        // After a reactivation the schedule begins anew, the deadline does not.
+        let reordered = of(&Ready { since: None, step: 0, ..tried() });
+        assert_eq!((reordered.first_attempt_at, reordered.since), (START, started));
+    }
+
+    #[test]
+    fn offsets_count_from_the_first_attempt_of_the_schedule() {
+        let (started, ended) = (START.plus(MINUTE), START.plus(2 * MINUTE));
+        let schedule = schedule(Mode::Offset);
+        let of = |ready: &Ready| {
+            verdict(&webhook(), &schedule, ready, started, &FAILED, None, ended).unwrap().after
+        };
+        assert_eq!(of(&tried()), After::Again { due: START.plus(5 * MINUTE), step: 2 });
+        let reordered = Ready { since: None, step: 0, ..tried() };
+        assert_eq!(of(&reordered), After::Again { due: START.plus(6 * MINUTE), step: 1 });
+    }
+
+    #[test]
+    fn a_receiver_that_asks_for_later_is_heard() {
+        let schedule = schedule(Mode::Delay);
+        let hint = Some(20 * MINUTE);
+        let verdict = verdict(&webhook(), &schedule, &fresh(), START, &FAILED, hint, START);
+        assert_eq!(verdict.unwrap().after, After::Again { due: START.plus(20 * MINUTE), step: 1 });
+    }
+
+    #[test]
+    fn what_waits_again_has_all_that_its_next_attempt_needs() {
+        let started = START.plus(MINUTE);
+        let schedule = schedule(Mode::Delay);
+        let of = |outcome| {
+            verdict(&webhook(), &schedule, &fresh(), started, outcome, None, started).unwrap()
+        };
+        let expected = Ready {
+            due: START.plus(2 * MINUTE),
+            attempts: 1,
+            step: 1,
+            first_attempt_at: Some(started),
+            since: Some(started),
+            paused_before: 7 * MINUTE,
+            ..fresh()
+        };
+        assert_eq!(super::again(fresh(), &of(&FAILED)), Some(expected));
+        assert_eq!(super::again(fresh(), &of(&WELL)), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! What everyone shares: the clock, the store, what is in force, the way to the worker.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use arc_swap::ArcSwap;
+use log::Level;
+use serde_json::json;
+use tokio::sync::{Notify, Semaphore};
+use weir_common::lines::LineLog;
+use weir_common::logging;
+use weir_common::reader::Mistake;
+use weir_common::time::Clock;
+
+use crate::live_config::{Config, Force};
+use crate::metrics::Metrics;
+use crate::store::Store;
+use crate::worker::Handle;
+
+/// What everyone shares.
+pub struct Parts {
+    /// The clock.
+    pub clock: Clock,
+    /// Where the settings are.
+    pub config: Config,
+    /// Where everything is kept.
+    pub store: Arc<dyn Store>,
+    /// What is in force.
+    pub force: ArcSwap<Force>,
+    /// The way to the worker.
+    pub worker: Handle,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// A line for each attempt, where that is asked for.
+    pub attempt_log: Option<Arc<LineLog>>,
+    /// Connections that may still be opened, to each of these two listeners.
+    pub connections: Connections,
+    /// Tells that a job was written down.
+    pub jobs: Notify,
+    /// Whether every listener accepts.
+    pub ready: AtomicBool,
+}
+
+/// Connections that may still be opened: customers who take up all of theirs leave backends
+/// their own.
+pub struct Connections {
+    /// To the API's listener.
+    pub api: Arc<Semaphore>,
+    /// To that of events.
+    pub ingest: Arc<Semaphore>,
+    most: usize,
+}
+
+impl Connections {
+    /// So many to each.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        let each = || Arc::new(Semaphore::new(most));
+        Self { api: each(), ingest: each(), most }
+    }
+
+    /// How many are open, to both.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        let open = |left: &Semaphore| self.most.saturating_sub(left.available_permits());
+        open(&self.api) + open(&self.ingest)
+    }
+}
+
+/// What came of a reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// The new configuration is in force.
+    Applied,
+    /// It is the one that was in force already.
+    Unchanged,
+    /// It has mistakes; the earlier one stays.
+    Refused(Vec<Mistake>),
+}
+
+impl Parts {
+    /// Reads the configuration again and puts it in force, if it is good.
+    pub fn reload(&self) -> Reload {
+        let reload = self.try_reload();
+        let (outcome, level) = match &reload {
+            Reload::Applied => ("applied", Level::Info),
+            Reload::Unchanged => ("unchanged", Level::Info),
+            Reload::Refused(_) => ("refused", Level::Error),
+        };
+        self.metrics.reloads.with_label_values(&[outcome]).inc();
+        let problems = match &reload {
+            Reload::Refused(mistakes) => mistakes.iter().map(ToString::to_string).collect(),
+            Reload::Applied | Reload::Unchanged => Vec::new(),
+        };
+        self.metrics.config_ok.set(i64::from(!matches!(reload, Reload::Refused(_))));
+        let fields = [("outcome", json!(outcome)), ("problems", json!(problems))];
+        logging::event(level, "reload", &fields);
+        if reload == Reload::Applied {
+            self.mark_applied();
+            self.worker.reloaded();
+        }
+        reload
+    }
+
+    /// Notes when the configuration in force was put there.
+    pub fn mark_applied(&self) {
+        self.metrics.config_ok.set(1);
+        let seconds = self.clock.now().unix.0 / 1_000_000;
+        self.metrics.config_applied.set(seconds as f64);
+        log::set_max_level(self.force.load().settings.log.level);
+    }
+
+    fn try_reload(&self) -> Reload {
+        let new = match self.config.load(&self.clock) {
+            Ok(new) => new,
+            Err(mistakes) => return Reload::Refused(mistakes),
+        };
+        let old = self.force.load();
+        if new.origin == old.origin {
+            return Reload::Unchanged;
+        }
+        let needs_restart = old.needs_restart(&new.settings);
+        if !needs_restart.is_empty() {
+            let message = format!("{} cannot change without a restart", needs_restart.join(", "));
+            let file = self.config.file.name();
+            return Reload::Refused(vec![Mistake { file, line: 1, column: 1, message }]);
+        }
+        self.force.store(Arc::new(new));
+        Reload::Applied
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_listener_has_connections_of_its_own_and_all_are_counted() {
+        let connections = Connections::new(2);
+        let customers = Arc::clone(&connections.api).try_acquire_many_owned(2);
+        assert!(customers.is_ok() && connections.api.try_acquire().is_err());
+        let backend = connections.ingest.try_acquire();
+        assert!(backend.is_ok(), "customers starve backends");
+        assert_eq!(connections.open(), 3);
+        drop(customers);
+        assert_eq!(connections.open(), 1);
+    }
+}

@@ -1,0 +1,109 @@
+//! Seals webhooks' secrets for the disk, and opens them again.
+//!
+//! # Invariants
+//!
+//! 1. A sealed secret opens with the key it was sealed with, for the webhook it was sealed for,
+//!    and with and for no other: one that is moved to another row stays shut.
+//! 2. The same secret sealed twice looks different each time: the nonce comes from the caller,
+//!    and is random.
+//!
+//! Not here: where the key is kept (`store::sqlite::key_file`), where nonces come from.
+
+use std::fmt;
+
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use weir_common::secret::Secret;
+
+use crate::domain::id::WebhookId;
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 32;
+
+/// Bytes of a nonce; so many that random ones never meet.
+pub const NONCE_BYTES: usize = 24;
+
+/// What was to be opened was not sealed with this key for this webhook, or is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("was sealed with another key or for another webhook, or is damaged")]
+pub struct Unopened;
+
+/// Seals and opens with one key.
+#[derive(Clone)]
+pub struct Sealer {
+    cipher: XChaCha20Poly1305,
+}
+
+impl Sealer {
+    /// With this key, which must stay the same for as long as what is sealed is kept.
+    #[must_use]
+    pub fn new(key: &Secret<[u8; KEY_BYTES]>) -> Self {
+        Self { cipher: XChaCha20Poly1305::new(key.expose().into()) }
+    }
+
+    /// The sealed form: the nonce, then what hides behind it.
+    #[must_use]
+    pub fn seal(&self, webhook: WebhookId, plain: &str, nonce: [u8; NONCE_BYTES]) -> Vec<u8> {
+        let aad = webhook.0.to_be_bytes();
+        let payload = Payload { msg: plain.as_bytes(), aad: &aad };
+        let hidden = self.cipher.encrypt(&XNonce::from(nonce), payload);
+        let hidden = hidden.expect("a secret is shorter than the 256 GiB that a nonce is good for");
+        [nonce.as_slice(), &hidden].concat()
+    }
+
+    /// What was sealed.
+    ///
+    /// # Errors
+    ///
+    /// Where it was sealed otherwise, or is damaged.
+    pub fn open(&self, webhook: WebhookId, sealed: &[u8]) -> Result<Secret<String>, Unopened> {
+        let (nonce, hidden) = sealed.split_first_chunk::<NONCE_BYTES>().ok_or(Unopened)?;
+        let aad = webhook.0.to_be_bytes();
+        let payload = Payload { msg: hidden, aad: &aad };
+        let plain = self.cipher.decrypt(&XNonce::from(*nonce), payload).map_err(|_| Unopened)?;
+        String::from_utf8(plain).map(Secret::new).map_err(|_| Unopened)
+    }
+}
+
+impl fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sealer")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: WebhookId = WebhookId(1);
+
+    fn sealer(key: u8) -> Sealer {
+        Sealer::new(&Secret::new([key; KEY_BYTES]))
+    }
+
+    #[test]
+    fn what_is_sealed_opens_again_and_does_not_show_meanwhile() {
+        let sealed = sealer(1).seal(ONE, "whsec_abc", [9; NONCE_BYTES]);
+        assert_eq!(sealer(1).open(ONE, &sealed), Ok(Secret::new("whsec_abc".to_owned())));
+        assert!(!sealed.windows(5).any(|part| part == b"whsec"));
+        assert_ne!(sealed, sealer(1).seal(ONE, "whsec_abc", [8; NONCE_BYTES]));
+    }
+
+    #[test]
+    fn another_key_or_another_webhook_opens_nothing() {
+        let sealed = sealer(1).seal(ONE, "whsec_abc", [9; NONCE_BYTES]);
+        assert_eq!(sealer(2).open(ONE, &sealed), Err(Unopened));
+        assert_eq!(sealer(1).open(WebhookId(2), &sealed), Err(Unopened));
+    }
+
+    #[test]
+    fn a_bit_that_has_fallen_over_is_noticed() {
+        let sealed = sealer(1).seal(ONE, "whsec_abc", [9; NONCE_BYTES]);
+        for at in 0..sealed.len() {
+            let mut damaged = sealed.clone();
+            damaged[at] ^= 1;
+            assert_eq!(sealer(1).open(ONE, &damaged), Err(Unopened), "byte {at}");
+        }
+        assert_eq!(sealer(1).open(ONE, &sealed[..NONCE_BYTES - 1]), Err(Unopened));
+    }
+}

@@ -1,0 +1,119 @@
+//! Writes down what came of attempts.
+//!
+//! Invariant: a webhook or a delivery that is gone is passed over, and with it all that is said
+//! of it but for when an attempt started, which counts in the pace of its lane. A delivery that has
+//! ended stays ended.
+
+use rusqlite::OptionalExtension;
+
+use crate::domain::delivery::DeliveryState;
+use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::rows::{at, probe_column, span};
+use crate::store::sqlite::writer::Desk;
+use crate::store::sqlite::{outbox, webhooks};
+use crate::store::{After, Ended, Fared, NewMail};
+
+const STATE: &str = "SELECT d.state FROM deliveries d JOIN webhooks w \
+    ON w.id = d.webhook WHERE d.id = ?1 AND w.gone_up_to IS NULL";
+
+/// In a delivery's place, of attempts whose delivery is gone: no delivery has this number.
+pub(super) const NOBODYS: i64 = 0;
+
+/// Writes down attempts and what follows from them.
+pub(super) fn record(
+    desk: &mut Desk,
+    ended: &[Ended],
+    fared: &[Fared],
+    mails: &[NewMail],
+) -> Result<(), Fault> {
+    for one in ended {
+        attempt(desk, one)?;
+    }
+    for one in fared {
+        webhook(desk, one)?;
+    }
+    for mail in mails {
+        outbox::store(&desk.conn, mail)?;
+    }
+    Ok(())
+}
+
+fn attempt(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
+    let mut query = desk.conn.prepare_cached(STATE)?;
+    let state = query.query_row([ended.delivery.0], |row| row.get::<_, u8>(0)).optional()?;
+    drop(query);
+    let outcome = ended.attempt.outcome.to_string();
+    let ended_at = ended.attempt.started_at.plus(ended.attempt.took);
+    let over_at = at(desk.steady.of_unix(ended_at));
+    let sql = "INSERT INTO attempts (delivery, lane, number, started_at, took, outcome, over_at) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    desk.conn.prepare_cached(sql)?.execute((
+        if state.is_some() { ended.delivery.0 } else { NOBODYS },
+        ended.lane.0,
+        ended.attempt.number,
+        at(ended.attempt.started_at),
+        span(ended.attempt.took),
+        &outcome,
+        state.is_none().then_some(over_at),
+    ))?;
+    let Some(state) = state else { return Ok(()) };
+    if state == DeliveryState::Waiting.code() {
+        waited(desk, ended, &outcome, over_at)
+    } else {
+        let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), last_outcome = ?3 \
+            WHERE id = ?1";
+        let row = (ended.delivery.0, ended.attempt.number, outcome);
+        desk.conn.prepare_cached(sql)?.execute(row)?;
+        Ok(())
+    }
+}
+
+/// What becomes of a delivery that waited.
+fn waited(desk: &mut Desk, ended: &Ended, outcome: &str, over_at: i64) -> Result<(), Fault> {
+    let began = (
+        ended.delivery.0,
+        ended.attempt.number,
+        ended.first_attempt_at.map(at),
+        ended.since.map(at),
+        span(ended.paused_before),
+        outcome,
+    );
+    let state = match ended.after {
+        After::Again { due, step } => {
+            let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), \
+                first_attempt_at = ?3, since = ?4, paused_before = ?5, last_outcome = ?6, \
+                due = ?7, step = ?8 WHERE id = ?1";
+            let (id, number, first, since, paused, outcome) = began;
+            let row = (id, number, first, since, paused, outcome, at(due), step);
+            desk.conn.prepare_cached(sql)?.execute(row)?;
+            return Ok(());
+        }
+        After::Delivered => DeliveryState::Delivered,
+        After::FailedPermanent => DeliveryState::FailedPermanent,
+    };
+    let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), first_attempt_at = ?3, \
+        since = ?4, paused_before = ?5, last_outcome = ?6, state = ?7, ended_at = ?8, \
+        over_at = ?9 WHERE id = ?1";
+    let (id, number, first, since, paused, outcome) = began;
+    let ended_at = at(ended.attempt.started_at.plus(ended.attempt.took));
+    let row = (id, number, first, since, paused, outcome, state.code(), ended_at, over_at);
+    desk.conn.prepare_cached(sql)?.execute(row)?;
+    desk.tally.waiting = desk.tally.waiting.saturating_sub(1);
+    Ok(())
+}
+
+fn webhook(desk: &Desk, fared: &Fared) -> Result<(), Fault> {
+    let sql = "UPDATE webhooks SET health = ?2, look_at = ?3, \
+        paused_at = coalesce(paused_at, ?4), probing = ?5, last_outcome = ?7 \
+        WHERE id = ?1 AND gone_up_to IS NULL AND paused_total = ?6";
+    desk.conn.prepare_cached(sql)?.execute((
+        fared.webhook.0,
+        webhooks::json(&fared.health)?,
+        fared.look_at.map(at),
+        fared.paused_at.map(at),
+        probe_column(fared.probing),
+        span(fared.paused_total),
+        fared.last_outcome.as_ref().map(ToString::to_string),
+    ))?;
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! What the worker reads: which webhooks have work, and what that work is.
+//!
+//! Invariant: nothing here looks at more deliveries than it gives back.
+
+use log::Level;
+use rusqlite::{Connection, OptionalExtension, Row};
+use weir_common::logging;
+use weir_common::time::UnixTime;
+
+use crate::domain::delivery::Ready;
+use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+use crate::store::encryption::Sealer;
+use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::rows::{self, select_ready, select_webhooks};
+use crate::store::sqlite::webhooks;
+use crate::store::sqlite::writer::Desk;
+use crate::store::{Fetched, Page, Queue};
+
+const FIRST_DUE: &str =
+    "SELECT due FROM deliveries WHERE webhook = ?1 AND state = 0 ORDER BY due, id LIMIT 1";
+
+const PAGE: &str =
+    select_webhooks!("WHERE w.id > ?1 AND w.gone_up_to IS NULL ORDER BY w.id LIMIT ?2");
+
+const FIRST: &str = select_ready!(
+    "WHERE d.webhook = ?1 AND d.state = 0 \
+     AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.gone_up_to IS NULL) \
+     ORDER BY d.due, d.id LIMIT ?2"
+);
+
+const THIS: &str = select_ready!(
+    "WHERE d.id = ?1 AND d.state = 0 \
+     AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.gone_up_to IS NULL)"
+);
+
+const TRIED: &str =
+    "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 AND step > 0 LIMIT ?2";
+
+const STARTS: &str = "SELECT id, lane, started_at, took FROM attempts \
+    WHERE id < ?1 ORDER BY id DESC LIMIT 1024";
+
+/// Attempts that end together are recorded in batches, and those of one moment in any order: a
+/// look back goes on for so long after the first that ended too early.
+const DISORDER: u64 = 60_000_000;
+
+/// Bodies beyond so many bytes are left for the next time: thousands of webhooks may have a
+/// backlog of large ones.
+const FETCH_BYTES: usize = 256 << 10;
+
+/// A webhook and when its first delivery is due.
+pub(super) fn load(
+    conn: &Connection,
+    sealer: &Sealer,
+    id: WebhookId,
+) -> Result<Option<Queue>, Fault> {
+    let Some(webhook) = webhooks::load(conn, sealer, id)? else { return Ok(None) };
+    Ok(Some(Queue { webhook, due: first_due(conn, id)? }))
+}
+
+/// Those that have work of the next webhooks.
+pub(super) fn page(
+    desk: &Desk,
+    after: Option<WebhookId>,
+    limit: usize,
+) -> Result<Page<Queue, WebhookId>, Fault> {
+    let mut items = Vec::new();
+    let mut query = desk.conn.prepare_cached(PAGE)?;
+    let mut found = query.query((after.map_or(0, |id| id.0), rows::count(limit)))?;
+    let (mut examined, mut last) = (0, None);
+    while let Some(row) = found.next()? {
+        let webhook: i64 = row.get("id")?;
+        (examined, last) = (examined + 1, Some(WebhookId(webhook)));
+        match with_work(desk, row) {
+            Ok(queue) => items.extend(queue),
+            Err(fault) if fault.is_the_disks() => return Err(fault),
+            Err(fault) => {
+                // One that cannot be read must not keep all others from being served.
+                let fields = [("webhook", webhook.into()), ("cause", fault.to_string().into())];
+                logging::event(Level::Error, "webhook_unreadable", &fields);
+            }
+        }
+    }
+    Ok(Page { items, next: last.filter(|_| examined == limit) })
+}
+
+fn with_work(desk: &Desk, row: &Row<'_>) -> Result<Option<Queue>, Fault> {
+    let due = first_due(&desk.conn, WebhookId(row.get("id")?))?;
+    let look = rows::time_or(row, "look_at")?.is_some() || row.get("reordering")?;
+    if due.is_none() && !look {
+        return Ok(None);
+    }
+    Ok(Some(Queue { webhook: rows::webhook(row, &desk.sealer)?, due }))
+}
+
+fn first_due(conn: &Connection, webhook: WebhookId) -> rusqlite::Result<Option<UnixTime>> {
+    let mut query = conn.prepare_cached(FIRST_DUE)?;
+    query.query_row([webhook.0], |row| rows::time(row, "due")).optional()
+}
+
+/// The first deliveries that wait for a webhook, but for these.
+pub(super) fn fetch(
+    conn: &Connection,
+    webhook: WebhookId,
+    but: &[DeliveryId],
+    limit: usize,
+) -> Result<Fetched, Fault> {
+    let mut query = conn.prepare_cached(FIRST)?;
+    let mut found = query.query((webhook.0, rows::count(limit.saturating_add(but.len() + 1))))?;
+    let (mut ready, mut bytes) = (Vec::new(), 0);
+    while let Some(row) = found.next()? {
+        if but.contains(&DeliveryId(row.get("id")?)) {
+            continue;
+        }
+        if ready.len() == limit || bytes > FETCH_BYTES {
+            return Ok(Fetched { ready, more: true });
+        }
+        let one = rows::ready(row)?;
+        bytes += one.body.len();
+        ready.push(one);
+    }
+    Ok(Fetched { ready, more: false })
+}
+
+/// This delivery, where it waits.
+pub(super) fn fetch_one(conn: &Connection, id: DeliveryId) -> Result<Option<Ready>, Fault> {
+    let mut query = conn.prepare_cached(THIS)?;
+    let mut found = query.query([id.0])?;
+    found.next()?.map(rows::ready).transpose()
+}
+
+/// Puts up to `limit` deliveries that were tried back to the beginning of their schedule. Says
+/// whether that was all.
+pub(super) fn reorder(desk: &mut Desk, webhook: WebhookId, limit: usize) -> Result<bool, Fault> {
+    let asked = "SELECT 1 FROM webhooks WHERE id = ?1 AND reordering = 1";
+    // Whoever asks once too often must not set back what has failed since.
+    if !desk.conn.prepare_cached(asked)?.exists([webhook.0])? {
+        return Ok(true);
+    }
+    let mut tried = desk.conn.prepare_cached(TRIED)?;
+    let ids = tried.query_map((webhook.0, rows::count(limit)), |row| row.get(0))?;
+    let ids = ids.collect::<rusqlite::Result<Vec<i64>>>()?;
+    let sql = "UPDATE deliveries SET due = created_at, step = 0, since = NULL WHERE id = ?1";
+    let mut update = desk.conn.prepare_cached(sql)?;
+    for id in &ids {
+        update.execute([id])?;
+    }
+    let all = ids.len() < limit;
+    if all {
+        let sql = "UPDATE webhooks SET reordering = 0 WHERE id = ?1 AND reordering = 1";
+        desk.conn.prepare_cached(sql)?.execute([webhook.0])?;
+    }
+    Ok(all)
+}
+
+/// The attempts that started at or after `since`.
+pub(super) fn starts_since(desk: &Desk, since: UnixTime) -> Result<Vec<(LaneId, UnixTime)>, Fault> {
+    let mut starts = Vec::new();
+    let mut query = desk.conn.prepare_cached(STARTS)?;
+    let mut before = i64::MAX;
+    loop {
+        let mut found = query.query([before])?;
+        let mut any = false;
+        while let Some(row) = found.next()? {
+            any = true;
+            before = row.get("id")?;
+            let started = rows::time(row, "started_at")?;
+            let ended = started.0.saturating_add(rows::unsigned(row, "took")?);
+            if ended.saturating_add(DISORDER) < since.0 {
+                return Ok(starts);
+            }
+            if started >= since {
+                starts.push((LaneId(row.get("lane")?), started));
+            }
+        }
+        if !any {
+            return Ok(starts);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Sees to it that no number is given twice, by a database that was put back from a copy either.
+//!
+//! A copy does not know what was numbered after it. So the numbers jump at every start, ahead to
+//! where the clock is: by [`PER_SECOND`] for each second since 2026, so many that no program gives
+//! out as many. Where the clock is behind the numbers, since it was set or the last start is less
+//! than a second ago, they jump by chance, further than a run gets.
+//!
+//! Invariant: numbers only grow.
+
+use rusqlite::Connection;
+use weir_common::time::UnixTime;
+
+use crate::store::sqlite::writer::Tally;
+
+/// A hundred times what a machine can store.
+const PER_SECOND: i64 = 1 << 20;
+
+/// 2026-01-01, in seconds since 1970.
+const FIRST_SECOND: u64 = 1_767_225_600;
+
+/// Jumps by chance are between this and twice as many: more than are numbered from one start to
+/// the next.
+const JUMP: i64 = 1 << 30;
+
+/// A clock that shows a later second is wrong: so there is always room for more.
+const SECONDS_MAX: u64 = 1 << 33;
+
+/// Takes all numbers further.
+pub(super) fn jump(
+    conn: &Connection,
+    tally: &mut Tally,
+    now: UnixTime,
+    luck: i64,
+) -> rusqlite::Result<()> {
+    for number in [&mut tally.deliveries_made, &mut tally.webhooks_made] {
+        *number = after(*number, now, luck);
+    }
+    let sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'jobs'";
+    let jobs: i64 = conn.query_row(sql, [], |row| row.get(0))?;
+    conn.execute("DELETE FROM sqlite_sequence WHERE name = 'jobs'", [])?;
+    let sql = "INSERT INTO sqlite_sequence (name, seq) VALUES ('jobs', ?1)";
+    conn.execute(sql, [after(jobs, now, luck)]).map(drop)
+}
+
+/// The number behind which the next are.
+fn after(last: i64, now: UnixTime, luck: i64) -> i64 {
+    let seconds = (now.0 / 1_000_000).saturating_sub(FIRST_SECOND).min(SECONDS_MAX);
+    let clocks = i64::try_from(seconds).unwrap_or(0) * PER_SECOND + luck.rem_euclid(PER_SECOND);
+    if clocks > last.saturating_add(PER_SECOND) {
+        clocks
+    } else {
+        last.saturating_add(JUMP + luck.rem_euclid(JUMP))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A time in seconds after the beginning of 2026.
+    fn t(seconds: u64) -> UnixTime {
+        UnixTime((FIRST_SECOND + seconds) * 1_000_000)
+    }
+
+    #[test]
+    fn a_copy_that_begins_later_numbers_nothing_that_its_original_did() {
+        let original = after(4_711, t(1_000), 77);
+        // It stores as much as it can for a minute; the copy was made when it had begun.
+        let most = original + 60 * 20_000;
+        assert!(after(original, t(1_060), 3) > most);
+        // The same where the copy begins at once, or where the clock was set.
+        for now in [t(1_000), t(999), t(0), UnixTime(0)] {
+            assert!(after(original, now, 3) > most, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_only_grow_and_there_is_room_for_more() {
+        let mut last = 0;
+        for start in 0..100_000_u64 {
+            let now = UnixTime(start.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let next = after(last, now, start.wrapping_mul(0x2545_f491_4f6c_dd1d).cast_signed());
+            assert!(next > last);
+            last = next;
+        }
+        assert!(last < i64::MAX / 100, "{last}");
+    }
+}

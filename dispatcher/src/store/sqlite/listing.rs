@@ -1,0 +1,162 @@
+//! Reads deliveries in the order of lists: by when they were accepted, then by number.
+//!
+//! Invariant: however many deliveries there are, of this webhook or of others, a step along the
+//! order costs one look into an index.
+
+use std::collections::BinaryHeap;
+
+use rusqlite::Connection;
+
+use crate::store::sqlite::rows;
+
+/// A place in the order: when it was accepted, and its number.
+pub(super) type Key = (i64, i64);
+
+/// At most so many keys are read ahead of what is asked for.
+const AHEAD_MAX: usize = 512;
+
+/// Which deliveries of a webhook, and in which direction they are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    /// All, newest first.
+    Older,
+    /// Those that were given up, newest first.
+    OlderFailed,
+    /// All, oldest first.
+    Newer,
+    /// Those that were given up, oldest first.
+    NewerFailed,
+}
+
+macro_rules! keys {
+    ($rest:literal) => {
+        concat!("SELECT created_at, id FROM deliveries WHERE webhook = ?1 AND ", $rest)
+    };
+}
+
+impl Read {
+    /// Those accepted at the same moment, and those beyond it. SQLite finds no place in the middle
+    /// of equal times by a comparison of pairs, and a batch of events has one time.
+    fn statements(self) -> [&'static str; 2] {
+        match self {
+            Self::Older => [
+                keys!("created_at = ?2 AND id < ?3 ORDER BY id DESC LIMIT ?4"),
+                keys!(
+                    "created_at < ?2 AND created_at >= ?3 \
+                     ORDER BY created_at DESC, id DESC LIMIT ?4"
+                ),
+            ],
+            Self::OlderFailed => [
+                keys!("created_at = ?2 AND id < ?3 AND state = 2 ORDER BY id DESC LIMIT ?4"),
+                keys!(
+                    "created_at < ?2 AND created_at >= ?3 AND state = 2 \
+                     ORDER BY created_at DESC, id DESC LIMIT ?4"
+                ),
+            ],
+            Self::Newer => [
+                keys!("created_at = ?2 AND id > ?3 ORDER BY id LIMIT ?4"),
+                keys!("created_at > ?2 AND created_at <= ?3 ORDER BY created_at, id LIMIT ?4"),
+            ],
+            Self::NewerFailed => [
+                keys!("created_at = ?2 AND id > ?3 AND state = 2 ORDER BY id LIMIT ?4"),
+                keys!(
+                    "created_at > ?2 AND created_at <= ?3 AND state = 2 \
+                     ORDER BY created_at, id LIMIT ?4"
+                ),
+            ],
+        }
+    }
+}
+
+/// The next deliveries of a webhook after `after`, accepted no further away than `last`.
+pub(super) fn run(
+    conn: &Connection,
+    read: Read,
+    webhook: i64,
+    (time, id): Key,
+    last: i64,
+    limit: usize,
+) -> rusqlite::Result<Vec<Key>> {
+    let [same, beyond] = read.statements();
+    let mut keys = Vec::new();
+    for (sql, bound) in [(same, id), (beyond, last)] {
+        let left = rows::count(limit - keys.len());
+        let mut query = conn.prepare_cached(sql)?;
+        let found =
+            query.query_map((webhook, time, bound, left), |row| Ok((row.get(0)?, row.get(1)?)))?;
+        for key in found {
+            keys.push(key?);
+        }
+        if keys.len() == limit {
+            break;
+        }
+    }
+    Ok(keys)
+}
+
+/// The deliveries of several webhooks as one list, newest first.
+pub(super) struct Newest<'c> {
+    conn: &'c Connection,
+    read: Read,
+    oldest: i64,
+    parts: Vec<Part>,
+    /// The first of each part.
+    first: BinaryHeap<(Key, usize)>,
+}
+
+/// What has been read of one webhook, the next last.
+struct Part {
+    webhook: i64,
+    keys: Vec<Key>,
+    reach: Key,
+    size: usize,
+    more: bool,
+}
+
+impl<'c> Newest<'c> {
+    /// Of these webhooks, those after `after` and no older than `oldest`; about `limit` of them.
+    pub(super) fn of(
+        conn: &'c Connection,
+        read: Read,
+        webhooks: &[i64],
+        (after, oldest): (Key, i64),
+        limit: usize,
+    ) -> rusqlite::Result<Self> {
+        let size = (limit / webhooks.len().max(1) + 2).min(AHEAD_MAX);
+        let part = |webhook: &i64| Part {
+            webhook: *webhook,
+            keys: Vec::new(),
+            reach: after,
+            size,
+            more: after.0 >= oldest,
+        };
+        let parts = webhooks.iter().map(part).collect();
+        let mut newest = Self { conn, read, oldest, parts, first: BinaryHeap::new() };
+        for nth in 0..webhooks.len() {
+            newest.advance(nth)?;
+        }
+        Ok(newest)
+    }
+
+    /// The next of all.
+    pub(super) fn next(&mut self) -> rusqlite::Result<Option<Key>> {
+        let Some((key, nth)) = self.first.pop() else { return Ok(None) };
+        self.advance(nth)?;
+        Ok(Some(key))
+    }
+
+    /// Lines up the next of a part.
+    fn advance(&mut self, nth: usize) -> rusqlite::Result<()> {
+        let Some(part) = self.parts.get_mut(nth) else { return Ok(()) };
+        if part.keys.is_empty() && part.more {
+            let Part { webhook, reach, size, .. } = *part;
+            part.keys = run(self.conn, self.read, webhook, reach, self.oldest, size)?;
+            part.more = part.keys.len() == size;
+            part.reach = part.keys.last().copied().unwrap_or(reach);
+            part.keys.reverse();
+            part.size = (size * 2).min(AHEAD_MAX);
+        }
+        self.first.extend(part.keys.pop().map(|key| (key, nth)));
+        Ok(())
+    }
+}

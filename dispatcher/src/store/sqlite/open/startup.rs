@@ -1,0 +1,125 @@
+//! What a process begins with: what it finds of those before it, and notes for those after it.
+
+use log::Level;
+use rusqlite::{Connection, OptionalExtension};
+use weir_common::logging;
+use weir_common::time::{Clock, UnixTime};
+
+use crate::domain::public_id::PublicIds;
+use crate::store::encryption::{NONCE_BYTES, Sealer};
+use crate::store::sqlite::open::{CHECKED, KEY_CHECK};
+use crate::store::sqlite::steady_clock::Steady;
+use crate::store::sqlite::wal::owner;
+use crate::store::sqlite::writer::Tally;
+use crate::store::sqlite::{id_sequence, rows, schema};
+
+/// Under this name: whether the last process recorded all it knew.
+pub(in crate::store::sqlite) const ENDED_IN_ORDER: &str = "ended_in_order";
+
+/// Under this name: when processes were found not to have recorded all they knew, each in eight
+/// bytes, oldest first. One crash after another is more doubt than the last one alone.
+const CUT_OFF: &str = "cut_off";
+
+/// So many of them are kept; the pace of any endpoint is used up by fewer.
+const CUT_OFF_MAX: usize = 1_024;
+
+/// Under this name: the key of public identifiers.
+const PUBLIC_ID_KEY: &str = "public_id_key";
+
+/// What a process finds of those before it.
+pub(super) struct Began {
+    pub(super) ids: PublicIds,
+    pub(super) ended_in_order: bool,
+    pub(super) cut_off: Vec<UnixTime>,
+    pub(super) tally: Tally,
+    pub(super) steady: Steady,
+}
+
+/// Makes what a new database lacks, and notes that a process has it now.
+pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqlite::Result<Began> {
+    let now = clock.now().unix;
+    let change = conn.unchecked_transaction()?;
+    let mut tally = read_tally(&change)?;
+    let steady = Steady::from(clock.clone(), last_seen(&change, &tally)?);
+    tally.steady = (steady.now(), now);
+    let key = match schema::meta(&change, PUBLIC_ID_KEY)?.map(<[u8; 32]>::try_from) {
+        Some(Ok(key)) => key,
+        Some(Err(_)) => return Err(rusqlite::Error::InvalidQuery),
+        None => {
+            let key = random()?;
+            schema::set_meta(&change, PUBLIC_ID_KEY, &key)?;
+            key
+        }
+    };
+    if schema::meta(&change, KEY_CHECK)?.is_none() {
+        let nonce: [u8; NONCE_BYTES] = random()?;
+        schema::set_meta(&change, KEY_CHECK, &sealer.seal(CHECKED.0, CHECKED.1, nonce))?;
+    } else {
+        id_sequence::jump(&change, &mut tally, now, i64::from_le_bytes(random()?))?;
+    }
+    schema::set_meta(&change, owner::MARK, &random::<{ owner::MARK_BYTES }>()?)?;
+    // Before a new database there was nobody who could have left anything unsaid.
+    let ended_in_order = schema::meta(&change, ENDED_IN_ORDER)?.is_none_or(|value| value == [1]);
+    let mut cut_off = times(&schema::meta(&change, CUT_OFF)?.unwrap_or_default());
+    if !ended_in_order {
+        cut_off.push(now);
+        cut_off.drain(..cut_off.len().saturating_sub(CUT_OFF_MAX));
+        let bytes: Vec<u8> = cut_off.iter().flat_map(|at| at.0.to_le_bytes()).collect();
+        schema::set_meta(&change, CUT_OFF, &bytes)?;
+    }
+    schema::set_meta(&change, ENDED_IN_ORDER, &[0])?;
+    let lost = "UPDATE mails SET state = 4, over_at = ?1 WHERE state = 1";
+    let lost = change.execute(lost, [rows::at(steady.now())])?;
+    tally.write(&change)?;
+    change.commit()?;
+    if lost > 0 {
+        // Whether they went out nobody knows, and none is sent twice.
+        logging::event(Level::Warn, "mails_lost", &[("count", lost.into())]);
+    }
+    Ok(Began { ids: PublicIds::new(key), ended_in_order, cut_off, tally, steady })
+}
+
+/// What steady time it was last, and what the wall clock showed then: as was noted, or else as the
+/// newest of what an earlier version stored.
+fn last_seen(conn: &Connection, tally: &Tally) -> rusqlite::Result<Option<(UnixTime, UnixTime)>> {
+    if tally.steady.0 > UnixTime(0) {
+        return Ok(Some(tally.steady));
+    }
+    let mut newest = None;
+    for sql in [
+        "SELECT created_at FROM events WHERE id > 0 ORDER BY id DESC LIMIT 1",
+        "SELECT started_at FROM attempts WHERE id > 0 ORDER BY id DESC LIMIT 1",
+        "SELECT created_at FROM webhooks WHERE id > 0 ORDER BY id DESC LIMIT 1",
+    ] {
+        let time = conn.query_row(sql, [], |row| rows::unsigned(row, 0)).optional()?;
+        newest = newest.max(time);
+    }
+    Ok(newest.map(|time| (UnixTime(time), UnixTime(time))))
+}
+
+fn times(bytes: &[u8]) -> Vec<UnixTime> {
+    let time =
+        |chunk: &[u8]| chunk.try_into().ok().map(|bytes| UnixTime(u64::from_le_bytes(bytes)));
+    bytes.chunks(8).filter_map(time).collect()
+}
+
+fn random<const N: usize>() -> rusqlite::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let unlucky = |error| rusqlite::Error::ToSqlConversionFailure(Box::new(error));
+    getrandom::fill(&mut bytes).map_err(unlucky)?;
+    Ok(bytes)
+}
+
+fn read_tally(conn: &Connection) -> rusqlite::Result<Tally> {
+    let sql = "SELECT waiting, webhooks, deliveries_made, webhooks_made, steady, steady_at \
+        FROM counters";
+    conn.query_row(sql, [], |row| {
+        Ok(Tally {
+            waiting: rows::unsigned(row, 0)?,
+            webhooks: rows::unsigned(row, 1)?,
+            deliveries_made: row.get(2)?,
+            webhooks_made: row.get(3)?,
+            steady: (UnixTime(rows::unsigned(row, 4)?), UnixTime(rows::unsigned(row, 5)?)),
+        })
+    })
+}

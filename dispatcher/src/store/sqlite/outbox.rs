@@ -1,0 +1,69 @@
+//! Mails wait here to be sent.
+//!
+//! Invariant: a mail is taken once. One that was taken when the process ended is lost rather than
+//! sent twice.
+
+use rusqlite::{Connection, OptionalExtension};
+use weir_common::time::UnixTime;
+
+use crate::domain::id::MailId;
+use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::rows::{self, at};
+use crate::store::sqlite::writer::Desk;
+use crate::store::{Mail, NewMail, Posted};
+
+const DUE: &str = "SELECT id, key, recipient, subject, text, failures FROM mails \
+    WHERE state = 0 AND due <= ?1 ORDER BY due, id LIMIT ?2";
+
+const NEXT: &str = "SELECT due FROM mails WHERE state = 0 ORDER BY due, id LIMIT 1";
+
+/// Stores a mail, unless there was one of its key.
+pub(super) fn store(conn: &Connection, mail: &NewMail) -> Result<(), Fault> {
+    let sql = "INSERT INTO mails (key, recipient, subject, text) VALUES (?1, ?2, ?3, ?4) \
+        ON CONFLICT (key) DO NOTHING";
+    conn.prepare_cached(sql)?.execute((&mail.key, &mail.to, &mail.subject, &mail.text))?;
+    Ok(())
+}
+
+/// Takes mails that are due.
+pub(super) fn take(desk: &Desk, limit: usize, now: UnixTime) -> Result<Vec<Mail>, Fault> {
+    let mut query = desk.conn.prepare_cached(DUE)?;
+    let found = query.query_map((at(now), rows::count(limit)), |row| {
+        let mail = NewMail {
+            to: row.get("recipient")?,
+            subject: row.get("subject")?,
+            text: row.get("text")?,
+            key: row.get("key")?,
+        };
+        Ok(Mail { id: MailId(row.get("id")?), mail, failures: row.get("failures")? })
+    })?;
+    let mails = found.collect::<rusqlite::Result<Vec<Mail>>>()?;
+    let mut take = desk.conn.prepare_cached("UPDATE mails SET state = 1 WHERE id = ?1")?;
+    for mail in &mails {
+        take.execute([mail.id.0])?;
+    }
+    Ok(mails)
+}
+
+/// Writes down what came of a mail. Of its text only the key is kept once it is over.
+pub(super) fn posted(desk: &Desk, id: MailId, posted: Posted) -> Result<(), Fault> {
+    let over = "UPDATE mails SET state = ?2, over_at = ?3, recipient = '', subject = '', \
+        text = '' WHERE id = ?1 AND state = 1";
+    let now = at(desk.steady.now());
+    match posted {
+        Posted::Sent => desk.conn.prepare_cached(over)?.execute((id.0, 2, now))?,
+        Posted::GivenUp => desk.conn.prepare_cached(over)?.execute((id.0, 3, now))?,
+        Posted::Again(due) => {
+            let sql = "UPDATE mails SET state = 0, failures = failures + 1, due = ?2 \
+                WHERE id = ?1 AND state = 1";
+            desk.conn.prepare_cached(sql)?.execute((id.0, at(due)))?
+        }
+    };
+    Ok(())
+}
+
+/// When the next mail is due.
+pub(super) fn due(conn: &Connection) -> Result<Option<UnixTime>, Fault> {
+    let mut query = conn.prepare_cached(NEXT)?;
+    Ok(query.query_row([], |row| rows::time(row, "due")).optional()?)
+}

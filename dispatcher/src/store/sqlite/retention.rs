@@ -1,0 +1,219 @@
+//! Drops what has been kept for long enough, and what waits for webhooks that are gone.
+//!
+//! # Invariants
+//!
+//! 1. An event stays for as long as a delivery needs it; one that nobody needs, for as long as a
+//!    delivered one would have, so that it is known when it is sent again.
+//! 2. Nothing is looked at but what is dropped, and no kind of it waits for another.
+//! 3. That an attempt started outlives its delivery: the pace of an endpoint outlives the webhooks
+//!    that name it, and a restart.
+//! 4. What no setting says how long to keep, ended jobs, keys of mails that are over and endpoints
+//!    that no webhook names, goes after [`KEPT`]: nothing grows for ever.
+//! 5. All of this goes by steady time: a clock that is set drops nothing.
+//! 6. Of a deleted webhook, what waits goes at once, and then its row. What had ended is hidden,
+//!    since the row is gone or marked, and goes when it has been kept for long enough.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row};
+use weir_common::rolling::WINDOW_MAX;
+use weir_common::time::UnixTime;
+
+use crate::domain::delivery::DeliveryState;
+use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::rows::{self, at};
+use crate::store::sqlite::steady_clock::before;
+use crate::store::sqlite::writer::Desk;
+use crate::store::sqlite::{attempts, deliveries, webhooks};
+
+/// A month: no window of a pace is longer, so that who comes back to an endpoint later finds it
+/// rested; and whoever asked for a job has looked at what came of it.
+const KEPT: Duration = WINDOW_MAX;
+
+/// Steady time is written down so often: a part of what passes between two runs at most.
+const NOTED_EVERY: Duration = Duration::from_secs(600);
+
+const ENDED: &str = "SELECT id FROM deliveries \
+    WHERE state = ?1 AND state > 0 AND coalesce(over_at, ended_at) < ?2 LIMIT ?3";
+
+const UNNEEDED: &str =
+    "SELECT id FROM events WHERE needed_by = 0 AND coalesce(over_at, created_at) < ?1 LIMIT ?2";
+
+const GONE: &str = "SELECT id, lane FROM webhooks WHERE gone_up_to IS NOT NULL ORDER BY id LIMIT 1";
+
+const WAITING: &str = "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 LIMIT ?2";
+
+/// The oldest attempts of deliveries that are gone.
+const NOBODYS: &str = "SELECT id, coalesce(over_at, started_at) AS over_at FROM attempts \
+    WHERE delivery = ?1 ORDER BY id LIMIT ?2";
+
+/// What is dropped a month after it was over: how it is found, and how it goes.
+const OVER: [(&str, &str); 3] = [
+    (
+        "SELECT id FROM jobs WHERE ended_at IS NOT NULL AND coalesce(over_at, ended_at) < ?1 \
+         LIMIT ?2",
+        "DELETE FROM jobs WHERE id = ?1",
+    ),
+    ("SELECT id FROM mails WHERE over_at < ?1 LIMIT ?2", "DELETE FROM mails WHERE id = ?1"),
+    ("SELECT id FROM lanes WHERE left_at < ?1 LIMIT ?2", "DELETE FROM lanes WHERE id = ?1"),
+];
+
+/// What is dropped.
+#[derive(Clone, Copy)]
+enum Kind {
+    Ended(DeliveryState, UnixTime),
+    Gone,
+    Unneeded(UnixTime),
+    Started(UnixTime),
+    Over(UnixTime),
+}
+
+/// Drops up to `limit` webhooks, deliveries and events. Says whether there may be more.
+pub(super) fn sweep(
+    desk: &mut Desk,
+    delivered: Duration,
+    failed: Duration,
+    now: UnixTime,
+    limit: usize,
+) -> Result<bool, Fault> {
+    let now = desk.steady.of_unix(now);
+    let (delivered_before, failed_before) = (before(now, delivered), before(now, failed));
+    note_time(desk);
+    let kinds = [
+        Kind::Ended(DeliveryState::Delivered, delivered_before),
+        Kind::Ended(DeliveryState::FailedPermanent, failed_before),
+        Kind::Gone,
+        Kind::Unneeded(delivered_before),
+        Kind::Started(delivered_before),
+        Kind::Over(before(now, KEPT)),
+    ];
+    let share = (limit / kinds.len()).max(1);
+    let mut left = limit;
+    // Each has a share of its own; what some do not need is for whoever can use it.
+    for most in [share, limit] {
+        for kind in kinds {
+            let dropped = drop_some(desk, kind, most.min(left), now)?;
+            left = left.saturating_sub(dropped);
+        }
+    }
+    Ok(left == 0)
+}
+
+/// Has it written down what time it is, every now and then.
+fn note_time(desk: &mut Desk) {
+    let now = desk.steady.now();
+    if now.since(desk.tally.steady.0) >= NOTED_EVERY {
+        desk.tally.steady = (now, desk.clock.now().unix);
+    }
+}
+
+/// Drops up to `most` of a kind, and says how many those were.
+fn drop_some(desk: &mut Desk, kind: Kind, most: usize, now: UnixTime) -> Result<usize, Fault> {
+    match kind {
+        Kind::Ended(state, before) => {
+            let range = (state.code(), at(before), rows::count(most));
+            drop_deliveries(desk, &ids(&desk.conn, ENDED, range)?, now)
+        }
+        Kind::Gone => drop_gone(desk, most, now),
+        Kind::Unneeded(before) => {
+            let unneeded = ids(&desk.conn, UNNEEDED, (at(before), rows::count(most)))?;
+            for id in &unneeded {
+                drop_event(&desk.conn, *id)?;
+            }
+            Ok(unneeded.len())
+        }
+        Kind::Started(before) => drop_started(&desk.conn, before, most),
+        Kind::Over(before) => drop_over(&desk.conn, before, most),
+    }
+}
+
+fn ids(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Vec<i64>, Fault> {
+    let mut query = conn.prepare_cached(sql)?;
+    let ids = query.query_map(params, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    Ok(ids)
+}
+
+/// Drops what waits for webhooks that are gone, and those for which nothing does.
+fn drop_gone(desk: &mut Desk, most: usize, now: UnixTime) -> Result<usize, Fault> {
+    let mut left = most;
+    while left > 0 {
+        let both = |row: &Row<'_>| Ok((row.get("id")?, row.get("lane")?));
+        let gone = desk.conn.prepare_cached(GONE)?.query_row([], both).optional()?;
+        let Some((webhook, lane)): Option<(i64, i64)> = gone else { break };
+        let waiting = ids(&desk.conn, WAITING, (webhook, rows::count(left)))?;
+        left = left.saturating_sub(drop_deliveries(desk, &waiting, now)?);
+        // Where there is room for more, nothing waits any more.
+        if left > 0 {
+            desk.conn.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([webhook])?;
+            webhooks::leave(desk, lane)?;
+            left -= 1;
+        }
+    }
+    Ok(most - left)
+}
+
+fn drop_deliveries(desk: &mut Desk, ids: &[i64], now: UnixTime) -> Result<usize, Fault> {
+    for id in ids {
+        drop_delivery(desk, *id, now)?;
+    }
+    Ok(ids.len())
+}
+
+/// Drops a delivery with its attempts, and its event where no other needs it.
+fn drop_delivery(desk: &mut Desk, id: i64, now: UnixTime) -> Result<(), Fault> {
+    let Some((event, state)) = deliveries::event_of(&desk.conn, id)? else { return Ok(()) };
+    let conn = &desk.conn;
+    if state == DeliveryState::Waiting.code() {
+        let sql = "UPDATE attempts SET delivery = ?2, over_at = ?3 WHERE delivery = ?1";
+        conn.prepare_cached(sql)?.execute((id, attempts::NOBODYS, at(now)))?;
+    } else {
+        conn.prepare_cached("DELETE FROM attempts WHERE delivery = ?1")?.execute([id])?;
+    }
+    conn.prepare_cached("DELETE FROM deliveries WHERE id = ?1")?.execute([id])?;
+    // Most have one delivery: to drop such a row at once spares its body being written again.
+    let sql = "DELETE FROM events WHERE id = ?1 AND needed_by <= 1";
+    if conn.prepare_cached(sql)?.execute([event])? == 0 {
+        let sql = "UPDATE events SET needed_by = needed_by - 1 WHERE id = ?1";
+        conn.prepare_cached(sql)?.execute([event])?;
+    }
+    if state == DeliveryState::Waiting.code() {
+        desk.tally.waiting = desk.tally.waiting.saturating_sub(1);
+    }
+    Ok(())
+}
+
+/// Drops what is kept of attempts whose delivery is gone.
+fn drop_started(conn: &Connection, before: UnixTime, most: usize) -> Result<usize, Fault> {
+    let mut query = conn.prepare_cached(NOBODYS)?;
+    let all = query.query_map((attempts::NOBODYS, rows::count(most)), |row| {
+        Ok((row.get::<_, i64>("id")?, rows::time(row, "over_at")?))
+    })?;
+    let mut dropped = 0;
+    for one in all.collect::<rusqlite::Result<Vec<_>>>()? {
+        // They stand nearly in the order in which they came: those behind a young one can wait.
+        let (id, over_at) = one;
+        if over_at >= before {
+            break;
+        }
+        conn.prepare_cached("DELETE FROM attempts WHERE id = ?1")?.execute([id])?;
+        dropped += 1;
+    }
+    Ok(dropped)
+}
+
+/// Drops what was over by then of what is kept beside deliveries.
+fn drop_over(conn: &Connection, before: UnixTime, most: usize) -> Result<usize, Fault> {
+    let mut left = most;
+    for (find, drop) in OVER {
+        for id in ids(conn, find, (at(before), rows::count(left)))? {
+            conn.prepare_cached(drop)?.execute([id])?;
+            left -= 1;
+        }
+    }
+    Ok(most - left)
+}
+
+fn drop_event(conn: &Connection, id: i64) -> Result<(), Fault> {
+    conn.prepare_cached("DELETE FROM events WHERE id = ?1")?.execute([id])?;
+    Ok(())
+}

@@ -1,0 +1,398 @@
+//! Copies that are put back, and databases of an earlier version.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+
+use rusqlite::Connection;
+
+use crate::domain::id::DeliveryId;
+use crate::store::encryption::{KEY_BYTES, NONCE_BYTES, Sealer};
+use crate::store::sqlite::backup::backup;
+use crate::store::sqlite::preview::would_open;
+use crate::store::sqlite::restore::{RestoreError, STEPS, restore, restore_by_steps};
+use crate::store::sqlite::tests::*;
+
+const OTHER_WS: &str = "ws_other";
+
+/// Identifiers of everything that is made for a workspace now.
+async fn made(store: &SqliteStore, ws: &str, round: u32) -> BTreeSet<String> {
+    let ids = store.ids();
+    let mut all = BTreeSet::new();
+    for nth in 0..3 {
+        let new = NewWebhook {
+            workspace: ws.into(),
+            url: format!("https://{round}.example.com/{nth}").into(),
+            events: EventSet::of(EventType::ALL),
+            secret: Secret::new("whsec_secret".to_owned()),
+            webhooks_max: 100,
+        };
+        let Created::Webhook(webhook) = store.create_webhook(new, NOW).await.unwrap() else {
+            panic!("there was room");
+        };
+        all.insert(ids.webhook(webhook.id));
+    }
+    for nth in 0..30 {
+        let event = NewEvent { workspace: ws.into(), ..event(&format!("evt_{round}_{nth}")) };
+        let Accepted::Stored { arrivals, .. } = store.accept(vec![event], NOW).await.unwrap()
+        else {
+            panic!("they are in conflict");
+        };
+        all.extend(arrivals.iter().map(|one| ids.delivery(one.ready.id)));
+    }
+    for _ in 0..4 {
+        let JobCreated::Job(job) = store.create_job(ws, Filter::default(), NOW).await.unwrap()
+        else {
+            panic!("there are few");
+        };
+        all.insert(ids.job(job.id));
+    }
+    while store.step_job(500, NOW).await.unwrap().more {}
+    all
+}
+
+/// Puts a copy in the place of the database by hand.
+fn put_back(folder: &Folder, copy: &str) {
+    for end in ["-wal", "-shm"] {
+        let _ = fs::remove_file(folder.path(&format!("data/dispatcher.db{end}")));
+    }
+    fs::copy(folder.path(copy), folder.path("data/dispatcher.db")).unwrap();
+}
+
+#[tokio::test]
+async fn a_backup_that_is_put_back_gives_out_no_identifier_twice() {
+    let (folder, store) = fresh();
+    let mut seen = made(&store, WS, 0).await;
+    backup(&folder.path("data/dispatcher.db"), &folder.path("copy.db")).unwrap();
+    let mut check = |more: BTreeSet<String>| {
+        let again: Vec<_> = more.intersection(&seen).collect();
+        assert!(again.is_empty(), "given out twice: {again:?}");
+        seen.extend(more);
+    };
+    check(made(&store, WS, 1).await);
+    drop(store);
+    // The original goes on after a restart, and the copy is put back more than once.
+    check(made(&open(&folder).unwrap(), WS, 2).await);
+    for round in 3..6 {
+        put_back(&folder, "copy.db");
+        check(made(&open(&folder).unwrap(), OTHER_WS, round).await);
+        check(made(&open(&folder).unwrap(), WS, 10 * round).await);
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_another_database_left_is_not_taken_for_its_own() {
+    let (folder, store) = fresh();
+    accept(&store, "evt_1").await.unwrap();
+    let [database, log, lock] =
+        ["", "-wal", ".lock"].map(|end| folder.path(&format!("data/dispatcher.db{end}")));
+    backup(&database, &folder.path("copy.db")).unwrap();
+    accept(&store, "evt_2").await.unwrap();
+    // It is killed, and leaves its log.
+    let left = [&database, &log, &lock].map(|name| fs::read(name).unwrap());
+    assert!(!left[1].is_empty());
+    drop(store);
+    let put = || {
+        for (name, bytes) in [&database, &log, &lock].into_iter().zip(&left) {
+            fs::write(name, bytes).unwrap();
+        }
+    };
+    // That of the database itself is its own.
+    put();
+    let store = open(&folder).unwrap();
+    assert!(!accept(&store, "evt_2").await.unwrap(), "what was answered as stored is there");
+    drop(store);
+    // A copy that was made while it ran knows nothing of it.
+    put();
+    fs::copy(folder.path("copy.db"), &database).unwrap();
+    let said = refusal(&folder);
+    assert!(said.contains("is not of the database") && said.contains("Move it"), "{said}");
+    assert!(fs::read(&log).unwrap() == left[1], "it was left as it is");
+    assert!(fs::read(&database).unwrap() == fs::read(folder.path("copy.db")).unwrap());
+    // Nor is a new database the one that it is of.
+    fs::remove_file(&database).unwrap();
+    let said = refusal(&folder);
+    assert!(said.contains("there is no database") && said.contains("-wal"), "{said}");
+    assert!(!database.exists() && log.exists());
+    fs::copy(folder.path("copy.db"), &database).unwrap();
+    fs::remove_file(&log).unwrap();
+    let store = open(&folder).unwrap();
+    assert!(!accept(&store, "evt_1").await.unwrap());
+    assert!(accept(&store, "evt_2").await.unwrap(), "it came after the copy");
+}
+
+/// Run by root, as `./test` may be, this is another user's database; else it is our own.
+#[tokio::test]
+async fn a_backup_that_is_restored_belongs_to_the_user_who_runs_the_program() {
+    let owner = |path: &Path| {
+        let file = fs::metadata(path).unwrap();
+        (file.uid(), file.gid())
+    };
+    for there in [true, false] {
+        let (folder, store) = fresh();
+        let [path, key, copy, lock] =
+            ["data/dispatcher.db", "data/secrets.key", "copy.db", "data/dispatcher.db.lock"]
+                .map(|name| folder.path(name));
+        backup(&path, &copy).unwrap();
+        store.close().await.unwrap();
+        drop(store);
+        fs::remove_file(&lock).unwrap();
+        for file in [&path, &folder.path("data")] {
+            let _ = chown(file, Some(4_711), Some(4_712));
+        }
+        let expected = owner(&path);
+        if !there {
+            fs::remove_file(&path).unwrap();
+        }
+        restore(&copy, &path, &key, there).unwrap();
+        assert_eq!([owner(&path), owner(&lock)], [expected; 2], "{there}");
+    }
+}
+
+#[tokio::test]
+async fn a_backup_is_restored_where_nothing_is_lost_by_it() {
+    let (folder, store) = fresh();
+    let [path, key, copy] =
+        ["data/dispatcher.db", "data/secrets.key", "copy.db"].map(|name| folder.path(name));
+    accept(&store, "evt_1").await.unwrap();
+    backup(&path, &copy).unwrap();
+    accept(&store, "evt_2").await.unwrap();
+    let again = |replace| restore(&copy, &path, &key, replace);
+    let said = again(true).unwrap_err().to_string();
+    assert!(said.contains("in use by another process"), "{said}");
+    drop(store);
+    // As after a kill.
+    let log = folder.path("data/dispatcher.db-wal");
+    fs::write(&log, "left").unwrap();
+    let said = again(false).unwrap_err().to_string();
+    assert!(said.contains("there is a database") && said.contains("--replace"), "{said}");
+    assert!(matches!(restore(&path, &path, &key, true), Err(RestoreError::Itself { .. })));
+    let aside = again(true).unwrap().expect("there was one");
+    assert_eq!(aside, folder.path("data/dispatcher.db.before-restore").canonicalize().unwrap());
+    assert_eq!(fs::read(format!("{}-wal", aside.display())).unwrap(), b"left");
+    assert!(!log.exists());
+    let store = open(&folder).unwrap();
+    assert!(!accept(&store, "evt_1").await.unwrap());
+    assert!(accept(&store, "evt_2").await.unwrap(), "it came after the backup");
+    store.close().await.unwrap();
+    drop(store);
+    assert!(matches!(again(true), Err(RestoreError::AsideTaken { .. })));
+    fs::remove_file(format!("{}-wal", aside.display())).unwrap();
+    let kept = SqliteStore::open(&aside, &key, Clock::manual(NOW)).unwrap();
+    assert!(!accept(&kept, "evt_2").await.unwrap(), "what was there is there");
+    // Where nothing is, nothing has to be said.
+    let other = Folder::new();
+    fs::create_dir_all(other.path("new")).unwrap();
+    fs::copy(&key, other.path("new/secrets.key")).unwrap();
+    let there = other.path("new/deep/d.db");
+    assert_eq!(restore(&copy, &there, &other.path("new/secrets.key"), false).unwrap(), None);
+    assert_eq!(there.metadata().unwrap().permissions().mode() & 0o077, 0);
+}
+
+/// A folder with `copy.db`, which knows of the first event, and a database that was killed, which
+/// knows of the second in its log alone.
+async fn killed() -> Folder {
+    let (folder, store) = fresh();
+    accept(&store, "evt_1").await.unwrap();
+    backup(&folder.path("data/dispatcher.db"), &folder.path("copy.db")).unwrap();
+    accept(&store, "evt_2").await.unwrap();
+    let names = ["", "-wal", ".lock"].map(|end| folder.path(&format!("data/dispatcher.db{end}")));
+    let left = names.each_ref().map(|name| fs::read(name).unwrap());
+    assert!(!left[1].is_empty());
+    drop(store);
+    for (name, bytes) in names.iter().zip(&left) {
+        fs::write(name, bytes).unwrap();
+    }
+    folder
+}
+
+/// What lies beside the key.
+fn names(folder: &Folder) -> BTreeSet<String> {
+    let all = fs::read_dir(folder.path("data")).unwrap();
+    let all = all.map(|one| one.unwrap().file_name().into_string().unwrap());
+    all.filter(|name| !name.ends_with("-shm")).collect()
+}
+
+#[tokio::test]
+async fn a_restore_whose_step_fails_leaves_the_database_that_was_there() {
+    for fails in 0..STEPS {
+        let folder = killed().await;
+        let [path, key, copy] =
+            ["data/dispatcher.db", "data/secrets.key", "copy.db"].map(|name| folder.path(name));
+        let before = names(&folder);
+        let fail = |nth| if nth == fails { Err(io::Error::other("a disk")) } else { Ok(()) };
+        let said = restore_by_steps(&copy, &path, &key, true, &fail).unwrap_err().to_string();
+        assert!(said.contains("cannot move") && said.contains("a disk"), "{fails}: {said}");
+        assert_eq!(names(&folder), before, "{fails}");
+        let store = open(&folder).unwrap();
+        assert!(!accept(&store, "evt_2").await.unwrap(), "{fails}: its log is there");
+    }
+}
+
+#[tokio::test]
+async fn a_restore_that_is_cut_off_is_said_by_a_start_and_mended_by_the_next_restore() {
+    for cut in 0..STEPS {
+        let folder = killed().await;
+        let [path, key, copy] =
+            ["data/dispatcher.db", "data/secrets.key", "copy.db"].map(|name| folder.path(name));
+        let run = || {
+            let stop = |nth| if nth == cut { panic!("it is killed") } else { Ok(()) };
+            restore_by_steps(&copy, &path, &key, true, &stop)
+        };
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_err();
+        if cut > 0 {
+            let said = refusal(&folder);
+            assert!(said.contains("was cut off") && said.contains("--replace` again"), "{said}");
+            assert_eq!(would_open(&path, &key).unwrap_err().to_string(), said);
+        }
+        let aside = restore(&copy, &path, &key, true).unwrap().expect("there was one");
+        let expected = [
+            "dispatcher.db",
+            "dispatcher.db.before-restore",
+            "dispatcher.db.before-restore-wal",
+            "dispatcher.db.lock",
+            "secrets.key",
+        ];
+        assert_eq!(names(&folder), expected.map(str::to_owned).into(), "{cut}");
+        let store = open(&folder).unwrap();
+        assert!(accept(&store, "evt_2").await.unwrap(), "{cut}: it came after the backup");
+        let kept = SqliteStore::open(&aside, &key, Clock::manual(NOW)).unwrap();
+        assert!(!accept(&kept, "evt_2").await.unwrap(), "{cut}: what was there is there");
+    }
+}
+
+#[tokio::test]
+async fn no_database_is_begun_beside_what_a_restore_left() {
+    for left in [".before-restore", ".before-restore-wal", ".restore-draft"] {
+        for empty in [false, true] {
+            let (folder, store) = fresh();
+            store.close().await.unwrap();
+            drop(store);
+            let [path, key] = ["data/dispatcher.db", "data/secrets.key"].map(|at| folder.path(at));
+            fs::rename(&path, folder.path(&format!("data/dispatcher.db{left}"))).unwrap();
+            if empty {
+                fs::write(&path, "").unwrap();
+            }
+            let said = refusal(&folder);
+            let expected = format!("dispatcher.db{left}: run `weir-dispatcher restore` again");
+            assert!(said.contains(&expected) && said.contains("begin with nothing"), "{said}");
+            assert_eq!(would_open(&path, &key).unwrap_err().to_string(), said);
+            assert_eq!(path.exists(), empty, "none is made");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_backup_of_ours_or_has_another_key_is_not_restored() {
+    let (folder, store) = fresh();
+    let [path, key, copy] =
+        ["data/dispatcher.db", "data/secrets.key", "copy.db"].map(|name| folder.path(name));
+    backup(&path, &copy).unwrap();
+    drop(store);
+    let before = fs::read(&path).unwrap();
+    let refused = |from: &Path, key: &Path| {
+        let said = restore(from, &path, key, true).unwrap_err().to_string();
+        assert!(fs::read(&path).unwrap() == before, "it was changed");
+        said
+    };
+    let said = refused(&folder.path("nowhere.db"), &key);
+    assert!(said.contains("there is no database"), "{said}");
+    fs::write(folder.path("notes.db"), "these are my notes, and no database at all").unwrap();
+    let said = refused(&folder.path("notes.db"), &key);
+    assert!(said.contains("not a database of weir-dispatcher"), "{said}");
+    fs::write(folder.path("empty.db"), "").unwrap();
+    let said = refused(&folder.path("empty.db"), &folder.path("no.key"));
+    assert!(said.contains("is empty: it is no database and no backup"), "{said}");
+    let (others, _other) = fresh();
+    let said = refused(&copy, &others.path("data/secrets.key"));
+    assert!(said.contains("sealed with another key"), "{said}");
+    let said = refused(&copy, &folder.path("no.key"));
+    assert!(said.contains("is gone") && !folder.path("no.key").exists(), "{said}");
+}
+
+/// What an earlier version left, with one of everything.
+fn earlier(folder: &Folder) {
+    let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
+    fs::create_dir_all(folder.path("data")).unwrap();
+    fs::write(&key, [3; KEY_BYTES]).unwrap();
+    fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
+    let sealer = Sealer::new(&Secret::new([3; KEY_BYTES]));
+    let sealed = |id, plain: &str| sealer.seal(WebhookId(id), plain, [9; NONCE_BYTES]);
+    let conn = Connection::open(&path).unwrap();
+    conn.execute_batch(include_str!("schema_2.sql")).unwrap();
+    let now = i64::try_from(NOW.0).unwrap();
+    let day = 86_400_000_000;
+    let digest = format!("x'{}'", hex::encode([7; 32]));
+    let sql = "INSERT INTO meta VALUES ('public_id_key', ?1), ('key_check', ?2), \
+        ('ended_in_order', x'01')";
+    conn.execute(sql, ([7_u8; 32], sealed(0, "weir"))).unwrap();
+    conn.execute_batch(&format!(
+        "UPDATE counters SET waiting = 1, webhooks = 1, deliveries_made = 4, webhooks_made = 1;
+         INSERT INTO workspaces VALUES (1, '{WS}');
+         INSERT INTO lanes VALUES (1, 'https://hooks.example.com/in', NULL);
+         INSERT INTO events VALUES
+             (1, 'evt_1', 1, 0, {digest}, {now}, 1, x'78'),
+             (2, 'evt_2', 1, 0, {digest}, {now}, 1, x'78'),
+             (3, 'evt_3', 1, 0, {digest}, {now}, 1, x'78'),
+             (4, 'evt_4', 1, 0, {digest}, {now}, 1, x'78'),
+             (5, 'evt_nobodys', 1, 0, {digest}, {now}, 0, x'78');
+         INSERT INTO deliveries VALUES
+             (1, 1, 1, 1, 0, 0, {now}, 0, 0, {now}, NULL, NULL, 0, NULL, NULL),
+             (2, 2, 1, 1, 0, 1, {now}, 1, 0, {now}, {now}, {now}, 0, {now}, 'status_200'),
+             (3, 3, 1, 1, 0, 2, {now}, 9, 8, {now}, {now}, {now}, 0, {now}, 'status_500'),
+             (4, 4, 1, 1, 0, 2, {now}, 9, 8, {now}, {now}, {now}, 0, {now}, 'status_500');
+         INSERT INTO attempts VALUES (1, 2, 1, 1, {now}, 5, 'status_200');
+         INSERT INTO jobs (id, workspace, created_at, newest, looked_to, redelivered)
+             VALUES (1, 1, {now}, 4, 3, 1);
+         INSERT INTO mails (key, recipient, subject, text, state, over_at)
+             VALUES ('told', '', '', '', 2, {now});",
+    ))
+    .unwrap();
+    let sql = "INSERT INTO webhooks (id, workspace, lane, events, created_at, secret, \
+        secret_before, secret_before_until, health) VALUES (1, 1, 1, 1, ?1, ?2, ?3, ?4, ?5)";
+    let health = serde_json::to_string(&crate::domain::health::Health::default()).unwrap();
+    let (new, old) = (sealed(1, "whsec_new"), sealed(1, "whsec_old"));
+    conn.execute(sql, (now, new, old, now + day, health)).unwrap();
+}
+
+#[tokio::test]
+async fn a_database_of_an_earlier_version_is_carried_over_whole() {
+    let folder = Folder::new();
+    earlier(&folder);
+    let store = open(&folder).unwrap();
+    let webhook = store.webhook(WS, WebhookId(1)).await.unwrap().expect("it is there");
+    let signing: Vec<&str> = webhook.secrets.signing(NOW).collect();
+    assert_eq!(signing, ["whsec_new", "whsec_old"]);
+    assert_eq!(webhook.secrets.signing(NOW.plus(Duration::from_secs(86_400))).count(), 1);
+    let listed = store.deliveries(WS, &Filter::default(), None, 9).await.unwrap().items;
+    let numbers: Vec<i64> = listed.iter().map(|one| one.id.0).collect();
+    assert_eq!(numbers, [4, 3, 2, 1]);
+    assert_eq!(waiting(&store, WebhookId(1)).await, 1);
+    assert_eq!(store.figures().await.unwrap().waiting, 1);
+    // The job had looked at the third, and goes on behind it.
+    while store.step_job(1, NOW).await.unwrap().more {}
+    let states = |id| store.delivery(WS, DeliveryId(id));
+    let failed = crate::domain::delivery::DeliveryState::FailedPermanent;
+    assert_eq!(states(3).await.unwrap().unwrap().0.state, failed);
+    assert_eq!(
+        states(4).await.unwrap().unwrap().0.state,
+        crate::domain::delivery::DeliveryState::Waiting
+    );
+    // What had ended is kept for as long as it would have been, and then goes.
+    let day = Duration::from_secs(86_400);
+    let sweep = async |kept: u32| {
+        while store.sweep(day * kept, day * kept, NOW, 100).await.unwrap() {}
+        store.deliveries(WS, &Filter::default(), None, 9).await.unwrap().items.len()
+    };
+    assert_eq!(sweep(1).await, 4);
+    assert!(!accept(&store, "evt_nobodys").await.unwrap(), "it is known");
+    store.close().await.unwrap();
+    drop(store);
+    let clock = Clock::manual(NOW.plus(day));
+    let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
+    let store = SqliteStore::open(&path, &key, clock.clone()).unwrap();
+    clock.advance(2 * day);
+    while store.sweep(day, day, clock.now().unix, 100).await.unwrap() {}
+    let left = store.deliveries(WS, &Filter::default(), None, 9).await.unwrap().items;
+    assert_eq!(left.iter().map(|one| one.id.0).collect::<Vec<_>>(), [4, 1]);
+}

@@ -1,0 +1,277 @@
+//! Folds the log of changes into the database while the writer goes on.
+//!
+//! SQLite would do that within a commit: once in many commits everybody who waits would wait for
+//! dozens of milliseconds more. Here another connection copies the pages, and the writer what has
+//! come meanwhile, which is little; then the log begins anew.
+//!
+//! # Invariants
+//!
+//! 1. The log grows past twice the length at which a fold begins only while somebody reads it:
+//!    where the copying cannot keep up, the writer waits for it.
+//! 2. A fold that fails loses nothing: what was not copied stays in the log.
+//!
+//! Not here: when nobody writes (`writer`), a log that grows all the same (`limit`).
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use log::Level;
+use rusqlite::Connection;
+use weir_common::logging;
+
+use crate::store::sqlite::open::BUSY_TIMEOUT;
+
+/// So few pages the writer may copy itself: a few milliseconds.
+const REST_PAGES: u64 = 256;
+
+/// How often it is tried to leave the writer as few: each time takes a part of the time before.
+const PASSES_MAX: usize = 4;
+
+/// What somebody reads at that moment is tried again so many pages later, then twice as many, up to
+/// a whole length: looks of ours take milliseconds, and a backup minutes.
+const AGAIN_PAGES: u64 = 256;
+
+/// The log's length, and what is known of a fold.
+#[derive(Debug)]
+pub(crate) struct Fold {
+    /// Pages in the log after the last commit.
+    pages: Arc<AtomicU64>,
+    /// Folds are so many pages apart, where nobody reads the log.
+    length: u64,
+    /// The next begins at this length.
+    next: u64,
+    /// How many pages later it is tried again, if somebody reads the log then.
+    again: u64,
+    under_way: bool,
+    ask: Option<SyncSender<()>>,
+    done: Receiver<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a commit leaves to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    /// Have the pages copied.
+    Begin,
+    /// Look whether they are, and copy the rest.
+    Finish,
+    /// The same, after waiting for it.
+    WaitAndFinish,
+}
+
+fn due(pages: u64, next: u64, length: u64, under_way: bool) -> Due {
+    match under_way {
+        // It has had as long for copying as the log takes to grow by as much.
+        true if pages >= next + length => Due::WaitAndFinish,
+        true => Due::Finish,
+        false if pages >= next => Due::Begin,
+        false => Due::Nothing,
+    }
+}
+
+impl Fold {
+    /// Of the database at `path`, which `writer` writes; begins where the log has so many pages.
+    pub(crate) fn beside(path: &Path, writer: &mut Connection, length: u32) -> io::Result<Self> {
+        let pages = Arc::new(AtomicU64::new(0));
+        let (ask, asked) = sync_channel(1);
+        let (tell, done) = sync_channel(1);
+        let path = path.to_path_buf();
+        let thread = std::thread::Builder::new().name("store-folder".to_owned());
+        let thread = thread.spawn(move || run(&path, &asked, &tell))?;
+        let seen = Arc::clone(&pages);
+        // It takes the place of what SQLite does by itself.
+        let hook = move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
+            seen.store(u64::try_from(count).unwrap_or_default(), Ordering::Relaxed);
+            Ok(())
+        };
+        writer.wal_hook(Some(hook)).map_err(io::Error::other)?;
+        let (ask, thread) = (Some(ask), Some(thread));
+        let (length, again) = (length.into(), AGAIN_PAGES);
+        Ok(Self { pages, length, next: length, again, under_way: false, ask, done, thread })
+    }
+
+    /// To be told after each commit of the `writer`, which is in no transaction.
+    pub(crate) fn committed(&mut self, writer: &Connection) {
+        match due(self.pages.load(Ordering::Relaxed), self.next, self.length, self.under_way) {
+            Due::Nothing => {}
+            Due::Begin => {
+                let asked = self.ask.as_ref().map(|ask| ask.try_send(()));
+                self.under_way = asked.is_some_and(|asked| asked.is_ok());
+            }
+            Due::Finish if self.done.try_recv().is_err() => {}
+            Due::Finish => self.finish(writer),
+            Due::WaitAndFinish => {
+                self.wait();
+                self.finish(writer);
+            }
+        }
+    }
+
+    /// Waits until nothing is being copied.
+    pub(crate) fn wait(&mut self) {
+        if std::mem::take(&mut self.under_way) {
+            // An error means that it has ended.
+            let _ = self.done.recv();
+        }
+    }
+
+    fn finish(&mut self, writer: &Connection) {
+        self.under_way = false;
+        let pages = self.pages.load(Ordering::Relaxed);
+        (self.next, self.again) = match copy(writer) {
+            // The next change begins the log anew.
+            Some(0) => (self.length, AGAIN_PAGES),
+            // Somebody reads it: it goes on.
+            Some(_) => (pages + self.again, (self.again * 2).min(self.length)),
+            None => (pages + self.length, AGAIN_PAGES),
+        };
+    }
+}
+
+impl Drop for Fold {
+    fn drop(&mut self) {
+        // Without anybody to ask it the thread ends; its connection is closed before the writer's.
+        self.ask = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(path: &Path, asked: &Receiver<()>, tell: &SyncSender<()>) {
+    let mut conn = None;
+    while asked.recv().is_ok() {
+        if conn.is_none() {
+            conn = open(path).map_err(|error| complain(&error)).ok();
+        }
+        if let Some(conn) = &conn {
+            let passes = std::iter::repeat_with(|| copy(conn)).take(PASSES_MAX);
+            let _ = passes.take_while(|left| left.is_some_and(|left| left > REST_PAGES)).count();
+        }
+        if tell.send(()).is_err() {
+            return;
+        }
+    }
+}
+
+fn open(path: &Path) -> rusqlite::Result<Connection> {
+    let conn = Connection::open(path)?;
+    conn.busy_timeout(BUSY_TIMEOUT)?;
+    // What is copied is on disk before the log begins anew.
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    Ok(conn)
+}
+
+/// Copies what is in the log, as far as nobody reads it; gives how many pages are left, or `None`
+/// where it cannot.
+fn copy(conn: &Connection) -> Option<u64> {
+    let sql = "PRAGMA wal_checkpoint(PASSIVE)";
+    let copied = conn.query_row(sql, [], |row| {
+        let [log, copied]: [i64; 2] = [row.get(1)?, row.get(2)?];
+        Ok(u64::try_from(log - copied).unwrap_or_default())
+    });
+    copied.map_err(|error| complain(&error)).ok()
+}
+
+fn complain(error: &rusqlite::Error) {
+    let cause = error.to_string();
+    logging::event(Level::Warn, "store_checkpoint_failed", &[("cause", cause.into())]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::open::prepare;
+    use crate::store::sqlite::tests::Folder;
+
+    const LENGTH: u32 = 300;
+
+    #[test]
+    fn a_fold_begins_at_its_length_and_is_waited_for_at_twice_that() {
+        for (pages, under_way, expected) in [
+            (9, false, Due::Nothing),
+            (10, false, Due::Begin),
+            (10, true, Due::Finish),
+            (19, true, Due::Finish),
+            (20, true, Due::WaitAndFinish),
+            (3, true, Due::Finish),
+        ] {
+            assert_eq!(due(pages, 10, 10, under_way), expected, "{pages}, {under_way}");
+        }
+        // A log that is read goes on from where it was.
+        assert_eq!(due(29, 30, 10, false), Due::Nothing);
+        assert_eq!(due(30, 30, 10, true), Due::Finish);
+    }
+
+    fn writer(folder: &Folder) -> (Connection, Fold) {
+        let mut conn = Connection::open(folder.path("a.db")).unwrap();
+        prepare(&mut conn).unwrap();
+        conn.execute_batch("CREATE TABLE blobs (bytes BLOB)").unwrap();
+        let fold = Fold::beside(&folder.path("a.db"), &mut conn, LENGTH).unwrap();
+        (conn, fold)
+    }
+
+    /// Somebody who reads what is there now, until they are dropped.
+    fn reader(folder: &Folder) -> Connection {
+        let reader = Connection::open(folder.path("a.db")).unwrap();
+        reader.execute_batch("BEGIN; SELECT count(*) FROM blobs").unwrap();
+        reader
+    }
+
+    /// Writes so many commits of ten pages or some more.
+    fn write(conn: &Connection, fold: &mut Fold, commits: usize) {
+        for _ in 0..commits {
+            conn.execute("INSERT INTO blobs VALUES (randomblob(40000))", []).unwrap();
+            fold.committed(conn);
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_written_all_the_time_begins_anew_and_loses_nothing() {
+        let folder = Folder::new();
+        let (conn, mut fold) = writer(&folder);
+        write(&conn, &mut fold, 500);
+        let log = folder.path("a.db-wal").metadata().unwrap().len();
+        let most = u64::from(3 * LENGTH) * 4_200;
+        assert!(log < most, "the log has {log} bytes");
+        let count = "SELECT count(*) FROM blobs WHERE length(bytes) = 40000";
+        let found: i64 = conn.query_row(count, [], |row| row.get(0)).unwrap();
+        assert_eq!(found, 500);
+        assert!(folder.path("a.db").metadata().unwrap().len() > 400 * 40_000);
+    }
+
+    #[test]
+    fn what_is_read_at_that_moment_is_tried_again_soon_and_then_less_often() {
+        let folder = Folder::new();
+        let (conn, mut fold) = writer(&folder);
+        let reader = reader(&folder);
+        let length = u64::from(LENGTH);
+        for again in [AGAIN_PAGES, length, length] {
+            conn.execute("INSERT INTO blobs VALUES (randomblob(40000))", []).unwrap();
+            fold.finish(&conn);
+            assert_eq!(fold.next, fold.pages.load(Ordering::Relaxed) + again);
+        }
+        drop(reader);
+        fold.finish(&conn);
+        assert_eq!((fold.next, fold.again), (length, AGAIN_PAGES));
+    }
+
+    #[test]
+    fn while_somebody_reads_the_log_goes_on_and_afterwards_it_begins_anew() {
+        let folder = Folder::new();
+        let (conn, mut fold) = writer(&folder);
+        let reader = reader(&folder);
+        write(&conn, &mut fold, 200);
+        let read = fold.pages.load(Ordering::Relaxed);
+        assert!(read > 2_000, "{read} pages");
+        drop(reader);
+        write(&conn, &mut fold, 100);
+        let afterwards = fold.pages.load(Ordering::Relaxed);
+        assert!(afterwards < u64::from(3 * LENGTH), "{afterwards} pages");
+    }
+}

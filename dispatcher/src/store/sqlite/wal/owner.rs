@@ -1,0 +1,98 @@
+//! Knows whether the log of changes beside a database is its own.
+//!
+//! SQLite applies whatever log lies beside a file. Beside a copy that was put in the file's place,
+//! the log of the file that was there before brings half of the old state back. So each start
+//! marks the database and writes the same mark into the lock file: a log goes with the database
+//! whose mark stands there. A copy made by `backup` has no mark. A database that was closed has no
+//! log.
+//!
+//! Invariant: where it is not certain that a log is another's, it is taken for the database's own:
+//! what was answered as stored may be nowhere else.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::store::sqlite::key_file::{folder_of, sync_folder};
+use crate::store::sqlite::schema;
+
+/// Under this name: what the last start has marked the database with.
+pub(crate) const MARK: &str = "log_mark";
+
+/// Bytes of a mark.
+pub(crate) const MARK_BYTES: usize = 16;
+
+/// In the place of a mark: the database was closed, and has no log.
+const CLOSED: &[u8] = b"closed";
+
+/// The log of a database.
+pub(crate) fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
+}
+
+/// Whether there is a log that says something.
+pub(crate) fn has_log(path: &Path) -> bool {
+    fs::metadata(log_of(path)).is_ok_and(|log| log.len() > 0)
+}
+
+/// Whether the log beside a database is certain to be another's; `lock` is its lock file, which
+/// is ours.
+pub(crate) fn is_foreign(path: &Path, lock: &mut File) -> io::Result<bool> {
+    if !has_log(path) {
+        return Ok(false);
+    }
+    let mut noted = Vec::new();
+    lock.seek(SeekFrom::Start(0))?;
+    (&*lock).take(MARK_BYTES as u64 + 1).read_to_end(&mut noted)?;
+    // Of a database that cannot be read SQLite says more.
+    let Ok(mark) = mark_of(path) else { return Ok(false) };
+    let closed = noted == CLOSED;
+    Ok(closed || (noted.len() == MARK_BYTES && mark != Some(noted)))
+}
+
+/// The mark in the database's own file, whatever its log says.
+fn mark_of(path: &Path) -> rusqlite::Result<Option<Vec<u8>>> {
+    let mut uri = "file:".to_owned();
+    let name = path.to_string_lossy();
+    uri.extend(percent_encoding::utf8_percent_encode(&name, percent_encoding::NON_ALPHANUMERIC));
+    uri.push_str("?immutable=1");
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_URI;
+    schema::meta(&Connection::open_with_flags(uri, flags)?, MARK)
+}
+
+/// Notes nothing, so that any log is taken for the database's own.
+pub(crate) fn forget(lock: &mut File) -> io::Result<()> {
+    write(lock, &[])
+}
+
+/// Notes that the database has no log any more, where that is so. No process has it open.
+pub(crate) fn closed(path: &Path, lock: &mut File) -> io::Result<()> {
+    if log_of(path).exists() {
+        return Ok(());
+    }
+    // Not before the log is gone for good.
+    sync_folder(folder_of(path))?;
+    write(lock, CLOSED)
+}
+
+fn write(lock: &mut File, note: &[u8]) -> io::Result<()> {
+    lock.set_len(0)?;
+    lock.seek(SeekFrom::Start(0))?;
+    lock.write_all(note)?;
+    lock.sync_all()
+}
+
+/// Notes the mark that the database now has in its own file, once the log is checkpointed.
+pub(crate) fn note(conn: &Connection, lock: &mut File) -> io::Result<()> {
+    // While another process reads the log, the mark is not in the file yet, and is not noted.
+    let busy = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
+    let Ok(0) = busy else { return Ok(()) };
+    let Ok(Some(mark)) = schema::meta(conn, MARK) else { return Ok(()) };
+    write(lock, &mark)
+}

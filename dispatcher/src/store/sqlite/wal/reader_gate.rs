@@ -1,0 +1,97 @@
+//! Lets readers in, and keeps them out for the moment in which the log of changes begins anew.
+//!
+//! SQLite begins it anew only when nobody reads from it. Without a door, readers that take turns
+//! so that there is always one would let it grow for ever.
+//!
+//! Not here: readers of other processes, a backup for one, which nobody keeps out.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A door that readers go through.
+#[derive(Debug, Default)]
+pub(crate) struct Door {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    inside: usize,
+    shut: bool,
+}
+
+/// A reader that is inside, until it is dropped.
+pub(crate) struct Inside<'a>(&'a Door);
+
+impl Door {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes in, as soon as it is open.
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        let waited = self.changed.wait_while(self.state(), |state| state.shut);
+        waited.unwrap_or_else(PoisonError::into_inner).inside += 1;
+        Inside(self)
+    }
+
+    /// Does something while nobody is inside; `None` where somebody stayed for too long.
+    pub(crate) fn while_empty<T>(&self, patience: Duration, work: impl FnOnce() -> T) -> Option<T> {
+        let mut state = self.state();
+        state.shut = true;
+        let waited = self.changed.wait_timeout_while(state, patience, |state| state.inside > 0);
+        let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        drop(state);
+        let done = (!timeout.timed_out()).then(work);
+        self.state().shut = false;
+        self.changed.notify_all();
+        done
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.state().inside -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn who_is_inside_is_waited_for_and_who_comes_then_waits() {
+        let door = Door::default();
+        let first = door.enter();
+        std::thread::scope(|scope| {
+            let (order, told) = mpsc::channel();
+            let second = order.clone();
+            let shut = scope.spawn(|| door.while_empty(LONG, move || order.send("work").unwrap()));
+            while !door.state().shut {
+                std::thread::yield_now();
+            }
+            let late = scope.spawn(|| {
+                let (_inside, second) = (door.enter(), second);
+                second.send("late").unwrap();
+            });
+            drop(first);
+            assert_eq!(shut.join().unwrap(), Some(()));
+            late.join().unwrap();
+            assert_eq!(told.iter().take(2).collect::<Vec<_>>(), ["work", "late"]);
+        });
+    }
+
+    #[test]
+    fn who_stays_for_too_long_keeps_nobody_out() {
+        let door = Door::default();
+        let _inside = door.enter();
+        assert_eq!(door.while_empty(Duration::ZERO, || ()), None);
+        drop(door.enter());
+    }
+}
