@@ -19,4 +19,6 @@ pub mod public_id;
 // core
 pub mod retry;
 // core
+pub mod sensitive;
+// core
 pub mod webhook;

@@ -27,12 +27,12 @@ use async_trait::async_trait;
 use weir_common::time::{Tick, UnixTime};
 
 use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Arrival, Delivery, Ready};
+use crate::domain::delivery::{Arrival, Cursor, Delivery, Ready};
 use crate::domain::id::{DeliveryId, JobId, LaneId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
 pub use crate::store::types::{
-    Accepted, After, Created, Cursor, Ended, Fared, Fetched, Figures, Filter, JOBS_OPEN_MAX, Job,
+    Accepted, After, Created, Ended, Fared, Fetched, Figures, Filter, JOBS_OPEN_MAX, Job,
     JobCreated, JobStep, Mail, NewEvent, NewMail, NewWebhook, Page, Posted, Queue, Rotated,
     Rotation, SECRETS_BEFORE_MAX, WebhookChange,
 };

@@ -7,12 +7,12 @@ use weir_common::time::UnixTime;
 use crate::api::routes::Parameter;
 use crate::api::times::time_of;
 use crate::api::validate::hint;
-use crate::domain::delivery::DeliveryState;
+use crate::domain::delivery::{Cursor, DeliveryState};
 use crate::domain::event::EventType;
 use crate::domain::id::WebhookId;
 use crate::domain::public_id::PublicIds;
 use crate::http_errors::{Flaw, Flaws};
-use crate::store::{Cursor, Filter};
+use crate::store::Filter;
 
 /// On a page where nobody asks for more or less.
 pub(super) const LIMIT_DEFAULT: usize = 20;

@@ -10,7 +10,8 @@
 use weir_common::reader::{At, Table, suggestion};
 
 use crate::domain::event::EventType;
-use crate::ingest::sensitive_data;
+use crate::domain::sensitive::is_disguised;
+use crate::domain::sensitive::never_allowed::is_never;
 
 /// Stands for every type of event, and in a path for any one step.
 const ANY: &str = "*";
@@ -65,12 +66,12 @@ impl Allowed {
         self.fields.iter().any(|field| {
             // A key that pretends to be another is only allowed by its name.
             let fits = |(wanted, step): (&String, &String)| {
-                wanted == step || wanted == ANY && !sensitive_data::is_disguised(step)
+                wanted == step || wanted == ANY && !is_disguised(step)
             };
             (field.kind.is_none() || field.kind == kind)
                 && field.steps.len() == path.len()
                 && field.steps.iter().zip(path).all(fits)
-        }) && !path.iter().any(|step| sensitive_data::is_never(step))
+        }) && !path.iter().any(|step| is_never(step))
     }
 }
 
@@ -103,7 +104,7 @@ fn steps_of(text: &At<String>, table: &Table<'_>) -> Option<Vec<String>> {
         fault(format!("`{pointer}` is no JSON pointer: after ~ comes 0 or 1"));
         return None;
     };
-    if let Some(never) = steps.iter().find(|step| sensitive_data::is_never(step)) {
+    if let Some(never) = steps.iter().find(|step| is_never(step)) {
         fault(format!("`{never}` is never sent, nor what is in it: no setting allows it"));
         return None;
     }

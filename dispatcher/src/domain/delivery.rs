@@ -131,3 +131,12 @@ pub struct Delivery {
     /// What the last attempt came to, be it one before the delivery began anew.
     pub last_outcome: Option<Outcome>,
 }
+
+/// Where a page of deliveries begins: after this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// When it was accepted; unknown of a cursor that an earlier version gave out.
+    pub created_at: Option<UnixTime>,
+    /// Its number.
+    pub id: DeliveryId,
+}

@@ -15,8 +15,8 @@ use sha2::Sha256;
 use weir_common::secret::same;
 use weir_common::time::UnixTime;
 
+use crate::domain::delivery::Cursor;
 use crate::domain::id::{DeliveryId, JobId, WebhookId};
-use crate::store::Cursor;
 
 /// Digits and lower-case letters that sort as their values do, without i, l, o and u.
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";

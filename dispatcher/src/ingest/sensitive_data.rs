@@ -1,6 +1,6 @@
 //! Refuses data that holds what must never be sent (CONTRACT §6.4), however deep it hides.
 //!
-//! Which keys name a secret, and why: `keys`. Which values are one: `values`.
+//! Which keys name a secret, and which texts are one: `domain::sensitive`.
 //!
 //! # Invariants
 //!
@@ -17,26 +17,12 @@
 //!
 //! Not here: whether the text is JSON, which its reader has made sure of.
 
-// core
-mod never_allowed;
-
-// core
-mod keys;
-
-// core
-mod normalize;
-
-// core
-mod values;
-
-// core
-mod word_matcher;
-
 use std::borrow::Cow;
 use std::collections::HashSet;
 
 use crate::config::allowed_fields::Allowed;
 use crate::domain::event::EventType;
+use crate::domain::sensitive::{keys, never_allowed, values};
 use crate::http_errors::{Flaw, Flaws, step};
 
 /// Objects and arrays within each other, as most readers of JSON allow.
@@ -61,16 +47,6 @@ pub(super) fn check(
 /// Looks at every key of `text`, which is JSON, and reports those that stand twice in an object.
 pub(crate) fn check_twice(text: &str, flaws: &mut Flaws) {
     Walk::new("", None, flaws).run(text);
-}
-
-/// Whether no setting may let a field of this name through, nor what lies below it.
-pub(crate) fn is_never(key: &str) -> bool {
-    never_allowed::is_never(key)
-}
-
-/// Whether a key pretends to be another: it mixes letters that look alike.
-pub(crate) fn is_disguised(key: &str) -> bool {
-    normalize::plain(key).is_none()
 }
 
 /// Where a walk through JSON is.

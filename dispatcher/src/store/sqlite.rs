@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use weir_common::time::{Clock, Tick, UnixTime};
 
 use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Arrival, Delivery, Ready};
+use crate::domain::delivery::{Arrival, Cursor, Delivery, Ready};
 use crate::domain::id::{DeliveryId, JobId, LaneId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
@@ -34,8 +34,8 @@ use crate::store::sqlite::read_pool::manual::Looks;
 use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::writer::{Size, Writer};
 use crate::store::{
-    Accepted, Created, Cursor, Ended, Fared, Fetched, Figures, Filter, Job, JobCreated, JobStep,
-    Mail, NewEvent, NewMail, NewWebhook, Page, Posted, Queue, Rotated, Rotation, Store, StoreError,
+    Accepted, Created, Ended, Fared, Fetched, Figures, Filter, Job, JobCreated, JobStep, Mail,
+    NewEvent, NewMail, NewWebhook, Page, Posted, Queue, Rotated, Rotation, Store, StoreError,
     WebhookChange,
 };
 

@@ -242,15 +242,6 @@ pub struct Page<T, Id> {
     pub next: Option<Id>,
 }
 
-/// Where a page of deliveries begins: after this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cursor {
-    /// When it was accepted; unknown of a cursor that an earlier version gave out.
-    pub created_at: Option<UnixTime>,
-    /// Its number.
-    pub id: DeliveryId,
-}
-
 /// Jobs of a workspace that are not at their end, at most: one for each of a few filters. They are
 /// worked off one after another, so that more of them would get nothing done sooner.
 pub const JOBS_OPEN_MAX: u64 = 5;

@@ -12,14 +12,14 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use weir_common::time::UnixTime;
 
 use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Delivery, DeliveryState};
+use crate::domain::delivery::{Cursor, Delivery, DeliveryState};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::listing::{Key, Newest, Read};
 use crate::store::sqlite::rows::{self, at, select_deliveries};
 use crate::store::sqlite::webhooks;
 use crate::store::sqlite::writer::Desk;
-use crate::store::{Cursor, Filter, Page};
+use crate::store::{Filter, Page};
 
 /// Rows that one call looks at: some milliseconds.
 const EXAMINED_MAX: usize = 5_000;

@@ -7,13 +7,13 @@ use weir_common::time::Clock;
 
 use crate::config::settings::Retention;
 use crate::domain::attempt::Attempt;
-use crate::domain::delivery::DeliveryState;
+use crate::domain::delivery::{Cursor, DeliveryState};
 use crate::domain::id::{DeliveryId, LaneId};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::maintenance::drop_old;
 use crate::store::sqlite::tests::watch::Watch;
 use crate::store::sqlite::tests::*;
-use crate::store::{After, Cursor, Ended, Fared, JobCreated, Rotation, WebhookChange};
+use crate::store::{After, Ended, Fared, JobCreated, Rotation, WebhookChange};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);

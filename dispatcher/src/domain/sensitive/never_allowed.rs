@@ -1,9 +1,9 @@
 //! Says what more is kept back by a key that names a secret: from every setting, and of numbers.
 //!
-//! Not here: whether a key names a secret (`sensitive_data::keys`).
+//! Not here: whether a key names a secret (`sensitive::keys`).
 
-use crate::ingest::sensitive_data::keys::{is_about, without_form};
-use crate::ingest::sensitive_data::normalize::plain;
+use crate::domain::sensitive::keys::{is_about, without_form};
+use crate::domain::sensitive::normalize::plain;
 
 /// Codes that are often a number.
 pub(super) const CODES: [&str; 11] = [
@@ -28,7 +28,7 @@ const NEVER: [&str; 6] =
 const CODE_DIGITS_MIN: usize = 4;
 
 /// Whether a key names what no setting may let through.
-pub(super) fn is_never(key: &str) -> bool {
+pub(crate) fn is_never(key: &str) -> bool {
     plain(key).is_some_and(|name| {
         let bare = without_form(&name);
         let bare = bare.strip_suffix('s').unwrap_or(bare);
@@ -37,7 +37,7 @@ pub(super) fn is_never(key: &str) -> bool {
 }
 
 /// How many digits make a number under this key a secret: a code that is sent to a phone.
-pub(super) fn code_digits(key: &str) -> Option<usize> {
+pub(crate) fn code_digits(key: &str) -> Option<usize> {
     let name = plain(key)?;
     let bare = without_form(&name);
     let is_code = |name: &str| CODES.iter().any(|code| name.ends_with(code));
@@ -46,6 +46,6 @@ pub(super) fn code_digits(key: &str) -> Option<usize> {
 }
 
 /// Whether a key below one that names a secret says something about it: `{"otp":{"length":6}}`.
-pub(super) fn is_detail(key: &str) -> bool {
+pub(crate) fn is_detail(key: &str) -> bool {
     plain(key).is_some_and(|name| is_about(&name))
 }

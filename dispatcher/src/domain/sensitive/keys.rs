@@ -17,12 +17,12 @@
 //!    drew (`ship_to_kenya`, `isCrypto`), and words of [`ORDINARY`] are passed over.
 //! 5. One that mixes Latin letters with others that look like them names a secret.
 //! 6. `hash` alone names none: most are of commits and of files. Hashes of passwords have shapes
-//!    of their own (`sensitive_data::values`), and inside of `password` every text is refused.
+//!    of their own (`sensitive::values`), and inside of `password` every text is refused.
 //!
-//! Not here: where keys are, and which values a key is about (`sensitive_data`).
+//! Not here: where keys are, and which values a key is about (`ingest::sensitive_data`).
 
-use crate::ingest::sensitive_data::normalize::{in_words, plain};
-use crate::ingest::sensitive_data::word_matcher::Sought;
+use crate::domain::sensitive::normalize::{in_words, plain};
+use crate::domain::sensitive::word_matcher::Sought;
 
 /// What is never sent.
 const SECRETS: [&str; 46] = [
@@ -285,7 +285,7 @@ const FORMS: [&str; 13] = [
 ];
 
 /// Whether a key names what is never sent.
-pub(super) fn is_forbidden(key: &str) -> bool {
+pub(crate) fn is_forbidden(key: &str) -> bool {
     let Some(name) = plain(key) else { return true };
     is_suspect(&name, &[]) && !(key.is_ascii() && is_ordinary(key))
 }
@@ -384,8 +384,8 @@ pub(super) fn without_form(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ingest::sensitive_data::never_allowed::CODES;
-    use crate::ingest::sensitive_data::normalize::taken_apart;
+    use crate::domain::sensitive::never_allowed::CODES;
+    use crate::domain::sensitive::normalize::taken_apart;
 
     #[test]
     fn keys_that_name_tokens_passwords_or_hashes_are_refused() {

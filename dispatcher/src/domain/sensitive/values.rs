@@ -15,7 +15,7 @@
 //! Werkzeug do.
 //!
 //! Not here: digests without a prefix (MD5, SHA-256 in hexadecimal), which commits and files have
-//! as well; their keys say what they are (`sensitive_data::keys`).
+//! as well; their keys say what they are (`sensitive::keys`).
 //!
 //! [PHC string format]: https://github.com/P-H-C/phc-string-format/blob/master/phc-sf-spec.md
 
@@ -26,8 +26,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::ingest::sensitive_data::normalize::DECOMPOSED;
-use crate::ingest::sensitive_data::word_matcher::Sought;
+use crate::domain::sensitive::normalize::DECOMPOSED;
+use crate::domain::sensitive::word_matcher::Sought;
 
 /// No kind has a shorter member.
 pub(super) const BYTES_MIN: usize = 20;
@@ -188,7 +188,7 @@ const SCHEMES: [&str; 22] = [
 ];
 
 /// What the text is, where it is a secret.
-pub(super) fn secret(text: &str) -> Option<&'static str> {
+pub(crate) fn secret(text: &str) -> Option<&'static str> {
     let text = text.trim_start_matches(is_blank);
     if text.len() < BYTES_MIN {
         return None;
