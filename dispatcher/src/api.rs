@@ -52,7 +52,7 @@ use weir_common::time::UnixTime;
 use crate::api::query::Query;
 use crate::api::routes::{Act, Found, Operation, Place};
 use crate::http_errors::{self, Flaw, Flaws};
-use crate::http_server::{Call, Handler, Head, Reply};
+use crate::http_server::{Call, Handler, Head, Reply, problems};
 use crate::ingest::sensitive_data;
 use crate::live_config::Force;
 use crate::state::Parts;
@@ -130,8 +130,8 @@ fn permitted<'p>(
 ) -> Result<(&'static Operation, Place<'p>), Reply> {
     let (operation, place) = match routes::find(method, path) {
         Found::Operation(operation, place) => (operation, place),
-        Found::Methods(allow) => return Err(http_errors::method_not_allowed(&allow)),
-        Found::Nothing => return Err(http_errors::not_found()),
+        Found::Methods(allow) => return Err(problems::method_not_allowed(&allow)),
+        Found::Nothing => return Err(problems::not_found()),
     };
     if let Some(scope) = operation.scope {
         let authorised = force.tokens.authorise(headers, scope, Some(place.workspace));
@@ -189,14 +189,14 @@ impl Asked<'_> {
             return Ok(Value::Object(serde_json::Map::new()));
         }
         if body.trim_ascii().is_empty() {
-            return Err(http_errors::malformed(self.operation.empty_body()));
+            return Err(problems::malformed(self.operation.empty_body()));
         }
         let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default();
         if !kind.trim().eq_ignore_ascii_case("application/json") {
-            return Err(http_errors::media_type(&["application/json"]));
+            return Err(problems::media_type(&["application/json"]));
         }
-        serde_json::from_slice(body).map_err(|error| http_errors::malformed(error.to_string()))
+        serde_json::from_slice(body).map_err(|error| problems::malformed(error.to_string()))
     }
 }
 
@@ -214,7 +214,7 @@ fn json(status: u16, value: &impl Serialize) -> Reply {
         Err(error) => {
             let fields = [("error", error.to_string().into())];
             logging::event(Level::Error, "an answer could not be written", &fields);
-            http_errors::broken()
+            problems::broken()
         }
     }
 }
@@ -225,7 +225,7 @@ fn random<const COUNT: usize>() -> Result<[u8; COUNT], Reply> {
     getrandom::fill(&mut bytes).map_err(|error| {
         let fields = [("error", error.to_string().into())];
         logging::event(Level::Error, "the system has no random bytes", &fields);
-        http_errors::broken()
+        problems::broken()
     })?;
     Ok(bytes)
 }

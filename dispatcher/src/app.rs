@@ -35,13 +35,14 @@ use crate::http_server::body::BODIES_BYTES_MAX;
 use crate::http_server::{self, Bounds, Handler};
 use crate::ingest::Ingest;
 use crate::live_config::{Config, Force};
+use crate::mailbox::{Handle, News};
 use crate::maintenance;
 use crate::metrics::Metrics;
 use crate::state::{Connections, Parts};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::open::OpenError;
 use crate::store::{Store, StoreError};
-use crate::worker::{Drained, Handle, News, Worker};
+use crate::worker::{Drained, Worker};
 
 /// How long a stop waits for the last lines of attempts to be taken.
 const LOG_GRACE: Duration = Duration::from_secs(1);

@@ -19,8 +19,7 @@ use sha2::{Digest, Sha256};
 use weir_common::ids::IdForm;
 use weir_common::reader::{At, Document, Table, suggestion};
 
-use crate::http_errors;
-use crate::http_server::Reply;
+use crate::http_server::{Reply, problems};
 
 /// What stands in the file for every workspace.
 const EVERY: &str = "*";
@@ -95,7 +94,7 @@ impl Denial {
     #[must_use]
     pub fn reply(self) -> Reply {
         let problem = |status, detail: String| {
-            Reply::problem(&http_errors::plain(
+            Reply::problem(&problems::plain(
                 status,
                 if status == 401 { "unauthorized" } else { "insufficient-scope" },
                 if status == 401 { "Not signed in" } else { "Not permitted" },
@@ -114,7 +113,7 @@ impl Denial {
                     format!("Bearer error=\"insufficient_scope\", scope=\"{name}\""),
                 )
             }
-            Self::Hidden => http_errors::not_found(),
+            Self::Hidden => problems::not_found(),
         }
     }
 }
@@ -381,6 +380,6 @@ mod tests {
         assert_eq!(challenge(Denial::Missing), (401, "Bearer".to_owned()));
         assert_eq!(challenge(Denial::Unknown), (401, "Bearer error=\"invalid_token\"".to_owned()));
         assert_eq!(challenge(Denial::Scope(Scope::EventsWrite)).0, 403);
-        assert_eq!(Denial::Hidden.reply().body, http_errors::not_found().body);
+        assert_eq!(Denial::Hidden.reply().body, problems::not_found().body);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Not here: exit codes of the shell's own (`main`), running (`app`).
 
-pub mod check;
+mod check;
 pub mod listen;
 
 use std::io::{self, Write};
@@ -185,7 +185,7 @@ impl Command {
                 Err(error @ RunError::Configuration(_)) => fail(EXIT_USAGE, &error.to_string()),
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-dispatcher: {error}")),
             },
-            Action::Check(from) => match from.config().check(&Clock::system()) {
+            Action::Check(from) => match check::check(&from.config(), &Clock::system()) {
                 Ok(()) => print(&format!("{}: no problems", from.config().file.name())),
                 Err(mistakes) => fail(EXIT_USAGE, &app::lines(&mistakes)),
             },

@@ -1,23 +1,17 @@
-//! Every answer that says no, whichever listener gives it.
+//! Refusals of what a body or query says, and of what the store cannot do.
 //!
 //! A refused body or query names each thing that is wrong with it, at once: a [`Flaw`] each.
-
-use std::time::Duration;
 
 use log::Level;
 use serde_json::{Value, json};
 use weir_common::logging;
 use weir_common::problem::Problem;
-use weir_common::reader::shown;
 
-use crate::http_server::Reply;
+use crate::http_server::{Reply, problems};
 use crate::store::StoreError;
 
 /// Flaws that are listed; nobody mends more from one answer.
 const FLAWS_MAX: usize = 100;
-
-/// When a store that could not write just now is asked again.
-const AGAIN_SECONDS: &str = "1";
 
 /// One thing wrong with what was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,16 +134,6 @@ pub(crate) fn step(name: &str) -> String {
     format!("/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
-/// A problem without members of its own.
-pub(crate) fn plain(
-    status: u16,
-    kind: &'static str,
-    title: &'static str,
-    detail: impl Into<String>,
-) -> Problem {
-    Problem { status, kind, title, detail: detail.into(), members: Vec::new() }
-}
-
 /// What is wrong, all of it: `errors` lists the first of very many, `errors_count` counts.
 pub(crate) fn flawed(status: u16, kind: &'static str, title: &'static str, flaws: &Flaws) -> Reply {
     let errors = flaws.listed.iter().map(Flaw::shown).collect::<Vec<_>>();
@@ -162,88 +146,20 @@ pub(crate) fn unprocessable(flaws: &Flaws) -> Reply {
     flawed(422, "invalid-body", "The body does not fit", flaws)
 }
 
-/// Nothing there, or nothing that this token may see: one answer for both, so that nobody learns
-/// which it is.
-pub(crate) fn not_found() -> Reply {
-    let detail = "There is nothing at this path that this token may see.";
-    Reply::problem(&plain(404, "not-found", "Not found", detail))
-}
-
-/// A path that is there, and a method that it does not know.
-pub(crate) fn method_not_allowed(allow: &str) -> Reply {
-    let detail = format!("This path accepts {allow} only.");
-    let problem = plain(405, "method-not-allowed", "Method not allowed", detail);
-    Reply::problem(&problem).with("allow", allow)
-}
-
-/// A body of a kind that is not read here.
-pub(crate) fn media_type(wanted: &[&str]) -> Reply {
-    let detail = format!("Send the body with `Content-Type: {}`.", wanted.join("`, or `"));
-    Reply::problem(&plain(415, "unsupported-media-type", "Unsupported media type", detail))
-}
-
-/// A body that comes compressed.
-pub(crate) fn encoding() -> Reply {
-    let detail = "Send the body as it is, without `Content-Encoding`: it is not decompressed here.";
-    let title = "Unsupported content encoding";
-    // RFC 9110, 15.5.16: this field tells an unsupported coding from an unsupported type.
-    Reply::problem(&plain(415, "unsupported-content-encoding", title, detail))
-        .with("accept-encoding", "identity")
-}
-
-/// A body that is no JSON, and where it stops being so.
-pub(crate) fn malformed(detail: impl Into<String>) -> Reply {
-    Reply::problem(&plain(400, "malformed-body", "The body is not JSON", detail))
-}
-
-/// A request whose head is larger than any may be.
-pub(crate) fn head_too_large(most: usize) -> Problem {
-    let detail =
-        format!("The request head is larger than {most} bytes, the most that is accepted.");
-    plain(431, "head-too-large", "The head is too large", detail)
-}
-
-/// A request whose body is larger than this path takes.
-pub(crate) fn body_too_large(most: usize) -> Problem {
-    let detail = format!("The body is larger than {most} bytes, the most that this path accepts.");
-    plain(413, "body-too-large", "The body is too large", detail)
-}
-
-/// A request whose body ended before its end.
-pub(crate) fn body_broken() -> Problem {
-    plain(400, "broken-body", "The body broke off", "The body could not be read to its end.")
-}
-
-/// A request whose body did not arrive in time.
-pub(crate) fn body_too_slow(within: Duration) -> Problem {
-    let detail = format!("The body did not arrive within {}.", shown(within));
-    plain(408, "body-too-slow", "The body took too long", detail)
-}
-
-/// Too much waits already.
-pub(crate) fn busy(detail: &str) -> Reply {
-    let problem = plain(503, "unavailable", "Not available for the moment", detail);
-    Reply::problem(&problem).with("retry-after", AGAIN_SECONDS)
-}
-
-/// Something is wrong on our side.
-pub(crate) fn broken() -> Reply {
-    let detail = "The dispatcher failed; the cause is in its log.";
-    Reply::problem(&plain(500, "internal", "Internal error", detail))
-}
-
 /// What a store that could not do as it was asked means for the client.
 pub(crate) fn store(error: &StoreError) -> Reply {
     match error {
-        StoreError::Busy => busy("Too many writes are waiting for the disk; send the call again."),
+        StoreError::Busy => {
+            problems::busy("Too many writes are waiting for the disk; send the call again.")
+        }
         // It was written down when it began; every call that comes meanwhile would say it again.
         StoreError::Unavailable(_) => {
-            busy("The database cannot be written at the moment; send the call again.")
+            problems::busy("The database cannot be written at the moment; send the call again.")
         }
         StoreError::Damaged(_) => {
             let fields = [("error", error.to_string().into())];
             logging::event(Level::Error, "the store is damaged", &fields);
-            broken()
+            problems::broken()
         }
     }
 }

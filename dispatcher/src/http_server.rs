@@ -11,6 +11,7 @@
 //! Not here: what is answered (`api`, `ingest`, `admin`), how often one may ask (the gateway).
 
 pub(crate) mod body;
+pub(crate) mod problems;
 mod write_timeout;
 
 use std::convert::Infallible;
@@ -38,7 +39,6 @@ use tokio::task::{JoinError, JoinSet};
 use weir_common::logging;
 use weir_common::problem::Problem;
 
-use crate::http_errors;
 use crate::http_server::body::Held;
 use crate::http_server::write_timeout::{Patience, Patient, Turns};
 
@@ -311,7 +311,7 @@ async fn answer(
                 body: bytes,
             };
             let answered = desk.hands.take(Arc::clone(&desk.handler), call, room).await;
-            answered.unwrap_or_else(|_| http_errors::broken())
+            answered.unwrap_or_else(|_| problems::broken())
         }
         Err(reply) if has_body => {
             refused.store(true, Ordering::Relaxed);
@@ -325,13 +325,13 @@ async fn answer(
 /// The body of a request whose head is good.
 async fn let_in(desk: &Desk, head: &Head, body: Incoming) -> Result<Held, Reply> {
     if head_bytes(head) > HEAD_BYTES_MAX {
-        return Err(Reply::problem(&http_errors::head_too_large(HEAD_BYTES_MAX)));
+        return Err(Reply::problem(&problems::head_too_large(HEAD_BYTES_MAX)));
     }
     if let Some(reply) = desk.handler.refuses(head) {
         return Err(reply);
     }
     if is_encoded(&head.headers) {
-        return Err(http_errors::encoding());
+        return Err(problems::encoding());
     }
     let most = desk.handler.body_bytes_max(head.uri.path());
     body::read(body, most, desk.bounds.body_timeout, &desk.bodies).await
@@ -424,7 +424,7 @@ mod tests {
         }
 
         fn refuses(&self, head: &Head) -> Option<Reply> {
-            (head.uri.path() == "/closed").then(http_errors::not_found)
+            (head.uri.path() == "/closed").then(problems::not_found)
         }
 
         fn body_bytes_max(&self, _path: &str) -> usize {

@@ -33,7 +33,7 @@ use crate::auth::{Scope, Token, Tokens};
 use crate::blocking_pool::Threads;
 use crate::config::settings::Settings;
 use crate::http_errors::{self, Flaw, Flaws};
-use crate::http_server::{Call, Handler, Head, Reply};
+use crate::http_server::{Call, Handler, Head, Reply, problems};
 use crate::ingest::event::Checked;
 use crate::ingest::parse::{Batch, Form, MEDIA_TYPES, Unreadable};
 use crate::live_config::Force;
@@ -82,7 +82,7 @@ impl Ingest {
         // Counted before the body is looked at: reading it is work as well.
         let place =
             self.waiting.enter(force.settings.ingest.waiting_max, is_large).ok_or_else(|| {
-                http_errors::busy("Too many calls wait to be written; send this one again.")
+                problems::busy("Too many calls wait to be written; send this one again.")
             })?;
         let Read { events, pointers, now } = if is_large {
             self.read_large(call, Arc::clone(&force)).await?
@@ -117,7 +117,7 @@ impl Ingest {
             let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
             read(&call, &force.settings, token, &clock)
         });
-        reading.await.unwrap_or_else(|_| Err(http_errors::broken()))
+        reading.await.unwrap_or_else(|_| Err(problems::broken()))
     }
 
     fn refused(&self, reply: Reply) -> Reply {
@@ -150,10 +150,10 @@ fn permitted<'t>(
     headers: &HeaderMap,
 ) -> Result<&'t Token, Reply> {
     if path != PATH {
-        return Err(http_errors::not_found());
+        return Err(problems::not_found());
     }
     if *method != Method::POST {
-        return Err(http_errors::method_not_allowed("POST"));
+        return Err(problems::method_not_allowed("POST"));
     }
     tokens.authorise(headers, Scope::EventsWrite, None).map_err(|denial| denial.reply())
 }
@@ -225,7 +225,7 @@ struct Read {
 fn read(call: &Call, settings: &Settings, token: &Token, clock: &Clock) -> Result<Read, Reply> {
     let (checked, pointers) = checked(call, settings, token)?;
     let now = clock.now().unix;
-    let events = named(checked, now).map_err(|()| http_errors::broken())?;
+    let events = named(checked, now).map_err(|()| problems::broken())?;
     Ok(Read { events, pointers, now })
 }
 
@@ -237,11 +237,11 @@ fn checked<'a>(
     token: &Token,
 ) -> Result<(Vec<Checked<'a>>, Vec<String>), Reply> {
     let (allowed, identifiers) = (&settings.ingest, &settings.identifiers);
-    let form = Form::of(&call.headers).ok_or_else(|| http_errors::media_type(&MEDIA_TYPES))?;
+    let form = Form::of(&call.headers).ok_or_else(|| problems::media_type(&MEDIA_TYPES))?;
     let batch =
         Batch::read(&call.body, form, allowed.events_max).map_err(
             |unreadable| match unreadable {
-                Unreadable::Malformed(detail) => http_errors::malformed(detail),
+                Unreadable::Malformed(detail) => problems::malformed(detail),
                 Unreadable::Empty => {
                     http_errors::unprocessable(&Flaw::at("", "must hold at least one event").into())
                 }

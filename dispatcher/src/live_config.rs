@@ -21,7 +21,6 @@ use weir_common::reader::{At, Document, Mistake, Reading};
 use weir_common::time::Clock;
 
 use crate::auth::Tokens;
-use crate::cli::check;
 use crate::config::read;
 use crate::config::settings::Settings;
 use crate::delivery::client::Courier;
@@ -62,6 +61,13 @@ pub struct Origin {
     pub effective: Value,
 }
 
+impl Origin {
+    /// The text of the settings' file.
+    pub(crate) fn settings_text(&self) -> &str {
+        &self.texts[0]
+    }
+}
+
 /// Where the configuration is.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -82,16 +88,6 @@ impl Config {
     #[must_use]
     pub fn built_in() -> Self {
         Self { file: ConfigFile::built_in(USUAL), names: Names::system() }
-    }
-
-    /// Reads all files as a start does, and looks for what else a start would refuse.
-    pub(crate) fn check(&self, clock: &Clock) -> Result<(), Vec<Mistake>> {
-        let force = self.load(clock)?;
-        let [text, ..] = &force.origin.texts;
-        let document = Document::new(&self.file.name(), text);
-        check::look(&force.settings, &document);
-        let mistakes = document.mistakes();
-        if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
     }
 
     /// What identifiers of workspaces look like, by the first file alone; or its mistakes.

@@ -13,9 +13,9 @@ use weir_common::reader::Mistake;
 use weir_common::time::Clock;
 
 use crate::live_config::{Config, Force};
+use crate::mailbox::Handle;
 use crate::metrics::Metrics;
 use crate::store::Store;
-use crate::worker::Handle;
 
 /// What everyone shares.
 pub struct Parts {

@@ -41,7 +41,7 @@ use weir_common::time::{Moment, Tick, UnixTime};
 use crate::config::settings::Egress;
 use crate::domain::delivery::Ready;
 use crate::domain::id::{DeliveryId, WebhookId};
-pub use crate::mailbox::{Handle, News, Standing};
+use crate::mailbox::{News, Standing};
 use crate::scheduler::{Answered, Lanes, Pace, Step};
 use crate::state::Parts;
 use crate::store::{Fetched, Queue, StoreError};

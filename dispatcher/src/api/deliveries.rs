@@ -11,9 +11,8 @@ use crate::api::{Asked, bad_query, json};
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::Webhook;
-use crate::http_errors;
-use crate::http_server::Reply;
-use crate::worker::Standing;
+use crate::http_server::{Reply, problems};
+use crate::mailbox::Standing;
 
 /// The worker answers between two steps of its own; where it does not, less is shown.
 const WORKER_DEADLINE: Duration = Duration::from_secs(1);
@@ -37,7 +36,7 @@ pub(super) async fn list(asked: &Asked<'_>) -> Result<Reply, Reply> {
 pub(super) async fn read(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let found = asked.store().delivery(asked.workspace, id_of(asked)?).await;
     let found = found.map_err(|error| asked.failed(&error))?;
-    let (delivery, attempts) = found.ok_or_else(http_errors::not_found)?;
+    let (delivery, attempts) = found.ok_or_else(problems::not_found)?;
     let delivery = shown(asked, &delivery).await?;
     let attempt_log = attempts.iter().map(AttemptView::of).collect();
     Ok(json(200, &DeliveryDetail { delivery, attempt_log }))
@@ -48,14 +47,14 @@ pub(super) async fn redeliver(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let Nothing {} = asked.body(|_, _| {})?;
     let again = asked.store().redeliver(asked.workspace, id, asked.now).await;
     let again = again.map_err(|error| asked.failed(&error))?;
-    let delivery = again.ok_or_else(http_errors::not_found)?;
+    let delivery = again.ok_or_else(problems::not_found)?;
     asked.parts.worker.changed(delivery.webhook);
     Ok(json(202, &shown(asked, &delivery).await?))
 }
 
 /// The delivery that the path names.
 fn id_of(asked: &Asked<'_>) -> Result<DeliveryId, Reply> {
-    asked.store().ids().delivery_of(asked.id).ok_or_else(http_errors::not_found)
+    asked.store().ids().delivery_of(asked.id).ok_or_else(problems::not_found)
 }
 
 /// One delivery, with its place in the queue.

@@ -8,7 +8,7 @@ use crate::api::times::time_of;
 use crate::api::{Asked, json};
 use crate::domain::delivery::DeliveryState;
 use crate::http_errors::{self, Flaws};
-use crate::http_server::Reply;
+use crate::http_server::{Reply, problems};
 use crate::store::{Filter, JOBS_OPEN_MAX, JobCreated};
 
 /// `Retry-After` of a refused job: a job of a few thousand deliveries takes less.
@@ -55,14 +55,14 @@ fn too_many() -> Reply {
          them has ended."
     );
     let title = "Too many redeliveries";
-    Reply::problem(&http_errors::plain(429, "too-many-redeliveries", title, detail))
+    Reply::problem(&problems::plain(429, "too-many-redeliveries", title, detail))
         .with("retry-after", AGAIN_SECONDS)
 }
 
 pub(super) async fn read(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let ids = asked.store().ids();
-    let id = ids.job_of(asked.id).ok_or_else(http_errors::not_found)?;
+    let id = ids.job_of(asked.id).ok_or_else(problems::not_found)?;
     let job = asked.store().job(asked.workspace, id).await;
-    let job = job.map_err(|error| asked.failed(&error))?.ok_or_else(http_errors::not_found)?;
+    let job = job.map_err(|error| asked.failed(&error))?.ok_or_else(problems::not_found)?;
     Ok(json(200, &JobView::of(ids, &job)))
 }

@@ -11,7 +11,7 @@ use weir_common::time::UnixTime;
 use crate::api::dto::{Reason, Time, WaitingFor};
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::webhook::{Probe, Webhook};
-use crate::worker::Standing;
+use crate::mailbox::Standing;
 
 /// How far a queue is counted: a place beyond it is a matter of hours.
 pub(super) const AHEAD_MAX: usize = 10_000;

@@ -18,7 +18,7 @@ use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::id::WebhookId;
 use crate::domain::webhook::Webhook;
 use crate::http_errors::{self, Flaw, Flaws};
-use crate::http_server::Reply;
+use crate::http_server::{Reply, problems};
 use crate::ingest::event;
 use crate::store::{
     self, Created, Rotated, Rotation, SECRETS_BEFORE_MAX, StoreError, WebhookChange,
@@ -99,7 +99,7 @@ pub(super) async fn delete(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let id = id_of(asked)?;
     let deleted = asked.store().delete_webhook(asked.workspace, id).await;
     if !deleted.map_err(|error| asked.failed(&error))? {
-        return Err(http_errors::not_found());
+        return Err(problems::not_found());
     }
     asked.parts.worker.changed(id);
     Ok(Reply { status: 204, headers: Vec::new(), body: bytes::Bytes::new() })
@@ -123,7 +123,7 @@ pub(super) async fn rotate_secret(asked: &Asked<'_>) -> Result<Reply, Reply> {
     match rotated.map_err(|error| asked.failed(&error))? {
         Rotated::Webhook(_) => asked.parts.worker.changed(id),
         Rotated::TooMany { free_in } => return Err(too_many_secrets(free_in)),
-        Rotated::Absent => return Err(http_errors::not_found()),
+        Rotated::Absent => return Err(problems::not_found()),
     }
     let until = asked.now.plus(overlap);
     let id = asked.store().ids().webhook(id);
@@ -137,13 +137,13 @@ pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
     if webhook.paused_at.is_some() {
         let detail = "The webhook is paused, so no test is sent to it: reactivate it first.";
         let title = "The webhook is paused";
-        return Err(Reply::problem(&http_errors::plain(409, "webhook-paused", title, detail)));
+        return Err(Reply::problem(&problems::plain(409, "webhook-paused", title, detail)));
     }
     if webhook.probing.is_some() && waits(asked, id).await? {
         let detail = "One delivery is on its way to see whether the endpoint is back; a test would \
             wait for it. See the deliveries that wait.";
         let title = "The webhook was reactivated, and has not answered yet";
-        return Err(Reply::problem(&http_errors::plain(409, "webhook-probing", title, detail)));
+        return Err(Reply::problem(&problems::plain(409, "webhook-probing", title, detail)));
     }
     let event = event::ping(asked.workspace, &random::<{ event::ID_RANDOM_BYTES }>()?, asked.now);
     let sent = asked.store().ping(asked.workspace, id, event, asked.now).await;
@@ -176,11 +176,11 @@ async fn waits(asked: &Asked<'_>, id: WebhookId) -> Result<bool, Reply> {
 
 /// The webhook that the path names.
 fn id_of(asked: &Asked<'_>) -> Result<WebhookId, Reply> {
-    asked.store().ids().webhook_of(asked.id).ok_or_else(http_errors::not_found)
+    asked.store().ids().webhook_of(asked.id).ok_or_else(problems::not_found)
 }
 
 fn found<T>(asked: &Asked<'_>, answer: Result<Option<T>, StoreError>) -> Result<T, Reply> {
-    answer.map_err(|error| asked.failed(&error))?.ok_or_else(http_errors::not_found)
+    answer.map_err(|error| asked.failed(&error))?.ok_or_else(problems::not_found)
 }
 
 fn shown(asked: &Asked<'_>, answer: Result<Option<Webhook>, StoreError>) -> Result<Reply, Reply> {
@@ -214,7 +214,7 @@ fn no_workspace(name: &str, form: &IdForm) -> Reply {
         "`{name}` is not a workspace id, which is {form} (identifiers.workspace_prefix sets \
          another prefix): no event can name it."
     );
-    Reply::problem(&http_errors::plain(422, "invalid-workspace", "Not a workspace id", detail))
+    Reply::problem(&problems::plain(422, "invalid-workspace", "Not a workspace id", detail))
 }
 
 /// As many earlier secrets sign as may: to stop one early would cut its receiver off.
@@ -225,12 +225,12 @@ fn too_many_secrets(free_in: Duration) -> Reply {
          stopped early; rotate again in {seconds} s."
     );
     let title = "Too many rotations";
-    Reply::problem(&http_errors::plain(429, "too-many-rotations", title, detail))
+    Reply::problem(&problems::plain(429, "too-many-rotations", title, detail))
         .with("retry-after", seconds.to_string())
 }
 
 fn too_many(asked: &Asked<'_>) -> Reply {
     let most = asked.force.settings.webhooks.per_workspace_max;
     let detail = format!("A workspace has at most {most} webhooks; delete one first.");
-    Reply::problem(&http_errors::plain(409, "too-many-webhooks", "Too many webhooks", detail))
+    Reply::problem(&problems::plain(409, "too-many-webhooks", "Too many webhooks", detail))
 }

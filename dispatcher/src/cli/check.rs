@@ -9,14 +9,25 @@ use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::TcpSocket;
-use weir_common::reader::Document;
+use weir_common::reader::{Document, Mistake};
+use weir_common::time::Clock;
 
 use crate::config::settings::Settings;
+use crate::live_config::Config;
 use crate::store::sqlite::open::OpenError;
 use crate::store::sqlite::preview;
 
+/// Reads all files as a start does, and finds what else a start would refuse.
+pub(super) fn check(config: &Config, clock: &Clock) -> Result<(), Vec<Mistake>> {
+    let force = config.load(clock)?;
+    let document = Document::new(&config.file.name(), force.origin.settings_text());
+    look(&force.settings, &document);
+    let mistakes = document.mistakes();
+    if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
+}
+
 /// Leaves what a start would refuse in the document that the settings were read from.
-pub(crate) fn look(settings: &Settings, document: &Document) {
+fn look(settings: &Settings, document: &Document) {
     let server = &settings.server;
     let addresses = [server.api, server.ingest, server.admin];
     for (address, at) in addresses.into_iter().zip(server.at) {

@@ -13,8 +13,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::http_errors;
-use crate::http_server::Reply;
+use crate::http_server::{Reply, problems};
 
 /// Bytes of bodies that a listener holds over all its connections; one more is 503.
 pub(crate) const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -42,7 +41,7 @@ pub(super) async fn read(
     }
     match tokio::time::timeout(within, gather(body, most, bodies)).await {
         Ok(read) => read,
-        Err(_) => Err(Reply::problem(&http_errors::body_too_slow(within))),
+        Err(_) => Err(Reply::problem(&problems::body_too_slow(within))),
     }
 }
 
@@ -50,7 +49,7 @@ async fn gather(mut body: Incoming, most: usize, bodies: &Arc<Semaphore>) -> Res
     let (mut blocks, mut count) = (Blocks::default(), 0);
     let mut room: Option<OwnedSemaphorePermit> = None;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Reply::problem(&http_errors::body_broken()))?;
+        let frame = frame.map_err(|_| Reply::problem(&problems::body_broken()))?;
         // Trailers say nothing to us.
         let Ok(piece) = frame.into_data() else { continue };
         count += piece.len();
@@ -96,11 +95,11 @@ impl Blocks {
 }
 
 fn too_large(most: usize) -> Reply {
-    Reply::problem(&http_errors::body_too_large(most))
+    Reply::problem(&problems::body_too_large(most))
 }
 
 fn full() -> Reply {
-    http_errors::busy("Too many request bodies are being received at once; send the call again.")
+    problems::busy("Too many request bodies are being received at once; send the call again.")
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
 use crate::domain::webhook::{Probe, Webhook};
 use crate::live_config::Config;
+use crate::mailbox::Handle;
 use crate::metrics::Metrics;
 use crate::state::Connections;
 use crate::store::sqlite::SqliteStore;

@@ -23,6 +23,7 @@ use crate::config::settings::Settings;
 use crate::delivery::client::Courier;
 use crate::delivery::egress::Rules;
 use crate::live_config::{Config, Force};
+use crate::mailbox::Handle;
 use crate::maintenance;
 use crate::metrics::Metrics;
 use crate::state::{Connections, Parts};
@@ -34,7 +35,7 @@ use crate::worker::simulation::dice::Dice;
 use crate::worker::simulation::orders::{Counter, Order, Reply, perform};
 use crate::worker::simulation::posts::Letters;
 use crate::worker::simulation::receivers::{Calls, network};
-use crate::worker::{Drained, Handle, Told, Turn, Worker};
+use crate::worker::{Drained, Told, Turn, Worker};
 
 const DIRECTORY: &str = r#"
 [organisations.org_a]

@@ -2,6 +2,7 @@
 
 use crate::domain::id::LaneId;
 use crate::domain::outcome::{Failure, Outcome};
+use crate::mailbox::Handle;
 use crate::worker::tests::*;
 
 /// Six a minute, one at a time.
