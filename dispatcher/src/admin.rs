@@ -18,8 +18,7 @@ use weir_common::problem::Problem;
 use weir_common::secret::{Secret, same};
 
 use crate::http_server::{Call, Handler, Reply};
-use crate::maintenance;
-use crate::state::{Parts, Reload};
+use crate::state::{self, Reload, State};
 
 /// Nothing here reads a body.
 const BODY_BYTES_MAX: usize = 1 << 10;
@@ -27,7 +26,7 @@ const BODY_BYTES_MAX: usize = 1 << 10;
 /// Answers operators.
 pub struct Admin {
     /// What is shown.
-    pub parts: Arc<Parts>,
+    pub state: Arc<State>,
     /// What they must know, where anything.
     pub token: Option<Secret<String>>,
 }
@@ -60,7 +59,7 @@ impl Handler for Admin {
                 Reply { status: 200, headers, body: self.metrics().await.into() }
             }
             (Method::GET | Method::HEAD, "/config") => {
-                Reply::json(200, &self.parts.force.load().origin.effective)
+                Reply::json(200, &self.state.force.load().origin.effective)
             }
             (Method::POST, "/reload") => self.reload().await,
             (_, "/livez" | "/readyz" | "/metrics" | "/config") => wrong_method("GET, HEAD"),
@@ -82,10 +81,10 @@ impl Handler for Admin {
 impl Admin {
     /// Whether events are taken and deliveries sent, or else what does not work.
     async fn readiness(&self) -> Reply {
-        if !self.parts.ready.load(Ordering::Acquire) {
+        if !self.state.ready.load(Ordering::Acquire) {
             return text(503, "not ready: starting, or stopping\n");
         }
-        if !self.parts.store.is_writable().await {
+        if !self.state.store.is_writable().await {
             let why = "not ready: the database cannot be written; the log says why, at \
                 `store_cannot_write`\n";
             return text(503, why);
@@ -105,21 +104,21 @@ impl Admin {
 
     /// What the program has counted, and what there is at this moment.
     async fn metrics(&self) -> Vec<u8> {
-        let metrics = &self.parts.metrics;
+        let metrics = &self.state.metrics;
         let shown = |figure: u64| i64::try_from(figure).unwrap_or(i64::MAX);
         // Where the store cannot tell, what it told last stands.
-        if let Ok(figures) = self.parts.store.figures().await {
+        if let Ok(figures) = self.state.store.figures().await {
             metrics.waiting.set(shown(figures.waiting));
             metrics.webhooks.set(shown(figures.webhooks));
             metrics.store_bytes.set(shown(figures.bytes));
             metrics.store_commits.set(shown(figures.commits));
         }
-        metrics.connections.set(shown(self.parts.connections.open() as u64));
+        metrics.connections.set(shown(self.state.connections.open() as u64));
         metrics.text()
     }
 
     async fn reload(&self) -> Reply {
-        match maintenance::reload(&self.parts).await {
+        match state::reload(&self.state).await {
             Reload::Applied => Reply::json(200, &json!({"outcome": "applied"})),
             Reload::Unchanged => Reply::json(200, &json!({"outcome": "unchanged"})),
             Reload::Refused(mistakes) => {

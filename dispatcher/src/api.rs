@@ -55,7 +55,7 @@ use crate::http_errors::{self, Flaw, Flaws};
 use crate::http_server::{Call, Handler, Head, Reply, problems};
 use crate::ingest::sensitive_data;
 use crate::live_config::Force;
-use crate::state::Parts;
+use crate::state::State;
 use crate::store::{Store, StoreError};
 
 /// The largest body: a URL, and the types of events.
@@ -64,7 +64,7 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 /// The listener of customers.
 pub struct Api {
     /// What everyone shares.
-    pub parts: Arc<Parts>,
+    pub state: Arc<State>,
 }
 
 #[async_trait::async_trait]
@@ -75,7 +75,7 @@ impl Handler for Api {
 
     /// Whoever may not ask is not listened to.
     fn refuses(&self, head: &Head) -> Option<Reply> {
-        permitted(&self.parts.force.load(), &head.method, head.uri.path(), &head.headers).err()
+        permitted(&self.state.force.load(), &head.method, head.uri.path(), &head.headers).err()
     }
 
     fn body_bytes_max(&self, _path: &str) -> usize {
@@ -85,7 +85,7 @@ impl Handler for Api {
 
 impl Api {
     async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
-        let force = self.parts.force.load_full();
+        let force = self.state.force.load_full();
         let (operation, place) = permitted(&force, &call.method, &call.path, &call.headers)?;
         let query = Query::read(call.query.as_deref(), operation.query);
         // Whoever takes parameters reads them, and names what is wrong with all of them at once.
@@ -93,14 +93,14 @@ impl Api {
             query.nothing().map_err(bad_query)?;
         }
         let asked = Asked {
-            parts: &self.parts,
+            state: &self.state,
             force: &force,
             operation,
             workspace: place.workspace,
             id: place.id,
             query,
             call,
-            now: self.parts.clock.now().unix,
+            now: self.state.clock.now().unix,
         };
         match operation.act {
             Act::CreateWebhook => webhooks::create(&asked).await,
@@ -142,7 +142,7 @@ fn permitted<'p>(
 
 /// One request that may be answered.
 struct Asked<'a> {
-    parts: &'a Parts,
+    state: &'a State,
     force: &'a Force,
     operation: &'static Operation,
     workspace: &'a str,
@@ -154,12 +154,12 @@ struct Asked<'a> {
 
 impl Asked<'_> {
     fn store(&self) -> &dyn Store {
-        self.parts.store.as_ref()
+        self.state.store.as_ref()
     }
 
     /// What a store that could not do as it was asked means for the client.
     fn failed(&self, error: &StoreError) -> Reply {
-        self.parts.metrics.store_failed(error);
+        self.state.metrics.store_failed(error);
         http_errors::store(error)
     }
 

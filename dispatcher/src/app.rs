@@ -19,7 +19,7 @@ use log::Level;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Builder;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use weir_common::lines::LineLog;
 use weir_common::reader::Mistake;
@@ -30,7 +30,6 @@ use weir_common::{files, logging};
 
 use crate::admin::Admin;
 use crate::api::Api;
-use crate::email::outbox;
 use crate::http_server::body::BODIES_BYTES_MAX;
 use crate::http_server::{self, Bounds, Handler};
 use crate::ingest::Ingest;
@@ -38,7 +37,7 @@ use crate::live_config::{Config, Force};
 use crate::mailbox::{Handle, News};
 use crate::maintenance;
 use crate::metrics::Metrics;
-use crate::state::{Connections, Parts};
+use crate::state::{self, Connections, State};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::open::OpenError;
 use crate::store::{Store, StoreError};
@@ -121,43 +120,44 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     let admin = bind(server.admin)?;
     let store = &force.settings.store.path;
     let store = SqliteStore::open(store, &force.settings.secrets.key_file, clock.clone())?;
-    let (parts, inbox) = parts(config, clock, force, Arc::new(store));
-    parts.mark_applied();
-    attempt_log_writer(&parts)?;
+    let (state, inbox) = shared(config, clock, force, Arc::new(store));
+    state.mark_applied();
+    let attempt_log = attempt_log(&state)?;
     let (stop, stopping) = watch::channel(false);
     // The operator can look on while deliveries are seen out.
     let (stop_admin, stopping_admin) = watch::channel(false);
-    let worker = Worker::prepare(parts.clone(), inbox, stopping.clone()).await?;
+    let worker =
+        Worker::prepare(state.resources(attempt_log.clone()), inbox, stopping.clone()).await?;
 
     let mut listeners = Listeners::default();
-    let handler = Arc::new(Api { parts: parts.clone() });
-    let bounded = bounds(&parts, parts.connections.api.clone());
+    let handler = Arc::new(Api { state: state.clone() });
+    let bounded = bounds(&state, state.connections.api.clone());
     listeners.add("api", api, handler, bounded, &stopping)?;
-    let handler = Arc::new(Ingest::new(parts.clone()));
-    let bounded = bounds(&parts, parts.connections.ingest.clone());
+    let handler = Arc::new(Ingest::new(state.clone()));
+    let bounded = bounds(&state, state.connections.ingest.clone());
     listeners.add("ingest", ingest, handler, bounded, &stopping)?;
     let mut operator = Listeners::default();
-    let handler = Arc::new(Admin { parts: parts.clone(), token });
-    let bounded = bounds(&parts, Arc::new(Semaphore::new(server.connections_max)));
+    let handler = Arc::new(Admin { state: state.clone(), token });
+    let bounded = bounds(&state, Arc::new(Semaphore::new(server.connections_max)));
     operator.add("admin", admin, handler, bounded, &stopping_admin)?;
-    let mut tasks = beside_deliveries(&parts);
+    let mut tasks = beside_deliveries(&state);
     let mut post = JoinSet::new();
-    post.spawn(outbox::run(parts.clone(), stopping.clone()));
+    post.spawn(state.outbox().run(stopping.clone()));
     let mut work = JoinSet::new();
     work.spawn(worker.run());
-    parts.ready.store(true, Ordering::Release);
-    logging::event(Level::Info, "ready", &[("config", json!(parts.config.file.name()))]);
+    state.ready.store(true, Ordering::Release);
+    logging::event(Level::Info, "ready", &[("config", json!(state.config.file.name()))]);
     let told = signals.told_to_stop(|| {
-        let parts = parts.clone();
-        async move { drop(maintenance::reload(&parts).await) }
+        let state = state.clone();
+        async move { drop(state::reload(&state).await) }
     });
     told.await;
 
-    parts.ready.store(false, Ordering::Release);
+    state.ready.store(false, Ordering::Release);
     logging::event(Level::Info, "stopping", &[]);
     // An error means that nobody listens any more, which is what a stop is for.
     let _ = stop.send(true);
-    let grace = parts.force.load().settings.server.shutdown_grace;
+    let grace = state.force.load().settings.server.shutdown_grace;
     // A mail server that hangs says nothing of whether deliveries are seen out.
     let (drained, _) = tokio::join!(
         tokio::time::timeout(grace, work.join_next()),
@@ -167,49 +167,49 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     let _ = tokio::time::timeout(LISTENERS_GRACE, listeners.ended()).await;
     tasks.shutdown().await;
     if drained == Drained::Yes {
-        parts.store.close().await?;
+        state.store.close().await?;
     }
     let _ = stop_admin.send(true);
     let _ = tokio::time::timeout(LISTENERS_GRACE, operator.ended()).await;
-    if let Some(log) = &parts.attempt_log {
+    if let Some(log) = attempt_log {
         log.close(LOG_GRACE);
     }
     logging::event(Level::Info, "stopped", &[("drained", json!(drained != Drained::No))]);
     Ok(())
 }
 
-fn parts(
+fn shared(
     config: Config,
     clock: Clock,
     force: Force,
     store: Arc<dyn Store>,
-) -> (Arc<Parts>, mpsc::UnboundedReceiver<News>) {
-    let (worker, inbox) = Handle::new();
-    let attempt_log = force.settings.log.attempts.then(|| Arc::new(LineLog::default()));
+) -> (Arc<State>, mpsc::UnboundedReceiver<News>) {
+    let (mailbox, inbox) = Handle::new();
     let connections = Connections::new(force.settings.server.connections_max);
     let metrics = Arc::new(Metrics::new());
     metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-    let parts = Parts {
+    let state = State {
         clock,
         config,
         store,
-        force: ArcSwap::from_pointee(force),
-        worker,
+        force: Arc::new(ArcSwap::from_pointee(force)),
+        mailbox,
         metrics,
-        attempt_log,
         connections,
-        jobs: Notify::new(),
+        jobs: Arc::default(),
         ready: AtomicBool::new(false),
     };
-    (Arc::new(parts), inbox)
+    (Arc::new(state), inbox)
 }
 
 /// What goes on beside deliveries until it is shut down.
-fn beside_deliveries(parts: &Arc<Parts>) -> JoinSet<()> {
+fn beside_deliveries(state: &Arc<State>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    tasks.spawn(maintenance::jobs(parts.clone()));
-    tasks.spawn(maintenance::retention(parts.clone()));
-    tasks.spawn(maintenance::files(parts.clone()));
+    let (store, clock) = (state.store.clone(), state.clock.clone());
+    let (mailbox, more) = (state.mailbox.clone(), state.jobs.clone());
+    tasks.spawn(maintenance::jobs(store.clone(), clock.clone(), mailbox, more));
+    tasks.spawn(maintenance::retention(store, clock, state.force.clone()));
+    tasks.spawn(state::watch_files(state.clone()));
     tasks
 }
 
@@ -220,8 +220,8 @@ struct Listeners {
 }
 
 /// What a listener with these connections of its own allows.
-fn bounds(parts: &Parts, connections: Arc<Semaphore>) -> Bounds {
-    let settings = &parts.force.load().settings;
+fn bounds(state: &State, connections: Arc<Semaphore>) -> Bounds {
+    let settings = &state.force.load().settings;
     Bounds {
         head_timeout: settings.server.head_timeout,
         body_timeout: settings.server.body_timeout,
@@ -287,10 +287,15 @@ fn room_for(force: &Force) {
 
 /// The writer is not joined: where nobody reads standard output it waits for ever, and the
 /// program does not.
-fn attempt_log_writer(parts: &Parts) -> io::Result<()> {
-    let Some(log) = parts.attempt_log.clone() else { return Ok(()) };
+fn attempt_log(state: &State) -> io::Result<Option<Arc<LineLog>>> {
+    if !state.force.load().settings.log.attempts {
+        return Ok(None);
+    }
+    let log = Arc::new(LineLog::default());
+    let lines = log.clone();
     let writer = thread::Builder::new().name("attempt-log".to_owned());
-    writer.spawn(move || log.write_out(io::stdout())).map(drop)
+    writer.spawn(move || lines.write_out(io::stdout()))?;
+    Ok(Some(log))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ use crate::http_server::{Call, Handler, Head, Reply, problems};
 use crate::ingest::event::Checked;
 use crate::ingest::parse::{Batch, Form, MEDIA_TYPES, Unreadable};
 use crate::live_config::Force;
-use crate::state::Parts;
+use crate::state::State;
 use crate::store::{Accepted, NewEvent};
 
 /// The one path.
@@ -59,7 +59,7 @@ const LARGE_SHARE: usize = 2;
 
 /// The listener of backends.
 pub struct Ingest {
-    parts: Arc<Parts>,
+    state: Arc<State>,
     waiting: Waiting,
     /// Places for large bodies that are read.
     large: Arc<Semaphore>,
@@ -69,14 +69,14 @@ pub struct Ingest {
 impl Ingest {
     /// With these parts.
     #[must_use]
-    pub fn new(parts: Arc<Parts>) -> Self {
+    pub fn new(state: Arc<State>) -> Self {
         let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
         let threads = Threads::new("ingest", LARGE_AT_ONCE);
-        Self { parts, waiting: Waiting::default(), large, threads }
+        Self { state, waiting: Waiting::default(), large, threads }
     }
 
     async fn answer(&self, call: Call) -> Result<Reply, Reply> {
-        let force = self.parts.force.load_full();
+        let force = self.state.force.load_full();
         let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
         let is_large = call.body.len() > SMALL_BODY_BYTES;
         // Counted before the body is looked at: reading it is work as well.
@@ -87,19 +87,19 @@ impl Ingest {
         let Read { events, pointers, now } = if is_large {
             self.read_large(call, Arc::clone(&force)).await?
         } else {
-            read(&call, &force.settings, token, &self.parts.clock)?
+            read(&call, &force.settings, token, &self.state.clock)?
         };
         let ids: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(&event.id)).collect();
-        let accepted = self.parts.store.accept(events, now).await;
+        let accepted = self.state.store.accept(events, now).await;
         drop(place);
         let failed = |error| {
-            self.parts.metrics.store_failed(&error);
+            self.state.metrics.store_failed(&error);
             http_errors::store(&error)
         };
         match accepted.map_err(failed)? {
             Accepted::Stored { new, arrivals } => {
                 self.counted(&new, arrivals.len());
-                self.parts.worker.arrived(arrivals);
+                self.state.mailbox.arrived(arrivals);
                 Ok(stored(&ids, &new))
             }
             Accepted::Conflict(places) => Err(conflict(&places, &pointers)),
@@ -110,7 +110,7 @@ impl Ingest {
     async fn read_large(&self, call: Call, force: Arc<Force>) -> Result<Read, Reply> {
         // Nobody closes it.
         let turn = Arc::clone(&self.large).acquire_owned().await;
-        let clock = self.parts.clock.clone();
+        let clock = self.state.clock.clone();
         // Whoever called may leave, the thread stays: so it, not the call, holds the turn.
         let reading = self.threads.run(move || {
             let _turn = turn;
@@ -126,12 +126,12 @@ impl Ingest {
             503 => "busy",
             _ => "refused",
         };
-        self.parts.metrics.events.with_label_values(&[outcome]).inc();
+        self.state.metrics.events.with_label_values(&[outcome]).inc();
         reply
     }
 
     fn counted(&self, new: &[bool], deliveries: usize) {
-        let metrics = &self.parts.metrics;
+        let metrics = &self.state.metrics;
         let accepted = new.iter().filter(|new| **new).count();
         let count = |outcome: &str, count: usize| {
             metrics.events.with_label_values(&[outcome]).inc_by(count as u64);
@@ -198,14 +198,14 @@ impl Handler for Ingest {
 
     /// Whoever may not send is not listened to.
     fn refuses(&self, head: &Head) -> Option<Reply> {
-        let tokens = &self.parts.force.load().tokens;
+        let tokens = &self.state.force.load().tokens;
         let permitted = permitted(tokens, &head.method, head.uri.path(), &head.headers);
         permitted.err().map(|reply| self.refused(reply))
     }
 
     fn body_bytes_max(&self, path: &str) -> usize {
         if path == PATH {
-            self.parts.force.load().settings.ingest.body_bytes_max
+            self.state.force.load().settings.ingest.body_bytes_max
         } else {
             STRAY_BYTES_MAX
         }
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
     use crate::auth::entry;
     use crate::store::sqlite::tests::Folder;
-    use crate::worker::tests::{open_store, parts};
+    use crate::worker::tests::{open_store, state_of};
 
     const GOOD: &str =
         r#"{"type":"plan.changed","workspace_id":"ws_a","tenant_id":"tn_1","data":{}}"#;
@@ -477,7 +477,7 @@ mod tests {
             std::fs::write(folder.path(name), text).expect("there is room");
         }
         let store = open_store(folder, &clock);
-        let ingest = Ingest::new(Arc::new(parts(folder, &clock, store).0));
+        let ingest = Ingest::new(Arc::new(state_of(folder, &clock, store).0));
         let events = vec![GOOD; SMALL_BODY_BYTES / GOOD.len() + 1];
         (ingest, format!("[{}]", events.join(",")))
     }

@@ -1,18 +1,20 @@
-//! What goes on beside deliveries: jobs, retention, files that change.
+//! What goes on beside deliveries: jobs and retention.
 //!
 //! Each is a loop that `app` owns and ends; each takes steps, so that nobody waits for it long.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use log::Level;
 use serde_json::json;
-use weir_common::files::{self, Stamp, stamp};
+use tokio::sync::Notify;
 use weir_common::logging;
-use weir_common::time::{Moment, UnixTime};
+use weir_common::time::{Clock, Moment, UnixTime};
 
 use crate::config::settings::Retention;
-use crate::state::{Parts, Reload};
+use crate::live_config::Force;
+use crate::mailbox::Handle;
 use crate::store::{Store, StoreError};
 
 /// Deliveries that a job puts back at a time: a commit of some milliseconds.
@@ -38,17 +40,17 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const CLOCK_DRIFT_MAX: Duration = Duration::from_secs(60);
 
 /// Takes jobs that redeliver by filter to their end, over and over.
-pub async fn jobs(parts: Arc<Parts>) {
+pub async fn jobs(store: Arc<dyn Store>, clock: Clock, mailbox: Handle, more: Arc<Notify>) {
     loop {
-        match parts.store.step_job(JOB_STEP, parts.clock.now().unix).await {
+        match store.step_job(JOB_STEP, clock.now().unix).await {
             Ok(step) => {
                 for webhook in step.webhooks {
-                    parts.worker.changed(webhook);
+                    mailbox.changed(webhook);
                 }
                 if step.more {
                     tokio::time::sleep(JOB_PAUSE).await;
                 } else {
-                    parts.jobs.notified().await;
+                    more.notified().await;
                 }
             }
             Err(error) => {
@@ -61,11 +63,11 @@ pub async fn jobs(parts: Arc<Parts>) {
 }
 
 /// Drops what has been kept for long enough, over and over.
-pub async fn retention(parts: Arc<Parts>) {
-    let mut last = parts.clock.now();
+pub async fn retention(store: Arc<dyn Store>, clock: Clock, force: Arc<ArcSwap<Force>>) {
+    let mut last = clock.now();
     loop {
-        let retention = parts.force.load().settings.retention.clone();
-        let began = parts.clock.now();
+        let retention = force.load().settings.retention.clone();
+        let began = clock.now();
         if let Some(seconds) = clock_set(std::mem::replace(&mut last, began), began) {
             let fields = [
                 ("seconds", json!(seconds)),
@@ -73,9 +75,9 @@ pub async fn retention(parts: Arc<Parts>) {
             ];
             logging::event(Level::Warn, "the wall clock was set", &fields);
         }
-        match drop_old(&*parts.store, &retention, began.unix).await {
+        match drop_old(&*store, &retention, began.unix).await {
             Ok(true) => {
-                let took = parts.clock.now().tick.since(began.tick);
+                let took = clock.now().tick.since(began.tick);
                 tokio::time::sleep(took.max(SWEEP_PAUSE_MIN)).await;
             }
             Ok(false) => tokio::time::sleep(SWEEP_EVERY).await,
@@ -106,29 +108,8 @@ pub async fn drop_old(
     store.sweep(retention.delivered, retention.failed, now, SWEEP_STEP).await
 }
 
-/// Reloads when one of the configuration's files changes.
-pub async fn files(parts: Arc<Parts>) {
-    files::watch(|| stamps(&parts), || async { drop(reload(&parts).await) }).await;
-}
-
-fn stamps(parts: &Parts) -> Vec<Stamp> {
-    let force = parts.force.load();
-    let config = parts.config.file.path();
-    config.into_iter().chain(force.files()).map(stamp).collect()
-}
-
-/// Reloads where nobody waits for it: a large directory takes a moment to read.
-pub async fn reload(parts: &Arc<Parts>) -> Reload {
-    let parts = parts.clone();
-    let done = tokio::task::spawn_blocking(move || parts.reload()).await;
-    // A panic there is ours to mend, and leaves the earlier configuration in force.
-    done.unwrap_or(Reload::Unchanged)
-}
-
 #[cfg(test)]
 mod tests {
-    use weir_common::time::Clock;
-
     use super::*;
 
     #[test]

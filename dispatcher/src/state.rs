@@ -1,4 +1,5 @@
-//! What everyone shares: the clock, the store, what is in force, the way to the worker.
+//! What listeners share: the clock, the store, the active configuration, the mailbox; and how a
+//! reload replaces the configuration.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,18 +8,21 @@ use arc_swap::ArcSwap;
 use log::Level;
 use serde_json::json;
 use tokio::sync::{Notify, Semaphore};
+use weir_common::files::{self, Stamp, stamp};
 use weir_common::lines::LineLog;
 use weir_common::logging;
 use weir_common::reader::Mistake;
 use weir_common::time::Clock;
 
+use crate::email::outbox::Outbox;
 use crate::live_config::{Config, Force};
 use crate::mailbox::Handle;
 use crate::metrics::Metrics;
 use crate::store::Store;
+use crate::worker::Resources;
 
-/// What everyone shares.
-pub struct Parts {
+/// What listeners share.
+pub struct State {
     /// The clock.
     pub clock: Clock,
     /// Where the settings are.
@@ -26,17 +30,15 @@ pub struct Parts {
     /// Where everything is kept.
     pub store: Arc<dyn Store>,
     /// What is in force.
-    pub force: ArcSwap<Force>,
+    pub force: Arc<ArcSwap<Force>>,
     /// The way to the worker.
-    pub worker: Handle,
+    pub mailbox: Handle,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// A line for each attempt, where that is asked for.
-    pub attempt_log: Option<Arc<LineLog>>,
     /// Connections that may still be opened, to each of these two listeners.
     pub connections: Connections,
     /// Tells that a job was written down.
-    pub jobs: Notify,
+    pub jobs: Arc<Notify>,
     /// Whether every listener accepts.
     pub ready: AtomicBool,
 }
@@ -78,7 +80,25 @@ pub enum Reload {
     Refused(Vec<Mistake>),
 }
 
-impl Parts {
+impl State {
+    /// What the worker uses of it.
+    pub(crate) fn resources(&self, attempt_log: Option<Arc<LineLog>>) -> Resources {
+        Resources {
+            clock: self.clock.clone(),
+            store: self.store.clone(),
+            force: self.force.clone(),
+            metrics: self.metrics.clone(),
+            attempt_log,
+            mailbox: self.mailbox.clone(),
+        }
+    }
+
+    /// What sends mails.
+    pub(crate) fn outbox(&self) -> Outbox {
+        let (store, clock) = (self.store.clone(), self.clock.clone());
+        Outbox::new(store, clock, self.force.clone(), self.metrics.clone())
+    }
+
     /// Reads the configuration again and puts it in force, if it is good.
     pub fn reload(&self) -> Reload {
         let reload = self.try_reload();
@@ -97,7 +117,7 @@ impl Parts {
         logging::event(level, "reload", &fields);
         if reload == Reload::Applied {
             self.mark_applied();
-            self.worker.reloaded();
+            self.mailbox.reloaded();
         }
         reload
     }
@@ -128,6 +148,25 @@ impl Parts {
         self.force.store(Arc::new(new));
         Reload::Applied
     }
+}
+
+/// Reloads when one of the configuration's files changes.
+pub async fn watch_files(state: Arc<State>) {
+    files::watch(|| stamps(&state), || async { drop(reload(&state).await) }).await;
+}
+
+fn stamps(state: &State) -> Vec<Stamp> {
+    let force = state.force.load();
+    let config = state.config.file.path();
+    config.into_iter().chain(force.files()).map(stamp).collect()
+}
+
+/// Reloads on a thread that may block: a large directory takes a moment to read.
+pub async fn reload(state: &Arc<State>) -> Reload {
+    let state = state.clone();
+    let done = tokio::task::spawn_blocking(move || state.reload()).await;
+    // A panic there is ours to mend, and leaves the earlier configuration in force.
+    done.unwrap_or(Reload::Unchanged)
 }
 
 #[cfg(test)]

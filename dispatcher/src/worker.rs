@@ -30,21 +30,24 @@ mod webhooks;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use log::Level;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use weir_common::lines::LineLog;
 use weir_common::logging;
 use weir_common::rolling::Quota;
-use weir_common::time::{Moment, Tick, UnixTime};
+use weir_common::time::{Clock, Moment, Tick, UnixTime};
 
 use crate::config::settings::Egress;
 use crate::domain::delivery::Ready;
 use crate::domain::id::{DeliveryId, WebhookId};
-use crate::mailbox::{News, Standing};
+use crate::live_config::Force;
+use crate::mailbox::{Handle, News, Standing};
+use crate::metrics::Metrics;
 use crate::scheduler::{Answered, Lanes, Pace, Step};
-use crate::state::Parts;
-use crate::store::{Fetched, Queue, StoreError};
+use crate::store::{Fetched, Queue, Store, StoreError};
 use crate::worker::attempt::{Sent, Tried};
 use crate::worker::read_queue::{Question, Questions};
 use crate::worker::store_reads::STORE_PAUSE;
@@ -68,9 +71,25 @@ enum Told {
     Reordered(WebhookId, Result<bool, StoreError>),
 }
 
+/// What the worker and its attempts use.
+pub struct Resources {
+    /// The clock.
+    pub clock: Clock,
+    /// Where everything is kept.
+    pub store: Arc<dyn Store>,
+    /// The active configuration.
+    pub force: Arc<ArcSwap<Force>>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// A line for each attempt, where that is configured.
+    pub attempt_log: Option<Arc<LineLog>>,
+    /// Where commands come from; the worker frees its room.
+    pub mailbox: Handle,
+}
+
 /// The loop and all it knows.
 pub struct Worker {
-    parts: Arc<Parts>,
+    resources: Arc<Resources>,
     inbox: mpsc::UnboundedReceiver<News>,
     lanes: Lanes,
     hooks: Hooks,
@@ -117,29 +136,29 @@ fn pace(egress: &Egress) -> Pace {
 impl Worker {
     /// A worker that has read from the store what there is to do.
     pub async fn prepare(
-        parts: Arc<Parts>,
+        resources: Resources,
         inbox: mpsc::UnboundedReceiver<News>,
         stopping: watch::Receiver<bool>,
     ) -> Result<Self, StoreError> {
-        let now = parts.clock.now();
-        let egress = parts.force.load().settings.egress.clone();
+        let now = resources.clock.now();
+        let egress = resources.force.load().settings.egress.clone();
         let mut lanes = Lanes::new(pace(&egress));
         let since = UnixTime(now.unix.0.saturating_sub(weir_common::time::micros(egress.window)));
-        let mut starts = parts.store.starts_since(since).await?;
+        let mut starts = resources.store.starts_since(since).await?;
         starts.sort_by_key(|(_, started)| *started);
         for (lane, started) in starts {
             lanes.seed(lane, now.tick_of(started));
         }
-        for found in parts.store.cut_off().into_iter().filter(|found| *found >= since) {
+        for found in resources.store.cut_off().into_iter().filter(|found| *found >= since) {
             // What was under way when an earlier process was cut off left no trace.
             lanes.suspect(egress.in_flight_per_lane(), now.tick_of(found));
         }
         let mut hooks = Hooks::default();
         let mut after = None;
         loop {
-            let page = parts.store.queues(after, QUEUES_PAGE).await?;
+            let page = resources.store.queues(after, QUEUES_PAGE).await?;
             for queue in page.items {
-                hooks.restore(queue, &mut lanes, now, &parts);
+                hooks.restore(queue, &mut lanes, now, &resources);
             }
             after = page.next;
             if after.is_none() {
@@ -147,7 +166,7 @@ impl Worker {
             }
         }
         Ok(Self {
-            parts,
+            resources: Arc::new(resources),
             inbox,
             lanes,
             hooks,
@@ -169,7 +188,7 @@ impl Worker {
                 Turn::Wait(wake) => wake,
                 Turn::Over(drained) => return drained,
             };
-            let now = self.parts.clock.now();
+            let now = self.resources.clock.now();
             let wait = wake.map_or(TIDY_EVERY, |wake| wake.since(now.tick)).min(TIDY_EVERY);
             tokio::select! {
                 Some(news) = self.inbox.recv() => self.hear(news),
@@ -190,7 +209,7 @@ impl Worker {
 
     /// Does all there is to do now.
     fn turn(&mut self) -> Turn {
-        let now = self.parts.clock.now();
+        let now = self.resources.clock.now();
         if self.tidied.is_none_or(|tidied| now.tick.since(tidied) >= TIDY_EVERY) {
             self.tidied = Some(now.tick);
             self.tidy(now);
@@ -237,20 +256,20 @@ impl Worker {
                         continue;
                     };
                     self.hooks.started(webhook, ready.id, &self.lanes);
-                    self.parts.metrics.start_lag.observe(lag.as_secs_f64());
+                    self.resources.metrics.start_lag.observe(lag.as_secs_f64());
                     let sent = Sent { webhook, lane, ready, started: now, target };
-                    let parts = self.parts.clone();
-                    self.tasks.spawn(async move { Told::Tried(sent.send(&parts).await) });
+                    let resources = self.resources.clone();
+                    self.tasks.spawn(async move { Told::Tried(sent.send(&resources).await) });
                 }
             }
         }
     }
 
     fn hear(&mut self, news: News) {
-        let now = self.parts.clock.now();
+        let now = self.resources.clock.now();
         match news {
             News::Arrived(arrivals) => {
-                self.parts.worker.heard(&arrivals);
+                self.resources.mailbox.heard(&arrivals);
                 for arrival in arrivals {
                     if self.lanes.knows(arrival.webhook) {
                         self.lanes.arrived(arrival.webhook, arrival.ready, now);
@@ -261,7 +280,7 @@ impl Worker {
                 }
             }
             News::Missed => {
-                for webhook in self.parts.worker.missed() {
+                for webhook in self.resources.mailbox.missed() {
                     if self.lanes.knows(webhook) {
                         self.lanes.reread(webhook, now.tick);
                     } else {
@@ -271,7 +290,7 @@ impl Worker {
             }
             News::Changed(webhook) => self.load(webhook),
             News::Reloaded => {
-                let force = self.parts.force.load_full();
+                let force = self.resources.force.load_full();
                 self.lanes.set_pace(pace(&force.settings.egress), now.tick);
                 self.hooks.replan(&force.settings.health, now.unix);
             }
@@ -289,7 +308,7 @@ impl Worker {
     }
 
     fn take(&mut self, told: Result<Told, tokio::task::JoinError>) {
-        let now = self.parts.clock.now();
+        let now = self.resources.clock.now();
         let told = match told {
             Ok(told) => told,
             Err(error) => {
@@ -309,7 +328,7 @@ impl Worker {
             }
             Told::Recorded(mut open, Err(error)) => {
                 self.recording = false;
-                self.parts.metrics.store_failures.inc();
+                self.resources.metrics.store_failures.inc();
                 self.store_rests_until = now.tick.plus(STORE_PAUSE);
                 let fields = [("error", json!(error.to_string())), ("count", json!(open.len()))];
                 logging::event(Level::Error, "outcomes cannot be written yet", &fields);
@@ -338,7 +357,7 @@ impl Worker {
     /// Looks at the webhooks whose time it is.
     fn look(&mut self, now: Moment) {
         for (at, webhook) in self.hooks.due(now) {
-            let mails = self.hooks.look(webhook, at, &mut self.lanes, &self.parts, now);
+            let mails = self.hooks.look(webhook, at, &mut self.lanes, &self.resources, now);
             if let Some(mails) = mails {
                 let (under_way, again, answered) = (None, None, Answered::Yes);
                 self.keep(Open { webhook, under_way, ended: None, mails, again, answered });
@@ -349,7 +368,7 @@ impl Worker {
     fn tidy(&mut self, now: Moment) {
         self.lanes.forget_idle(now.tick);
         self.hooks.forget_idle(&self.lanes);
-        let metrics = &self.parts.metrics;
+        let metrics = &self.resources.metrics;
         metrics.past_due_oldest.set(self.lanes.past_due(now.tick).as_secs_f64());
         metrics.in_flight.set(i64::try_from(self.lanes.in_flight()).unwrap_or(i64::MAX));
         metrics.lanes.set(i64::try_from(self.lanes.count()).unwrap_or(i64::MAX));

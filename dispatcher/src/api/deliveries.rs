@@ -48,7 +48,7 @@ pub(super) async fn redeliver(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let again = asked.store().redeliver(asked.workspace, id, asked.now).await;
     let again = again.map_err(|error| asked.failed(&error))?;
     let delivery = again.ok_or_else(problems::not_found)?;
-    asked.parts.worker.changed(delivery.webhook);
+    asked.state.mailbox.changed(delivery.webhook);
     Ok(json(202, &shown(asked, &delivery).await?))
 }
 
@@ -101,7 +101,7 @@ async fn standings_of(asked: &Asked<'_>, deliveries: &[Delivery]) -> HashMap<Del
     if of.is_empty() {
         return HashMap::new();
     }
-    let asking = asked.parts.worker.standings(of.clone());
+    let asking = asked.state.mailbox.standings(of.clone());
     let answered = tokio::time::timeout(WORKER_DEADLINE, asking).await.unwrap_or_default();
     of.into_iter().map(|(_, id)| id).zip(answered).collect()
 }

@@ -44,7 +44,7 @@ pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
         JobCreated::Job(job) => JobView::of(ids, &job),
         JobCreated::TooMany => return Err(too_many()),
     };
-    asked.parts.jobs.notify_one();
+    asked.state.jobs.notify_one();
     let location = format!("/v1/workspaces/{}/redeliveries/{}", asked.workspace, job.id);
     Ok(json(202, &job).with("location", location))
 }

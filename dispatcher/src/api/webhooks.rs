@@ -91,7 +91,7 @@ pub(super) async fn change(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let events = body.events.as_deref().map(dto::set_of);
     let change = WebhookChange { url, events };
     let changed = asked.store().change_webhook(asked.workspace, id, change).await;
-    asked.parts.worker.changed(id);
+    asked.state.mailbox.changed(id);
     shown(asked, changed)
 }
 
@@ -101,7 +101,7 @@ pub(super) async fn delete(asked: &Asked<'_>) -> Result<Reply, Reply> {
     if !deleted.map_err(|error| asked.failed(&error))? {
         return Err(problems::not_found());
     }
-    asked.parts.worker.changed(id);
+    asked.state.mailbox.changed(id);
     Ok(Reply { status: 204, headers: Vec::new(), body: bytes::Bytes::new() })
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn reactivate(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let id = id_of(asked)?;
     let Nothing {} = asked.body(|_, _| {})?;
     let reactivated = asked.store().reactivate(asked.workspace, id, asked.now).await;
-    asked.parts.worker.changed(id);
+    asked.state.mailbox.changed(id);
     shown(asked, reactivated)
 }
 
@@ -121,7 +121,7 @@ pub(super) async fn rotate_secret(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let rotation = Rotation { secret: Secret::new(secret.clone()), overlap };
     let rotated = asked.store().rotate(asked.workspace, id, rotation).await;
     match rotated.map_err(|error| asked.failed(&error))? {
-        Rotated::Webhook(_) => asked.parts.worker.changed(id),
+        Rotated::Webhook(_) => asked.state.mailbox.changed(id),
         Rotated::TooMany { free_in } => return Err(too_many_secrets(free_in)),
         Rotated::Absent => return Err(problems::not_found()),
     }
@@ -163,7 +163,7 @@ pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
         ended_at: None,
         last_outcome: None,
     };
-    asked.parts.worker.arrived(vec![arrival]);
+    asked.state.mailbox.arrived(vec![arrival]);
     Ok(json(202, &deliveries::shown(asked, &delivery).await?))
 }
 

@@ -9,14 +9,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tokio::time::sleep;
-use weir_common::time::UnixTime;
+use weir_common::time::{Clock, UnixTime};
 
 use crate::config::settings;
 use crate::email::smtp::{Posting, Postman};
-use crate::state::Parts;
-use crate::store::{Mail, NewMail, Posted, StoreError};
+use crate::live_config::Force;
+use crate::metrics::Metrics;
+use crate::store::{Mail, NewMail, Posted, Store, StoreError};
 
 /// Mails taken at one time: as many as a stop puts back.
 const TAKE_MAX: usize = 10;
@@ -33,50 +35,60 @@ const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 /// More tries than this, three quarters of a day, are not made.
 const TRIES_MAX: u32 = 20;
 
-/// Sends what is due until told to stop. Without `[mail]` the mails stay where they are.
-pub async fn run(parts: Arc<Parts>, mut stopping: watch::Receiver<bool>) {
-    let mut office = Office { open: None };
-    loop {
-        let mail = parts.force.load().settings.mail.clone();
-        let wait = match mail {
-            None => LOOK_EVERY,
-            Some(mail) => office.round(&mail, &parts, &stopping).await,
-        };
-        tokio::select! {
-            // Whoever told us to stop may be gone: that is a stop as well.
-            _ = stopping.wait_for(|stop| *stop) => return,
-            () = sleep(wait) => {}
+/// The mails that wait, and what sends them.
+pub struct Outbox {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    force: Arc<ArcSwap<Force>>,
+    metrics: Arc<Metrics>,
+    /// The postman of the active settings.
+    postman: Option<(settings::Mail, Postman)>,
+}
+
+impl Outbox {
+    /// Over this store; nothing is connected yet.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn Store>,
+        clock: Clock,
+        force: Arc<ArcSwap<Force>>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { store, clock, force, metrics, postman: None }
+    }
+
+    /// Sends what is due until told to stop. Without `[mail]` the mails stay where they are.
+    pub async fn run(mut self, mut stopping: watch::Receiver<bool>) {
+        loop {
+            let mail = self.force.load().settings.mail.clone();
+            let wait = match mail {
+                None => LOOK_EVERY,
+                Some(mail) => self.round(&mail, &stopping).await,
+            };
+            tokio::select! {
+                // A sender that is gone is a stop as well.
+                _ = stopping.wait_for(|stop| *stop) => return,
+                () = sleep(wait) => {}
+            }
         }
     }
-}
 
-/// The postman of the settings in force.
-struct Office {
-    open: Option<(settings::Mail, Postman)>,
-}
-
-impl Office {
     /// Sends what is due, and says how long to wait before the next look.
-    async fn round(
-        &mut self,
-        mail: &settings::Mail,
-        parts: &Parts,
-        stopping: &watch::Receiver<bool>,
-    ) -> Duration {
-        if self.open.as_ref().is_none_or(|(settings, _)| settings != mail) {
+    async fn round(&mut self, mail: &settings::Mail, stopping: &watch::Receiver<bool>) -> Duration {
+        if self.postman.as_ref().is_none_or(|(settings, _)| settings != mail) {
             match Postman::new(mail) {
-                Ok(postman) => self.open = Some((mail.clone(), postman)),
+                Ok(postman) => self.postman = Some((mail.clone(), postman)),
                 Err(error) => {
                     log::error!("no mail is sent: {error}");
                     return LOOK_AGAIN;
                 }
             }
         }
-        let Some((_, postman)) = &self.open else {
+        let Some((_, postman)) = &self.postman else {
             return LOOK_AGAIN;
         };
         let post = |mail: NewMail| async move { postman.post(&mail).await };
-        match send_due(post, mail.retry_after, parts, stopping).await {
+        match self.send_due(post, mail.retry_after, stopping).await {
             Ok(()) => LOOK_EVERY,
             Err(error) => {
                 log::error!("the outbox cannot be read: {error}");
@@ -84,41 +96,45 @@ impl Office {
             }
         }
     }
-}
 
-/// Has every mail posted that is due, and writes down what came of it.
-pub(crate) async fn send_due<P: Future<Output = Posting>>(
-    post: impl Fn(NewMail) -> P,
-    retry_after: Duration,
-    parts: &Parts,
-    stopping: &watch::Receiver<bool>,
-) -> Result<(), StoreError> {
-    let Parts { store, clock, metrics, .. } = parts;
-    while !*stopping.borrow() {
-        let now = clock.now().unix;
-        if store.mail_due().await?.is_none_or(|due| due > now) {
-            return Ok(());
-        }
-        let mails = store.take_mails(TAKE_MAX, now).await?;
-        if mails.is_empty() {
-            return Ok(());
-        }
-        for mail in mails {
-            let posted = if *stopping.borrow() {
-                Posted::Again(now)
-            } else {
-                let posting = post(mail.mail.clone()).await;
-                let (posted, why) = after(posting, mail.failures, retry_after, clock.now().unix);
-                metrics.mails.with_label_values(&[outcome(posted)]).inc();
-                told(&mail, posted, why)
-            };
-            if let Err(error) = store.posted(mail.id, posted).await {
-                // It counts as sent, which for one that was not is a mail lost.
-                log::error!("mail {}: {posted:?} could not be written down: {error}", mail.id.0);
+    /// Has every mail posted that is due, and writes down what came of it.
+    pub(crate) async fn send_due<P: Future<Output = Posting>>(
+        &self,
+        post: impl Fn(NewMail) -> P,
+        retry_after: Duration,
+        stopping: &watch::Receiver<bool>,
+    ) -> Result<(), StoreError> {
+        let Self { store, clock, metrics, .. } = self;
+        while !*stopping.borrow() {
+            let now = clock.now().unix;
+            if store.mail_due().await?.is_none_or(|due| due > now) {
+                return Ok(());
+            }
+            let mails = store.take_mails(TAKE_MAX, now).await?;
+            if mails.is_empty() {
+                return Ok(());
+            }
+            for mail in mails {
+                let posted = if *stopping.borrow() {
+                    Posted::Again(now)
+                } else {
+                    let posting = post(mail.mail.clone()).await;
+                    let (posted, why) =
+                        after(posting, mail.failures, retry_after, clock.now().unix);
+                    metrics.mails.with_label_values(&[outcome(posted)]).inc();
+                    told(&mail, posted, why)
+                };
+                if let Err(error) = store.posted(mail.id, posted).await {
+                    // It counts as sent, which for one that was not is a mail lost.
+                    log::error!(
+                        "mail {}: {posted:?} could not be written down: {error}",
+                        mail.id.0
+                    );
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Logs what came of a mail, without its address.

@@ -18,8 +18,8 @@ use crate::domain::delivery::Ready;
 use crate::domain::id::{LaneId, WebhookId};
 use crate::domain::outcome::{Fault, Outcome};
 use crate::scheduler::transition::Verdict;
-use crate::state::Parts;
 use crate::store::After;
+use crate::worker::Resources;
 use crate::worker::webhooks::Target;
 
 /// An attempt that has started.
@@ -40,15 +40,15 @@ pub(super) struct Tried {
 
 impl Sent {
     /// Signs and sends. The signature's time is that of this attempt (DESIGN §1, 18).
-    pub(super) async fn send(self, parts: &Parts) -> Box<Tried> {
-        let force = parts.force.load_full();
+    pub(super) async fn send(self, resources: &Resources) -> Box<Tried> {
+        let force = resources.force.load_full();
         let at = self.started.unix;
         let signed = Signed {
             event_id: &self.ready.event_id,
             body: &self.ready.body,
             unix_seconds: at.0 / 1_000_000,
         };
-        let secrets = self.target.secrets.signing(parts.store.steady(self.started.tick));
+        let secrets = self.target.secrets.signing(resources.store.steady(self.started.tick));
         let parcel = Parcel {
             url: self.target.url.clone(),
             headers: signature::headers(&force.settings.signature, &signed, secrets),
@@ -58,7 +58,7 @@ impl Sent {
         let workspace = self.target.workspace.clone();
         let attempt = egress::on_behalf_of(workspace, force.courier.deliver(parcel));
         let receipt = caught(attempt).await;
-        Box::new(Tried { sent: self, receipt, ended: parts.clock.now() })
+        Box::new(Tried { sent: self, receipt, ended: resources.clock.now() })
     }
 }
 
@@ -89,10 +89,10 @@ pub(super) struct Told<'a> {
 
 impl Told<'_> {
     /// Counts the attempt and writes its line.
-    pub(super) fn tell(&self, parts: &Parts) {
+    pub(super) fn tell(&self, resources: &Resources) {
         let outcome = &self.receipt.outcome;
         let took = self.ended.tick.since(self.started.tick);
-        let metrics = &parts.metrics;
+        let metrics = &resources.metrics;
         metrics.attempt(outcome, took);
         let state = match self.verdict.after {
             After::Delivered => Some("delivered"),
@@ -102,8 +102,8 @@ impl Told<'_> {
         if let Some(state) = state {
             metrics.deliveries_ended.with_label_values(&[state]).inc();
         }
-        let Some(log) = &parts.attempt_log else { return };
-        let ids = parts.store.ids();
+        let Some(log) = &resources.attempt_log else { return };
+        let ids = resources.store.ids();
         let mut line = Line::new();
         line.text("time", &self.started.unix.rfc3339());
         line.text("workspace", self.workspace);

@@ -5,25 +5,25 @@ use std::collections::BTreeSet;
 use crate::domain::health::Notice;
 use crate::domain::webhook::Webhook;
 use crate::email::templates::{About, paused, warning};
-use crate::state::Parts;
 use crate::store::NewMail;
+use crate::worker::Resources;
 use weir_common::time::UnixTime;
 
 /// The mails that a notice at `now` asks for: none without `[mail]`, or without owners.
 pub(super) fn mails(
-    parts: &Parts,
+    resources: &Resources,
     webhook: &Webhook,
     notice: Notice,
     now: UnixTime,
 ) -> Vec<NewMail> {
-    let force = parts.force.load();
+    let force = resources.force.load();
     // Who sends no mail does not want to find a heap of it on the day when they do.
     let Some(settings) = &force.settings.mail else { return Vec::new() };
     let since = match notice {
         Notice::Warn => webhook.health.failing_since(),
         Notice::Pause => webhook.health.down_since(),
     };
-    let id = parts.store.ids().webhook(webhook.id);
+    let id = resources.store.ids().webhook(webhook.id);
     let about = About {
         webhook: &id,
         workspace: &webhook.workspace,

@@ -27,7 +27,7 @@ impl Worker {
 
     /// Asks the store again after a while: it could not answer.
     pub(super) fn load_later(&mut self, webhook: WebhookId, now: Moment) {
-        self.parts.metrics.store_failures.inc();
+        self.resources.metrics.store_failures.inc();
         // One answer at a time: of two, the older one could come last.
         if self.hooks.ask(webhook) {
             self.questions.push_later(Question::Load(webhook), now.tick.plus(STORE_PAUSE));
@@ -43,7 +43,7 @@ impl Worker {
     /// the store has room left for others' calls.
     pub(super) fn ask_store(&mut self, now: Moment) {
         while let Some((question, place)) = self.questions.next(now.tick) {
-            let store = self.parts.store.clone();
+            let store = self.resources.store.clone();
             self.tasks.spawn(async move {
                 let _place = place;
                 match question {
@@ -67,7 +67,7 @@ impl Worker {
         match queue {
             Some(queue) => {
                 if let Restored::ToReorder =
-                    self.hooks.restore(queue, &mut self.lanes, now, &self.parts)
+                    self.hooks.restore(queue, &mut self.lanes, now, &self.resources)
                 {
                     self.reorder(webhook);
                 }

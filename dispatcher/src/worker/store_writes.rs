@@ -58,7 +58,7 @@ impl Worker {
     pub(super) fn tried(&mut self, tried: Tried, now: Moment) {
         let Tried { ref sent, ref receipt, ended } = tried;
         let (webhook, started) = (sent.webhook, sent.started);
-        let force = self.parts.force.load_full();
+        let force = self.resources.force.load_full();
         let (took, deadline) = (ended.tick.since(started.tick), force.settings.egress.deadline);
         let answered = Answered::by(&receipt.outcome, took, deadline);
         let hook = self.hooks.webhook(webhook);
@@ -82,9 +82,16 @@ impl Worker {
             started,
             ended,
         };
-        told.tell(&self.parts);
+        told.tell(&self.resources);
         let mails = sign(ready.kind, &receipt.outcome).map(|sign| {
-            self.hooks.fared(webhook, sign, &receipt.outcome, &mut self.lanes, &self.parts, ended)
+            self.hooks.fared(
+                webhook,
+                sign,
+                &receipt.outcome,
+                &mut self.lanes,
+                &self.resources,
+                ended,
+            )
         });
         self.hooks.probed(webhook, ready.id, verdict.after, &self.lanes);
         let attempt = Attempt {
@@ -117,7 +124,7 @@ impl Worker {
     fn nothing_follows(&mut self, tried: Tried, waits: bool, answered: Answered, now: Moment) {
         let Tried { sent, receipt, ended } = tried;
         let took = ended.tick.since(sent.started.tick);
-        self.parts.metrics.attempt(&receipt.outcome, took);
+        self.resources.metrics.attempt(&receipt.outcome, took);
         // On a connection of its own it is sent at once, as soon as the pace has a place for it.
         let fresh_connection = receipt.outcome == Outcome::Internal(Fault::StaleConnection);
         let due = if fresh_connection { sent.ready.due } else { now.unix.plus(AFTER_FAULT) };
@@ -152,7 +159,7 @@ impl Worker {
         webhooks.sort();
         webhooks.dedup();
         let fared = webhooks.iter().filter_map(|id| self.hooks.record(*id)).collect();
-        let store = self.parts.store.clone();
+        let store = self.resources.store.clone();
         self.recording = true;
         self.tasks.spawn(async move {
             let written = store.record(ended, fared, mails).await;

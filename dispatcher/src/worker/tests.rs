@@ -22,7 +22,7 @@ use crate::domain::webhook::{Probe, Webhook};
 use crate::live_config::Config;
 use crate::mailbox::Handle;
 use crate::metrics::Metrics;
-use crate::state::Connections;
+use crate::state::{Connections, State};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::tests::{Folder, hold_up};
 use crate::store::{Accepted, Created, Fared, Filter, NewEvent, NewWebhook, Store, WebhookChange};
@@ -142,7 +142,7 @@ struct Stage {
     folder: Folder,
     clock: Clock,
     store: Arc<SqliteStore>,
-    parts: Arc<Parts>,
+    state: Arc<State>,
     running: Option<Running>,
     receiver: Arc<Receiver>,
     url: String,
@@ -156,23 +156,22 @@ pub(crate) fn open_store(folder: &Folder, clock: &Clock) -> Arc<SqliteStore> {
 }
 
 /// With the configuration in a folder.
-pub(crate) fn parts(folder: &Folder, clock: &Clock, store: Arc<SqliteStore>) -> (Parts, Handle) {
+pub(crate) fn state_of(folder: &Folder, clock: &Clock, store: Arc<SqliteStore>) -> (State, Handle) {
     let config = Config::new(Some(folder.path("dispatcher.toml")));
     let force = config.load(clock).map_err(|mistakes| format!("{mistakes:?}")).unwrap();
-    let worker = Handle::new().0;
-    let parts = Parts {
+    let mailbox = Handle::new().0;
+    let state = State {
         clock: clock.clone(),
         config,
         store,
-        force: ArcSwap::from_pointee(force),
-        worker: worker.clone(),
+        force: Arc::new(ArcSwap::from_pointee(force)),
+        mailbox: mailbox.clone(),
         metrics: Arc::new(Metrics::new()),
-        attempt_log: None,
         connections: Connections::new(1),
-        jobs: Notify::new(),
+        jobs: Arc::default(),
         ready: AtomicBool::new(true),
     };
-    (parts, worker)
+    (state, mailbox)
 }
 
 impl Stage {
@@ -195,10 +194,10 @@ impl Stage {
         let mut receiving = JoinSet::new();
         receiving.spawn(receiver.clone().serve(listener));
         let store = open_store(&folder, &clock);
-        let parts = Arc::new(parts(&folder, &clock, store.clone()).0);
+        let state = Arc::new(state_of(&folder, &clock, store.clone()).0);
         let (running, accepted) = (None, 0);
         let _receiving = receiving;
-        Self { folder, clock, store, parts, running, receiver, url, accepted, _receiving }
+        Self { folder, clock, store, state, running, receiver, url, accepted, _receiving }
     }
 
     async fn start(&mut self) {
@@ -206,12 +205,12 @@ impl Stage {
     }
 
     async fn start_over(&mut self, way: (Handle, mpsc::UnboundedReceiver<News>)) {
-        let (mut parts, _) = parts(&self.folder, &self.clock, self.store.clone());
+        let (mut state, _) = state_of(&self.folder, &self.clock, self.store.clone());
         let (handle, inbox) = way;
-        parts.worker = handle;
-        self.parts = Arc::new(parts);
+        state.mailbox = handle;
+        self.state = Arc::new(state);
         let (stop, stopping) = watch::channel(false);
-        let prepared = Worker::prepare(self.parts.clone(), inbox, stopping).await.unwrap();
+        let prepared = Worker::prepare(self.state.resources(None), inbox, stopping).await.unwrap();
         let mut worker = JoinSet::new();
         worker.spawn(prepared.run());
         self.running = Some(Running { worker, stop });
@@ -240,8 +239,8 @@ impl Stage {
         // Nobody has the store any more but ourselves, once all tasks are gone.
         let other = open_store(&Folder::new(), &self.clock);
         let store = std::mem::replace(&mut self.store, other);
-        let other = parts(&self.folder, &self.clock, self.store.clone()).0;
-        self.parts = Arc::new(other);
+        let other = state_of(&self.folder, &self.clock, self.store.clone()).0;
+        self.state = Arc::new(other);
         until("the store is let go", async || Arc::strong_count(&store) == 1).await;
         drop(store);
         self.store = open_store(&self.folder, &self.clock);
@@ -266,7 +265,7 @@ impl Stage {
         self.accepted += 1;
         let arrivals = accept(&self.store, self.accepted, self.clock.now().unix).await;
         let id = arrivals[0].ready.id;
-        self.parts.worker.arrived(arrivals);
+        self.state.mailbox.arrived(arrivals);
         id
     }
 
@@ -285,11 +284,11 @@ impl Stage {
 
     /// Has the worker look at the clock.
     async fn nudge(&self) {
-        self.parts.worker.standings(Vec::new()).await;
+        self.state.mailbox.standings(Vec::new()).await;
     }
 
     async fn standing(&self, webhook: &Webhook, id: DeliveryId) -> Standing {
-        self.parts.worker.standings(vec![(webhook.id, id)]).await[0]
+        self.state.mailbox.standings(vec![(webhook.id, id)]).await[0]
     }
 
     async fn state(&self, id: DeliveryId) -> (DeliveryState, u32) {
@@ -311,14 +310,14 @@ impl Stage {
         until("the pace holds back what waits", async || {
             self.nudge().await;
             let of = ids.iter().map(|id| (webhook.id, *id)).collect();
-            let standings = self.parts.worker.standings(of).await;
+            let standings = self.state.mailbox.standings(of).await;
             standings.iter().all(|one| one.held_until.is_some() && !one.in_flight)
         })
         .await;
     }
 
     fn failures(&self) -> u64 {
-        self.parts.metrics.store_failures.get()
+        self.state.metrics.store_failures.get()
     }
 }
 
@@ -355,7 +354,7 @@ async fn the_worker_wakes_when_a_question_that_failed_may_be_asked_again() {
     let webhook = stage.webhook().await;
     let (_stop, stopping) = watch::channel(false);
     let inbox = Handle::new().1;
-    let mut worker = Worker::prepare(stage.parts.clone(), inbox, stopping).await.unwrap();
+    let mut worker = Worker::prepare(stage.state.resources(None), inbox, stopping).await.unwrap();
     assert_eq!(worker.turn(), Turn::Wait(None));
     let now = stage.clock.now();
     worker.load_later(webhook.id, now);

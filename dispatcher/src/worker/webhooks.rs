@@ -19,9 +19,8 @@ use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::Outcome;
 use crate::domain::webhook::{Probe, Secrets, Webhook};
 use crate::scheduler::{Answered, Gate, Lanes};
-use crate::state::Parts;
 use crate::store::{After, Fared, NewMail, Queue};
-use crate::worker::notifications;
+use crate::worker::{Resources, notifications};
 
 /// So few looks that are out of date are not worth tidying up.
 const LOOKS_MIN: usize = 64;
@@ -85,7 +84,7 @@ impl Hooks {
         queue: Queue,
         lanes: &mut Lanes,
         now: Moment,
-        parts: &Parts,
+        resources: &Resources,
     ) -> Restored {
         let Queue { mut webhook, due } = queue;
         let id = webhook.id;
@@ -99,7 +98,7 @@ impl Hooks {
             webhook.probing = known.probing;
         }
         if Url::parse(&webhook.url).is_err() {
-            let fields = [("webhook", json!(parts.store.ids().webhook(id)))];
+            let fields = [("webhook", json!(resources.store.ids().webhook(id)))];
             logging::event(Level::Error, "a stored URL cannot be read", &fields);
             return Restored::Open;
         }
@@ -121,7 +120,7 @@ impl Hooks {
         let target = Weak::new();
         let hook = Hook { webhook, target, look_at: None, unwritten };
         self.hooks.insert(id, Box::new(hook));
-        self.plan(id, &parts.force.load().settings.health, now.unix);
+        self.plan(id, &resources.force.load().settings.health, now.unix);
         restored
     }
 
@@ -176,15 +175,15 @@ impl Hooks {
         sign: Sign,
         outcome: &Outcome,
         lanes: &mut Lanes,
-        parts: &Parts,
+        resources: &Resources,
         now: Moment,
     ) -> Vec<NewMail> {
-        let policy = parts.force.load().settings.health.clone();
+        let policy = resources.force.load().settings.health.clone();
         let Some(hook) = self.hooks.get_mut(&webhook) else { return Vec::new() };
         let (health, notice) = hook.webhook.health.after(&policy, sign, now.unix);
         hook.webhook.health = health;
         hook.webhook.last_outcome = Some(outcome.clone());
-        let mails = hook.notice(notice, lanes, parts, now);
+        let mails = hook.notice(notice, lanes, resources, now);
         self.plan(webhook, &policy, now.unix);
         mails
     }
@@ -196,15 +195,15 @@ impl Hooks {
         webhook: WebhookId,
         at: UnixTime,
         lanes: &mut Lanes,
-        parts: &Parts,
+        resources: &Resources,
         now: Moment,
     ) -> Option<Vec<NewMail>> {
-        let policy = parts.force.load().settings.health.clone();
+        let policy = resources.force.load().settings.health.clone();
         let hook = self.hooks.get_mut(&webhook)?;
         hook.look_at = None;
         let (health, notice) = hook.webhook.health.look(&policy, at);
         hook.webhook.health = health;
-        let mails = notice.map(|_| hook.notice(notice, lanes, parts, now));
+        let mails = notice.map(|_| hook.notice(notice, lanes, resources, now));
         self.plan(webhook, &policy, now.unix);
         mails
     }
@@ -315,7 +314,7 @@ impl Hook {
         &mut self,
         notice: Option<Notice>,
         lanes: &mut Lanes,
-        parts: &Parts,
+        resources: &Resources,
         now: Moment,
     ) -> Vec<NewMail> {
         let Some(notice) = notice else { return Vec::new() };
@@ -328,20 +327,20 @@ impl Hook {
             Notice::Pause => "a webhook is paused",
         };
         let fields = [
-            ("webhook", json!(parts.store.ids().webhook(webhook.id))),
+            ("webhook", json!(resources.store.ids().webhook(webhook.id))),
             ("workspace", json!(&*webhook.workspace)),
             ("outcome", json!(webhook.last_outcome.as_ref().map(ToString::to_string))),
         ];
         logging::event(Level::Warn, said, &fields);
         if notice == Notice::Pause {
-            parts.metrics.pauses.inc();
+            resources.metrics.pauses.inc();
             webhook.paused_at = Some(now.unix);
             webhook.probing = None;
             lanes.open(webhook.id, &webhook.workspace, webhook.lane, Gate::Closed, None, now.tick);
         } else {
-            parts.metrics.warnings.inc();
+            resources.metrics.warnings.inc();
         }
-        notifications::mails(parts, webhook, notice, now.unix)
+        notifications::mails(resources, webhook, notice, now.unix)
     }
 }
 

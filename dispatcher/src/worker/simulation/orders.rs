@@ -12,7 +12,7 @@ use crate::domain::event::EventSet;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::Webhook;
 use crate::maintenance::drop_old;
-use crate::state::Parts;
+use crate::state::State;
 use crate::store::{
     Accepted, Created, Filter, JobCreated, NewEvent, NewWebhook, Rotated, Rotation, StoreError,
     WebhookChange,
@@ -88,11 +88,11 @@ pub(super) enum Word {
 }
 
 impl Word {
-    pub(super) fn tell(self, parts: &Parts) {
+    pub(super) fn tell(self, state: &State) {
         match self {
             Self::Nothing => {}
-            Self::Arrived(arrivals) => parts.worker.arrived(arrivals),
-            Self::Changed(hook) => parts.worker.changed(hook),
+            Self::Arrived(arrivals) => state.mailbox.arrived(arrivals),
+            Self::Changed(hook) => state.mailbox.changed(hook),
         }
     }
 }
@@ -103,7 +103,7 @@ pub(super) const OVERLAP: Duration = Duration::from_secs(86_400);
 /// What orders are performed with.
 #[derive(Clone)]
 pub(super) struct Counter {
-    pub(super) parts: Arc<Parts>,
+    pub(super) state: Arc<State>,
     pub(super) letters: Letters,
     pub(super) stopping: watch::Receiver<bool>,
 }
@@ -111,8 +111,8 @@ pub(super) struct Counter {
 /// Does one of them as the real callers do, and gives what they tell the worker: when they come
 /// to it is another matter.
 pub(super) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (Reply, Word) {
-    let Counter { parts, letters, stopping } = counter;
-    let store = &parts.store;
+    let Counter { state, letters, stopping } = counter;
+    let store = &state.store;
     let change = WebhookChange::default();
     match order {
         Order::Accept(events) => {
@@ -129,10 +129,10 @@ pub(super) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
             (Reply::Created(store.create_webhook(new, now).await), Word::Nothing)
         }
         Order::Move { ws, hook, url } => {
-            changed(parts, &ws, hook, WebhookChange { url: Some(url.into()), ..change }).await
+            changed(state, &ws, hook, WebhookChange { url: Some(url.into()), ..change }).await
         }
         Order::Subscribe { ws, hook, events } => {
-            changed(parts, &ws, hook, WebhookChange { events: Some(events), ..change }).await
+            changed(state, &ws, hook, WebhookChange { events: Some(events), ..change }).await
         }
         Order::Rotate { ws, hook, secret } => {
             let rotation = Rotation { secret: Secret::new(secret), overlap: OVERLAP };
@@ -157,7 +157,7 @@ pub(super) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
         }
         Order::RedeliverFailed { ws } => {
             let made = store.create_job(&ws, Filter::default(), now).await;
-            parts.jobs.notify_one();
+            state.jobs.notify_one();
             (Reply::Job(made), Word::Nothing)
         }
         Order::Ping { ws, hook, event } => {
@@ -168,20 +168,20 @@ pub(super) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (
             };
             (Reply::Pinged(sent), word)
         }
-        Order::Sweep => (Reply::Done(sweep(parts, now).await), Word::Nothing),
+        Order::Sweep => (Reply::Done(sweep(state, now).await), Word::Nothing),
         Order::Post(luck) => {
-            (Reply::Done(post(parts, luck, letters, stopping).await), Word::Nothing)
+            (Reply::Done(post(state, luck, letters, stopping).await), Word::Nothing)
         }
     }
 }
 
-async fn changed(parts: &Parts, ws: &str, hook: WebhookId, change: WebhookChange) -> (Reply, Word) {
-    let changed = parts.store.change_webhook(ws, hook, change).await;
+async fn changed(state: &State, ws: &str, hook: WebhookId, change: WebhookChange) -> (Reply, Word) {
+    let changed = state.store.change_webhook(ws, hook, change).await;
     (Reply::Changed(changed), Word::Changed(hook))
 }
 
-async fn sweep(parts: &Parts, now: UnixTime) -> Result<(), StoreError> {
-    let kept = parts.force.load().settings.retention.clone();
-    while drop_old(&*parts.store, &kept, now).await? {}
+async fn sweep(state: &State, now: UnixTime) -> Result<(), StoreError> {
+    let kept = state.force.load().settings.retention.clone();
+    while drop_old(&*state.store, &kept, now).await? {}
     Ok(())
 }

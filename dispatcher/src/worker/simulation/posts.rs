@@ -13,9 +13,8 @@ use rusqlite::Connection;
 use tokio::sync::watch;
 use weir_common::time::UnixTime;
 
-use crate::email::outbox::send_due;
 use crate::email::smtp::Posting;
-use crate::state::Parts;
+use crate::state::State;
 use crate::store::{NewMail, StoreError};
 use crate::worker::simulation::books::{Books, violated};
 use crate::worker::simulation::dice::Dice;
@@ -39,7 +38,7 @@ pub(super) type Letters = Arc<Mutex<Vec<Handed>>>;
 
 /// Sends what is due, as `outbox` does: to a server that, without luck, takes everything.
 pub(super) async fn post(
-    parts: &Parts,
+    state: &State,
     luck: Option<u64>,
     letters: &Letters,
     stopping: &watch::Receiver<bool>,
@@ -59,15 +58,15 @@ pub(super) async fn post(
             10..=54 => Posting::Failed("later".to_owned()),
             _ => Posting::Sent,
         };
-        let handed = Handed { key: mail.key, posting: posting.clone(), at: parts.clock.now().unix };
+        let handed = Handed { key: mail.key, posting: posting.clone(), at: state.clock.now().unix };
         letters.lock().unwrap().push(handed);
         async move {
             tokio::task::yield_now().await;
             posting
         }
     };
-    let retry_after = parts.force.load().settings.mail.as_ref().unwrap().retry_after;
-    send_due(says, retry_after, parts, stopping).await
+    let retry_after = state.force.load().settings.mail.as_ref().unwrap().retry_after;
+    state.outbox().send_due(says, retry_after, stopping).await
 }
 
 /// A mail, as its server knows it.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use rusqlite::Connection;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use weir_common::directory::Directory;
 use weir_common::ids::IdForm;
@@ -26,7 +26,7 @@ use crate::live_config::{Config, Force};
 use crate::mailbox::Handle;
 use crate::maintenance;
 use crate::metrics::Metrics;
-use crate::state::{Connections, Parts};
+use crate::state::{Connections, State};
 use crate::store::Store;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::read_pool::manual::Looks;
@@ -82,7 +82,7 @@ pub(super) struct Process {
     late: Vec<Result<Told, JoinError>>,
     /// Whether tasks end in any order, and are heard of in any other.
     pub(super) jumbled: bool,
-    pub(super) parts: Arc<Parts>,
+    pub(super) state: Arc<State>,
     letters: Letters,
     stop: watch::Sender<bool>,
     pub(super) store: Arc<SqliteStore>,
@@ -110,8 +110,8 @@ impl Machine {
         self.settings = read(config);
         self.courier = courier(&self.settings, &self.rules, &self.clock, &self.calls);
         if let Some(process) = process {
-            process.parts.force.store(Arc::new(self.force()));
-            process.parts.worker.reloaded();
+            process.state.force.store(Arc::new(self.force()));
+            process.state.mailbox.reloaded();
         }
     }
 
@@ -136,23 +136,22 @@ impl Machine {
             SqliteStore::open_by_hand(&path, &key, self.clock.clone()).unwrap();
         let store = Arc::new(store);
         let [held, unheard] = self.memory;
-        let (worker, inbox) = Handle::with_room(unheard);
+        let (mailbox, inbox) = Handle::with_room(unheard);
         let log = Arc::new(LineLog::default());
-        let parts = Arc::new(Parts {
+        let state = Arc::new(State {
             clock: self.clock.clone(),
             config: Config::built_in(),
             store: store.clone(),
-            force: ArcSwap::from_pointee(self.force()),
-            worker,
+            force: Arc::new(ArcSwap::from_pointee(self.force())),
+            mailbox,
             metrics: self.metrics.clone(),
-            attempt_log: Some(log.clone()),
             connections: Connections::new(1),
-            jobs: Notify::new(),
+            jobs: Arc::default(),
             ready: AtomicBool::new(true),
         });
         let (stop, stopping) = watch::channel(false);
         let mut preparing = JoinSet::new();
-        preparing.spawn(Worker::prepare(parts.clone(), inbox, stopping));
+        preparing.spawn(Worker::prepare(state.resources(Some(log.clone())), inbox, stopping));
         let mut worker = loop {
             breathe().await;
             if let Some(prepared) = preparing.try_join_next() {
@@ -163,8 +162,8 @@ impl Machine {
         worker.lanes.set_memory(held);
         worker.begin();
         let mut orders = JoinSet::new();
-        let jobs = parts.clone();
-        orders.spawn(maintenance::jobs(jobs));
+        let (clock, mailbox) = (state.clock.clone(), state.mailbox.clone());
+        orders.spawn(maintenance::jobs(store.clone(), clock, mailbox, state.jobs.clone()));
         let worker = Some(worker);
         Process {
             worker,
@@ -173,7 +172,7 @@ impl Machine {
             lingering: Arc::default(),
             late: Vec::new(),
             jumbled: false,
-            parts,
+            state,
             letters: self.letters.clone(),
             stop,
             store,
@@ -219,16 +218,16 @@ impl Process {
     /// Has something asked of the store, as the API and ingest do. On its way there, and from
     /// there to the worker, it takes so many steps of its own.
     pub(super) fn order(&mut self, number: u64, order: Order, [there, back]: [u64; 2]) {
-        let (parts, letters) = (self.parts.clone(), self.letters.clone());
-        let counter = Counter { parts, letters, stopping: self.stop.subscribe() };
+        let (state, letters) = (self.state.clone(), self.letters.clone());
+        let counter = Counter { state, letters, stopping: self.stop.subscribe() };
         let (answers, lingering) = (self.answers.clone(), self.lingering.clone());
         self.orders.spawn(async move {
             linger(there, &lingering).await;
-            let asked = counter.parts.clock.now().unix;
+            let asked = counter.state.clock.now().unix;
             let (reply, word) = perform(&counter, order, asked).await;
             answers.lock().unwrap().push(Answer { number, asked, reply });
             linger(back, &lingering).await;
-            word.tell(&counter.parts);
+            word.tell(&counter.state);
         });
     }
 

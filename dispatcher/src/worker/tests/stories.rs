@@ -37,7 +37,7 @@ async fn outcomes_that_cannot_be_written_are_kept_and_nothing_is_sent_twice() {
     for _ in 0..5 {
         let before = stage.failures();
         // Neither time nor a new look at the webhook frees what is not on disk.
-        stage.parts.worker.changed(webhook.id);
+        stage.state.mailbox.changed(webhook.id);
         stage.turn(MINUTE).await;
         until("it is tried again", async || {
             stage.turn(STORE_PAUSE).await;
@@ -116,11 +116,11 @@ async fn events_that_come_while_their_webhook_is_changed_are_delivered() {
     const ROUNDS: u32 = 100;
     for round in 0..ROUNDS {
         // They are one commit or two, in this order or the other; and told of in any.
-        let (store, worker) = (stage.store.clone(), stage.parts.worker.clone());
+        let (store, worker) = (stage.store.clone(), stage.state.mailbox.clone());
         let (now, id) = (stage.clock.now().unix, webhook.id);
         let mut both = JoinSet::new();
         both.spawn(async move { worker.arrived(accept(&store, round, now).await) });
-        let (store, worker) = (stage.store.clone(), stage.parts.worker.clone());
+        let (store, worker) = (stage.store.clone(), stage.state.mailbox.clone());
         both.spawn(async move {
             let change = WebhookChange { events: None, ..WebhookChange::default() };
             store.change_webhook(WS, id, change).await.unwrap();
@@ -212,13 +212,13 @@ async fn what_the_last_attempt_came_to_is_known_after_a_restart() {
     // Of two places those that time out have one.
     for (last, expected) in [(None, 2), (silent, 1), (Some(Outcome::of_status(500)), 2)] {
         let (mut hooks, mut started) = (Hooks::default(), 0);
-        let egress = &stage.parts.force.load().settings.egress;
+        let egress = &stage.state.force.load().settings.egress;
         let mut lanes = Lanes::new(Pace { total: 2, ..pace(egress) });
         for id in 1..=2 {
             let (lane, last_outcome) = (LaneId(id), last.clone());
             let webhook = Webhook { id: WebhookId(id), lane, last_outcome, ..made.clone() };
             let queue = Queue { webhook, due: Some(now.unix) };
-            hooks.restore(queue, &mut lanes, now, &stage.parts);
+            hooks.restore(queue, &mut lanes, now, &stage.state.resources(None));
         }
         loop {
             match lanes.next(now) {
@@ -259,7 +259,7 @@ async fn a_patience_that_a_reload_shortens_is_over_at_once() {
     let text =
         fs::read_to_string(&file).unwrap().replace("pause_after = \"1h\"", "pause_after = \"30m\"");
     fs::write(&file, text).unwrap();
-    assert_eq!(stage.parts.reload(), crate::state::Reload::Applied);
+    assert_eq!(stage.state.reload(), crate::state::Reload::Applied);
     until("it is paused", async || {
         stage.turn(Duration::from_millis(1)).await;
         stage.store.webhook(WS, webhook.id).await.unwrap().unwrap().paused_at.is_some()
@@ -307,17 +307,17 @@ async fn a_probe_stays_the_probe_when_its_webhook_is_read_anew() {
     let (webhook, ids) = reactivated(&mut stage, 3).await;
     let now = stage.clock.now();
     let mut hooks = Hooks::default();
-    let mut lanes = Lanes::new(pace(&stage.parts.force.load().settings.egress));
+    let mut lanes = Lanes::new(pace(&stage.state.force.load().settings.egress));
     let read =
         || Queue { webhook: Webhook { reordering: false, ..webhook.clone() }, due: Some(START) };
-    hooks.restore(read(), &mut lanes, now, &stage.parts);
+    hooks.restore(read(), &mut lanes, now, &stage.state.resources(None));
     let Step::Fetch { but, limit, round, .. } = lanes.next(now) else { panic!("not asked") };
     let fetched = stage.store.fetch(webhook.id, &but, limit).await.unwrap();
     lanes.fetched(webhook.id, round, fetched, now);
     let Step::Start { ready, .. } = lanes.next(now) else { panic!("does not probe") };
     assert_eq!(ready.id, ids[0]);
     hooks.started(webhook.id, ready.id, &lanes);
-    hooks.restore(read(), &mut lanes, now, &stage.parts);
+    hooks.restore(read(), &mut lanes, now, &stage.state.resources(None));
     assert!(matches!(lanes.next(now), Step::Wait(None)));
     let due = now.unix.plus(MINUTE);
     lanes.recorded(webhook.id, ids[0], Some(Ready { due, ..ready }), Answered::Yes, now);
@@ -362,7 +362,7 @@ async fn a_webhook_that_is_deleted_while_an_attempt_is_under_way_leaves_nothing_
     stage.events(3).await;
     stage.received(1).await;
     assert!(stage.store.delete_webhook(WS, webhook.id).await.unwrap());
-    stage.parts.worker.changed(webhook.id);
+    stage.state.mailbox.changed(webhook.id);
     let other = stage.webhook().await;
     let id = stage.event().await;
     stage.receiver.let_go();
