@@ -32,14 +32,14 @@ pub mod scheduler;
 // One HTTP attempt: egress rules, signature, outcome.
 pub mod delivery;
 
-// Mails to owners: outbox, SMTP, texts.
-pub mod email;
-
 // Bearer tokens: who may call, and for what.
 pub mod auth;
 
 // The active settings, tokens and directory, replaced as one by a reload.
 pub mod live_config;
+
+// Mails to owners: outbox, SMTP, texts.
+pub mod email;
 
 // The way to the worker.
 pub mod mailbox;

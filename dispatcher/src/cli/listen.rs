@@ -26,7 +26,8 @@ use weir_common::time::Clock;
 use weir_common::visible;
 
 use crate::config::settings::Signature;
-use crate::delivery::client::{Courier, Parcel, Receipt};
+use crate::delivery::client::{Courier, Receipt};
+use crate::delivery::connection::Parcel;
 use crate::delivery::http_client;
 use crate::delivery::signature::{self, Signed};
 use crate::domain::event::EventType;

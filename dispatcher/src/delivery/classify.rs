@@ -14,6 +14,7 @@ use http::header::RETRY_AFTER;
 use weir_common::time::{UnixTime, micros};
 
 use crate::delivery::egress::AddressError;
+use crate::delivery::egress::dns::is_shortage;
 use crate::domain::outcome::{Failure, Fault, Outcome};
 
 /// What an attempt that got no answer came to.
@@ -71,22 +72,6 @@ fn failure_of(error: &(dyn Error + 'static), handshaking: bool) -> Option<Failur
         }
         _ => None,
     }
-}
-
-/// Whether this machine has run out of something.
-pub(crate) fn is_shortage(error: &io::Error) -> bool {
-    /// Too many open files, in the system and in this process: `io::ErrorKind` has no name for
-    /// them; the numbers are the same on Linux, macOS and the BSDs.
-    const NO_FILES: [i32; 2] = [23, 24];
-    /// No room for a socket's buffers.
-    const NO_BUFFERS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
-    let by_number = error.raw_os_error().is_some_and(|n| NO_FILES.contains(&n) || n == NO_BUFFERS);
-    // No memory; no free port of our own; no thread.
-    let by_kind = matches!(
-        error.kind(),
-        io::ErrorKind::OutOfMemory | io::ErrorKind::AddrNotAvailable | io::ErrorKind::WouldBlock
-    );
-    by_number || by_kind
 }
 
 /// How long a receiver asks us to wait, in seconds or until a date. Believed of errors alone.

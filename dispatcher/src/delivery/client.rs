@@ -30,12 +30,11 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsConnector;
-use url::Url;
 use weir_common::time::Clock;
 
 use crate::config::settings::Egress;
 use crate::delivery::classify;
-use crate::delivery::connection::{self, Connection, OpenError, Origin};
+use crate::delivery::connection::{self, Connection, OpenError, Origin, Parcel};
 use crate::delivery::egress::Rules;
 use crate::delivery::http_client::{self, ClientError};
 use crate::delivery::pool::Pool;
@@ -72,19 +71,6 @@ pub(crate) type Network =
 
 #[cfg(test)]
 pub(crate) type Answered = Result<http::Response<Bytes>, Outcome>;
-
-/// One attempt to make.
-#[derive(Clone, Debug)]
-pub struct Parcel {
-    /// Where to.
-    pub url: Url,
-    /// The signature and its company.
-    pub headers: HeaderMap,
-    /// The envelope.
-    pub body: Bytes,
-    /// Whether it is sent on a new connection, because a reused one has just died under it.
-    pub fresh_connection: bool,
-}
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -260,6 +246,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::JoinSet;
+    use url::Url;
     use weir_common::reader::At;
     use weir_common::time::UnixTime;
 

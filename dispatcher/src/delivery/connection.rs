@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http::header::{ACCEPT, HOST, HeaderValue, USER_AGENT};
 use http::{Request, Response};
 use http_body_util::Full;
@@ -32,7 +33,6 @@ use tokio_rustls::TlsConnector;
 use url::{Host, Position, Url};
 use weir_common::time::{Clock, Tick};
 
-use crate::delivery::client::Parcel;
 use crate::delivery::egress::{AddressError, Rules};
 use crate::delivery::http_client::AGENT;
 use crate::delivery::read_limit::{Meter, Metered};
@@ -175,6 +175,19 @@ impl Connection {
     pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
+}
+
+/// One attempt to make.
+#[derive(Clone, Debug)]
+pub struct Parcel {
+    /// Where to.
+    pub url: Url,
+    /// The signature and its company.
+    pub headers: HeaderMap,
+    /// The envelope.
+    pub body: Bytes,
+    /// Whether it is sent on a new connection, because a reused one has just died under it.
+    pub fresh_connection: bool,
 }
 
 /// The request of an attempt.

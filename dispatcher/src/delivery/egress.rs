@@ -125,7 +125,8 @@ impl Rules {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::delivery::client::{Courier, Parcel};
+    use crate::delivery::client::Courier;
+    use crate::delivery::connection::Parcel;
     use crate::delivery::egress::dns::Scripted;
     use crate::domain::outcome::{Failure, Outcome};
 

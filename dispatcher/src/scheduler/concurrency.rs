@@ -22,13 +22,12 @@ use std::sync::Arc;
 
 use crate::domain::id::LaneId;
 use crate::scheduler::Answered;
+use crate::scheduler::load::{Load, PARTS};
 use crate::scheduler::workspace_share::Shares;
 
-/// Of so many parts...
-const PARTS: usize = 8;
-
-/// ...so many are for lanes whose last attempt was slow or timed out. With half of 4,096 places and
-/// ten seconds an attempt, five thousand unresponsive endpoints are each tried every 25 seconds.
+/// Of [`PARTS`], so many are for lanes whose last attempt was slow or timed out. With half of 4,096
+/// places and ten seconds an attempt, five thousand unresponsive endpoints are each tried every 25
+/// seconds.
 const SILENT: usize = 4;
 
 /// For lanes that nothing is known of, and those: whoever is new waits for no black hole that is
@@ -64,33 +63,6 @@ impl Aside {
     /// Notes that it does not wait for this any more.
     pub(super) fn over(&mut self, why: Refused) {
         self.0 &= !(1 << why as u8);
-    }
-}
-
-/// What attempts under way take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Load {
-    pub(super) attempts: usize,
-    /// Of their bodies.
-    pub(super) bytes: usize,
-}
-
-impl Load {
-    /// One attempt more, with a body of so many bytes.
-    pub(super) fn plus(self, bytes: usize) -> Self {
-        Self { attempts: self.attempts + 1, bytes: self.bytes + bytes }
-    }
-
-    /// One attempt less.
-    pub(super) fn minus(self, bytes: usize) -> Self {
-        Self { attempts: self.attempts - 1, bytes: self.bytes - bytes }
-    }
-
-    /// Whether it is so many parts of the whole, in attempts or in bytes.
-    pub(super) fn reaches(self, parts: usize, whole: Self) -> bool {
-        // Rounded up: of a single place everybody has a share.
-        self.attempts >= (whole.attempts * parts).div_ceil(PARTS)
-            || self.bytes >= (whole.bytes * parts).div_ceil(PARTS)
     }
 }
 

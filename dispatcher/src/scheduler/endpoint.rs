@@ -14,7 +14,8 @@ use weir_common::time::Tick;
 
 use crate::domain::id::WebhookId;
 use crate::scheduler::Answered;
-use crate::scheduler::concurrency::{Aside, Load, Standing};
+use crate::scheduler::concurrency::{Aside, Standing};
+use crate::scheduler::load::Load;
 
 /// An endpoint is left alone no longer than this: what was out of order may be mended at any time.
 pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(60);

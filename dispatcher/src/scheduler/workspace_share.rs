@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::domain::id::LaneId;
-use crate::scheduler::concurrency::Load;
+use crate::scheduler::load::Load;
 
 /// Of what is free, in eighths, for what one workspace has beside the first attempts of its
 /// webhooks. Twenty webhooks of 17 attempts fit into it while all else is quiet.

@@ -30,7 +30,7 @@ use crate::domain::webhook::Webhook;
 use crate::store::encryption::{NONCE_BYTES, Sealer};
 use crate::store::sqlite::read_pool::Readers;
 #[cfg(test)]
-use crate::store::sqlite::read_pool::manual::Looks;
+use crate::store::sqlite::read_pool::executor::manual::Looks;
 use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::writer::{Size, Writer};
 use crate::store::{
@@ -52,6 +52,7 @@ pub mod key_file;
 mod listing;
 pub mod open;
 mod outbox;
+mod pragmas;
 pub(crate) mod preview;
 pub(crate) mod read_pool;
 pub mod restore;
@@ -59,6 +60,7 @@ mod retention;
 mod rows;
 mod schema;
 mod steady_clock;
+mod unfinished_restore;
 mod wal;
 mod webhooks;
 pub(crate) mod writer;

@@ -11,7 +11,8 @@ use std::task::Poll;
 use weir_common::lines::{Added, Line};
 use weir_common::time::{Moment, UnixTime, micros};
 
-use crate::delivery::client::{Parcel, Receipt};
+use crate::delivery::client::Receipt;
+use crate::delivery::connection::Parcel;
 use crate::delivery::egress;
 use crate::delivery::signature::{self, Signed};
 use crate::domain::delivery::Ready;

@@ -12,8 +12,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use dns_lookup::{AddrInfoHints, LookupErrorKind, SockType};
 
-use crate::delivery::classify;
-
 /// Why a name has no addresses, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
@@ -68,7 +66,7 @@ fn meaning(kind: LookupErrorKind, error: &io::Error) -> LookupError {
     match kind {
         LookupErrorKind::NoName | LookupErrorKind::NoData => LookupError::NoSuchName,
         LookupErrorKind::Memory => LookupError::Shortage,
-        _ if classify::is_shortage(error) => LookupError::Shortage,
+        _ if is_shortage(error) => LookupError::Shortage,
         _ => LookupError::Unanswered,
     }
 }
@@ -131,6 +129,22 @@ impl Lookup for Scripted {
             Some(Answer::Fails(error)) => Err(error),
         }
     }
+}
+
+/// Whether this machine has run out of something.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    /// Too many open files, in the system and in this process: `io::ErrorKind` has no name for
+    /// them; the numbers are the same on Linux, macOS and the BSDs.
+    const NO_FILES: [i32; 2] = [23, 24];
+    /// No room for a socket's buffers.
+    const NO_BUFFERS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
+    let by_number = error.raw_os_error().is_some_and(|n| NO_FILES.contains(&n) || n == NO_BUFFERS);
+    // No memory; no free port of our own; no thread.
+    let by_kind = matches!(
+        error.kind(),
+        io::ErrorKind::OutOfMemory | io::ErrorKind::AddrNotAvailable | io::ErrorKind::WouldBlock
+    );
+    by_number || by_kind
 }
 
 #[cfg(test)]

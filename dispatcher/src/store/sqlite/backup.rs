@@ -8,6 +8,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::store::sqlite::key_file::{folder_of, sync_folder};
 use crate::store::sqlite::open::{self, OpenError};
+use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 use crate::store::sqlite::wal::owner;
 
 /// Why there is no copy.
@@ -81,7 +82,7 @@ pub(super) fn source(path: &Path) -> Result<(PathBuf, Connection), OpenError> {
     let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(&path, flags).map_err(sqlite)?;
-    conn.busy_timeout(open::BUSY_TIMEOUT).map_err(sqlite)?;
+    conn.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
     open::check_ours(&path, &conn)?;
     match open::key_check(&conn) {
         Ok(Some(_)) => Ok((path, conn)),

@@ -6,7 +6,6 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
@@ -18,33 +17,18 @@ use crate::store::encryption::Sealer;
 use crate::store::sqlite::file_identity::Place;
 use crate::store::sqlite::key_file::{self, KeyError};
 use crate::store::sqlite::open::startup::{Began, begin};
-use crate::store::sqlite::restore;
+use crate::store::sqlite::pragmas::{LOG_BYTES_MAX, prepare};
 use crate::store::sqlite::schema::{self, Found};
+use crate::store::sqlite::unfinished_restore::{aside_of, is_cut_off, left_beside};
 use crate::store::sqlite::wal::limit::Bound;
 use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::Desk;
-
-/// Another process that looks at the database, a backup for one, may hold us up for so long.
-pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Under this name: a text sealed with the key that this database's secrets are sealed with.
 const KEY_CHECK: &str = "key_check";
 
 /// What is sealed there, for a webhook that never was.
 pub(super) const CHECKED: (WebhookId, &str) = (WebhookId(0), "weir");
-
-/// A commit writes every page that it touches: rows are narrow, and indexes touch many.
-const PAGE_BYTES: i64 = 4 * 1_024;
-
-/// Memory for pages, in KiB: the hot ends of a few indexes.
-const CACHE_KIB: i64 = 32 * 1_024;
-
-/// The log of changes is folded into the database at 32 MiB: seldom, and never for long.
-pub(super) const CHECKPOINT_PAGES: u32 = 8_192;
-
-/// A log that had to grow past this, because somebody read it, is cut when it is folded. While it
-/// is folded beside the writer it grows to twice the length at which that begins.
-const LOG_BYTES_MAX: i64 = 96 * 1_024 * 1_024;
 
 /// Why a store does not open. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
@@ -274,7 +258,7 @@ pub(super) fn refuse_log_alone(path: &Path) -> Result<(), OpenError> {
         let (path, log) = (path.to_owned(), owner::log_of(path));
         return Err(OpenError::LogAlone { path, log });
     }
-    match restore::left_beside(path) {
+    match left_beside(path) {
         Some(left) if !there => Err(OpenError::LeftByRestore { path: path.to_owned(), left }),
         _ => Ok(()),
     }
@@ -300,8 +284,8 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
     let path = fs::canonicalize(path).map_err(|source| unusable(path, source))?;
     match file.nlink() {
         0 | 1 => Ok(path),
-        _ if restore::is_cut_off(&path) => {
-            let aside = restore::aside_of(&path);
+        _ if is_cut_off(&path) => {
+            let aside = aside_of(&path);
             Err(OpenError::CutOff { path, aside })
         }
         names => Err(OpenError::Linked { path, names }),
@@ -349,27 +333,4 @@ pub(super) fn key_check(conn: &Connection) -> rusqlite::Result<Option<Vec<u8>>> 
     let sql = "SELECT 1 FROM sqlite_schema WHERE name = 'meta'";
     let made = conn.prepare(sql)?.exists([])?;
     if made { schema::meta(conn, KEY_CHECK) } else { Ok(None) }
-}
-
-/// Readies a connection for the writer, and brings the tables to the version that we know.
-pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
-    conn.busy_timeout(BUSY_TIMEOUT)?;
-    conn.set_prepared_statement_cache_capacity(128);
-    // Otherwise statements on tables with partial indexes are planned anew for each new value.
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    // The page size is settled by the first table, the rest is for this connection.
-    conn.pragma_update(None, "page_size", PAGE_BYTES)?;
-    conn.pragma_update(None, "journal_mode", "WAL")?;
-    conn.pragma_update(None, "synchronous", "FULL")?;
-    conn.pragma_update(None, "foreign_keys", false)?;
-    conn.pragma_update(None, "temp_store", "MEMORY")?;
-    conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
-    // No mapped memory: a disk's error there is a signal that ends the process.
-    conn.pragma_update(None, "mmap_size", 0)?;
-    conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-    conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
-    schema::migrate(conn)?;
-    #[cfg(test)]
-    crate::store::sqlite::tests::watch::look_on(conn)?;
-    Ok(())
 }

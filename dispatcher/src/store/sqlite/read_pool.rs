@@ -21,14 +21,12 @@ use weir_common::logging;
 use crate::blocking_pool::Threads;
 use crate::store::StoreError;
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::open::BUSY_TIMEOUT;
+use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 use crate::store::sqlite::read_pool::executor::Lookout;
 use crate::store::sqlite::wal::reader_gate::Door;
 use crate::store::sqlite::writer::gone;
 
-mod executor;
-#[cfg(test)]
-pub(crate) mod manual;
+pub(crate) mod executor;
 
 /// Looks of customers that go on at one time. More threads than cores would only wait for each
 /// other.

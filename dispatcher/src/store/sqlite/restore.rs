@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use crate::store::sqlite::backup::{self, BackupError};
 use crate::store::sqlite::key_file::{folder_of, sync_folder};
 use crate::store::sqlite::open::{self, OpenError};
+use crate::store::sqlite::unfinished_restore::{aside_of, draft_of, is_cut_off, with_ending};
 use crate::store::sqlite::wal::owner::{self, has_log, log_of};
 
 /// Steps in which a copy comes into its place.
@@ -235,35 +236,4 @@ fn undo(path: &Path, aside: &Path) -> io::Result<()> {
         fs::remove_file(aside)?;
     }
     sync_folder(folder_of(path))
-}
-
-/// Whether the database's second name is the one that a restore gave it, and did not come further.
-pub(super) fn is_cut_off(path: &Path) -> bool {
-    let same = |one: fs::Metadata, other: fs::Metadata| {
-        (one.dev(), one.ino()) == (other.dev(), other.ino())
-    };
-    let both = fs::metadata(path).ok().zip(fs::symlink_metadata(aside_of(path)).ok());
-    both.is_some_and(|(one, other)| same(one, other))
-}
-
-/// What a restore left where there is no database now.
-pub(super) fn left_beside(path: &Path) -> Option<PathBuf> {
-    let aside = aside_of(path);
-    [aside.clone(), log_of(&aside), draft_of(path)].into_iter().find(|left| left.exists())
-}
-
-/// Where the database that was there goes.
-pub(super) fn aside_of(path: &Path) -> PathBuf {
-    with_ending(path, ".before-restore")
-}
-
-/// Where the copy is made.
-fn draft_of(path: &Path) -> PathBuf {
-    with_ending(path, ".restore-draft")
-}
-
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    name.into()
 }

@@ -14,6 +14,9 @@ use rusqlite::{Connection, OptionalExtension};
 /// Marks a SQLite file as ours: `weir` in ASCII.
 pub(super) const APPLICATION_ID: i64 = 0x7765_6972;
 
+/// Under this name: whether the last process recorded all it knew.
+pub(super) const ENDED_IN_ORDER: &str = "ended_in_order";
+
 /// Each makes the tables of one version into those of the next.
 const MIGRATIONS: &[&str] = &[FIRST, WHAT_IS_OVER, ORDER_AND_AGE];
 

@@ -34,7 +34,7 @@ use crate::store::StoreError;
 use crate::store::encryption::Sealer;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::file_identity::Place;
-use crate::store::sqlite::open::CHECKPOINT_PAGES;
+use crate::store::sqlite::pragmas::CHECKPOINT_PAGES;
 use crate::store::sqlite::schema;
 use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::wal::checkpointer::Fold;
@@ -279,7 +279,7 @@ impl Thread {
         tally.steady = (steady.now(), clock.now().unix);
         let change = conn.unchecked_transaction()?;
         tally.write(&change)?;
-        schema::set_meta(&change, crate::store::sqlite::open::startup::ENDED_IN_ORDER, &[1])?;
+        schema::set_meta(&change, schema::ENDED_IN_ORDER, &[1])?;
         Ok(change.commit()?)
     }
 

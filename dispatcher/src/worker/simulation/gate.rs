@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use crate::config::settings::Settings;
-use crate::delivery::client::Parcel;
+use crate::delivery::connection::Parcel;
 use crate::delivery::signature;
 use crate::domain::delivery::DeliveryState;
 use crate::domain::event::EventType;

@@ -29,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::state::{Connections, State};
 use crate::store::Store;
 use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::read_pool::manual::Looks;
+use crate::store::sqlite::read_pool::executor::manual::Looks;
 use crate::store::sqlite::writer::manual::ByHand;
 use crate::worker::simulation::dice::Dice;
 use crate::worker::simulation::orders::{Counter, Order, Reply, perform};

@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use crate::delivery::client::{Answered, Network, Parcel};
+use crate::delivery::client::{Answered, Network};
+use crate::delivery::connection::Parcel;
 use crate::domain::outcome::{Failure, Fault, Outcome};
 use crate::worker::simulation::dice::Dice;
 

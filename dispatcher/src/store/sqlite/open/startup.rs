@@ -13,9 +13,6 @@ use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::Tally;
 use crate::store::sqlite::{id_sequence, rows, schema};
 
-/// Under this name: whether the last process recorded all it knew.
-pub(in crate::store::sqlite) const ENDED_IN_ORDER: &str = "ended_in_order";
-
 /// Under this name: when processes were found not to have recorded all they knew, each in eight
 /// bytes, oldest first. One crash after another is more doubt than the last one alone.
 const CUT_OFF: &str = "cut_off";
@@ -59,7 +56,8 @@ pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqli
     }
     schema::set_meta(&change, owner::MARK, &random::<{ owner::MARK_BYTES }>()?)?;
     // Before a new database there was nobody who could have left anything unsaid.
-    let ended_in_order = schema::meta(&change, ENDED_IN_ORDER)?.is_none_or(|value| value == [1]);
+    let ended_in_order =
+        schema::meta(&change, schema::ENDED_IN_ORDER)?.is_none_or(|value| value == [1]);
     let mut cut_off = times(&schema::meta(&change, CUT_OFF)?.unwrap_or_default());
     if !ended_in_order {
         cut_off.push(now);
@@ -67,7 +65,7 @@ pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqli
         let bytes: Vec<u8> = cut_off.iter().flat_map(|at| at.0.to_le_bytes()).collect();
         schema::set_meta(&change, CUT_OFF, &bytes)?;
     }
-    schema::set_meta(&change, ENDED_IN_ORDER, &[0])?;
+    schema::set_meta(&change, schema::ENDED_IN_ORDER, &[0])?;
     let lost = "UPDATE mails SET state = 4, over_at = ?1 WHERE state = 1";
     let lost = change.execute(lost, [rows::at(steady.now())])?;
     tally.write(&change)?;

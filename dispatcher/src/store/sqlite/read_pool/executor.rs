@@ -2,6 +2,9 @@
 //!
 //! Invariant: a look holds its permit until it ends, whether or not anybody still waits for it.
 
+#[cfg(test)]
+pub(crate) mod manual;
+
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinError;
 
@@ -18,7 +21,7 @@ pub(super) enum Lookout {
     Runtime,
     /// On none: a test says when.
     #[cfg(test)]
-    ByHand(std::sync::Arc<crate::store::sqlite::read_pool::manual::Looks>),
+    ByHand(std::sync::Arc<manual::Looks>),
 }
 
 impl Lookout {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, StatementStatus};
 
+use crate::store::sqlite::pragmas::prepare;
+use crate::store::sqlite::schema;
 use crate::store::sqlite::tests::watch::Watch;
 use crate::store::sqlite::tests::{Store, conformance, fresh};
-use crate::store::sqlite::{open, schema};
 
 /// What begins or ends a change, or sets a connection up: it names no table.
 const PLAIN: [&str; 6] = ["BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "PRAGMA"];
@@ -87,7 +88,7 @@ fn a_scan_and_a_sort_are_seen() {
 #[test]
 fn no_statement_is_planned_anew_for_another_value() {
     let mut conn = Connection::open_in_memory().unwrap();
-    open::prepare(&mut conn).unwrap();
+    prepare(&mut conn).unwrap();
     for sql in statements() {
         let mut query = conn.prepare(&sql).unwrap();
         for value in 0..3 {

@@ -23,7 +23,7 @@ use log::Level;
 use rusqlite::Connection;
 use weir_common::logging;
 
-use crate::store::sqlite::open::BUSY_TIMEOUT;
+use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 
 /// So few pages the writer may copy itself: a few milliseconds.
 const REST_PAGES: u64 = 256;
@@ -186,7 +186,7 @@ fn complain(error: &rusqlite::Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::sqlite::open::prepare;
+    use crate::store::sqlite::pragmas::prepare;
     use crate::store::sqlite::tests::Folder;
 
     const LENGTH: u32 = 300;

@@ -20,7 +20,7 @@ use rusqlite::Connection;
 use weir_common::logging;
 use weir_common::time::Tick;
 
-use crate::store::sqlite::open::BUSY_TIMEOUT;
+use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 use crate::store::sqlite::wal::reader_gate::Door;
 
 /// A log that is too long and cannot be emptied is tried again so soon.

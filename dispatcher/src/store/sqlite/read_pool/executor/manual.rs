@@ -26,7 +26,7 @@ pub(crate) struct Looks {
 
 impl Looks {
     /// Looks when that is said, and tells of it when that is: then it gives back the permit.
-    pub(super) async fn look<T>(
+    pub(in crate::store::sqlite::read_pool) async fn look<T>(
         &self,
         _permit: OwnedSemaphorePermit,
         look: impl FnOnce() -> Result<T, Fault>,

@@ -1,0 +1,47 @@
+//! How a connection that writes is set up: durability, memory, the length of the log.
+
+use std::time::Duration;
+
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+
+use crate::store::sqlite::schema;
+
+/// Another process that looks at the database, a backup for one, may hold us up for so long.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A commit writes every page that it touches: rows are narrow, and indexes touch many.
+const PAGE_BYTES: i64 = 4 * 1_024;
+
+/// Memory for pages, in KiB: the hot ends of a few indexes.
+const CACHE_KIB: i64 = 32 * 1_024;
+
+/// The log of changes is folded into the database at 32 MiB: seldom, and never for long.
+pub(super) const CHECKPOINT_PAGES: u32 = 8_192;
+
+/// A log that had to grow past this, because somebody read it, is cut when it is folded. While it
+/// is folded beside the writer it grows to twice the length at which that begins.
+pub(super) const LOG_BYTES_MAX: i64 = 96 * 1_024 * 1_024;
+
+/// Readies a connection for the writer, and brings the tables to the version that we know.
+pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
+    conn.busy_timeout(BUSY_TIMEOUT)?;
+    conn.set_prepared_statement_cache_capacity(128);
+    // Otherwise statements on tables with partial indexes are planned anew for each new value.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    // The page size is settled by the first table, the rest is for this connection.
+    conn.pragma_update(None, "page_size", PAGE_BYTES)?;
+    conn.pragma_update(None, "journal_mode", "WAL")?;
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    conn.pragma_update(None, "foreign_keys", false)?;
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
+    // No mapped memory: a disk's error there is a signal that ends the process.
+    conn.pragma_update(None, "mmap_size", 0)?;
+    conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
+    schema::migrate(conn)?;
+    #[cfg(test)]
+    crate::store::sqlite::tests::watch::look_on(conn)?;
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! What a restore keeps beside a database while it works, and what is left of one that was cut
+//! off.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::store::sqlite::wal::owner::log_of;
+
+/// Whether the database's second name is the one that a restore gave it, and did not come further.
+pub(super) fn is_cut_off(path: &Path) -> bool {
+    let same = |one: fs::Metadata, other: fs::Metadata| {
+        (one.dev(), one.ino()) == (other.dev(), other.ino())
+    };
+    let both = fs::metadata(path).ok().zip(fs::symlink_metadata(aside_of(path)).ok());
+    both.is_some_and(|(one, other)| same(one, other))
+}
+
+/// What a restore left where there is no database now.
+pub(super) fn left_beside(path: &Path) -> Option<PathBuf> {
+    let aside = aside_of(path);
+    [aside.clone(), log_of(&aside), draft_of(path)].into_iter().find(|left| left.exists())
+}
+
+/// Where the database that was there goes.
+pub(super) fn aside_of(path: &Path) -> PathBuf {
+    with_ending(path, ".before-restore")
+}
+
+/// Where the copy is made.
+pub(super) fn draft_of(path: &Path) -> PathBuf {
+    with_ending(path, ".restore-draft")
+}
+
+/// The path with more at its end.
+pub(super) fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
