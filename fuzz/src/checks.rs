@@ -22,7 +22,7 @@ use weir_common::token::{Algorithm, Claims, Flaw, KEYS_MAX, KeySet, NAMES_MAX, T
 use weir_gateway::admission::request_head::check_framing;
 use weir_gateway::edge::connection::request_line::Head;
 use weir_gateway::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Origin, Progress};
-use weir_gateway::identity::directory::response::{self, Kind, Raw};
+use weir_gateway::identity::directory::response::{self, RawEntry, TenantKind};
 use weir_gateway::limit::key::Seed;
 use weir_gateway::request::batch::{self, Miscount};
 use weir_gateway::request::target as targets;
@@ -191,15 +191,15 @@ fn check_place(mistake: &Mistake, text: &str) {
 
 /// What a directory answers: it is refused, or names identifiers and numbers within bounds.
 pub fn answer(data: &[u8]) {
-    for kind in Kind::ALL {
+    for kind in TenantKind::ALL {
         let (parent, limits) = match response::read(kind, data, &IdForm::default()) {
             Err(why) => {
                 assert!(!why.is_empty() && why.chars().count() <= 1_000, "{why}");
                 continue;
             }
-            Ok(Raw::Organisation(entry)) => (None, entry.limits),
-            Ok(Raw::Workspace(entry)) => (entry.organisation, entry.limits),
-            Ok(Raw::Instance(entry)) => (entry.workspace, entry.limits),
+            Ok(RawEntry::Organisation(entry)) => (None, entry.limits),
+            Ok(RawEntry::Workspace(entry)) => (entry.organisation, entry.limits),
+            Ok(RawEntry::Instance(entry)) => (entry.workspace, entry.limits),
         };
         let named = |At { value, .. }: At<String>| is_identifier(&value);
         assert!(parent.is_none_or(named), "it would be asked about in a URL");

@@ -35,7 +35,7 @@ pub(super) async fn resolve(
 ) -> Result<Option<Known>, Refusal> {
     let rules = &config.rules;
     let Some(directory) = &config.lookups else {
-        auth::agree(Parents::File(&rules.tenants), &way.names, claims)?;
+        auth::authorize(Parents::File(&rules.tenants), &way.names, claims)?;
         return Ok(None);
     };
     let is_limited_by = |key| rules.is_limited_by(way.route, key);
@@ -49,6 +49,6 @@ pub(super) async fn resolve(
     } else {
         Known::default()
     };
-    auth::agree(Parents::Asked(&known), &way.names, claims)?;
+    auth::authorize(Parents::Asked(&known), &way.names, claims)?;
     Ok(Some(known))
 }

@@ -74,7 +74,7 @@ pub fn explain(
         return Ok(refused(&Refusal::DirectoryUnavailable, None));
     };
     let parents = known.as_ref().map_or(Parents::File(&rules.tenants), Parents::Asked);
-    if let Err(refusal) = auth::agree(parents, &way.names, claims.as_ref()) {
+    if let Err(refusal) = auth::authorize(parents, &way.names, claims.as_ref()) {
         let why = refusal.token_error().map(str::to_owned);
         return Ok(refused(&refusal, why));
     }

@@ -32,7 +32,7 @@ use crate::response::refusal::Refusal;
 use crate::telemetry::metrics::Metrics;
 
 pub use crate::identity::auth::authorization::{
-    Claims, agree, claimed, is_foreign, needs_directory,
+    Claims, authorize, claimed, is_foreign, needs_directory,
 };
 pub use crate::identity::auth::verifier::{IdentityFiles, Verifier, VerifierSource};
 
@@ -45,7 +45,7 @@ pub async fn verify(
     metrics: &Metrics,
     may_query: impl Fn() -> bool,
 ) -> Result<Arc<Claims>, Refusal> {
-    let (word, verdict) = judge(verifier, headers, now, may_query).await;
+    let (word, verdict) = outcome(verifier, headers, now, may_query).await;
     metrics.token_verifications.with_label_values(&[word]).inc();
     if let Err(Refusal::Unauthenticated { flaw: Some(flaw) }) = &verdict
         && let Some(verifier) = verifier
@@ -76,11 +76,11 @@ pub async fn refresh_jwks(active: impl Fn() -> Option<Arc<Verifier>>, reloaded: 
     }
 }
 
-/// Why a token is not accepted: as its client is told, and as an operator is.
+/// Why a token is not accepted: for its client, and for an operator.
 pub type Unaccepted = (Refusal, String);
 
-/// What becomes of the token in `report` outside of any request, if there is one. Its server is
-/// asked anew, and nothing is remembered.
+/// Verifies the token in `headers` outside of any request, if there is one, by what its server
+/// says now. Nothing is cached.
 pub async fn try_once(
     verifier: Option<&Verifier>,
     headers: &HeaderMap,
@@ -107,8 +107,8 @@ pub async fn try_once(
     }
 }
 
-/// The word that metrics have for what came of a token, and what did.
-async fn judge(
+/// The outcome's word in metrics, and the outcome.
+async fn outcome(
     verifier: Option<&Verifier>,
     headers: &HeaderMap,
     now: Moment,

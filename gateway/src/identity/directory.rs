@@ -36,7 +36,7 @@ use weir_common::time::{Clock, Tick};
 use crate::identity::directory::breaker::{Breaker, PAUSE};
 use crate::identity::directory::cache::{Absent, Cached, Entry, EntryCache};
 use crate::identity::directory::client::DirectoryClient;
-use crate::identity::directory::response::{Kind, Raw};
+use crate::identity::directory::response::{RawEntry, TenantKind};
 use crate::identity::directory::single_flight::KeyedSemaphore;
 use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::identity::http_client::{self, RequestError, Response};
@@ -89,7 +89,7 @@ struct Shared {
 struct Lookup<'l> {
     rules: &'l Rules,
     budget: &'l UnknownBudget<'l>,
-    kind: Kind,
+    kind: TenantKind,
     name: &'l str,
     owner: Owner,
     /// Whether a cached entry names it, so that it exists.
@@ -99,7 +99,12 @@ struct Lookup<'l> {
 type Found = Result<Option<Arc<Tenant>>, DirectoryUnavailable>;
 
 impl<'l> Lookup<'l> {
-    fn new(rules: &'l Rules, budget: &'l UnknownBudget<'l>, kind: Kind, name: &'l str) -> Self {
+    fn new(
+        rules: &'l Rules,
+        budget: &'l UnknownBudget<'l>,
+        kind: TenantKind,
+        name: &'l str,
+    ) -> Self {
         let owner = rules.seed().owner(kind.scope(), name.as_bytes());
         Self { rules, budget, kind, name, owner, vouched: false }
     }
@@ -148,13 +153,13 @@ impl RemoteDirectory {
     ) -> Result<Known, DirectoryUnavailable> {
         let mut known = Known::default();
         if let Some(name) = names.instance {
-            let lookup = Lookup::new(rules, budget, Kind::Instance, name);
+            let lookup = Lookup::new(rules, budget, TenantKind::Instance, name);
             known.instance = self.one(lookup).await?;
         }
         let of_instance = known.instance.as_ref().and_then(|instance| instance.parent.as_deref());
         if let Some(name) = names.workspace.or(of_instance) {
             let vouched = names.workspace.is_none();
-            let lookup = Lookup::new(rules, budget, Kind::Workspace, name);
+            let lookup = Lookup::new(rules, budget, TenantKind::Workspace, name);
             known.workspace = self.one(Lookup { vouched, ..lookup }).await?;
         }
         let of_workspace = known.workspace.as_ref().and_then(|tenant| tenant.parent.as_deref());
@@ -162,7 +167,7 @@ impl RemoteDirectory {
         let organisation = organisation.filter(|_| with_organisation);
         if let Some(name) = organisation {
             let vouched = names.organisation.is_none() && of_workspace.is_some();
-            let lookup = Lookup::new(rules, budget, Kind::Organisation, name);
+            let lookup = Lookup::new(rules, budget, TenantKind::Organisation, name);
             known.organisation = self.one(Lookup { vouched, ..lookup }).await?;
         }
         self.check(rules, &known, budget)?;
@@ -183,7 +188,7 @@ impl RemoteDirectory {
         let plan = workspace.and_then(|workspace| workspace.plan);
         let plan = plan.and_then(|plan| rules.plans.get(plan));
         let Some(why) = own_values_refused(&instance.name, plan) else { return Ok(()) };
-        let lookup = Lookup::new(rules, budget, Kind::Instance, &instance.name);
+        let lookup = Lookup::new(rules, budget, TenantKind::Instance, &instance.name);
         Err(self.unusable(lookup, &why, lookup.now()))
     }
 
@@ -294,7 +299,7 @@ impl RemoteDirectory {
     fn entry(
         &self,
         lookup: Lookup<'_>,
-        raw: Raw,
+        raw: RawEntry,
         from: Tick,
         spans: [Duration; 2],
     ) -> Result<Entry, String> {
@@ -368,11 +373,11 @@ impl RemoteDirectory {
 
     /// A request whose response says no more than that there is one.
     pub fn probe(&self) -> reqwest::RequestBuilder {
-        self.client.request(Kind::Workspace, "weir-gateway-check")
+        self.client.request(TenantKind::Workspace, "weir-gateway-check")
     }
 
     /// Forgets what is cached of a tenant.
-    pub async fn forget(&self, rules: &Rules, kind: Kind, name: &str) {
+    pub async fn forget(&self, rules: &Rules, kind: TenantKind, name: &str) {
         self.shared.cache.forget(rules.seed().owner(kind.scope(), name.as_bytes())).await;
     }
 

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. Two lines of one key are [`LogLimiter::new`]'s `every` apart, unless it recovered in between.
-//! 2. At most [`KEYS_MAX`] keys are remembered; a line of any other is suppressed.
+//! 2. At most [`KEYS_MAX`] keys are tracked; the lines of others are suppressed.
 //!
 //! Not here: the log.
 

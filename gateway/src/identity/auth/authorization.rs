@@ -1,19 +1,19 @@
-//! Says whether a token reaches what a request names, and whom it stands for where a request
-//! names nobody. (core)
+//! Decides whether a token reaches the tenants that a request names, and which tenant it stands for
+//! where a request names none. (core)
 //!
 //! # Invariants
 //!
 //! 1. A token reaches a workspace that it names, and one that the directory gives to an
 //!    organisation that it names, unless it says which workspaces it is for.
-//! 2. A token that names nobody reaches nobody: it is good for what names no tenant, and is
-//!    charged to its address there.
-//! 3. A claim that is there and holds no identifier lets in nobody, and never everybody.
-//! 4. What a token does not reach whatever a directory says, no directory is asked about: a token
-//!    of one tenant is no way to have names of others tried.
+//! 2. A token that names no tenant reaches none: it is good for requests that name none, which
+//!    are charged to their address.
+//! 3. A claim that is present and has no identifier reaches no tenant, never all of them.
+//! 4. What a token cannot reach, whatever a directory says, is not looked up: a token of one
+//!    tenant is no way to try the names of others.
 //!
 //! # Not here
 //!
-//! Whether the token is valid (`verifier`), whom the directory knows (`directory`).
+//! Whether the token is valid (`verifier`), which tenants exist (`directory`).
 
 use weir_common::ids::IdForm;
 use weir_common::token;
@@ -21,7 +21,7 @@ use weir_common::token;
 use crate::response::refusal::{Foreign, Refusal};
 use crate::rules::tenant::{Names, Parents};
 
-/// What a verified token says of whoever carries it.
+/// Which tenants a verified token is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     /// The workspaces it is for; any of its organisations where it does not say.
@@ -50,8 +50,8 @@ impl Claims {
     }
 }
 
-/// Whom a request is for, by its target and by what its token says; `workspaces` is what their
-/// identifiers look like.
+/// The tenants that a request is for, by its target and its token; `workspaces` is the form of
+/// their identifiers.
 #[must_use]
 pub fn claimed<'n>(names: Names<'n>, claims: Option<&'n Claims>, workspaces: &IdForm) -> Names<'n> {
     let Some(claims) = claims else { return names };
@@ -65,7 +65,7 @@ pub fn claimed<'n>(names: Names<'n>, claims: Option<&'n Claims>, workspaces: &Id
     }
 }
 
-/// Whether it has to be known who belongs to whom before it can be said what a token reaches.
+/// Whether what a token reaches depends on which tenant belongs to which.
 #[must_use]
 pub fn needs_directory(names: &Names<'_>, claims: Option<&Claims>) -> bool {
     let by_organisation =
@@ -73,8 +73,7 @@ pub fn needs_directory(names: &Names<'_>, claims: Option<&Claims>) -> bool {
     claims.is_some_and(|claims| by_organisation(claims) || names.instance.is_some())
 }
 
-/// Whether a token says by itself that it does not reach what a target names, whoever belongs to
-/// whom.
+/// Whether a token does not reach what a target names, whichever tenant belongs to which.
 #[must_use]
 pub fn is_foreign(names: &Names<'_>, claims: Option<&Claims>) -> bool {
     let Some(claims) = claims else { return false };
@@ -87,14 +86,14 @@ pub fn is_foreign(names: &Names<'_>, claims: Option<&Claims>) -> bool {
     other || (names.workspace.or(names.instance).is_some() && !may_own)
 }
 
-/// Refuses a request whose target names somebody whom its token does not reach.
-pub fn agree(
+/// Refuses a request whose target names a tenant that its token does not reach.
+pub fn authorize(
     directory: Parents<'_>,
     names: &Names<'_>,
     claims: Option<&Claims>,
 ) -> Result<(), Refusal> {
     let Some(claims) = claims else { return Ok(()) };
-    // Nobody can be shown to own an instance that the directory does not know.
+    // An instance that the directory does not know has no owner.
     let owner = names.instance.map(|instance| directory.workspace_of(instance).unwrap_or_default());
     let other = |workspace| !claims.reaches(workspace, directory);
     let foreign = if names.organisation.is_some_and(|name| !claims.has_organisation(name)) {
@@ -114,7 +113,7 @@ fn has(all: &[Box<str>], name: &str) -> bool {
     all.iter().any(|one| **one == *name)
 }
 
-/// The only one of several: of two nobody can say which is meant.
+/// The only one: of two, either may be meant.
 fn lone(all: Option<&[Box<str>]>) -> Option<&str> {
     match all {
         Some([one]) => Some(one),
@@ -128,7 +127,7 @@ mod tests {
     use crate::limit::key::{Scope, Seed};
     use crate::rules::tenant::{Known, Tenant, Tenants};
 
-    /// ws_a and ws_b belong to org_1, ws_c to org_2, ws_d to nobody; in_a is ws_a's, in_x nobody's.
+    /// ws_a and ws_b belong to org_1, ws_c to org_2, ws_d to none; in_a to ws_a, in_x to none.
     fn tenants() -> Tenants {
         let seed = Seed::new([1; 16]);
         let tenant = |name: &str, parent: &str| Tenant {
@@ -168,7 +167,7 @@ mod tests {
         let names = Names { workspace, organisation, instance, claimed_organisation: None };
         let [workspaces, organisations] = claims.map(list);
         let claims = Claims { workspaces, organisations };
-        let agreed = agree(Parents::File(&tenants()), &names, Some(&claims))
+        let authorized = authorize(Parents::File(&tenants()), &names, Some(&claims))
             .map_err(|refusal| refusal.reason())
             .map(|()| claimed(names, Some(&claims), &IdForm::workspace()));
         let makes = makes.ok_or("foreign-token").map(|[workspace, organisation]| Names {
@@ -176,12 +175,12 @@ mod tests {
             claimed_organisation: named(organisation),
             ..names
         });
-        assert_eq!(agreed, makes, "{names:?} {claims:?}");
+        assert_eq!(authorized, makes, "{names:?} {claims:?}");
         if is_foreign(&names, Some(&claims)) {
             // So it is refused by whatever is known, and by nothing as well.
             let unasked = Known::default();
-            let agreed = agree(Parents::Asked(&unasked), &names, Some(&claims));
-            assert!(matches!(agreed, Err(Refusal::ForeignToken(_))), "{names:?} {claims:?}");
+            let authorized = authorize(Parents::Asked(&unasked), &names, Some(&claims));
+            assert!(matches!(authorized, Err(Refusal::ForeignToken(_))), "{names:?} {claims:?}");
             assert!(makes.is_err(), "{names:?} {claims:?}");
         }
     }
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_named_a_token_says_for_whom_if_it_says_one() {
+    fn where_no_tenant_is_named_a_token_names_it_if_it_names_one() {
         check(["", "", ""], ["ws_a", "org_1"], Some(["ws_a", "org_1"]));
         check(["", "", ""], ["ws_a", ""], Some(["ws_a", ""]));
         check(["", "", ""], ["", "org_1"], Some(["", "org_1"]));
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_names_nobody_reaches_nobody() {
+    fn a_token_that_names_no_tenant_reaches_none() {
         check(["", "", ""], ["", ""], Some(["", ""]));
         check(["ws_a", "", ""], ["", ""], None);
         check(["", "org_1", ""], ["", ""], None);
@@ -287,7 +286,7 @@ mod tests {
     #[test]
     fn without_a_token_what_is_named_is_believed() {
         let names = Names { workspace: Some("ws_a"), ..Names::default() };
-        assert_eq!(agree(Parents::File(&tenants()), &names, None), Ok(()));
+        assert_eq!(authorize(Parents::File(&tenants()), &names, None), Ok(()));
         assert_eq!(claimed(names, None, &IdForm::workspace()), names);
     }
 }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_down_is_asked_less_and_less_until_somebody_needs_it() {
+    fn fetches_from_a_server_that_is_down_become_rare_until_a_request_needs_one() {
         let mut schedule = Schedule::default();
         let mut pauses = Vec::new();
         let mut turns = Vec::new();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_refresh_is_no_shorter_than_what_strangers_can_bring_about() {
+    fn a_short_refresh_is_no_shorter_than_what_unknown_clients_can_bring_about() {
         let mut schedule = Schedule::default();
         let _ = schedule.begin(Tick(0));
         assert_eq!(schedule.due(Duration::from_millis(1)), Tick(0).plus(AGAIN_AFTER));

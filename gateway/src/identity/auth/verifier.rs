@@ -32,7 +32,7 @@ use crate::settings::{Identity, Verify};
 use crate::telemetry::metrics::Metrics;
 
 /// Invalid tokens that are cached. A client that sends more has soon used up its allowance.
-const BAD_MAX: u64 = 10_000;
+const INVALID_MAX: u64 = 10_000;
 
 /// No token is cached for longer than this: so long may clocks be wrong.
 const CACHED_MAX: Duration = Duration::from_secs(24 * 3_600);
@@ -148,13 +148,13 @@ impl Verifier {
                 };
                 Method::Jwt(jwks, terms)
             }
-            Verify::Introspection(asked) => {
+            Verify::Introspection(introspection) => {
                 let secret = source.files.client_secret.as_ref();
-                Method::Introspection(IntrospectionClient::new(asked, secret, server))
+                Method::Introspection(IntrospectionClient::new(introspection, secret, server))
             }
         };
         let negative = match &settings.verify {
-            Verify::Introspection(asked) => asked.negative_ttl,
+            Verify::Introspection(introspection) => introspection.negative_ttl,
             _ => Duration::ZERO,
         };
         Some(Arc::new(Self {
@@ -166,7 +166,7 @@ impl Verifier {
                 .max_capacity(u64::try_from(settings.cache_max).unwrap_or(u64::MAX))
                 .expire_after(WhileValid)
                 .build(),
-            invalid: Cache::builder().max_capacity(BAD_MAX).time_to_live(negative).build(),
+            invalid: Cache::builder().max_capacity(INVALID_MAX).time_to_live(negative).build(),
             timeout: settings.timeout,
             refusal_log: LogLimiter::new(REFUSAL_LOG_EVERY),
         }))

@@ -4,7 +4,7 @@
 //!
 //! 1. Both parts are bounded, and invented names are only in the second: they never evict an entry.
 //! 2. An entry is used as it is until `good_until`, and until `stale_until` only where the
-//!    directory cannot be asked.
+//!    directory is unavailable.
 //!
 //! An entry has as many values as the settings have limits, so that entries are of a bounded size
 //! each and are counted rather than weighed.
@@ -23,7 +23,7 @@ use weir_common::reader::Document;
 use weir_common::time::Tick;
 
 use crate::identity::directory::breaker::PAUSE;
-use crate::identity::directory::response::{Raw, faults};
+use crate::identity::directory::response::{RawEntry, faults};
 use crate::limit::key::Owner;
 use crate::rules::tenant::Tenant;
 use crate::rules::{Entries, Rules};
@@ -41,7 +41,7 @@ pub(super) struct EntryCache {
 #[derive(Debug)]
 pub(super) struct Entry {
     name: Box<str>,
-    raw: Raw,
+    raw: RawEntry,
     good_until: Tick,
     stale_until: Tick,
     /// It is not fetched again before this.
@@ -72,7 +72,7 @@ pub(super) enum Cached {
     Entry(Arc<Entry>),
     /// That there is nothing.
     Absent(Absent),
-    /// Nothing, or an entry that is good only if the directory cannot be asked.
+    /// Nothing, or an entry that is good only while the directory is unavailable.
     Stale(Option<Arc<Entry>>),
 }
 
@@ -134,17 +134,17 @@ impl EntryCache {
 }
 
 impl Entry {
-    /// What was answered at `asked`, good for `ttl` and of use for `stale_for` longer; or what is
+    /// An entry as of `requested`, good for `ttl` and of use for `stale_for` longer; or what is
     /// wrong with it, under these rules.
     pub(super) fn new(
         (rules, version): (&Rules, u64),
         name: &str,
-        raw: Raw,
-        asked: Tick,
+        raw: RawEntry,
+        requested: Tick,
         [ttl, stale_for]: [Duration; 2],
     ) -> Result<Self, String> {
         let tenant = Arc::new(tenant(rules, name, &raw)?);
-        let good_until = asked.plus(ttl);
+        let good_until = requested.plus(ttl);
         Ok(Self {
             name: name.into(),
             raw,
@@ -178,7 +178,7 @@ impl Entry {
 }
 
 /// Makes a tenant of an entry, by the rules that make tenants of the file.
-fn tenant(rules: &Rules, name: &str, raw: &Raw) -> Result<Tenant, String> {
+fn tenant(rules: &Rules, name: &str, raw: &RawEntry) -> Result<Tenant, String> {
     let document = Document::new("", "");
     let entries = Entries {
         document: &document,
@@ -187,9 +187,9 @@ fn tenant(rules: &Rules, name: &str, raw: &Raw) -> Result<Tenant, String> {
         seed: *rules.seed(),
     };
     let tenant = match raw {
-        Raw::Organisation(entry) => entries.organisation(name, entry),
-        Raw::Workspace(entry) => entries.workspace(name, entry),
-        Raw::Instance(entry) => entries.instance(name, entry),
+        RawEntry::Organisation(entry) => entries.organisation(name, entry),
+        RawEntry::Workspace(entry) => entries.workspace(name, entry),
+        RawEntry::Instance(entry) => entries.instance(name, entry),
     };
     faults(&document).map_or(Ok(tenant), Err)
 }
@@ -200,7 +200,7 @@ mod tests {
     use weir_common::ids::IdForm;
 
     use super::*;
-    use crate::identity::directory::response::{Kind, read};
+    use crate::identity::directory::response::{TenantKind, read};
     use crate::limit::key::{Scope, Seed};
     use crate::{rules, settings};
 
@@ -214,7 +214,7 @@ mod tests {
     }
 
     fn entry(body: &str) -> Result<Entry, String> {
-        let raw = read(Kind::Workspace, body.as_bytes(), &IdForm::workspace())?;
+        let raw = read(TenantKind::Workspace, body.as_bytes(), &IdForm::workspace())?;
         let spans = [Duration::from_secs(60), Duration::from_secs(3_600)];
         Entry::new((&rules(SHIPPED), 1), "ws_a", raw, Tick(0), spans)
     }
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_before_it_was_forgotten_is_not_remembered() {
+    fn what_was_requested_before_it_was_forgotten_is_not_kept() {
         run(async {
             let cache = EntryCache::new(10);
             let mark = cache.mark();

@@ -11,7 +11,7 @@ use weir_common::files::{self, Stamp, stamp};
 use weir_common::reader::At;
 use weir_common::secret::Secret;
 
-use crate::identity::directory::response::Kind;
+use crate::identity::directory::response::TenantKind;
 use crate::identity::http_client;
 use crate::settings::Lookups;
 
@@ -59,7 +59,7 @@ impl DirectoryClient {
     }
 
     /// The request for one tenant's entry. Its name is an identifier, which needs no escape.
-    pub fn request(&self, kind: Kind, name: &str) -> RequestBuilder {
+    pub fn request(&self, kind: TenantKind, name: &str) -> RequestBuilder {
         let url = [&self.url, "/", kind.plural(), "/", name].concat();
         let request = self.client.get(url).header(ACCEPT, "application/json");
         match &self.bearer {

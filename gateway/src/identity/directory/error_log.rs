@@ -6,10 +6,10 @@ use log::Level;
 use serde_json::json;
 use weir_common::logging;
 
-use crate::identity::directory::response::Kind;
+use crate::identity::directory::response::TenantKind;
 
 /// An entry cannot be used.
-pub(super) fn unusable(kind: Kind, name: &str, why: &str) {
+pub(super) fn unusable(kind: TenantKind, name: &str, why: &str) {
     let entry = format!("{}/{name}", kind.plural());
     let fields = [("entry", json!(entry)), ("error", json!(why))];
     logging::event(Level::Error, "an entry of the directory cannot be used", &fields);

@@ -1,9 +1,9 @@
 //! Reads what a directory answers about one tenant.
 //!
-//! The entries are those of the directory file, as JSON. Members that nobody here knows are left
-//! alone, so that a directory can say more to others; what is known has its type, and `null` is
-//! the same as not said. A member that stands twice could be read in two ways, and is in none.
-//! Every mistake of an answer is reported at once.
+//! The entries are those of the directory file, as JSON. Unknown members are ignored, so
+//! that a directory can serve others too; a known one has its type, and `null` is the same as
+//! absent. A member that stands twice could be read in two ways, and is a mistake. Every mistake of
+//! a response is reported at once.
 //!
 //! Not here: whether its plan and its limits are those of the settings (`rules::check`).
 
@@ -16,12 +16,12 @@ use weir_common::{bucket, rolling};
 
 use crate::limit::key::Scope;
 
-/// What of an answer's mistakes is told: it may quote whatever the answer holds.
+/// Of a response's mistakes, which may quote all of it, so much is logged.
 const FAULT_CHARS_MAX: usize = 300;
 
-/// Of what kind a tenant is: what is asked about it, and what comes back, go by it.
+/// The kind of a tenant: its requests and its responses differ by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TenantKind {
     /// An organisation.
     Organisation,
     /// A workspace.
@@ -32,7 +32,7 @@ pub enum Kind {
 
 /// An entry as it was answered, with nothing looked up in it: it outlives a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Raw {
+pub enum RawEntry {
     /// An organisation's.
     Organisation(Organisation),
     /// A workspace's.
@@ -41,7 +41,7 @@ pub enum Raw {
     Instance(Instance),
 }
 
-impl Kind {
+impl TenantKind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Organisation, Self::Workspace, Self::Instance];
 
@@ -67,32 +67,33 @@ impl Kind {
 
     /// An entry that says nothing of it but that it is there.
     #[must_use]
-    pub fn bare(self) -> Raw {
+    pub fn bare(self) -> RawEntry {
         match self {
-            Self::Organisation => Raw::Organisation(Organisation::default()),
-            Self::Workspace => Raw::Workspace(Workspace::default()),
-            Self::Instance => Raw::Instance(Instance::default()),
+            Self::Organisation => RawEntry::Organisation(Organisation::default()),
+            Self::Workspace => RawEntry::Workspace(Workspace::default()),
+            Self::Instance => RawEntry::Instance(Instance::default()),
         }
     }
 }
 
 /// Reads an answer, or says everything that is wrong with it. `workspaces` is what identifiers of
 /// these look like.
-pub fn read(kind: Kind, body: &[u8], workspaces: &IdForm) -> Result<Raw, String> {
+pub fn read(kind: TenantKind, body: &[u8], workspaces: &IdForm) -> Result<RawEntry, String> {
     let members = json::object(body).map_err(|why| format!("the answer is {why}"))?;
     let document = Document::new("", "");
     let members = Members { members: &members, document: &document };
     let raw = match kind {
-        Kind::Organisation => {
-            Raw::Organisation(Organisation { plan: members.text("plan"), limits: members.limits() })
-        }
-        Kind::Workspace => Raw::Workspace(Workspace {
+        TenantKind::Organisation => RawEntry::Organisation(Organisation {
+            plan: members.text("plan"),
+            limits: members.limits(),
+        }),
+        TenantKind::Workspace => RawEntry::Workspace(Workspace {
             organisation: members.name("organisation", &IdForm::default()),
             plan: members.text("plan"),
             owners: Vec::new(),
             limits: members.limits(),
         }),
-        Kind::Instance => Raw::Instance(Instance {
+        TenantKind::Instance => RawEntry::Instance(Instance {
             workspace: members.name("workspace", workspaces),
             domains: Vec::new(),
             limits: members.limits(),
@@ -134,7 +135,7 @@ impl Members<'_> {
         }
     }
 
-    /// The identifier of another entry, which is asked about in turn.
+    /// The identifier of another entry, which is looked up in turn.
     fn name(&self, key: &str, form: &IdForm) -> Option<At<String>> {
         let name = self.text(key)?;
         if !form.allows(&name.value) {
@@ -198,11 +199,11 @@ fn kind_of(value: &Value) -> &'static str {
 mod tests {
     use super::*;
 
-    fn read(kind: Kind, body: &[u8]) -> Result<Raw, String> {
+    fn read(kind: TenantKind, body: &[u8]) -> Result<RawEntry, String> {
         super::read(kind, body, &IdForm::workspace())
     }
 
-    fn check(kind: Kind, body: &str, wrong: &[&str]) {
+    fn check(kind: TenantKind, body: &str, wrong: &[&str]) {
         let found = read(kind, body.as_bytes());
         match wrong {
             [] => assert!(found.is_ok(), "{body}: {found:?}"),
@@ -219,19 +220,19 @@ mod tests {
     fn an_answer_is_an_entry_of_the_file_in_json() {
         let body = r#"{"organisation": "org_a", "plan": "pro", "owners": ["a@b.example"],
             "limits": {"workspace": {"requests": 7}}}"#;
-        let raw = read(Kind::Workspace, body.as_bytes()).unwrap();
-        let Raw::Workspace(workspace) = raw else { panic!("{raw:?}") };
+        let raw = read(TenantKind::Workspace, body.as_bytes()).unwrap();
+        let RawEntry::Workspace(workspace) = raw else { panic!("{raw:?}") };
         assert_eq!(workspace.organisation.map(|name| name.value).as_deref(), Some("org_a"));
         assert_eq!(workspace.plan.map(|name| name.value).as_deref(), Some("pro"));
         assert_eq!(workspace.limits[0].1.requests, Some(7));
-        let raw = read(Kind::Instance, br#"{"workspace": "ws_a"}"#).unwrap();
-        let Raw::Instance(instance) = raw else { panic!("{raw:?}") };
+        let raw = read(TenantKind::Instance, br#"{"workspace": "ws_a"}"#).unwrap();
+        let RawEntry::Instance(instance) = raw else { panic!("{raw:?}") };
         assert_eq!(instance.workspace.map(|name| name.value).as_deref(), Some("ws_a"));
     }
 
     #[test]
-    fn what_nobody_here_knows_is_left_alone_and_null_says_nothing() {
-        for kind in Kind::ALL {
+    fn unknown_members_are_ignored_and_null_is_absent() {
+        for kind in TenantKind::ALL {
             check(kind, "{}", &[]);
             check(kind, r#"{"name": 7, "created_at": [], "owners": 1, "domains": {}}"#, &[]);
             check(kind, r#"{"plan": null, "workspace": null, "limits": null}"#, &[]);
@@ -242,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_wrong_type_is_a_mistake_and_all_of_them_are_told() {
-        let kind = Kind::Workspace;
+        let kind = TenantKind::Workspace;
         for body in ["", "[]", "\"x\"", "{", "{}x", "null", "\u{feff}{}"] {
             check(kind, body, &["the answer is not"]);
         }
@@ -265,7 +266,11 @@ mod tests {
         );
         check(kind, r#"{"limits": []}"#, &["limits must be an object, not a list"]);
         let foreign = r#"{"workspace": "shop_prod"}"#;
-        check(Kind::Instance, foreign, &["workspace is not an identifier: use `ws_` and letters"]);
+        check(
+            TenantKind::Instance,
+            foreign,
+            &["workspace is not an identifier: use `ws_` and letters"],
+        );
         for number in ["0", "1.5", "-1", "\"7\"", "4294967297", "true", "1e99"] {
             let body = format!(r#"{{"limits": {{"a": {{"requests": {number}}}}}}}"#);
             check(kind, &body, &["limits.a.requests must be a whole number"]);
@@ -273,10 +278,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_mistakes_is_of_bounded_length() {
+    fn what_is_logged_of_mistakes_is_of_bounded_length() {
         let limits: Vec<String> = (0..2_000).map(|n| format!("\"limit_{n}\": 7")).collect();
         let body = format!("{{\"limits\": {{{}}}}}", limits.join(","));
-        let told = read(Kind::Workspace, body.as_bytes()).unwrap_err();
-        assert_eq!(told.chars().count(), FAULT_CHARS_MAX);
+        let logged = read(TenantKind::Workspace, body.as_bytes()).unwrap_err();
+        assert_eq!(logged.chars().count(), FAULT_CHARS_MAX);
     }
 }

@@ -62,7 +62,7 @@ impl<'s> UnknownBudget<'s> {
         self.limit.as_ref().map(|(_, ask)| ask.key)
     }
 
-    /// Whether a name may be looked up of which nothing is remembered.
+    /// Whether a name that is not cached may be looked up.
     pub(super) fn allows(&self) -> bool {
         let Some((limiter, ask)) = &self.limit else { return true };
         !limiter.is_used_up(&mut [*ask], self.now)

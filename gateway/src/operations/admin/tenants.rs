@@ -7,7 +7,7 @@ use weir_common::ids::IdForm;
 use weir_common::logging;
 
 use crate::identity::directory::DirectoryUnavailable;
-use crate::identity::directory::response::Kind;
+use crate::identity::directory::response::TenantKind;
 use crate::limit::Ask;
 use crate::limit::key::Key;
 use crate::operations::admin::{Admin, Reply};
@@ -54,9 +54,9 @@ impl Admin {
             return Reply::problem(409, "directory-file", "Nothing to forget", detail);
         };
         let found = which.split_once('/').and_then(|(kind, name)| {
-            let kind = Kind::ALL.into_iter().find(|known| known.plural() == kind)?;
+            let kind = TenantKind::ALL.into_iter().find(|known| known.plural() == kind)?;
             let any = IdForm::default();
-            let is_workspace = kind == Kind::Workspace;
+            let is_workspace = kind == TenantKind::Workspace;
             let form = if is_workspace { &force.rules.settings.workspaces } else { &any };
             form.allows(name).then_some((kind, name))
         });
