@@ -97,17 +97,20 @@ impl Lanes {
             Decision::Refuse { retry_at } => retry_at,
         };
         let free_at = free_at.max(lane.backs_off_until());
-        let (mut later, mut kept) = (None::<Tick>, false);
+        let (mut later, mut kept, mut could_start) = (None::<Tick>, false, false);
         for nth in 0..lane.turns.len() {
             let webhook = self.lanes.get(&id).and_then(|lane| lane.turns.get(nth).copied())?;
             let Some(queue) = self.queues.get_mut(&webhook) else { continue };
             match queue.turn(now) {
-                Turn::Start if kept => {}
+                Turn::Start if kept => could_start = true,
                 Turn::Start if free_at > now => later = sooner(later, free_at),
                 // It is called back when its workspace may have more.
                 Turn::Start
                     if !queue.in_flight.is_empty()
-                        && !self.places.has_room(&queue.workspace, id) => {}
+                        && !self.places.has_room(&queue.workspace, id) =>
+                {
+                    could_start = true;
+                }
                 Turn::Start => {
                     let Some(ready) = self.begin(id, webhook, now) else { continue };
                     let lag = now.since(due);
@@ -130,7 +133,10 @@ impl Lanes {
             }
         }
         if let Some(at) = later {
-            self.shed(id, at.since(now));
+            // What waits for the store's answer or for a place starts sooner.
+            if !could_start {
+                self.shed(id, at.since(now));
+            }
             self.put(id, at);
         }
         None

@@ -70,6 +70,30 @@ fn a_workspace_keeps_its_turn_while_the_store_is_asked_what_it_has() {
 }
 
 #[test]
+fn what_waits_for_the_answer_to_anothers_turn_stays_in_memory() {
+    let mut hooks = vec![(0, 1)];
+    hooks.extend((0..8).map(|nth| (10_000 + nth, 1)));
+    let mut world = World::new(pace(100, 60_000, 100, 100), &hooks);
+    world.lanes.set_memory(4_096);
+    world.arrive(0, 60_000, true);
+    for (id, _) in &hooks[1..] {
+        (0..3).for_each(|_| world.arrive(*id, 0, true));
+    }
+    // The store answers one question at a time, the last one first.
+    let mut answers = 0;
+    world.run(1);
+    while let Some(last) = world.asked.pop() {
+        let others = std::mem::replace(&mut world.asked, vec![last]);
+        world.answer();
+        world.asked = others;
+        world.run(1);
+        answers += 1;
+        assert!(answers < 200, "{} have started", world.starts.len());
+    }
+    assert_eq!(world.starts.len(), 24);
+}
+
+#[test]
 fn whoever_waits_for_the_answer_to_anothers_turn_goes_on_when_there_is_none_to_come() {
     let none = Fetched { ready: Vec::new(), more: false };
     let leave = |lanes: &mut Lanes, webhook: i64, round| match webhook {
