@@ -9,6 +9,7 @@
 #![allow(clippy::duplicate_mod, reason = "over_tls tells stories once more, in another world")]
 
 mod answers;
+mod areas;
 mod batch;
 mod deadlines;
 mod dispatching;

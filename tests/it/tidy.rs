@@ -151,7 +151,7 @@ fn complain(wrong: bool, fault: impl FnOnce() -> String) -> Vec<String> {
 }
 
 /// Where the repository is.
-fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
@@ -205,7 +205,7 @@ fn function(code: &str, at: usize) -> Option<Function> {
 }
 
 /// The text with comments and the insides of strings and characters left out, line for line.
-fn code(text: &str) -> String {
+pub(crate) fn code(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
