@@ -56,7 +56,7 @@ use crate::http_server::{Call, Handler, Head, Reply, problems};
 use crate::ingest::sensitive_data;
 use crate::live_config::Force;
 use crate::state::State;
-use crate::store::{Store, StoreError};
+use crate::store::{Management, StoreError};
 
 /// The largest body: a URL, and the types of events.
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -153,7 +153,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn store(&self) -> &dyn Store {
+    fn store(&self) -> &dyn Management {
         self.state.store.as_ref()
     }
 

@@ -15,7 +15,7 @@ use weir_common::time::{Clock, Moment, UnixTime};
 use crate::config::settings::Retention;
 use crate::live_config::Force;
 use crate::mailbox::Handle;
-use crate::store::{Store, StoreError};
+use crate::store::{StoreError, Upkeep};
 
 /// Deliveries that a job puts back at a time: a commit of some milliseconds.
 const JOB_STEP: usize = 500;
@@ -40,7 +40,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const CLOCK_DRIFT_MAX: Duration = Duration::from_secs(60);
 
 /// Takes jobs that redeliver by filter to their end, over and over.
-pub async fn jobs(store: Arc<dyn Store>, clock: Clock, mailbox: Handle, more: Arc<Notify>) {
+pub async fn jobs(store: Arc<dyn Upkeep>, clock: Clock, mailbox: Handle, more: Arc<Notify>) {
     loop {
         match store.step_job(JOB_STEP, clock.now().unix).await {
             Ok(step) => {
@@ -63,7 +63,7 @@ pub async fn jobs(store: Arc<dyn Store>, clock: Clock, mailbox: Handle, more: Ar
 }
 
 /// Drops what has been kept for long enough, over and over.
-pub async fn retention(store: Arc<dyn Store>, clock: Clock, force: Arc<ArcSwap<Force>>) {
+pub async fn retention(store: Arc<dyn Upkeep>, clock: Clock, force: Arc<ArcSwap<Force>>) {
     let mut last = clock.now();
     loop {
         let retention = force.load().settings.retention.clone();
@@ -101,7 +101,7 @@ fn clock_set(before: Moment, now: Moment) -> Option<i64> {
 
 /// Drops some of what has been kept for long enough; says whether there may be more.
 pub async fn drop_old(
-    store: &dyn Store,
+    store: &dyn Upkeep,
     retention: &Retention,
     now: UnixTime,
 ) -> Result<bool, StoreError> {

@@ -86,6 +86,7 @@ impl State {
         Resources {
             clock: self.clock.clone(),
             store: self.store.clone(),
+            ids: self.store.ids().clone(),
             force: self.force.clone(),
             metrics: self.metrics.clone(),
             attempt_log,

@@ -1,4 +1,5 @@
-//! What a store of events, deliveries and webhooks does: one method for each thing we need.
+//! What a store of events, deliveries and webhooks does: a trait for each kind of caller, a method
+//! for each thing that it needs.
 //!
 //! The store is the queue; there is no other. Every method that changes something returns once
 //! the change is on disk, or with an error once it is certain that nothing changed.
@@ -51,17 +52,16 @@ pub enum StoreError {
     Damaged(Arc<str>),
 }
 
-/// A store.
+/// All of a store: what the program owns; each caller has the part that it needs.
+pub trait Store: Management + Intake + DeliveryQueue + MailQueue + Upkeep {}
+
+impl<T: Management + Intake + DeliveryQueue + MailQueue + Upkeep> Store for T {}
+
+/// What customers do.
 #[async_trait]
-pub trait Store: Send + Sync + 'static {
+pub trait Management: Send + Sync + 'static {
     /// How numbers are shown to the outside.
     fn ids(&self) -> &PublicIds;
-
-    /// Steady time at a tick: the time of day of a clock that is never set. Retention and overlaps
-    /// use it.
-    fn steady(&self, at: Tick) -> UnixTime;
-
-    // What customers do.
 
     /// Registers a webhook.
     async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError>;
@@ -98,8 +98,8 @@ pub trait Store: Send + Sync + 'static {
     async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError>;
 
     /// Ends a pause: `paused_total` grows by it, health begins anew, the webhook probes, and its
-    /// deliveries are to be put into order by [`Store::reorder`]. Changes nothing where it is not
-    /// paused.
+    /// deliveries are to be put into order by [`DeliveryQueue::reorder`]. Changes nothing where it
+    /// is not paused.
     async fn reactivate(
         &self,
         workspace: &str,
@@ -156,12 +156,6 @@ pub trait Store: Send + Sync + 'static {
     /// One job of a workspace.
     async fn job(&self, workspace: &str, id: JobId) -> Result<Option<Job>, StoreError>;
 
-    // What backends do.
-
-    /// Stores events and a delivery each for every webhook of their workspace that subscribes to
-    /// their type: all or nothing.
-    async fn accept(&self, events: Vec<NewEvent>, now: UnixTime) -> Result<Accepted, StoreError>;
-
     /// Stores an event for one webhook alone. `None` where there is no such webhook.
     async fn ping(
         &self,
@@ -170,8 +164,22 @@ pub trait Store: Send + Sync + 'static {
         event: NewEvent,
         now: UnixTime,
     ) -> Result<Option<Arrival>, StoreError>;
+}
 
-    // What the worker does.
+/// What backends do.
+#[async_trait]
+pub trait Intake: Send + Sync + 'static {
+    /// Stores events and a delivery each for every webhook of their workspace that subscribes to
+    /// their type: all or nothing.
+    async fn accept(&self, events: Vec<NewEvent>, now: UnixTime) -> Result<Accepted, StoreError>;
+}
+
+/// What the worker does.
+#[async_trait]
+pub trait DeliveryQueue: Send + Sync + 'static {
+    /// Steady time at a tick: the time of day of a clock that is never set. Retention and overlaps
+    /// use it.
+    fn steady(&self, at: Tick) -> UnixTime;
 
     /// A webhook, whoever's it is. `None` once it is deleted.
     async fn load(&self, id: WebhookId) -> Result<Option<Queue>, StoreError>;
@@ -219,15 +227,13 @@ pub trait Store: Send + Sync + 'static {
     /// Puts up to `limit` deliveries of a reactivated webhook back into the order of creation,
     /// at the beginning of their schedule. Says whether that was all.
     async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError>;
+}
 
-    /// Takes a job that is not at its end a step further, of at most `limit` deliveries: the oldest
-    /// of the workspace whose turn it is.
-    async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError>;
-
-    // Mail.
-
+/// What the outbox does.
+#[async_trait]
+pub trait MailQueue: Send + Sync + 'static {
     /// Mails that are due, oldest first. From here on they count as sent, unless told otherwise:
-    /// a crash between here and [`Store::posted`] sends none of them twice.
+    /// a crash between here and [`MailQueue::posted`] sends none of them twice.
     async fn take_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError>;
 
     /// What came of one of them.
@@ -235,8 +241,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// When the next mail is due.
     async fn mail_due(&self) -> Result<Option<UnixTime>, StoreError>;
+}
 
-    // Upkeep.
+/// What runs beside deliveries, and what operators see.
+#[async_trait]
+pub trait Upkeep: Send + Sync + 'static {
+    /// Takes a job that is not at its end a step further, of at most `limit` deliveries: the oldest
+    /// of the workspace whose turn it is.
+    async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError>;
 
     /// Drops up to `limit` deliveries that ended so long before `now`, or that wait for a webhook
     /// that is gone, with their attempts, events that no delivery needs, and jobs, mails and lanes

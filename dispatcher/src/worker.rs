@@ -43,11 +43,12 @@ use weir_common::time::{Clock, Moment, Tick, UnixTime};
 use crate::config::settings::Egress;
 use crate::domain::delivery::Ready;
 use crate::domain::id::{DeliveryId, WebhookId};
+use crate::domain::public_id::PublicIds;
 use crate::live_config::Force;
 use crate::mailbox::{Handle, News, Standing};
 use crate::metrics::Metrics;
 use crate::scheduler::{Answered, Lanes, Pace, Step};
-use crate::store::{Fetched, Queue, Store, StoreError};
+use crate::store::{DeliveryQueue, Fetched, Queue, StoreError};
 use crate::worker::attempt::{Sent, Tried};
 use crate::worker::read_queue::{Question, Questions};
 use crate::worker::store_reads::STORE_PAUSE;
@@ -76,7 +77,9 @@ pub struct Resources {
     /// The clock.
     pub clock: Clock,
     /// Where everything is kept.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn DeliveryQueue>,
+    /// How numbers are shown to the outside.
+    pub ids: PublicIds,
     /// The active configuration.
     pub force: Arc<ArcSwap<Force>>,
     /// What is counted.

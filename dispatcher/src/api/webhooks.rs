@@ -170,7 +170,7 @@ pub(super) async fn ping(asked: &Asked<'_>) -> Result<Reply, Reply> {
 /// Whether a delivery waits for a webhook, or is on its way. After a reactivation the oldest goes
 /// first; where there is none, a test may be it.
 async fn waits(asked: &Asked<'_>, id: WebhookId) -> Result<bool, Reply> {
-    let queue = asked.store().load(id).await.map_err(|error| asked.failed(&error))?;
+    let queue = asked.state.store.load(id).await.map_err(|error| asked.failed(&error))?;
     Ok(queue.is_some_and(|queue| queue.due.is_some()))
 }
 

@@ -87,7 +87,7 @@ pub struct Secrets {
     /// The one that its owner was shown last.
     pub current: Secret<String>,
     /// Those before it, newest first, and until when each signs as well, in steady time
-    /// (`Store::steady`).
+    /// (`DeliveryQueue::steady`).
     pub previous: Vec<(Secret<String>, UnixTime)>,
 }
 

@@ -18,7 +18,7 @@ use crate::config::settings;
 use crate::email::smtp::{Posting, Postman};
 use crate::live_config::Force;
 use crate::metrics::Metrics;
-use crate::store::{Mail, NewMail, Posted, Store, StoreError};
+use crate::store::{Mail, MailQueue, NewMail, Posted, StoreError};
 
 /// Mails taken at one time: as many as a stop puts back.
 const TAKE_MAX: usize = 10;
@@ -37,7 +37,7 @@ const TRIES_MAX: u32 = 20;
 
 /// The mails that wait, and what sends them.
 pub struct Outbox {
-    store: Arc<dyn Store>,
+    store: Arc<dyn MailQueue>,
     clock: Clock,
     force: Arc<ArcSwap<Force>>,
     metrics: Arc<Metrics>,
@@ -49,7 +49,7 @@ impl Outbox {
     /// Over this store; nothing is connected yet.
     #[must_use]
     pub fn new(
-        store: Arc<dyn Store>,
+        store: Arc<dyn MailQueue>,
         clock: Clock,
         force: Arc<ArcSwap<Force>>,
         metrics: Arc<Metrics>,

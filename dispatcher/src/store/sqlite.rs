@@ -24,7 +24,7 @@ use weir_common::time::{Clock, Tick, UnixTime};
 
 use crate::domain::attempt::Attempt;
 use crate::domain::delivery::{Arrival, Cursor, Delivery, Ready};
-use crate::domain::id::{DeliveryId, JobId, LaneId, MailId, WebhookId};
+use crate::domain::id::{DeliveryId, JobId, LaneId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
 use crate::store::encryption::{NONCE_BYTES, Sealer};
@@ -34,9 +34,9 @@ use crate::store::sqlite::read_pool::executor::manual::Looks;
 use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::writer::{Size, Writer};
 use crate::store::{
-    Accepted, Created, Ended, Fared, Fetched, Figures, Filter, Job, JobCreated, JobStep, Mail,
-    NewEvent, NewMail, NewWebhook, Page, Posted, Queue, Rotated, Rotation, Store, StoreError,
-    WebhookChange,
+    Accepted, Created, DeliveryQueue, Ended, Fared, Fetched, Figures, Filter, Intake, Job,
+    JobCreated, JobStep, Management, NewEvent, NewMail, NewWebhook, Page, Queue, Rotated, Rotation,
+    StoreError, Upkeep, WebhookChange,
 };
 
 mod attempts;
@@ -148,13 +148,9 @@ fn nonce() -> Result<[u8; NONCE_BYTES], StoreError> {
 const TRIED: &str = "tried";
 
 #[async_trait]
-impl Store for SqliteStore {
+impl Management for SqliteStore {
     fn ids(&self) -> &PublicIds {
         &self.ids
-    }
-
-    fn steady(&self, at: Tick) -> UnixTime {
-        self.steady.of(at)
     }
 
     async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError> {
@@ -270,11 +266,6 @@ impl Store for SqliteStore {
         self.readers.read(move |conn| jobs::one(conn, &workspace, id)).await
     }
 
-    async fn accept(&self, events: Vec<NewEvent>, now: UnixTime) -> Result<Accepted, StoreError> {
-        let size = if events.len() > FEW_EVENTS { Size::Large } else { Size::Small };
-        self.writer.ask_if_room(size, move |desk| events::accept(desk, events, now)).await
-    }
-
     async fn ping(
         &self,
         workspace: &str,
@@ -284,6 +275,21 @@ impl Store for SqliteStore {
     ) -> Result<Option<Arrival>, StoreError> {
         let workspace = workspace.to_owned();
         self.writer.ask(move |desk| events::ping(desk, &workspace, webhook, &event, now)).await
+    }
+}
+
+#[async_trait]
+impl Intake for SqliteStore {
+    async fn accept(&self, events: Vec<NewEvent>, now: UnixTime) -> Result<Accepted, StoreError> {
+        let size = if events.len() > FEW_EVENTS { Size::Large } else { Size::Small };
+        self.writer.ask_if_room(size, move |desk| events::accept(desk, events, now)).await
+    }
+}
+
+#[async_trait]
+impl DeliveryQueue for SqliteStore {
+    fn steady(&self, at: Tick) -> UnixTime {
+        self.steady.of(at)
     }
 
     async fn load(&self, id: WebhookId) -> Result<Option<Queue>, StoreError> {
@@ -337,21 +343,12 @@ impl Store for SqliteStore {
     async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError> {
         self.writer.ask_for(Size::Large, move |desk| backlog::reorder(desk, webhook, limit)).await
     }
+}
 
+#[async_trait]
+impl Upkeep for SqliteStore {
     async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError> {
         self.writer.ask_for(Size::Large, move |desk| jobs::step(desk, limit, now)).await
-    }
-
-    async fn take_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError> {
-        self.writer.ask(move |desk| outbox::take(desk, limit, now)).await
-    }
-
-    async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError> {
-        self.writer.ask(move |desk| outbox::posted(desk, id, posted)).await
-    }
-
-    async fn mail_due(&self) -> Result<Option<UnixTime>, StoreError> {
-        self.writer.ask(|desk| outbox::due(&desk.conn)).await
     }
 
     async fn sweep(

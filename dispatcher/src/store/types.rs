@@ -177,7 +177,7 @@ pub struct Fared {
     pub last_outcome: Option<Outcome>,
     /// When it has to be looked at next, though nothing ends.
     pub look_at: Option<UnixTime>,
-    /// Since when it is paused. Only ever pauses: a reactivation is [`Store::reactivate`].
+    /// Since when it is paused. Only ever pauses: a reactivation is `Management::reactivate`.
     pub paused_at: Option<UnixTime>,
     /// Which delivery probes it.
     pub probing: Option<Probe>,

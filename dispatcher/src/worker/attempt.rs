@@ -104,7 +104,7 @@ impl Told<'_> {
             metrics.deliveries_ended.with_label_values(&[state]).inc();
         }
         let Some(log) = &resources.attempt_log else { return };
-        let ids = resources.store.ids();
+        let ids = &resources.ids;
         let mut line = Line::new();
         line.text("time", &self.started.unix.rfc3339());
         line.text("workspace", self.workspace);

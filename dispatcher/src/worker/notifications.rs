@@ -23,7 +23,7 @@ pub(super) fn mails(
         Notice::Warn => webhook.health.failing_since(),
         Notice::Pause => webhook.health.down_since(),
     };
-    let id = resources.store.ids().webhook(webhook.id);
+    let id = resources.ids.webhook(webhook.id);
     let about = About {
         webhook: &id,
         workspace: &webhook.workspace,

@@ -25,7 +25,10 @@ use crate::metrics::Metrics;
 use crate::state::{Connections, State};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::tests::{Folder, hold_up};
-use crate::store::{Accepted, Created, Fared, Filter, NewEvent, NewWebhook, Store, WebhookChange};
+use crate::store::{
+    Accepted, Created, Fared, Filter, Intake, MailQueue, Management, NewEvent, NewWebhook, Upkeep,
+    WebhookChange,
+};
 use crate::worker::*;
 
 const START: UnixTime = UnixTime(1_790_000_000_000_000);

@@ -98,7 +98,7 @@ impl Hooks {
             webhook.probing = known.probing;
         }
         if Url::parse(&webhook.url).is_err() {
-            let fields = [("webhook", json!(resources.store.ids().webhook(id)))];
+            let fields = [("webhook", json!(resources.ids.webhook(id)))];
             logging::event(Level::Error, "a stored URL cannot be read", &fields);
             return Restored::Open;
         }
@@ -327,7 +327,7 @@ impl Hook {
             Notice::Pause => "a webhook is paused",
         };
         let fields = [
-            ("webhook", json!(resources.store.ids().webhook(webhook.id))),
+            ("webhook", json!(resources.ids.webhook(webhook.id))),
             ("workspace", json!(&*webhook.workspace)),
             ("outcome", json!(webhook.last_outcome.as_ref().map(ToString::to_string))),
         ];

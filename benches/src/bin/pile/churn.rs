@@ -17,7 +17,8 @@ use weir_dispatcher::domain::outcome::{Failure, Outcome};
 use weir_dispatcher::maintenance::drop_old;
 use weir_dispatcher::store::sqlite::SqliteStore;
 use weir_dispatcher::store::{
-    Accepted, After, Created, Ended, NewEvent, NewWebhook, Store, StoreError,
+    Accepted, After, Created, DeliveryQueue, Ended, Intake, Management, NewEvent, NewWebhook,
+    StoreError, Upkeep,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);

@@ -3,19 +3,36 @@
 //! Invariant: a mail is taken once. One that was taken when the process ended is lost rather than
 //! sent twice.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 use weir_common::time::UnixTime;
 
 use crate::domain::id::MailId;
+use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::writer::Desk;
-use crate::store::{Mail, NewMail, Posted};
+use crate::store::{Mail, MailQueue, NewMail, Posted, StoreError};
 
 const DUE: &str = "SELECT id, key, recipient, subject, text, failures FROM mails \
     WHERE state = 0 AND due <= ?1 ORDER BY due, id LIMIT ?2";
 
 const NEXT: &str = "SELECT due FROM mails WHERE state = 0 ORDER BY due, id LIMIT 1";
+
+#[async_trait]
+impl MailQueue for SqliteStore {
+    async fn take_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError> {
+        self.writer.ask(move |desk| take(desk, limit, now)).await
+    }
+
+    async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError> {
+        self.writer.ask(move |desk| self::posted(desk, id, posted)).await
+    }
+
+    async fn mail_due(&self) -> Result<Option<UnixTime>, StoreError> {
+        self.writer.ask(|desk| due(&desk.conn)).await
+    }
+}
 
 /// Stores a mail, unless there was one of its key.
 pub(super) fn store(conn: &Connection, mail: &NewMail) -> Result<(), Fault> {

@@ -85,7 +85,7 @@ mod tests {
     use weir_common::time::{Clock, UnixTime};
 
     use super::*;
-    use crate::store::Store;
+    use crate::store::Upkeep;
     use crate::store::sqlite::SqliteStore;
     use crate::store::sqlite::tests::Folder;
 

@@ -26,8 +26,8 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::open::OpenError;
 use crate::store::sqlite::writer::Size;
 use crate::store::{
-    Accepted, Created, Filter, JobCreated, NewEvent, NewMail, NewWebhook, Page, Store, StoreError,
-    conformance,
+    Accepted, Created, DeliveryQueue, Filter, Intake, JobCreated, MailQueue, Management, NewEvent,
+    NewMail, NewWebhook, Page, Store, StoreError, Upkeep, conformance,
 };
 
 static MADE: AtomicU32 = AtomicU32::new(0);

@@ -10,7 +10,7 @@ use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::Webhook;
-use crate::store::{Filter, Store, StoreError};
+use crate::store::{Filter, Management, StoreError};
 use crate::worker::simulation::books::{self, Books, violated};
 use crate::worker::simulation::dice::Dice;
 use crate::worker::simulation::life::{DAY, MINUTE, WORKSPACES};

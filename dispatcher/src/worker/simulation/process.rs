@@ -27,7 +27,7 @@ use crate::mailbox::Handle;
 use crate::maintenance;
 use crate::metrics::Metrics;
 use crate::state::{Connections, State};
-use crate::store::Store;
+use crate::store::Upkeep;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::read_pool::executor::manual::Looks;
 use crate::store::sqlite::writer::manual::ByHand;

@@ -6,10 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rusqlite::Connection;
-use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
-
-use crate::store::Store;
+use crate::store::DeliveryQueue;
 use crate::worker::simulation::books::{Books, Tally, violated};
 use crate::worker::simulation::dice::Dice;
 use crate::worker::simulation::disk::Disk;
@@ -18,6 +15,8 @@ use crate::worker::simulation::orders::Order;
 use crate::worker::simulation::process::{Machine, Process, breathe};
 use crate::worker::simulation::receivers::{Mood, Receiver};
 use crate::worker::simulation::wire::Wire;
+use rusqlite::Connection;
+use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
 
 /// In the middle of a minute, and a whole millisecond: tokio's timers know no less.
 pub(super) const START: UnixTime = UnixTime(1_790_000_017_345_000);
