@@ -171,7 +171,7 @@ pub fn settings(data: &[u8]) {
     }
     // Rules with mistakes are never in force, and still do not panic.
     if let Ok(target) = targets::read(b"/v1/workspaces/ws_a/x", Some(b"api.localhost"))
-        && let Ok(way) = rules.lead(&target, &Method::GET)
+        && let Ok(way) = rules.match_route(&target, &Method::GET)
     {
         let identity = rules.identify(&way.names, None);
         let _ = rules.charges(way.route, &identity, [127, 0, 0, 1].into());

@@ -29,17 +29,17 @@ use std::sync::Arc;
 use pingora_http::RequestHeader;
 use weir_common::time::Moment;
 
-use crate::admission::admit::{Checked, LimitCheck};
+use crate::admission::admit::{CheckedRequest, LimitDecision};
 use crate::admission::classify::{Classified, classify};
 use crate::admission::facts::{RequestFacts, TenantLabels};
 use crate::admission::resolve::resolve;
-use crate::config::active::Force;
-use crate::config::shared::Parts;
+use crate::config::active::ActiveConfig;
+use crate::config::shared::Shared;
 use crate::identity::auth::{self, Claims};
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
 use crate::rules::tenant::Identity;
-use crate::rules::{Batch, Charges, Way};
+use crate::rules::{Batch, Charges, RouteMatch};
 use crate::upstream::Upstream;
 
 /// What is to be done with a request.
@@ -71,8 +71,8 @@ pub struct Arrival<'r> {
 
 /// Decides about a request. `facts` has what is known of its connection, and gets the rest.
 pub async fn admit(
-    parts: &Parts,
-    config: &Force,
+    shared: &Shared,
+    config: &ActiveConfig,
     arrival: Arrival<'_>,
     facts: &mut RequestFacts,
 ) -> Admission {
@@ -87,7 +87,7 @@ pub async fn admit(
     };
     let address = facts.client.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let (charges, refused) =
-        match authenticate_and_resolve(parts, config, &way, (&arrival, address), facts).await {
+        match authenticate_and_resolve(shared, config, &way, (&arrival, address), facts).await {
             Ok(charges) => (charges, None),
             Err(refusal) => {
                 let mut charges = Charges::default();
@@ -95,15 +95,15 @@ pub async fn admit(
                 (charges, Some(refusal))
             }
         };
-    let checked = Checked { parts, config, now: arrival.began, nth: arrival.nth };
+    let checked = CheckedRequest { shared, config, now: arrival.began, nth: arrival.nth };
     let outcome = match checked.check(charges, &mut facts.limits) {
         // Boxed, for it is as good as never: a request has no room for it.
-        LimitCheck::Moved(charges) => {
+        LimitDecision::Moved(charges) => {
             Box::pin(checked.check_at_owner(*charges, &mut facts.limits)).await
         }
         outcome => outcome,
     };
-    if let LimitCheck::Refused(refusal) = outcome {
+    if let LimitDecision::Refused(refusal) = outcome {
         return Admission::Refuse(refusal);
     }
     if let Some(refusal) = refused {
@@ -119,22 +119,22 @@ pub async fn admit(
 /// Whom a request is charged to; a refusal where its token is not accepted, or reaches none of
 /// the tenants that it names.
 async fn authenticate_and_resolve(
-    parts: &Parts,
-    config: &Force,
-    way: &Way<'_>,
+    shared: &Shared,
+    config: &ActiveConfig,
+    way: &RouteMatch<'_>,
     (arrival, address): (&Arrival<'_>, IpAddr),
     facts: &mut RequestFacts,
 ) -> Result<Charges, Refusal> {
     let rules = &config.rules;
     let claims = match way.route.needs_token {
         // Boxed: requests that need no token have no room for it.
-        true => Some(Box::pin(authenticate(parts, config, arrival, address)).await?),
+        true => Some(Box::pin(authenticate(shared, config, arrival, address)).await?),
         false => None,
     };
     let claims = claims.as_deref();
     let names = auth::claimed(way.names, claims, &rules.settings.workspaces);
     let known =
-        resolve(parts, config, (way, claims), &names, (address, arrival.began.tick)).await?;
+        resolve(shared, config, (way, claims), &names, (address, arrival.began.tick)).await?;
     let identity = rules.identify(&names, known.as_ref());
     let charges = match way.route.exempt {
         true => Charges::default(),
@@ -147,8 +147,8 @@ async fn authenticate_and_resolve(
 /// Verifies the token of a request. An identity server is queried only for an address that has
 /// not used up its allowance.
 async fn authenticate(
-    parts: &Parts,
-    config: &Force,
+    shared: &Shared,
+    config: &ActiveConfig,
     arrival: &Arrival<'_>,
     address: IpAddr,
 ) -> Result<Arc<Claims>, Refusal> {
@@ -156,9 +156,9 @@ async fn authenticate(
     let may_query = || {
         let mut charges = Charges::default();
         config.rules.charge_stranger(address, &mut charges);
-        !parts.limiter.is_used_up(&mut charges.asks, now.tick)
+        !shared.limiter.is_used_up(&mut charges.checks, now.tick)
     };
-    auth::verify(verifier, &arrival.head.headers, now, &parts.metrics, may_query).await
+    auth::verify(verifier, &arrival.head.headers, now, &shared.metrics, may_query).await
 }
 
 /// The answer to a request whose upstream has no healthy server.

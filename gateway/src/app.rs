@@ -37,14 +37,14 @@ use weir_common::{files, logging};
 
 use crate::app::serving::{Serving, Side};
 use crate::app::workers::Workers;
-use crate::config::active::{Config, Force, addresses};
-use crate::config::shared::{Parts, Seeds};
+use crate::config::active::{ActiveConfig, Config, addresses};
+use crate::config::shared::{Seeds, Shared};
 use crate::edge::listener::BindError;
 use crate::limit::key::Seed;
 use crate::operations::background as beside;
 use crate::operations::persistence::{self, SnapshotError};
 use crate::operations::systemd::Notify;
-use crate::operations::upgrade::HandoverError;
+use crate::operations::upgrade::UpgradeError;
 use crate::operations::upgrade::init::First;
 use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
@@ -79,7 +79,7 @@ pub enum RunError {
     Unreachable(String),
     /// The place of another process cannot be taken.
     #[error(transparent)]
-    Handover(#[from] HandoverError),
+    Upgrade(#[from] UpgradeError),
     /// The process that we stood for as process 1 has failed.
     #[error("the process that had taken over ended with {0}")]
     Successor(i32),
@@ -118,14 +118,14 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
         }
         (started, predecessor) => started?.after(predecessor, &control),
     };
-    let parts = serving.parts.clone();
-    parts.ready.store(true, Ordering::Release);
+    let shared = serving.shared.clone();
+    shared.ready.store(true, Ordering::Release);
     notify.ready();
-    logging::event(Level::Info, "ready", &[("config", json!(parts.config.file.name()))]);
+    logging::event(Level::Info, "ready", &[("config", json!(shared.config.file.name()))]);
     let handed_over = control.block_on(async {
         let told = signals.told_to_stop(|| {
-            let parts = parts.clone();
-            async move { drop(beside::reload(&parts).await) }
+            let shared = shared.clone();
+            async move { drop(beside::reload(&shared).await) }
         });
         let mut told = pin!(told);
         match serving.until_told(told.as_mut(), &mut upgrades).await {
@@ -152,11 +152,11 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     // What another process has is its to keep.
     let left = match handed_over {
         Err(error) => Err(RunError::System(error)),
-        Ok(None) => persistence::leave(&parts).map_err(RunError::from),
+        Ok(None) => persistence::leave(&shared).map_err(RunError::from),
         Ok(Some(0)) => Ok(()),
         Ok(Some(code)) => Err(RunError::Successor(code)),
     };
-    if let Some(log) = &parts.access_log {
+    if let Some(log) = &shared.access_log {
         log.close(LOG_GRACE);
     }
     left
@@ -169,26 +169,26 @@ fn start(
     predecessor: &mut Option<Predecessor>,
     control: &Runtime,
 ) -> Result<Serving, RunError> {
-    let Prepared { parts, sockets, clients, admin, token } = prepare(config, predecessor)?;
-    if let Some(log) = &parts.access_log {
+    let Prepared { shared, sockets, clients, admin, token } = prepare(config, predecessor)?;
+    if let Some(log) = &shared.access_log {
         log.share(predecessor.is_some());
     }
-    access_log_writer(&parts)?;
+    access_log_writer(&shared)?;
     let (of_clients, of_operators) = (Side::default(), Side::default());
-    let workers = Workers::start(&parts, &of_clients.end())?;
+    let workers = Workers::start(&shared, &of_clients.end())?;
     // Names are known before the first request asks for them. What is not found in time is asked
     // for again beside requests, and `/readyz` says so until then.
-    control.block_on(beside::resolve(&parts));
+    control.block_on(beside::resolve(&shared));
     if let Some(predecessor) = predecessor {
-        let unreachable = parts.force.load().unreachable().join(", ");
+        let unreachable = shared.active.load().unreachable().join(", ");
         if !unreachable.is_empty() {
             return Err(RunError::Unreachable(unreachable));
         }
-        let states = predecessor.take_counters(&parts)?;
+        let states = predecessor.take_counters(&shared)?;
         logging::event(Level::Info, "limits taken over", &[("states", json!(states))]);
     }
     let mut serving = Serving {
-        parts,
+        shared,
         sockets,
         workers,
         of_clients,
@@ -206,7 +206,7 @@ fn start(
 
 /// Everything that can fail before the first request, done.
 struct Prepared {
-    parts: Arc<Parts>,
+    shared: Arc<Shared>,
     sockets: Sockets,
     clients: Vec<(TcpListener, Option<SocketAddr>)>,
     admin: TcpListener,
@@ -245,14 +245,14 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
         (rules, origin) = config.load(seeds.keys).map_err(RunError::Configuration)?;
     }
     let metrics = Arc::new(Metrics::new());
-    let force = Force::new(rules, origin, None, &metrics, &clock);
-    let parts = Arc::new(Parts::new(clock, config, force, seeds, metrics, connections_max));
-    parts.mark_applied();
+    let active = ActiveConfig::new(rules, origin, None, &metrics, &clock);
+    let shared = Arc::new(Shared::new(clock, config, active, seeds, metrics, connections_max));
+    shared.mark_applied();
     if let Some(earlier) = earlier {
-        let states = persistence::take_up(&parts, earlier);
+        let states = persistence::take_up(&shared, earlier);
         logging::event(Level::Info, "limits restored", &[("states", json!(states))]);
     }
-    Ok(Prepared { parts, sockets, clients, admin, token })
+    Ok(Prepared { shared, sockets, clients, admin, token })
 }
 
 fn random_seed() -> io::Result<Seed> {
@@ -291,8 +291,8 @@ fn room_for(connections_max: u64) -> u64 {
 
 /// The writer is not joined: where nobody reads standard output it waits for ever, and the
 /// program does not.
-fn access_log_writer(parts: &Parts) -> io::Result<()> {
-    let Some(log) = parts.access_log.clone() else { return Ok(()) };
+fn access_log_writer(shared: &Shared) -> io::Result<()> {
+    let Some(log) = shared.access_log.clone() else { return Ok(()) };
     let writer = thread::Builder::new().name("access-log".to_owned());
     writer.spawn(move || log.write_out(io::stdout())).map(drop)
 }

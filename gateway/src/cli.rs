@@ -24,12 +24,12 @@ use weir_common::time::Clock;
 use crate::app::{self, RunError, Surroundings};
 use crate::cli::admin_client::Admin;
 use crate::cli::explain::explain;
-use crate::config::active::{Config, Force};
+use crate::config::active::{ActiveConfig, Config};
 use crate::identity::auth::{self, Claims, Unaccepted};
 use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::key::Seed;
 use crate::response::refusal::Refusal;
-use crate::rules::tenant::{Known, Names};
+use crate::rules::tenant::{TenantEntries, TenantRefs};
 use crate::settings;
 
 /// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
@@ -164,10 +164,10 @@ impl Command {
             Action::Explain(asked) => match asked.config.config().load(Seed::new([0; 16])) {
                 Ok((rules, origin)) => {
                     let clock = Clock::system();
-                    let force = Force::new(rules, origin, None, &Arc::default(), &clock);
-                    let token = |headers: &HeaderMap| judge_token(&force, headers, &clock);
-                    let known = |names: &Names<'_>| look_up(&force, names, &clock);
-                    match explain(&force.rules, &asked, token, known) {
+                    let active = ActiveConfig::new(rules, origin, None, &Arc::default(), &clock);
+                    let token = |headers: &HeaderMap| judge_token(&active, headers, &clock);
+                    let known = |names: &TenantRefs<'_>| look_up(&active, names, &clock);
+                    match explain(&active.rules, &asked, token, known) {
                         Ok(explained) if asked.json => print(&format!("{:#}", explained.json())),
                         Ok(explained) => print(&explained.to_string()),
                         Err(why) => fail(EXIT_USAGE, &why),
@@ -197,23 +197,23 @@ impl Command {
 
 /// What the directory says of `names`, where it is one that is asked.
 fn look_up(
-    force: &Force,
-    names: &Names<'_>,
+    active: &ActiveConfig,
+    names: &TenantRefs<'_>,
     clock: &Clock,
-) -> Result<Option<Known>, DirectoryUnavailable> {
+) -> Result<Option<TenantEntries>, DirectoryUnavailable> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|_| DirectoryUnavailable)?.block_on(force.known(names, clock.now().tick))
+    runtime.map_err(|_| DirectoryUnavailable)?.block_on(active.known(names, clock.now().tick))
 }
 
 /// What becomes of the token in `report`.
 fn judge_token(
-    force: &Force,
+    active: &ActiveConfig,
     headers: &HeaderMap,
     clock: &Clock,
 ) -> Result<Option<Claims>, Unaccepted> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|why| (Refusal::IdentityUnavailable, why.to_string()))?;
-    runtime.block_on(auth::try_once(force.verifier.as_deref(), headers, clock.now()))
+    runtime.block_on(auth::try_once(active.verifier.as_deref(), headers, clock.now()))
 }
 
 impl From {

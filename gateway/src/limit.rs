@@ -1,7 +1,7 @@
 //! Asks every limit that applies; all admit, or none is charged.
 //!
-//! The nouns of limiting: a [`Quota`] says how much, a [`Key`] whose, an [`Ask`] is one limit's
-//! question about one request, a [`Verdict`] the answer to all of them.
+//! The nouns of limiting: a [`Quota`] says how much, a [`Key`] whose; a [`LimitCheck`] is one
+//! limit's question about one request, a [`Verdict`] the answer to all of them.
 //!
 //! # Invariants
 //!
@@ -43,7 +43,7 @@ use weir_common::time::Tick;
 use self::key::{Key, LimitTag};
 
 /// A route names at most so many limits; each is a lock held while the others are asked.
-pub const ASKS_MAX: usize = 8;
+pub const CHECKS_MAX: usize = 8;
 
 /// How much a limit allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +156,7 @@ impl State {
 
 /// One limit's question: does one more request of this key fit?
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
+pub struct LimitCheck {
     /// Whose state.
     pub key: Key,
     /// Of which limit: what a stranger's shared state is found by.
@@ -183,12 +183,12 @@ pub struct Answer {
 /// The answer to all asks of a request, in their order.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    answers: ArrayVec<Answer, ASKS_MAX>,
+    answers: ArrayVec<Answer, CHECKS_MAX>,
     admitted: bool,
 }
 
 impl Verdict {
-    pub(crate) fn new(answers: ArrayVec<Answer, ASKS_MAX>, admitted: bool) -> Self {
+    pub(crate) fn new(answers: ArrayVec<Answer, CHECKS_MAX>, admitted: bool) -> Self {
         Self { answers, admitted }
     }
 

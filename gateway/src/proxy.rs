@@ -30,7 +30,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
 use crate::admission::Admission;
-use crate::config::shared::Parts;
+use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
 use crate::proxy::access_line::Facts;
 use crate::proxy::body::Unread;
@@ -43,7 +43,7 @@ use crate::response::refusal::Refusal;
 /// What Pingora calls.
 pub struct Proxy {
     /// What all requests share.
-    pub parts: Arc<Parts>,
+    pub shared: Arc<Shared>,
 }
 
 #[async_trait]
@@ -51,10 +51,10 @@ impl ProxyHttp for Proxy {
     type CTX = RequestContext;
 
     fn new_ctx(&self) -> RequestContext {
-        let parts = &self.parts;
-        let (id, nth) = parts.next_request();
-        let in_flight = InFlight::new(&parts.metrics.in_flight);
-        RequestContext::new(parts.clock.now(), parts.force.load_full(), id, nth, in_flight)
+        let shared = &self.shared;
+        let (id, nth) = shared.next_request();
+        let in_flight = InFlight::new(&shared.metrics.in_flight);
+        RequestContext::new(shared.clock.now(), shared.active.load_full(), id, nth, in_flight)
     }
 
     /// No modules: the one that Pingora would add compresses, which we never do.
@@ -65,8 +65,8 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         context: &mut RequestContext,
     ) -> Result<()> {
-        let requests_max = context.force.rules.settings.server.caps.requests_per_connection_max;
-        let mut is_last = !self.parts.ready.load(Ordering::Relaxed);
+        let requests_max = context.config.rules.settings.server.caps.requests_per_connection_max;
+        let mut is_last = !self.shared.ready.load(Ordering::Relaxed);
         if let Some(connection) = Connection::of(session.stream()) {
             connection.head_is_read(session.downstream_session.as_http1());
             is_last |= connection.requests() >= requests_max;
@@ -74,7 +74,7 @@ impl ProxyHttp for Proxy {
         if is_last {
             session.set_keepalive(None);
         }
-        let body_timeout = context.force.rules.settings.server.body_timeout;
+        let body_timeout = context.config.rules.settings.server.body_timeout;
         // Where protocols are switched, silence is no body that fails to come.
         let switches = may_switch(session);
         session.set_read_timeout(Some(body_timeout).filter(|_| !switches));
@@ -91,10 +91,10 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         context: &mut RequestContext,
     ) -> Result<bool> {
-        let refusal = match arrival::decide(&self.parts, session, context).await {
+        let refusal = match arrival::decide(&self.shared, session, context).await {
             Admission::Forward => return Ok(false), // Pingora: go on.
             Admission::BufferBody(batch) => {
-                match buffering::hold(&self.parts, session, context, batch).await {
+                match buffering::hold(&self.shared, session, context, batch).await {
                     Ok(()) => return Ok(false),
                     Err(Unread::Refused(refusal)) => refusal,
                     Err(Unread::Broken(error)) => return Err(error),
@@ -117,7 +117,7 @@ impl ProxyHttp for Proxy {
         context: &mut RequestContext,
     ) -> Result<Box<HttpPeer>> {
         let upstream = context.upstream_of_route().ok_or_else(retry::no_server)?.clone();
-        let now = self.parts.clock.now().tick;
+        let now = self.shared.clock.now().tick;
         context.upstream.picked_at.get_or_insert(now);
         let pick = upstream.pick(&context.upstream.tried, now).ok_or_else(retry::no_server)?;
         if context.upstream.tried.is_full() {
@@ -178,18 +178,18 @@ impl ProxyHttp for Proxy {
             return Error::e_explain(ErrorType::InvalidHTTPHeader, "a 101 that nobody asked for")
                 .map_err(|error: Box<Error>| error.into_up());
         }
-        if !self.parts.ready.load(Ordering::Relaxed) {
+        if !self.shared.ready.load(Ordering::Relaxed) {
             // A stop has begun, and this connection ends with this answer.
             session.set_keepalive(None);
         }
         context.response.status = Some(head.status.as_u16());
-        context.upstream.answered_at = Some(self.parts.clock.now().tick);
-        retry::answered(&self.parts, context, head.status);
+        context.upstream.answered_at = Some(self.shared.clock.now().tick);
+        retry::answered(&self.shared, context, head.status);
         if head.status == StatusCode::SWITCHING_PROTOCOLS
             && let Some(connection) = Connection::of(session.stream())
             && let Some(upstream) = context.upstream_of_route()
         {
-            let now = self.parts.clock.now().tick;
+            let now = self.shared.clock.now().tick;
             connection.bear_silence(upstream.settings.tunnel_timeout, now);
             connection.follow_frames(session.downstream_session.as_http1(), head);
         }
@@ -219,7 +219,7 @@ impl ProxyHttp for Proxy {
     ) -> Box<Error> {
         // Nothing was sent: another server may be tried, whatever the method.
         let again = context.upstream.tried.len() < retry::tries(context);
-        retry::unconnected(&self.parts, context, &error, again);
+        retry::unconnected(&self.shared, context, &error, again);
         error.set_retry(again);
         error
     }
@@ -244,7 +244,7 @@ impl ProxyHttp for Proxy {
         let again = retry::may_repeat(&error, facts) && context.upstream.tried.len() < tries;
         let silent = Connection::of(session.stream()).is_some_and(Connection::was_silent);
         if retry::is_fault(&error, facts) || (silent && !context.upstream.answered) {
-            retry::failed(&self.parts, context);
+            retry::failed(&self.shared, context);
         }
         // Pingora panics where this is left to be decided by whether the connection was kept.
         error.set_retry(again);
@@ -267,7 +267,7 @@ impl ProxyHttp for Proxy {
         let of_server = matches!(refusal, Some(Refusal::BadGateway(_) | Refusal::GatewayTimeout))
             && !context.upstream.unconnected;
         if let Some(upstream) = context.upstream_of_route().filter(|_| of_server) {
-            let failures = &self.parts.metrics.upstream_failures;
+            let failures = &self.shared.metrics.upstream_failures;
             failures.with_label_values(&[upstream.name.as_str(), "answer"]).inc();
         }
         let is_answer = |status: StatusCode| !retry::is_interim(status);
@@ -300,18 +300,18 @@ impl ProxyHttp for Proxy {
         if let Some(held) = context.held.take() {
             buffering::unwrap(&mut session.downstream_session, &held.slot);
         }
-        retry::ended(&self.parts, context);
-        let now = self.parts.clock.now();
+        retry::ended(&self.shared, context);
+        let now = self.shared.clock.now();
         if let Some(connection) = Connection::of(session.stream()) {
             connection.request_is_over(now.tick);
         }
         let seconds = now.tick.since(context.began.tick).as_secs_f64();
         if let Some(meter) =
-            context.facts.tenant.plane.and_then(|plane| context.force.planes.get(plane))
+            context.facts.tenant.plane.and_then(|plane| context.config.planes.get(plane))
         {
             meter.count(context.response.status.unwrap_or(499), seconds);
         }
-        if let Some(log) = &self.parts.access_log {
+        if let Some(log) = &self.shared.access_log {
             log.add(&access_line::line(context, &Facts::of(session, error), now));
         }
         if error.is_none() || context.response.refusal.is_some() {
@@ -347,7 +347,7 @@ impl Proxy {
         context: &mut RequestContext,
         refusal: Refusal,
     ) -> Result<()> {
-        self.parts.metrics.refusals.with_label_values(&[refusal.reason()]).inc();
+        self.shared.metrics.refusals.with_label_values(&[refusal.reason()]).inc();
         context.response.status = Some(refusal.status());
         let head = session.req_header();
         let dialect = Dialect::of(&head.method, &head.headers);

@@ -29,18 +29,18 @@ use arrayvec::ArrayVec;
 use http::Method;
 
 use crate::limit::key::{Key, LimitTag, Seed};
-use crate::limit::{ASKS_MAX, Ask, Quota};
+use crate::limit::{CHECKS_MAX, LimitCheck, Quota};
 use crate::request::cors::Cors;
 use crate::request::route::{Found, Hosts, Index, Paths, Pattern};
 use crate::request::target::{Malformed, Target};
-use crate::rules::tenant::{Identity, Known, Names, Subject, Tenant, Tenants};
+use crate::rules::tenant::{Identity, Subject, Tenant, TenantEntries, TenantRefs, Tenants};
 use crate::settings::spellings::Spellings;
 use crate::settings::{LimitKey, Settings, Unknown};
 
 pub use crate::rules::by_name::AskedAbout;
 pub use crate::rules::compile::{Entries, check, own_values_refused};
 
-/// What is in force.
+/// What is active.
 #[derive(Clone)]
 pub struct Rules {
     /// As they were read.
@@ -123,18 +123,18 @@ pub struct Plan {
 
 /// Where a request leads, and whom it names.
 #[derive(Clone)]
-pub struct Way<'r> {
+pub struct RouteMatch<'r> {
     /// The route.
     pub route: &'r Route,
     /// Its place.
     pub index: Index,
     /// Whom its target names.
-    pub names: Names<'r>,
+    pub names: TenantRefs<'r>,
 }
 
 /// Why a request leads nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoWay {
+pub enum RouteError {
     /// No plane has the host.
     UnknownHost,
     /// No route of the plane has the path.
@@ -145,7 +145,7 @@ pub enum NoWay {
     Malformed(Malformed),
 }
 
-impl NoWay {
+impl RouteError {
     /// The plane of its host, where one has it.
     #[must_use]
     pub fn plane(&self) -> Option<Index> {
@@ -180,39 +180,43 @@ pub struct Charge {
 #[derive(Clone, Default)]
 pub struct Charges {
     /// What the store is asked.
-    pub asks: ArrayVec<Ask, ASKS_MAX>,
+    pub checks: ArrayVec<LimitCheck, CHECKS_MAX>,
     /// About whom, in the same order.
-    pub charges: ArrayVec<Charge, ASKS_MAX>,
+    pub charges: ArrayVec<Charge, CHECKS_MAX>,
 }
 
 impl Rules {
     /// Leads a request to its route and the tenants that it names.
-    pub fn lead<'r>(&'r self, target: &'r Target<'_>, method: &Method) -> Result<Way<'r>, NoWay> {
+    pub fn match_route<'r>(
+        &'r self,
+        target: &'r Target<'_>,
+        method: &Method,
+    ) -> Result<RouteMatch<'r>, RouteError> {
         let found = self.hosts.find(&target.host);
         // Where there are no routes there are none that take an odd spelling.
         let spelled = found.map_or(target.spellings, |_| Spellings::NONE);
-        spelled.within(Spellings::NONE).map_err(NoWay::Malformed)?;
-        let (plane, instance) = found.ok_or(NoWay::UnknownHost)?;
+        spelled.within(Spellings::NONE).map_err(RouteError::Malformed)?;
+        let (plane, instance) = found.ok_or(RouteError::UnknownHost)?;
         let identifier = |name: Option<&str>| {
             name.is_none_or(weir_common::ids::is_identifier)
                 .then_some(())
-                .ok_or(NoWay::Malformed(Malformed::Identifier))
+                .ok_or(RouteError::Malformed(Malformed::Identifier))
         };
         identifier(instance)?;
-        let paths = self.paths.get(plane).ok_or(NoWay::UnknownHost)?;
-        let index = match paths.find(method, target).map_err(NoWay::Malformed)? {
+        let paths = self.paths.get(plane).ok_or(RouteError::UnknownHost)?;
+        let index = match paths.find(method, target).map_err(RouteError::Malformed)? {
             Found::Route(index) => index,
-            Found::OtherMethods(methods) => return Err(NoWay::OtherMethods(plane, methods)),
-            Found::Nothing => return Err(NoWay::UnknownPath(plane)),
+            Found::OtherMethods(methods) => return Err(RouteError::OtherMethods(plane, methods)),
+            Found::Nothing => return Err(RouteError::UnknownPath(plane)),
         };
-        let route = self.routes.get(index).ok_or(NoWay::UnknownPath(plane))?;
+        let route = self.routes.get(index).ok_or(RouteError::UnknownPath(plane))?;
         let [workspace, organisation] = route.pattern.names(target.path);
         if workspace.is_some_and(|name| !self.settings.workspaces.allows(name)) {
-            return Err(NoWay::Malformed(Malformed::Identifier));
+            return Err(RouteError::Malformed(Malformed::Identifier));
         }
         identifier(organisation)?;
-        let names = Names { workspace, organisation, instance, ..Names::default() };
-        Ok(Way { route, index, names })
+        let names = TenantRefs { workspace, organisation, instance, ..TenantRefs::default() };
+        Ok(RouteMatch { route, index, names })
     }
 
     /// The plane of a path, and the methods that it takes: those that its routes list, or the one
@@ -221,10 +225,10 @@ impl Rules {
         &self,
         target: &Target<'_>,
         asked: &Method,
-    ) -> Result<(Index, Vec<Method>), NoWay> {
-        let plane = match self.lead(target, asked) {
+    ) -> Result<(Index, Vec<Method>), RouteError> {
+        let plane = match self.match_route(target, asked) {
             Ok(way) => way.route.plane,
-            Err(NoWay::OtherMethods(plane, methods)) => return Ok((plane, methods)),
+            Err(RouteError::OtherMethods(plane, methods)) => return Ok((plane, methods)),
             Err(no_way) => return Err(no_way),
         };
         let listing = self.paths.get(plane).filter(|paths| !paths.takes_all(target.path));
@@ -242,7 +246,11 @@ impl Rules {
     /// Whom a request could be charged to, by the entries that were asked for, or else by those
     /// of the file.
     #[must_use]
-    pub fn identify<'r>(&'r self, names: &Names<'_>, known: Option<&'r Known>) -> Identity<'r> {
+    pub fn identify<'r>(
+        &'r self,
+        names: &TenantRefs<'_>,
+        known: Option<&'r TenantEntries>,
+    ) -> Identity<'r> {
         match known {
             Some(known) => known.identify(&self.seed, names),
             None => self.tenants.identify(&self.seed, names),
@@ -352,15 +360,15 @@ impl Rules {
 impl Charges {
     fn push(&mut self, index: Index, limit: &Limit, subject: &Subject<'_>, quota: Quota) {
         // The settings allow no more than there is room for.
-        if !self.asks.is_full() {
-            self.asks.push(ask(limit, subject, quota));
+        if !self.checks.is_full() {
+            self.checks.push(ask(limit, subject, quota));
             self.charges.push(Charge { limit: index, name: subject.name.clone() });
         }
     }
 }
 
-fn ask(limit: &Limit, subject: &Subject<'_>, quota: Quota) -> Ask {
-    Ask {
+fn ask(limit: &Limit, subject: &Subject<'_>, quota: Quota) -> LimitCheck {
+    LimitCheck {
         key: Key::new(subject.owner, limit.tag),
         limit: limit.tag,
         quota,

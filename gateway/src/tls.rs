@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Files are taken all together or not at all: a broken one leaves the earlier ones in force.
+//! 1. Files are taken all together or not at all: a broken one leaves the earlier ones active.
 //! 2. A client certificate is verified in each handshake: where one is asked for nothing is
 //!    resumed, and a root that is taken away is out of force with the reload.
 //! 3. What a session costs is bounded: tickets are kept by clients, and what we keep is counted.
@@ -35,7 +35,7 @@ use weir_common::time::UnixTime;
 
 use crate::settings::{ClientCertificates, Https};
 use crate::tls::certificate::Pair;
-use crate::tls::sni::Names;
+use crate::tls::sni::CertificateNames;
 
 /// Sessions of clients that keep no tickets, at most: a few hundred bytes each.
 const SESSIONS_MAX: usize = 4_096;
@@ -101,8 +101,8 @@ fn listener(entries: &[&Https], document: &Document) -> Option<Listener> {
     };
     let config = with_sessions(builder.with_cert_resolver(Arc::new(names)), clients.is_some());
     let expiries = |(entry, pair): &(&Https, Pair)| (entry.certificate.value.clone(), pair.expires);
-    let asks = format!("{:?}", (first.tls12, clients.map(|clients| clients.required)));
-    reader.seen.update(asks.as_bytes());
+    let checks = format!("{:?}", (first.tls12, clients.map(|clients| clients.required)));
+    reader.seen.update(checks.as_bytes());
     Some(Listener {
         address: first.address,
         config: Arc::new(config),
@@ -174,9 +174,9 @@ fn agree(first: &Https, entry: &Https, document: &Document) {
 fn named(
     pairs: &[(&Https, Pair)],
     document: &Document,
-) -> Option<Names<Arc<rustls::sign::CertifiedKey>>> {
+) -> Option<CertificateNames<Arc<rustls::sign::CertifiedKey>>> {
     let (_, first) = pairs.first()?;
-    let mut names = Names::new(first.certified.clone());
+    let mut names = CertificateNames::new(first.certified.clone());
     for (nth, (entry, pair)) in pairs.iter().enumerate() {
         let fault = |why: String| {
             document.fault(entry.certificate.at, format!("`{}` {why}", entry.certificate.value));

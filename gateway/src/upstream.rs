@@ -126,13 +126,13 @@ impl Server {
     /// At how many addresses health checks let it have requests.
     #[must_use]
     pub fn healthy(&self) -> usize {
-        self.addresses.load().iter().filter(|address| address.is_well()).count()
+        self.addresses.load().iter().filter(|address| address.is_healthy()).count()
     }
 
     /// At how many addresses it is ejected, for having failed requests.
     #[must_use]
     pub fn resting(&self) -> usize {
-        self.addresses.load().iter().filter(|address| address.rests()).count()
+        self.addresses.load().iter().filter(|address| address.is_ejected()).count()
     }
 
     /// The next of its addresses in turn that may be taken.
@@ -199,9 +199,9 @@ impl Upstream {
             servers.filter(move |(_, server)| server.is_among(tried) == of_tried)
         };
         let policy = &self.settings.ejection;
-        let fresh = |address: &Address| address.is_well() && !tried.contains(&address.socket);
+        let fresh = |address: &Address| address.is_healthy() && !tried.contains(&address.socket);
         let awake = |address: &Address| fresh(address) && address.lets(policy, now);
-        let again = |address: &Address| address.is_well() && !address.rests();
+        let again = |address: &Address| address.is_healthy() && !address.is_ejected();
         let first = |of_tried, may: &dyn Fn(&Address) -> bool| {
             in_turn(of_tried)
                 .find_map(|(server, at)| at.next(may).map(|address| Pick { server, address }))
@@ -212,15 +212,16 @@ impl Upstream {
         any(&awake)
             .or_else(|| any(&fresh))
             .or_else(|| any(&again))
-            .or_else(|| any(&Address::is_well))
+            .or_else(|| any(&Address::is_healthy))
     }
 
     /// Takes note that a server failed a request. Its address is ejected only where another
     /// could take over.
     pub fn failed(&self, pick: Pick, now: Tick) -> Option<Change> {
         let mut all = self.servers.iter().flat_map(|server| (*server.addresses()).clone());
-        let could =
-            |other: &Address| other.socket != pick.address && other.is_well() && !other.rests();
+        let could = |other: &Address| {
+            other.socket != pick.address && other.is_healthy() && !other.is_ejected()
+        };
         let may_rest = all.any(|other| could(&other));
         self.address(pick)?.failed(&self.settings.ejection, may_rest, now)
     }
@@ -232,15 +233,16 @@ impl Upstream {
 
     /// Whether what was picked is ejected.
     #[must_use]
-    pub fn rests(&self, pick: Pick) -> bool {
-        self.address(pick).is_some_and(|address| address.rests())
+    pub fn is_ejected(&self, pick: Pick) -> bool {
+        self.address(pick).is_some_and(|address| address.is_ejected())
     }
 
     /// Whether health checks let any of its servers have requests.
     #[must_use]
     pub fn has_healthy(&self) -> bool {
-        let is_well = |server: &Arc<Server>| server.addresses.load().iter().any(|a| a.is_well());
-        self.servers.iter().any(is_well)
+        let is_healthy =
+            |server: &Arc<Server>| server.addresses.load().iter().any(|a| a.is_healthy());
+        self.servers.iter().any(is_healthy)
     }
 
     /// Takes note of whether what was picked let us connect.
@@ -278,7 +280,7 @@ impl Upstream {
     pub fn back_in(&self) -> Duration {
         let health = self.settings.health.as_ref();
         let all = self.servers.iter().flat_map(|server| (*server.addresses()).clone());
-        let ill: Vec<_> = all.filter(|address| !address.is_well()).collect();
+        let ill: Vec<_> = all.filter(|address| !address.is_healthy()).collect();
         let waits = health.into_iter().flat_map(|health| ill.iter().map(|a| a.well_in(health)));
         waits.min().unwrap_or_default()
     }
@@ -505,7 +507,7 @@ mod tests {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
         let now = Tick(0);
         assert_eq!(upstream.failed(at(1), now), None);
-        assert!(matches!(upstream.failed(at(1), now), Some(Change::Rested(_))));
+        assert!(matches!(upstream.failed(at(1), now), Some(Change::Ejected(_))));
         assert_eq!((0..4).map(|_| picked(&upstream, &[])).collect::<Vec<_>>(), [2; 4]);
         let later = now.plus(Duration::from_secs(1));
         let mut ports: Vec<u16> =

@@ -11,27 +11,27 @@ use weir_common::time::Tick;
 
 use weir_tests::modelled::limit::key::{Key, Scope, Seed};
 use weir_tests::modelled::limit::memory::Store;
-use weir_tests::modelled::limit::{Ask, Quota};
+use weir_tests::modelled::limit::{LimitCheck, Quota};
 
 /// A question about `name` under the limit `limit`, of which `requests` a minute are allowed.
-fn ask(limit: &str, requests: u32, name: &str) -> Ask {
+fn ask(limit: &str, requests: u32, name: &str) -> LimitCheck {
     let seed = Seed::new([3; 16]);
     let quota = Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
     let limit = seed.limit(limit);
     let key = Key::new(seed.owner(Scope::Workspace, name.as_bytes()), limit);
-    Ask { key, limit, quota, lasting: quota, enforced: true, known: false }
+    LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: false }
 }
 
 /// 1 where `judge` admits; what has moved is not decided here.
-fn admitted(store: &Store, asks: &[Ask]) -> usize {
-    store.judge(asks, Tick(1)).map_or(0, |verdict| usize::from(verdict.is_admitted()))
+fn admitted(store: &Store, checks: &[LimitCheck]) -> usize {
+    store.judge(checks, Tick(1)).map_or(0, |verdict| usize::from(verdict.is_admitted()))
 }
 
 /// How often `judge` admitted when each thread asked its own list, in every interleaving.
 fn check(
     shards: usize,
-    left: Vec<Ask>,
-    right: Vec<Ask>,
+    left: Vec<LimitCheck>,
+    right: Vec<LimitCheck>,
     also: fn(&Store),
     then: fn(&Store, usize),
 ) {
@@ -66,7 +66,7 @@ fn all_or_nothing_holds_in_every_interleaving() {
         |_| {},
         |store, admitted| {
             assert_eq!(admitted, 1);
-            let left = |ask: &Ask| store.standing(ask, Tick(1)).unwrap().remaining;
+            let left = |ask: &LimitCheck| store.standing(ask, Tick(1)).unwrap().remaining;
             let (own, other) = (ask("w", 1, "one"), ask("w", 1, "two"));
             assert_eq!(left(&own) + left(&other), 1, "the refused workspace was charged nothing");
         },
@@ -93,25 +93,27 @@ fn moved(store: &Store) -> Store {
 #[test]
 fn a_decision_beside_a_move_is_charged_once_in_one_home() {
     let a = ask("a", 2, "x");
-    let shard = |ask: &Ask| ask.key.bits() >> 96 & 1;
+    let shard = |ask: &LimitCheck| ask.key.bits() >> 96 & 1;
     let names = ["y", "z", "u", "v", "w"].map(|name| ask("b", 3, name));
     let b = names.into_iter().find(|b| shard(b) != shard(&a)).expect("one is in the other shard");
-    for asks in [vec![a, b], vec![b, a]] {
+    for checks in [vec![a, b], vec![b, a]] {
         loom::model(move || {
             let store = Arc::new(Store::with_shards(1_000, 2));
-            assert_eq!(admitted(&store, &asks), 1);
+            assert_eq!(admitted(&store, &checks), 1);
             let mover = {
                 let store = store.clone();
                 thread::spawn(move || moved(&store))
             };
-            let here = store.judge(&asks, Tick(1));
+            let here = store.judge(&checks, Tick(1));
             let there = mover.join().expect("the move ends");
             // Where it met the move it is decided in the other home, as a request is.
-            let decided = here.or_else(|_| there.judge(&asks, Tick(1))).expect("it has not moved");
+            let decided =
+                here.or_else(|_| there.judge(&checks, Tick(1))).expect("it has not moved");
             assert!(decided.is_admitted(), "one of two was left");
-            let left = |ask: &Ask| there.standing(ask, Tick(1)).expect("it is here").remaining;
+            let left =
+                |ask: &LimitCheck| there.standing(ask, Tick(1)).expect("it is here").remaining;
             assert_eq!([left(&a), left(&b)], [0, 1], "two were charged to each, wherever");
-            assert!(store.judge(&asks, Tick(1)).is_err(), "nothing is decided in the old home");
+            assert!(store.judge(&checks, Tick(1)).is_err(), "nothing is decided in the old home");
         });
     }
 }

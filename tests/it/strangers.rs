@@ -6,7 +6,7 @@ use weir_common::rolling;
 use weir_common::time::Tick;
 use weir_gateway::limit::key::{Key, Scope, Seed};
 use weir_gateway::limit::memory::Store;
-use weir_gateway::limit::{Ask, Quota};
+use weir_gateway::limit::{LimitCheck, Quota};
 
 /// Room for keys that the directory does not know.
 const ROOM: usize = 50_000;
@@ -18,11 +18,11 @@ fn resident() -> usize {
     pages * 4_096
 }
 
-fn ask(seed: &Seed, name: u32, known: bool) -> Ask {
+fn ask(seed: &Seed, name: u32, known: bool) -> LimitCheck {
     let quota = Quota::Rolling(rolling::Quota { requests: 60, window: Duration::from_secs(60) });
     let limit = seed.limit("workspace");
     let key = Key::new(seed.owner(Scope::Workspace, &name.to_be_bytes()), limit);
-    Ask { key, limit, quota, lasting: quota, enforced: true, known }
+    LimitCheck { key, limit, quota, lasting: quota, enforced: true, known }
 }
 
 #[test]

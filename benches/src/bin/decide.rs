@@ -16,7 +16,7 @@ use weir_common::time::{Clock, Tick, micros};
 use weir_common::{bucket, rolling};
 use weir_gateway::limit::key::{Key, LimitTag, Owner, Scope, Seed};
 use weir_gateway::limit::memory::Store;
-use weir_gateway::limit::{Ask, Quota};
+use weir_gateway::limit::{LimitCheck, Quota};
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
@@ -131,7 +131,7 @@ impl World {
         let owner = self.seed.owner(Scope::Workspace, name);
         let organisation = self.organisations.get(nth / SIBLINGS).copied().unwrap_or(owner);
         let [workspace, wider] = self.question.quotas();
-        let ask = |owner, limit, quota| Ask {
+        let ask = |owner, limit, quota| LimitCheck {
             key: Key::new(owner, limit),
             limit,
             quota,
@@ -140,8 +140,8 @@ impl World {
             known: true,
         };
         let [first, second] = self.tags;
-        let asks = [ask(owner, first, workspace), ask(organisation, second, wider)];
-        let asked = asks.get(..self.question.count()).unwrap_or(&asks);
+        let checks = [ask(owner, first, workspace), ask(organisation, second, wider)];
+        let asked = checks.get(..self.question.count()).unwrap_or(&checks);
         black_box(self.store.judge(asked, now)).is_ok_and(|verdict| verdict.is_admitted())
     }
 
@@ -296,7 +296,7 @@ fn invented() -> World {
     for nth in 0..INVENTED {
         let owner = world.seed.owner(Scope::Workspace, &nth.to_be_bytes());
         let key = Key::new(owner, limit);
-        let ask = Ask { key, limit, quota, lasting: quota, enforced: true, known: false };
+        let ask = LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: false };
         let _ = black_box(world.store.judge(&[ask], Tick(1_000_000_000 + nth)));
     }
     world

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use weir_benches::flags::{Flags, fail};
 use weir_benches::report::{Series, table};
 use weir_common::time::{Clock, Moment};
-use weir_gateway::config::active::{Config, Force};
+use weir_gateway::config::active::{ActiveConfig, Config};
 use weir_gateway::identity::auth::{self, Verifier};
 use weir_gateway::limit::key::Seed;
 use weir_gateway::telemetry::metrics::Metrics;
@@ -138,7 +138,7 @@ fn verifier(url: &str, metrics: &Arc<Metrics>) -> Arc<Verifier> {
     let loaded = Config::new(Some(path)).load(Seed::new(*b"sixteen bytes ok"));
     let _ = std::fs::remove_dir_all(&folder);
     let (rules, origin) = loaded.unwrap_or_else(|mistakes| fail(&format!("{mistakes:?}")));
-    let active = Force::new(rules, origin, None, metrics, &Clock::system());
+    let active = ActiveConfig::new(rules, origin, None, metrics, &Clock::system());
     active.verifier.unwrap_or_else(|| fail("the settings have no token verified"))
 }
 

@@ -9,8 +9,8 @@ use weir_common::decision::Decision;
 use weir_common::time::Moment;
 
 use crate::admission::facts::{LimitFacts, LimitOutcome};
-use crate::config::active::Force;
-use crate::config::shared::Parts;
+use crate::config::active::ActiveConfig;
+use crate::config::shared::Shared;
 use crate::limit::Verdict;
 use crate::limit::limiter::OwnerLost;
 use crate::limit::report::{self, Named};
@@ -18,7 +18,7 @@ use crate::response::refusal::Refusal;
 use crate::rules::Charges;
 
 /// What the limits decided.
-pub(super) enum LimitCheck {
+pub(super) enum LimitDecision {
     /// All admit, and are charged.
     Admitted,
     /// One refuses, and none is charged.
@@ -28,24 +28,24 @@ pub(super) enum LimitCheck {
 }
 
 /// A request that limits are checked for.
-pub(super) struct Checked<'r> {
-    pub(super) parts: &'r Parts,
-    pub(super) config: &'r Force,
+pub(super) struct CheckedRequest<'r> {
+    pub(super) shared: &'r Shared,
+    pub(super) config: &'r ActiveConfig,
     /// When it began.
     pub(super) now: Moment,
     /// Its number in this process.
     pub(super) nth: u64,
 }
 
-impl Checked<'_> {
+impl CheckedRequest<'_> {
     /// Checks the limits of a request in this process.
-    pub(super) fn check(&self, mut charges: Charges, facts: &mut LimitFacts) -> LimitCheck {
-        if charges.asks.is_empty() {
-            return LimitCheck::Admitted;
+    pub(super) fn check(&self, mut charges: Charges, facts: &mut LimitFacts) -> LimitDecision {
+        if charges.checks.is_empty() {
+            return LimitDecision::Admitted;
         }
-        match self.parts.limiter.check(&mut charges.asks, self.now.tick) {
+        match self.shared.limiter.check(&mut charges.checks, self.now.tick) {
             Ok(verdict) => self.settle(&charges, &verdict, facts),
-            Err(_moved) => LimitCheck::Moved(Box::new(charges)),
+            Err(_moved) => LimitDecision::Moved(Box::new(charges)),
         }
     }
 
@@ -54,22 +54,22 @@ impl Checked<'_> {
         &self,
         mut charges: Charges,
         facts: &mut LimitFacts,
-    ) -> LimitCheck {
-        match self.parts.limiter.check_at_owner(&mut charges.asks).await {
+    ) -> LimitDecision {
+        match self.shared.limiter.check_at_owner(&mut charges.checks).await {
             Ok(verdict) => self.settle(&charges, &verdict, facts),
-            Err(OwnerLost) => LimitCheck::Refused(Refusal::LimitsUnavailable),
+            Err(OwnerLost) => LimitDecision::Refused(Refusal::LimitsUnavailable),
         }
     }
 
     /// Notes what the limits decided, in metrics and in what is told of the request.
     fn settle(
         &self,
-        Charges { asks, charges }: &Charges,
+        Charges { checks, charges }: &Charges,
         verdict: &Verdict,
         facts: &mut LimitFacts,
-    ) -> LimitCheck {
-        let (rules, top) = (&self.config.rules, &self.parts.top);
-        for ((ask, charge), answer) in asks.iter().zip(charges).zip(verdict.answers()) {
+    ) -> LimitDecision {
+        let (rules, top) = (&self.config.rules, &self.shared.top);
+        for ((ask, charge), answer) in checks.iter().zip(charges).zip(verdict.answers()) {
             let meter = self.config.limits.get(charge.limit);
             let Some(limit) = rules.limits.get(charge.limit) else { continue };
             match answer.decision {
@@ -93,19 +93,19 @@ impl Checked<'_> {
             });
         }
         let name_of = |limit: usize| rules.limits.get(limit).map_or("", |limit| &*limit.name);
-        facts.report = report::told(asks, verdict, self.now);
+        facts.report = report::told(checks, verdict, self.now);
         if rules.settings.headers.ratelimit {
-            let pairs = asks.iter().zip(charges);
+            let pairs = checks.iter().zip(charges);
             let named: Vec<Named<'_>> =
                 pairs.map(|(ask, charge)| Named { name: name_of(charge.limit), ask }).collect();
             facts.ietf = Some(report::ietf(&named, verdict, self.now));
         }
         match facts.report.clone().filter(|_| !verdict.is_admitted()) {
-            None => LimitCheck::Admitted,
+            None => LimitDecision::Admitted,
             Some(told) => {
                 let binding = charges.get(told.binding);
                 let resource = binding.map_or("", |charge| name_of(charge.limit)).to_owned();
-                LimitCheck::Refused(Refusal::RateLimited { resource, told })
+                LimitDecision::Refused(Refusal::RateLimited { resource, told })
             }
         }
     }

@@ -22,12 +22,12 @@ use crate::request::cors::Preflight;
 use crate::request::target::Target;
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
-use crate::rules::{NoWay, Rules, Way};
+use crate::rules::{RouteError, RouteMatch, Rules};
 
 /// What a request is.
 pub(super) enum Classified<'r> {
     /// One that a route takes.
-    Routed(Way<'r>),
+    Routed(RouteMatch<'r>),
     /// A browser's question what it may send.
     Preflight(Reply),
     /// One that leads nowhere.
@@ -62,7 +62,7 @@ pub(super) fn classify<'r>(
     if let Some(reply) = preflight(rules, &mut facts.tenant, arrival.head, target) {
         return Classified::Preflight(reply);
     }
-    let way = match rules.lead(target, &arrival.head.method) {
+    let way = match rules.match_route(target, &arrival.head.method) {
         Ok(way) => way,
         Err(no_way) => {
             facts.tenant.plane = no_way.plane();
@@ -103,11 +103,11 @@ fn preflight(
 
 /// The answer to a request that no route takes.
 #[must_use]
-pub fn leads_nowhere(no_way: NoWay) -> Refusal {
+pub fn leads_nowhere(no_way: RouteError) -> Refusal {
     match no_way {
-        NoWay::UnknownHost => Refusal::UnknownHost,
-        NoWay::UnknownPath(_) => Refusal::UnknownPath,
-        NoWay::OtherMethods(_, methods) => Refusal::MethodNotAllowed(methods),
-        NoWay::Malformed(why) => Refusal::Malformed(why),
+        RouteError::UnknownHost => Refusal::UnknownHost,
+        RouteError::UnknownPath(_) => Refusal::UnknownPath,
+        RouteError::OtherMethods(_, methods) => Refusal::MethodNotAllowed(methods),
+        RouteError::Malformed(why) => Refusal::Malformed(why),
     }
 }

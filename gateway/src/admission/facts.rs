@@ -8,8 +8,8 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use weir_common::decision::Decision;
 
-use crate::limit::ASKS_MAX;
-use crate::limit::report::Told;
+use crate::limit::CHECKS_MAX;
+use crate::limit::report::RateLimitReport;
 use crate::request::route::Index;
 
 /// What is known of a request.
@@ -61,9 +61,9 @@ pub struct TenantLabels {
 #[derive(Default)]
 pub struct LimitFacts {
     /// Of each limit, in the order of the route.
-    pub outcomes: ArrayVec<LimitOutcome, ASKS_MAX>,
+    pub outcomes: ArrayVec<LimitOutcome, CHECKS_MAX>,
     /// What the client is told of its allowance.
-    pub report: Option<Told>,
+    pub report: Option<RateLimitReport>,
     /// The values of `RateLimit-Policy` and `RateLimit`, where they are sent.
     pub ietf: Option<(String, String)>,
 }

@@ -14,25 +14,25 @@ use std::net::IpAddr;
 
 use weir_common::time::Tick;
 
-use crate::config::active::Force;
-use crate::config::shared::Parts;
+use crate::config::active::ActiveConfig;
+use crate::config::shared::Shared;
 use crate::identity::auth::{self, Claims};
 use crate::identity::directory::DirectoryUnavailable;
 use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::response::refusal::Refusal;
-use crate::rules::Way;
-use crate::rules::tenant::{Known, Names, Parents};
+use crate::rules::RouteMatch;
+use crate::rules::tenant::{Parents, TenantEntries, TenantRefs};
 use crate::settings::LimitKey;
 
 /// What the directory knows of the tenants that a request names, where it is one that is fetched
 /// from; a refusal where the token does not reach them.
 pub(super) async fn resolve(
-    parts: &Parts,
-    config: &Force,
-    (way, claims): (&Way<'_>, Option<&Claims>),
-    names: &Names<'_>,
+    shared: &Shared,
+    config: &ActiveConfig,
+    (way, claims): (&RouteMatch<'_>, Option<&Claims>),
+    names: &TenantRefs<'_>,
     (address, now): (IpAddr, Tick),
-) -> Result<Option<Known>, Refusal> {
+) -> Result<Option<TenantEntries>, Refusal> {
     let rules = &config.rules;
     let Some(directory) = &config.lookups else {
         auth::authorize(Parents::File(&rules.tenants), &way.names, claims)?;
@@ -43,11 +43,11 @@ pub(super) async fn resolve(
     let tenants = [LimitKey::Workspace, LimitKey::Instance].into_iter().any(is_limited_by);
     let needed = tenants || with_organisation || auth::needs_directory(&way.names, claims);
     let known = if needed && !auth::is_foreign(&way.names, claims) {
-        let budget = UnknownBudget::of(address, rules.seed(), &parts.limiter, now);
+        let budget = UnknownBudget::of(address, rules.seed(), &shared.limiter, now);
         let known = directory.find(rules, names, with_organisation, &budget).await;
         known.map_err(|DirectoryUnavailable| Refusal::DirectoryUnavailable)?
     } else {
-        Known::default()
+        TenantEntries::default()
     };
     auth::authorize(Parents::Asked(&known), &way.names, claims)?;
     Ok(Some(known))

@@ -10,7 +10,7 @@ use pingora_core::protocols::Stream;
 use pingora_core::server::ShutdownWatch;
 use pingora_proxy::HttpProxy;
 
-use crate::config::shared::Parts;
+use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
 use crate::edge::http2::{self, Bounds, GOODBYE_TIME};
 use crate::proxy::Proxy;
@@ -22,7 +22,7 @@ pub(super) struct Front {
     /// What requests go through.
     pub proxy: Arc<HttpProxy<Proxy>>,
     /// What all requests share.
-    pub parts: Arc<Parts>,
+    pub shared: Arc<Shared>,
 }
 
 #[async_trait]
@@ -33,7 +33,7 @@ impl ServerApp for Front {
             let upload = connection.upload().clone();
             return upload.within(self.proxy.process_new(stream, stop)).await;
         }
-        let server = &self.parts.force.load_full().rules.settings.server;
+        let server = &self.shared.active.load_full().rules.settings.server;
         let bounds = Bounds {
             preface_timeout: server.head_timeout,
             idle_timeout: server.idle_timeout,
@@ -42,10 +42,10 @@ impl ServerApp for Front {
             requests_max: server.caps.requests_per_connection_max,
             streams_max: server.caps.streams_max,
         };
-        let refusals = &self.parts.metrics.refusals;
+        let refusals = &self.shared.metrics.refusals;
         let rejected =
             refusals.with_label_values(&[Refusal::Malformed(Malformed::HostForm).reason()]);
-        http2::serve(&self.proxy, stream, bounds, &self.parts.clock, stop.clone(), rejected).await;
+        http2::serve(&self.proxy, stream, bounds, &self.shared.clock, stop.clone(), rejected).await;
         None
     }
 

@@ -27,9 +27,9 @@ use weir_common::logging;
 use weir_common::secret::Secret;
 
 use crate::app::workers::Workers;
-use crate::config::shared::Parts;
+use crate::config::shared::Shared;
 use crate::edge::drain::turned;
-use crate::edge::listener::{self, Accepting, Crowd, Door, End, Worker};
+use crate::edge::listener::{self, Accepting, ConnectionCounts, Drain, ListenerContext, Worker};
 use crate::identity::auth;
 use crate::operations::admin::Admin;
 use crate::operations::background as beside;
@@ -57,17 +57,17 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub(super) fn end(&self) -> End {
-        End {
+    pub(super) fn end(&self) -> Drain {
+        Drain {
             stopping: self.stopping.subscribe(),
             cutting: self.cutting.subscribe(),
             going: self.going.subscribe(),
         }
     }
 
-    fn accept(&mut self, listener: TcpListener, door: Door, parts: &Arc<Parts>) {
+    fn accept(&mut self, listener: TcpListener, door: ListenerContext, shared: &Arc<Shared>) {
         let doors = self.doors.subscribe();
-        self.accepting.spawn(listener::accept(listener, door, parts.clone(), doors));
+        self.accepting.spawn(listener::accept(listener, door, shared.clone(), doors));
     }
 
     /// Accepts nothing more, and only then tells those who serve.
@@ -84,7 +84,7 @@ impl Side {
 
 /// A gateway that serves.
 pub(super) struct Serving {
-    pub(super) parts: Arc<Parts>,
+    pub(super) shared: Arc<Shared>,
     pub(super) sockets: Sockets,
     pub(super) workers: Workers,
     pub(super) of_clients: Side,
@@ -107,13 +107,13 @@ impl Serving {
     ) -> io::Result<()> {
         let address = listener.local_addr()?;
         let (way, from) = Worker::new();
-        let parts = &self.parts;
-        let admin = Arc::new(Admin { parts: parts.clone(), token });
+        let shared = &self.shared;
+        let admin = Arc::new(Admin { shared: shared.clone(), token });
         let workers = Arc::new(vec![way]);
         let (open, crowd) = (Arc::default(), Arc::default());
-        let door = Door { workers, open, counted: false, crowd, https: None };
-        self.of_operators.accept(listener, door, parts);
-        self.admin.spawn(listener::serve(admin, from, parts.clone(), self.of_operators.end()));
+        let door = ListenerContext { workers, open, counted: false, crowd, https: None };
+        self.of_operators.accept(listener, door, shared);
+        self.admin.spawn(listener::serve(admin, from, shared.clone(), self.of_operators.end()));
         announce("admin", address);
         Ok(())
     }
@@ -123,13 +123,13 @@ impl Serving {
         listeners: Vec<(TcpListener, Option<SocketAddr>)>,
     ) -> io::Result<()> {
         let open = Arc::new(AtomicU64::new(0));
-        let crowd = Arc::new(Crowd::default());
+        let crowd = Arc::new(ConnectionCounts::default());
         for (listener, https) in listeners {
             let address = listener.local_addr()?;
             let name = if https.is_some() { "https" } else { "http" };
             let (workers, open, crowd) = (self.workers.ways.clone(), open.clone(), crowd.clone());
-            let door = Door { workers, open, counted: true, crowd, https };
-            self.of_clients.accept(listener, door, &self.parts);
+            let door = ListenerContext { workers, open, counted: true, crowd, https };
+            self.of_clients.accept(listener, door, &self.shared);
             announce(name, address);
         }
         Ok(())
@@ -137,35 +137,35 @@ impl Serving {
 
     /// What goes on beside requests until it is shut down.
     pub(super) fn beside_requests(&mut self) {
-        let parts = &self.parts;
-        self.beside.spawn(beside::names(parts.clone()));
-        self.beside.spawn(beside::health(parts.clone()));
-        self.beside.spawn(beside::files(parts.clone()));
-        let of_keys = parts.clone();
+        let shared = &self.shared;
+        self.beside.spawn(beside::names(shared.clone()));
+        self.beside.spawn(beside::health(shared.clone()));
+        self.beside.spawn(beside::files(shared.clone()));
+        let of_keys = shared.clone();
         self.beside.spawn(async move {
-            let verifier = || of_keys.force.load().verifier.clone();
+            let verifier = || of_keys.active.load().verifier.clone();
             auth::refresh_jwks(verifier, &of_keys.applied).await;
         });
-        self.beside.spawn(beside::states(parts.clone()));
+        self.beside.spawn(beside::states(shared.clone()));
     }
 
     /// Goes on with what a process whose place was taken still asks.
     pub(super) fn after(mut self, predecessor: Option<Predecessor>, control: &Runtime) -> Self {
         let Some(predecessor) = predecessor else { return self };
         let _within = control.enter();
-        let parts = self.parts.clone();
+        let shared = self.shared.clone();
         let (ending, alone) = (self.of_clients.cutting.subscribe(), self.alone.clone());
         alone.send_replace(false);
         self.beside.spawn(async move {
-            predecessor.serve(parts.clone(), ending).await;
+            predecessor.serve(shared.clone(), ending).await;
             alone.send_replace(true);
-            if let Some(log) = &parts.access_log {
+            if let Some(log) = &shared.access_log {
                 log.share(false);
             }
         });
         // A file that changed while we were starting may have been read before.
-        let parts = self.parts.clone();
-        self.beside.spawn(async move { drop(beside::reload(&parts).await) });
+        let shared = self.shared.clone();
+        self.beside.spawn(async move { drop(beside::reload(&shared).await) });
         self
     }
 
@@ -184,14 +184,14 @@ impl Serving {
             logging::event(Level::Info, "another process is started to take over", &[]);
             let candidate = tokio::select! {
                 () = &mut told => return None,
-                candidate = successor::start(&self.parts, &self.sockets) => candidate,
+                candidate = successor::start(&self.shared, &self.sockets) => candidate,
             };
             // From here on a stop waits: what is half moved must be in one place again.
             // Who connects meanwhile waits for the one who will have the counters.
             let successor = match candidate {
                 Ok(candidate) => {
                     self.turn_doors(Accepting::Paused);
-                    candidate.take_counters(&self.parts).await
+                    candidate.take_counters(&self.shared).await
                 }
                 Err(why) => Err(why),
             };
@@ -209,10 +209,10 @@ impl Serving {
 
     /// Takes no new work, and sees to its end what is in flight.
     pub(super) async fn stop(mut self) {
-        self.parts.ready.store(false, Ordering::Release);
+        self.shared.ready.store(false, Ordering::Release);
         logging::event(Level::Info, "stopping", &[]);
         // Balancers that look at /readyz meanwhile send what is new elsewhere.
-        let delay = self.parts.force.load().rules.settings.server.shutdown_delay;
+        let delay = self.shared.active.load().rules.settings.server.shutdown_delay;
         tokio::time::sleep(delay).await;
         self.sockets = Sockets::default();
         self.of_clients.close().await;
@@ -227,8 +227,8 @@ impl Serving {
         successor: Successor,
         mut told: Pin<&mut impl Future<Output = ()>>,
     ) {
-        self.parts.ready.store(false, Ordering::Release);
-        if let Some(log) = &self.parts.access_log {
+        self.shared.ready.store(false, Ordering::Release);
+        if let Some(log) = &self.shared.access_log {
             log.share(true);
         }
         let (hurry, mut hurried) = watch::channel(false);
@@ -241,7 +241,7 @@ impl Serving {
             successor.stop();
             hurry.send_replace(true);
         }
-        self.beside.spawn(successor.answer(self.parts.clone(), hurry));
+        self.beside.spawn(successor.answer(self.shared.clone(), hurry));
         self.sockets = Sockets::default();
         self.of_operators.close().await;
         self.of_clients.close().await;
@@ -267,7 +267,7 @@ impl Serving {
     /// Waits for the end of what is in flight, for `shutdown_grace`; those who are still there are
     /// then told that we go, where they speak a protocol in which that can be said.
     async fn see_out(&self, ended: impl Future<Output = ()>) -> bool {
-        let grace = self.parts.force.load().rules.settings.server.shutdown_grace;
+        let grace = self.shared.active.load().rules.settings.server.shutdown_grace;
         let mut ended = pin!(ended);
         if tokio::time::timeout(grace, &mut ended).await.is_ok() {
             return true;

@@ -13,8 +13,8 @@ use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 
 use crate::app::front::Front;
-use crate::config::shared::Parts;
-use crate::edge::listener::{self, Accepted, End, Worker};
+use crate::config::shared::Shared;
+use crate::edge::listener::{self, Accepted, Drain, Worker};
 use crate::proxy::Proxy;
 
 /// Idle connections to upstreams that each worker keeps, at most.
@@ -28,18 +28,18 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub(super) fn start(parts: &Arc<Parts>, end: &End) -> io::Result<Self> {
-        let threads = parts.force.load().rules.settings.server.threads;
+    pub(super) fn start(shared: &Arc<Shared>, end: &Drain) -> io::Result<Self> {
+        let threads = shared.active.load().rules.settings.server.threads;
         let cores = || thread::available_parallelism().map_or(1, usize::from);
         let count = if threads == 0 { cores() } else { threads };
         let (ways, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| Worker::new()).unzip();
         let (done, ended) = watch::channel(0);
         let done = Arc::new(done);
         for (nth, from) in ends.into_iter().enumerate() {
-            let (parts, end, done) = (parts.clone(), end.clone(), done.clone());
+            let (shared, end, done) = (shared.clone(), end.clone(), done.clone());
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let work = move || {
-                runtime.block_on(work(parts, from, end));
+                runtime.block_on(work(shared, from, end));
                 done.send_modify(|done| *done += 1);
             };
             thread::Builder::new().name(format!("worker-{nth}")).spawn(work)?;
@@ -55,14 +55,14 @@ impl Workers {
     }
 }
 
-async fn work(parts: Arc<Parts>, from: mpsc::UnboundedReceiver<Accepted>, end: End) {
+async fn work(shared: Arc<Shared>, from: mpsc::UnboundedReceiver<Accepted>, end: Drain) {
     let conf =
         ServerConf { threads: 1, upstream_keepalive_pool_size: POOL_MAX, ..ServerConf::default() };
-    let mut proxy = http_proxy(&Arc::new(conf), Proxy { parts: parts.clone() });
+    let mut proxy = http_proxy(&Arc::new(conf), Proxy { shared: shared.clone() });
     let mut options = HttpServerOptions::default();
     // So that `admission` sees it, and refuses it in our words.
     options.allow_connect_method_proxying = true;
     proxy.server_options = Some(options);
-    let front = Front { proxy: Arc::new(proxy), parts: parts.clone() };
-    listener::serve(Arc::new(front), from, parts, end).await;
+    let front = Front { proxy: Arc::new(proxy), shared: shared.clone() };
+    listener::serve(Arc::new(front), from, shared, end).await;
 }

@@ -25,7 +25,7 @@ use weir_common::time::{Clock, Moment};
 
 use crate::app::RunError;
 use crate::cli::{EXIT_FAILURE, EXIT_USAGE, fail, print};
-use crate::config::active::{Config, Force, restart_keys};
+use crate::config::active::{ActiveConfig, Config, restart_keys};
 use crate::edge::listener;
 use crate::identity::directory::RemoteDirectory;
 use crate::identity::http_client;
@@ -57,10 +57,10 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
         Ok(runtime) => runtime,
         Err(why) => return fail(EXIT_FAILURE, &format!("cannot try anything: {why}")),
     };
-    let force = Force::new(rules, origin, None, &Arc::default(), &clock);
-    let document = force.origin.document(&name);
-    let restart = runtime.block_on(try_all(&force, &document, clock.now()));
-    warn(force.origin.restart_needed(&name, &restart).iter());
+    let active = ActiveConfig::new(rules, origin, None, &Arc::default(), &clock);
+    let document = active.origin.document(&name);
+    let restart = runtime.block_on(try_all(&active, &document, clock.now()));
+    warn(active.origin.restart_needed(&name, &restart).iter());
     let problems = document.mistakes();
     if problems.is_empty() {
         return print(&format!("{name}: no problems, and what it names works"));
@@ -76,20 +76,20 @@ fn warn<T: std::fmt::Display>(warnings: impl Iterator<Item = T>) {
 
 /// Tries everything, and leaves what fails in `document`. Gives what a gateway that runs could not
 /// take up by a reload.
-async fn try_all(force: &Force, document: &Document, now: Moment) -> Vec<&'static str> {
-    let settings = &force.rules.settings;
+async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Vec<&'static str> {
+    let settings = &active.rules.settings;
     let running = running(&settings.server).await;
     try_addresses(&settings.server, running.as_ref(), document);
     if let Err(why) = persistence::could_leave(&settings.store) {
         document.fault(document.place("store.snapshot"), why.to_string());
     }
     tokio::join!(
-        try_identity(force, document, now),
-        try_directory(force.lookups.as_ref(), document, settings),
-        try_upstreams(force, document),
+        try_identity(active, document, now),
+        try_directory(active.lookups.as_ref(), document, settings),
+        try_upstreams(active, document),
     );
     let old = running.unwrap_or_default();
-    if old.is_null() { Vec::new() } else { restart_keys(&old, &force.origin.effective) }
+    if old.is_null() { Vec::new() } else { restart_keys(&old, &active.origin.effective) }
 }
 
 /// What the gateway of the same admin listener runs with, where there is one; null where it does
@@ -138,13 +138,13 @@ fn listens(settings: &Value, address: SocketAddr) -> bool {
         .any(|own| own == address || (own.ip().is_unspecified() && own.port() == address.port()))
 }
 
-async fn try_identity(force: &Force, document: &Document, now: Moment) {
-    let (what, url) = match &force.rules.settings.identity.verify {
+async fn try_identity(active: &ActiveConfig, document: &Document, now: Moment) {
+    let (what, url) = match &active.rules.settings.identity.verify {
         Verify::Nothing => return,
         Verify::Jwt(jwt) => ("keys cannot be fetched from", &jwt.jwks_url),
         Verify::Introspection(asked) => ("tokens cannot be asked about at", &asked.url),
     };
-    let Some(verifier) = &force.verifier else { return };
+    let Some(verifier) = &active.verifier else { return };
     if let Err(why) = verifier.reach(now).await {
         document.fault(url.at, format!("{what} `{}`: {why}", http_client::shown(&url.value)));
     }
@@ -170,9 +170,9 @@ async fn try_directory(
     );
 }
 
-async fn try_upstreams(force: &Force, document: &Document) {
+async fn try_upstreams(active: &ActiveConfig, document: &Document) {
     let mut trials = JoinSet::new();
-    for upstream in &force.upstreams {
+    for upstream in &active.upstreams {
         for (nth, server) in upstream.settings.servers.iter().enumerate() {
             let (upstream, at) = (upstream.clone(), server.at);
             trials.spawn(async move { (at, try_server(&upstream, nth).await) });

@@ -18,8 +18,8 @@ use crate::limit::Quota;
 use crate::request::client_address::client_address;
 use crate::request::target;
 use crate::response::refusal::Refusal;
-use crate::rules::tenant::{Identity, Known, Names, Parents};
-use crate::rules::{Charges, Rules, Source, Way};
+use crate::rules::tenant::{Identity, Parents, TenantEntries, TenantRefs};
+use crate::rules::{Charges, RouteMatch, Rules, Source};
 use crate::settings::Settings;
 
 /// What a request would meet.
@@ -33,7 +33,7 @@ pub fn explain(
     rules: &Rules,
     asked: &Explain,
     token: impl FnOnce(&HeaderMap) -> Result<Option<Claims>, Unaccepted>,
-    directory: impl FnOnce(&Names<'_>) -> Result<Option<Known>, DirectoryUnavailable>,
+    directory: impl FnOnce(&TenantRefs<'_>) -> Result<Option<TenantEntries>, DirectoryUnavailable>,
 ) -> Result<Explained, String> {
     let method: Method =
         asked.method.parse().map_err(|_| format!("`{}` is not a method", asked.method))?;
@@ -56,7 +56,7 @@ pub fn explain(
         Ok(target) => target,
         Err(why) => return Ok(refused(&Refusal::Malformed(why), None)),
     };
-    let way = match rules.lead(&target, &method) {
+    let way = match rules.match_route(&target, &method) {
         Ok(way) => way,
         Err(no_way) => return Ok(refused(&leads_nowhere(no_way), None)),
     };
@@ -67,7 +67,7 @@ pub fn explain(
     let names = auth::claimed(way.names, claims.as_ref(), &rules.settings.workspaces);
     // What it does not reach whatever a directory says, none is asked about.
     let known = match auth::is_foreign(&way.names, claims.as_ref()) {
-        true => Ok(Some(Known::default())),
+        true => Ok(Some(TenantEntries::default())),
         false => directory(&names),
     };
     let Ok(known) = known else {
@@ -118,7 +118,7 @@ fn authorization(asked: &Explain) -> Result<HeaderMap, String> {
 
 fn facts(
     rules: &Rules,
-    way: &Way<'_>,
+    way: &RouteMatch<'_>,
     identity: &Identity<'_>,
     charges: &Charges,
     client: &str,
@@ -154,7 +154,7 @@ fn facts(
             json!(format!("at most {} items, {} bytes", batch.items_max, batch.bytes_max)),
         ));
     }
-    let limits = charges.asks.iter().zip(&charges.charges).filter_map(|(ask, charge)| {
+    let limits = charges.checks.iter().zip(&charges.charges).filter_map(|(ask, charge)| {
         let limit = rules.limits.get(charge.limit)?;
         let (_, source) = rules.sourced(charge.limit, limit, identity);
         let source = match source {

@@ -1,4 +1,4 @@
-//! What is in force: the rules, and the upstreams they lead to, swapped as one.
+//! What is active: the rules, and the upstreams they lead to, swapped as one.
 //!
 //! # Invariants
 //!
@@ -27,7 +27,7 @@ use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::identity::directory::{DirectoryUnavailable, RemoteDirectory};
 use crate::identity::http_client;
 use crate::limit::key::Seed;
-use crate::rules::tenant::{Known, Names};
+use crate::rules::tenant::{TenantEntries, TenantRefs};
 use crate::rules::{self, Rules};
 use crate::settings::{self, Source};
 use crate::telemetry::metrics::{LimitMeter, Metrics, PlaneMeter};
@@ -44,7 +44,7 @@ const SHIPPED_DIRECTORY: &str = include_str!("../../../config/directory.toml");
 const USUAL: &str = "config/gateway.toml";
 
 /// The rules and the upstreams of one configuration.
-pub struct Force {
+pub struct ActiveConfig {
     /// What requests are judged by.
     pub rules: Rules,
     /// Where they go, in the order of the settings.
@@ -71,7 +71,7 @@ pub struct Origin {
     identity: auth::IdentityFiles,
     /// Who is asked, where the directory is no file.
     asked: Option<DirectoryClient>,
-    /// Each key's value in force, as given or by default.
+    /// Each key's active value, as given or by default.
     pub effective: Value,
     /// Certificates and keys, as they are shown to clients.
     pub tls: Listeners,
@@ -84,7 +84,7 @@ pub struct New {
     /// What it was read from.
     pub origin: Origin,
     /// What is active until then.
-    pub earlier: Arc<Force>,
+    pub earlier: Arc<ActiveConfig>,
 }
 
 impl New {
@@ -211,7 +211,7 @@ pub(crate) fn addresses(https: &[settings::Https]) -> Vec<SocketAddr> {
     addresses
 }
 
-impl Force {
+impl ActiveConfig {
     /// Puts rules into force. Servers that `earlier` knows go on as they are.
     #[must_use]
     pub fn new(
@@ -224,7 +224,7 @@ impl Force {
         let none = Credentials::default();
         let upstream = |(nth, (name, settings)): (usize, &(At<String>, settings::Upstream))| {
             let known =
-                |force: &'_ Self| force.upstreams.iter().find(|u| u.name == name.value).cloned();
+                |active: &'_ Self| active.upstreams.iter().find(|u| u.name == name.value).cloned();
             let known = earlier.and_then(known);
             let credentials = origin.credentials.get(nth).unwrap_or(&none);
             let upstream = Upstream::new(&name.value, settings, credentials, known.as_deref());
@@ -300,9 +300,9 @@ impl Force {
     /// What the directory says of `names` to the operator, where it is one that is asked.
     pub async fn known(
         &self,
-        names: &Names<'_>,
+        names: &TenantRefs<'_>,
         now: Tick,
-    ) -> Result<Option<Known>, DirectoryUnavailable> {
+    ) -> Result<Option<TenantEntries>, DirectoryUnavailable> {
         let Some(lookups) = &self.lookups else { return Ok(None) };
         let operator = UnknownBudget::unlimited(now);
         lookups.find(&self.rules, names, true, &operator).await.map(Some)

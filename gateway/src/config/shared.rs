@@ -1,4 +1,4 @@
-//! What every request shares: the clock, what is in force, the states, and where things are
+//! What every request shares: the clock, what is active, the states, and where things are
 //! counted and written down.
 //!
 //! `app` makes one; `proxy` and `operations::admin` hold it. Nothing here waits.
@@ -13,8 +13,8 @@ use weir_common::logging;
 use weir_common::reader::Mistake;
 use weir_common::time::Clock;
 
-use crate::config::active::{Config, Force, New, restart_keys};
-use crate::limit::heavy_hitters::Top;
+use crate::config::active::{ActiveConfig, Config, New, restart_keys};
+use crate::limit::heavy_hitters::HeavyHitters;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::limiter::Limiter;
 use crate::request::body_budget::BodyBudget;
@@ -24,17 +24,17 @@ use crate::telemetry::metrics::Metrics;
 use crate::upstream::names::Places;
 
 /// What every request shares.
-pub struct Parts {
+pub struct Shared {
     /// The clock.
     pub clock: Clock,
     /// Where the settings come from.
     pub config: Config,
-    /// What is in force.
-    pub force: ArcSwap<Force>,
+    /// What is active.
+    pub active: ArcSwap<ActiveConfig>,
     /// The counters of all limits.
     pub limiter: Limiter,
     /// Who is busiest.
-    pub top: Top,
+    pub top: HeavyHitters,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Where requests are written down, if they are.
@@ -70,26 +70,26 @@ pub struct Seeds {
 /// What a reload came to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reload {
-    /// The new configuration is in force.
+    /// The new configuration is active.
     Applied,
-    /// It is the one that is in force already.
+    /// It is the one that is active already.
     Unchanged,
-    /// It is not in force; these are its mistakes.
+    /// It is not active; these are its mistakes.
     Refused(Vec<Mistake>),
 }
 
-impl Parts {
+impl Shared {
     /// Puts the parts together around a first configuration.
     #[must_use]
     pub fn new(
         clock: Clock,
         config: Config,
-        force: Force,
+        active: ActiveConfig,
         seeds: Seeds,
         metrics: Arc<Metrics>,
         connections_max: u64,
     ) -> Self {
-        let settings = &force.rules.settings;
+        let settings = &active.rules.settings;
         let strangers_max = usize::try_from(settings.store.max_keys).unwrap_or(usize::MAX);
         let access_log = settings.log.access.then(|| AccessLog::new(metrics.log_dropped.clone()));
         metrics.strangers_max.set(i64::try_from(strangers_max).unwrap_or(i64::MAX));
@@ -98,8 +98,8 @@ impl Parts {
             limiter: Limiter::new(clock.clone(), strangers_max),
             clock,
             config,
-            force: ArcSwap::from_pointee(force),
-            top: Top::default(),
+            active: ArcSwap::from_pointee(active),
+            top: HeavyHitters::default(),
             metrics,
             access_log,
             body_budget: Arc::default(),
@@ -125,7 +125,7 @@ impl Parts {
         if !self.ready.load(Ordering::Acquire) {
             return Some("not ready".to_owned());
         }
-        let unreachable = self.force.load().unreachable().join(", ");
+        let unreachable = self.active.load().unreachable().join(", ");
         let why = || format!("not ready: no server resolves of upstream {unreachable}");
         (!unreachable.is_empty()).then(why)
     }
@@ -156,7 +156,7 @@ impl Parts {
 
     /// Reads the configuration again: a new one, or what the reload came to without.
     pub fn read_anew(&self) -> Result<New, Reload> {
-        let earlier = self.force.load_full();
+        let earlier = self.active.load_full();
         let (rules, origin) = self.config.load(self.seed).map_err(Reload::Refused)?;
         if origin == earlier.origin {
             return Err(Reload::Unchanged);
@@ -183,24 +183,24 @@ impl Parts {
         // Servers that are gone must not stay in the metrics; the others are soon asked again.
         self.metrics.upstream_healthy.reset();
         self.metrics.upstream_resting.reset();
-        let force = Force::new(rules, origin, Some(&earlier), &self.metrics, &self.clock);
-        force.place(places);
-        force.place_as(&earlier);
-        self.force.store(Arc::new(force));
+        let active = ActiveConfig::new(rules, origin, Some(&earlier), &self.metrics, &self.clock);
+        active.place(places);
+        active.place_as(&earlier);
+        self.active.store(Arc::new(active));
         self.applied.notify_one();
         self.mark_applied();
         Reload::Applied
     }
 
-    /// Notes when the configuration in force was put there.
+    /// Notes when the active configuration was activated.
     pub fn mark_applied(&self) {
         let now = self.clock.now().unix;
-        let force = self.force.load();
-        for warning in force.rules.settings.warnings() {
+        let active = self.active.load();
+        for warning in active.rules.settings.warnings() {
             let fields = [("detail", json!(warning))];
             logging::event(log::Level::Warn, "a setting lets in more than it should", &fields);
         }
-        for expired in force.origin.tls.expired(now) {
+        for expired in active.origin.tls.expired(now) {
             let fields = [("detail", json!(expired))];
             logging::event(log::Level::Warn, "a certificate has expired", &fields);
         }

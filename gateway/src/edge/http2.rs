@@ -35,7 +35,7 @@ use tokio::time::{sleep, timeout};
 use weir_common::time::{Clock, Tick};
 
 use crate::edge::listener;
-use crate::edge::session::Wrapped;
+use crate::edge::session::SessionOverride;
 use crate::request::upload::Upload;
 
 /// What a client may send of one body before any of it is taken: an upload of 5 MB/s over 50 ms.
@@ -201,7 +201,7 @@ impl Driver {
                     let (app, stop) = (app.clone(), stop.clone());
                     let upload = Upload::new(self.clock.clone());
                     let session = ServerSession::new_http2(*session);
-                    let session = Wrapped::paced(session, upload.clone());
+                    let session = SessionOverride::paced(session, upload.clone());
                     self.requests.spawn(upload.within(async move {
                         app.process_new_http(session, &stop).await;
                     }));

@@ -34,12 +34,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use weir_common::logging;
 
-use crate::config::shared::Parts;
+use crate::config::shared::Shared;
 use crate::edge::connection::{Allowance, Connection};
 use crate::edge::drain::turned;
 use crate::edge::listener::handshake::{Failed, Greeted, Manners, greet, is_of, place};
-pub use crate::edge::listener::per_address::Crowd;
-use crate::edge::listener::per_address::Seat;
+pub use crate::edge::listener::per_address::ConnectionCounts;
+use crate::edge::listener::per_address::ConnectionPermit;
 
 /// Connections that the kernel keeps for us until we come to accept them.
 const BACKLOG: i32 = 4_096;
@@ -89,7 +89,7 @@ struct Place {
     /// Where clients' connections are counted; the operator's are not.
     gauge: Option<IntGauge>,
     /// Its place among those of its address.
-    _seat: Option<Seat>,
+    _seat: Option<ConnectionPermit>,
 }
 
 impl Drop for Place {
@@ -104,7 +104,7 @@ impl Drop for Place {
 
 /// A listener's side of the house.
 #[derive(Clone)]
-pub struct Door {
+pub struct ListenerContext {
     /// The workers that serve what comes in here.
     pub workers: Arc<Vec<Worker>>,
     /// How many connections are open that share one cap.
@@ -112,7 +112,7 @@ pub struct Door {
     /// Whether they are clients', and count as such in the metrics.
     pub counted: bool,
     /// How many each address has.
-    pub crowd: Arc<Crowd>,
+    pub crowd: Arc<ConnectionCounts>,
     /// The address in the settings, where it is TLS.
     pub https: Option<SocketAddr>,
 }
@@ -134,7 +134,7 @@ impl Worker {
 
 /// How connections end.
 #[derive(Clone)]
-pub struct End {
+pub struct Drain {
     /// With their next answer, when true. What is idle may still bring one request.
     pub stopping: watch::Receiver<bool>,
     /// Idle ones at once, when true.
@@ -158,8 +158,8 @@ pub enum Accepting {
 /// Accepts connections while `accepting` says so, and until it says no more.
 pub async fn accept(
     listener: StdListener,
-    door: Door,
-    parts: Arc<Parts>,
+    door: ListenerContext,
+    shared: Arc<Shared>,
     mut accepting: watch::Receiver<Accepting>,
 ) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
@@ -177,7 +177,7 @@ pub async fn accept(
             accepted = listener.accept(), if now == Accepting::Yes => accepted,
         };
         match accepted {
-            Ok((socket, peer)) => hand_over(socket, peer, &door, &parts),
+            Ok((socket, peer)) => hand_over(socket, peer, &door, &shared),
             Err(error) => {
                 let fields = [("error", json!(error.to_string()))];
                 logging::event(Level::Warn, "cannot accept a connection", &fields);
@@ -187,16 +187,16 @@ pub async fn accept(
     }
 }
 
-fn hand_over(socket: TcpStream, peer: SocketAddr, door: &Door, parts: &Parts) {
-    let Door { workers, open, .. } = door;
-    let refused = |reason| parts.metrics.connections_refused.with_label_values(&[reason]).inc();
-    if open.load(Ordering::Relaxed) >= parts.connections_max {
+fn hand_over(socket: TcpStream, peer: SocketAddr, door: &ListenerContext, shared: &Shared) {
+    let ListenerContext { workers, open, .. } = door;
+    let refused = |reason| shared.metrics.connections_refused.with_label_values(&[reason]).inc();
+    if open.load(Ordering::Relaxed) >= shared.connections_max {
         return refused("total");
     }
     let manners = |has_header| Manners { https: door.https, has_header, crowd: door.crowd.clone() };
     let (manners, seat) = if door.counted {
-        let force = parts.force.load();
-        let server = &force.rules.settings.server;
+        let active = shared.active.load();
+        let server = &active.rules.settings.server;
         if is_of(&server.proxy_protocol_from, peer) {
             (manners(true), None)
         } else {
@@ -214,7 +214,7 @@ fn hand_over(socket: TcpStream, peer: SocketAddr, door: &Door, parts: &Parts) {
     };
     open.fetch_add(1, Ordering::Relaxed);
     worker.load.fetch_add(1, Ordering::Relaxed);
-    let gauge = door.counted.then(|| parts.metrics.connections.clone());
+    let gauge = door.counted.then(|| shared.metrics.connections.clone());
     if let Some(gauge) = &gauge {
         gauge.inc();
     }
@@ -229,8 +229,8 @@ fn hand_over(socket: TcpStream, peer: SocketAddr, door: &Door, parts: &Parts) {
 pub async fn serve<A: ServerApp + Send + Sync + 'static>(
     app: Arc<A>,
     mut from: mpsc::UnboundedReceiver<Accepted>,
-    parts: Arc<Parts>,
-    end: End,
+    shared: Arc<Shared>,
+    end: Drain,
 ) {
     let (mut stop, mut cutting) = (end.stopping.clone(), end.cutting.clone());
     let mut connections = JoinSet::new();
@@ -244,11 +244,11 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
             _ = stop.wait_for(|stop| *stop) => break,
         };
         let Some(accepted) = accepted else { break };
-        connections.spawn(one(app.clone(), accepted, parts.clone(), end.clone()));
+        connections.spawn(one(app.clone(), accepted, shared.clone(), end.clone()));
     }
     from.close();
     while let Some(accepted) = from.recv().await {
-        connections.spawn(one(app.clone(), accepted, parts.clone(), end.clone()));
+        connections.spawn(one(app.clone(), accepted, shared.clone(), end.clone()));
     }
     let mut cut = false;
     loop {
@@ -269,15 +269,15 @@ pub async fn serve<A: ServerApp + Send + Sync + 'static>(
 async fn one<A: ServerApp + Send + Sync + 'static>(
     app: Arc<A>,
     accepted: Accepted,
-    parts: Arc<Parts>,
-    end: End,
+    shared: Arc<Shared>,
+    end: Drain,
 ) {
     let Accepted { socket, manners, peer, place } = accepted;
     // A socket that fails here was closed by its client in the meantime.
     let Ok(socket) = TcpStream::from_std(socket) else { return };
     let _ = socket.set_nodelay(true);
     let (allowance, handshake_timeout) = {
-        let server = &parts.force.load().rules.settings.server;
+        let server = &shared.active.load().rules.settings.server;
         let allowance = Allowance {
             head_timeout: server.head_timeout,
             head_bytes_max: server.caps.head_bytes_max,
@@ -290,7 +290,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
     let mut cutting = end.cutting.clone();
     let greeted = tokio::select! {
         biased;
-        greeted = tokio::time::timeout(handshake_timeout, greet(manners, socket, peer, &parts)) =>
+        greeted = tokio::time::timeout(handshake_timeout, greet(manners, socket, peer, &shared)) =>
             greeted.unwrap_or(Err(Failed::Handshake("timeout"))),
         // There is no request yet that could be seen to its end.
         () = turned(&mut cutting), if takes_time => return,
@@ -298,18 +298,18 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
     let Greeted { socket, peer, seat } = match greeted {
         Ok(greeted) => greeted,
         Err(Failed::Handshake(reason)) => {
-            return parts.metrics.handshake_failures.with_label_values(&[reason]).inc();
+            return shared.metrics.handshake_failures.with_label_values(&[reason]).inc();
         }
         Err(Failed::Crowded) => {
-            return parts.metrics.connections_refused.with_label_values(&["address"]).inc();
+            return shared.metrics.connections_refused.with_label_values(&["address"]).inc();
         }
     };
     let connection = Connection::new(
         socket,
         peer,
-        parts.clock.clone(),
+        shared.clock.clone(),
         allowance,
-        parts.metrics.refusals.clone(),
+        shared.metrics.refusals.clone(),
         end.going.clone(),
         Box::new((place, seat)),
     );

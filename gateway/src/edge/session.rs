@@ -29,7 +29,7 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
-use crate::config::shared::Parts;
+use crate::config::shared::Shared;
 use crate::request::upload::Upload;
 
 /// What is written of an answer within one write timeout: one DATA frame of the usual size.
@@ -57,17 +57,17 @@ enum Body {
 }
 
 /// A session with a request body of ours.
-pub struct Wrapped {
+pub struct SessionOverride {
     /// There until dropped.
     real: Option<Box<ServerSession>>,
     body: Body,
     /// Where the real session goes then, if it is wanted back.
     slot: Option<Slot>,
     /// Where it can be seen that a stop has begun: Pingora keeps that from a session of ours.
-    parts: Option<Arc<Parts>>,
+    shared: Option<Arc<Shared>>,
 }
 
-impl Wrapped {
+impl SessionOverride {
     /// `real`, whose client must not be silent for longer than its read timeout.
     #[must_use]
     pub fn paced(real: ServerSession, upload: Arc<Upload>) -> ServerSession {
@@ -76,23 +76,28 @@ impl Wrapped {
 
     /// `real` with `body` as the body of its request; it comes back to `slot`.
     #[must_use]
-    pub fn held(real: ServerSession, body: Bytes, slot: Slot, parts: Arc<Parts>) -> ServerSession {
+    pub fn held(
+        real: ServerSession,
+        body: Bytes,
+        slot: Slot,
+        shared: Arc<Shared>,
+    ) -> ServerSession {
         let sent = body.is_empty();
-        Self::session(real, Body::Held { whole: body, sent }, Some(slot), Some(parts))
+        Self::session(real, Body::Held { whole: body, sent }, Some(slot), Some(shared))
     }
 
     fn session(
         real: ServerSession,
         body: Body,
         slot: Option<Slot>,
-        parts: Option<Arc<Parts>>,
+        shared: Option<Arc<Shared>>,
     ) -> ServerSession {
-        ServerSession::new_custom(Box::new(Self { real: Some(Box::new(real)), body, slot, parts }))
+        ServerSession::new_custom(Box::new(Self { real: Some(Box::new(real)), body, slot, shared }))
     }
 
     /// The real session, about to answer.
     fn answering(&mut self) -> &mut ServerSession {
-        if self.parts.as_ref().is_some_and(|parts| !parts.ready.load(Ordering::Relaxed)) {
+        if self.shared.as_ref().is_some_and(|shared| !shared.ready.load(Ordering::Relaxed)) {
             self.real_mut().set_keepalive(None);
         }
         self.real_mut()
@@ -107,7 +112,7 @@ impl Wrapped {
     }
 }
 
-impl Drop for Wrapped {
+impl Drop for SessionOverride {
     fn drop(&mut self) {
         if let Some(slot) = &self.slot {
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = self.real.take();
@@ -116,7 +121,7 @@ impl Drop for Wrapped {
 }
 
 #[async_trait]
-impl CustomSession for Wrapped {
+impl CustomSession for SessionOverride {
     async fn read_body_bytes(&mut self) -> Result<Option<Bytes>> {
         match &mut self.body {
             Body::Held { sent: true, .. } => Ok(None),

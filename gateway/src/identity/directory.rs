@@ -42,7 +42,7 @@ use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::identity::http_client::{self, RequestError, Response};
 use crate::identity::log_limiter::LogLimiter;
 use crate::limit::key::{Key, Owner};
-use crate::rules::tenant::{Known, Names, Tenant};
+use crate::rules::tenant::{Tenant, TenantEntries, TenantRefs};
 use crate::rules::{Rules, own_values_refused};
 use crate::settings;
 use crate::telemetry::metrics::Metrics;
@@ -64,13 +64,13 @@ pub struct DirectoryUnavailable;
 /// A directory over HTTP, and what is cached of it.
 pub struct RemoteDirectory {
     client: DirectoryClient,
-    shared: Arc<Shared>,
+    shared: Arc<SharedLookup>,
     /// Of the rules that entries are looked up in.
     version: u64,
 }
 
 /// What a reload leaves as it is.
-struct Shared {
+struct SharedLookup {
     settings: settings::Lookups,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -127,7 +127,7 @@ impl RemoteDirectory {
         let settings = client.settings();
         let kept = earlier.filter(|earlier| earlier.shared.settings == *settings);
         let shared = kept.map(|earlier| earlier.shared.clone()).unwrap_or_else(|| {
-            Arc::new(Shared {
+            Arc::new(SharedLookup {
                 settings: settings.clone(),
                 clock: clock.clone(),
                 metrics: metrics.clone(),
@@ -147,11 +147,11 @@ impl RemoteDirectory {
     pub async fn find(
         &self,
         rules: &Rules,
-        names: &Names<'_>,
+        names: &TenantRefs<'_>,
         with_organisation: bool,
         budget: &UnknownBudget<'_>,
-    ) -> Result<Known, DirectoryUnavailable> {
-        let mut known = Known::default();
+    ) -> Result<TenantEntries, DirectoryUnavailable> {
+        let mut known = TenantEntries::default();
         if let Some(name) = names.instance {
             let lookup = Lookup::new(rules, budget, TenantKind::Instance, name);
             known.instance = self.one(lookup).await?;
@@ -178,7 +178,7 @@ impl RemoteDirectory {
     fn check(
         &self,
         rules: &Rules,
-        known: &Known,
+        known: &TenantEntries,
         budget: &UnknownBudget<'_>,
     ) -> Result<(), DirectoryUnavailable> {
         let own = |instance: &&Arc<Tenant>| !instance.quotas.is_empty();

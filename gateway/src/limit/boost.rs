@@ -11,7 +11,7 @@ use weir_common::time::Tick;
 use weir_common::{bucket, rolling};
 
 use super::memory::Moved;
-use super::{Ask, Key, Quota};
+use super::{Key, LimitCheck, Quota};
 
 /// More boosts than this are a plan that nobody wrote down.
 const BOOSTS_MAX: usize = 10_000;
@@ -62,7 +62,7 @@ pub enum Unset {
     Moved(#[from] Moved),
 }
 
-/// All that are in force.
+/// All that are active.
 #[derive(Debug, Default)]
 pub struct Boosts {
     table: Mutex<Table>,
@@ -92,7 +92,7 @@ impl Boosts {
         Ok(())
     }
 
-    /// The boost of a key that is in force at `now`.
+    /// The boost of a key that is active at `now`.
     pub fn of(&self, key: Key, now: Tick) -> Option<Boost> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
@@ -121,9 +121,9 @@ impl Boosts {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives each ask the allowance that is in force for it.
-    pub fn apply(&self, asks: &mut [Ask], now: Tick) {
-        for ask in asks {
+    /// Gives each check the allowance that is active for it.
+    pub fn apply(&self, checks: &mut [LimitCheck], now: Tick) {
+        for ask in checks {
             if let Some(boost) = self.of(ask.key, now) {
                 ask.quota = boost.raise(ask.lasting);
             }
@@ -145,12 +145,13 @@ mod tests {
         let key = Key::new(seed.owner(Scope::Workspace, b"ws"), limit);
         let of =
             |requests| Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
-        let ask = Ask { key, limit, quota: of(60), lasting: of(60), enforced: true, known: true };
+        let ask =
+            LimitCheck { key, limit, quota: of(60), lasting: of(60), enforced: true, known: true };
         let boosts = Boosts::default();
         let quota_at = |now| {
-            let mut asks = [ask];
-            boosts.apply(&mut asks, Tick(now));
-            asks[0].quota.limit()
+            let mut checks = [ask];
+            boosts.apply(&mut checks, Tick(now));
+            checks[0].quota.limit()
         };
         assert_eq!(quota_at(0), 60);
         let raised = Values { requests: Some(100), ..Values::default() };

@@ -77,12 +77,12 @@ impl Sketch {
 
 /// Both sketches. Whoever finds one locked goes on without counting: it is an estimate.
 #[derive(Debug, Default)]
-pub struct Top {
+pub struct HeavyHitters {
     busiest: Mutex<Sketch>,
     refused: Mutex<Sketch>,
 }
 
-impl Top {
+impl HeavyHitters {
     /// Takes note of an admitted request; `luck` is any number that differs between requests.
     pub fn admitted(&self, key: Key, limit: &Arc<str>, name: &Arc<str>, luck: u64) {
         if luck.is_multiple_of(SAMPLE)

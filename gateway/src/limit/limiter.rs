@@ -22,7 +22,7 @@ use weir_common::time::{Clock, Tick};
 
 use super::boost::Boosts;
 use super::memory::{Moved, Store};
-use super::{ASKS_MAX, Ask, Quota, Verdict};
+use super::{CHECKS_MAX, LimitCheck, Quota, Verdict};
 
 /// How long a request waits for a check elsewhere: as long as the counters may move, and for an
 /// answer.
@@ -60,7 +60,7 @@ pub enum Owner {
 #[derive(Debug)]
 pub struct RemoteCheck {
     /// Without boosts: those are where the counters are.
-    pub asks: ArrayVec<Ask, ASKS_MAX>,
+    pub checks: ArrayVec<LimitCheck, CHECKS_MAX>,
     /// Where the answer goes.
     pub answer: oneshot::Sender<RemoteVerdict>,
 }
@@ -71,7 +71,7 @@ pub struct RemoteVerdict {
     /// Its verdict.
     pub verdict: Verdict,
     /// The allowances that it was reached by, in the order of the asks.
-    pub quotas: ArrayVec<Quota, ASKS_MAX>,
+    pub quotas: ArrayVec<Quota, CHECKS_MAX>,
 }
 
 impl Limiter {
@@ -84,32 +84,32 @@ impl Limiter {
     }
 
     /// Checks every limit at `now`, and charges all or none. Boosts are put into `asks`.
-    pub fn check(&self, asks: &mut [Ask], now: Tick) -> Result<Verdict, Moved> {
-        self.boosts.apply(asks, now);
-        self.store.judge(asks, now)
+    pub fn check(&self, checks: &mut [LimitCheck], now: Tick) -> Result<Verdict, Moved> {
+        self.boosts.apply(checks, now);
+        self.store.judge(checks, now)
     }
 
     /// Checks every limit wherever the counters are. Leaves the allowances that were checked in
     /// `asks`.
-    pub async fn check_at_owner(&self, asks: &mut [Ask]) -> Result<Verdict, OwnerLost> {
-        let checked = tokio::time::timeout(CHECK_WAIT, self.find_owner_and_check(asks));
+    pub async fn check_at_owner(&self, checks: &mut [LimitCheck]) -> Result<Verdict, OwnerLost> {
+        let checked = tokio::time::timeout(CHECK_WAIT, self.find_owner_and_check(checks));
         checked.await.unwrap_or(Err(OwnerLost))
     }
 
-    async fn find_owner_and_check(&self, asks: &mut [Ask]) -> Result<Verdict, OwnerLost> {
+    async fn find_owner_and_check(&self, checks: &mut [LimitCheck]) -> Result<Verdict, OwnerLost> {
         let mut owner = self.owner.subscribe();
         loop {
             let now_is = owner.borrow_and_update().clone();
             match now_is {
                 Owner::Here => {
-                    remove_boosts(asks);
+                    remove_boosts(checks);
                     // Where the counters have begun to move again, `owner` has changed by now.
-                    if let Ok(verdict) = self.check(asks, self.clock.now().tick) {
+                    if let Ok(verdict) = self.check(checks, self.clock.now().tick) {
                         return Ok(verdict);
                     }
                 }
                 Owner::Moving => owner.changed().await.map_err(|_| OwnerLost)?,
-                Owner::There(checks) => return check_there(&checks, asks).await,
+                Owner::There(way) => return check_there(&way, checks).await,
                 Owner::Lost => return Err(OwnerLost),
             }
         }
@@ -118,9 +118,9 @@ impl Limiter {
     /// Whether an enforced limit of `asks` has nothing left. Says no where the counters have
     /// moved: the few requests that are left in this process need not know.
     #[must_use]
-    pub fn is_used_up(&self, asks: &mut [Ask], now: Tick) -> bool {
-        self.boosts.apply(asks, now);
-        let mut enforced = asks.iter().filter(|ask| ask.enforced);
+    pub fn is_used_up(&self, checks: &mut [LimitCheck], now: Tick) -> bool {
+        self.boosts.apply(checks, now);
+        let mut enforced = checks.iter().filter(|ask| ask.enforced);
         enforced.any(|ask| self.store.standing(ask, now).is_ok_and(|usage| usage.remaining == 0))
     }
 
@@ -131,23 +131,23 @@ impl Limiter {
 }
 
 async fn check_there(
-    checks: &mpsc::Sender<RemoteCheck>,
-    asks: &mut [Ask],
+    way: &mpsc::Sender<RemoteCheck>,
+    checks: &mut [LimitCheck],
 ) -> Result<Verdict, OwnerLost> {
-    remove_boosts(asks);
+    remove_boosts(checks);
     let (answer, answered) = oneshot::channel();
-    let own = asks.iter().copied().take(ASKS_MAX).collect();
-    checks.send(RemoteCheck { asks: own, answer }).await.map_err(|_| OwnerLost)?;
+    let own = checks.iter().copied().take(CHECKS_MAX).collect();
+    way.send(RemoteCheck { checks: own, answer }).await.map_err(|_| OwnerLost)?;
     let RemoteVerdict { verdict, quotas } = answered.await.map_err(|_| OwnerLost)?;
-    for (ask, quota) in asks.iter_mut().zip(quotas) {
+    for (ask, quota) in checks.iter_mut().zip(quotas) {
         ask.quota = quota;
     }
     Ok(verdict)
 }
 
 /// Takes off what boosts have added: they are where the counters are.
-fn remove_boosts(asks: &mut [Ask]) {
-    for ask in asks {
+fn remove_boosts(checks: &mut [LimitCheck]) {
+    for ask in checks {
         ask.quota = ask.lasting;
     }
 }

@@ -8,7 +8,8 @@
 //! 1. No two requests can wait for each other: locks are taken in one fixed order.
 //! 2. A refused request writes nothing.
 //! 3. A state is dropped only when it cannot be told from a fresh one, by whatever plan its key
-//!    may be on by then. [`Kept::stays`] alone says so: to a sweep, a snapshot and an upgrade.
+//!    may be on by then. [`CounterEntry::stays`] alone says so: to a sweep, a snapshot and an
+//!    upgrade.
 //! 4. Keys that a stranger can invent use a bounded room, and never that of a key which the
 //!    directory knows (DESIGN invariant 5). Strangers beyond it share a few states: they may be
 //!    refused early, and never admitted late.
@@ -25,7 +26,7 @@ use weir_common::decision::{Decision, Standing};
 use weir_common::time::Tick;
 
 use super::key::Key;
-use super::{ASKS_MAX, Answer, Ask, State, Verdict};
+use super::{Answer, CHECKS_MAX, LimitCheck, State, Verdict};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Enough that two cores seldom meet in one, and that a sweep of one is over in microseconds.
@@ -48,7 +49,7 @@ struct Shard(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    entries: HashTable<Kept>,
+    entries: HashTable<CounterEntry>,
     /// How many entries the directory does not know.
     strangers: usize,
     strangers_max: usize,
@@ -70,14 +71,14 @@ pub struct Moved;
 /// The states of a shard that was closed.
 #[derive(Debug)]
 pub struct Closed {
-    entries: HashTable<Kept>,
+    entries: HashTable<CounterEntry>,
     strangers: usize,
     keep_until: Tick,
 }
 
 impl Closed {
     /// Every state that must not be dropped yet.
-    pub fn each(&self, now: Tick) -> impl Iterator<Item = &Kept> {
+    pub fn each(&self, now: Tick) -> impl Iterator<Item = &CounterEntry> {
         self.entries.iter().filter(move |kept| kept.stays(self.keep_until, now))
     }
 }
@@ -93,7 +94,7 @@ struct Look {
 
 /// One state in the store.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct CounterEntry {
     /// Whose it is, and of which limit.
     pub key: Key,
     /// When it can no longer be told from a fresh one, by any plan.
@@ -132,30 +133,30 @@ impl Store {
 
     /// Asks all limits at `now`; charges all that are enforced, or none.
     ///
-    /// More than [`ASKS_MAX`] asks are a mistake of the caller; those beyond are not asked.
-    pub fn judge(&self, asks: &[Ask], now: Tick) -> Result<Verdict, Moved> {
-        let asks = asks.get(..ASKS_MAX).unwrap_or(asks);
-        let order = self.order(asks);
-        let mut tables: ArrayVec<_, ASKS_MAX> =
+    /// More than [`CHECKS_MAX`] checks are a mistake of the caller; those beyond are not made.
+    pub fn judge(&self, checks: &[LimitCheck], now: Tick) -> Result<Verdict, Moved> {
+        let checks = checks.get(..CHECKS_MAX).unwrap_or(checks);
+        let order = self.order(checks);
+        let mut tables: ArrayVec<_, CHECKS_MAX> =
             order.iter().filter_map(|shard| self.shards.get(*shard)).map(lock).collect();
         // With all locks held: a shard that is not closed now is not closed until all is charged.
         if tables.iter().any(|table| table.moved) {
             return Err(Moved);
         }
-        let place = |ask: &Ask| {
+        let place = |ask: &LimitCheck| {
             let shard = ask.key.shard(self.shards.len());
             order.iter().position(|other| *other == shard).unwrap_or_default()
         };
         let mut admitted = true;
-        let mut looks: ArrayVec<Look, ASKS_MAX> = ArrayVec::new();
-        for ask in asks {
+        let mut looks: ArrayVec<Look, CHECKS_MAX> = ArrayVec::new();
+        for ask in checks {
             let Some(table) = tables.get_mut(place(ask)) else { continue };
             let look = table.decide(ask, now);
             admitted &= !ask.enforced || look.decision == Decision::Admit;
             looks.push(look);
         }
         let mut answers = ArrayVec::new();
-        for (ask, look) in asks.iter().zip(looks) {
+        for (ask, look) in checks.iter().zip(looks) {
             let Some(table) = tables.get_mut(place(ask)) else { continue };
             let standing = if admitted && look.decision == Decision::Admit {
                 table.charge(&look, ask, now)
@@ -168,9 +169,9 @@ impl Store {
     }
 
     /// The shards of all asks, lowest first and each once: the order in which they are locked.
-    fn order(&self, asks: &[Ask]) -> ArrayVec<usize, ASKS_MAX> {
+    fn order(&self, checks: &[LimitCheck]) -> ArrayVec<usize, CHECKS_MAX> {
         let mut order = ArrayVec::new();
-        for ask in asks {
+        for ask in checks {
             let shard = ask.key.shard(self.shards.len());
             let place = order.iter().position(|other| *other >= shard).unwrap_or(order.len());
             if order.get(place) != Some(&shard) {
@@ -181,7 +182,7 @@ impl Store {
     }
 
     /// Where the key of `ask` stands at `now`; a key without a state has used nothing.
-    pub fn standing(&self, ask: &Ask, now: Tick) -> Result<Standing, Moved> {
+    pub fn standing(&self, ask: &LimitCheck, now: Tick) -> Result<Standing, Moved> {
         let mut table = self.table(ask.key);
         if table.moved {
             return Err(Moved);
@@ -247,7 +248,7 @@ impl Store {
     }
 
     /// Shows every state that must not be dropped yet, one shard at a time.
-    pub fn each(&self, now: Tick, mut show: impl FnMut(&Kept)) {
+    pub fn each(&self, now: Tick, mut show: impl FnMut(&CounterEntry)) {
         for shard in &self.shards {
             let table = lock(shard);
             table
@@ -259,7 +260,7 @@ impl Store {
     }
 
     /// Puts a state back that [`Store::each`] has shown, in an earlier process.
-    pub fn restore(&self, kept: Kept) {
+    pub fn restore(&self, kept: CounterEntry) {
         let mut table = self.table(kept.key);
         table.strangers += usize::from(!kept.known);
         table.entries.insert_unique(kept.key.hash(), kept, |entry| entry.key.hash());
@@ -291,7 +292,7 @@ fn lock(shard: &Shard) -> MutexGuard<'_, Table> {
 
 impl Table {
     /// What the state that answers `ask` decides, and whose and where that is.
-    fn decide(&mut self, ask: &Ask, now: Tick) -> Look {
+    fn decide(&mut self, ask: &LimitCheck, now: Tick) -> Look {
         let key = self.effective(ask, now);
         let place = self.entries.find_bucket_index(key.hash(), |entry| entry.key == key);
         let decision = match place.and_then(|place| self.entries.get_bucket_mut(place)) {
@@ -304,14 +305,14 @@ impl Table {
         Look { key, place, decision }
     }
 
-    fn standing(&mut self, key: Key, ask: &Ask, now: Tick) -> Standing {
+    fn standing(&mut self, key: Key, ask: &LimitCheck, now: Tick) -> Standing {
         match self.find(key) {
             Some(entry) => entry.state.standing(ask.quota, now),
             None => State::fresh(ask.quota).standing(ask.quota, now),
         }
     }
 
-    fn charge(&mut self, look: &Look, ask: &Ask, now: Tick) -> Standing {
+    fn charge(&mut self, look: &Look, ask: &LimitCheck, now: Tick) -> Standing {
         let key = look.key;
         // A shared state is nobody's own, and there are only a few: it takes no stranger's room.
         let shared = key != ask.key;
@@ -330,19 +331,20 @@ impl Table {
             }
             return entry.charge(ask, now);
         }
-        let mut entry = Kept { key, forgotten_at: now, state: State::fresh(ask.quota), known };
+        let mut entry =
+            CounterEntry { key, forgotten_at: now, state: State::fresh(ask.quota), known };
         let standing = entry.charge(ask, now);
         self.strangers += usize::from(!known);
         self.entries.insert_unique(key.hash(), entry, |entry| entry.key.hash());
         standing
     }
 
-    fn find(&mut self, key: Key) -> Option<&mut Kept> {
+    fn find(&mut self, key: Key) -> Option<&mut CounterEntry> {
         self.entries.find_mut(key.hash(), |entry| entry.key == key)
     }
 
     /// The key whose state answers `ask`: its own, or where there is no room a shared one.
-    fn effective(&mut self, ask: &Ask, now: Tick) -> Key {
+    fn effective(&mut self, ask: &LimitCheck, now: Tick) -> Key {
         let has_room = ask.known || self.strangers < self.strangers_max;
         if has_room || self.find(ask.key).is_some() {
             return ask.key;
@@ -370,13 +372,13 @@ impl Table {
     }
 }
 
-impl Kept {
+impl CounterEntry {
     /// Whether the state must not be dropped yet, where none is before `keep_until`.
     fn stays(&self, keep_until: Tick, now: Tick) -> bool {
         now < self.forgotten_at.max(keep_until)
     }
 
-    fn charge(&mut self, ask: &Ask, now: Tick) -> Standing {
+    fn charge(&mut self, ask: &LimitCheck, now: Tick) -> Standing {
         let standing = self.state.charge(ask.quota, 1, now);
         self.forgotten_at = self.state.forgotten_at(ask.quota);
         standing
@@ -396,19 +398,19 @@ mod tests {
     const SEED: [u8; 16] = [3; 16];
 
     /// A question of the limit `limit`, which allows `requests` a minute, about `name`.
-    fn ask(limit: &str, requests: u32, name: &str) -> Ask {
+    fn ask(limit: &str, requests: u32, name: &str) -> LimitCheck {
         let seed = Seed::new(SEED);
         let quota = Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
         let limit = seed.limit(limit);
         let key = Key::new(seed.owner(Scope::Workspace, name.as_bytes()), limit);
-        Ask { key, limit, quota, lasting: quota, enforced: true, known: false }
+        LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: false }
     }
 
-    fn admitted(store: &Store, asks: &[Ask], times: usize) -> usize {
-        (0..times).filter(|_| store.judge(asks, Tick(1)).unwrap().is_admitted()).count()
+    fn admitted(store: &Store, checks: &[LimitCheck], times: usize) -> usize {
+        (0..times).filter(|_| store.judge(checks, Tick(1)).unwrap().is_admitted()).count()
     }
 
-    fn remaining(store: &Store, ask: &Ask) -> u32 {
+    fn remaining(store: &Store, ask: &LimitCheck) -> u32 {
         store.standing(ask, Tick(1)).unwrap().remaining
     }
 
@@ -425,7 +427,7 @@ mod tests {
     #[test]
     fn an_observed_limit_counts_and_never_refuses() {
         let store = Store::new(1_000);
-        let observed = Ask { enforced: false, ..ask("trial", 2, "ws") };
+        let observed = LimitCheck { enforced: false, ..ask("trial", 2, "ws") };
         let enforced = ask("workspace", 5, "ws");
         assert_eq!(admitted(&store, &[observed, enforced], 100), 5);
         assert_eq!(remaining(&store, &observed), 0);
@@ -436,16 +438,17 @@ mod tests {
     #[test]
     fn keys_of_one_shard_are_asked_under_one_lock() {
         let store = Store::with_shards(1_000, 1);
-        let asks = [ask("a", 2, "x"), ask("b", 3, "x"), ask("c", 4, "x")];
-        assert_eq!(admitted(&store, &asks, 10), 2);
-        assert_eq!(asks.map(|ask| remaining(&store, &ask)), [0, 1, 2]);
+        let checks = [ask("a", 2, "x"), ask("b", 3, "x"), ask("c", 4, "x")];
+        assert_eq!(admitted(&store, &checks, 10), 2);
+        assert_eq!(checks.map(|ask| remaining(&store, &ask)), [0, 1, 2]);
     }
 
     #[test]
     fn strangers_beyond_their_room_share_and_known_keys_do_not() {
         let store = Store::with_shards(10, 1);
-        let strangers: Vec<Ask> = (0..1_000).map(|n| ask("w", 5, &format!("s{n}"))).collect();
-        let known = Ask { known: true, ..ask("w", 5, "acme") };
+        let strangers: Vec<LimitCheck> =
+            (0..1_000).map(|n| ask("w", 5, &format!("s{n}"))).collect();
+        let known = LimitCheck { known: true, ..ask("w", 5, "acme") };
         let total: usize = strangers.iter().map(|stranger| admitted(&store, &[*stranger], 5)).sum();
         assert_eq!(total, 5 * (10 + 16), "ten of their own and sixteen shared states");
         assert_eq!(admitted(&store, &[known], 10), 5);
@@ -492,7 +495,7 @@ mod tests {
         let store = Store::with_shards(1, 1);
         let stranger = ask("w", 5, "ws");
         let _ = store.judge(&[stranger], Tick(1));
-        let _ = store.judge(&[Ask { known: true, ..stranger }], Tick(1));
+        let _ = store.judge(&[LimitCheck { known: true, ..stranger }], Tick(1));
         assert_eq!(store.fill(), Fill { keys: 1, strangers: 0, overflowed: 0 });
         assert_eq!(remaining(&store, &stranger), 3);
     }
@@ -510,26 +513,26 @@ mod tests {
     #[test]
     fn parallel_requests_never_get_more_than_the_limit() {
         let store = Store::new(1_000);
-        let asks = [ask("workspace", 60, "ws"), ask("organisation", 600, "org")];
+        let checks = [ask("workspace", 60, "ws"), ask("organisation", 600, "org")];
         let total: usize = std::thread::scope(|scope| {
             let threads: Vec<_> =
-                (0..8).map(|_| scope.spawn(|| admitted(&store, &asks, 100))).collect();
+                (0..8).map(|_| scope.spawn(|| admitted(&store, &checks, 100))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(total, 60);
-        assert_eq!(remaining(&store, &asks[1]), 540);
+        assert_eq!(remaining(&store, &checks[1]), 540);
     }
 
     #[test]
     fn what_is_closed_answers_nothing_and_opened_again_has_forgotten_nothing() {
         let store = Store::with_shards(10, 2);
-        let asks: Vec<Ask> = (0..8).map(|n| ask("w", 5, &format!("{n}"))).collect();
-        let both = |shard: usize| asks.iter().find(|ask| ask.key.shard(2) == shard).unwrap();
+        let checks: Vec<LimitCheck> = (0..8).map(|n| ask("w", 5, &format!("{n}"))).collect();
+        let both = |shard: usize| checks.iter().find(|ask| ask.key.shard(2) == shard).unwrap();
         let (left, right) = (*both(0), *both(1));
         assert_eq!(admitted(&store, &[left, right], 2), 2);
         let closed = store.close(0).unwrap();
-        for asks in [&[left][..], &[left, right], &[right, left]] {
-            assert_eq!(store.judge(asks, Tick(1)).unwrap_err(), Moved);
+        for checks in [&[left][..], &[left, right], &[right, left]] {
+            assert_eq!(store.judge(checks, Tick(1)).unwrap_err(), Moved);
         }
         assert_eq!(store.standing(&left, Tick(1)), Err(Moved));
         assert_eq!(store.reset(left.key), Err(Moved));

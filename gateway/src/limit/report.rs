@@ -16,7 +16,7 @@ use std::time::Duration;
 use weir_common::decision::{Decision, Standing};
 use weir_common::time::Moment;
 
-use super::{Ask, Verdict};
+use super::{LimitCheck, Verdict};
 
 /// The name of a limit as headers write it, and whether clients are told of it.
 #[derive(Clone, Copy, Debug)]
@@ -24,12 +24,12 @@ pub struct Named<'l> {
     /// The limit's name in the settings.
     pub name: &'l str,
     /// What was asked.
-    pub ask: &'l Ask,
+    pub ask: &'l LimitCheck,
 }
 
 /// What a governed answer says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct RateLimitReport {
     /// Which limit binds, by its place among those asked.
     pub binding: usize,
     /// `X-RateLimit-Limit`
@@ -45,8 +45,9 @@ pub struct Told {
 /// Reads the binding limit out of a verdict: the one that refused for longest, or else the one
 /// with the least left. Observed limits are not shown; where nothing else was asked, nothing is.
 #[must_use]
-pub fn told(asks: &[Ask], verdict: &Verdict, now: Moment) -> Option<Told> {
-    let shown = asks.iter().zip(verdict.answers()).enumerate().filter(|(_, (ask, _))| ask.enforced);
+pub fn told(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Option<RateLimitReport> {
+    let shown =
+        checks.iter().zip(verdict.answers()).enumerate().filter(|(_, (ask, _))| ask.enforced);
     let mut binding: Option<(usize, &Standing, Option<Duration>)> = None;
     for (nth, (ask, answer)) in shown {
         let wait = match answer.decision {
@@ -61,7 +62,7 @@ pub fn told(asks: &[Ask], verdict: &Verdict, now: Moment) -> Option<Told> {
             binding = Some((nth, &answer.standing, wait));
         }
     }
-    binding.map(|(binding, standing, wait)| Told {
+    binding.map(|(binding, standing, wait)| RateLimitReport {
         binding,
         limit: standing.limit,
         remaining: if wait.is_some() { 0 } else { standing.remaining },
@@ -147,11 +148,11 @@ mod tests {
 
     const NOW: Moment = Moment { tick: Tick(5_000_000), unix: UnixTime(1_700_000_000_400_000) };
 
-    fn ask(name: &str, quota: Quota) -> Ask {
+    fn ask(name: &str, quota: Quota) -> LimitCheck {
         let seed = Seed::new([9; 16]);
         let limit = seed.limit(name);
         let key = Key::new(seed.owner(Scope::Workspace, b"ws"), limit);
-        Ask { key, limit, quota, lasting: quota, enforced: true, known: true }
+        LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: true }
     }
 
     fn minute(requests: u32) -> Quota {
@@ -160,9 +161,9 @@ mod tests {
 
     #[test]
     fn the_limit_with_the_least_left_is_shown() {
-        let asks = [ask("a", minute(10)), ask("b", minute(3)), ask("c", minute(3))];
-        let verdict = Store::new(10).judge(&asks, NOW.tick).unwrap();
-        let told = told(&asks, &verdict, NOW).unwrap();
+        let checks = [ask("a", minute(10)), ask("b", minute(3)), ask("c", minute(3))];
+        let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
+        let told = told(&checks, &verdict, NOW).unwrap();
         assert_eq!((told.binding, told.limit, told.remaining), (1, 3, 2));
         assert_eq!(told.reset, 1_700_000_061, "sixty seconds after .4, rounded up");
         assert_eq!(told.retry_after, None);
@@ -171,11 +172,11 @@ mod tests {
     #[test]
     fn the_limit_that_refuses_for_longest_is_shown() {
         let second = Quota::Rolling(rolling::Quota { requests: 1, window: Duration::from_secs(1) });
-        let asks = [ask("a", second), ask("b", minute(1)), ask("c", minute(1_000))];
+        let checks = [ask("a", second), ask("b", minute(1)), ask("c", minute(1_000))];
         let store = Store::new(10);
-        assert!(store.judge(&asks, NOW.tick).unwrap().is_admitted());
+        assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
         let later = Moment { tick: Tick(NOW.tick.0 + 100_000), ..NOW };
-        let told = told(&asks, &store.judge(&asks, later.tick).unwrap(), later).unwrap();
+        let told = told(&checks, &store.judge(&checks, later.tick).unwrap(), later).unwrap();
         assert_eq!((told.binding, told.remaining, told.retry_after), (1, 0, Some(60)));
     }
 
@@ -183,26 +184,26 @@ mod tests {
     fn a_wait_of_a_moment_is_a_second() {
         let quota = Quota::Bucket(bucket::Quota { rate: 50, burst: 1 });
         let store = Store::new(10);
-        let asks = [ask("a", quota)];
-        assert!(store.judge(&asks, NOW.tick).unwrap().is_admitted());
-        let told = told(&asks, &store.judge(&asks, NOW.tick).unwrap(), NOW).unwrap();
+        let checks = [ask("a", quota)];
+        assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
+        let told = told(&checks, &store.judge(&checks, NOW.tick).unwrap(), NOW).unwrap();
         assert_eq!((told.limit, told.retry_after), (1, Some(1)));
     }
 
     #[test]
     fn what_is_only_observed_is_not_shown() {
-        let asks = [Ask { enforced: false, ..ask("a", minute(1)) }];
-        let verdict = Store::new(10).judge(&asks, NOW.tick).unwrap();
-        assert_eq!(told(&asks, &verdict, NOW), None);
+        let checks = [LimitCheck { enforced: false, ..ask("a", minute(1)) }];
+        let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
+        assert_eq!(told(&checks, &verdict, NOW), None);
     }
 
     #[test]
     fn the_draft_headers_carry_every_limit() {
-        let asks = [ask("workspace", minute(60)), ask("organisation", minute(600))];
-        let verdict = Store::new(10).judge(&asks, NOW.tick).unwrap();
+        let checks = [ask("workspace", minute(60)), ask("organisation", minute(600))];
+        let verdict = Store::new(10).judge(&checks, NOW.tick).unwrap();
         let named = [
-            Named { name: "workspace", ask: &asks[0] },
-            Named { name: "organisation", ask: &asks[1] },
+            Named { name: "workspace", ask: &checks[0] },
+            Named { name: "organisation", ask: &checks[1] },
         ];
         let (policy, standing) = ietf(&named, &verdict, NOW);
         assert_eq!(policy, "\"workspace\";q=60;w=60, \"organisation\";q=600;w=60");

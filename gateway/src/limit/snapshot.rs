@@ -21,7 +21,7 @@ use weir_common::time::{Moment, Tick, UnixTime};
 
 use super::State;
 use super::key::{Key, Seed};
-use super::memory::{Kept, Store};
+use super::memory::{CounterEntry, Store};
 
 /// What the file starts with; another layout gets another number.
 const MAGIC: &[u8; 16] = b"weir limits 2\n\0\0";
@@ -45,7 +45,7 @@ pub struct Snapshot {
     /// How long the rules remember by which the states were kept, as whoever wrote it has it.
     pub memory: Vec<u8>,
     keep_until: Tick,
-    kept: Vec<Kept>,
+    kept: Vec<CounterEntry>,
 }
 
 impl Snapshot {
@@ -59,7 +59,7 @@ impl Snapshot {
 }
 
 /// Writes every state of `store` that may not be dropped at `now`;
-/// `memory` says how long the rules in force remember.
+/// `memory` says how long the active rules remember.
 #[must_use]
 pub fn write(store: &Store, seed: Seed, memory: &[u8], now: Moment) -> Vec<u8> {
     let keep_until = store.kept_until();
@@ -82,7 +82,7 @@ pub fn write(store: &Store, seed: Seed, memory: &[u8], now: Moment) -> Vec<u8> {
 }
 
 /// Writes one state, as it is at `now`.
-pub fn put(bytes: &mut Vec<u8>, kept: &Kept, now: Moment) {
+pub fn put(bytes: &mut Vec<u8>, kept: &CounterEntry, now: Moment) {
     let mut number = |number: u64| bytes.extend_from_slice(&number.to_le_bytes());
     let time = |tick: Tick| now.unix_of(tick).0;
     let [low, high] = halves(kept.key.bits());
@@ -176,13 +176,13 @@ impl Reader<'_> {
         Ok(memory.to_vec())
     }
 
-    fn kept(&mut self) -> Result<Kept, SnapshotError> {
+    fn kept(&mut self) -> Result<CounterEntry, SnapshotError> {
         let (low, high) = (self.number()?, self.number()?);
         let key = Key::from_bits(u128::from(high) << 64 | u128::from(low));
         let forgotten_at = self.ahead()?;
         let marks = self.number()?;
         let state = if marks & BUCKET == 0 { self.log(marks & WIDE != 0)? } else { self.bucket()? };
-        Ok(Kept { key, forgotten_at, state, known: marks & 1 == 1 })
+        Ok(CounterEntry { key, forgotten_at, state, known: marks & 1 == 1 })
     }
 
     fn log(&mut self, wide: bool) -> Result<State, SnapshotError> {
@@ -205,7 +205,7 @@ mod tests {
     use weir_common::bucket;
 
     use super::super::key::Scope;
-    use super::super::{Ask, Quota};
+    use super::super::{LimitCheck, Quota};
     use super::*;
 
     const SEED: Seed = Seed::new([5; 16]);
@@ -215,10 +215,17 @@ mod tests {
     const STARTED: Moment =
         Moment { tick: Tick(500_000_000), unix: UnixTime(1_700_000_010_000_000) };
 
-    fn ask(name: &str, quota: Quota) -> Ask {
+    fn ask(name: &str, quota: Quota) -> LimitCheck {
         let limit = SEED.limit("limit");
         let key = Key::new(SEED.owner(Scope::Workspace, name.as_bytes()), limit);
-        Ask { key, limit, quota, lasting: quota, enforced: true, known: name.starts_with("known") }
+        LimitCheck {
+            key,
+            limit,
+            quota,
+            lasting: quota,
+            enforced: true,
+            known: name.starts_with("known"),
+        }
     }
 
     fn window(requests: u32, seconds: u64) -> Quota {
@@ -226,28 +233,29 @@ mod tests {
     }
 
     /// Three states, each charged fifty seconds before the stop, and once more at it.
-    fn stopped() -> (Store, Vec<Ask>) {
+    fn stopped() -> (Store, Vec<LimitCheck>) {
         let store = Store::new(1_000);
-        let asks = vec![
+        let checks = vec![
             ask("minute", window(5, 60)),
             ask("known hours", window(5, 7_200)),
             ask("bucket", Quota::Bucket(bucket::Quota { rate: 1, burst: 100 })),
         ];
         for now in [Tick(40_000_000), STOPPED.tick] {
-            assert!(asks.iter().all(|ask| store.judge(&[*ask], now).unwrap().is_admitted()));
+            assert!(checks.iter().all(|ask| store.judge(&[*ask], now).unwrap().is_admitted()));
         }
-        (store, asks)
+        (store, checks)
     }
 
     #[test]
     fn a_window_goes_on_where_it_was() {
-        let (store, asks) = stopped();
+        let (store, checks) = stopped();
         let snapshot = read(&write(&store, SEED, b"", STOPPED), STARTED).unwrap();
         assert_eq!(snapshot.seed, SEED);
         let after = Store::new(1_000);
         assert_eq!(snapshot.restore(&after), 3);
         let left = |at: u64| {
-            asks.iter()
+            checks
+                .iter()
                 .map(|ask| after.standing(ask, Tick(at)).unwrap().remaining)
                 .collect::<Vec<_>>()
         };
@@ -285,14 +293,14 @@ mod tests {
 
     #[test]
     fn what_may_not_be_dropped_yet_is_written_and_kept_after() {
-        let (store, asks) = stopped();
+        let (store, checks) = stopped();
         let stops = Moment { tick: STOPPED.tick.plus(Duration::from_secs(3_600)), ..STOPPED };
         store.keep_until(stops.tick.plus(Duration::from_secs(60)));
         let snapshot = read(&write(&store, SEED, b"windows", stops), STARTED).unwrap();
         assert_eq!(snapshot.memory, b"windows");
         let after = Store::new(1_000);
         assert_eq!(snapshot.restore(&after), 3);
-        let hour = Ask { quota: window(5, 7_200), ..asks[0] };
+        let hour = LimitCheck { quota: window(5, 7_200), ..checks[0] };
         let left_at = |seconds: u64| {
             let now = STARTED.tick.plus(Duration::from_secs(seconds));
             (0..after.shards()).for_each(|nth| after.sweep(nth, now));
@@ -303,11 +311,11 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_set_back_makes_no_room() {
-        let (store, asks) = stopped();
+        let (store, checks) = stopped();
         let back = Moment { tick: STARTED.tick, unix: UnixTime(1_600_000_000_000_000) };
         let after = Store::new(1_000);
         let _ = read(&write(&store, SEED, b"", STOPPED), back).unwrap().restore(&after);
-        assert_eq!(after.standing(&asks[0], back.tick).unwrap().remaining, 3);
+        assert_eq!(after.standing(&checks[0], back.tick).unwrap().remaining, 3);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use weir_common::browser;
 use weir_common::problem::{MEDIA_TYPE, Problem};
 use weir_common::secret::{self, Secret};
 
-use crate::config::shared::{Parts, Reload};
+use crate::config::shared::{Reload, Shared};
 use crate::edge::connection::Connection;
 use crate::limit::memory::Moved;
 use crate::operations::background;
@@ -41,7 +41,7 @@ const TOP_PLACES: usize = 20;
 /// The admin listener.
 pub struct Admin {
     /// What all requests share.
-    pub parts: Arc<Parts>,
+    pub shared: Arc<Shared>,
     /// What a caller must know, where anything is.
     pub token: Option<Secret<String>>,
 }
@@ -103,7 +103,8 @@ impl HttpServerApp for Admin {
         if let Some(connection) = Connection::of(session.stream()) {
             connection.head_is_read(session.as_http1());
         }
-        session.set_read_timeout(Some(self.parts.force.load().rules.settings.server.body_timeout));
+        session
+            .set_read_timeout(Some(self.shared.active.load().rules.settings.server.body_timeout));
         if *shutdown.borrow() {
             session.set_keepalive(None);
         }
@@ -121,7 +122,7 @@ impl HttpServerApp for Admin {
             session.write_response_body(reply.body.into(), true).await.ok()?;
         }
         if let Some(connection) = Connection::of(session.stream()) {
-            connection.request_is_over(self.parts.clock.now().tick);
+            connection.request_is_over(self.shared.clock.now().tick);
         }
         let settings = HttpPersistentSettings::for_session(&session);
         let reused = session.finish().await.ok().flatten()?;
@@ -144,8 +145,8 @@ impl Admin {
             let detail = "Send Authorization: Bearer with the token of server.admin_token_file.";
             return Reply::problem(401, "unauthorized", "Unauthorized", detail);
         }
-        let parts: Vec<&str> = path.trim_start_matches('/').splitn(3, '/').collect();
-        match parts.as_slice() {
+        let shared: Vec<&str> = path.trim_start_matches('/').splitn(3, '/').collect();
+        match shared.as_slice() {
             ["livez"] if reads => Reply::text(200, "ok"),
             ["readyz"] if reads => self.readiness(),
             ["metrics"] if reads => self.metrics().await,
@@ -181,17 +182,17 @@ impl Admin {
     }
 
     async fn metrics(&self) -> Reply {
-        let fill = self.parts.limiter.store.fill();
-        let metrics = &self.parts.metrics;
+        let fill = self.shared.limiter.store.fill();
+        let metrics = &self.shared.metrics;
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         metrics.keys.set(count(fill.keys));
         metrics.strangers.set(count(fill.strangers));
         metrics.overflowed.inc_by(fill.overflowed.saturating_sub(metrics.overflowed.get()));
-        metrics.held_bytes.set(i64::try_from(self.parts.body_budget.taken()).unwrap_or(i64::MAX));
-        let force = self.parts.force.load_full();
-        let remembered = force.verifier.as_ref().map_or(0, |verifier| verifier.cached());
+        metrics.held_bytes.set(i64::try_from(self.shared.body_budget.taken()).unwrap_or(i64::MAX));
+        let active = self.shared.active.load_full();
+        let remembered = active.verifier.as_ref().map_or(0, |verifier| verifier.cached());
         metrics.tokens_remembered.set(i64::try_from(remembered).unwrap_or(i64::MAX));
-        if let Some(lookups) = &force.lookups {
+        if let Some(lookups) = &active.lookups {
             let fill = lookups.fill().await;
             for (kind, entries) in ["known", "unknown"].into_iter().zip(fill) {
                 let entries = i64::try_from(entries).unwrap_or(i64::MAX);
@@ -205,7 +206,7 @@ impl Admin {
     fn top(&self, query: &str) -> Reply {
         let asked = query.split('&').find_map(|part| part.strip_prefix("n="));
         let places = asked.and_then(|places| places.parse().ok()).unwrap_or(TOP_PLACES);
-        let [busiest, refused] = self.parts.top.most(places).map(|seen| {
+        let [busiest, refused] = self.shared.top.most(places).map(|seen| {
             let shown = seen.iter().map(
                 |seen| json!({"limit": &*seen.limit, "key": &*seen.name, "count": seen.count}),
             );
@@ -215,12 +216,12 @@ impl Admin {
     }
 
     fn config(&self) -> Reply {
-        let force = self.parts.force.load();
-        let tenants = &force.rules.tenants;
+        let active = self.shared.active.load();
+        let tenants = &active.rules.tenants;
         // Nothing secret is written into the settings: tokens are named by their file.
         Reply::json(&json!({
-            "source": self.parts.config.file.name(),
-            "settings": force.origin.effective,
+            "source": self.shared.config.file.name(),
+            "settings": active.origin.effective,
             "directory": {
                 "organisations": tenants.organisations.len(),
                 "workspaces": tenants.workspaces.len(),
@@ -230,7 +231,7 @@ impl Admin {
     }
 
     async fn reload(&self) -> Reply {
-        match background::reload(&self.parts).await {
+        match background::reload(&self.shared).await {
             Reload::Applied => Reply::json(&json!({"outcome": "applied"})),
             Reload::Unchanged => Reply::json(&json!({"outcome": "unchanged"})),
             Reload::Refused(mistakes) => {

@@ -16,7 +16,7 @@ use weir_common::files::{self, Stamp, stamp};
 use weir_common::logging;
 use weir_common::time::Tick;
 
-use crate::config::shared::{Parts, Reload};
+use crate::config::shared::{Reload, Shared};
 use crate::limit::memory::SHARDS;
 use crate::settings::Https;
 use crate::upstream::address::Address;
@@ -39,13 +39,13 @@ const FADE_EVERY: Duration = Duration::from_secs(60);
 const HEALTH_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Resolves the names of all servers, over and over: each by itself, and never twice at a time.
-pub async fn names(parts: Arc<Parts>) {
+pub async fn names(shared: Arc<Shared>) {
     // Nothing while a name is being looked up.
     let mut due: HashMap<String, Option<Tick>> = HashMap::new();
     let mut lookups = JoinSet::new();
     loop {
-        let now = parts.clock.now().tick;
-        let names = parts.force.load().names();
+        let now = shared.clock.now().tick;
+        let names = shared.active.load().names();
         due.retain(|name, due| due.is_none() || names.contains(name));
         for name in names {
             let next = due.entry(name.clone()).or_insert(Some(now));
@@ -56,8 +56,8 @@ pub async fn names(parts: Arc<Parts>) {
         tokio::select! {
             // A panic there is ours to mend; the name is not looked up again.
             Some(Ok((name, found))) = lookups.join_next() => {
-                due.insert(name.clone(), Some(parts.clock.now().tick.plus(RESOLVE_EVERY)));
-                parts.force.load().place(&[(name, found)].into());
+                due.insert(name.clone(), Some(shared.clock.now().tick.plus(RESOLVE_EVERY)));
+                shared.active.load().place(&[(name, found)].into());
             }
             () = tokio::time::sleep(NAMES_PAUSE) => {}
         }
@@ -65,22 +65,22 @@ pub async fn names(parts: Arc<Parts>) {
 }
 
 /// Resolves the names of all servers once, before anything asks for them.
-pub async fn resolve(parts: &Parts) {
-    let force = parts.force.load_full();
-    force.place(&names::all(force.names(), LOOKUP_WAIT, names::look_up).await);
+pub async fn resolve(shared: &Shared) {
+    let active = shared.active.load_full();
+    active.place(&names::all(active.names(), LOOKUP_WAIT, names::look_up).await);
 }
 
 /// Asks servers whether they are well, where the settings say so.
-pub async fn health(parts: Arc<Parts>) {
+pub async fn health(shared: Arc<Shared>) {
     let mut due: HashMap<(String, String), Tick> = HashMap::new();
     let mut asked = JoinSet::new();
     let connector = Arc::new(Connector::new(None));
     loop {
-        let force = parts.force.load_full();
-        let now = parts.clock.now().tick;
+        let active = shared.active.load_full();
+        let now = shared.clock.now().tick;
         // Made anew each time: what a reload took away, or no longer checks, is not in it.
         let mut later = HashMap::new();
-        for upstream in &force.upstreams {
+        for upstream in &active.upstreams {
             let Some(health) = &upstream.settings.health else { continue };
             let after = now.plus(health.interval);
             for (nth, server) in upstream.servers.iter().enumerate() {
@@ -92,11 +92,11 @@ pub async fn health(parts: Arc<Parts>) {
                     let addresses = server.addresses();
                     if addresses.is_empty() {
                         let labels = [&upstream.name, &server.name];
-                        parts.metrics.upstream_healthy.with_label_values(&labels).set(0);
+                        shared.metrics.upstream_healthy.with_label_values(&labels).set(0);
                     }
                     for address in addresses.iter().cloned() {
-                        let (parts, connector) = (parts.clone(), connector.clone());
-                        asked.spawn(ask(parts, connector, upstream.clone(), nth, address));
+                        let (shared, connector) = (shared.clone(), connector.clone());
+                        asked.spawn(ask(shared, connector, upstream.clone(), nth, address));
                     }
                 }
                 later.insert(key, next);
@@ -112,7 +112,7 @@ pub async fn health(parts: Arc<Parts>) {
 /// Checks the health of a server at one of its addresses, in the way that requests are sent,
 /// and takes note.
 async fn ask(
-    parts: Arc<Parts>,
+    shared: Arc<Shared>,
     connector: Arc<Connector>,
     upstream: Arc<Upstream>,
     nth: usize,
@@ -142,63 +142,63 @@ async fn ask(
         ];
         logging::event(Level::Warn, "a server's health changed", &fields);
     }
-    let gauge = parts.metrics.upstream_healthy.with_label_values(&[&upstream.name, &server.name]);
+    let gauge = shared.metrics.upstream_healthy.with_label_values(&[&upstream.name, &server.name]);
     gauge.set(i64::try_from(server.healthy()).unwrap_or(i64::MAX));
 }
 
 /// Reloads when one of the configuration's files changes.
-pub async fn files(parts: Arc<Parts>) {
-    files::watch(|| stamps(&parts), || async { drop(reload(&parts).await) }).await;
+pub async fn files(shared: Arc<Shared>) {
+    files::watch(|| stamps(&shared), || async { drop(reload(&shared).await) }).await;
 }
 
 /// Reads the configuration again, and puts all of it into force or nothing. What takes a moment is
 /// done aside; where the names of new servers lead is known before any request asks for it.
-pub async fn reload(parts: &Arc<Parts>) -> Reload {
+pub async fn reload(shared: &Arc<Shared>) -> Reload {
     // One at a time: of two, the later must not be put out of force by the earlier.
-    let _alone = parts.reloading.lock().await;
-    let outcome = match aside(parts, |parts| parts.read_anew()).await {
+    let _alone = shared.reloading.lock().await;
+    let outcome = match aside(shared, |shared| shared.read_anew()).await {
         Some(Ok(new)) => {
             let places = names::all(new.unplaced(), LOOKUP_WAIT, names::look_up).await;
-            aside(parts, move |parts| parts.apply(new, &places)).await
+            aside(shared, move |shared| shared.apply(new, &places)).await
         }
         Some(Err(outcome)) => Some(outcome),
         None => None,
     };
-    // A panic there is ours to mend, and leaves the earlier configuration in force.
+    // A panic there is ours to mend, and leaves the earlier configuration active.
     let outcome = outcome.unwrap_or(Reload::Unchanged);
-    parts.reloaded(&outcome);
+    shared.reloaded(&outcome);
     outcome
 }
 
 async fn aside<T: Send + 'static>(
-    parts: &Arc<Parts>,
-    work: impl FnOnce(&Parts) -> T + Send + 'static,
+    shared: &Arc<Shared>,
+    work: impl FnOnce(&Shared) -> T + Send + 'static,
 ) -> Option<T> {
-    let parts = parts.clone();
-    tokio::task::spawn_blocking(move || work(&parts)).await.ok()
+    let shared = shared.clone();
+    tokio::task::spawn_blocking(move || work(&shared)).await.ok()
 }
 
-fn stamps(parts: &Parts) -> Vec<Stamp> {
-    let force = parts.force.load();
-    let directory = force.rules.settings.directory.files().map(|path| Path::new(&path.value));
-    let https = &force.rules.settings.server.https;
+fn stamps(shared: &Shared) -> Vec<Stamp> {
+    let active = shared.active.load();
+    let directory = active.rules.settings.directory.files().map(|path| Path::new(&path.value));
+    let https = &active.rules.settings.server.https;
     let of_tls = https.iter().flat_map(Https::files).map(|file| Path::new(&file.value));
-    let upstreams = force.rules.settings.upstreams.iter();
+    let upstreams = active.rules.settings.upstreams.iter();
     let of_upstreams = upstreams.flat_map(|(_, upstream)| credentials::paths(upstream));
-    let of_identity = force.rules.settings.identity.files();
-    let config = parts.config.file.path().into_iter().chain(directory);
+    let of_identity = active.rules.settings.identity.files();
+    let config = shared.config.file.path().into_iter().chain(directory);
     config.chain(of_tls).chain(of_upstreams).chain(of_identity).map(stamp).collect()
 }
 
 /// Drops states that cannot be told from fresh ones, and lets the busiest fade.
-pub async fn states(parts: Arc<Parts>) {
-    let mut faded = parts.clock.now().tick;
+pub async fn states(shared: Arc<Shared>) {
+    let mut faded = shared.clock.now().tick;
     for nth in (0..SHARDS).cycle() {
         tokio::time::sleep(SWEEP_EVERY).await;
-        let now = parts.clock.now().tick;
-        parts.limiter.store.sweep(nth, now);
+        let now = shared.clock.now().tick;
+        shared.limiter.store.sweep(nth, now);
         if now.since(faded) >= FADE_EVERY {
-            parts.top.fade();
+            shared.top.fade();
             faded = now;
         }
     }
@@ -215,7 +215,7 @@ mod tests {
     use weir_common::time::Clock;
 
     use super::*;
-    use crate::config::active::{Config, Force, Origin};
+    use crate::config::active::{ActiveConfig, Config, Origin};
     use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
     use crate::telemetry::metrics::Metrics;
@@ -225,20 +225,20 @@ mod tests {
     const SETTINGS: &str = "[upstreams.only]\nservers = [\"backend.test:80\"]\n\
         health = { path = \"/\", interval = \"20ms\", timeout = \"5s\", unhealthy_after = 1 }";
 
-    fn parts() -> Arc<Parts> {
+    fn shared() -> Arc<Shared> {
         let clock = Clock::system();
         let (document, nothing) = (Document::new("g", SETTINGS), Document::new("d", ""));
         let settings = settings::read(&document).made;
         let seed = Seed::new([7; 16]);
         let rules = rules::check(settings, &document, &Directory::default(), &nothing, seed);
         let metrics = Arc::new(Metrics::default());
-        let force = Force::new(rules, Origin::default(), None, &metrics, &clock);
+        let active = ActiveConfig::new(rules, Origin::default(), None, &metrics, &clock);
         let seeds = Seeds { keys: seed, names: seed };
-        Arc::new(Parts::new(clock, Config::built_in(), force, seeds, metrics, 10))
+        Arc::new(Shared::new(clock, Config::built_in(), active, seeds, metrics, 10))
     }
 
-    fn place(parts: &Parts, found: Found) {
-        parts.force.load().place(&[("backend.test:80".to_owned(), found)].into());
+    fn place(shared: &Shared, found: Found) {
+        shared.active.load().place(&[("backend.test:80".to_owned(), found)].into());
     }
 
     /// Answers every connection with 200.
@@ -259,17 +259,17 @@ mod tests {
 
     #[tokio::test]
     async fn of_a_name_with_a_dead_address_the_others_stay_well() {
-        let parts = parts();
+        let shared = shared();
         let ((dead, nobody), (one, first), (two, second)) =
             (listener().await, listener().await, listener().await);
         drop(nobody);
-        place(&parts, Ok(vec![dead, one, two]));
+        place(&shared, Ok(vec![dead, one, two]));
         let mut beside = JoinSet::new();
         beside.spawn(serve(first));
         beside.spawn(serve(second));
-        beside.spawn(health(parts.clone()));
-        let force = parts.force.load_full();
-        let server = &force.upstreams[0].servers[0];
+        beside.spawn(health(shared.clone()));
+        let active = shared.active.load_full();
+        let server = &active.upstreams[0].servers[0];
         let found_out = async {
             while server.healthy() == 3 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -278,7 +278,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(100)).await;
         };
         tokio::time::timeout(Duration::from_secs(20), found_out).await.unwrap();
-        let of = |address: &Arc<Address>| (address.socket, address.is_well());
+        let of = |address: &Arc<Address>| (address.socket, address.is_healthy());
         let mut expected = vec![(dead, false), (one, true), (two, true)];
         expected.sort();
         assert_eq!(server.addresses().iter().map(of).collect::<Vec<_>>(), expected);
@@ -286,11 +286,11 @@ mod tests {
 
     #[test]
     fn a_name_that_leads_nowhere_now_stays_where_it_was() {
-        let parts = parts();
-        assert_eq!(parts.force.load().unreachable(), ["only"]);
-        place(&parts, Ok(vec![SocketAddr::from(([127, 0, 0, 1], 80))]));
-        assert!(parts.force.load().unreachable().is_empty());
-        place(&parts, Err("no answer".to_owned()));
-        assert!(parts.force.load().unreachable().is_empty());
+        let shared = shared();
+        assert_eq!(shared.active.load().unreachable(), ["only"]);
+        place(&shared, Ok(vec![SocketAddr::from(([127, 0, 0, 1], 80))]));
+        assert!(shared.active.load().unreachable().is_empty());
+        place(&shared, Err("no answer".to_owned()));
+        assert!(shared.active.load().unreachable().is_empty());
     }
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 use weir_common::logging;
 use weir_common::time::Clock;
 
-use crate::config::shared::Parts;
+use crate::config::shared::Shared;
 use crate::limit::snapshot::{self, Snapshot};
 use crate::rules::retention::Retention;
 use crate::settings::Store;
@@ -84,19 +84,19 @@ fn no_states(path: &str, why: &str) -> Option<Snapshot> {
 /// Takes up the states of `earlier`, and forgets none of them while rules that remember for longer
 /// may still ask for it. Says how many there are.
 #[must_use]
-pub fn take_up(parts: &Parts, earlier: Snapshot) -> usize {
+pub fn take_up(shared: &Shared, earlier: Snapshot) -> usize {
     // What cannot be read is of a version whose rules had no such times.
     let memory = serde_json::from_slice::<Retention>(&earlier.memory).unwrap_or_default();
-    memory.hold(&parts.limiter.store, &parts.force.load().rules, parts.clock.now().tick);
-    earlier.restore(&parts.limiter.store)
+    memory.hold(&shared.limiter.store, &shared.active.load().rules, shared.clock.now().tick);
+    earlier.restore(&shared.limiter.store)
 }
 
 /// Leaves the states for the next process, whole or not at all; nothing where none are kept.
-pub fn leave(parts: &Parts) -> Result<(), SnapshotError> {
-    let force = parts.force.load();
-    let Some(path) = force.rules.settings.store.snapshot.as_deref() else { return Ok(()) };
-    let memory = serde_json::to_vec(&Retention::of(&force.rules)).unwrap_or_default();
-    let states = snapshot::write(&parts.limiter.store, parts.seed, &memory, parts.clock.now());
+pub fn leave(shared: &Shared) -> Result<(), SnapshotError> {
+    let active = shared.active.load();
+    let Some(path) = active.rules.settings.store.snapshot.as_deref() else { return Ok(()) };
+    let memory = serde_json::to_vec(&Retention::of(&active.rules)).unwrap_or_default();
+    let states = snapshot::write(&shared.limiter.store, shared.seed, &memory, shared.clock.now());
     let written = || -> io::Result<()> {
         let mut file = open(path)?;
         file.write_all(&states)?;
@@ -121,7 +121,7 @@ pub(crate) mod tests {
     use weir_common::time::{Tick, UnixTime};
 
     use super::*;
-    use crate::config::active::{Config, Force, Origin};
+    use crate::config::active::{ActiveConfig, Config, Origin};
     use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
     use crate::telemetry::metrics::Metrics;
@@ -130,7 +130,7 @@ pub(crate) mod tests {
     const SHIPPED: &str = include_str!("../../../config/gateway.toml");
 
     /// The parts of a process whose workspaces have such a window, and whose buckets such a burst.
-    pub(crate) fn parts(window: &str, burst: u32, clock: &Clock) -> Parts {
+    pub(crate) fn shared(window: &str, burst: u32, clock: &Clock) -> Shared {
         let text = SHIPPED.replacen("window = \"1m\"", &format!("window = \"{window}\""), 1);
         let text = text.replacen("burst = 200", &format!("burst = {burst}"), 1);
         let (document, nothing) = (Document::new("g", &text), Document::new("d", ""));
@@ -139,17 +139,17 @@ pub(crate) mod tests {
         let rules = rules::check(settings, &document, &Directory::default(), &nothing, seed);
         assert!(document.mistakes().is_empty(), "{:?}", document.mistakes());
         let metrics = std::sync::Arc::new(Metrics::default());
-        let force = Force::new(rules, Origin::default(), None, &metrics, clock);
+        let active = ActiveConfig::new(rules, Origin::default(), None, &metrics, clock);
         let seeds = Seeds { keys: seed, names: seed };
-        Parts::new(clock.clone(), Config::built_in(), force, seeds, metrics, 10)
+        Shared::new(clock.clone(), Config::built_in(), active, seeds, metrics, 10)
     }
 
     /// For how long nothing is dropped once rules have taken up what others left, or what left
     /// `memory` in their place.
     fn kept(old: (&str, u32), new: (&str, u32), memory: Option<&[u8]>) -> Duration {
         let clock = Clock::manual(UnixTime(1_000_000_000));
-        let (left, taken) = (parts(old.0, old.1, &clock), parts(new.0, new.1, &clock));
-        let own = serde_json::to_vec(&Retention::of(&left.force.load().rules)).unwrap();
+        let (left, taken) = (shared(old.0, old.1, &clock), shared(new.0, new.1, &clock));
+        let own = serde_json::to_vec(&Retention::of(&left.active.load().rules)).unwrap();
         let now = clock.now();
         let bytes = snapshot::write(&left.limiter.store, left.seed, memory.unwrap_or(&own), now);
         let _ = take_up(&taken, snapshot::read(&bytes, now).unwrap());

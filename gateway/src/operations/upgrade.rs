@@ -50,7 +50,7 @@ const QUESTIONS_MAX: usize = 1_024;
 
 /// Why there was no hand-over.
 #[derive(Debug, thiserror::Error)]
-pub enum HandoverError {
+pub enum UpgradeError {
     /// The program cannot be started, or the way to it is gone.
     #[error("{doing}: {source}")]
     Broken {
@@ -76,8 +76,8 @@ pub enum HandoverError {
     TooManySockets,
 }
 
-fn broken(doing: &'static str) -> impl FnOnce(io::Error) -> HandoverError {
-    move |source| HandoverError::Broken { doing, source }
+fn broken(doing: &'static str) -> impl FnOnce(io::Error) -> UpgradeError {
+    move |source| UpgradeError::Broken { doing, source }
 }
 
 #[cfg(test)]
@@ -90,15 +90,15 @@ mod tests {
 
     use super::predecessor::Predecessor;
     use super::{protocol, successor};
-    use crate::config::shared::Parts;
+    use crate::config::shared::Shared;
     use crate::limit::boost::Boost;
     use crate::limit::key::{Key, Scope};
-    use crate::limit::{Ask, Quota};
-    use crate::operations::persistence::tests::parts;
+    use crate::limit::{LimitCheck, Quota};
+    use crate::operations::persistence::tests::shared;
     use crate::rules::retention::Retention;
 
     /// Hands the counters of `old` to `new`, as two processes do.
-    fn hand_over(old: &Parts, new: &Parts) {
+    fn hand_over(old: &Shared, new: &Shared) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let offer = protocol::Offer { seed: old.seed.bytes(), sockets: Vec::new() };
         let mut predecessor = Predecessor { stream: ours, offer, sockets: Vec::new() };
@@ -110,30 +110,30 @@ mod tests {
         });
     }
 
-    fn ask(parts: &Parts, limit: &str, name: &str) -> Ask {
-        let force = parts.force.load();
-        let (_, limit) = force.rules.limit(limit).unwrap();
-        let key = Key::new(parts.seed.owner(Scope::Workspace, name.as_bytes()), limit.tag);
+    fn ask(shared: &Shared, limit: &str, name: &str) -> LimitCheck {
+        let active = shared.active.load();
+        let (_, limit) = active.rules.limit(limit).unwrap();
+        let key = Key::new(shared.seed.owner(Scope::Workspace, name.as_bytes()), limit.tag);
         let quota = limit.quota;
-        Ask { key, limit: limit.tag, quota, lasting: quota, enforced: true, known: true }
+        LimitCheck { key, limit: limit.tag, quota, lasting: quota, enforced: true, known: true }
     }
 
     #[test]
     fn a_window_that_a_reload_has_lengthened_is_whole_after_an_upgrade() {
         let clock = Clock::manual(UnixTime(1_000_000_000));
-        let (earlier, old) = (parts("1s", 200, &clock), parts("5m", 200, &clock));
+        let (earlier, old) = (shared("1s", 200, &clock), shared("5m", 200, &clock));
         for _ in 0..4 {
             let _ = old.limiter.store.judge(&[ask(&earlier, "workspace", "ws")], clock.now().tick);
         }
         // What a reload from the one to the other does.
-        let rules = &old.force.load().rules;
-        Retention::of(&earlier.force.load().rules).hold(
+        let rules = &old.active.load().rules;
+        Retention::of(&earlier.active.load().rules).hold(
             &old.limiter.store,
             rules,
             clock.now().tick,
         );
         clock.advance(Duration::from_secs(2));
-        let new = parts("5m", 200, &clock);
+        let new = shared("5m", 200, &clock);
         hand_over(&old, &new);
         let left =
             |now| new.limiter.store.standing(&ask(&new, "workspace", "ws"), now).unwrap().remaining;
@@ -149,15 +149,15 @@ mod tests {
     #[test]
     fn a_boost_goes_over_as_numbers_and_has_the_window_of_the_new_process() {
         let clock = Clock::manual(UnixTime(1_000_000_000));
-        let (old, new) = (parts("1s", 200, &clock), parts("5m", 200, &clock));
+        let (old, new) = (shared("1s", 200, &clock), shared("5m", 200, &clock));
         let now = clock.now().tick;
         let raised = Values { requests: Some(90), ..Values::default() };
         let boost = Boost { raised, until: now.plus(Duration::from_secs(600)) };
         old.limiter.boosts.set(ask(&old, "workspace", "ws").key, boost, now).unwrap();
         hand_over(&old, &new);
-        let mut asks = [ask(&new, "workspace", "ws")];
-        new.limiter.boosts.apply(&mut asks, now);
-        let Quota::Rolling(quota) = asks[0].quota else { panic!("it has a window") };
+        let mut checks = [ask(&new, "workspace", "ws")];
+        new.limiter.boosts.apply(&mut checks, now);
+        let Quota::Rolling(quota) = checks[0].quota else { panic!("it has a window") };
         assert_eq!((quota.requests, quota.window), (90, Duration::from_secs(300)));
     }
 }

@@ -70,7 +70,7 @@ impl<'r> Facts<'r> {
 /// The line of a request that was over at `now`, with its end.
 #[must_use]
 pub fn line(context: &RequestContext, facts: &Facts<'_>, now: Moment) -> Vec<u8> {
-    let rules = &context.force.rules;
+    let rules = &context.config.rules;
     let mut line = Line::new();
     line.text("time", &context.began.unix.rfc3339());
     line.text("id", &context.name());
@@ -122,7 +122,7 @@ pub fn line(context: &RequestContext, facts: &Facts<'_>, now: Moment) -> Vec<u8>
 /// Which limits were asked, and what each said.
 fn limits(line: &mut Line, context: &RequestContext) {
     line.list("limits", &context.facts.limits.outcomes, |line, said| {
-        let limit = context.force.rules.limits.get(said.limit);
+        let limit = context.config.rules.limits.get(said.limit);
         let enforced = limit.is_none_or(|limit| limit.enforced);
         let word = match said.decision {
             Decision::Admit => "admit",

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use pingora_proxy::Session;
 
 use crate::admission::{Admission, Arrival, admit};
-use crate::config::shared::Parts;
+use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
 use crate::proxy::context::RequestContext;
 
 /// Decides about a request that has arrived.
 pub async fn decide(
-    parts: &Parts,
+    shared: &Shared,
     session: &mut Session,
     context: &mut RequestContext,
 ) -> Admission {
@@ -44,5 +44,5 @@ pub async fn decide(
         began: context.began,
         nth: context.nth,
     };
-    admit(parts, &context.force, arrival, &mut context.facts).await
+    admit(shared, &context.config, arrival, &mut context.facts).await
 }

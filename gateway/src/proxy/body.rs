@@ -39,7 +39,7 @@ pub struct Limits {
 
 /// A body that was read.
 #[derive(Debug)]
-pub struct Held {
+pub struct BufferedBody {
     /// All of it.
     pub body: Bytes,
     /// What it takes of the budget.
@@ -62,7 +62,7 @@ pub async fn read(
     session: &mut ServerSession,
     budget: &Arc<BodyBudget>,
     limits: Limits,
-) -> Result<Held, Unread> {
+) -> Result<BufferedBody, Unread> {
     let whole = tokio::time::timeout(limits.timeout, read_all(session, budget, limits)).await;
     whole.unwrap_or(Err(Unread::Refused(Refusal::BodyTimeout)))
 }
@@ -71,7 +71,7 @@ async fn read_all(
     session: &mut ServerSession,
     budget: &Arc<BodyBudget>,
     limits: Limits,
-) -> Result<Held, Unread> {
+) -> Result<BufferedBody, Unread> {
     let too_large = || Unread::Refused(Refusal::BodyTooLarge { bytes_max: limits.bytes_max });
     if announced(session).is_some_and(|bytes| bytes > limits.bytes_max) {
         return Err(too_large());
@@ -95,7 +95,7 @@ async fn read_all(
             {
                 return Err(Unread::Broken(retry::broken_body()));
             }
-            Ok(None) => return Ok(Held { body: body.freeze(), permit }),
+            Ok(None) => return Ok(BufferedBody { body: body.freeze(), permit }),
             Err(error) if *error.etype() == ErrorType::ReadTimedout => {
                 return Err(Unread::Refused(Refusal::BodyTimeout));
             }

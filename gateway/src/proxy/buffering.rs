@@ -21,8 +21,8 @@ use http::header;
 use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::Session;
 
-use crate::config::shared::Parts;
-use crate::edge::session::{Slot, Wrapped};
+use crate::config::shared::Shared;
+use crate::edge::session::{SessionOverride, Slot};
 use crate::proxy::body::{self, Unread};
 use crate::proxy::context::{Replayed, RequestContext};
 use crate::request::batch;
@@ -31,7 +31,7 @@ use crate::rules::Batch;
 
 /// Reads a batch's body, counts its items, and lets it play to the upstream.
 pub async fn hold(
-    parts: &Arc<Parts>,
+    shared: &Arc<Shared>,
     session: &mut Session,
     context: &mut RequestContext,
     batch: Batch,
@@ -45,28 +45,28 @@ pub async fn hold(
     if !types.all(|media_type| batch::is_countable(media_type.as_bytes())) {
         return Err(Unread::Refused(Refusal::EncodedBatch));
     }
-    let server = &context.force.rules.settings.server;
+    let server = &context.config.rules.settings.server;
     let limits = body::Limits {
         bytes_max: batch.bytes_max,
         held_bytes_max: server.caps.held_bytes_max,
         timeout: server.body_timeout,
     };
     let downstream = &mut *session.downstream_session;
-    let held = body::read(downstream, &parts.body_budget, limits).await?;
+    let held = body::read(downstream, &shared.body_budget, limits).await?;
     let items_max = batch.items_max;
     batch::count(&held.body, items_max)
         .map_err(|miscount| Unread::Refused(Refusal::Batch { miscount, items_max }))?;
     let bytes = held.body.len();
-    let slot = wrap(downstream, held.body, parts);
+    let slot = wrap(downstream, held.body, shared);
     context.held = Some(Replayed { slot, bytes, permit: held.permit });
     Ok(())
 }
 
 /// Wraps `session` in one whose body is `body`. [`unwrap`] gives it back.
-fn wrap(session: &mut ServerSession, body: Bytes, parts: &Arc<Parts>) -> Slot {
+fn wrap(session: &mut ServerSession, body: Bytes, shared: &Arc<Shared>) -> Slot {
     let slot = Slot::default();
     let real = std::mem::replace(session, ServerSession::new_custom(Box::new(())));
-    *session = Wrapped::held(real, body, slot.clone(), parts.clone());
+    *session = SessionOverride::held(real, body, slot.clone(), shared.clone());
     slot
 }
 

@@ -14,7 +14,7 @@ use prometheus::IntGauge;
 use weir_common::time::{Moment, Tick};
 
 use crate::admission::facts::RequestFacts;
-use crate::config::active::Force;
+use crate::config::active::ActiveConfig;
 use crate::edge::session::Slot;
 use crate::request::body_budget::BudgetPermit;
 use crate::request::cors::Cors;
@@ -30,7 +30,7 @@ pub struct RequestContext {
     /// When its head had been read: the one look at the clock that everything is decided by.
     pub began: Moment,
     /// The configuration it began with, and keeps.
-    pub force: Arc<Force>,
+    pub config: Arc<ActiveConfig>,
     /// Its own id, which nobody can guess.
     pub id: u128,
     /// Its number in this process.
@@ -112,10 +112,16 @@ pub struct Replayed {
 impl RequestContext {
     /// A request that has just been read.
     #[must_use]
-    pub fn new(began: Moment, force: Arc<Force>, id: u128, nth: u64, in_flight: InFlight) -> Self {
+    pub fn new(
+        began: Moment,
+        config: Arc<ActiveConfig>,
+        id: u128,
+        nth: u64,
+        in_flight: InFlight,
+    ) -> Self {
         Self {
             began,
-            force,
+            config,
             id,
             nth,
             facts: RequestFacts::default(),
@@ -145,8 +151,8 @@ impl RequestContext {
     /// The upstream that the request's route leads to.
     #[must_use]
     pub fn upstream_of_route(&self) -> Option<&Arc<Upstream>> {
-        let route = self.force.rules.routes.get(self.facts.tenant.route?)?;
-        self.force.upstreams.get(route.upstream)
+        let route = self.config.rules.routes.get(self.facts.tenant.route?)?;
+        self.config.upstreams.get(route.upstream)
     }
 
     /// What browsers are told where this request leads, or on its host where it leads nowhere.
@@ -156,6 +162,6 @@ impl RequestContext {
         let host = host.or_else(|| head.uri.authority().map(Authority::as_str))?;
         let port_at = host.rfind(':').filter(|_| !host.ends_with(']'));
         let name = host.get(..port_at.unwrap_or(host.len()))?.to_ascii_lowercase();
-        self.force.rules.cors(self.facts.tenant.plane, Some(&name))
+        self.config.rules.cors(self.facts.tenant.plane, Some(&name))
     }
 }

@@ -278,7 +278,7 @@ fn add_lines(head: &mut ResponseHeader, lines: &str) -> Result<()> {
 /// is the upstream's to say.
 fn expose(head: &mut ResponseHeader, context: &RequestContext) -> Result<()> {
     let readable = head.headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN);
-    if readable && context.force.rules.cors(context.facts.tenant.plane, None).is_some() {
+    if readable && context.config.rules.cors(context.facts.tenant.plane, None).is_some() {
         // A line of its own: what the upstream says stays as it is, and a list may be in parts.
         head.append_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, cors::EXPOSED)?;
     }
@@ -298,7 +298,7 @@ pub fn remove_limits_of(head: &mut ResponseHeader) {
 /// environment variable `HTTP_PROXY` of a header (CVE-2016-5385). And from a client that is no
 /// trusted proxy, what only such a proxy may say.
 fn remove_foreign(headers: &mut HeaderMap, context: &RequestContext) {
-    let trusted = &context.force.rules.settings.server.trusted_headers;
+    let trusted = &context.config.rules.settings.server.trusted_headers;
     let is_disguised = |spelt: &str| {
         OURS.contains(&spelt) || LIMIT_HEADERS.contains(&spelt) || OF_WIRE.contains(&spelt)
     };

@@ -21,7 +21,7 @@ use serde_json::json;
 use weir_common::logging;
 
 use crate::admission;
-use crate::config::shared::Parts;
+use crate::config::shared::Shared;
 use crate::proxy::context::{RequestContext, TRIES_MAX};
 use crate::response::refusal::{NoAnswer, Refusal};
 use crate::upstream::ejection::Change;
@@ -102,29 +102,29 @@ pub fn is_refused(error: &Error) -> bool {
 }
 
 /// Takes note that the server that was tried last failed the request.
-pub fn failed(parts: &Parts, context: &mut RequestContext) {
+pub fn failed(shared: &Shared, context: &mut RequestContext) {
     context.upstream.failed = true;
     let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
         return;
     };
-    let change = upstream.failed(pick, parts.clock.now().tick);
-    tell(parts, context, change);
+    let change = upstream.failed(pick, shared.clock.now().tick);
+    tell(shared, context, change);
 }
 
 /// Takes note that the server that was tried last did not let us connect, and logs it where it is
 /// not tried `again` and no other is.
-pub fn unconnected(parts: &Parts, context: &mut RequestContext, error: &Error, again: bool) {
+pub fn unconnected(shared: &Shared, context: &mut RequestContext, error: &Error, again: bool) {
     context.upstream.unconnected = true;
     let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) else {
         return;
     };
-    let failures = &parts.metrics.upstream_failures;
+    let failures = &shared.metrics.upstream_failures;
     failures.with_label_values(&[upstream.name.as_str(), "connect"]).inc();
     if !is_refused(error) {
         return;
     }
     upstream.connected(pick, false);
-    if !again && upstream.tells(parts.clock.now().tick) {
+    if !again && upstream.tells(shared.clock.now().tick) {
         let fields = [
             ("upstream", json!(upstream.name)),
             ("address", json!(pick.address.to_string())),
@@ -132,7 +132,7 @@ pub fn unconnected(parts: &Parts, context: &mut RequestContext, error: &Error, a
         ];
         logging::event(Level::Warn, "no server of an upstream could be reached", &fields);
     }
-    failed(parts, context);
+    failed(shared, context);
 }
 
 /// Takes note that the server that was tried last let us connect.
@@ -143,7 +143,7 @@ pub fn connected(context: &RequestContext) {
 }
 
 /// Takes note of the head of its answer.
-pub fn answered(parts: &Parts, context: &mut RequestContext, status: StatusCode) {
+pub fn answered(shared: &Shared, context: &mut RequestContext, status: StatusCode) {
     context.upstream.failed = false;
     context.upstream.answered = true;
     connected(context);
@@ -152,11 +152,11 @@ pub fn answered(parts: &Parts, context: &mut RequestContext, status: StatusCode)
     };
     let is_gateway_error = matches!(status.as_u16(), 502..=504);
     if is_gateway_error && upstream.settings.ejection.gateway_errors {
-        failed(parts, context);
-    } else if upstream.rests(pick) {
+        failed(shared, context);
+    } else if upstream.is_ejected(pick) {
         // One that is back is not kept waiting for the end of a long answer.
         let change = upstream.went_well(pick);
-        tell(parts, context, change);
+        tell(shared, context, change);
     }
 }
 
@@ -177,31 +177,31 @@ pub fn interim(context: &mut RequestContext) -> Result<()> {
 }
 
 /// Takes note that the request is over.
-pub fn ended(parts: &Parts, context: &RequestContext) {
+pub fn ended(shared: &Shared, context: &RequestContext) {
     if !context.upstream.answered || context.upstream.failed {
         return;
     }
     if let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) {
         let change = upstream.went_well(pick);
-        tell(parts, context, change);
+        tell(shared, context, change);
     }
 }
 
-fn tell(parts: &Parts, context: &RequestContext, change: Option<Change>) {
+fn tell(shared: &Shared, context: &RequestContext, change: Option<Change>) {
     let (Some(upstream), Some(change)) = (context.upstream_of_route(), change) else { return };
     let Some(pick) = context.picked() else { return };
     let Some(server) = upstream.servers.get(pick.server) else { return };
     let labels = [upstream.name.as_str(), server.name.as_str()];
     let resting = i64::try_from(server.resting()).unwrap_or(i64::MAX);
-    parts.metrics.upstream_resting.with_label_values(&labels).set(resting);
+    shared.metrics.upstream_resting.with_label_values(&labels).set(resting);
     let of_server = [
         ("upstream", json!(upstream.name)),
         ("server", json!(server.name)),
         ("address", json!(pick.address.to_string())),
     ];
     match change {
-        Change::Rested(pause) => {
-            parts.metrics.upstream_rests.with_label_values(&labels).inc();
+        Change::Ejected(pause) => {
+            shared.metrics.upstream_rests.with_label_values(&labels).inc();
             let [upstream, server, address] = of_server;
             let fields = [upstream, server, address, ("seconds", json!(pause.as_secs_f64()))];
             logging::event(Level::Warn, "a server failed requests and rests", &fields);

@@ -107,9 +107,9 @@ pub fn asking(timeout: Duration) -> Duration {
 /// From now on timeouts that are over ask here.
 pub fn install() {
     pingora_timeout::put_off_with(|timeout| {
-        let asks = timeout.subsec_nanos() % 1_000 == MARK.subsec_nanos();
+        let checks = timeout.subsec_nanos() % 1_000 == MARK.subsec_nanos();
         // A task without a request, as a health check's, waits for no client.
-        CURRENT.try_with(|upload| upload.left(timeout)).ok().flatten().filter(|_| asks)
+        CURRENT.try_with(|upload| upload.left(timeout)).ok().flatten().filter(|_| checks)
     });
 }
 

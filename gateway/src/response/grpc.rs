@@ -111,7 +111,7 @@ fn percent_encoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::report::Told;
+    use crate::limit::report::RateLimitReport;
 
     fn dialect(method: &str, media_type: &str) -> Option<Dialect> {
         let mut headers = HeaderMap::new();
@@ -141,7 +141,8 @@ mod tests {
 
     #[test]
     fn a_used_up_allowance_is_resource_exhausted_and_says_when_to_come_back() {
-        let told = Told { binding: 0, limit: 60, remaining: 0, reset: 9, retry_after: Some(7) };
+        let told =
+            RateLimitReport { binding: 0, limit: 60, remaining: 0, reset: 9, retry_after: Some(7) };
         let refusal = Refusal::RateLimited { resource: "workspace".to_owned(), told };
         let reply = reply(Dialect::Grpc, &refusal);
         assert_eq!((reply.status, reply.body.as_slice()), (200, &b""[..]));

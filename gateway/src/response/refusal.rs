@@ -9,7 +9,7 @@ use serde_json::Value;
 use weir_common::problem::{MEDIA_TYPE, Problem};
 use weir_common::token::Flaw;
 
-use crate::limit::report::Told;
+use crate::limit::report::RateLimitReport;
 use crate::request::batch::Miscount;
 use crate::request::target::Malformed;
 use crate::response::reply::Reply;
@@ -53,7 +53,7 @@ pub enum Refusal {
         /// Which limit.
         resource: String,
         /// What was told in the headers too.
-        told: Told,
+        told: RateLimitReport,
     },
     /// A batch body that is no array, or too long a one.
     Batch {
@@ -339,7 +339,8 @@ mod tests {
 
     #[test]
     fn a_rate_limit_says_which_how_much_and_how_long() {
-        let told = Told { binding: 0, limit: 60, remaining: 0, reset: 0, retry_after: Some(7) };
+        let told =
+            RateLimitReport { binding: 0, limit: 60, remaining: 0, reset: 0, retry_after: Some(7) };
         let refusal = Refusal::RateLimited { resource: "workspace".to_owned(), told };
         let problem: Value = serde_json::from_slice(&refusal.problem().body()).unwrap();
         assert_eq!(problem["status"], 429);

@@ -5,9 +5,9 @@
 use weir_common::ids::IdForm;
 
 use crate::limit::key::Key;
-use crate::limit::{Ask, Quota};
+use crate::limit::{LimitCheck, Quota};
 use crate::request::route::Index;
-use crate::rules::tenant::{Identity, LONE, Names, Subject, Tenant};
+use crate::rules::tenant::{Identity, LONE, Subject, Tenant, TenantRefs};
 use crate::rules::{Limit, Rules, ask, value_of};
 use crate::settings::{self, LimitKey};
 
@@ -21,7 +21,7 @@ pub struct AskedAbout<'r> {
     pub known: bool,
     /// One question for each value that requests may meet, with the plan of the request's
     /// workspace that gives it. The first is that of all other requests.
-    pub asks: Vec<(Option<&'r str>, Ask)>,
+    pub checks: Vec<(Option<&'r str>, LimitCheck)>,
 }
 
 impl Rules {
@@ -34,10 +34,10 @@ impl Rules {
     /// Whom `name` names as the key of a limit; nobody where it cannot be one. An address is
     /// nobody's name.
     #[must_use]
-    pub fn named<'n>(&self, limit_name: &str, name: &'n str) -> Option<Names<'n>> {
+    pub fn named<'n>(&self, limit_name: &str, name: &'n str) -> Option<TenantRefs<'n>> {
         let (_, limit) = self.limit(limit_name)?;
         if limit.key == LimitKey::Address {
-            return Some(Names::default());
+            return Some(TenantRefs::default());
         }
         let lone = name.strip_prefix(LONE);
         let is_workspace = limit.key == LimitKey::Workspace || lone.is_some();
@@ -46,15 +46,17 @@ impl Rules {
         if !form.allows(lone.unwrap_or(name)) {
             return None;
         }
-        let nobody = Names::default();
+        let nobody = TenantRefs::default();
         Some(match (limit.key, lone) {
             (LimitKey::Organisation, Some(workspace)) => {
-                Names { workspace: Some(workspace), ..nobody }
+                TenantRefs { workspace: Some(workspace), ..nobody }
             }
             (_, Some(_)) => return None,
-            (LimitKey::Workspace, _) => Names { workspace: Some(name), ..nobody },
-            (LimitKey::Organisation, _) => Names { organisation: Some(name), ..nobody },
-            (LimitKey::Instance | LimitKey::Address, _) => Names { instance: Some(name), ..nobody },
+            (LimitKey::Workspace, _) => TenantRefs { workspace: Some(name), ..nobody },
+            (LimitKey::Organisation, _) => TenantRefs { organisation: Some(name), ..nobody },
+            (LimitKey::Instance | LimitKey::Address, _) => {
+                TenantRefs { instance: Some(name), ..nobody }
+            }
         })
     }
 
@@ -75,26 +77,26 @@ impl Rules {
             LimitKey::Address => {
                 let network = name.strip_suffix("/64").unwrap_or(name);
                 let subject = Subject::address(&self.seed, network.parse().ok()?);
-                let asks = vec![(None, ask(limit, &subject, limit.quota))];
+                let checks = vec![(None, ask(limit, &subject, limit.quota))];
                 return Some(AskedAbout {
                     key: Key::new(subject.owner, limit.tag),
                     kind: limit.key,
                     known: true,
-                    asks,
+                    checks,
                 });
             }
         };
         // A workspace that belongs to an organisation is charged there, not to one of its own.
         let subject = subject.filter(|subject| &*subject.name == name)?;
         let own = ask(limit, subject, self.quota(index, limit, identity));
-        let mut asks = vec![(None, own)];
+        let mut checks = vec![(None, own)];
         for (plan, quota) in self.values_of_workspaces(index, limit, identity) {
-            asks.push((Some(plan), ask(limit, subject, quota)));
+            checks.push((Some(plan), ask(limit, subject, quota)));
         }
-        let differs = asks.iter().any(|(_, ask)| ask.quota != own.quota);
-        asks.truncate(if differs { asks.len() } else { 1 });
+        let differs = checks.iter().any(|(_, ask)| ask.quota != own.quota);
+        checks.truncate(if differs { checks.len() } else { 1 });
         let known = subject.tenant.is_some();
-        Some(AskedAbout { key: own.key, kind: limit.key, known, asks })
+        Some(AskedAbout { key: own.key, kind: limit.key, known, checks })
     }
 
     /// The values that plans of its workspaces give an organisation without a plan of its own.

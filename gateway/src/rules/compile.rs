@@ -1,7 +1,7 @@
 //! Finds what is wrong between the lines of settings and directory, and makes rules of the rest.
 //!
 //! Every mistake is left in the document it stands in; the rules of a document with mistakes are
-//! there to find more of them, and are never put into force.
+//! there to find more of them, and are never activated.
 //!
 //! Not here: what is wrong with one value alone (`settings`).
 
@@ -17,7 +17,7 @@ use weir_common::reader::{At, Document, suggestion};
 use weir_common::{bucket, rolling};
 
 use crate::limit::key::Seed;
-use crate::limit::{ASKS_MAX, Quota};
+use crate::limit::{CHECKS_MAX, Quota};
 use crate::request::route::{Hosts, Index, Pattern};
 use crate::rules::{Batch, Limit, Plan, Route, Rules};
 use crate::settings::{self, LimitKey, Settings, Source, Unknown};
@@ -154,8 +154,8 @@ impl Checker<'_> {
     ) {
         let names_instance = self.names_instance(plane);
         let has_workspace = |instance: &Instance| instance.workspace.is_some();
-        let by_instance =
-            names_instance && (self.asks() || self.directory.instances.values().any(has_workspace));
+        let by_instance = names_instance
+            && (self.checks() || self.directory.instances.values().any(has_workspace));
         let workspace = pattern.workspace_at.is_some() || by_instance || needs_token;
         let Some(key) = key else { return };
         let (found, needed) = match key {
@@ -174,7 +174,7 @@ impl Checker<'_> {
     }
 
     /// Whether tenants are asked for, and none is known before.
-    fn asks(&self) -> bool {
+    fn checks(&self) -> bool {
         matches!(self.settings.directory.source, Source::Http(_))
     }
 
@@ -203,7 +203,7 @@ impl Checker<'_> {
         // Without a token that holds a request is charged to its address, and so is whoever the
         // directory cannot be asked about.
         let may_be_strange = |route: &Route| route.needs_token || may_lack_tenant(route);
-        if !self.asks() && !routes.iter().any(may_be_strange) {
+        if !self.checks() && !routes.iter().any(may_be_strange) {
             return Vec::new();
         }
         let mut found = Vec::new();
@@ -220,10 +220,10 @@ impl Checker<'_> {
             found.push(index);
         }
         let most = routes.iter().map(|route| route.limits.len()).max().unwrap_or_default();
-        if most + found.len() > ASKS_MAX {
+        if most + found.len() > CHECKS_MAX {
             let at = self.settings.directory.unknown_limits.first().map_or(0, |name| name.at);
             let sum = format!("{most} of a route and {} of unknown_limits", found.len());
-            let text = format!("a request can have at most {ASKS_MAX} limits, not {sum}");
+            let text = format!("a request can have at most {CHECKS_MAX} limits, not {sum}");
             self.document.fault(at, text);
         }
         found

@@ -62,8 +62,8 @@ mod tests {
 
     use super::*;
     use crate::limit::key::{Key, Scope, Seed};
-    use crate::limit::{Ask, snapshot};
-    use crate::rules::tenant::{Known, Names, Tenant};
+    use crate::limit::{LimitCheck, snapshot};
+    use crate::rules::tenant::{Tenant, TenantEntries, TenantRefs};
     use crate::settings;
 
     const SEED: Seed = Seed::new([4; 16]);
@@ -95,10 +95,10 @@ mod tests {
         ]
     }
 
-    fn ask(name: u8, quota: Quota) -> Ask {
+    fn ask(name: u8, quota: Quota) -> LimitCheck {
         let limit = SEED.limit(if matches!(quota, Quota::Bucket(_)) { "bucket" } else { "window" });
         let key = Key::new(SEED.owner(Scope::Workspace, &[name]), limit);
-        Ask { key, limit, quota, lasting: quota, enforced: true, known: true }
+        LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: true }
     }
 
     fn window(seconds: u64) -> Quota {
@@ -121,8 +121,8 @@ mod tests {
     /// Where every key stands by each rate and by the window.
     fn standings(store: &Store, seconds: u64, now: Tick) -> Vec<u32> {
         let quotas = RATES.map(rated).into_iter().chain([window(seconds)]);
-        let asks = quotas.flat_map(|quota| (0..KEYS).map(move |name| ask(name, quota)));
-        asks.map(|ask| store.standing(&ask, now).unwrap().remaining).collect()
+        let checks = quotas.flat_map(|quota| (0..KEYS).map(move |name| ask(name, quota)));
+        checks.map(|ask| store.standing(&ask, now).unwrap().remaining).collect()
     }
 
     fn upgraded(store: &Store, now: Tick) -> Store {
@@ -206,30 +206,30 @@ mod tests {
 
     /// What `in_a` has left, ten sweeps of seconds after it used all of a fast plan, where the
     /// question after that is `later`.
-    fn left_after_a_move(rules: [&Rules; 2], asks: [Ask; 2]) -> u32 {
+    fn left_after_a_move(rules: [&Rules; 2], checks: [LimitCheck; 2]) -> u32 {
         let store = Store::with_shards(100, 2);
         let now = Tick(1_000_000_000_000);
         for _ in 0..200 {
-            assert!(store.judge(&[asks[0]], now).unwrap().is_admitted());
+            assert!(store.judge(&[checks[0]], now).unwrap().is_admitted());
         }
         Retention::of(rules[0]).hold(&store, rules[1], now);
         for second in 1..=10 {
             sweep(&store, now.plus(Duration::from_secs(second)));
         }
-        store.standing(&asks[1], now.plus(Duration::from_secs(10))).unwrap().remaining
+        store.standing(&checks[1], now.plus(Duration::from_secs(10))).unwrap().remaining
     }
 
-    fn instance_ask(rules: &Rules, known: Option<&Known>) -> Ask {
-        let names = Names { instance: Some("in_a"), ..Names::default() };
+    fn instance_ask(rules: &Rules, known: Option<&TenantEntries>) -> LimitCheck {
+        let names = TenantRefs { instance: Some("in_a"), ..TenantRefs::default() };
         let identity = rules.identify(&names, known);
-        rules.asked_about("instance", "in_a", &identity).unwrap().asks[0].1
+        rules.asked_about("instance", "in_a", &identity).unwrap().checks[0].1
     }
 
     #[test]
     fn a_tenant_on_a_slower_plan_has_no_fresh_burst_by_a_reload() {
         let [fast, slow] = ["pro", "free"].map(rules);
-        let asks = [&fast, &slow].map(|rules| instance_ask(rules, None));
-        assert_eq!(left_after_a_move([&fast, &slow], asks), 10, "one a second, not two hundred");
+        let checks = [&fast, &slow].map(|rules| instance_ask(rules, None));
+        assert_eq!(left_after_a_move([&fast, &slow], checks), 10, "one a second, not two hundred");
     }
 
     #[test]
@@ -244,14 +244,14 @@ mod tests {
                 quotas: Vec::new(),
             };
             let plan = rules.plans.iter().position(|own| own.name == plan);
-            Known {
+            TenantEntries {
                 workspace: Some(tenant("ws_a", Scope::Workspace, None, plan).into()),
                 instance: Some(tenant("in_a", Scope::Instance, Some("ws_a"), None).into()),
                 organisation: None,
             }
         };
-        let asks = ["pro", "free"].map(|plan| instance_ask(&rules, Some(&known(plan))));
-        assert_eq!(left_after_a_move([&rules, &rules], asks), 10);
+        let checks = ["pro", "free"].map(|plan| instance_ask(&rules, Some(&known(plan))));
+        assert_eq!(left_after_a_move([&rules, &rules], checks), 10);
     }
 
     #[test]

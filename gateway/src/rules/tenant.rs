@@ -49,7 +49,7 @@ pub struct Tenant {
 
 /// The entries of those whom one request names, as a directory answered that was asked.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct TenantEntries {
     /// The workspace's.
     pub workspace: Option<Arc<Tenant>>,
     /// The organisation's.
@@ -60,7 +60,7 @@ pub struct Known {
 
 /// Whom a request's target or its token names: identifiers already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Names<'n> {
+pub struct TenantRefs<'n> {
     /// The workspace, from the path or from a token.
     pub workspace: Option<&'n str>,
     /// The organisation, from the path.
@@ -96,7 +96,7 @@ pub struct Identity<'t> {
 impl Tenants {
     /// Puts together whom a request names.
     #[must_use]
-    pub fn identify(&self, seed: &Seed, names: &Names<'_>) -> Identity<'_> {
+    pub fn identify(&self, seed: &Seed, names: &TenantRefs<'_>) -> Identity<'_> {
         Identity::of(seed, names, |scope, name| match scope {
             Scope::Workspace => self.workspaces.get(name),
             Scope::Organisation => self.organisations.get(name),
@@ -105,10 +105,10 @@ impl Tenants {
     }
 }
 
-impl Known {
+impl TenantEntries {
     /// Puts together whom a request names, which is whom these entries were asked for.
     #[must_use]
-    pub fn identify(&self, seed: &Seed, names: &Names<'_>) -> Identity<'_> {
+    pub fn identify(&self, seed: &Seed, names: &TenantRefs<'_>) -> Identity<'_> {
         Identity::of(seed, names, |scope, _| match scope {
             Scope::Workspace => self.workspace.as_deref(),
             Scope::Organisation => self.organisation.as_deref(),
@@ -120,7 +120,7 @@ impl Known {
 impl<'t> Identity<'t> {
     fn of(
         seed: &Seed,
-        names: &Names<'_>,
+        names: &TenantRefs<'_>,
         find: impl Fn(Scope, &str) -> Option<&'t Tenant>,
     ) -> Self {
         let subject = |scope, name: &str| match find(scope, name) {
@@ -150,7 +150,7 @@ pub enum Parents<'e> {
     /// Everybody whom a file knows.
     File(&'e Tenants),
     /// Those whom one request names.
-    Asked(&'e Known),
+    Asked(&'e TenantEntries),
 }
 
 impl<'e> Parents<'e> {
@@ -241,8 +241,12 @@ mod tests {
             (None, None, Some("org_token"), Some("org_token")),
             (None, None, None, None),
         ] {
-            let names =
-                Names { workspace, organisation, claimed_organisation: claimed, instance: None };
+            let names = TenantRefs {
+                workspace,
+                organisation,
+                claimed_organisation: claimed,
+                instance: None,
+            };
             let identity = tenants.identify(&seed, &names);
             let name = identity.organisation.as_ref().map(|organisation| &*organisation.name);
             assert_eq!(name, found, "{names:?}");
@@ -253,12 +257,12 @@ mod tests {
     fn a_workspace_without_an_organisation_is_one_of_its_own() {
         let seed = Seed::new([1; 16]);
         let tenants = Tenants::default();
-        let workspace = |name| Names { workspace: Some(name), ..Names::default() };
+        let workspace = |name| TenantRefs { workspace: Some(name), ..TenantRefs::default() };
         let (one, two) = (
             tenants.identify(&seed, &workspace("ws_a")),
             tenants.identify(&seed, &workspace("ws_b")),
         );
-        let organisation = Names { organisation: Some("ws_a"), ..Names::default() };
+        let organisation = TenantRefs { organisation: Some("ws_a"), ..TenantRefs::default() };
         let named = tenants.identify(&seed, &organisation);
         let owner = |identity: &Identity<'_>| identity.organisation.as_ref().unwrap().owner;
         assert_ne!(owner(&one), owner(&two));

@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// Compares each default of a schema with the value in force, wherever there is one.
+    /// Compares each default of a schema with the active value, wherever there is one.
     fn compare(schema: &Value, effective: &Value, path: &str, differ: &mut Vec<String>) {
         for (key, shape) in schema["properties"].as_object().into_iter().flatten() {
             let path = format!("{path}.{key}");

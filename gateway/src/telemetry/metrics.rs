@@ -79,9 +79,9 @@ metrics! {
     jwks_fetched: Gauge = "jwks_fetched_timestamp_seconds";
     /// Reloads of the configuration: applied, unchanged or refused.
     reloads: IntCounterVec = "config_reloads_total", "outcome";
-    /// When the configuration in force was put there, in Unix seconds.
+    /// When the active configuration was activated, in Unix seconds.
     config_applied: Gauge = "config_applied_timestamp_seconds";
-    /// Whether the configuration last looked at is the one in force: 1, or 0 where it was refused.
+    /// Whether the configuration last looked at is the active one: 1, or 0 where it was refused.
     config_ok: IntGauge = "config_last_reload_successful";
     /// Access log lines dropped because nobody read them.
     log_dropped: IntCounter = "access_log_dropped_total";

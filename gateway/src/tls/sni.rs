@@ -17,12 +17,12 @@ use rustls::sign::CertifiedKey;
 
 /// The certificates of one address, by name.
 #[derive(Debug)]
-pub(super) struct Names<C> {
+pub(super) struct CertificateNames<C> {
     first: C,
     by_name: HashMap<String, C>,
 }
 
-impl<C: Clone> Names<C> {
+impl<C: Clone> CertificateNames<C> {
     /// A certificate for whoever asks for nothing that is known.
     pub(super) fn new(first: C) -> Self {
         Self { first, by_name: HashMap::new() }
@@ -48,7 +48,7 @@ impl<C: Clone> Names<C> {
     }
 }
 
-impl ResolvesServerCert for Names<Arc<CertifiedKey>> {
+impl ResolvesServerCert for CertificateNames<Arc<CertifiedKey>> {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.of(hello.server_name()).clone())
     }
@@ -60,7 +60,7 @@ mod tests {
 
     #[track_caller]
     fn check(name: Option<&str>, shown: u8) {
-        let mut names = Names::new(0);
+        let mut names = CertificateNames::new(0);
         for (name, certificate) in
             [("api.example.com", 1), ("*.example.com", 2), ("*.auth.example.com", 3)]
         {

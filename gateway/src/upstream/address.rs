@@ -21,7 +21,7 @@ use crate::upstream::ejection::{Change, Leave, Record};
 pub struct Address {
     /// Where it is.
     pub socket: SocketAddr,
-    is_well: AtomicBool,
+    is_healthy: AtomicBool,
     /// Whether the last connection that was tried was not made.
     is_unreachable: AtomicBool,
     /// Answers in a row that were not as `is_well` has it.
@@ -37,7 +37,7 @@ impl Address {
     pub fn new(socket: SocketAddr) -> Self {
         Self {
             socket,
-            is_well: AtomicBool::new(true),
+            is_healthy: AtomicBool::new(true),
             is_unreachable: AtomicBool::new(false),
             against: AtomicU32::new(0),
             record: Mutex::default(),
@@ -47,8 +47,8 @@ impl Address {
 
     /// Whether health checks let it have requests.
     #[must_use]
-    pub fn is_well(&self) -> bool {
-        self.is_well.load(Ordering::Relaxed)
+    pub fn is_healthy(&self) -> bool {
+        self.is_healthy.load(Ordering::Relaxed)
     }
 
     /// Whether the last connection that was tried was not made.
@@ -67,7 +67,7 @@ impl Address {
         if well {
             self.connected(true);
         }
-        if well == self.is_well() {
+        if well == self.is_healthy() {
             self.against.store(0, Ordering::Relaxed);
             return false;
         }
@@ -77,7 +77,7 @@ impl Address {
             return false;
         }
         self.against.store(0, Ordering::Relaxed);
-        self.is_well.store(well, Ordering::Relaxed);
+        self.is_healthy.store(well, Ordering::Relaxed);
         true
     }
 
@@ -89,7 +89,7 @@ impl Address {
 
     /// Whether it is ejected, for having failed requests.
     #[must_use]
-    pub fn rests(&self) -> bool {
+    pub fn is_ejected(&self) -> bool {
         self.is_troubled() && !matches!(*self.record(), Record::Fine { .. })
     }
 

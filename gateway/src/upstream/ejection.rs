@@ -59,7 +59,7 @@ pub enum Leave {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The server began to rest, for so long.
-    Rested(Duration),
+    Ejected(Duration),
     /// It gets requests again.
     Returned,
 }
@@ -89,7 +89,7 @@ impl Record {
     pub fn failed(self, policy: &Ejection, may_rest: bool, now: Tick) -> (Self, Option<Change>) {
         let rest = |pause: Duration| {
             let pause = pause.min(policy.pause_max);
-            (Self::Resting { until: now.plus(pause), pause }, Some(Change::Rested(pause)))
+            (Self::Resting { until: now.plus(pause), pause }, Some(Change::Ejected(pause)))
         };
         match self {
             Self::Fine { failed } => {
@@ -208,7 +208,7 @@ mod tests {
     enum Event {
         Good,
         Bad,
-        Ask,
+        LimitCheck,
         Wait(u64),
     }
 
@@ -249,7 +249,7 @@ mod tests {
                 prop_oneof![
                     2 => Just(Event::Good),
                     5 => Just(Event::Bad),
-                    6 => Just(Event::Ask),
+                    6 => Just(Event::LimitCheck),
                     3 => (1u64..12).prop_map(Event::Wait),
                 ],
                 1..120,
@@ -268,7 +268,7 @@ mod tests {
                         record = record.failed(&POLICY, true, now).0;
                         diary.0.push((now, "bad"));
                     }
-                    Event::Ask => {
+                    Event::LimitCheck => {
                         let expected = match diary.read() {
                             (_, None, _) => "any",
                             (_, Some((from, pause)), probe) => {

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::config::shared::Parts;
+use crate::config::shared::Shared;
 use crate::edge::connection::Socket as Wire;
-use crate::edge::listener::per_address::{Crowd, Seat};
+use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
 use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Origin, Progress};
 use crate::settings::Server;
 use crate::tls;
@@ -30,14 +30,14 @@ pub(super) struct Manners {
     /// Whether it begins with a PROXY header.
     pub(super) has_header: bool,
     /// Where its address is counted.
-    pub(super) crowd: Arc<Crowd>,
+    pub(super) crowd: Arc<ConnectionCounts>,
 }
 
 /// A connection that may speak HTTP.
 pub(super) struct Greeted {
     pub(super) socket: Wire,
     pub(super) peer: SocketAddr,
-    pub(super) seat: Option<Seat>,
+    pub(super) seat: Option<ConnectionPermit>,
 }
 
 /// Why a connection came to nothing before its first request.
@@ -61,17 +61,17 @@ pub(super) async fn greet(
     manners: Manners,
     mut socket: TcpStream,
     peer: SocketAddr,
-    parts: &Parts,
+    shared: &Shared,
 ) -> Result<Greeted, Failed> {
     let Manners { https, has_header, crowd } = manners;
     let (mut peer, mut seat) = (peer, None);
     if has_header && let Origin::Client(client) = header(&mut socket).await? {
-        let force = parts.force.load();
+        let active = shared.active.load();
         peer = client;
-        seat = place(&crowd, client, &force.rules.settings.server)?;
+        seat = place(&crowd, client, &active.rules.settings.server)?;
     }
     let Some(https) = https else { return Ok(Greeted { socket: Wire::Plain(socket), peer, seat }) };
-    let config = parts.force.load().origin.tls.config(https).cloned();
+    let config = shared.active.load().origin.tls.config(https).cloned();
     // A listener's entries are there for as long as it is: only another process has others.
     let config = config.ok_or(Failed::Handshake("other"))?;
     let stream = tls::shake(config, socket).await.map_err(Failed::Handshake)?;
@@ -80,10 +80,10 @@ pub(super) async fn greet(
 
 /// A place for an address, or none where it needs none.
 pub(super) fn place(
-    crowd: &Arc<Crowd>,
+    crowd: &Arc<ConnectionCounts>,
     address: SocketAddr,
     server: &Server,
-) -> Result<Option<Seat>, Failed> {
+) -> Result<Option<ConnectionPermit>, Failed> {
     if is_of(&server.trusted_proxies, address) {
         return Ok(None);
     }

@@ -17,18 +17,18 @@ use crate::request::client_address::network_of;
 
 /// How many connections each address has.
 #[derive(Debug, Default)]
-pub struct Crowd(Mutex<HashMap<IpAddr, u64>>);
+pub struct ConnectionCounts(Mutex<HashMap<IpAddr, u64>>);
 
 /// A place, given back when dropped.
 #[derive(Debug)]
-pub struct Seat {
-    crowd: Arc<Crowd>,
+pub struct ConnectionPermit {
+    crowd: Arc<ConnectionCounts>,
     owner: IpAddr,
 }
 
-impl Crowd {
+impl ConnectionCounts {
     /// A place for one more connection of `address`, where it has fewer than `most`.
-    pub fn enter(self: &Arc<Self>, address: IpAddr, most: u64) -> Option<Seat> {
+    pub fn enter(self: &Arc<Self>, address: IpAddr, most: u64) -> Option<ConnectionPermit> {
         let owner = owner(address);
         let mut counts = self.counts();
         let count = counts.get(&owner).copied().unwrap_or_default();
@@ -36,7 +36,7 @@ impl Crowd {
             return None;
         }
         counts.insert(owner, count + 1);
-        Some(Seat { crowd: self.clone(), owner })
+        Some(ConnectionPermit { crowd: self.clone(), owner })
     }
 
     fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, u64>> {
@@ -44,7 +44,7 @@ impl Crowd {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut counts = self.crowd.counts();
         if let Some(count) = counts.get_mut(&self.owner) {
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn an_address_has_so_many_places_and_others_have_theirs() {
-        let crowd = Arc::new(Crowd::default());
+        let crowd = Arc::new(ConnectionCounts::default());
         let seats: Vec<_> = (0..3).filter_map(|_| crowd.enter(ip("192.0.2.1"), 2)).collect();
         assert_eq!(seats.len(), 2);
         assert!(crowd.enter(ip("::ffff:192.0.2.1"), 2).is_none(), "the same in another spelling");
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_64_is_one_address() {
-        let crowd = Arc::new(Crowd::default());
+        let crowd = Arc::new(ConnectionCounts::default());
         let _seat = crowd.enter(ip("2001:db8::1"), 1);
         assert!(crowd.enter(ip("2001:db8::ffff:0:0:2"), 1).is_none());
         assert!(crowd.enter(ip("2001:db8:0:1::1"), 1).is_some());
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn who_has_left_is_not_remembered() {
-        let crowd = Arc::new(Crowd::default());
+        let crowd = Arc::new(ConnectionCounts::default());
         let enter = |nth: u32| crowd.enter(std::net::Ipv4Addr::from_bits(nth).into(), 1);
         let seats: Vec<_> = (0..1_000).filter_map(enter).collect();
         assert_eq!(crowd.counts().len(), 1_000);

@@ -19,7 +19,7 @@ use weir_common::ids::IdForm;
 use weir_common::token;
 
 use crate::response::refusal::{Foreign, Refusal};
-use crate::rules::tenant::{Names, Parents};
+use crate::rules::tenant::{Parents, TenantRefs};
 
 /// Which tenants a verified token is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,12 +53,16 @@ impl Claims {
 /// The tenants that a request is for, by its target and its token; `workspaces` is the form of
 /// their identifiers.
 #[must_use]
-pub fn claimed<'n>(names: Names<'n>, claims: Option<&'n Claims>, workspaces: &IdForm) -> Names<'n> {
+pub fn claimed<'n>(
+    names: TenantRefs<'n>,
+    claims: Option<&'n Claims>,
+    workspaces: &IdForm,
+) -> TenantRefs<'n> {
     let Some(claims) = claims else { return names };
     let named = names.workspace.or(names.organisation).or(names.instance).is_some();
     let claimed = lone(claims.workspaces.as_deref());
     let claimed = claimed.filter(|name| !named && workspaces.allows(name));
-    Names {
+    TenantRefs {
         workspace: names.workspace.or(claimed),
         claimed_organisation: lone(claims.organisations.as_deref()),
         ..names
@@ -67,7 +71,7 @@ pub fn claimed<'n>(names: Names<'n>, claims: Option<&'n Claims>, workspaces: &Id
 
 /// Whether what a token reaches depends on which tenant belongs to which.
 #[must_use]
-pub fn needs_directory(names: &Names<'_>, claims: Option<&Claims>) -> bool {
+pub fn needs_directory(names: &TenantRefs<'_>, claims: Option<&Claims>) -> bool {
     let by_organisation =
         |claims: &Claims| claims.workspaces.is_none() && names.workspace.is_some();
     claims.is_some_and(|claims| by_organisation(claims) || names.instance.is_some())
@@ -75,7 +79,7 @@ pub fn needs_directory(names: &Names<'_>, claims: Option<&Claims>) -> bool {
 
 /// Whether a token does not reach what a target names, whichever tenant belongs to which.
 #[must_use]
-pub fn is_foreign(names: &Names<'_>, claims: Option<&Claims>) -> bool {
+pub fn is_foreign(names: &TenantRefs<'_>, claims: Option<&Claims>) -> bool {
     let Some(claims) = claims else { return false };
     let has_any = |all: &Option<Vec<Box<str>>>| all.as_ref().is_some_and(|all| !all.is_empty());
     let may_own = match &claims.workspaces {
@@ -89,7 +93,7 @@ pub fn is_foreign(names: &Names<'_>, claims: Option<&Claims>) -> bool {
 /// Refuses a request whose target names a tenant that its token does not reach.
 pub fn authorize(
     directory: Parents<'_>,
-    names: &Names<'_>,
+    names: &TenantRefs<'_>,
     claims: Option<&Claims>,
 ) -> Result<(), Refusal> {
     let Some(claims) = claims else { return Ok(()) };
@@ -125,7 +129,7 @@ fn lone(all: Option<&[Box<str>]>) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::limit::key::{Scope, Seed};
-    use crate::rules::tenant::{Known, Tenant, Tenants};
+    use crate::rules::tenant::{Tenant, TenantEntries, Tenants};
 
     /// ws_a and ws_b belong to org_1, ws_c to org_2, ws_d to none; in_a to ws_a, in_x to none.
     fn tenants() -> Tenants {
@@ -164,13 +168,13 @@ mod tests {
     #[track_caller]
     fn check(names: [&str; 3], claims: [&str; 2], makes: Option<[&str; 2]>) {
         let [workspace, organisation, instance] = names.map(named);
-        let names = Names { workspace, organisation, instance, claimed_organisation: None };
+        let names = TenantRefs { workspace, organisation, instance, claimed_organisation: None };
         let [workspaces, organisations] = claims.map(list);
         let claims = Claims { workspaces, organisations };
         let authorized = authorize(Parents::File(&tenants()), &names, Some(&claims))
             .map_err(|refusal| refusal.reason())
             .map(|()| claimed(names, Some(&claims), &IdForm::workspace()));
-        let makes = makes.ok_or("foreign-token").map(|[workspace, organisation]| Names {
+        let makes = makes.ok_or("foreign-token").map(|[workspace, organisation]| TenantRefs {
             workspace: named(workspace),
             claimed_organisation: named(organisation),
             ..names
@@ -178,7 +182,7 @@ mod tests {
         assert_eq!(authorized, makes, "{names:?} {claims:?}");
         if is_foreign(&names, Some(&claims)) {
             // So it is refused by whatever is known, and by nothing as well.
-            let unasked = Known::default();
+            let unasked = TenantEntries::default();
             let authorized = authorize(Parents::Asked(&unasked), &names, Some(&claims));
             assert!(matches!(authorized, Err(Refusal::ForeignToken(_))), "{names:?} {claims:?}");
             assert!(makes.is_err(), "{names:?} {claims:?}");
@@ -255,7 +259,8 @@ mod tests {
     fn what_a_token_cannot_reach_whatever_the_directory_says_needs_no_directory() {
         let foreign = |names: [&str; 3], claims: [&str; 2]| {
             let [workspace, organisation, instance] = names.map(named);
-            let names = Names { workspace, organisation, instance, claimed_organisation: None };
+            let names =
+                TenantRefs { workspace, organisation, instance, claimed_organisation: None };
             let [workspaces, organisations] = claims.map(list);
             is_foreign(&names, Some(&Claims { workspaces, organisations }))
         };
@@ -285,7 +290,7 @@ mod tests {
 
     #[test]
     fn without_a_token_what_is_named_is_believed() {
-        let names = Names { workspace: Some("ws_a"), ..Names::default() };
+        let names = TenantRefs { workspace: Some("ws_a"), ..TenantRefs::default() };
         assert_eq!(authorize(Parents::File(&tenants()), &names, None), Ok(()));
         assert_eq!(claimed(names, None, &IdForm::workspace()), names);
     }

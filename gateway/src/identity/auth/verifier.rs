@@ -60,7 +60,7 @@ pub struct Verifier {
 /// What a verifier is made of: a reload with the same keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifierSource {
-    /// `[identity]`, each value in force.
+    /// `[identity]`, each active value.
     pub settings: Value,
     /// The files that it names, as they were read.
     pub files: IdentityFiles,

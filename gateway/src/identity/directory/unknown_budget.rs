@@ -11,7 +11,7 @@ use weir_common::time::Tick;
 
 use crate::limit::key::{Key, Seed};
 use crate::limit::limiter::Limiter;
-use crate::limit::{Ask, Quota};
+use crate::limit::{LimitCheck, Quota};
 use crate::rules::tenant::Subject;
 
 /// Lookups of names that do not exist, per address, at once: a script with the wrong list finds
@@ -30,7 +30,7 @@ const UNKNOWN_QUOTA: Quota =
 /// What one request may still have the directory look up.
 pub struct UnknownBudget<'s> {
     /// The operator has none.
-    limit: Option<(&'s Limiter, Ask)>,
+    limit: Option<(&'s Limiter, LimitCheck)>,
     /// When the request came.
     pub(super) now: Tick,
 }
@@ -40,7 +40,7 @@ impl<'s> UnknownBudget<'s> {
     #[must_use]
     pub fn of(address: IpAddr, seed: &Seed, limiter: &'s Limiter, now: Tick) -> Self {
         let tag = seed.limit(UNKNOWN_LIMIT);
-        let ask = Ask {
+        let ask = LimitCheck {
             key: Key::new(Subject::address(seed, address).owner, tag),
             limit: tag,
             quota: UNKNOWN_QUOTA,

@@ -23,15 +23,15 @@ use crate::operations::admin::{Admin, Reply};
 
 impl Admin {
     pub(super) fn limits(&self) -> Reply {
-        let force = self.parts.force.load();
-        let shown = force.rules.limits.iter().enumerate().map(|(index, limit)| {
+        let active = self.shared.active.load();
+        let shown = active.rules.limits.iter().enumerate().map(|(index, limit)| {
             let mode = if limit.enforced { "enforce" } else { "observe" };
             let of_plan = |(plan, quota)| json!({"plan": plan, "allowance": allowance(quota)});
             json!({
                 "limit": &*limit.name,
                 "allowance": allowance(limit.quota),
                 "mode": mode,
-                "by_plan": force.rules.values_of_plans(index).map(of_plan).collect::<Value>(),
+                "by_plan": active.rules.values_of_plans(index).map(of_plan).collect::<Value>(),
             })
         });
         Reply::json(&json!({"limits": shown.collect::<Value>()}))
@@ -39,11 +39,11 @@ impl Admin {
 
     pub(super) async fn standing(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         let met = self.met(limit, key).await?;
-        let now = self.parts.clock.now();
+        let now = self.shared.clock.now();
         let mut shown = Vec::new();
         let mut tightest: Option<(u32, usize)> = None;
-        for (nth, (plan, ask)) in met.asks.iter().enumerate() {
-            let standing = self.parts.limiter.store.standing(ask, now.tick)?;
+        for (nth, (plan, ask)) in met.checks.iter().enumerate() {
+            let standing = self.shared.limiter.store.standing(ask, now.tick)?;
             let next = (standing.remaining, nth);
             tightest = Some(tightest.map_or(next, |other| other.min(next)));
             shown.push(json!({
@@ -55,7 +55,7 @@ impl Admin {
             }));
         }
         let nth = tightest.map_or(0, |(_, nth)| nth);
-        let boost = self.parts.limiter.boosts.of(met.key, now.tick);
+        let boost = self.shared.limiter.boosts.of(met.key, now.tick);
         let of = |name: &str| shown.get(nth).and_then(|shown| shown.get(name)).cloned();
         let mut answer = json!({
             "limit": limit,
@@ -77,21 +77,21 @@ impl Admin {
     }
 
     pub(super) async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        self.parts.limiter.store.reset(self.met(limit, key).await?.key)?;
+        self.shared.limiter.store.reset(self.met(limit, key).await?.key)?;
         logging::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
         self.standing(limit, key).await
     }
 
     pub(super) async fn boost(&self, limit: &str, key: &str, body: &[u8]) -> Result<Reply, Reply> {
         let met = self.met(limit, key).await?;
-        let own: Vec<Quota> = met.asks.iter().map(|(_, ask)| ask.lasting).collect();
+        let own: Vec<Quota> = met.checks.iter().map(|(_, ask)| ask.lasting).collect();
         let (raised, ttl) = match boosted(&own, body) {
             Ok(boost) => boost,
             Err(detail) => return Err(Reply::problem(422, "boost", "Not a boost", detail)),
         };
-        let now = self.parts.clock.now().tick;
+        let now = self.shared.clock.now().tick;
         let boost = Boost { raised, until: now.plus(ttl) };
-        match self.parts.limiter.boosts.set(met.key, boost, now) {
+        match self.shared.limiter.boosts.set(met.key, boost, now) {
             Ok(()) => {}
             Err(Unset::Moved(moved)) => return Err(moved.into()),
             Err(Unset::TooMany) => {
@@ -113,7 +113,7 @@ impl Admin {
     }
 
     pub(super) async fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        self.parts.limiter.boosts.clear(self.met(limit, key).await?.key)?;
+        self.shared.limiter.boosts.clear(self.met(limit, key).await?.key)?;
         logging::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
         self.standing(limit, key).await
     }

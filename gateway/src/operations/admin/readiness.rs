@@ -3,28 +3,28 @@
 //! What does not work outside does not make the gateway unready (docs/decisions/readiness.md): it
 //! is told in the body.
 
-use crate::config::active::Force;
+use crate::config::active::ActiveConfig;
 use crate::operations::admin::{Admin, Reply};
 
 impl Admin {
     pub(super) fn readiness(&self) -> Reply {
-        if let Some(why) = self.parts.unready() {
+        if let Some(why) = self.shared.unready() {
             return Reply::text(503, &why);
         }
         let mut lines = vec!["ready".to_owned()];
-        lines.extend(failing(&self.parts.force.load()).map(|what| format!("failing: {what}")));
+        lines.extend(failing(&self.shared.active.load()).map(|what| format!("failing: {what}")));
         Reply::text(200, &lines.join("\n"))
     }
 }
 
 /// A sentence for each thing outside that requests need and that does not work.
-fn failing(force: &Force) -> impl Iterator<Item = String> {
-    let identity = force.verifier.as_ref().and_then(|verifier| verifier.trouble());
+fn failing(active: &ActiveConfig) -> impl Iterator<Item = String> {
+    let identity = active.verifier.as_ref().and_then(|verifier| verifier.trouble());
     let directory =
-        force.lookups.as_ref().filter(|lookups| lookups.is_out()).map(
+        active.lookups.as_ref().filter(|lookups| lookups.is_out()).map(
             |_| "directory.url does not answer: tenants that are not remembered are answered 503",
         );
-    let upstreams = force.upstreams.iter().filter_map(|upstream| {
+    let upstreams = active.upstreams.iter().filter_map(|upstream| {
         let why = match (upstream.has_healthy(), upstream.is_unreachable()) {
             (false, _) => "has no healthy server: its routes are answered 503",
             (true, true) => "has no server that could be reached: its routes are answered 502",

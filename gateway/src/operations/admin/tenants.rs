@@ -8,7 +8,7 @@ use weir_common::logging;
 
 use crate::identity::directory::DirectoryUnavailable;
 use crate::identity::directory::response::TenantKind;
-use crate::limit::Ask;
+use crate::limit::LimitCheck;
 use crate::limit::key::Key;
 use crate::operations::admin::{Admin, Reply};
 use crate::settings::LimitKey;
@@ -22,34 +22,34 @@ pub(super) struct Met {
     /// Whether the directory knows the key.
     pub(super) known: bool,
     /// By the plan of a request's workspace, where that makes a difference; boosted already.
-    pub(super) asks: Vec<(Option<String>, Ask)>,
+    pub(super) checks: Vec<(Option<String>, LimitCheck)>,
 }
 
 impl Admin {
     /// The questions that `limit` would ask about `key` now; or why there are none.
     pub(super) async fn met(&self, limit: &str, key: &str) -> Result<Met, Reply> {
         let unknown = || Reply::unknown_limit(limit, key);
-        let force = self.parts.force.load_full();
-        let names = force.rules.named(limit, key).ok_or_else(unknown)?;
-        let now = self.parts.clock.now().tick;
-        let known = force.known(&names, now).await.map_err(|DirectoryUnavailable| {
+        let active = self.shared.active.load_full();
+        let names = active.rules.named(limit, key).ok_or_else(unknown)?;
+        let now = self.shared.clock.now().tick;
+        let known = active.known(&names, now).await.map_err(|DirectoryUnavailable| {
             let detail = "The directory cannot be asked; see the log and directory_* metrics.";
             Reply::problem(503, "directory-unavailable", "Tenants cannot be looked up now", detail)
         })?;
-        let identity = force.rules.identify(&names, known.as_ref());
-        let asked = force.rules.asked_about(limit, key, &identity).ok_or_else(unknown)?;
-        let boosted = |(plan, mut ask): (Option<&str>, Ask)| {
-            self.parts.limiter.boosts.apply(std::slice::from_mut(&mut ask), now);
+        let identity = active.rules.identify(&names, known.as_ref());
+        let asked = active.rules.asked_about(limit, key, &identity).ok_or_else(unknown)?;
+        let boosted = |(plan, mut ask): (Option<&str>, LimitCheck)| {
+            self.shared.limiter.boosts.apply(std::slice::from_mut(&mut ask), now);
             (plan.map(str::to_owned), ask)
         };
-        let asks = asked.asks.into_iter().map(boosted).collect();
-        Ok(Met { key: asked.key, kind: asked.kind, known: asked.known, asks })
+        let checks = asked.checks.into_iter().map(boosted).collect();
+        Ok(Met { key: asked.key, kind: asked.kind, known: asked.known, checks })
     }
 
     /// Has the directory asked anew about one tenant, as `workspaces/ws_acme`.
     pub(super) async fn forget(&self, which: &str) -> Reply {
-        let force = self.parts.force.load_full();
-        let Some(lookups) = &force.lookups else {
+        let active = self.shared.active.load_full();
+        let Some(lookups) = &active.lookups else {
             let detail = "The directory is a file: it is read again when it changes.";
             return Reply::problem(409, "directory-file", "Nothing to forget", detail);
         };
@@ -57,11 +57,11 @@ impl Admin {
             let kind = TenantKind::ALL.into_iter().find(|known| known.plural() == kind)?;
             let any = IdForm::default();
             let is_workspace = kind == TenantKind::Workspace;
-            let form = if is_workspace { &force.rules.settings.workspaces } else { &any };
+            let form = if is_workspace { &active.rules.settings.workspaces } else { &any };
             form.allows(name).then_some((kind, name))
         });
         let Some((kind, name)) = found else { return Reply::not_found() };
-        lookups.forget(&force.rules, kind, name).await;
+        lookups.forget(&active.rules, kind, name).await;
         logging::event(Level::Info, "directory entry forgotten", &[("entry", json!(which))]);
         Reply::json(&json!({"forgotten": which}))
     }

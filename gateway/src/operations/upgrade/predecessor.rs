@@ -26,14 +26,14 @@ use weir_common::directory::Values;
 use weir_common::logging;
 use weir_common::time::Tick;
 
-use crate::config::shared::Parts;
+use crate::config::shared::Shared;
 use crate::edge::drain::turned;
 use crate::limit::boost::Boost;
 use crate::limit::key::Key;
-use crate::limit::{Ask, Quota, snapshot};
+use crate::limit::{LimitCheck, Quota, snapshot};
 use crate::operations::upgrade::protocol::{self, Frames, Kind, Named, Offer, PROTOCOL, Rest};
 use crate::operations::upgrade::successor::of_machine;
-use crate::operations::upgrade::{HandoverError, READY_WAIT, broken, sockets};
+use crate::operations::upgrade::{READY_WAIT, UpgradeError, broken, sockets};
 use crate::rules::Rules;
 
 /// The process whose place we take.
@@ -47,7 +47,7 @@ pub struct Predecessor {
 
 impl Predecessor {
     /// Meets it at the other end of our standard input.
-    pub fn meet() -> Result<Self, HandoverError> {
+    pub fn meet() -> Result<Self, UpgradeError> {
         let meeting = "standard input should lead to the process whose place is taken, as it does \
                        where that has started us";
         let stdin = io::stdin();
@@ -63,10 +63,10 @@ impl Predecessor {
         let (kind, offer) = protocol::read(&mut stream).map_err(broken(meeting))?;
         let offer: Offer = match serde_json::from_slice(&offer) {
             Ok(offer) if kind == Kind::Offer => offer,
-            _ => return Err(HandoverError::Unexpected("what it offers")),
+            _ => return Err(UpgradeError::Unexpected("what it offers")),
         };
         if offer.sockets.len() != passed.len() {
-            return Err(HandoverError::Unexpected("what its sockets are"));
+            return Err(UpgradeError::Unexpected("what its sockets are"));
         }
         let sockets = offer.sockets.iter().cloned().zip(passed).collect();
         Ok(Self { stream, offer, sockets })
@@ -79,7 +79,7 @@ impl Predecessor {
     }
 
     /// Says that all is ready, and takes the counters. Says how many states there were.
-    pub fn take_counters(&mut self, parts: &Parts) -> Result<usize, HandoverError> {
+    pub fn take_counters(&mut self, shared: &Shared) -> Result<usize, UpgradeError> {
         let taking = "taking the counters over";
         protocol::write(&mut self.stream, Kind::Ready, &[]).map_err(broken(taking))?;
         let mut count = 0;
@@ -88,37 +88,38 @@ impl Predecessor {
             let damaged = || broken(taking)(io::ErrorKind::InvalidData.into());
             match kind {
                 Kind::States => {
-                    let now = of_machine(parts.clock.now().tick);
-                    let restored = snapshot::restore(&body, &parts.limiter.store, now);
+                    let now = of_machine(shared.clock.now().tick);
+                    let restored = snapshot::restore(&body, &shared.limiter.store, now);
                     count += restored.map_err(|_| damaged())?;
                 }
                 Kind::Moved => {
                     let rest: Rest = serde_json::from_slice(&body).map_err(|_| damaged())?;
-                    self.take_rest(parts, rest);
+                    self.take_rest(shared, rest);
                     // An error says that it has died, and then all of it is ours already.
                     let _ = protocol::write(&mut self.stream, Kind::Taken, &[]);
                     return Ok(count);
                 }
-                _ => return Err(HandoverError::Unexpected("its counters")),
+                _ => return Err(UpgradeError::Unexpected("its counters")),
             }
         }
     }
 
-    fn take_rest(&self, parts: &Parts, rest: Rest) {
-        let now = parts.clock.now().tick;
+    fn take_rest(&self, shared: &Shared, rest: Rest) {
+        let now = shared.clock.now().tick;
         for (bits, [requests, rate, burst], until) in rest.boosts {
             let raised = Values { requests, rate, burst };
             let boost = Boost { raised, until: Tick(until) };
             // There were no more than there may be.
-            let _ = parts.limiter.boosts.set(Key::from_bits(u128::from_le_bytes(bits)), boost, now);
+            let _ =
+                shared.limiter.boosts.set(Key::from_bits(u128::from_le_bytes(bits)), boost, now);
         }
-        parts.limiter.store.keep_until(Tick(rest.keep_until));
-        rest.memory.hold(&parts.limiter.store, &parts.force.load().rules, now);
+        shared.limiter.store.keep_until(Tick(rest.keep_until));
+        rest.memory.hold(&shared.limiter.store, &shared.active.load().rules, now);
     }
 
     /// Decides what its requests ask, until it is gone. Tells it to end when we are to.
-    pub async fn serve(self, parts: Arc<Parts>, ending: watch::Receiver<bool>) {
-        if let Err(error) = serve(self.stream, &parts, ending).await {
+    pub async fn serve(self, shared: Arc<Shared>, ending: watch::Receiver<bool>) {
+        if let Err(error) = serve(self.stream, &shared, ending).await {
             let fields = [("error", json!(error.to_string()))];
             logging::event(Level::Warn, "the way to the earlier process is lost", &fields);
         }
@@ -127,7 +128,7 @@ impl Predecessor {
 
 async fn serve(
     stream: StdStream,
-    parts: &Parts,
+    shared: &Shared,
     mut ending: watch::Receiver<bool>,
 ) -> io::Result<()> {
     stream.set_read_timeout(None)?;
@@ -149,7 +150,7 @@ async fn serve(
         };
         let Some(mut frame) = frame else { return Ok(()) };
         loop {
-            put_answer(&mut bytes, frame, parts).await?;
+            put_answer(&mut bytes, frame, shared).await?;
             match frames.ready()? {
                 Some(next) => frame = next,
                 None => break,
@@ -163,25 +164,25 @@ async fn serve(
 async fn put_answer(
     bytes: &mut Vec<u8>,
     (kind, body): (Kind, Vec<u8>),
-    parts: &Parts,
+    shared: &Shared,
 ) -> io::Result<()> {
     if kind != Kind::Question {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let mut asks = protocol::question(&body)?;
-    let force = parts.force.load_full();
-    asks.iter_mut().for_each(|ask| adapt(ask, &force.rules));
-    let verdict = parts.limiter.check_at_owner(&mut asks).await;
+    let mut checks = protocol::question(&body)?;
+    let active = shared.active.load_full();
+    checks.iter_mut().for_each(|ask| adapt(ask, &active.rules));
+    let verdict = shared.limiter.check_at_owner(&mut checks).await;
     let verdict =
         verdict.map_err(|_| io::Error::other("the counters have moved on and are lost"))?;
-    let mut answer = Vec::with_capacity(64 * asks.len());
-    protocol::put_answer(&mut answer, &verdict, &asks);
+    let mut answer = Vec::with_capacity(64 * checks.len());
+    protocol::put_answer(&mut answer, &verdict, &checks);
     protocol::put(bytes, Kind::Answer, &answer);
     Ok(())
 }
 
 /// Gives a question the shape of the limit as it is now.
-fn adapt(ask: &mut Ask, rules: &Rules) {
+fn adapt(ask: &mut LimitCheck, rules: &Rules) {
     let Some(limit) = rules.limits.iter().find(|limit| limit.tag == ask.limit) else { return };
     let same_shape = match (ask.lasting, limit.quota) {
         (Quota::Rolling(then), Quota::Rolling(now)) => then.window == now.window,
@@ -214,7 +215,8 @@ mod tests {
         };
         let adapted = |name: &str, quota| {
             let (key, limit) = (Key::from_bits(1), seed.limit(name));
-            let mut ask = Ask { key, limit, quota, lasting: quota, enforced: true, known: true };
+            let mut ask =
+                LimitCheck { key, limit, quota, lasting: quota, enforced: true, known: true };
             adapt(&mut ask, &rules);
             assert_eq!(ask.quota, ask.lasting);
             ask.quota

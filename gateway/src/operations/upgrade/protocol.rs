@@ -17,7 +17,7 @@ use weir_common::{bucket, rolling};
 
 use crate::limit::key::{Key, LimitTag};
 use crate::limit::limiter::RemoteVerdict;
-use crate::limit::{ASKS_MAX, Answer, Ask, Quota, Verdict};
+use crate::limit::{Answer, CHECKS_MAX, LimitCheck, Quota, Verdict};
 use crate::rules::retention::Retention;
 
 /// Another way of speaking gets another number.
@@ -206,8 +206,8 @@ impl<R: AsyncRead + Unpin> Frames<R> {
 }
 
 /// Writes what a request asks.
-pub fn put_question(bytes: &mut Vec<u8>, asks: &[Ask]) {
-    for ask in asks {
+pub fn put_question(bytes: &mut Vec<u8>, checks: &[LimitCheck]) {
+    for ask in checks {
         bytes.extend_from_slice(&ask.key.bits().to_le_bytes());
         bytes.extend_from_slice(&ask.limit.bits().to_le_bytes());
         bytes.push(u8::from(ask.enforced) | u8::from(ask.known) << 1);
@@ -216,24 +216,24 @@ pub fn put_question(bytes: &mut Vec<u8>, asks: &[Ask]) {
 }
 
 /// Reads what [`put_question`] wrote.
-pub fn question(bytes: &[u8]) -> io::Result<ArrayVec<Ask, ASKS_MAX>> {
+pub fn question(bytes: &[u8]) -> io::Result<ArrayVec<LimitCheck, CHECKS_MAX>> {
     let mut reader = Reader(bytes);
-    let mut asks = ArrayVec::new();
-    while !reader.0.is_empty() && !asks.is_full() {
+    let mut checks = ArrayVec::new();
+    while !reader.0.is_empty() && !checks.is_full() {
         let key = Key::from_bits(u128::from_le_bytes(reader.take()?));
         let limit = LimitTag::from_bits(u128::from_le_bytes(reader.take()?));
         let [marks] = reader.take()?;
         let quota = reader.quota()?;
         let (enforced, known) = (marks & 1 != 0, marks & 2 != 0);
-        asks.push(Ask { key, limit, quota, lasting: quota, enforced, known });
+        checks.push(LimitCheck { key, limit, quota, lasting: quota, enforced, known });
     }
-    reader.end(asks)
+    reader.end(checks)
 }
 
 /// Writes what a request is answered, by which allowances.
-pub fn put_answer(bytes: &mut Vec<u8>, verdict: &Verdict, asks: &[Ask]) {
+pub fn put_answer(bytes: &mut Vec<u8>, verdict: &Verdict, checks: &[LimitCheck]) {
     bytes.push(u8::from(verdict.is_admitted()));
-    for (answer, ask) in verdict.answers().zip(asks) {
+    for (answer, ask) in verdict.answers().zip(checks) {
         let (kind, tick) = match answer.decision {
             Decision::Admit => (0, Tick(0)),
             Decision::Refuse { retry_at } => (1, retry_at),
@@ -311,11 +311,11 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    fn asks() -> [Ask; 2] {
+    fn checks() -> [LimitCheck; 2] {
         let window = Duration::from_secs(60);
         let rolling = Quota::Rolling(rolling::Quota { requests: 3, window });
         let bucket = Quota::Bucket(bucket::Quota { rate: 5, burst: 7 });
-        let ask = |bits, quota| Ask {
+        let ask = |bits, quota| LimitCheck {
             key: Key::from_bits(bits),
             limit: LimitTag::from_bits(bits + 1),
             quota,
@@ -329,8 +329,8 @@ mod tests {
     #[test]
     fn a_question_arrives_as_it_was_asked() {
         let mut bytes = Vec::new();
-        put_question(&mut bytes, &asks());
-        assert_eq!(format!("{:?}", question(&bytes).unwrap()), format!("{:?}", asks()));
+        put_question(&mut bytes, &checks());
+        assert_eq!(format!("{:?}", question(&bytes).unwrap()), format!("{:?}", checks()));
         for length in (1..bytes.len()).filter(|length| length * 2 != bytes.len()) {
             assert!(question(&bytes[..length]).is_err(), "{length}");
         }
@@ -344,13 +344,13 @@ mod tests {
             (Decision::Refuse { retry_at: Tick(77) }, false),
             (Decision::TooLarge, false),
         ] {
-            let answers = asks().map(|_| Answer { decision, standing });
+            let answers = checks().map(|_| Answer { decision, standing });
             let verdict = Verdict::new(answers.into_iter().collect(), admitted);
             let mut bytes = Vec::new();
-            put_answer(&mut bytes, &verdict, &asks());
+            put_answer(&mut bytes, &verdict, &checks());
             let told = answer(&bytes).unwrap();
             assert_eq!(format!("{:?}", told.verdict), format!("{verdict:?}"));
-            assert_eq!(told.quotas[..], asks().map(|ask| ask.quota));
+            assert_eq!(told.quotas[..], checks().map(|ask| ask.quota));
             assert!(answer(&bytes[..bytes.len() - 1]).is_err());
         }
     }

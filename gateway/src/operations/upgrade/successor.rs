@@ -30,14 +30,14 @@ use weir_common::directory::Values;
 use weir_common::logging;
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use crate::config::shared::Parts;
+use crate::config::shared::Shared;
 use crate::limit::limiter::{Owner, RemoteCheck, RemoteVerdict};
 use crate::limit::memory::Closed;
 use crate::limit::snapshot;
 use crate::operations::upgrade::protocol::{self, Frames, Kind, Offer, PROTOCOL, Rest};
 use crate::operations::upgrade::sockets::{self, SOCKETS_MAX, Sockets};
 use crate::operations::upgrade::{
-    HandoverError, MOVE_WAIT, QUESTIONS_MAX, READY_WAIT, TAKE_OVER, broken,
+    MOVE_WAIT, QUESTIONS_MAX, READY_WAIT, TAKE_OVER, UpgradeError, broken,
 };
 use crate::rules::retention::Retention;
 
@@ -74,12 +74,12 @@ pub struct Successor {
 }
 
 /// Starts the program anew and waits until it is ready. Given up half way, it leaves nothing.
-pub async fn start(parts: &Arc<Parts>, sockets: &Sockets) -> Result<Candidate, HandoverError> {
+pub async fn start(shared: &Arc<Shared>, sockets: &Sockets) -> Result<Candidate, UpgradeError> {
     let (named, passed) = sockets.share().map_err(broken("sharing sockets"))?;
     if named.len() > SOCKETS_MAX {
-        return Err(HandoverError::TooManySockets);
+        return Err(UpgradeError::TooManySockets);
     }
-    let offer = Offer { seed: parts.seed.bytes(), sockets: named };
+    let offer = Offer { seed: shared.seed.bytes(), sockets: named };
     let (ours, theirs) = StdStream::pair().map_err(broken("making a way to the new process"))?;
     let started = Started(Some(spawn(theirs.into())?));
     let greeted = tokio::task::spawn_blocking(move || greet(ours, &offer, &passed));
@@ -87,12 +87,12 @@ pub async fn start(parts: &Arc<Parts>, sockets: &Sockets) -> Result<Candidate, H
         Ok(Ok(stream)) => Ok(Candidate { started, stream: stream? }),
         // A panic there is ours to mend.
         Ok(Err(error)) => Err(broken("talking to the new process")(error.into())),
-        Err(_) => Err(HandoverError::Late),
+        Err(_) => Err(UpgradeError::Late),
     }
 }
 
 /// The path that we were started by may lead to another file by now, which is the point.
-fn spawn(stdin: OwnedFd) -> Result<Child, HandoverError> {
+fn spawn(stdin: OwnedFd) -> Result<Child, UpgradeError> {
     let mut given = env::args_os();
     let program = given.next().unwrap_or_default();
     let mut command = Command::new(program);
@@ -104,13 +104,13 @@ fn greet(
     mut stream: StdStream,
     offer: &Offer,
     passed: &[OwnedFd],
-) -> Result<StdStream, HandoverError> {
+) -> Result<StdStream, UpgradeError> {
     let talking = "talking to the new process";
     stream.set_read_timeout(Some(READY_WAIT)).map_err(broken(talking))?;
     stream.set_write_timeout(Some(MOVE_WAIT)).map_err(broken(talking))?;
     let hello = hear(&mut stream, Kind::Hello, "which protocol it speaks")?;
     if hello != PROTOCOL.to_le_bytes() {
-        return Err(HandoverError::Unexpected("our protocol: stop this and start the other"));
+        return Err(UpgradeError::Unexpected("our protocol: stop this and start the other"));
     }
     sockets::send(&stream, passed).map_err(broken("passing sockets"))?;
     let offer = serde_json::to_vec(offer).map_err(|why| broken(talking)(why.into()))?;
@@ -120,42 +120,42 @@ fn greet(
 }
 
 /// What the new process says next, which must be `kind`.
-fn hear(stream: &mut StdStream, kind: Kind, what: &'static str) -> Result<Vec<u8>, HandoverError> {
+fn hear(stream: &mut StdStream, kind: Kind, what: &'static str) -> Result<Vec<u8>, UpgradeError> {
     match protocol::read(stream).map_err(broken("waiting for the new process"))? {
-        (Kind::Failed, why) => Err(HandoverError::Failed(String::from_utf8_lossy(&why).into())),
+        (Kind::Failed, why) => Err(UpgradeError::Failed(String::from_utf8_lossy(&why).into())),
         (said, body) if said == kind => Ok(body),
-        _ => Err(HandoverError::Unexpected(what)),
+        _ => Err(UpgradeError::Unexpected(what)),
     }
 }
 
 impl Candidate {
     /// Moves the counters. It is not to be given up half way: it ends in time by itself.
-    pub async fn take_counters(self, parts: &Arc<Parts>) -> Result<Successor, HandoverError> {
-        let shared = parts.clone();
+    pub async fn take_counters(self, shared: &Arc<Shared>) -> Result<Successor, UpgradeError> {
+        let shared = shared.clone();
         let moved = tokio::task::spawn_blocking(move || self.take(&shared)).await;
         // A panic there is ours to mend, and leaves nothing that could be opened again.
         moved.map_err(|error| broken("moving the counters")(error.into()))?
     }
 
-    fn take(mut self, parts: &Parts) -> Result<Successor, HandoverError> {
-        let from = parts.clock.now().tick;
-        parts.limiter.set_owner(Owner::Moving);
+    fn take(mut self, shared: &Shared) -> Result<Successor, UpgradeError> {
+        let from = shared.clock.now().tick;
+        shared.limiter.set_owner(Owner::Moving);
         let mut shelf = Vec::new();
-        let taken = hand_states(&mut self.stream, parts, &mut shelf);
+        let taken = hand_states(&mut self.stream, shared, &mut shelf);
         let child = self.started.0.take();
         let (Ok(states), Some(child)) = (&taken, child) else {
             // It must not have them when they are ours again.
             drop(self.started);
             for (nth, closed) in shelf.into_iter().enumerate() {
-                parts.limiter.store.reopen(nth, closed);
+                shared.limiter.store.reopen(nth, closed);
             }
-            parts.limiter.boosts.reopen();
-            parts.limiter.set_owner(Owner::Here);
-            return Err(taken.err().unwrap_or(HandoverError::Unexpected("anything")));
+            shared.limiter.boosts.reopen();
+            shared.limiter.set_owner(Owner::Here);
+            return Err(taken.err().unwrap_or(UpgradeError::Unexpected("anything")));
         };
         let (way, questions) = mpsc::channel(QUESTIONS_MAX);
-        parts.limiter.set_owner(Owner::There(way));
-        let seconds = parts.clock.now().tick.since(from).as_secs_f64();
+        shared.limiter.set_owner(Owner::There(way));
+        let seconds = shared.clock.now().tick.since(from).as_secs_f64();
         let fields = [
             ("process", json!(child.id())),
             ("states", json!(states)),
@@ -169,21 +169,21 @@ impl Candidate {
 /// Closes shard after shard and sends what was in them. Says how many states there were.
 pub(super) fn hand_states(
     stream: &mut StdStream,
-    parts: &Parts,
+    shared: &Shared,
     shelf: &mut Vec<Closed>,
-) -> Result<usize, HandoverError> {
+) -> Result<usize, UpgradeError> {
     let sending = "sending the counters";
     stream.set_read_timeout(Some(MOVE_WAIT)).map_err(broken(sending))?;
-    let deadline = parts.clock.now().tick.plus(MOVE_WAIT);
-    let boosts = parts.limiter.boosts.close();
+    let deadline = shared.clock.now().tick.plus(MOVE_WAIT);
+    let boosts = shared.limiter.boosts.close();
     let mut count = 0;
     let mut piece = Vec::with_capacity(2 * PIECE_BYTES);
-    for nth in 0..parts.limiter.store.shards() {
-        let Some(closed) = parts.limiter.store.close(nth) else { break };
-        let now = parts.clock.now().tick;
+    for nth in 0..shared.limiter.store.shards() {
+        let Some(closed) = shared.limiter.store.close(nth) else { break };
+        let now = shared.clock.now().tick;
         shelf.push(closed);
         if now > deadline {
-            return Err(HandoverError::Slow);
+            return Err(UpgradeError::Slow);
         }
         for kept in shelf.last().into_iter().flat_map(|closed| closed.each(now)) {
             count += 1;
@@ -200,8 +200,8 @@ pub(super) fn hand_states(
         (key.bits().to_le_bytes(), [requests, rate, burst], boost.until.0)
     });
     // A reload since we began to move has changed both, and no state after it is ours.
-    let memory = Retention::of(&parts.force.load().rules);
-    let keep_until = parts.limiter.store.kept_until().0;
+    let memory = Retention::of(&shared.active.load().rules);
+    let keep_until = shared.limiter.store.kept_until().0;
     let rest = Rest { keep_until, memory, boosts: boosts.collect() };
     let rest = serde_json::to_vec(&rest).map_err(|why| broken(sending)(why.into()))?;
     protocol::write(stream, Kind::Moved, &rest).map_err(broken(sending))?;
@@ -229,13 +229,13 @@ impl Successor {
 
     /// Asks what requests ask, until the other process is gone. `hurry` turns true where it wants
     /// us to end, or is gone.
-    pub async fn answer(self, parts: Arc<Parts>, hurry: watch::Sender<bool>) {
+    pub async fn answer(self, shared: Arc<Shared>, hurry: watch::Sender<bool>) {
         let Self { stream, mut questions, .. } = self;
         if let Err(error) = ask(stream, &mut questions, &hurry).await {
             let fields = [("error", json!(error.to_string()))];
             logging::event(Level::Error, "the process that has the counters is lost", &fields);
         }
-        parts.limiter.set_owner(Owner::Lost);
+        shared.limiter.set_owner(Owner::Lost);
         let _ = hurry.send(true);
     }
 }
@@ -255,9 +255,9 @@ async fn ask(
             Some(first) = questions.recv(), if waiting.len() < PIPELINE_MAX => {
                 bytes.clear();
                 let mut next = Some(first);
-                while let Some(RemoteCheck { asks, answer }) = next.take() {
-                    let mut body = Vec::with_capacity(64 * asks.len());
-                    protocol::put_question(&mut body, &asks);
+                while let Some(RemoteCheck { checks, answer }) = next.take() {
+                    let mut body = Vec::with_capacity(64 * checks.len());
+                    protocol::put_question(&mut body, &checks);
                     protocol::put(&mut bytes, Kind::Question, &body);
                     waiting.push_back(answer);
                     if waiting.len() < PIPELINE_MAX {

@@ -107,7 +107,7 @@ fn tell(context: &RequestContext, mut say: impl FnMut(&'static Field, &str)) {
     if let Some(seconds) = told.retry_after {
         number(&RETRY_AFTER, seconds);
     }
-    let limits = &context.force.rules.limits;
+    let limits = &context.config.rules.limits;
     let binding =
         context.facts.limits.outcomes.get(told.binding).and_then(|said| limits.get(said.limit));
     if let Some(limit) = binding {

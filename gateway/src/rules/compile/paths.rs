@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use crate::limit::ASKS_MAX;
+use crate::limit::CHECKS_MAX;
 use crate::request::route::{Entry, Index, Paths};
 use crate::rules::Route;
 use crate::rules::compile::Checker;
@@ -94,8 +94,11 @@ impl Checker<'_> {
             }
             _ => {}
         }
-        if raw.limits.len() > ASKS_MAX {
-            fault(format!("a route can have at most {ASKS_MAX} limits, not {}", raw.limits.len()));
+        if raw.limits.len() > CHECKS_MAX {
+            fault(format!(
+                "a route can have at most {CHECKS_MAX} limits, not {}",
+                raw.limits.len()
+            ));
         }
         if route.batch.is_some() && route.exempt {
             let why = "a route cannot have both batch_items_max and exempt = true";
