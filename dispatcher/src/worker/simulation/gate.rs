@@ -225,6 +225,18 @@ impl Books {
         }
     }
 
+    /// The process was stopped for a while: what it is to leave alone for so long, it may have heard
+    /// of only now.
+    pub(super) fn stood_still(&mut self, since: Moment, now: Moment) {
+        self.stood = Some((since.unix, now.unix));
+        let by = now.tick.since(since.tick);
+        let backoffs = self.places.iter_mut().map(|places| &mut places.backs_off_until);
+        let put_off = self.deliveries.values_mut().map(|delivery| &mut delivery.put_off);
+        for until in backoffs.chain(put_off).filter(|until| **until > since.tick) {
+            *until = until.plus(by);
+        }
+    }
+
     /// A lane that is forgotten, a minute after its last start, begins again with a quarter.
     pub(super) fn forgotten(&mut self, url: usize, now: Tick) {
         let quarter = self.quarter();

@@ -251,7 +251,7 @@ impl World {
         self.books.note(now, || format!("stands still for {by:?}"));
         self.books.tally.stalls += 1;
         self.pass(by).await;
-        self.books.stood = Some((now.unix, self.now().unix));
+        self.books.stood_still(now, self.now());
     }
 
     /// One step: tasks go on, the worker takes a turn, or the store commits. Says whether
