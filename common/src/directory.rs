@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::IdForm;
-use crate::reader::{At, Document, Table, suggestion};
+use crate::config::document::{At, Document, Table, suggestion};
+use crate::identifier::IdForm;
 
 /// A suggestion compares a name with every known one: enough for whoever reads them.
 const SUGGESTIONS_MAX: usize = 100;
@@ -204,9 +204,17 @@ pub fn values_by_limit(table: &mut Table<'_>) -> Vec<(At<String>, Values)> {
             number.and_then(|number| u32::try_from(number.value).ok())
         };
         Values {
-            requests: number("requests", crate::rolling::REQUESTS_MAX, "Requests per window."),
-            rate: number("rate", crate::bucket::TOKENS_MAX, "Tokens per second."),
-            burst: number("burst", crate::bucket::TOKENS_MAX, "Tokens of a full bucket."),
+            requests: number(
+                "requests",
+                crate::limit::rolling::REQUESTS_MAX,
+                "Requests per window.",
+            ),
+            rate: number("rate", crate::limit::token_bucket::TOKENS_MAX, "Tokens per second."),
+            burst: number(
+                "burst",
+                crate::limit::token_bucket::TOKENS_MAX,
+                "Tokens of a full bucket.",
+            ),
         }
     })
 }
@@ -253,7 +261,7 @@ mod tests {
         }
         assert_eq!(mistakes(&text).len(), 0);
         let wrong = text.replace("= \"o", "= \"x");
-        assert_eq!(mistakes(&wrong).len(), crate::reader::MISTAKES_MAX + 1);
+        assert_eq!(mistakes(&wrong).len(), crate::config::document::MISTAKES_MAX + 1);
     }
 
     #[test]

@@ -1,30 +1,36 @@
 //! What both Weir programs use, and nothing that only one of them does.
 //!
-//! `time` is the one place that reads a clock. `rolling` and `bucket` decide what fits an
-//! allowance, `decision` is what they answer. `ids`, `secret` and `problem` are values with a
-//! fixed shape. `reader` turns a settings file into values and every mistake in it into a line;
-//! `directory` reads who belongs to whom, `files` what an operator names, `config_file` the first
-//! of them, `json` what tokens hold and servers answer. `logging` writes the program's own log,
-//! `lines` the lines that others read, both as `visible` JSON; `metrics` is what a program counts.
-//! `signals` are what an operator sends, `browser` what only a page sends. `token` says whether a
-//! signed token holds.
+//! Areas stand in layers, the lowest first: each imports only from those above it in this list.
 
-pub mod browser;
-pub mod bucket;
-pub mod config_file;
-pub mod decision;
-pub mod directory;
-pub mod files;
-pub mod ids;
-pub mod json;
-pub mod lines;
-pub mod logging;
-pub mod metrics;
-pub mod problem;
-pub mod reader;
-pub mod rolling;
-pub mod secret;
-pub mod signals;
+// The one place that reads a clock.
 pub mod time;
+
+// What fits an allowance: rolling windows, token buckets.
+pub mod limit;
+
+// Values with a fixed shape.
+pub mod json;
+pub mod problem;
+pub mod secret;
+
+// A program's own log, and lines of JSON that others read.
+pub mod log;
+
+// What a program counts.
+pub mod metrics;
+
+// Settings files: every value, and every mistake with its place.
+pub mod config;
+
+// Identifiers of tenants.
+pub mod identifier;
+
+// Who belongs to whom.
+pub mod directory;
+
+// What an operator sends, and what only a page sends.
+pub mod browser;
+pub mod signals;
+
+// Whether a signed token holds.
 pub mod token;
-pub mod visible;

@@ -19,10 +19,10 @@ mod keys;
 
 use std::time::Duration;
 
-pub use self::claims::{Claims, NAMES_MAX};
-use self::jws::Jws;
-pub use self::keys::{KEYS_MAX, KeySet};
 use crate::time::UnixTime;
+pub use crate::token::claims::{Claims, NAMES_MAX};
+use crate::token::jws::Jws;
+pub use crate::token::keys::{KEYS_MAX, KeySet};
 
 /// A longer token fits into no header of usual servers, and costs more to read than to send.
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;

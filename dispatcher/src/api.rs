@@ -46,7 +46,7 @@ use log::Level;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::time::UnixTime;
 
 use crate::api::query::Query;
@@ -213,7 +213,7 @@ fn json(status: u16, value: &impl Serialize) -> Reply {
         },
         Err(error) => {
             let fields = [("error", error.to_string().into())];
-            logging::event(Level::Error, "an answer could not be written", &fields);
+            events::event(Level::Error, "an answer could not be written", &fields);
             problems::broken()
         }
     }
@@ -224,7 +224,7 @@ fn random<const COUNT: usize>() -> Result<[u8; COUNT], Reply> {
     let mut bytes = [0; COUNT];
     getrandom::fill(&mut bytes).map_err(|error| {
         let fields = [("error", error.to_string().into())];
-        logging::event(Level::Error, "the system has no random bytes", &fields);
+        events::event(Level::Error, "the system has no random bytes", &fields);
         problems::broken()
     })?;
     Ok(bytes)

@@ -21,12 +21,13 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Builder;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use weir_common::lines::LineLog;
-use weir_common::reader::Mistake;
+use weir_common::config::document::Mistake;
+use weir_common::config::files;
+use weir_common::log::events;
+use weir_common::log::json_lines::LineLog;
 use weir_common::secret::Secret;
 use weir_common::signals::Signals;
 use weir_common::time::Clock;
-use weir_common::{files, logging};
 
 use crate::admin::Admin;
 use crate::api::Api;
@@ -99,7 +100,7 @@ pub fn lines(mistakes: &[Mistake]) -> String {
 pub fn run(config: Config) -> Result<(), RunError> {
     let clock = Clock::system();
     let force = config.load(&clock).map_err(RunError::Configuration)?;
-    logging::install(clock.clone(), force.settings.log.level);
+    events::install(clock.clone(), force.settings.log.level);
     let mut runtime = Builder::new_multi_thread();
     if force.settings.server.threads > 0 {
         runtime.worker_threads(force.settings.server.threads);
@@ -146,7 +147,7 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     let mut work = JoinSet::new();
     work.spawn(worker.run());
     state.ready.store(true, Ordering::Release);
-    logging::event(Level::Info, "ready", &[("config", json!(state.config.file.name()))]);
+    events::event(Level::Info, "ready", &[("config", json!(state.config.file.name()))]);
     let told = signals.told_to_stop(|| {
         let state = state.clone();
         async move { drop(state::reload(&state).await) }
@@ -154,7 +155,7 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     told.await;
 
     state.ready.store(false, Ordering::Release);
-    logging::event(Level::Info, "stopping", &[]);
+    events::event(Level::Info, "stopping", &[]);
     // An error means that nobody listens any more, which is what a stop is for.
     let _ = stop.send(true);
     let grace = state.force.load().settings.server.shutdown_grace;
@@ -174,7 +175,7 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     if let Some(log) = attempt_log {
         log.close(LOG_GRACE);
     }
-    logging::event(Level::Info, "stopped", &[("drained", json!(drained != Drained::No))]);
+    events::event(Level::Info, "stopped", &[("drained", json!(drained != Drained::No))]);
     Ok(())
 }
 
@@ -244,7 +245,7 @@ impl Listeners {
         let address = listener.local_addr()?;
         self.tasks.spawn(http_server::serve(listener, handler, bounds, stopping.clone()));
         let fields = [("listener", json!(name)), ("address", json!(address.to_string()))];
-        logging::event(Level::Info, "listening", &fields);
+        events::event(Level::Info, "listening", &fields);
         Ok(())
     }
 
@@ -281,7 +282,7 @@ fn room_for(force: &Force) {
             ("wanted", json!(wanted)),
             ("advice", json!("raise LimitNOFILE or ulimit -n, or lower egress.in_flight_max")),
         ];
-        logging::event(Level::Warn, "file descriptors may run out", &fields);
+        events::event(Level::Warn, "file descriptors may run out", &fields);
     }
 }
 

@@ -16,8 +16,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
-use weir_common::ids::IdForm;
-use weir_common::reader::{At, Document, Table, suggestion};
+use weir_common::config::document::{At, Document, Table, suggestion};
+use weir_common::identifier::IdForm;
 
 use crate::http_server::{Reply, problems};
 

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use url::Url;
+use weir_common::config::document::{Document, Mistake};
 use weir_common::directory::Directory;
-use weir_common::ids::IdForm;
-use weir_common::reader::{Document, Mistake};
+use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
@@ -240,7 +240,7 @@ impl WithSecret {
     fn secret(self) -> Result<Secret<String>, String> {
         let secret = match (self.secret, self.secret_file) {
             (Some(secret), _) => Secret::new(secret),
-            (None, Some(file)) => weir_common::files::first_line(&file)
+            (None, Some(file)) => weir_common::config::files::first_line(&file)
                 .map_err(|why| format!("cannot read {}: {why}", file.display()))?,
             (None, None) => return Err("a secret is needed: --secret-file or --secret".to_owned()),
         };

@@ -4,7 +4,7 @@
 
 use log::Level;
 use serde_json::{Value, json};
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::problem::Problem;
 
 use crate::http_server::{Reply, problems};
@@ -158,7 +158,7 @@ pub(crate) fn store(error: &StoreError) -> Reply {
         }
         StoreError::Damaged(_) => {
             let fields = [("error", error.to_string().into())];
-            logging::event(Level::Error, "the store is damaged", &fields);
+            events::event(Level::Error, "the store is damaged", &fields);
             problems::broken()
         }
     }

@@ -36,7 +36,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::problem::Problem;
 
 use crate::http_server::body::Held;
@@ -204,7 +204,7 @@ pub async fn serve(
                 }
                 Err(error) => {
                     let fields = [("error", error.to_string().into())];
-                    logging::event(Level::Warn, "a connection could not be accepted", &fields);
+                    events::event(Level::Warn, "a connection could not be accepted", &fields);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -225,7 +225,7 @@ async fn told_to_stop(stopping: &mut watch::Receiver<bool>) {
 fn report(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
         let fields = [("error", error.to_string().into())];
-        logging::event(Level::Error, "a task ended in a panic", &fields);
+        events::event(Level::Error, "a task ended in a panic", &fields);
     }
 }
 

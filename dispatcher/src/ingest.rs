@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::{HeaderMap, Method};
 use log::Level;
 use tokio::sync::Semaphore;
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::time::{Clock, UnixTime};
 
 use crate::auth::{Scope, Token, Tokens};
@@ -292,7 +292,7 @@ fn named(checked: Vec<Checked<'_>>, now: UnixTime) -> Result<Vec<NewEvent>, ()> 
     let mut random = vec![0; nameless * event::ID_RANDOM_BYTES];
     getrandom::fill(&mut random).map_err(|error| {
         let fields = [("error", error.to_string().into())];
-        logging::event(Level::Error, "the system has no random bytes", &fields);
+        events::event(Level::Error, "the system has no random bytes", &fields);
     })?;
     // In the order in which they stand: the store's index of names then grows at one end.
     let mut random: Vec<&[u8]> = random.chunks_exact(event::ID_RANDOM_BYTES).collect();
@@ -327,8 +327,8 @@ fn conflict(places: &[usize], pointers: &[String]) -> Reply {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use weir_common::ids::IdForm;
-    use weir_common::reader::Document;
+    use weir_common::config::document::Document;
+    use weir_common::identifier::IdForm;
 
     use super::*;
     use crate::auth::entry;

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use weir_common::config_file::ConfigFile;
+use weir_common::config::document::{At, Document, Mistake, Reading};
+use weir_common::config::file::ConfigFile;
+use weir_common::config::files::{self, Stamp};
 use weir_common::directory::Directory;
-use weir_common::files::{self, Stamp};
-use weir_common::ids::IdForm;
-use weir_common::reader::{At, Document, Mistake, Reading};
+use weir_common::identifier::IdForm;
 use weir_common::time::Clock;
 
 use crate::auth::Tokens;

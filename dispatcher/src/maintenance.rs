@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use log::Level;
 use serde_json::json;
 use tokio::sync::Notify;
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::time::{Clock, Moment, UnixTime};
 
 use crate::config::settings::Retention;
@@ -55,7 +55,7 @@ pub async fn jobs(store: Arc<dyn Upkeep>, clock: Clock, mailbox: Handle, more: A
             }
             Err(error) => {
                 let fields = [("error", json!(error.to_string()))];
-                logging::event(Level::Error, "a job cannot go on yet", &fields);
+                events::event(Level::Error, "a job cannot go on yet", &fields);
                 tokio::time::sleep(JOB_RETRY).await;
             }
         }
@@ -73,7 +73,7 @@ pub async fn retention(store: Arc<dyn Upkeep>, clock: Clock, force: Arc<ArcSwap<
                 ("seconds", json!(seconds)),
                 ("advice", json!("what is kept is kept by the time that passed: nothing is lost")),
             ];
-            logging::event(Level::Warn, "the wall clock was set", &fields);
+            events::event(Level::Warn, "the wall clock was set", &fields);
         }
         match drop_old(&*store, &retention, began.unix).await {
             Ok(true) => {
@@ -83,7 +83,7 @@ pub async fn retention(store: Arc<dyn Upkeep>, clock: Clock, force: Arc<ArcSwap<
             Ok(false) => tokio::time::sleep(SWEEP_EVERY).await,
             Err(error) => {
                 let fields = [("error", json!(error.to_string()))];
-                logging::event(Level::Warn, "nothing can be dropped yet", &fields);
+                events::event(Level::Warn, "nothing can be dropped yet", &fields);
                 tokio::time::sleep(SWEEP_EVERY).await;
             }
         }

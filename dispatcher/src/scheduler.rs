@@ -46,7 +46,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_common::rolling::Log;
+use weir_common::limit::rolling::Log;
 use weir_common::time::{Moment, Tick};
 
 use crate::domain::delivery::Ready;

@@ -8,10 +8,10 @@ use arc_swap::ArcSwap;
 use log::Level;
 use serde_json::json;
 use tokio::sync::{Notify, Semaphore};
-use weir_common::files::{self, Stamp, stamp};
-use weir_common::lines::LineLog;
-use weir_common::logging;
-use weir_common::reader::Mistake;
+use weir_common::config::document::Mistake;
+use weir_common::config::files::{self, Stamp, stamp};
+use weir_common::log::events;
+use weir_common::log::json_lines::LineLog;
 use weir_common::time::Clock;
 
 use crate::email::outbox::Outbox;
@@ -115,7 +115,7 @@ impl State {
         };
         self.metrics.config_ok.set(i64::from(!matches!(reload, Reload::Refused(_))));
         let fields = [("outcome", json!(outcome)), ("problems", json!(problems))];
-        logging::event(level, "reload", &fields);
+        events::event(level, "reload", &fields);
         if reload == Reload::Applied {
             self.mark_applied();
             self.mailbox.reloaded();

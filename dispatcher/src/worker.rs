@@ -35,9 +35,9 @@ use log::Level;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use weir_common::lines::LineLog;
-use weir_common::logging;
-use weir_common::rolling::Quota;
+use weir_common::limit::rolling::Quota;
+use weir_common::log::events;
+use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
 
 use crate::config::settings::Egress;
@@ -317,7 +317,7 @@ impl Worker {
             Err(error) => {
                 // A mistake of ours: the delivery stays under way until the next start.
                 let fields = [("error", json!(error.to_string()))];
-                logging::event(Level::Error, "a task of the worker broke", &fields);
+                events::event(Level::Error, "a task of the worker broke", &fields);
                 return;
             }
         };
@@ -334,7 +334,7 @@ impl Worker {
                 self.resources.metrics.store_failures.inc();
                 self.store_rests_until = now.tick.plus(STORE_PAUSE);
                 let fields = [("error", json!(error.to_string())), ("count", json!(open.len()))];
-                logging::event(Level::Error, "outcomes cannot be written yet", &fields);
+                events::event(Level::Error, "outcomes cannot be written yet", &fields);
                 open.append(&mut self.open);
                 self.open = open;
             }

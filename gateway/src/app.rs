@@ -29,11 +29,12 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use weir_common::reader::Mistake;
+use weir_common::config::document::Mistake;
+use weir_common::config::files;
+use weir_common::log::events;
 use weir_common::secret::Secret;
 use weir_common::signals::Signals;
 use weir_common::time::Clock;
-use weir_common::{files, logging};
 
 use crate::app::serving::{Serving, Side};
 use crate::app::workers::Workers;
@@ -121,7 +122,7 @@ pub fn run(config: Config, around: &Surroundings) -> Result<(), RunError> {
     let shared = serving.shared.clone();
     shared.ready.store(true, Ordering::Release);
     notify.ready();
-    logging::event(Level::Info, "ready", &[("config", json!(shared.config.file.name()))]);
+    events::event(Level::Info, "ready", &[("config", json!(shared.config.file.name()))]);
     let handed_over = control.block_on(async {
         let told = signals.told_to_stop(|| {
             let shared = shared.clone();
@@ -185,7 +186,7 @@ fn start(
             return Err(RunError::Unreachable(unreachable));
         }
         let states = predecessor.take_counters(&shared)?;
-        logging::event(Level::Info, "limits taken over", &[("states", json!(states))]);
+        events::event(Level::Info, "limits taken over", &[("states", json!(states))]);
     }
     let mut serving = Serving {
         shared,
@@ -223,7 +224,7 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
         sockets = Sockets::of(std::mem::take(&mut predecessor.sockets));
     }
     let (mut rules, mut origin) = config.load(seeds.keys).map_err(RunError::Configuration)?;
-    logging::install(clock.clone(), rules.settings.log.level);
+    events::install(clock.clone(), rules.settings.log.level);
     let token = admin_token(&rules.settings.server.admin_token_file)?;
     let mut clients = Vec::new();
     for address in &rules.settings.server.http {
@@ -250,7 +251,7 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
     shared.mark_applied();
     if let Some(earlier) = earlier {
         let states = persistence::take_up(&shared, earlier);
-        logging::event(Level::Info, "limits restored", &[("states", json!(states))]);
+        events::event(Level::Info, "limits restored", &[("states", json!(states))]);
     }
     Ok(Prepared { shared, sockets, clients, admin, token })
 }
@@ -262,7 +263,7 @@ fn random_seed() -> io::Result<Seed> {
 }
 
 fn admin_token(
-    file: &Option<weir_common::reader::At<String>>,
+    file: &Option<weir_common::config::document::At<String>>,
 ) -> Result<Option<Secret<String>>, RunError> {
     let Some(file) = file else { return Ok(None) };
     let unreadable = |source| RunError::Token { path: file.value.clone(), source };
@@ -284,7 +285,7 @@ fn room_for(connections_max: u64) -> u64 {
             ("wanted", json!(wanted)),
             ("advice", json!("raise LimitNOFILE or ulimit -n, or lower server.connections_max")),
         ];
-        logging::event(Level::Warn, "file descriptors allow fewer connections", &fields);
+        events::event(Level::Warn, "file descriptors allow fewer connections", &fields);
     }
     fits.min(connections_max)
 }

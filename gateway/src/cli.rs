@@ -16,9 +16,9 @@ use std::sync::Arc;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use http::HeaderMap;
 use serde_json::{Map, Value};
+use weir_common::config::document::{Document, Mistake, suggestion};
 use weir_common::directory::Directory;
-use weir_common::ids::IdForm;
-use weir_common::reader::{Document, Mistake, suggestion};
+use weir_common::identifier::IdForm;
 use weir_common::time::Clock;
 
 use crate::app::{self, RunError, Surroundings};

@@ -34,10 +34,10 @@ pub mod snapshot;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use weir_common::bucket::{self, Bucket};
-use weir_common::decision::{Decision, Standing};
 use weir_common::directory::Values;
-use weir_common::rolling::{self, Log};
+use weir_common::limit::decision::{Decision, Standing};
+use weir_common::limit::rolling::{self, Log};
+use weir_common::limit::token_bucket::{self, Bucket};
 use weir_common::time::Tick;
 
 use self::key::{Key, LimitTag};
@@ -51,7 +51,7 @@ pub enum Quota {
     /// So many requests in any stretch of the window.
     Rolling(rolling::Quota),
     /// So many tokens, flowing back at a rate.
-    Bucket(bucket::Quota),
+    Bucket(token_bucket::Quota),
 }
 
 impl Quota {

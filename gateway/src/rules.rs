@@ -198,7 +198,7 @@ impl Rules {
         spelled.within(Spellings::NONE).map_err(RouteError::Malformed)?;
         let (plane, instance) = found.ok_or(RouteError::UnknownHost)?;
         let identifier = |name: Option<&str>| {
-            name.is_none_or(weir_common::ids::is_identifier)
+            name.is_none_or(weir_common::identifier::is_identifier)
                 .then_some(())
                 .ok_or(RouteError::Malformed(Malformed::Identifier))
         };

@@ -23,9 +23,9 @@ use std::time::Duration;
 use crate::settings::spellings::Spellings;
 use ipnet::IpNet;
 use log::LevelFilter;
+use weir_common::config::document::At;
 use weir_common::directory::Values;
-use weir_common::ids::IdForm;
-use weir_common::reader::At;
+use weir_common::identifier::IdForm;
 
 pub use crate::settings::cors::Cors;
 pub use crate::settings::directory::{DirectorySource, Lookups, Source, Unknown};

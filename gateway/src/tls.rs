@@ -29,8 +29,8 @@ use rustls::{CommonState, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use weir_common::files;
-use weir_common::reader::{At, Document};
+use weir_common::config::document::{At, Document};
+use weir_common::config::files;
 use weir_common::time::UnixTime;
 
 use crate::settings::{ClientCertificates, Https};

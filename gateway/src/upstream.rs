@@ -330,7 +330,7 @@ impl Upstream {
 mod tests {
     use std::time::Duration;
 
-    use weir_common::reader::At;
+    use weir_common::config::document::At;
 
     use super::*;
 

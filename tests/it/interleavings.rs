@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use loom::sync::Arc;
 use loom::thread;
-use weir_common::rolling;
+use weir_common::limit::rolling;
 use weir_common::time::Tick;
 
 use weir_tests::modelled::limit::key::{Key, Scope, Seed};

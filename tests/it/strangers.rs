@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_common::rolling;
+use weir_common::limit::rolling;
 use weir_common::time::Tick;
 use weir_gateway::limit::key::{Key, Scope, Seed};
 use weir_gateway::limit::memory::Store;

@@ -12,8 +12,8 @@ use weir_benches::counted::{Counted, Counts};
 use weir_benches::flags::{Flags, fail};
 use weir_benches::lab::resident_kib;
 use weir_benches::report::{Series, table};
+use weir_common::limit::{rolling, token_bucket};
 use weir_common::time::{Clock, Tick, micros};
-use weir_common::{bucket, rolling};
 use weir_gateway::limit::key::{Key, LimitTag, Owner, Scope, Seed};
 use weir_gateway::limit::memory::Store;
 use weir_gateway::limit::{LimitCheck, Quota};
@@ -75,7 +75,7 @@ impl Question {
     fn quotas(self) -> [Quota; 2] {
         let window = |requests| Quota::Rolling(rolling::Quota { requests, window: MINUTE });
         match self {
-            Self::Bucket => [Quota::Bucket(bucket::Quota { rate: 50, burst: 200 }); 2],
+            Self::Bucket => [Quota::Bucket(token_bucket::Quota { rate: 50, burst: 200 }); 2],
             Self::Window | Self::Both => [window(60), window(60 * 10)],
             Self::Refused => [window(1), window(60 * 10)],
         }

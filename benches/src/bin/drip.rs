@@ -19,7 +19,7 @@ use weir_benches::report::{Series, quantile, table};
 use weir_benches::secure::Pair;
 use weir_benches::steady::{self, Pace};
 use weir_benches::targets::{Limits, Plane, Target, upstream, weir_with};
-use weir_common::files;
+use weir_common::config::files;
 
 const USAGE: &str = "usage: drip [--gateway PATH] [--rounds 7] [--seconds 5] [--rate 2000] \
     [--connections 64] [--drippers 5000]";

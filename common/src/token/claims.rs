@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::Flaw;
-use crate::ids::is_identifier;
+use crate::identifier::is_identifier;
 use crate::json;
 use crate::time::{UnixTime, micros};
+use crate::token::Flaw;
 
 /// Names that one claim may hold: a token of 8 KiB has room for more only where they are short.
 pub const NAMES_MAX: usize = 256;

@@ -6,8 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
-use super::{Algorithm, Flaw, TOKEN_BYTES_MAX};
 use crate::json;
+use crate::token::{Algorithm, Flaw, TOKEN_BYTES_MAX};
 
 /// What `typ` may be where it is there: a token of another type is meant for something else.
 const TYPES: [&str; 4] = ["jwt", "at+jwt", "application/jwt", "application/at+jwt"];

@@ -21,9 +21,9 @@ use ring::signature::{
 };
 use serde_json::{Map, Value};
 
-use super::jws::Jws;
-use super::{Algorithm, Flaw};
 use crate::json;
+use crate::token::jws::Jws;
+use crate::token::{Algorithm, Flaw};
 
 /// Who rotates keys has two or three.
 pub const KEYS_MAX: usize = 100;

@@ -13,7 +13,7 @@ use ring::signature::{
 use ring::{hmac, rsa};
 use serde_json::{Value, json};
 
-use super::*;
+use crate::token::*;
 
 /// When every test takes place, in Unix seconds.
 const NOW: u64 = 1_800_000_000;

@@ -8,7 +8,7 @@ use http::Method;
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
-use weir_common::ids::is_identifier;
+use weir_common::identifier::is_identifier;
 
 use crate::api::dto::{
     CreatedWebhook, DeliveryDetail, DeliveryPage, DeliveryView, JobView, NewWebhook, Nothing,

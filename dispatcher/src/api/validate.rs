@@ -4,7 +4,7 @@
 //! that is found here is named by a pointer, where deserialising would stop at the first.
 
 use serde_json::Value;
-use weir_common::reader::suggestion;
+use weir_common::config::document::suggestion;
 
 use crate::http_errors::{Flaws, step};
 

@@ -148,7 +148,7 @@ fn paced(facts: &Facts<'_>) -> Option<WaitingFor> {
     let turn = window.as_micros() * ahead.unwrap_or(0) as u128 / u128::from(requests.max(1));
     let held = until.map_or(0, |until| until.since(facts.now).as_micros());
     let seconds = u64::try_from(turn.max(held).div_ceil(1_000_000)).unwrap_or(u64::MAX);
-    let (asked, span) = (requests, weir_common::reader::shown(window));
+    let (asked, span) = (requests, weir_common::config::document::shown(window));
     let counted = facts.ahead.filter(|ahead| *ahead < AHEAD_MAX);
     let text = match facts.ahead {
         Some(AHEAD_MAX..) => format!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
-use weir_common::ids::IdForm;
+use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
 
 use crate::api::dto::{

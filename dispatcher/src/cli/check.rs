@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::TcpSocket;
-use weir_common::reader::{Document, Mistake};
+use weir_common::config::document::{Document, Mistake};
 use weir_common::time::Clock;
 
 use crate::config::settings::Settings;

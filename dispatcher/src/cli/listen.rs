@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use url::Url;
+use weir_common::log::visible;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
-use weir_common::visible;
 
 use crate::config::settings::Signature;
 use crate::delivery::client::{Courier, Receipt};

@@ -7,7 +7,7 @@
 //! 2. No entry allows what CONTRACT §6.4 names itself, nor what lies below it, whatever a `*`
 //!    meets.
 
-use weir_common::reader::{At, Table, suggestion};
+use weir_common::config::document::{At, Table, suggestion};
 
 use crate::domain::event::EventType;
 use crate::domain::sensitive::is_disguised;
@@ -135,7 +135,7 @@ fn unescaped(step: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use weir_common::reader::Document;
+    use weir_common::config::document::Document;
 
     use super::*;
 

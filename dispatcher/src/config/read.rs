@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use log::LevelFilter;
-use weir_common::ids::IdForm;
-use weir_common::reader::{At, Document, Reading, Table, span_of};
+use weir_common::config::document::{At, Document, Reading, Table, span_of};
+use weir_common::identifier::IdForm;
 
 use crate::config::allowed_fields::Allowed;
 use crate::config::settings::{

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use log::LevelFilter;
-use weir_common::ids::IdForm;
-use weir_common::reader::At;
+use weir_common::config::document::At;
+use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
 
 use crate::config::allowed_fields::Allowed;

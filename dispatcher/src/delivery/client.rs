@@ -247,7 +247,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::JoinSet;
     use url::Url;
-    use weir_common::reader::At;
+    use weir_common::config::document::At;
     use weir_common::time::UnixTime;
 
     use super::read_limit_tests::FIXTURES;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use weir_common::config::document::shown;
 use weir_common::problem::Problem;
-use weir_common::reader::shown;
 
 use crate::http_server::Reply;
 

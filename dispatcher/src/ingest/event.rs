@@ -12,9 +12,9 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
+use weir_common::config::document::suggestion;
 use weir_common::directory::is_mail_address;
-use weir_common::ids::{IdForm, is_identifier};
-use weir_common::reader::suggestion;
+use weir_common::identifier::{IdForm, is_identifier};
 use weir_common::time::UnixTime;
 
 use crate::config::allowed_fields::Allowed;

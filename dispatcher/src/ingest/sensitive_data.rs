@@ -275,7 +275,7 @@ fn string(text: &str) -> (&str, &str) {
 mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
-    use weir_common::reader::Document;
+    use weir_common::config::document::Document;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_common::rolling::Quota;
+use weir_common::limit::rolling::Quota;
 use weir_common::time::{Moment, Tick, micros};
 
 use crate::domain::delivery::Ready;

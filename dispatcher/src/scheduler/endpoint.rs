@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use weir_common::rolling::Log;
+use weir_common::limit::rolling::Log;
 use weir_common::time::Tick;
 
 use crate::domain::id::WebhookId;

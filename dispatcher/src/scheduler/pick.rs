@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use weir_common::decision::Decision;
+use weir_common::limit::decision::Decision;
 use weir_common::time::{Moment, Tick};
 
 use crate::domain::delivery::Ready;

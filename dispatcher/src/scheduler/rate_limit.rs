@@ -1,8 +1,8 @@
 //! How many attempts may start, and which earlier starts count: also those of other processes.
 //!
-//! Not here: when a start is admitted (`pick`), how starts are counted (`weir_common::rolling`).
+//! Not here: when a start is admitted (`pick`), how starts are counted (`weir_common::limit`).
 
-use weir_common::rolling::{Log, Quota};
+use weir_common::limit::rolling::{Log, Quota};
 use weir_common::time::Tick;
 
 use crate::domain::id::LaneId;

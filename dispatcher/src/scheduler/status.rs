@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use weir_common::decision::Decision;
+use weir_common::limit::decision::Decision;
 use weir_common::time::Tick;
 
 use crate::domain::id::{DeliveryId, WebhookId};

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use weir_common::lines::{Added, Line};
+use weir_common::log::json_lines::{Added, Line};
 use weir_common::time::{Moment, UnixTime, micros};
 
 use crate::delivery::client::Receipt;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use log::Level;
 use serde_json::json;
 use url::Url;
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::time::{Moment, UnixTime};
 
 use crate::domain::health::{Notice, Policy, Sign};
@@ -99,7 +99,7 @@ impl Hooks {
         }
         if Url::parse(&webhook.url).is_err() {
             let fields = [("webhook", json!(resources.ids.webhook(id)))];
-            logging::event(Level::Error, "a stored URL cannot be read", &fields);
+            events::event(Level::Error, "a stored URL cannot be read", &fields);
             return Restored::Open;
         }
         let gate = gate_of(&webhook);
@@ -331,7 +331,7 @@ impl Hook {
             ("workspace", json!(&*webhook.workspace)),
             ("outcome", json!(webhook.last_outcome.as_ref().map(ToString::to_string))),
         ];
-        logging::event(Level::Warn, said, &fields);
+        events::event(Level::Warn, said, &fields);
         if notice == Notice::Pause {
             resources.metrics.pauses.inc();
             webhook.paused_at = Some(now.unix);

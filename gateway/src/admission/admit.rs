@@ -5,7 +5,7 @@
 //! Not here: which limits a request meets (`rules`), how they are checked (`limit`), what a client
 //! is told of them (`limit::report`).
 
-use weir_common::decision::Decision;
+use weir_common::limit::decision::Decision;
 use weir_common::time::Moment;
 
 use crate::admission::facts::{LimitFacts, LimitOutcome};

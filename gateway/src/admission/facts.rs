@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use weir_common::decision::Decision;
+use weir_common::limit::decision::Decision;
 
 use crate::limit::CHECKS_MAX;
 use crate::limit::report::RateLimitReport;

@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::secret::Secret;
 
 use crate::app::workers::Workers;
@@ -181,7 +181,7 @@ impl Serving {
                 () = &mut told => return None,
                 _ = upgrades.recv() => {}
             }
-            logging::event(Level::Info, "another process is started to take over", &[]);
+            events::event(Level::Info, "another process is started to take over", &[]);
             let candidate = tokio::select! {
                 () = &mut told => return None,
                 candidate = successor::start(&self.shared, &self.sockets) => candidate,
@@ -201,7 +201,7 @@ impl Serving {
                     self.turn_doors(Accepting::Yes);
                     let fields = [("error", json!(why.to_string()))];
                     let message = "nobody has taken over; this process goes on";
-                    logging::event(Level::Error, message, &fields);
+                    events::event(Level::Error, message, &fields);
                 }
             }
         }
@@ -210,7 +210,7 @@ impl Serving {
     /// Takes no new work, and sees to its end what is in flight.
     pub(super) async fn stop(mut self) {
         self.shared.ready.store(false, Ordering::Release);
-        logging::event(Level::Info, "stopping", &[]);
+        events::event(Level::Info, "stopping", &[]);
         // Balancers that look at /readyz meanwhile send what is new elsewhere.
         let delay = self.shared.active.load().rules.settings.server.shutdown_delay;
         tokio::time::sleep(delay).await;
@@ -272,7 +272,7 @@ impl Serving {
         if tokio::time::timeout(grace, &mut ended).await.is_ok() {
             return true;
         }
-        logging::event(Level::Info, "closing tunnels", &[]);
+        events::event(Level::Info, "closing tunnels", &[]);
         self.of_clients.going.send_replace(true);
         tokio::time::timeout(GOING_GRACE, ended).await.is_ok()
     }
@@ -290,11 +290,11 @@ impl Serving {
         self.of_operators.cut();
         let answered = async { while self.admin.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(ADMIN_GRACE, answered).await;
-        logging::event(Level::Info, message, &[("drained", json!(drained))]);
+        events::event(Level::Info, message, &[("drained", json!(drained))]);
     }
 }
 
 fn announce(listener: &str, address: SocketAddr) {
     let fields = [("listener", json!(listener)), ("address", json!(address.to_string()))];
-    logging::event(Level::Info, "listening", &fields);
+    events::event(Level::Info, "listening", &fields);
 }

@@ -20,7 +20,7 @@ pub(super) struct Admin {
 impl Admin {
     pub(super) fn of((address, token_file): (SocketAddr, Option<PathBuf>)) -> Result<Self, String> {
         let read = |file: PathBuf| {
-            let token = weir_common::files::first_line(&file);
+            let token = weir_common::config::files::first_line(&file);
             token
                 .map(|token| token.expose().clone())
                 .map_err(|why| format!("cannot read {}: {why}", file.display()))

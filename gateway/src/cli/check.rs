@@ -19,8 +19,8 @@ use pingora_core::connectors::http::Connector;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use weir_common::files;
-use weir_common::reader::Document;
+use weir_common::config::document::Document;
+use weir_common::config::files;
 use weir_common::time::{Clock, Moment};
 
 use crate::app::RunError;

@@ -7,7 +7,7 @@ use std::fmt;
 
 use http::{HeaderMap, HeaderValue, Method, header};
 use serde_json::{Value, json};
-use weir_common::reader::shown;
+use weir_common::config::document::shown;
 
 use crate::admission::classify::leads_nowhere;
 use crate::admission::request_head;

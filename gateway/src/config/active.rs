@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use weir_common::config_file::ConfigFile;
+use weir_common::config::document::{At, Document, Mistake, Reading};
+use weir_common::config::file::ConfigFile;
+use weir_common::config::files;
 use weir_common::directory::Directory;
-use weir_common::files;
-use weir_common::reader::{At, Document, Mistake, Reading};
 use weir_common::time::{Clock, Tick};
 
 use crate::identity::auth::{self, Verifier};

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use serde_json::json;
 use tokio::sync::{Mutex, Notify};
-use weir_common::logging;
-use weir_common::reader::Mistake;
+use weir_common::config::document::Mistake;
+use weir_common::log::events;
 use weir_common::time::Clock;
 
 use crate::config::active::{ActiveConfig, Config, New, restart_keys};
@@ -139,16 +139,16 @@ impl Shared {
         };
         self.metrics.reloads.with_label_values(&[word]).inc();
         match outcome {
-            Reload::Applied => logging::event(log::Level::Info, "configuration reloaded", &[]),
+            Reload::Applied => events::event(log::Level::Info, "configuration reloaded", &[]),
             Reload::Unchanged if self.metrics.config_ok.get() == 0 => {
                 let message = "the configuration is again the one in force";
-                logging::event(log::Level::Info, message, &[]);
+                events::event(log::Level::Info, message, &[]);
             }
             Reload::Unchanged => {}
             Reload::Refused(mistakes) => {
                 let problems: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
                 let message = "configuration refused; the earlier one stays in force";
-                logging::event(log::Level::Error, message, &[("problems", json!(problems))]);
+                events::event(log::Level::Error, message, &[("problems", json!(problems))]);
             }
         }
         self.metrics.config_ok.set(i64::from(!matches!(outcome, Reload::Refused(_))));
@@ -198,11 +198,11 @@ impl Shared {
         let active = self.active.load();
         for warning in active.rules.settings.warnings() {
             let fields = [("detail", json!(warning))];
-            logging::event(log::Level::Warn, "a setting lets in more than it should", &fields);
+            events::event(log::Level::Warn, "a setting lets in more than it should", &fields);
         }
         for expired in active.origin.tls.expired(now) {
             let fields = [("detail", json!(expired))];
-            logging::event(log::Level::Warn, "a certificate has expired", &fields);
+            events::event(log::Level::Warn, "a certificate has expired", &fields);
         }
         let seconds = now.0 / 1_000_000;
         self.metrics.config_ok.set(1);

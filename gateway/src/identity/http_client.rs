@@ -8,7 +8,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use reqwest::{Certificate, Client, RequestBuilder, Url, redirect};
-use weir_common::files;
+use weir_common::config::files;
 
 /// More than this is neither a set of keys nor an entry of a directory.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;

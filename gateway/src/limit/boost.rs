@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_common::directory::Values;
+use weir_common::limit::{rolling, token_bucket};
 use weir_common::time::Tick;
-use weir_common::{bucket, rolling};
 
 use super::memory::Moved;
 use super::{Key, LimitCheck, Quota};
@@ -36,7 +36,7 @@ impl Boost {
                 requests: more(own.requests, self.raised.requests),
                 ..own
             }),
-            Quota::Bucket(own) => Quota::Bucket(bucket::Quota {
+            Quota::Bucket(own) => Quota::Bucket(token_bucket::Quota {
                 rate: more(own.rate, self.raised.rate),
                 burst: more(own.burst, self.raised.burst),
             }),
@@ -167,7 +167,7 @@ mod tests {
             let window = Duration::from_secs(seconds);
             Quota::Rolling(rolling::Quota { requests, window })
         };
-        let bucket = |rate, burst| Quota::Bucket(bucket::Quota { rate, burst });
+        let bucket = |rate, burst| Quota::Bucket(token_bucket::Quota { rate, burst });
         let boost = |requests, rate, burst| Boost {
             raised: Values { requests, rate, burst },
             until: Tick(10),

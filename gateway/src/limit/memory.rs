@@ -22,7 +22,7 @@
 
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
-use weir_common::decision::{Decision, Standing};
+use weir_common::limit::decision::{Decision, Standing};
 use weir_common::time::Tick;
 
 use super::key::Key;
@@ -389,7 +389,7 @@ impl CounterEntry {
 mod tests {
     use std::time::Duration;
 
-    use weir_common::rolling;
+    use weir_common::limit::rolling;
 
     use super::super::Quota;
     use super::super::key::{Scope, Seed};

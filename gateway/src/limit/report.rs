@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use weir_common::decision::{Decision, Standing};
+use weir_common::limit::decision::{Decision, Standing};
 use weir_common::time::Moment;
 
 use super::{LimitCheck, Verdict};
@@ -138,8 +138,8 @@ pub fn is_traceparent(value: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use weir_common::limit::{rolling, token_bucket};
     use weir_common::time::{Tick, UnixTime};
-    use weir_common::{bucket, rolling};
 
     use super::super::Quota;
     use super::super::key::{Key, Scope, Seed};
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_wait_of_a_moment_is_a_second() {
-        let quota = Quota::Bucket(bucket::Quota { rate: 50, burst: 1 });
+        let quota = Quota::Bucket(token_bucket::Quota { rate: 50, burst: 1 });
         let store = Store::new(10);
         let checks = [ask("a", quota)];
         assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());

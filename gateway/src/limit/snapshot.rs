@@ -15,8 +15,8 @@
 
 use std::time::Duration;
 
-use weir_common::bucket::Bucket;
-use weir_common::rolling::{self, Log};
+use weir_common::limit::rolling::{self, Log};
+use weir_common::limit::token_bucket::Bucket;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use super::State;
@@ -202,7 +202,7 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use weir_common::bucket;
+    use weir_common::limit::token_bucket;
 
     use super::super::key::Scope;
     use super::super::{LimitCheck, Quota};
@@ -238,7 +238,7 @@ mod tests {
         let checks = vec![
             ask("minute", window(5, 60)),
             ask("known hours", window(5, 7_200)),
-            ask("bucket", Quota::Bucket(bucket::Quota { rate: 1, burst: 100 })),
+            ask("bucket", Quota::Bucket(token_bucket::Quota { rate: 1, burst: 100 })),
         ];
         for now in [Tick(40_000_000), STOPPED.tick] {
             assert!(checks.iter().all(|ask| store.judge(&[*ask], now).unwrap().is_admitted()));

@@ -12,8 +12,8 @@ use log::Level;
 use pingora_core::connectors::http::Connector;
 use serde_json::json;
 use tokio::task::JoinSet;
-use weir_common::files::{self, Stamp, stamp};
-use weir_common::logging;
+use weir_common::config::files::{self, Stamp, stamp};
+use weir_common::log::events;
 use weir_common::time::Tick;
 
 use crate::config::shared::{Reload, Shared};
@@ -140,7 +140,7 @@ async fn ask(
             ("healthy", json!(well)),
             ("answer", json!(said)),
         ];
-        logging::event(Level::Warn, "a server's health changed", &fields);
+        events::event(Level::Warn, "a server's health changed", &fields);
     }
     let gauge = shared.metrics.upstream_healthy.with_label_values(&[&upstream.name, &server.name]);
     gauge.set(i64::try_from(server.healthy()).unwrap_or(i64::MAX));
@@ -210,8 +210,8 @@ mod tests {
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
+    use weir_common::config::document::Document;
     use weir_common::directory::Directory;
-    use weir_common::reader::Document;
     use weir_common::time::Clock;
 
     use super::*;

@@ -11,7 +11,7 @@ use log::Level;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde_json::json;
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::time::Clock;
 
 use crate::config::shared::Shared;
@@ -77,7 +77,7 @@ fn no_states(path: &str, why: &str) -> Option<Snapshot> {
     let kept = fs::rename(path, &aside).is_ok();
     let fields =
         [("file", json!(path)), ("error", json!(why)), ("kept_as", json!(kept.then_some(aside)))];
-    logging::event(Level::Error, "the snapshot of limits is not used: all start anew", &fields);
+    events::event(Level::Error, "the snapshot of limits is not used: all start anew", &fields);
     None
 }
 
@@ -104,7 +104,7 @@ pub fn leave(shared: &Shared) -> Result<(), SnapshotError> {
         fs::rename(new(path), path)
     };
     written().map_err(|source| SnapshotError { path: path.to_owned(), source })?;
-    logging::event(
+    events::event(
         Level::Info,
         "limits kept",
         &[("file", json!(path)), ("bytes", json!(states.len()))],
@@ -116,8 +116,8 @@ pub fn leave(shared: &Shared) -> Result<(), SnapshotError> {
 pub(crate) mod tests {
     use std::time::Duration;
 
+    use weir_common::config::document::Document;
     use weir_common::directory::Directory;
-    use weir_common::reader::Document;
     use weir_common::time::{Tick, UnixTime};
 
     use super::*;

@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use http::{Version, header};
 use pingora_core::Error;
 use pingora_proxy::Session;
-use weir_common::decision::Decision;
-use weir_common::lines::Line;
+use weir_common::limit::decision::Decision;
+use weir_common::log::json_lines::Line;
 use weir_common::time::{Moment, micros};
 
 use crate::proxy::context::RequestContext;

@@ -18,7 +18,7 @@ use http::StatusCode;
 use log::Level;
 use pingora_core::{Error, ErrorSource, ErrorType, Result, RetryType};
 use serde_json::json;
-use weir_common::logging;
+use weir_common::log::events;
 
 use crate::admission;
 use crate::config::shared::Shared;
@@ -130,7 +130,7 @@ pub fn unconnected(shared: &Shared, context: &mut RequestContext, error: &Error,
             ("address", json!(pick.address.to_string())),
             ("error", json!(single_request::told(error))),
         ];
-        logging::event(Level::Warn, "no server of an upstream could be reached", &fields);
+        events::event(Level::Warn, "no server of an upstream could be reached", &fields);
     }
     failed(shared, context);
 }
@@ -204,10 +204,10 @@ fn tell(shared: &Shared, context: &RequestContext, change: Option<Change>) {
             shared.metrics.upstream_rests.with_label_values(&labels).inc();
             let [upstream, server, address] = of_server;
             let fields = [upstream, server, address, ("seconds", json!(pause.as_secs_f64()))];
-            logging::event(Level::Warn, "a server failed requests and rests", &fields);
+            events::event(Level::Warn, "a server failed requests and rests", &fields);
         }
         Change::Returned => {
-            logging::event(Level::Info, "a server is back from its rest", &of_server);
+            events::event(Level::Info, "a server is back from its rest", &of_server);
         }
     }
 }

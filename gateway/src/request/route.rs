@@ -133,7 +133,7 @@ impl Pattern {
         let place = match name {
             "workspace" => &mut self.workspace_at,
             "organisation" => &mut self.organisation_at,
-            _ if weir_common::ids::is_identifier(name) => return Ok(()),
+            _ if weir_common::identifier::is_identifier(name) => return Ok(()),
             _ => return Err(format!("`{{{name}}}` must be 1 to 64 of A-Z a-z 0-9 _ -, in braces")),
         };
         if place.replace(at).is_some() {

@@ -2,7 +2,7 @@
 //!
 //! Not here: what a request is charged with (`rules`), who asks (`operations`, `cli`).
 
-use weir_common::ids::IdForm;
+use weir_common::identifier::IdForm;
 
 use crate::limit::key::Key;
 use crate::limit::{LimitCheck, Quota};

@@ -12,9 +12,9 @@ mod paths;
 mod tenants;
 
 use http::Method;
+use weir_common::config::document::{At, Document, suggestion};
 use weir_common::directory::{Directory, Instance, Values, is_host};
-use weir_common::reader::{At, Document, suggestion};
-use weir_common::{bucket, rolling};
+use weir_common::limit::{rolling, token_bucket};
 
 use crate::limit::key::Seed;
 use crate::limit::{CHECKS_MAX, Quota};
@@ -66,7 +66,7 @@ impl Checker<'_> {
             enforced: limit.enforced,
         };
         for (name, _) in &self.settings.limits {
-            if !weir_common::ids::is_identifier(&name.value) {
+            if !weir_common::identifier::is_identifier(&name.value) {
                 const NAME: &str = "use 1 to 64 of A-Z a-z 0-9 _ -";
                 self.document
                     .fault(name.at, format!("`{}` is not a limit's name: {NAME}", name.value));
@@ -335,7 +335,7 @@ fn with_values(quota: Quota, values: Values) -> Option<Quota> {
             if rate.or(burst).is_some() =>
         {
             let (rate, burst) = (rate.unwrap_or(own.rate), burst.unwrap_or(own.burst));
-            Some(Quota::Bucket(bucket::Quota { rate, burst }))
+            Some(Quota::Bucket(token_bucket::Quota { rate, burst }))
         }
         _ => None,
     }

@@ -55,10 +55,10 @@ impl Retention {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use weir_common::config::document::Document;
     use weir_common::directory::Directory;
-    use weir_common::reader::Document;
+    use weir_common::limit::{rolling, token_bucket};
     use weir_common::time::{Moment, UnixTime};
-    use weir_common::{bucket, rolling};
 
     use super::*;
     use crate::limit::key::{Key, Scope, Seed};
@@ -107,7 +107,7 @@ mod tests {
     }
 
     fn rated(rate: u32) -> Quota {
-        Quota::Bucket(bucket::Quota { rate, burst: 1_000 })
+        Quota::Bucket(token_bucket::Quota { rate, burst: 1_000 })
     }
 
     fn kept_so(seconds: u64) -> Retention {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_common::reader::{At, Table};
+use weir_common::config::document::{At, Table};
 
 use crate::settings::values::WAIT;
 

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use weir_common::reader::{At, Table};
+use weir_common::config::document::{At, Table};
 
 use crate::settings::values::address;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use weir_common::reader::{At, Table};
-use weir_common::{bucket, rolling};
+use weir_common::config::document::{At, Table};
+use weir_common::limit::{rolling, token_bucket};
 
 use crate::limit::Quota;
 use crate::settings::values::small;
@@ -34,7 +34,7 @@ pub(super) fn limit(table: &mut Table<'_>) -> Limit {
     table.set_maximum("requests", rolling::REQUESTS_MAX.into());
     let windows = Duration::from_millis(1)..=rolling::WINDOW_MAX;
     let window = table.span("window", windows, "rolling_window: the stretch of time.");
-    let tokens = 1..=u64::from(bucket::TOKENS_MAX);
+    let tokens = 1..=u64::from(token_bucket::TOKENS_MAX);
     let rate = table.number("rate", tokens.clone(), "token_bucket: tokens per second.");
     let burst = table.number("burst", tokens, "token_bucket: tokens of a full bucket.");
     let quota = if rolling {
@@ -50,7 +50,7 @@ pub(super) fn limit(table: &mut Table<'_>) -> Limit {
         }
         table.need("rate");
         table.need("burst");
-        Quota::Bucket(bucket::Quota {
+        Quota::Bucket(token_bucket::Quota {
             rate: rate.map_or(1, |rate| small(rate.value)),
             burst: burst.map_or(1, |burst| small(burst.value)),
         })

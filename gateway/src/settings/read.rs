@@ -1,9 +1,9 @@
 //! Reads `gateway.toml`, each key in one place: its bounds, its default and one line on why.
 
 use log::LevelFilter;
+use weir_common::config::document::{Document, Reading, Table, suggestion};
 use weir_common::directory::values_by_limit;
-use weir_common::ids::IdForm;
-use weir_common::reader::{Document, Reading, Table, suggestion};
+use weir_common::identifier::IdForm;
 
 use crate::settings::cors::cors;
 use crate::settings::directory::directory;

@@ -5,8 +5,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use weir_common::config::document::{At, Table, shown};
 use weir_common::directory::is_host;
-use weir_common::reader::{At, Table, shown};
 
 use crate::settings::values::{WAIT, number, small};
 

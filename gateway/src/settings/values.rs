@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use weir_common::reader::{At, Table};
+use weir_common::config::document::{At, Table};
 
 /// Any wait an operator may ask for: from a moment that a clock can tell to a day.
 pub(super) const WAIT: RangeInclusive<Duration> =

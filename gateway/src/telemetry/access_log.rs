@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::IntCounter;
-use weir_common::lines::{Added, LineLog};
+use weir_common::log::json_lines::{Added, LineLog};
 
 /// The log, shared by those who write lines and the one who writes them out.
 pub struct AccessLog {

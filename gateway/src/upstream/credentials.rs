@@ -20,8 +20,8 @@ use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use weir_common::files;
-use weir_common::reader::{At, Document};
+use weir_common::config::document::{At, Document};
+use weir_common::config::files;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::settings;

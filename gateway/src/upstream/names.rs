@@ -19,7 +19,7 @@ use log::Level;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use weir_common::logging;
+use weir_common::log::events;
 
 /// How long a start or a reload waits for names, all together. Resolvers commonly ask their first
 /// name server again after as long.
@@ -70,7 +70,7 @@ pub async fn at_leisure(name: String) -> (String, Found) {
 /// Tells the operator of a name that leads nowhere.
 pub fn warn(name: &str, why: &str) {
     let fields = [("server", json!(name)), ("error", json!(why))];
-    logging::event(Level::Warn, "cannot resolve a server's name", &fields);
+    events::event(Level::Warn, "cannot resolve a server's name", &fields);
 }
 
 fn no_answer(within: Duration) -> String {

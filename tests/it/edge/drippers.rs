@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use weir_common::files;
+use weir_common::config::files;
 use weir_tests::authority::Authority;
 use weir_tests::wait;
 

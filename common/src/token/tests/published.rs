@@ -1,6 +1,6 @@
 //! Which keys of a published set are taken, how many are tried, and where claims are found.
 
-use super::*;
+use crate::token::tests::*;
 
 #[test]
 fn keys_that_are_not_for_us_are_passed_over() {

@@ -8,8 +8,8 @@ use http::HeaderName;
 use ipnet::IpNet;
 use lettre::message::Mailbox;
 use url::Url;
-use weir_common::reader::{At, Table, span_of};
-use weir_common::rolling;
+use weir_common::config::document::{At, Table, span_of};
+use weir_common::limit::rolling;
 use weir_common::secret::Secret;
 
 use crate::config::read::{count, long, span, wait};
@@ -273,7 +273,7 @@ fn is_loopback(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use weir_common::reader::Document;
+    use weir_common::config::document::Document;
 
     use crate::config::read;
     use crate::config::settings::Settings;

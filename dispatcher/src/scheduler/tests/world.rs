@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weir_common::rolling::Quota;
+use weir_common::limit::rolling::Quota;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use crate::domain::delivery::Ready;

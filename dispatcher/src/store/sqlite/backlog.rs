@@ -4,7 +4,7 @@
 
 use log::Level;
 use rusqlite::{Connection, OptionalExtension, Row};
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::time::UnixTime;
 
 use crate::domain::delivery::Ready;
@@ -76,7 +76,7 @@ pub(super) fn page(
             Err(fault) => {
                 // One that cannot be read must not keep all others from being served.
                 let fields = [("webhook", webhook.into()), ("cause", fault.to_string().into())];
-                logging::event(Level::Error, "webhook_unreadable", &fields);
+                events::event(Level::Error, "webhook_unreadable", &fields);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::{Connection, OpenFlags};
-use weir_common::files;
+use weir_common::config::files;
 
 use crate::store::encryption::Sealer;
 use crate::store::sqlite::key_file::{self, KeyError};

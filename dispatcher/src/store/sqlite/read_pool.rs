@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use log::Level;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
-use weir_common::logging;
+use weir_common::log::events;
 
 use crate::blocking_pool::Threads;
 use crate::store::StoreError;
@@ -100,8 +100,8 @@ impl Shared {
             return;
         }
         match fault.map(|fault| fault.to_string().into()) {
-            Some(cause) => logging::event(Level::Error, "store_cannot_read", &[("cause", cause)]),
-            None => logging::event(Level::Info, "store_reads_again", &[]),
+            Some(cause) => events::event(Level::Error, "store_cannot_read", &[("cause", cause)]),
+            None => events::event(Level::Info, "store_reads_again", &[]),
         }
     }
 

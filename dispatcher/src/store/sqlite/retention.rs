@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row};
-use weir_common::rolling::WINDOW_MAX;
+use weir_common::limit::rolling::WINDOW_MAX;
 use weir_common::time::UnixTime;
 
 use crate::domain::delivery::DeliveryState;

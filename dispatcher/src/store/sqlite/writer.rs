@@ -27,7 +27,7 @@ use std::time::Duration;
 use log::Level;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::time::Clock;
 
 use crate::store::StoreError;
@@ -97,7 +97,7 @@ impl Writer {
                 thread.run();
                 if let Err(error) = owner::closed(&path, &mut lock) {
                     let cause = error.to_string();
-                    logging::event(Level::Warn, "store_close_unnoted", &[("cause", cause.into())]);
+                    events::event(Level::Warn, "store_close_unnoted", &[("cause", cause.into())]);
                 }
                 // Another process may come in only now that the connection is closed.
                 drop(lock);
@@ -334,7 +334,7 @@ impl Thread {
                 self.say(undo)?;
                 self.say(redo)?;
                 let cause = fault.to_string();
-                logging::event(Level::Error, "store_task_failed", &[("cause", cause.into())]);
+                events::event(Level::Error, "store_task_failed", &[("cause", cause.into())]);
                 Ok(Err(fault.told()))
             }
         }
@@ -354,7 +354,7 @@ impl Thread {
             self.folded = false;
             self.shown.committed(&self.written);
             if self.shown.failing.swap(false, Ordering::Relaxed) {
-                logging::event(Level::Info, "store_recovered", &[]);
+                events::event(Level::Info, "store_recovered", &[]);
             }
         }
         Ok(())
@@ -368,7 +368,7 @@ impl Thread {
         }
         if !self.shown.failing.swap(true, Ordering::Relaxed) {
             let cause = fault.to_string();
-            logging::event(Level::Error, "store_cannot_write", &[("cause", cause.into())]);
+            events::event(Level::Error, "store_cannot_write", &[("cause", cause.into())]);
         }
         fault.told()
     }

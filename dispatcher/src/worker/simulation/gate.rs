@@ -225,8 +225,8 @@ impl Books {
         }
     }
 
-    /// The process was stopped for a while: what it is to leave alone for so long, it may have heard
-    /// of only now.
+    /// The process was stopped for a while: of what it is to leave alone for a time it may have
+    /// heard only now.
     pub(super) fn stood_still(&mut self, since: Moment, now: Moment) {
         self.stood = Some((since.unix, now.unix));
         let by = now.tick.since(since.tick);

@@ -11,10 +11,10 @@ use arc_swap::ArcSwap;
 use rusqlite::Connection;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
+use weir_common::config::document::Document;
 use weir_common::directory::Directory;
-use weir_common::ids::IdForm;
-use weir_common::lines::LineLog;
-use weir_common::reader::Document;
+use weir_common::identifier::IdForm;
+use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, Tick, UnixTime};
 
 use crate::auth::Tokens;

@@ -15,7 +15,7 @@
 //!
 //! Whether the token is valid (`verifier`), which tenants exist (`directory`).
 
-use weir_common::ids::IdForm;
+use weir_common::identifier::IdForm;
 use weir_common::token;
 
 use crate::response::refusal::{Foreign, Refusal};

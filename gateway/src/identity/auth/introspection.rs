@@ -15,7 +15,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use serde_json::json;
 use tokio::sync::Semaphore;
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::secret::Secret;
 use weir_common::time::{Moment, Tick, UnixTime};
 use weir_common::token::{Claims, Flaw};
@@ -163,10 +163,10 @@ impl IntrospectionClient {
             Some(why) if self.failure_log.due((), now).is_some() => {
                 self.failing.store(true, Ordering::Relaxed);
                 let fields = [("error", json!(why.to_string()))];
-                logging::event(Level::Warn, "nobody can be asked about tokens", &fields);
+                events::event(Level::Warn, "nobody can be asked about tokens", &fields);
             }
             None if self.is_failing() && self.failing.swap(false, Ordering::Relaxed) => {
-                logging::event(Level::Info, "tokens can be asked about again", &[]);
+                events::event(Level::Info, "tokens can be asked about again", &[]);
             }
             _ => {}
         }

@@ -15,7 +15,7 @@ use arc_swap::ArcSwapOption;
 use log::Level;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::time::Moment;
 use weir_common::token::KeySet;
 
@@ -123,14 +123,14 @@ impl Jwks {
                 metrics.jwks_fetched.set(seconds(now));
                 self.put(set);
                 if change == FetchChange::Recovered {
-                    logging::event(Level::Info, "keys of tokens are fetched again", &[]);
+                    events::event(Level::Info, "keys of tokens are fetched again", &[]);
                 }
             }
             Err(why) if change == FetchChange::Failed => {
                 let kept = self.keys.load().is_some();
                 let url = json!(http_client::shown(&self.url));
                 let fields = [("url", url), ("error", json!(why)), ("earlier_keys", json!(kept))];
-                logging::event(Level::Warn, "keys of tokens cannot be fetched", &fields);
+                events::event(Level::Warn, "keys of tokens cannot be fetched", &fields);
             }
             Err(_) => {}
         }

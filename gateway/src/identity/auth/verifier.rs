@@ -17,7 +17,7 @@ use moka::Expiry;
 use moka::future::Cache;
 use ring::digest;
 use serde_json::{Value, json};
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::secret::Secret;
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
 use weir_common::token::{self, Algorithm, Flaw, Terms};
@@ -139,7 +139,9 @@ impl Verifier {
                 let earlier = earlier.and_then(|earlier| earlier.jwks());
                 let url = &jwt.jwks_url.value;
                 let jwks = Jwks::new(url, server, jwt.refresh, earlier);
-                let named = |name: &weir_common::reader::At<String>| Algorithm::named(&name.value);
+                let named = |name: &weir_common::config::document::At<String>| {
+                    Algorithm::named(&name.value)
+                };
                 let terms = Terms {
                     issuer: jwt.issuer.value.clone(),
                     audience: jwt.audience.iter().map(|one| one.value.clone()).collect(),
@@ -188,7 +190,7 @@ impl Verifier {
                 ("detail", json!(flaw.detail())),
                 ("count", json!(count)),
             ];
-            logging::event(Level::Warn, "tokens are refused", &fields);
+            events::event(Level::Warn, "tokens are refused", &fields);
         }
     }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use moka::future::Cache;
-use weir_common::reader::Document;
+use weir_common::config::document::Document;
 use weir_common::time::Tick;
 
 use crate::identity::directory::breaker::PAUSE;
@@ -197,7 +197,7 @@ fn tenant(rules: &Rules, name: &str, raw: &RawEntry) -> Result<Tenant, String> {
 #[cfg(test)]
 mod tests {
     use weir_common::directory::Directory;
-    use weir_common::ids::IdForm;
+    use weir_common::identifier::IdForm;
 
     use super::*;
     use crate::identity::directory::response::{TenantKind, read};

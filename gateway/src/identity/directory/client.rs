@@ -7,8 +7,8 @@ use std::path::Path;
 use http::HeaderValue;
 use http::header::{ACCEPT, AUTHORIZATION};
 use reqwest::{Client, RequestBuilder};
-use weir_common::files::{self, Stamp, stamp};
-use weir_common::reader::At;
+use weir_common::config::document::At;
+use weir_common::config::files::{self, Stamp, stamp};
 use weir_common::secret::Secret;
 
 use crate::identity::directory::response::TenantKind;

@@ -8,11 +8,11 @@
 //! Not here: whether its plan and its limits are those of the settings (`rules::check`).
 
 use serde_json::{Map, Value};
+use weir_common::config::document::{At, Document};
 use weir_common::directory::{Instance, Organisation, Values, Workspace};
-use weir_common::ids::IdForm;
+use weir_common::identifier::IdForm;
 use weir_common::json;
-use weir_common::reader::{At, Document};
-use weir_common::{bucket, rolling};
+use weir_common::limit::{rolling, token_bucket};
 
 use crate::limit::key::Scope;
 
@@ -178,8 +178,8 @@ impl Members<'_> {
         };
         Values {
             requests: number("requests", rolling::REQUESTS_MAX),
-            rate: number("rate", bucket::TOKENS_MAX),
-            burst: number("burst", bucket::TOKENS_MAX),
+            rate: number("rate", token_bucket::TOKENS_MAX),
+            burst: number("burst", token_bucket::TOKENS_MAX),
         }
     }
 }

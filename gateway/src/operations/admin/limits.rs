@@ -14,8 +14,10 @@ use std::time::Duration;
 
 use log::Level;
 use serde_json::{Value, json};
+use weir_common::config::document::{shown, span_of};
 use weir_common::directory::Values;
-use weir_common::{bucket, logging, rolling};
+use weir_common::limit::{rolling, token_bucket};
+use weir_common::log::events;
 
 use crate::limit::Quota;
 use crate::limit::boost::{Boost, Unset};
@@ -78,7 +80,7 @@ impl Admin {
 
     pub(super) async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         self.shared.limiter.store.reset(self.met(limit, key).await?.key)?;
-        logging::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
+        events::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
         self.standing(limit, key).await
     }
 
@@ -108,13 +110,13 @@ impl Admin {
             ("seconds", json!(ttl.as_secs_f64())),
         ];
         let fields: Vec<_> = fields.into_iter().filter(|(_, value)| !value.is_null()).collect();
-        logging::event(Level::Info, "limit boosted", &fields);
+        events::event(Level::Info, "limit boosted", &fields);
         self.standing(limit, key).await
     }
 
     pub(super) async fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         self.shared.limiter.boosts.clear(self.met(limit, key).await?.key)?;
-        logging::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
+        events::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
         self.standing(limit, key).await
     }
 }
@@ -123,7 +125,7 @@ impl Admin {
 fn allowance(quota: Quota) -> Value {
     match quota {
         Quota::Rolling(quota) => {
-            json!({"requests": quota.requests, "window": weir_common::reader::shown(quota.window)})
+            json!({"requests": quota.requests, "window": shown(quota.window)})
         }
         Quota::Bucket(quota) => json!({"rate": quota.rate, "burst": quota.burst}),
     }
@@ -149,8 +151,8 @@ fn boosted(own: &[Quota], body: &[u8]) -> Result<(Values, Duration), String> {
     };
     let raised = Values {
         requests: number("requests", rolling::REQUESTS_MAX)?,
-        rate: number("rate", bucket::TOKENS_MAX)?,
-        burst: number("burst", bucket::TOKENS_MAX)?,
+        rate: number("rate", token_bucket::TOKENS_MAX)?,
+        burst: number("burst", token_bucket::TOKENS_MAX)?,
     };
     let is_window = own.iter().any(|own| matches!(own, Quota::Rolling(_)));
     match (is_window, raised.requests, raised.rate.or(raised.burst)) {
@@ -169,7 +171,7 @@ fn boosted(own: &[Quota], body: &[u8]) -> Result<(Values, Duration), String> {
             return Err(format!("A boost raises: `{name}` is {now} now, and {raised} is less."));
         }
     }
-    let ttl = members.get("ttl").and_then(Value::as_str).and_then(weir_common::reader::span_of);
+    let ttl = members.get("ttl").and_then(Value::as_str).and_then(span_of);
     let ttl = ttl.filter(|ttl| *ttl <= rolling::WINDOW_MAX);
     let ttl =
         ttl.ok_or("`ttl` says how long, as \"10m\" does (ms, s, m, h or d), and 31 days at most.")?;

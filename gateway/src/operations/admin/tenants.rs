@@ -3,8 +3,8 @@
 
 use log::Level;
 use serde_json::json;
-use weir_common::ids::IdForm;
-use weir_common::logging;
+use weir_common::identifier::IdForm;
+use weir_common::log::events;
 
 use crate::identity::directory::DirectoryUnavailable;
 use crate::identity::directory::response::TenantKind;
@@ -62,7 +62,7 @@ impl Admin {
         });
         let Some((kind, name)) = found else { return Reply::not_found() };
         lookups.forget(&active.rules, kind, name).await;
-        logging::event(Level::Info, "directory entry forgotten", &[("entry", json!(which))]);
+        events::event(Level::Info, "directory entry forgotten", &[("entry", json!(which))]);
         Reply::json(&json!({"forgotten": which}))
     }
 }

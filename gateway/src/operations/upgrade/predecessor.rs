@@ -23,7 +23,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use weir_common::directory::Values;
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::time::Tick;
 
 use crate::config::shared::Shared;
@@ -121,7 +121,7 @@ impl Predecessor {
     pub async fn serve(self, shared: Arc<Shared>, ending: watch::Receiver<bool>) {
         if let Err(error) = serve(self.stream, &shared, ending).await {
             let fields = [("error", json!(error.to_string()))];
-            logging::event(Level::Warn, "the way to the earlier process is lost", &fields);
+            events::event(Level::Warn, "the way to the earlier process is lost", &fields);
         }
     }
 }
@@ -198,7 +198,7 @@ fn adapt(ask: &mut LimitCheck, rules: &Rules) {
 mod tests {
     use std::time::Duration;
 
-    use weir_common::{bucket, rolling};
+    use weir_common::limit::{rolling, token_bucket};
 
     use super::*;
     use crate::config::active::Config;
@@ -223,7 +223,7 @@ mod tests {
         };
         let own = window(600, now.window().as_secs());
         assert_eq!(adapted("workspace", own), own, "a tenant's own value stays");
-        let bucket = Quota::Bucket(bucket::Quota { rate: 1, burst: 2 });
+        let bucket = Quota::Bucket(token_bucket::Quota { rate: 1, burst: 2 });
         for then in [window(600, 1), window(600, 7_200), bucket] {
             assert_eq!(adapted("workspace", then), now);
             assert_eq!(adapted("gone", then), then);

@@ -11,9 +11,9 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use weir_common::decision::{Decision, Standing};
+use weir_common::limit::decision::{Decision, Standing};
+use weir_common::limit::{rolling, token_bucket};
 use weir_common::time::{Tick, micros};
-use weir_common::{bucket, rolling};
 
 use crate::limit::key::{Key, LimitTag};
 use crate::limit::limiter::RemoteVerdict;
@@ -129,7 +129,7 @@ impl From<Allowance> for Quota {
             Allowance::Rolling(requests, window) => {
                 Self::Rolling(rolling::Quota { requests, window: Duration::from_micros(window) })
             }
-            Allowance::Bucket(rate, burst) => Self::Bucket(bucket::Quota { rate, burst }),
+            Allowance::Bucket(rate, burst) => Self::Bucket(token_bucket::Quota { rate, burst }),
         }
     }
 }
@@ -314,7 +314,7 @@ mod tests {
     fn checks() -> [LimitCheck; 2] {
         let window = Duration::from_secs(60);
         let rolling = Quota::Rolling(rolling::Quota { requests: 3, window });
-        let bucket = Quota::Bucket(bucket::Quota { rate: 5, burst: 7 });
+        let bucket = Quota::Bucket(token_bucket::Quota { rate: 5, burst: 7 });
         let ask = |bits, quota| LimitCheck {
             key: Key::from_bits(bits),
             limit: LimitTag::from_bits(bits + 1),

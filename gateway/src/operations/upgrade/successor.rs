@@ -27,7 +27,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use weir_common::directory::Values;
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use crate::config::shared::Shared;
@@ -161,7 +161,7 @@ impl Candidate {
             ("states", json!(states)),
             ("seconds", json!(seconds)),
         ];
-        logging::event(Level::Info, "another process has taken over", &fields);
+        events::event(Level::Info, "another process has taken over", &fields);
         Ok(Successor { child, stream: self.stream, questions })
     }
 }
@@ -233,7 +233,7 @@ impl Successor {
         let Self { stream, mut questions, .. } = self;
         if let Err(error) = ask(stream, &mut questions, &hurry).await {
             let fields = [("error", json!(error.to_string()))];
-            logging::event(Level::Error, "the process that has the counters is lost", &fields);
+            events::event(Level::Error, "the process that has the counters is lost", &fields);
         }
         shared.limiter.set_owner(Owner::Lost);
         let _ = hurry.send(true);

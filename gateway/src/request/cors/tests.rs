@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_common::reader::At;
+use weir_common::config::document::At;
 
 use crate::request::cors::*;
 

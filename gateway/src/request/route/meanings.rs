@@ -341,7 +341,7 @@ fn no_server_finds_a_route_that_asks_more_or_another_tenant_in_what_is_let_throu
             continue;
         };
         // A tenant's name is an identifier, as `rules` has it.
-        let is_name = |name: &Option<&str>| name.is_none_or(weir_common::ids::is_identifier);
+        let is_name = |name: &Option<&str>| name.is_none_or(weir_common::identifier::is_identifier);
         if !paths.routes[route].pattern.names(&path).iter().all(is_name) {
             refused += 1;
             continue;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use reqwest::Url;
-use weir_common::reader::At;
+use weir_common::config::document::At;
 
 use crate::rules::compile::Checker;
 use crate::settings::Source;

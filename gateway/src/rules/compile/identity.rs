@@ -1,6 +1,6 @@
 //! Finds what is wrong in `[identity]`, and says which routes need a token.
 
-use weir_common::reader::At;
+use weir_common::config::document::At;
 
 use crate::request::route::Index;
 use crate::rules::compile::{Checker, lookup, names};
@@ -68,8 +68,8 @@ impl Checker<'_> {
 
 #[cfg(test)]
 mod tests {
+    use weir_common::config::document::Document;
     use weir_common::directory::Directory;
-    use weir_common::reader::Document;
 
     use crate::limit::key::Seed;
     use crate::rules::Rules;

@@ -3,8 +3,8 @@
 //! An entry is checked by the same lines whether it stands in the file or was answered over HTTP
 //! (`directory`); only what needs the whole file is asked of the file alone.
 
+use weir_common::config::document::{At, Document};
 use weir_common::directory;
-use weir_common::reader::{At, Document};
 
 use crate::limit::key::{Scope, Seed};
 use crate::request::route::{Hosts, Index};

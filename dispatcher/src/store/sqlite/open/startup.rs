@@ -2,7 +2,7 @@
 
 use log::Level;
 use rusqlite::{Connection, OptionalExtension};
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::time::{Clock, UnixTime};
 
 use crate::domain::public_id::PublicIds;
@@ -72,7 +72,7 @@ pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqli
     change.commit()?;
     if lost > 0 {
         // Whether they went out nobody knows, and none is sent twice.
-        logging::event(Level::Warn, "mails_lost", &[("count", lost.into())]);
+        events::event(Level::Warn, "mails_lost", &[("count", lost.into())]);
     }
     Ok(Began { ids: PublicIds::new(key), ended_in_order, cut_off, tally, steady })
 }

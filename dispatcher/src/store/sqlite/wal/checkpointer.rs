@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 
 use log::Level;
 use rusqlite::Connection;
-use weir_common::logging;
+use weir_common::log::events;
 
 use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 
@@ -180,7 +180,7 @@ fn copy(conn: &Connection) -> Option<u64> {
 
 fn complain(error: &rusqlite::Error) {
     let cause = error.to_string();
-    logging::event(Level::Warn, "store_checkpoint_failed", &[("cause", cause.into())]);
+    events::event(Level::Warn, "store_checkpoint_failed", &[("cause", cause.into())]);
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use log::Level;
 use rusqlite::Connection;
-use weir_common::logging;
+use weir_common::log::events;
 use weir_common::time::Tick;
 
 use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
@@ -80,7 +80,7 @@ pub(crate) fn empty(conn: &Connection) {
     let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
     if let Err(error) = conn.query_row(sql, [], |_| Ok(())) {
         let cause = error.to_string();
-        logging::event(Level::Warn, "store_checkpoint_failed", &[("cause", cause.into())]);
+        events::event(Level::Warn, "store_checkpoint_failed", &[("cause", cause.into())]);
     }
     let _ = conn.busy_timeout(BUSY_TIMEOUT);
 }

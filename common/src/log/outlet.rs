@@ -20,7 +20,7 @@ const WAITING_MAX: usize = 1 << 20;
 
 /// Lines on their way out.
 #[derive(Debug, Default)]
-pub(super) struct Outlet {
+pub(crate) struct Outlet {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -43,7 +43,7 @@ impl Outlet {
     }
 
     /// Has a line written, with its end.
-    pub(super) fn say(&self, line: &[u8]) {
+    pub(crate) fn say(&self, line: &[u8]) {
         let mut state = self.lock();
         if state.waiting.len() + line.len() > WAITING_MAX {
             state.dropped += 1;
@@ -65,7 +65,7 @@ impl Outlet {
 
     /// Writes one piece of what waits, once something does; `dropped` is what is said of lines
     /// that found no room.
-    pub(super) fn write_some(&self, to: &mut impl Write, dropped: impl FnOnce(u64) -> Vec<u8>) {
+    pub(crate) fn write_some(&self, to: &mut impl Write, dropped: impl FnOnce(u64) -> Vec<u8>) {
         let some = self.changed.wait_while(self.lock(), |state| state.waiting.is_empty());
         let mut state = some.unwrap_or_else(PoisonError::into_inner);
         let (bytes, come) = (std::mem::take(&mut state.waiting), state.come);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use toml::de::DeValue;
 
-use super::{Document, Table};
+use crate::config::document::{Document, Table};
 
 /// What is known of a table once it has been read.
 pub(super) struct Shape {

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::visible;
+use crate::log::visible;
 
 /// What waits to be written, at most: a second of a busy edge's lines.
 const BUFFER_MAX: usize = 16 << 20;

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::reader::Table;
+use crate::config::document::Table;
 
 /// The longest identifier; a DNS label, which an instance's name has to fit, allows 63.
 pub const LENGTH_MAX: usize = 64;

@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use crate::decision::{Decision, Standing};
+use crate::limit::decision::{Decision, Standing};
 use crate::time::{Tick, micros};
 
 /// More requests per window than this would make the log itself the cost; use a bucket.

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::reader::Mistake;
+use crate::config::document::Mistake;
 use crate::secret::Secret;
 
 /// A settings file is no larger: a million workspaces take half of it.

@@ -15,7 +15,7 @@
 //!
 //! Where buckets are kept and locked (the gateway's `limit::memory`), what the client is told.
 
-use crate::decision::{Decision, Standing};
+use crate::limit::decision::{Decision, Standing};
 use crate::time::Tick;
 
 /// The highest rate and burst: beyond it a limit is no limit.

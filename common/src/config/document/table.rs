@@ -12,8 +12,10 @@ use serde_json::{Map, Value, json};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::shape::{Shape, found, json_of, shape_of};
-use super::{At, Document, SPAN_UNITS, bytes_of, bytes_shown, one_of, shown, span_of, suggestion};
+use crate::config::document::schema::{Shape, found, json_of, shape_of};
+use crate::config::document::{
+    At, Document, SPAN_UNITS, bytes_of, bytes_shown, one_of, shown, span_of, suggestion,
+};
 
 /// One table of the document, or one that is missing and therefore all defaults.
 #[derive(Debug)]

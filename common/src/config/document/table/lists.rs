@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use toml::de::DeValue;
 
-use super::super::shape::shape_of;
-use super::super::{At, SPAN_UNITS, shown, span_of};
-use super::Table;
+use crate::config::document::schema::shape_of;
+use crate::config::document::table::Table;
+use crate::config::document::{At, SPAN_UNITS, shown, span_of};
 
 impl Table<'_> {
     /// A list of texts; empty where not given.

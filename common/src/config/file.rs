@@ -11,8 +11,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::files::{self, unreadable, whole};
-use crate::reader::{At, Document, Mistake};
+use crate::config::document::{At, Document, Mistake};
+use crate::config::files::{self, unreadable, whole};
 
 /// Where the settings are: a file, or within the program.
 #[derive(Clone, Debug)]

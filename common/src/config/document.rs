@@ -12,7 +12,7 @@
 //!
 //! Not here: what the values mean together, which whoever asked reports with [`Document::fault`].
 
-mod shape;
+mod schema;
 mod table;
 
 use std::cell::RefCell;
@@ -22,8 +22,8 @@ use std::time::Duration;
 use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
-use self::shape::Shape;
-pub use self::table::Table;
+use crate::config::document::schema::Shape;
+pub use crate::config::document::table::Table;
 
 /// Nobody mends more than this from one list, and a list without end is no help.
 pub const MISTAKES_MAX: usize = 1_000;

@@ -3,17 +3,15 @@
 //! Libraries speak through the `log` crate; the program itself says [`event`]s, whose fields are
 //! named. Not here: the access log, which has its own file and its own shape.
 
-mod outlet;
-
 use std::io::{self, Write};
 use std::sync::{Arc, OnceLock};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde_json::{Map, Value};
 
-use self::outlet::Outlet;
+use crate::log::outlet::Outlet;
+use crate::log::visible;
 use crate::time::Clock;
-use crate::visible;
 
 /// Libraries that are not listened to: Pingora tells whole heads, tokens and all, and rustls a line
 /// for each handshake of a stranger who asks for an address as a name.
