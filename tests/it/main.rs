@@ -25,6 +25,7 @@ mod operating;
 mod over_tls;
 mod proxying;
 mod real_servers;
+mod references;
 mod shipped;
 mod strangers;
 mod targets;

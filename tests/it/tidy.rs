@@ -156,7 +156,7 @@ pub(crate) fn root() -> &'static Path {
 }
 
 /// Every file that is tracked, or would be if it were added.
-fn kept() -> Vec<PathBuf> {
+pub(crate) fn kept() -> Vec<PathBuf> {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
         .current_dir(root())

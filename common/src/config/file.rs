@@ -6,7 +6,7 @@
 //!    who ask for it.
 //! 2. Where the settings are built in, so are the files that they name, as far as there are none.
 //!
-//! Not here: what stands in it (`reader`).
+//! Not here: what stands in it (`document`).
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Reads the files an operator names, and says what is wrong with them.
 //!
-//! Not here: what stands in them (`reader`).
+//! Not here: what stands in them (`document`).
 
 use std::fs;
 use std::io;

@@ -6,7 +6,7 @@
 //!
 //! Invariant: what is written is the same JSON value, and has no character of [`is_unsafe`].
 //!
-//! Not here: which members a line has (`lines`, `logging`).
+//! Not here: which members a line has (`json_lines`, `events`).
 
 use std::io::{self, Write};
 

@@ -79,7 +79,7 @@ metrics! {
     jwks_fetched: Gauge = "jwks_fetched_timestamp_seconds";
     /// Reloads of the configuration: applied, unchanged or refused.
     reloads: IntCounterVec = "config_reloads_total", "outcome";
-    /// When the active configuration was activated, in Unix seconds.
+    /// When the active configuration was put there, in Unix seconds.
     config_applied: Gauge = "config_applied_timestamp_seconds";
     /// Whether the configuration last looked at is the active one: 1, or 0 where it was refused.
     config_ok: IntGauge = "config_last_reload_successful";

@@ -21,11 +21,13 @@ fn keys_change_and_no_request_fails_for_it() {
     let guarded = Guarded::new();
     let first = of(&guarded.signer);
     guarded.world.call(&first).expect(200);
+    // One, or another one where the first was under way when the request came.
+    let fetched = guarded.server.requests().len();
     let second = Signer::new("second");
     guarded.server.always(Answer::ok(published(&[&guarded.signer, &second])));
     guarded.world.call(&of(&second)).expect(200);
     guarded.world.call(&first).expect(200);
-    assert_eq!(guarded.server.requests().len(), 2, "what is known is not fetched");
+    assert_eq!(guarded.server.requests().len(), fetched + 1, "what is known is not fetched");
 }
 
 #[test]

@@ -225,15 +225,15 @@ impl Books {
         }
     }
 
-    /// The process was stopped for a while: of what it is to leave alone for a time it may have
-    /// heard only now.
+    /// The process was stopped for a while: of a fault just before it may have heard only now.
     pub(super) fn stood_still(&mut self, since: Moment, now: Moment) {
         self.stood = Some((since.unix, now.unix));
         let by = now.tick.since(since.tick);
-        let backoffs = self.places.iter_mut().map(|places| &mut places.backs_off_until);
-        let put_off = self.deliveries.values_mut().map(|delivery| &mut delivery.put_off);
-        for until in backoffs.chain(put_off).filter(|until| **until > since.tick) {
-            *until = until.plus(by);
+        for places in self.places.iter_mut().filter(|one| one.backed_off_at == since.tick) {
+            places.backs_off_until = places.backs_off_until.plus(by);
+        }
+        for one in self.deliveries.values_mut().filter(|one| one.put_off > since.tick) {
+            one.put_off = one.put_off.plus(by);
         }
     }
 
@@ -259,6 +259,7 @@ impl Books {
             // It says nothing of the receiver, which is left alone for a while.
             if now >= places.backs_off_until {
                 let wait = [1, 2, 4, 8, 16, 32, 60][places.backoffs.min(6)];
+                places.backed_off_at = now;
                 places.backs_off_until = now.plus(Duration::from_secs(wait));
                 places.backoffs += 1;
             }

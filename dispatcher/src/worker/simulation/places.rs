@@ -20,12 +20,15 @@ pub(super) struct Places {
     pub(super) used: Tick,
     /// Until then it is left alone, for so many times in a row: its name finds no answer.
     pub(super) backs_off_until: Tick,
+    /// When that was said.
+    pub(super) backed_off_at: Tick,
     pub(super) backoffs: usize,
 }
 
 impl Places {
     /// So many, of an endpoint that nothing else is known of.
     pub(super) fn fresh(room: usize, most: usize, used: Tick) -> Self {
-        Self { room, most, answers: false, used, backs_off_until: Tick(0), backoffs: 0 }
+        let (backs_off_until, backed_off_at) = (Tick(0), Tick(0));
+        Self { room, most, answers: false, used, backs_off_until, backed_off_at, backoffs: 0 }
     }
 }
