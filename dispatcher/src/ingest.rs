@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A 202 means that all events of the call, with all their deliveries, are on disk (DESIGN
-//!    invariant 8); any other answer means that none of them is there because of this call.
+//! 1. A 202 means that all events of the call, with all their deliveries, are on disk; any other
+//!    answer means that none of them is there because of this call.
 //! 2. What is wrong is all named at once, by JSON pointers; nothing of a bad batch is stored.
 //! 3. Calls that wait for the disk are bounded; one more is 503 at once.
 //! 4. Large bodies are read one at a time, beside the threads that serve everybody, and only some

@@ -3,18 +3,18 @@
 //! A lane is the queue towards one receiving endpoint; the webhooks registered for it take turns
 //! on it. A heap orders the lanes that have something to do by when they may; those that may now
 //! take turns. Nothing here grows with the deliveries that wait, only with the lanes that have
-//! work (DESIGN invariant 13).
+//! work.
 //!
 //! # Invariants
 //!
 //! 1. On no lane do more attempts start within any stretch of the window than the pace allows,
-//!    whoever registered its webhooks (DESIGN invariant 9).
-//! 2. A webhook that is paused starts none, one that probes one at a time (invariant 10).
+//!    whoever registered its webhooks.
+//! 2. A webhook that is paused starts none, one that probes one at a time.
 //! 3. What can start does, in the order in which it could: no lane and no webhook starves. On a
 //!    lane workspaces take turns, and the webhooks of one share its turn.
 //! 4. No delivery is under way twice.
 //! 5. What is in memory of deliveries, be they under way or waiting, is bounded over all webhooks
-//!    together (invariant 13): the more have work the less each may hold, and where that is not
+//!    together: the more have work the less each may hold, and where that is not
 //!    enough, those that have time hold nothing.
 //! 6. Slow receivers cannot take all places: those that took long last time share half of them,
 //!    the last quarter is for lanes that have nothing under way, the last eighth for lanes whose
@@ -65,7 +65,7 @@ use crate::store::Fetched;
 const IDLE: Duration = Duration::from_secs(120);
 
 /// Deliveries in memory that all webhooks share, in bytes: a quarter of what a dispatcher with
-/// millions waiting may take (DESIGN §5). The bodies of those under way have half of it at most;
+/// millions waiting may take. The bodies of those under way have half of it at most;
 /// those that wait have the rest.
 const HELD_BYTES_ALL: usize = 64 << 20;
 

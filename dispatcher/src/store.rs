@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! 1. An event and all its deliveries are one change (DESIGN invariant 8).
+//! 1. An event and all its deliveries are one change.
 //! 2. A workspace never sees another's objects: each look names the workspace.
 //! 3. No method takes longer the more deliveries wait; what must touch many does so in steps.
 //!

@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! 1. A place in the pace and on a lane is free again only when the outcome is on disk: a crash
-//!    cannot make two starts out of one place (DESIGN invariant 9).
+//!    cannot make two starts out of one place.
 //! 2. What cannot be written is kept and written later; its delivery stays under way.
 //! 3. At most one write is on its way: what is known of a webhook never grows older on disk.
 //!

@@ -5,8 +5,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A refused request costs nothing in any limit (DESIGN invariant 2).
-//! 2. What a client is told comes from the same look at the states as the decision (invariant 3).
+//! 1. A refused request costs nothing in any limit.
+//! 2. What a client is told comes from the same look at the states as the decision.
 //!
 //! # Not here
 //!

@@ -35,6 +35,20 @@ fn every_file_and_test_that_a_document_names_is_there() {
     assert!(wrong.is_empty(), "not there:\n{}", wrong.join("\n"));
 }
 
+/// A rule stands where it holds, and not in a paper that readers do not have.
+#[test]
+fn no_file_cites_a_document_that_is_not_here() {
+    let papers =
+        [("DES", "IGN"), ("HOU", "SE.md"), ("STY", "LE.md")].map(|(a, b)| format!("{a}{b}"));
+    let mut wrong = Vec::new();
+    for path in kept() {
+        let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
+        let cites = |paper: &&String| text.contains(paper.as_str());
+        wrong.extend(papers.iter().find(cites).map(|paper| format!("{}: {paper}", path.display())));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 fn is_of_path(one: char) -> bool {
     one.is_ascii_alphanumeric() || "_-/".contains(one)
 }

@@ -1,4 +1,4 @@
-//! What no compiler looks at: STYLE.md's measurable rules, over every file that git would keep.
+//! What no compiler looks at: measurable rules of style, over every file that git would keep.
 //!
 //! Words that are forbidden are put together here from halves, so that this file may stand too.
 

@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! 1. No more than N are admitted in any stretch of the window, and a client that keeps within N
-//!    is never refused (DESIGN invariant 1).
+//!    is never refused.
 //! 2. A refusal changes nothing.
 //! 3. `retry_at` is exact: refused one tick before it, admitted at it.
 //! 4. A decision takes constant time; a charge does too, spread over the charges before it.

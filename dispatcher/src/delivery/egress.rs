@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. No connection is opened to an address that was not checked, whatever DNS says (DESIGN
-//!    invariant 11): the connection goes to an address that [`Rules::addresses`] gave, and that
+//! 1. No connection is opened to an address that was not checked, whatever DNS says: the
+//!    connection goes to an address that [`Rules::addresses`] gave, and that
 //!    gives none that is forbidden. An address that stands in a URL never meets a resolver, so
 //!    [`Rules::canonical`] judges it, before every attempt anew.
 //! 2. The same rules hold when a URL is registered and when it is called. Names are looked up when

@@ -29,7 +29,7 @@ use crate::domain::health::window::Window;
 /// Fewer failures than this are no evidence, whatever their share.
 const FAILURES_MIN: u64 = 3;
 
-/// When owners are warned, and when deliveries pause (DESIGN §1, 15 and 16).
+/// When owners are warned, and when deliveries pause.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// More than this share of failures, from 0 to 1, warns.

@@ -14,7 +14,7 @@ pub enum Outcome {
     },
     /// The receiver's, or its owner's, affair: counts in the schedule and in health.
     Failed(Failure),
-    /// Our own affair: tried again soon, counts nowhere (DESIGN §1, 13 and 15).
+    /// Our own affair: tried again soon, counts nowhere.
     Internal(Fault),
 }
 
@@ -109,7 +109,7 @@ impl Outcome {
         })
     }
 
-    /// What an answer with this status means (DESIGN §1, 19).
+    /// What an answer with this status means.
     #[must_use]
     pub fn of_status(status: u16) -> Self {
         if (200..300).contains(&status) {

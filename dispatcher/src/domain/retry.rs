@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use weir_common::time::UnixTime;
 
-/// When attempts follow each other (DESIGN §1, 11).
+/// When attempts follow each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// What the delays count from.

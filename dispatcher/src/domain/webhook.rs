@@ -57,7 +57,7 @@ impl Webhook {
     }
 
     /// When a delivery first attempted then, as the webhook had stood paused for `paused_before`,
-    /// is given up: the time it stands paused does not count (DESIGN §1, 12).
+    /// is given up: the time it stands paused does not count.
     #[must_use]
     pub fn deadline(
         &self,

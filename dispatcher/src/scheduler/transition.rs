@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. What kept us from trying changes neither the schedule, nor the deadline, nor health.
-//! 2. A delivery is given up only by a failed attempt at or after its deadline (DESIGN §1, 11),
+//! 2. A delivery is given up only by a failed attempt at or after its deadline,
 //!    or, where it is a ping, by its first.
 
 use std::time::Duration;

@@ -40,7 +40,7 @@ pub(super) struct Tried {
 }
 
 impl Sent {
-    /// Signs and sends. The signature's time is that of this attempt (DESIGN §1, 18).
+    /// Signs and sends. The signature's time is that of this attempt.
     pub(super) async fn send(self, resources: &Resources) -> Box<Tried> {
         let force = resources.force.load_full();
         let at = self.started.unix;

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A reload takes all of a new configuration or nothing of it (DESIGN invariant 6).
+//! 1. A reload takes all of a new configuration or nothing of it.
 //! 2. What a reload cannot change is refused, not ignored.
 //!
 //! # Not here

@@ -11,7 +11,7 @@
 //!    may be on by then. [`CounterEntry::stays`] alone says so: to a sweep, a snapshot and an
 //!    upgrade.
 //! 4. Keys that a stranger can invent use a bounded room, and never that of a key which the
-//!    directory knows (DESIGN invariant 5). Strangers beyond it share a few states: they may be
+//!    directory knows. Strangers beyond it share a few states: they may be
 //!    refused early, and never admitted late.
 //! 5. A state has one home. What has been closed admits, refuses and tells nothing until it is
 //!    opened again: every question about it is answered [`Moved`], and nothing is charged.

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. The numbers come from the decision's own look at the states (DESIGN invariant 3).
+//! 1. The numbers come from the decision's own look at the states.
 //! 2. Remaining is rounded down, reset and retry up: a client that waits as told is not refused.
 //!
 //! # Not here

@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //!
-//! 1. The target that was classified is byte for byte the target that is forwarded (DESIGN
-//!    invariant 4); of an absolute-form target, its path and query are.
+//! 1. The target that was classified is byte for byte the target that is forwarded; of an
+//!    absolute-form target, its path and query are.
 //! 2. An accepted path has no segment that any common server would drop, decode or merge, but for
 //!    the spellings that are told of it, which a route has to take.
 //! 3. No accepted path has `.` or `..` as a segment, however it is decoded and split.

@@ -84,7 +84,7 @@ impl Books {
         violated("8", format!("`{name}` at url {url} is no event of any webhook there"))
     }
 
-    /// Never more than so many starts within any window (invariant 9).
+    /// Never more than so many starts within any window.
     fn paced(&mut self, url: usize, start: Start) {
         let window = self.settings.egress.window;
         let most = self.decided_by().map(|settings| settings.egress.requests).max().unwrap();

@@ -132,7 +132,7 @@ impl Books {
         }
     }
 
-    /// Memory grows with the lanes that have work, not with what waits (invariant 13).
+    /// Memory grows with the lanes that have work, not with what waits.
     pub(super) fn small(&self, lanes: usize, held: usize) {
         let hooks = self.hooks.len();
         // 32 deliveries a webhook, two places in the heap for a lane, and what is not tidied up.

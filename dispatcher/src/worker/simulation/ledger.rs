@@ -327,7 +327,7 @@ impl Books {
         pauses
     }
 
-    /// Compares every delivery there is with what must be there (invariant 8).
+    /// Compares every delivery there is with what must be there.
     pub(super) fn audit(&mut self, conn: &Connection, now: Moment) {
         let sql = "SELECT id, webhook, state, due, step, attempts, ended_at FROM deliveries";
         let mut query = conn.prepare_cached(sql).unwrap();

@@ -377,7 +377,7 @@ impl World {
     }
 }
 
-/// Neither a secret, nor a body, nor a path stands in the log of attempts (invariant 12).
+/// Neither a secret, nor a body, nor a path stands in the log of attempts.
 fn logged_nothing_secret(process: &Process) {
     let mut text = Vec::new();
     process.log.close(Duration::ZERO);
