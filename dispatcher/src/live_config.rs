@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //!
-//! When a reload is asked for (`app`, `admin`), what a configuration may say (`settings`).
+//! When a reload is asked for (`app`, `admin`), what a configuration may say (`config`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

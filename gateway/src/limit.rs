@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A refused request costs nothing in any limit.
+//! 1. A request that a limit refuses costs nothing in any limit.
 //! 2. What a client is told comes from the same look at the states as the decision.
 //!
 //! # Not here

@@ -18,7 +18,7 @@
 //!
 //! # Not here
 //!
-//! What is asked (`limit`), when somebody comes to sweep (`app`).
+//! What is asked (`limit`), when shards are swept (`operations`).
 
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
