@@ -6,7 +6,6 @@
 mod dispatcher;
 mod services;
 
-use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -66,25 +65,6 @@ fn the_requests_in_the_readme_are_answered_as_it_says() {
         client.get("/v1/workspaces/ws_acme").expect(200);
     }
     check_block(&gateway, blocks[1]);
-}
-
-#[test]
-fn the_tests_that_the_architecture_names_are_there() {
-    let listed = Command::new("git")
-        .args(["grep", "-hoE", "fn [a-z0-9_]+", "--", "*.rs"])
-        .current_dir(root())
-        .output();
-    let functions = String::from_utf8(listed.unwrap().stdout).unwrap();
-    let functions: HashSet<&str> = functions.lines().map(|line| &line[3..]).collect();
-    let text = shipped("ARCHITECTURE.md");
-    let is_name = |word: &&str| {
-        let plain = |one: char| one.is_ascii_lowercase() || one.is_ascii_digit() || one == '_';
-        word.matches('_').count() >= 3 && word.chars().all(plain)
-    };
-    let named: Vec<&str> = text.split('`').filter(is_name).collect();
-    assert!(named.len() > 30, "the tables name {} tests", named.len());
-    let gone: Vec<&&str> = named.iter().filter(|name| !functions.contains(**name)).collect();
-    assert!(gone.is_empty(), "ARCHITECTURE.md names tests that are not there: {gone:?}");
 }
 
 /// Runs a block's command and compares what must come so: the status and the allowance.
