@@ -7,8 +7,9 @@
 //!
 //! # Invariants
 //!
-//! 1. Whoever is refused before its tenants are known is charged to its address.
-//! 2. A request that is refused reaches no server, and is charged by no limit that admits it.
+//! 1. A request that is refused before its tenants are known is charged to its address.
+//! 2. A request that a limit refuses is charged by none. One refused for its token or for want of
+//!    a server has been charged: guesses and retries are no way around a limit.
 //!
 //! # Not here
 //!

@@ -1,6 +1,6 @@
 //! What a token says of itself and of whoever carries it (RFC 7519; RFC 7662 says it alike).
 //!
-//! Not here: which of them a token must have (`token`), whom they let in (the gateway's `caller`).
+//! Not here: which of them a token must have (`token`), whom they let in (the gateway).
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@
 //!
 //! # Not here
 //!
-//! Where the keys come from and when they are fetched (the gateway's `caller`).
+//! Where the keys come from and when they are fetched (the gateway's `identity::auth`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

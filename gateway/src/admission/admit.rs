@@ -1,6 +1,6 @@
 //! The last step of admission: every limit of a request is checked, and what came of it noted.
 //!
-//! Invariant: a refused request is charged by none of its limits.
+//! Invariant: a request that a limit refuses is charged by none of them.
 //!
 //! Not here: which limits a request meets (`rules`), how they are checked (`limit`), what a client
 //! is told of them (`limit::report`).
@@ -23,7 +23,7 @@ pub(super) enum LimitDecision {
     Admitted,
     /// One refuses, and none is charged.
     Refused(Refusal),
-    /// The counters are in another process: [`check_at_owner`] asks there.
+    /// The counters are in another process: [`CheckedRequest::check_at_owner`] asks there.
     Moved(Box<Charges>),
 }
 
@@ -100,7 +100,10 @@ impl CheckedRequest<'_> {
                 pairs.map(|(ask, charge)| Named { name: name_of(charge.limit), ask }).collect();
             facts.ietf = Some(report::ietf(&named, verdict, self.now));
         }
-        match facts.report.clone().filter(|_| !verdict.is_admitted()) {
+        if verdict.is_admitted() {
+            return LimitDecision::Admitted;
+        }
+        match facts.report.clone() {
             None => LimitDecision::Admitted,
             Some(told) => {
                 let binding = charges.get(told.binding);

@@ -1,10 +1,7 @@
 //! The third step of admission: which tenants a request is for, and whether its token reaches
 //! them.
 //!
-//! # Invariants
-//!
-//! 1. Where the directory could name nobody to charge, no request waits for it.
-//! 2. A tenant that the token does not reach is told from an unknown one by no answer.
+//! Invariant: where the directory could name no tenant to charge, no request waits for it.
 //!
 //! # Not here
 //!

@@ -169,7 +169,7 @@ impl Shared {
         Ok(New { rules, origin, earlier })
     }
 
-    /// Puts a new configuration into force, whose servers are found at these `places`; refused
+    /// Activates a new configuration, whose servers are found at these `places`; refused
     /// where one that is new leads nowhere.
     pub fn apply(&self, new: New, places: &Places) -> Reload {
         let mistakes = new.misplaced(&self.config.file.name(), places);

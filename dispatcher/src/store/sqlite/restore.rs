@@ -153,6 +153,7 @@ pub(super) fn restore_by_steps(
     let owned = keep_owner(path, &[&draft, &open::lock_of(path)]);
     let placed = owned.and_then(|()| place(&draft, path, there, &mut lock, before));
     if placed.is_err() {
+        // The next restore removes one that stays.
         let _ = fs::remove_file(&draft);
         if there {
             // Where this fails too, a start says what to do.
