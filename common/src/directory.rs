@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::document::{At, Document, Table, suggestion};
+use crate::config::document::{Document, Spanned, Table, suggestion};
 use crate::identifier::IdForm;
 
 /// A suggestion compares a name with every known one: enough for whoever reads them.
@@ -26,33 +26,33 @@ pub struct Directory {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Organisation {
     /// Its plan; where not given, the plan of the workspace a request is for.
-    pub plan: Option<At<String>>,
+    pub plan: Option<Spanned<String>>,
     /// Its own values of limits, by the limit's name.
-    pub limits: Vec<(At<String>, Values)>,
+    pub limits: Vec<(Spanned<String>, Values)>,
 }
 
 /// A workspace's entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workspace {
     /// The organisation it belongs to.
-    pub organisation: Option<At<String>>,
+    pub organisation: Option<Spanned<String>>,
     /// Its plan.
-    pub plan: Option<At<String>>,
+    pub plan: Option<Spanned<String>>,
     /// Mail addresses of its owners.
-    pub owners: Vec<At<String>>,
+    pub owners: Vec<Spanned<String>>,
     /// Its own values of limits, by the limit's name.
-    pub limits: Vec<(At<String>, Values)>,
+    pub limits: Vec<(Spanned<String>, Values)>,
 }
 
 /// An instance's entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instance {
     /// The workspace it belongs to.
-    pub workspace: Option<At<String>>,
+    pub workspace: Option<Spanned<String>>,
     /// Host names of its own, beside the one made from its identifier.
-    pub domains: Vec<At<String>>,
+    pub domains: Vec<Spanned<String>>,
     /// Its own values of limits, by the limit's name.
-    pub limits: Vec<(At<String>, Values)>,
+    pub limits: Vec<(Spanned<String>, Values)>,
 }
 
 /// What a plan or a tenant says of a limit. Which of them fit is the algorithm's affair.
@@ -105,11 +105,12 @@ impl Directory {
 /// long as the mistakes are few enough to be shown.
 fn refers_to<T>(
     document: &Document,
-    reference: Option<&At<String>>,
+    reference: Option<&Spanned<String>>,
     what: &str,
     known: &BTreeMap<String, T>,
 ) {
-    let Some(At { value, at }) = reference.filter(|name| !known.contains_key(&name.value)) else {
+    let Some(Spanned { value, at }) = reference.filter(|name| !known.contains_key(&name.value))
+    else {
         return;
     };
     let names = || known.keys().map(String::as_str).collect::<Vec<_>>();
@@ -162,7 +163,7 @@ fn read(root: &mut Table<'_>, of_workspaces: &IdForm) -> Directory {
                 limits: values_by_limit(table),
             }
         });
-    let map = |(name, entry): (At<String>, _)| (name.value, entry);
+    let map = |(name, entry): (Spanned<String>, _)| (name.value, entry);
     Directory {
         organisations: organisations.into_iter().map(map).collect(),
         workspaces: workspaces.into_iter().map(|(name, entry)| (name.value, entry)).collect(),
@@ -171,7 +172,7 @@ fn read(root: &mut Table<'_>, of_workspaces: &IdForm) -> Directory {
 }
 
 /// Reports a name that is no identifier of its kind.
-fn check_name(name: &At<String>, table: &Table<'_>, form: &IdForm, remedy: &str) {
+fn check_name(name: &Spanned<String>, table: &Table<'_>, form: &IdForm, remedy: &str) {
     if !form.allows(&name.value) {
         table.fault_at(
             name.at,
@@ -197,7 +198,7 @@ pub fn is_host(text: &str) -> bool {
 }
 
 /// The values that a plan or a tenant gives limits: `limits.workspace = { requests = 600 }`.
-pub fn values_by_limit(table: &mut Table<'_>) -> Vec<(At<String>, Values)> {
+pub fn values_by_limit(table: &mut Table<'_>) -> Vec<(Spanned<String>, Values)> {
     table.tables("limits", "Own values of limits, by the limit's name.", |_, values| {
         let mut number = |key, most: u32, doc| {
             let number = values.number(key, 1..=u64::from(most), doc);
@@ -223,10 +224,10 @@ pub fn values_by_limit(table: &mut Table<'_>) -> Vec<(At<String>, Values)> {
 mod tests {
     use super::*;
 
-    fn mistakes(text: &str) -> Vec<String> {
+    fn diagnostics(text: &str) -> Vec<String> {
         let document = Document::new("d.toml", text);
         let _ = Directory::read(&document, &IdForm::new("").unwrap());
-        document.mistakes().iter().map(ToString::to_string).collect()
+        document.diagnostics().iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -238,7 +239,7 @@ mod tests {
              domains = [\"login.a.example\"]\n",
         );
         let directory = Directory::read(&document, &IdForm::workspace());
-        assert_eq!(document.mistakes(), []);
+        assert_eq!(document.diagnostics(), []);
         let workspace = &directory.workspaces["ws_a"];
         assert_eq!(workspace.organisation.as_ref().map(|name| name.value.as_str()), Some("org_a"));
         assert_eq!(workspace.limits[0].1.requests, Some(7));
@@ -248,7 +249,9 @@ mod tests {
     #[test]
     fn a_reference_to_nobody_is_a_mistake_with_a_suggestion() {
         assert_eq!(
-            mistakes("[organisations.org_acme]\n[workspaces.ws_a]\norganisation = \"org_amce\"\n"),
+            diagnostics(
+                "[organisations.org_acme]\n[workspaces.ws_a]\norganisation = \"org_amce\"\n"
+            ),
             ["d.toml:3:16: unknown organisation `org_amce`; did you mean `org_acme`?"]
         );
     }
@@ -259,17 +262,17 @@ mod tests {
         for n in 0..20_000 {
             text += &format!("[organisations.o{n}]\n[workspaces.w{n}]\norganisation = \"o{n}\"\n");
         }
-        assert_eq!(mistakes(&text).len(), 0);
+        assert_eq!(diagnostics(&text).len(), 0);
         let wrong = text.replace("= \"o", "= \"x");
-        assert_eq!(mistakes(&wrong).len(), crate::config::document::MISTAKES_MAX + 1);
+        assert_eq!(diagnostics(&wrong).len(), crate::config::document::MISTAKES_MAX + 1);
     }
 
     #[test]
     fn names_and_domains_have_one_spelling() {
-        assert_eq!(mistakes("[workspaces.\"a/b\"]").len(), 1);
-        assert_eq!(mistakes("[instances.In_Acme]").len(), 1);
+        assert_eq!(diagnostics("[workspaces.\"a/b\"]").len(), 1);
+        assert_eq!(diagnostics("[instances.In_Acme]").len(), 1);
         assert_eq!(
-            mistakes("[instances.a]\ndomains = [\"A.example\", \"a..b\", \"a.example.\"]").len(),
+            diagnostics("[instances.a]\ndomains = [\"A.example\", \"a..b\", \"a.example.\"]").len(),
             3
         );
     }
@@ -279,7 +282,7 @@ mod tests {
         let check = |prefix: &str, text: &str, expected: &[&str]| {
             let document = Document::new("d.toml", text);
             let _ = Directory::read(&document, &IdForm::new(prefix).unwrap());
-            let found: Vec<_> = document.mistakes().iter().map(ToString::to_string).collect();
+            let found: Vec<_> = document.diagnostics().iter().map(ToString::to_string).collect();
             assert_eq!(found, expected, "{prefix} {text}");
         };
         check("ws_", "[workspaces.ws_a]\n[organisations.x]\n[instances.y]", &[]);
@@ -297,13 +300,13 @@ mod tests {
         let why = "is no mail address, as owner@example.com";
         let expected = [("nope", 28), ("@b", 36)]
             .map(|(owner, column)| format!("d.toml:2:{column}: `{owner}` {why}"));
-        assert_eq!(mistakes(text), expected);
+        assert_eq!(diagnostics(text), expected);
     }
 
     #[test]
     fn a_domain_belongs_to_one_instance() {
         let text =
             "[instances.a]\ndomains = [\"x.example\"]\n[instances.b]\ndomains = [\"x.example\"]";
-        assert_eq!(mistakes(text), ["d.toml:4:12: `x.example` is already a domain of `a`"]);
+        assert_eq!(diagnostics(text), ["d.toml:4:12: `x.example` is already a domain of `a`"]);
     }
 }

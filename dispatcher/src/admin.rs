@@ -59,7 +59,7 @@ impl Handler for Admin {
                 Reply { status: 200, headers, body: self.metrics().await.into() }
             }
             (Method::GET | Method::HEAD, "/config") => {
-                Reply::json(200, &self.state.force.load().origin.effective)
+                Reply::json(200, &self.state.active.load().origin.effective)
             }
             (Method::POST, "/reload") => self.reload().await,
             (_, "/livez" | "/readyz" | "/metrics" | "/config") => wrong_method("GET, HEAD"),
@@ -121,8 +121,8 @@ impl Admin {
         match state::reload(&self.state).await {
             Reload::Applied => Reply::json(200, &json!({"outcome": "applied"})),
             Reload::Unchanged => Reply::json(200, &json!({"outcome": "unchanged"})),
-            Reload::Refused(mistakes) => {
-                let problems: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+            Reload::Refused(diagnostics) => {
+                let problems: Vec<String> = diagnostics.iter().map(ToString::to_string).collect();
                 Reply::problem(&Problem {
                     status: 422,
                     kind: "configuration",

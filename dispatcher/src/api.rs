@@ -54,7 +54,7 @@ use crate::api::routes::{Act, Found, Operation, Place};
 use crate::http_errors::{self, Flaw, Flaws};
 use crate::http_server::{Call, Handler, Head, Reply, problems};
 use crate::ingest::sensitive_data;
-use crate::live_config::Force;
+use crate::live_config::ActiveConfig;
 use crate::state::State;
 use crate::store::{Management, StoreError};
 
@@ -75,7 +75,7 @@ impl Handler for Api {
 
     /// Whoever may not ask is not listened to.
     fn refuses(&self, head: &Head) -> Option<Reply> {
-        permitted(&self.state.force.load(), &head.method, head.uri.path(), &head.headers).err()
+        permitted(&self.state.active.load(), &head.method, head.uri.path(), &head.headers).err()
     }
 
     fn body_bytes_max(&self, _path: &str) -> usize {
@@ -85,8 +85,8 @@ impl Handler for Api {
 
 impl Api {
     async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
-        let force = self.state.force.load_full();
-        let (operation, place) = permitted(&force, &call.method, &call.path, &call.headers)?;
+        let active = self.state.active.load_full();
+        let (operation, place) = permitted(&active, &call.method, &call.path, &call.headers)?;
         let query = Query::read(call.query.as_deref(), operation.query);
         // Whoever takes parameters reads them, and names what is wrong with all of them at once.
         if operation.query.is_empty() {
@@ -94,7 +94,7 @@ impl Api {
         }
         let asked = Asked {
             state: &self.state,
-            force: &force,
+            active: &active,
             operation,
             workspace: place.workspace,
             id: place.id,
@@ -123,7 +123,7 @@ impl Api {
 
 /// The operation that is asked for, where the token that was sent allows it.
 fn permitted<'p>(
-    force: &Force,
+    active: &ActiveConfig,
     method: &Method,
     path: &'p str,
     headers: &HeaderMap,
@@ -134,7 +134,7 @@ fn permitted<'p>(
         Found::Nothing => return Err(problems::not_found()),
     };
     if let Some(scope) = operation.scope {
-        let authorised = force.tokens.authorise(headers, scope, Some(place.workspace));
+        let authorised = active.tokens.authorise(headers, scope, Some(place.workspace));
         authorised.map_err(|denial| denial.reply())?;
     }
     Ok((operation, place))
@@ -143,7 +143,7 @@ fn permitted<'p>(
 /// One request that may be answered.
 struct Asked<'a> {
     state: &'a State,
-    force: &'a Force,
+    active: &'a ActiveConfig,
     operation: &'static Operation,
     workspace: &'a str,
     id: &'a str,

@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Builder;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use weir_common::config::document::Mistake;
+use weir_common::config::document::Diagnostic;
 use weir_common::config::files;
 use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
@@ -34,8 +34,8 @@ use crate::api::Api;
 use crate::http_server::body::BODIES_BYTES_MAX;
 use crate::http_server::{self, Bounds, Handler};
 use crate::ingest::Ingest;
-use crate::live_config::{Config, Force};
-use crate::mailbox::{Handle, News};
+use crate::live_config::{ActiveConfig, Config};
+use crate::mailbox::{Command, Mailbox};
 use crate::maintenance;
 use crate::metrics::Metrics;
 use crate::state::{self, Connections, State};
@@ -62,7 +62,7 @@ const UNACCEPTED_MAX: u32 = 4_096;
 pub enum RunError {
     /// The configuration has mistakes.
     #[error("{}", lines(.0))]
-    Configuration(Vec<Mistake>),
+    Configuration(Vec<Diagnostic>),
     /// An address is taken, or not ours.
     #[error("cannot listen on {address}: {source}")]
     Bind {
@@ -92,36 +92,40 @@ pub enum RunError {
 
 /// Every mistake, a line each.
 #[must_use]
-pub fn lines(mistakes: &[Mistake]) -> String {
-    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+pub fn lines(diagnostics: &[Diagnostic]) -> String {
+    diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// Runs the dispatcher until it is told to stop.
 pub fn run(config: Config) -> Result<(), RunError> {
     let clock = Clock::system();
-    let force = config.load(&clock).map_err(RunError::Configuration)?;
-    events::install(clock.clone(), force.settings.log.level);
+    let active = config.load(&clock).map_err(RunError::Configuration)?;
+    events::install(clock.clone(), active.settings.log.level);
     let mut runtime = Builder::new_multi_thread();
-    if force.settings.server.threads > 0 {
-        runtime.worker_threads(force.settings.server.threads);
+    if active.settings.server.threads > 0 {
+        runtime.worker_threads(active.settings.server.threads);
     }
     let runtime = runtime.enable_all().build()?;
-    let ended = runtime.block_on(serve_until_told(config, clock, force));
+    let ended = runtime.block_on(serve_until_told(config, clock, active));
     runtime.shutdown_background();
     ended
 }
 
-async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<(), RunError> {
+async fn serve_until_told(
+    config: Config,
+    clock: Clock,
+    active: ActiveConfig,
+) -> Result<(), RunError> {
     let signals = Signals::take()?;
-    let server = force.settings.server.clone();
-    let token = admin_token(&force)?;
-    room_for(&force);
+    let server = active.settings.server.clone();
+    let token = admin_token(&active)?;
+    room_for(&active);
     let api = bind(server.api)?;
     let ingest = bind(server.ingest)?;
     let admin = bind(server.admin)?;
-    let store = &force.settings.store.path;
-    let store = SqliteStore::open(store, &force.settings.secrets.key_file, clock.clone())?;
-    let (state, inbox) = shared(config, clock, force, Arc::new(store));
+    let store = &active.settings.store.path;
+    let store = SqliteStore::open(store, &active.settings.secrets.key_file, clock.clone())?;
+    let (state, inbox) = shared(config, clock, active, Arc::new(store));
     state.mark_applied();
     let attempt_log = attempt_log(&state)?;
     let (stop, stopping) = watch::channel(false);
@@ -158,7 +162,7 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
     events::event(Level::Info, "stopping", &[]);
     // An error means that nobody listens any more, which is what a stop is for.
     let _ = stop.send(true);
-    let grace = state.force.load().settings.server.shutdown_grace;
+    let grace = state.active.load().settings.server.shutdown_grace;
     // A mail server that hangs says nothing of whether deliveries are seen out.
     let (drained, _) = tokio::join!(
         tokio::time::timeout(grace, work.join_next()),
@@ -182,18 +186,18 @@ async fn serve_until_told(config: Config, clock: Clock, force: Force) -> Result<
 fn shared(
     config: Config,
     clock: Clock,
-    force: Force,
+    active: ActiveConfig,
     store: Arc<dyn Store>,
-) -> (Arc<State>, mpsc::UnboundedReceiver<News>) {
-    let (mailbox, inbox) = Handle::new();
-    let connections = Connections::new(force.settings.server.connections_max);
+) -> (Arc<State>, mpsc::UnboundedReceiver<Command>) {
+    let (mailbox, inbox) = Mailbox::new();
+    let connections = Connections::new(active.settings.server.connections_max);
     let metrics = Arc::new(Metrics::new());
     metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     let state = State {
         clock,
         config,
         store,
-        force: Arc::new(ArcSwap::from_pointee(force)),
+        active: Arc::new(ArcSwap::from_pointee(active)),
         mailbox,
         metrics,
         connections,
@@ -209,7 +213,7 @@ fn beside_deliveries(state: &Arc<State>) -> JoinSet<()> {
     let (store, clock) = (state.store.clone(), state.clock.clone());
     let (mailbox, more) = (state.mailbox.clone(), state.jobs.clone());
     tasks.spawn(maintenance::jobs(store.clone(), clock.clone(), mailbox, more));
-    tasks.spawn(maintenance::retention(store, clock, state.force.clone()));
+    tasks.spawn(maintenance::retention(store, clock, state.active.clone()));
     tasks.spawn(state::watch_files(state.clone()));
     tasks
 }
@@ -222,7 +226,7 @@ struct Listeners {
 
 /// What a listener with these connections of its own allows.
 fn bounds(state: &State, connections: Arc<Semaphore>) -> Bounds {
-    let settings = &state.force.load().settings;
+    let settings = &state.active.load().settings;
     Bounds {
         head_timeout: settings.server.head_timeout,
         body_timeout: settings.server.body_timeout,
@@ -264,15 +268,15 @@ fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
     bound().map_err(|source| RunError::Bind { address, source })
 }
 
-fn admin_token(force: &Force) -> Result<Option<Secret<String>>, RunError> {
-    let Some(file) = &force.settings.server.admin_token_file else { return Ok(None) };
+fn admin_token(active: &ActiveConfig) -> Result<Option<Secret<String>>, RunError> {
+    let Some(file) = &active.settings.server.admin_token_file else { return Ok(None) };
     let unreadable = |source| RunError::Token { path: file.value.clone(), source };
     files::first_line(Path::new(&file.value)).map(Some).map_err(unreadable)
 }
 
 /// Asks for as many file descriptors as connections either way may need.
-fn room_for(force: &Force) {
-    let settings = &force.settings;
+fn room_for(active: &ActiveConfig) {
+    let settings = &active.settings;
     let wanted = settings.server.connections_max * 2 + settings.egress.in_flight_max * 2;
     let wanted = wanted as u64 + OWN_DESCRIPTORS;
     let descriptors = files::descriptors(wanted);
@@ -289,7 +293,7 @@ fn room_for(force: &Force) {
 /// The writer is not joined: where nobody reads standard output it waits for ever, and the
 /// program does not.
 fn attempt_log(state: &State) -> io::Result<Option<Arc<LineLog>>> {
-    if !state.force.load().settings.log.attempts {
+    if !state.active.load().settings.log.attempts {
         return Ok(None);
     }
     let log = Arc::new(LineLog::default());

@@ -16,7 +16,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
-use weir_common::config::document::{At, Document, Table, suggestion};
+use weir_common::config::document::{Document, Spanned, Table, suggestion};
 use weir_common::identifier::IdForm;
 
 use crate::http_server::{Reply, problems};
@@ -146,7 +146,7 @@ impl Tokens {
                 document
                     .fault(name.at, format!("another token already has the name `{}`", name.value));
             }
-            let Some(At { value: hash, at }) = hash else { continue };
+            let Some(Spanned { value: hash, at }) = hash else { continue };
             if tokens.by_hash.insert(hash, token).is_some() {
                 document.fault(at, "another token has the same hash");
             }
@@ -198,8 +198,8 @@ fn bearer(headers: &HeaderMap) -> Result<&[u8], Denial> {
 }
 
 struct Entry {
-    name: Option<At<String>>,
-    hash: Option<At<[u8; 32]>>,
+    name: Option<Spanned<String>>,
+    hash: Option<Spanned<[u8; 32]>>,
     token: Token,
 }
 
@@ -213,7 +213,7 @@ fn entry_of(table: &mut Table<'_>, form: &IdForm) -> Entry {
     let hash = text.and_then(|text| {
         let mut value = [0; 32];
         if hex::decode_to_slice(&text.value, &mut value).is_ok() {
-            return Some(At { value, at: text.at });
+            return Some(Spanned { value, at: text.at });
         }
         let found = text.value.len();
         table.fault_at(text.at, format!("sha256 must be 64 hex digits, not {found} characters"));
@@ -243,7 +243,7 @@ fn entry_of(table: &mut Table<'_>, form: &IdForm) -> Entry {
     Entry { hash, token: Token { name: shown.into(), reach, scopes }, name }
 }
 
-fn scope_of(table: &Table<'_>, text: &At<String>) -> Option<Scope> {
+fn scope_of(table: &Table<'_>, text: &Spanned<String>) -> Option<Scope> {
     let found = Scope::ALL.into_iter().find(|scope| scope.name() == text.value);
     if found.is_none() {
         let names = Scope::ALL.map(Scope::name);
@@ -299,7 +299,7 @@ mod tests {
         let all = entry("all \"of\" them\n", &["*".to_owned()], &Scope::ALL, [2; 32]).1;
         let document = Document::new("t.toml", &format!("{one}{all}"));
         let tokens = Tokens::read(&document, &IdForm::workspace());
-        assert_eq!(document.mistakes(), []);
+        assert_eq!(document.diagnostics(), []);
         tokens
     }
 
@@ -354,7 +354,7 @@ mod tests {
         );
         let document = Document::new("t.toml", &text);
         let _ = Tokens::read(&document, &IdForm::workspace());
-        let found: Vec<String> = document.mistakes().iter().map(ToString::to_string).collect();
+        let found: Vec<String> = document.diagnostics().iter().map(ToString::to_string).collect();
         let expected = [
             "t.toml:1:1: workspaces is empty: name at least one workspace, or \"*\" for all",
             "t.toml:3:10: sha256 must be 64 hex digits, not 2 characters",

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use url::Url;
-use weir_common::config::document::{Document, Mistake};
+use weir_common::config::document::{Diagnostic, Document};
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
@@ -23,7 +23,7 @@ use crate::auth::{self, Scope, Tokens};
 use crate::cli::listen::Listen;
 use crate::config::read;
 use crate::config::settings::Settings;
-use crate::delivery::client::Courier;
+use crate::delivery::client::DeliveryClient;
 use crate::delivery::egress::Rules;
 use crate::delivery::signature;
 use crate::domain::event::EventType;
@@ -44,7 +44,7 @@ const PREFIX_REMEDY: &str = "identifiers.workspace_prefix sets another, in dispa
 /// Delivers events to webhooks: signed, paced, retried, never lost.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true)]
-pub struct Command {
+pub struct CliCommand {
     #[command(subcommand)]
     action: Action,
 }
@@ -175,7 +175,7 @@ struct Token {
     from: From,
 }
 
-impl Command {
+impl CliCommand {
     /// Does what was asked, and gives the exit code.
     #[must_use]
     pub fn execute(self) -> u8 {
@@ -187,13 +187,13 @@ impl Command {
             },
             Action::Check(from) => match check::check(&from.config(), &Clock::system()) {
                 Ok(()) => print(&format!("{}: no problems", from.config().file.name())),
-                Err(mistakes) => fail(EXIT_USAGE, &app::lines(&mistakes)),
+                Err(diagnostics) => fail(EXIT_USAGE, &app::lines(&diagnostics)),
             },
             Action::Listen(receive) => result(receive.execute()),
             Action::Verify(verify) => result(verify.execute()),
             Action::SendTest(send) => match send.settings() {
                 Ok(settings) => result(send.execute(&settings)),
-                Err(mistakes) => fail(EXIT_USAGE, &app::lines(&mistakes)),
+                Err(diagnostics) => fail(EXIT_USAGE, &app::lines(&diagnostics)),
             },
             Action::Backup { from, to } => from.with(|settings| copy(settings, &to)),
             Action::Restore { from, backup, replace } => {
@@ -230,8 +230,8 @@ impl From {
     /// Does something by the settings, and gives the exit code.
     fn with(&self, act: impl FnOnce(&Settings) -> Result<String, String>) -> u8 {
         match self.config().load(&Clock::system()) {
-            Ok(force) => result(act(&force.settings)),
-            Err(mistakes) => fail(EXIT_USAGE, &app::lines(&mistakes)),
+            Ok(active) => result(act(&active.settings)),
+            Err(diagnostics) => fail(EXIT_USAGE, &app::lines(&diagnostics)),
         }
     }
 }
@@ -284,9 +284,9 @@ impl Verify {
 
 impl SendTest {
     /// Those of the configuration that was named.
-    fn settings(&self) -> Result<Settings, Vec<Mistake>> {
+    fn settings(&self) -> Result<Settings, Vec<Diagnostic>> {
         let Some(path) = &self.config else { return Ok(anywhere()) };
-        Config::new(Some(path.clone())).load(&Clock::system()).map(|force| force.settings)
+        Config::new(Some(path.clone())).load(&Clock::system()).map(|active| active.settings)
     }
 
     fn execute(self, settings: &Settings) -> Result<String, String> {
@@ -294,13 +294,13 @@ impl SendTest {
             .ok_or_else(|| format!("unknown type `{}`; known: {}", self.kind, known_types()))?;
         let clock = Clock::system();
         let rules = Arc::new(Rules::system(settings.egress.clone()));
-        let courier = Courier::new(&settings.egress, rules.clone(), clock.clone());
-        let courier = courier.map_err(|why| why.to_string())?;
+        let client = DeliveryClient::new(&settings.egress, rules.clone(), clock.clone());
+        let client = client.map_err(|why| why.to_string())?;
         let url = rules.canonical(&self.url)?;
         let secret = self.secret.secret()?;
-        let sending = listen::send_test(&courier, url, &secret, &settings.signature, kind, &clock);
-        let receipt = runtime()?.block_on(sending);
-        match receipt.outcome {
+        let sending = listen::send_test(&client, url, &secret, &settings.signature, kind, &clock);
+        let response = runtime()?.block_on(sending);
+        match response.outcome {
             Outcome::Delivered { status } => Ok(format!("delivered: {status}")),
             other => Err(format!("not delivered: {other}")),
         }
@@ -314,7 +314,7 @@ impl Token {
         let is_missing = config.file.path().is_some_and(|path| !path.exists());
         let is_missing = self.from.config.is_none() && is_missing;
         let config = if is_missing { Config::built_in() } else { config };
-        let form = config.workspaces().map_err(|mistakes| app::lines(&mistakes))?;
+        let form = config.workspaces().map_err(|diagnostics| app::lines(&diagnostics))?;
         let mut names = self.workspaces.iter();
         if let Some(name) = names.find(|name| *name != "*" && !form.allows(name)) {
             return Err(format!("a workspace is * or {form}, not `{name}`; {PREFIX_REMEDY}"));

@@ -36,7 +36,7 @@ use crate::http_errors::{self, Flaw, Flaws};
 use crate::http_server::{Call, Handler, Head, Reply, problems};
 use crate::ingest::event::Checked;
 use crate::ingest::parse::{Batch, Form, MEDIA_TYPES, Unreadable};
-use crate::live_config::Force;
+use crate::live_config::ActiveConfig;
 use crate::state::State;
 use crate::store::{Accepted, NewEvent};
 
@@ -76,18 +76,18 @@ impl Ingest {
     }
 
     async fn answer(&self, call: Call) -> Result<Reply, Reply> {
-        let force = self.state.force.load_full();
-        let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
+        let active = self.state.active.load_full();
+        let token = permitted(&active.tokens, &call.method, &call.path, &call.headers)?;
         let is_large = call.body.len() > SMALL_BODY_BYTES;
         // Counted before the body is looked at: reading it is work as well.
         let place =
-            self.waiting.enter(force.settings.ingest.waiting_max, is_large).ok_or_else(|| {
+            self.waiting.enter(active.settings.ingest.waiting_max, is_large).ok_or_else(|| {
                 problems::busy("Too many calls wait to be written; send this one again.")
             })?;
         let Read { events, pointers, now } = if is_large {
-            self.read_large(call, Arc::clone(&force)).await?
+            self.read_large(call, Arc::clone(&active)).await?
         } else {
-            read(&call, &force.settings, token, &self.state.clock)?
+            read(&call, &active.settings, token, &self.state.clock)?
         };
         let ids: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(&event.id)).collect();
         let accepted = self.state.store.accept(events, now).await;
@@ -107,15 +107,15 @@ impl Ingest {
     }
 
     /// Reads a body that takes its time, when it is its turn.
-    async fn read_large(&self, call: Call, force: Arc<Force>) -> Result<Read, Reply> {
+    async fn read_large(&self, call: Call, active: Arc<ActiveConfig>) -> Result<Read, Reply> {
         // Nobody closes it.
         let turn = Arc::clone(&self.large).acquire_owned().await;
         let clock = self.state.clock.clone();
         // Whoever called may leave, the thread stays: so it, not the call, holds the turn.
         let reading = self.threads.run(move || {
             let _turn = turn;
-            let token = permitted(&force.tokens, &call.method, &call.path, &call.headers)?;
-            read(&call, &force.settings, token, &clock)
+            let token = permitted(&active.tokens, &call.method, &call.path, &call.headers)?;
+            read(&call, &active.settings, token, &clock)
         });
         reading.await.unwrap_or_else(|_| Err(problems::broken()))
     }
@@ -198,14 +198,14 @@ impl Handler for Ingest {
 
     /// Whoever may not send is not listened to.
     fn refuses(&self, head: &Head) -> Option<Reply> {
-        let tokens = &self.state.force.load().tokens;
+        let tokens = &self.state.active.load().tokens;
         let permitted = permitted(tokens, &head.method, head.uri.path(), &head.headers);
         permitted.err().map(|reply| self.refused(reply))
     }
 
     fn body_bytes_max(&self, path: &str) -> usize {
         if path == PATH {
-            self.state.force.load().settings.ingest.body_bytes_max
+            self.state.active.load().settings.ingest.body_bytes_max
         } else {
             STRAY_BYTES_MAX
         }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use weir_common::config::document::{At, Document, Mistake, Reading};
+use weir_common::config::document::{Diagnostic, Document, Parsed, Spanned};
 use weir_common::config::file::ConfigFile;
 use weir_common::config::files::{self, Stamp};
 use weir_common::directory::Directory;
@@ -23,7 +23,7 @@ use weir_common::time::Clock;
 use crate::auth::Tokens;
 use crate::config::read;
 use crate::config::settings::Settings;
-use crate::delivery::client::Courier;
+use crate::delivery::client::DeliveryClient;
 use crate::delivery::egress::Rules;
 use crate::delivery::egress::resolver::Names;
 
@@ -36,7 +36,7 @@ const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
 const USUAL: &str = "config/dispatcher.toml";
 
 /// Everything that a reload changes.
-pub struct Force {
+pub struct ActiveConfig {
     /// The settings.
     pub settings: Settings,
     /// Who may call.
@@ -46,7 +46,7 @@ pub struct Force {
     /// Which URLs and addresses may be called.
     pub egress: Arc<Rules>,
     /// Who calls them.
-    pub courier: Arc<Courier>,
+    pub client: Arc<DeliveryClient>,
     /// What it was read from: a reload that finds the same has nothing to do.
     pub origin: Origin,
 }
@@ -91,19 +91,19 @@ impl Config {
     }
 
     /// What identifiers of workspaces look like, by the first file alone; or its mistakes.
-    pub fn workspaces(&self) -> Result<IdForm, Vec<Mistake>> {
-        let text = self.file.read(SHIPPED).map_err(|mistake| vec![mistake])?;
+    pub fn workspaces(&self) -> Result<IdForm, Vec<Diagnostic>> {
+        let text = self.file.read(SHIPPED).map_err(|diagnostic| vec![diagnostic])?;
         let document = Document::new(&self.file.name(), &text);
         let settings = read::read(&document).made;
-        let mistakes = document.mistakes();
-        if mistakes.is_empty() { Ok(settings.identifiers.workspaces) } else { Err(mistakes) }
+        let diagnostics = document.diagnostics();
+        if diagnostics.is_empty() { Ok(settings.identifiers.workspaces) } else { Err(diagnostics) }
     }
 
     /// Reads all files and checks everything in them; or gives every mistake there is.
-    pub fn load(&self, clock: &Clock) -> Result<Force, Vec<Mistake>> {
-        let text = self.file.read(SHIPPED).map_err(|mistake| vec![mistake])?;
+    pub fn load(&self, clock: &Clock) -> Result<ActiveConfig, Vec<Diagnostic>> {
+        let text = self.file.read(SHIPPED).map_err(|diagnostic| vec![diagnostic])?;
         let document = Document::new(&self.file.name(), &text);
-        let Reading { made: mut settings, effective, .. } = read::read(&document);
+        let Parsed { made: mut settings, effective, .. } = read::read(&document);
         let tokens_text =
             self.file.beside(&document, &settings.auth.tokens, "auth.tokens", SHIPPED_TOKENS);
         let directory_text = self.file.beside(
@@ -130,31 +130,33 @@ impl Config {
         let of_directory = Document::new(&settings.directory.path.value, &directory_text);
         let directory = Directory::read(&of_directory, &settings.identifiers.workspaces);
         let egress = Arc::new(Rules::new(settings.egress.clone(), self.names.clone()));
-        let courier = Courier::new(&settings.egress, egress.clone(), clock.clone());
-        if let (Err(why), Some(file)) = (&courier, &settings.egress.extra_ca) {
+        let client = DeliveryClient::new(&settings.egress, egress.clone(), clock.clone());
+        if let (Err(why), Some(file)) = (&client, &settings.egress.extra_ca) {
             document.fault(file.at, format!("egress.extra_ca `{}`: {why}", file.value));
-        } else if let Err(why) = &courier {
+        } else if let Err(why) = &client {
             document.fault(0, format!("cannot prepare for TLS: {why}"));
         }
-        let mistakes = [&document, &of_tokens, &of_directory];
-        let mistakes: Vec<Mistake> = mistakes.into_iter().flat_map(Document::mistakes).collect();
-        let stamp =
-            |file: Option<&At<String>>| file.and_then(|file| files::stamp(Path::new(&file.value)));
+        let diagnostics = [&document, &of_tokens, &of_directory];
+        let diagnostics: Vec<Diagnostic> =
+            diagnostics.into_iter().flat_map(Document::diagnostics).collect();
+        let stamp = |file: Option<&Spanned<String>>| {
+            file.and_then(|file| files::stamp(Path::new(&file.value)))
+        };
         let extra_ca = stamp(settings.egress.extra_ca.as_ref());
         let password = stamp(settings.password_file());
         let texts = [text, tokens_text, directory_text];
         let origin = Origin { texts, extra_ca, password, effective };
-        match courier {
-            Ok(courier) if mistakes.is_empty() => {
-                let courier = Arc::new(courier);
-                Ok(Force { settings, tokens, directory, egress, courier, origin })
+        match client {
+            Ok(client) if diagnostics.is_empty() => {
+                let client = Arc::new(client);
+                Ok(ActiveConfig { settings, tokens, directory, egress, client, origin })
             }
-            _ => Err(mistakes),
+            _ => Err(diagnostics),
         }
     }
 }
 
-impl Force {
+impl ActiveConfig {
     /// What the new settings change that only a restart can.
     #[must_use]
     pub fn needs_restart(&self, new: &Settings) -> Vec<&'static str> {

@@ -21,10 +21,10 @@ const ARRIVAL_COST: usize = 512;
 
 /// What the worker is told.
 #[derive(Debug)]
-pub enum News {
+pub enum Command {
     /// Deliveries have come to wait.
     Arrived(Vec<Arrival>),
-    /// So many have come that only their webhooks are told: see [`Handle::missed`].
+    /// So many have come that only their webhooks are told: see [`Mailbox::missed`].
     Missed,
     /// A webhook was changed, deleted or reactivated, or deliveries of it were put back.
     Changed(WebhookId),
@@ -48,8 +48,8 @@ pub struct Standing {
 
 /// The way to the worker.
 #[derive(Clone, Debug)]
-pub struct Handle {
-    news: mpsc::UnboundedSender<News>,
+pub struct Mailbox {
+    news: mpsc::UnboundedSender<Command>,
     unheard: Arc<Unheard>,
 }
 
@@ -73,15 +73,15 @@ fn weight(arrivals: &[Arrival]) -> usize {
     arrivals.iter().map(|one| ARRIVAL_COST + one.ready.body.len()).sum()
 }
 
-impl Handle {
+impl Mailbox {
     /// The way, and where it leads.
     #[must_use]
-    pub fn new() -> (Self, mpsc::UnboundedReceiver<News>) {
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Command>) {
         Self::with_room(UNHEARD_BYTES_MAX)
     }
 
     /// The same, where deliveries of so many bytes may wait to be heard of.
-    pub(crate) fn with_room(bytes_max: usize) -> (Self, mpsc::UnboundedReceiver<News>) {
+    pub(crate) fn with_room(bytes_max: usize) -> (Self, mpsc::UnboundedReceiver<Command>) {
         let (news, inbox) = mpsc::unbounded_channel();
         let unheard = Unheard { bytes: AtomicUsize::new(0), bytes_max, missed: Mutex::default() };
         (Self { news, unheard: Arc::new(unheard) }, inbox)
@@ -93,7 +93,7 @@ impl Handle {
         let before = self.unheard.bytes.fetch_add(bytes, Ordering::Relaxed);
         // A worker that has ended leaves them for the next one, on disk.
         if before + bytes <= self.unheard.bytes_max {
-            let _ = self.news.send(News::Arrived(arrivals));
+            let _ = self.news.send(Command::Arrived(arrivals));
             return;
         }
         self.unheard.bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl Handle {
         let first = missed.is_empty();
         missed.extend(arrivals.iter().map(|one| one.webhook));
         if first && !missed.is_empty() {
-            let _ = self.news.send(News::Missed);
+            let _ = self.news.send(Command::Missed);
         }
     }
 
@@ -117,19 +117,19 @@ impl Handle {
 
     /// Tells that a webhook, or what waits for it, has changed on disk.
     pub fn changed(&self, webhook: WebhookId) {
-        let _ = self.news.send(News::Changed(webhook));
+        let _ = self.news.send(Command::Changed(webhook));
     }
 
     /// Tells that other settings are in force.
     pub fn reloaded(&self) {
-        let _ = self.news.send(News::Reloaded);
+        let _ = self.news.send(Command::Reloaded);
     }
 
     /// What the worker knows of these, in their order; nothing where it has ended.
     pub async fn standings(&self, of: Vec<(WebhookId, DeliveryId)>) -> Vec<Standing> {
         let count = of.len();
         let (answer, answered) = oneshot::channel();
-        let _ = self.news.send(News::Asked(of, answer));
+        let _ = self.news.send(Command::Asked(of, answer));
         answered.await.unwrap_or_else(|_| vec![Standing::default(); count])
     }
 }
@@ -139,11 +139,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::domain::delivery::Ready;
+    use crate::domain::delivery::QueuedDelivery;
     use crate::domain::event::EventType;
 
     fn arrival(webhook: i64) -> Arrival {
-        let ready = Ready {
+        let ready = QueuedDelivery {
             id: DeliveryId(1),
             due: UnixTime(0),
             created_at: UnixTime(0),
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_is_not_heard_takes_bounded_memory_and_no_webhook_is_forgotten() {
-        let (handle, mut inbox) = Handle::with_room(10_000);
+        let (handle, mut inbox) = Mailbox::with_room(10_000);
         for nth in 0..1_000 {
             handle.arrived(vec![arrival(nth % 7)]);
         }
@@ -170,11 +170,11 @@ mod tests {
         let mut missed = Vec::new();
         while let Ok(news) = inbox.try_recv() {
             match news {
-                News::Arrived(arrivals) => {
+                Command::Arrived(arrivals) => {
                     handle.heard(&arrivals);
                     heard += arrivals.len();
                 }
-                News::Missed => missed.push(handle.missed()),
+                Command::Missed => missed.push(handle.missed()),
                 other => panic!("{other:?}"),
             }
         }
@@ -182,9 +182,9 @@ mod tests {
         assert_eq!(missed, [(0..7).map(WebhookId).collect()]);
         // There is room again, and news of what is missed.
         handle.arrived(vec![arrival(8)]);
-        assert!(matches!(inbox.try_recv(), Ok(News::Arrived(_))));
+        assert!(matches!(inbox.try_recv(), Ok(Command::Arrived(_))));
         handle.arrived((0..11).map(arrival).collect());
-        assert!(matches!(inbox.try_recv(), Ok(News::Missed)));
+        assert!(matches!(inbox.try_recv(), Ok(Command::Missed)));
         handle.arrived((11..22).map(arrival).collect());
         assert!(inbox.try_recv().is_err(), "it was told that there is something");
         assert_eq!(handle.missed().len(), 22);

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use weir_dispatcher::cli::Command;
+use weir_dispatcher::cli::CliCommand;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    Command::parse().execute().into()
+    CliCommand::parse().execute().into()
 }

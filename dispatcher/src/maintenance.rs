@@ -13,8 +13,8 @@ use weir_common::log::events;
 use weir_common::time::{Clock, Moment, UnixTime};
 
 use crate::config::settings::Retention;
-use crate::live_config::Force;
-use crate::mailbox::Handle;
+use crate::live_config::ActiveConfig;
+use crate::mailbox::Mailbox;
 use crate::store::{StoreError, Upkeep};
 
 /// Deliveries that a job puts back at a time: a commit of some milliseconds.
@@ -40,7 +40,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const CLOCK_DRIFT_MAX: Duration = Duration::from_secs(60);
 
 /// Takes jobs that redeliver by filter to their end, over and over.
-pub async fn jobs(store: Arc<dyn Upkeep>, clock: Clock, mailbox: Handle, more: Arc<Notify>) {
+pub async fn jobs(store: Arc<dyn Upkeep>, clock: Clock, mailbox: Mailbox, more: Arc<Notify>) {
     loop {
         match store.step_job(JOB_STEP, clock.now().unix).await {
             Ok(step) => {
@@ -63,10 +63,10 @@ pub async fn jobs(store: Arc<dyn Upkeep>, clock: Clock, mailbox: Handle, more: A
 }
 
 /// Drops what has been kept for long enough, over and over.
-pub async fn retention(store: Arc<dyn Upkeep>, clock: Clock, force: Arc<ArcSwap<Force>>) {
+pub async fn retention(store: Arc<dyn Upkeep>, clock: Clock, active: Arc<ArcSwap<ActiveConfig>>) {
     let mut last = clock.now();
     loop {
-        let retention = force.load().settings.retention.clone();
+        let retention = active.load().settings.retention.clone();
         let began = clock.now();
         if let Some(seconds) = clock_set(std::mem::replace(&mut last, began), began) {
             let fields = [

@@ -1,25 +1,25 @@
 //! Decides which delivery starts next, and when to look again.
 //!
-//! A lane is the queue towards one receiving endpoint; the webhooks registered for it take turns
-//! on it. A heap orders the lanes that have something to do by when they may; those that may now
-//! take turns. Nothing here grows with the deliveries that wait, only with the lanes that have
-//! work.
+//! An endpoint is the queue towards one receiving endpoint; the webhooks registered for it take
+//! turns on it. A heap orders the endpoints that have something to do by when they may; those that
+//! may now take turns. Nothing here grows with the deliveries that wait, only with the endpoints
+//! that have work.
 //!
 //! # Invariants
 //!
-//! 1. On no lane do more attempts start within any stretch of the window than the pace allows,
+//! 1. On no endpoint do more attempts start within any stretch of the window than the pace allows,
 //!    whoever registered its webhooks.
 //! 2. A webhook that is paused starts none, one that probes one at a time.
-//! 3. What can start does, in the order in which it could: no lane and no webhook starves. On a
-//!    lane workspaces take turns, and the webhooks of one share its turn.
+//! 3. What can start does, in the order in which it could: no endpoint and no webhook starves. On a
+//!    endpoint workspaces take turns, and the webhooks of one share its turn.
 //! 4. No delivery is under way twice.
 //! 5. What is in memory of deliveries, be they under way or waiting, is bounded over all webhooks
 //!    together: the more have work the less each may hold, and where that is not
 //!    enough, those that have time hold nothing.
 //! 6. Slow receivers cannot take all places: those that took long last time share half of them,
-//!    the last quarter is for lanes that have nothing under way, the last eighth for lanes whose
-//!    receivers have answered, and a workspace has few attempts beside others of one webhook while
-//!    other workspaces have any.
+//!    the last quarter is for endpoints that have nothing under way, the last eighth for endpoints
+//!    whose receivers have answered, and a workspace has few attempts beside others of one webhook
+//!    while other workspaces have any.
 //! 7. An endpoint whose name finds no answer is left alone, longer each time, up to a minute.
 //!
 //! # Not here
@@ -49,13 +49,13 @@ use std::time::Duration;
 use weir_common::limit::rolling::Log;
 use weir_common::time::{Moment, Tick};
 
-use crate::domain::delivery::Ready;
-use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+use crate::domain::delivery::QueuedDelivery;
+use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 pub use crate::scheduler::attempt_result::Answered;
 pub use crate::scheduler::backlog::Gate;
 use crate::scheduler::backlog::Queue;
-use crate::scheduler::concurrency::Places;
-use crate::scheduler::endpoint::Lane;
+use crate::scheduler::concurrency::InFlightSlots;
+use crate::scheduler::endpoint::Endpoint;
 use crate::scheduler::load::Load;
 pub use crate::scheduler::rate_limit::Pace;
 use crate::scheduler::rate_limit::suspicious;
@@ -81,10 +81,10 @@ pub enum Step {
     Start {
         /// For whom.
         webhook: WebhookId,
-        /// On which lane.
-        lane: LaneId,
+        /// On which endpoint.
+        endpoint: EndpointId,
         /// What.
-        ready: Ready,
+        ready: QueuedDelivery,
         /// How long it could have started already.
         lag: Duration,
     },
@@ -113,38 +113,38 @@ pub enum Step {
 }
 
 /// A hundred thousand endpoints may wait: what is known of each is less than this, in bytes.
-const _: () = assert!(size_of::<Lane>() <= 128 && size_of::<Queue>() <= 176);
+const _: () = assert!(size_of::<Endpoint>() <= 128 && size_of::<Queue>() <= 176);
 
-/// All lanes that have work.
+/// All endpoints that have work.
 #[derive(Debug)]
-pub struct Lanes {
+pub struct Scheduler {
     pace: Pace,
-    lanes: HashMap<LaneId, Lane>,
+    endpoints: HashMap<EndpointId, Endpoint>,
     queues: HashMap<WebhookId, Queue>,
-    /// Lanes by when they have something to do, and in the order in which they came to have it.
-    heap: BinaryHeap<Reverse<(Tick, u64, LaneId)>>,
+    /// Endpoints by when they have something to do, and in the order in which they came to have it.
+    heap: BinaryHeap<Reverse<(Tick, u64, EndpointId)>>,
     came: u64,
-    places: Places,
+    places: InFlightSlots,
     low: Vec<WebhookId>,
     /// What the deliveries in memory take that wait, about.
     held_bytes: usize,
     /// What those may take together with the bodies of what is under way.
     held_bytes_max: usize,
-    /// So many starts on every lane may have left no trace, at the latest then.
+    /// So many starts on every endpoint may have left no trace, at the latest then.
     unseen: Vec<(usize, Tick)>,
 }
 
-impl Lanes {
+impl Scheduler {
     /// None yet.
     #[must_use]
     pub fn new(pace: Pace) -> Self {
         Self {
             pace,
-            lanes: HashMap::new(),
+            endpoints: HashMap::new(),
             queues: HashMap::new(),
             heap: BinaryHeap::new(),
             came: 0,
-            places: Places::new(most(pace, HELD_BYTES_ALL)),
+            places: InFlightSlots::new(most(pace, HELD_BYTES_ALL)),
             low: Vec::new(),
             held_bytes: 0,
             held_bytes_max: HELD_BYTES_ALL,
@@ -164,51 +164,52 @@ impl Lanes {
         &mut self,
         webhook: WebhookId,
         workspace: &Arc<str>,
-        lane: LaneId,
+        endpoint: EndpointId,
         gate: Gate,
         due: Option<Tick>,
         now: Tick,
     ) {
         match self.queues.get_mut(&webhook) {
             Some(queue) => {
-                let before = queue.lane;
+                let before = queue.endpoint;
                 self.held_bytes -= queue.weight();
-                queue.forget(lane, gate, now);
-                if before != lane {
-                    self.lane(before).turns.retain(|one| *one != webhook);
+                queue.forget(endpoint, gate, now);
+                if before != endpoint {
+                    self.endpoint(before).turns.retain(|one| *one != webhook);
                     self.put(before, now);
                 }
             }
             None => {
-                let queue = Queue::new(workspace.clone(), lane, gate, due, now);
+                let queue = Queue::new(workspace.clone(), endpoint, gate, due, now);
                 self.queues.insert(webhook, queue);
             }
         }
-        let turns = &mut self.lane(lane).turns;
+        let turns = &mut self.endpoint(endpoint).turns;
         if !turns.contains(&webhook) {
             turns.push_back(webhook);
         }
-        self.put(lane, now);
+        self.put(endpoint, now);
     }
 
-    /// Lets a webhook's queue go. What is under way still counts on its lane until it ends.
+    /// Lets a webhook's queue go. What is under way still counts on its endpoint until it ends.
     pub fn close(&mut self, webhook: WebhookId, now: Tick) {
         let Some(queue) = self.queues.get_mut(&webhook) else { return };
-        let lane = queue.lane;
+        let endpoint = queue.endpoint;
         self.held_bytes -= queue.weight();
-        queue.forget(lane, Gate::Closed, now);
+        queue.forget(endpoint, Gate::Closed, now);
         queue.gone = true;
         self.drop_gone(webhook);
-        self.put(lane, now);
+        self.put(endpoint, now);
     }
 
     fn drop_gone(&mut self, webhook: WebhookId) {
         let gone = |queue: &&Queue| queue.gone && queue.in_flight.is_empty();
-        let Some(lane) = self.queues.get(&webhook).filter(gone).map(|queue| queue.lane) else {
+        let Some(endpoint) = self.queues.get(&webhook).filter(gone).map(|queue| queue.endpoint)
+        else {
             return;
         };
         self.remove(webhook);
-        self.lane(lane).turns.retain(|one| *one != webhook);
+        self.endpoint(endpoint).turns.retain(|one| *one != webhook);
     }
 
     fn remove(&mut self, webhook: WebhookId) {
@@ -216,23 +217,25 @@ impl Lanes {
         self.held_bytes -= gone.map_or(0, |queue| queue.weight());
     }
 
-    /// Notes how the last attempt on a webhook's lane ended, where that is not known here.
+    /// Notes how the last attempt on a webhook's endpoint ended, where that is not known here.
     pub fn remember(&mut self, webhook: WebhookId, answered: Answered) {
-        let Some(lane) = self.queues.get(&webhook).map(|queue| queue.lane) else { return };
-        let Some(lane) = self.lanes.get_mut(&lane).filter(|lane| lane.last.is_none()) else {
+        let Some(endpoint) = self.queues.get(&webhook).map(|queue| queue.endpoint) else { return };
+        let Some(endpoint) =
+            self.endpoints.get_mut(&endpoint).filter(|endpoint| endpoint.last.is_none())
+        else {
             return;
         };
-        let was = lane.standing();
-        lane.last = Some(answered);
-        self.places.changed(was, lane.standing());
+        let was = endpoint.standing();
+        endpoint.last = Some(answered);
+        self.places.changed(was, endpoint.standing());
     }
 
     /// Opens or shuts a webhook's gate.
     pub fn set_gate(&mut self, webhook: WebhookId, gate: Gate, now: Tick) {
         let Some(queue) = self.queues.get_mut(&webhook) else { return };
         queue.gate = gate;
-        let lane = queue.lane;
-        self.put(lane, now);
+        let endpoint = queue.endpoint;
+        self.put(endpoint, now);
     }
 
     /// Where a webhook's gate stands.
@@ -242,23 +245,23 @@ impl Lanes {
     }
 
     /// Takes in a delivery that is on disk and waits, for a webhook that is known.
-    pub fn arrived(&mut self, webhook: WebhookId, ready: Ready, now: Moment) {
+    pub fn arrived(&mut self, webhook: WebhookId, ready: QueuedDelivery, now: Moment) {
         let room = self.room();
         let Some(queue) = self.queues.get_mut(&webhook) else { return };
         let before = queue.weight();
         queue.arrived(ready, room, now);
         self.held_bytes = self.held_bytes + queue.weight() - before;
-        let lane = queue.lane;
-        self.put(lane, now.tick);
+        let endpoint = queue.endpoint;
+        self.put(endpoint, now.tick);
     }
 
     /// Forgets what is in memory of what waits for a webhook: there is more on disk than was told.
     pub fn reread(&mut self, webhook: WebhookId, now: Tick) {
         let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| !queue.gone) else { return };
         self.held_bytes -= queue.weight();
-        let (lane, gate) = (queue.lane, queue.gate);
-        queue.forget(lane, gate, now);
-        self.put(lane, now);
+        let (endpoint, gate) = (queue.endpoint, queue.gate);
+        queue.forget(endpoint, gate, now);
+        self.put(endpoint, now);
     }
 
     /// Takes in the store's answer to [`Step::Fetch`].
@@ -270,8 +273,8 @@ impl Lanes {
         let before = queue.weight();
         queue.answered(fetched, room, now);
         self.held_bytes = self.held_bytes + queue.weight() - before;
-        let lane = queue.lane;
-        self.put(lane, now.tick);
+        let endpoint = queue.endpoint;
+        self.put(endpoint, now.tick);
     }
 
     /// Takes in the store's answer to [`Step::FetchOne`].
@@ -279,7 +282,7 @@ impl Lanes {
         &mut self,
         webhook: WebhookId,
         round: u64,
-        ready: Option<Ready>,
+        ready: Option<QueuedDelivery>,
         now: Moment,
     ) {
         let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| queue.round == round) else {
@@ -288,8 +291,8 @@ impl Lanes {
         let before = queue.weight();
         queue.answered_one(ready, now);
         self.held_bytes = self.held_bytes + queue.weight() - before;
-        let lane = queue.lane;
-        self.put(lane, now.tick);
+        let endpoint = queue.endpoint;
+        self.put(endpoint, now.tick);
     }
 
     /// Ends an attempt whose outcome is on disk. `again` is the delivery, where it waits again.
@@ -297,7 +300,7 @@ impl Lanes {
         &mut self,
         webhook: WebhookId,
         delivery: DeliveryId,
-        again: Option<Ready>,
+        again: Option<QueuedDelivery>,
         answered: Answered,
         now: Moment,
     ) {
@@ -312,17 +315,17 @@ impl Lanes {
             None => {}
         }
         self.held_bytes = self.held_bytes + queue.weight() - before;
-        let lane_now = queue.lane;
-        let most = self.pace.per_lane;
-        let lane = self.lane(counted_on);
-        let was = lane.standing();
-        lane.ended(bytes, answered, most, now.tick);
-        let now_is = lane.standing();
+        let endpoint_now = queue.endpoint;
+        let most = self.pace.per_endpoint;
+        let endpoint = self.endpoint(counted_on);
+        let was = endpoint.standing();
+        endpoint.ended(bytes, answered, most, now.tick);
+        let now_is = endpoint.standing();
         self.places.changed(was, now_is);
         self.drop_gone(webhook);
         self.put(counted_on, now.tick);
-        if lane_now != counted_on {
-            self.put(lane_now, now.tick);
+        if endpoint_now != counted_on {
+            self.put(endpoint_now, now.tick);
         }
     }
 
@@ -339,38 +342,38 @@ impl Lanes {
         self.queues.values().map(Queue::held).sum::<usize>() + self.heap.len()
     }
 
-    /// Forgets queues and lanes that have had nothing to do for a while.
+    /// Forgets queues and endpoints that have had nothing to do for a while.
     pub fn forget_idle(&mut self, now: Tick) {
         let idle = |queue: &Queue| queue.is_idle() && now.since(queue.used) >= IDLE;
-        let gone: Vec<(WebhookId, LaneId)> = self
+        let gone: Vec<(WebhookId, EndpointId)> = self
             .queues
             .iter()
             .filter(|(_, queue)| idle(queue))
-            .map(|(id, queue)| (*id, queue.lane))
+            .map(|(id, queue)| (*id, queue.endpoint))
             .collect();
-        for (webhook, lane) in &gone {
+        for (webhook, endpoint) in &gone {
             self.remove(*webhook);
-            self.lane(*lane).turns.retain(|one| one != webhook);
+            self.endpoint(*endpoint).turns.retain(|one| one != webhook);
         }
         let quota = self.pace.quota;
         self.unseen.retain(|(_, at)| now.since(*at) < quota.window);
-        self.lanes.retain(|_, lane| {
-            !lane.turns.is_empty()
-                || lane.under_way.attempts > 0
-                || lane.starts.full_at(quota) > now
+        self.endpoints.retain(|_, endpoint| {
+            !endpoint.turns.is_empty()
+                || endpoint.under_way.attempts > 0
+                || endpoint.starts.full_at(quota) > now
         });
     }
 
-    fn lane(&mut self, id: LaneId) -> &mut Lane {
+    fn endpoint(&mut self, id: EndpointId) -> &mut Endpoint {
         // Whoever has not answered yet is tried by few: thousands of black holes would take every
         // place before the first of them times out.
-        let room = (self.pace.per_lane / 4).max(1);
+        let room = (self.pace.per_endpoint / 4).max(1);
         let (quota, unseen) = (self.pace.quota, &self.unseen);
-        self.lanes.entry(id).or_insert_with(|| {
+        self.endpoints.entry(id).or_insert_with(|| {
             let starts = unseen
                 .iter()
                 .fold(Log::default(), |starts, (count, at)| suspicious(starts, quota, *count, *at));
-            Lane::new(room, starts)
+            Endpoint::new(room, starts)
         })
     }
 }

@@ -8,15 +8,15 @@ use arc_swap::ArcSwap;
 use log::Level;
 use serde_json::json;
 use tokio::sync::{Notify, Semaphore};
-use weir_common::config::document::Mistake;
+use weir_common::config::document::Diagnostic;
 use weir_common::config::files::{self, Stamp, stamp};
 use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
 use weir_common::time::Clock;
 
 use crate::email::outbox::Outbox;
-use crate::live_config::{Config, Force};
-use crate::mailbox::Handle;
+use crate::live_config::{ActiveConfig, Config};
+use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::worker::Resources;
@@ -30,9 +30,9 @@ pub struct State {
     /// Where everything is kept.
     pub store: Arc<dyn Store>,
     /// What is in force.
-    pub force: Arc<ArcSwap<Force>>,
+    pub active: Arc<ArcSwap<ActiveConfig>>,
     /// The way to the worker.
-    pub mailbox: Handle,
+    pub mailbox: Mailbox,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Connections that may still be opened, to each of these two listeners.
@@ -77,7 +77,7 @@ pub enum Reload {
     /// It is the one that was in force already.
     Unchanged,
     /// It has mistakes; the earlier one stays.
-    Refused(Vec<Mistake>),
+    Refused(Vec<Diagnostic>),
 }
 
 impl State {
@@ -87,7 +87,7 @@ impl State {
             clock: self.clock.clone(),
             store: self.store.clone(),
             ids: self.store.ids().clone(),
-            force: self.force.clone(),
+            active: self.active.clone(),
             metrics: self.metrics.clone(),
             attempt_log,
             mailbox: self.mailbox.clone(),
@@ -97,7 +97,7 @@ impl State {
     /// What sends mails.
     pub(crate) fn outbox(&self) -> Outbox {
         let (store, clock) = (self.store.clone(), self.clock.clone());
-        Outbox::new(store, clock, self.force.clone(), self.metrics.clone())
+        Outbox::new(store, clock, self.active.clone(), self.metrics.clone())
     }
 
     /// Reads the configuration again and puts it in force, if it is good.
@@ -110,7 +110,7 @@ impl State {
         };
         self.metrics.reloads.with_label_values(&[outcome]).inc();
         let problems = match &reload {
-            Reload::Refused(mistakes) => mistakes.iter().map(ToString::to_string).collect(),
+            Reload::Refused(diagnostics) => diagnostics.iter().map(ToString::to_string).collect(),
             Reload::Applied | Reload::Unchanged => Vec::new(),
         };
         self.metrics.config_ok.set(i64::from(!matches!(reload, Reload::Refused(_))));
@@ -128,15 +128,15 @@ impl State {
         self.metrics.config_ok.set(1);
         let seconds = self.clock.now().unix.0 / 1_000_000;
         self.metrics.config_applied.set(seconds as f64);
-        log::set_max_level(self.force.load().settings.log.level);
+        log::set_max_level(self.active.load().settings.log.level);
     }
 
     fn try_reload(&self) -> Reload {
         let new = match self.config.load(&self.clock) {
             Ok(new) => new,
-            Err(mistakes) => return Reload::Refused(mistakes),
+            Err(diagnostics) => return Reload::Refused(diagnostics),
         };
-        let old = self.force.load();
+        let old = self.active.load();
         if new.origin == old.origin {
             return Reload::Unchanged;
         }
@@ -144,9 +144,9 @@ impl State {
         if !needs_restart.is_empty() {
             let message = format!("{} cannot change without a restart", needs_restart.join(", "));
             let file = self.config.file.name();
-            return Reload::Refused(vec![Mistake { file, line: 1, column: 1, message }]);
+            return Reload::Refused(vec![Diagnostic { file, line: 1, column: 1, message }]);
         }
-        self.force.store(Arc::new(new));
+        self.active.store(Arc::new(new));
         Reload::Applied
     }
 }
@@ -157,9 +157,9 @@ pub async fn watch_files(state: Arc<State>) {
 }
 
 fn stamps(state: &State) -> Vec<Stamp> {
-    let force = state.force.load();
+    let active = state.active.load();
     let config = state.config.file.path();
-    config.into_iter().chain(force.files()).map(stamp).collect()
+    config.into_iter().chain(active.files()).map(stamp).collect()
 }
 
 /// Reloads on a thread that may block: a large directory takes a moment to read.

@@ -28,14 +28,14 @@ use async_trait::async_trait;
 use weir_common::time::{Tick, UnixTime};
 
 use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Arrival, Cursor, Delivery, Ready};
-use crate::domain::id::{DeliveryId, JobId, LaneId, MailId, WebhookId};
+use crate::domain::delivery::{Arrival, Cursor, Delivery, QueuedDelivery};
+use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
 pub use crate::store::types::{
-    Accepted, After, Created, Ended, Fared, Fetched, Figures, Filter, JOBS_OPEN_MAX, Job,
-    JobCreated, JobStep, Mail, NewEvent, NewMail, NewWebhook, Page, Posted, Queue, Rotated,
-    Rotation, SECRETS_BEFORE_MAX, WebhookChange,
+    Accepted, AttemptRecord, Created, Fetched, Figures, Filter, JOBS_OPEN_MAX, Job, JobCreated,
+    JobStep, Mail, NewEvent, NewMail, NewWebhook, NextState, Page, Posted, Queue, Rotated,
+    Rotation, SECRETS_BEFORE_MAX, WebhookChange, WebhookUpdate,
 };
 
 /// Why a store could not do as it was asked. Nothing has changed.
@@ -201,20 +201,23 @@ pub trait DeliveryQueue: Send + Sync + 'static {
     ) -> Result<Fetched, StoreError>;
 
     /// This delivery, where it waits.
-    async fn fetch_one(&self, id: DeliveryId) -> Result<Option<Ready>, StoreError>;
+    async fn fetch_one(&self, id: DeliveryId) -> Result<Option<QueuedDelivery>, StoreError>;
 
     /// Writes down attempts and what follows from them: all or nothing. A webhook or a delivery
     /// that is gone in the meantime is passed over; that an attempt started counts all the same.
     async fn record(
         &self,
-        ended: Vec<Ended>,
-        fared: Vec<Fared>,
+        ended: Vec<AttemptRecord>,
+        fared: Vec<WebhookUpdate>,
         mails: Vec<NewMail>,
     ) -> Result<(), StoreError>;
 
-    /// The attempts that started at or after `since`, by lane, whatever has become of their
+    /// The attempts that started at or after `since`, by endpoint, whatever has become of their
     /// deliveries and webhooks.
-    async fn starts_since(&self, since: UnixTime) -> Result<Vec<(LaneId, UnixTime)>, StoreError>;
+    async fn starts_since(
+        &self,
+        since: UnixTime,
+    ) -> Result<Vec<(EndpointId, UnixTime)>, StoreError>;
 
     /// Whether the process that had the store before us ended in order, with all outcomes
     /// recorded.
@@ -251,10 +254,10 @@ pub trait Upkeep: Send + Sync + 'static {
     async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError>;
 
     /// Drops up to `limit` deliveries that ended so long before `now`, or that wait for a webhook
-    /// that is gone, with their attempts, events that no delivery needs, and jobs, mails and lanes
-    /// that have been over for a month; where there is more than that, some of each, for a limit
-    /// of six or more. Goes by steady time, however the clock was set. Says whether there may be
-    /// more.
+    /// that is gone, with their attempts, events that no delivery needs, and jobs, mails and
+    /// endpoints that have been over for a month; where there is more than that, some of each, for
+    /// a limit of six or more. Goes by steady time, however the clock was set. Says whether there
+    /// may be more.
     async fn sweep(
         &self,
         delivered: Duration,

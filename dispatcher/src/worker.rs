@@ -6,7 +6,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A place in the pace and on a lane is free again only when the outcome is on disk: a crash
+//! 1. A place in the pace and on an endpoint is free again only when the outcome is on disk: a
+//!    crash
 //!    cannot make two starts out of one place.
 //! 2. What cannot be written is kept and written later; its delivery stays under way.
 //! 3. At most one write is on its way: what is known of a webhook never grows older on disk.
@@ -41,13 +42,13 @@ use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
 
 use crate::config::settings::Egress;
-use crate::domain::delivery::Ready;
+use crate::domain::delivery::QueuedDelivery;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::public_id::PublicIds;
-use crate::live_config::Force;
-use crate::mailbox::{Handle, News, Standing};
+use crate::live_config::ActiveConfig;
+use crate::mailbox::{Command, Mailbox, Standing};
 use crate::metrics::Metrics;
-use crate::scheduler::{Answered, Lanes, Pace, Step};
+use crate::scheduler::{Answered, Pace, Scheduler, Step};
 use crate::store::{DeliveryQueue, Fetched, Queue, StoreError};
 use crate::worker::attempt::{Sent, Tried};
 use crate::worker::read_queue::{Question, Questions};
@@ -67,7 +68,7 @@ enum Told {
     Tried(Box<Tried>),
     Recorded(Vec<Open>, Result<(), StoreError>),
     Fetched(WebhookId, u64, Result<Fetched, StoreError>),
-    FetchedOne(WebhookId, u64, Result<Option<Ready>, StoreError>),
+    FetchedOne(WebhookId, u64, Result<Option<QueuedDelivery>, StoreError>),
     Loaded(WebhookId, Result<Option<Queue>, StoreError>),
     Reordered(WebhookId, Result<bool, StoreError>),
 }
@@ -81,20 +82,20 @@ pub struct Resources {
     /// How numbers are shown to the outside.
     pub ids: PublicIds,
     /// The active configuration.
-    pub force: Arc<ArcSwap<Force>>,
+    pub active: Arc<ArcSwap<ActiveConfig>>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// A line for each attempt, where that is configured.
     pub attempt_log: Option<Arc<LineLog>>,
     /// Where commands come from; the worker frees its room.
-    pub mailbox: Handle,
+    pub mailbox: Mailbox,
 }
 
 /// The loop and all it knows.
 pub struct Worker {
     resources: Arc<Resources>,
-    inbox: mpsc::UnboundedReceiver<News>,
-    lanes: Lanes,
+    inbox: mpsc::UnboundedReceiver<Command>,
+    endpoints: Scheduler,
     hooks: Hooks,
     tasks: JoinSet<Told>,
     /// What the store is to be asked.
@@ -131,7 +132,7 @@ pub enum Drained {
 fn pace(egress: &Egress) -> Pace {
     Pace {
         quota: Quota { requests: egress.requests, window: egress.window },
-        per_lane: egress.in_flight_per_lane(),
+        per_endpoint: egress.in_flight_per_endpoint(),
         total: egress.in_flight_max,
     }
 }
@@ -140,28 +141,28 @@ impl Worker {
     /// A worker that has read from the store what there is to do.
     pub async fn prepare(
         resources: Resources,
-        inbox: mpsc::UnboundedReceiver<News>,
+        inbox: mpsc::UnboundedReceiver<Command>,
         stopping: watch::Receiver<bool>,
     ) -> Result<Self, StoreError> {
         let now = resources.clock.now();
-        let egress = resources.force.load().settings.egress.clone();
-        let mut lanes = Lanes::new(pace(&egress));
+        let egress = resources.active.load().settings.egress.clone();
+        let mut endpoints = Scheduler::new(pace(&egress));
         let since = UnixTime(now.unix.0.saturating_sub(weir_common::time::micros(egress.window)));
         let mut starts = resources.store.starts_since(since).await?;
         starts.sort_by_key(|(_, started)| *started);
-        for (lane, started) in starts {
-            lanes.seed(lane, now.tick_of(started));
+        for (endpoint, started) in starts {
+            endpoints.seed(endpoint, now.tick_of(started));
         }
         for found in resources.store.cut_off().into_iter().filter(|found| *found >= since) {
             // What was under way when an earlier process was cut off left no trace.
-            lanes.suspect(egress.in_flight_per_lane(), now.tick_of(found));
+            endpoints.suspect(egress.in_flight_per_endpoint(), now.tick_of(found));
         }
         let mut hooks = Hooks::default();
         let mut after = None;
         loop {
             let page = resources.store.queues(after, QUEUES_PAGE).await?;
             for queue in page.items {
-                hooks.restore(queue, &mut lanes, now, &resources);
+                hooks.restore(queue, &mut endpoints, now, &resources);
             }
             after = page.next;
             if after.is_none() {
@@ -171,7 +172,7 @@ impl Worker {
         Ok(Self {
             resources: Arc::new(resources),
             inbox,
-            lanes,
+            endpoints,
             hooks,
             tasks: JoinSet::new(),
             questions: Questions::default(),
@@ -222,7 +223,7 @@ impl Worker {
         let wake = if stopping { None } else { self.start(now) };
         self.ask_store(now);
         self.record(now);
-        if stopping && self.lanes.in_flight() == 0 && !self.recording {
+        if stopping && self.endpoints.in_flight() == 0 && !self.recording {
             return Turn::Over(Drained::Yes);
         }
         let look = self.hooks.next_look().map(|at| now.tick_at(at));
@@ -244,7 +245,7 @@ impl Worker {
     /// Starts all that may start now; says when to look again.
     fn start(&mut self, now: Moment) -> Option<Tick> {
         loop {
-            match self.lanes.next(now) {
+            match self.endpoints.next(now) {
                 Step::Wait(until) => return until,
                 Step::Fetch { webhook, limit, but, round } => {
                     self.questions.push(Question::Fetch { webhook, limit, but, round });
@@ -252,15 +253,15 @@ impl Worker {
                 Step::FetchOne { webhook, delivery, round } => {
                     self.questions.push(Question::FetchOne { webhook, delivery, round });
                 }
-                Step::Start { webhook, lane, ready, lag } => {
+                Step::Start { webhook, endpoint, ready, lag } => {
                     let Some(target) = self.hooks.target(webhook) else {
                         // It was deleted a moment ago.
-                        self.lanes.recorded(webhook, ready.id, None, Answered::Yes, now);
+                        self.endpoints.recorded(webhook, ready.id, None, Answered::Yes, now);
                         continue;
                     };
-                    self.hooks.started(webhook, ready.id, &self.lanes);
+                    self.hooks.started(webhook, ready.id, &self.endpoints);
                     self.resources.metrics.start_lag.observe(lag.as_secs_f64());
-                    let sent = Sent { webhook, lane, ready, started: now, target };
+                    let sent = Sent { webhook, endpoint, ready, started: now, target };
                     let resources = self.resources.clone();
                     self.tasks.spawn(async move { Told::Tried(sent.send(&resources).await) });
                 }
@@ -268,39 +269,39 @@ impl Worker {
         }
     }
 
-    fn hear(&mut self, news: News) {
+    fn hear(&mut self, news: Command) {
         let now = self.resources.clock.now();
         match news {
-            News::Arrived(arrivals) => {
+            Command::Arrived(arrivals) => {
                 self.resources.mailbox.heard(&arrivals);
                 for arrival in arrivals {
-                    if self.lanes.knows(arrival.webhook) {
-                        self.lanes.arrived(arrival.webhook, arrival.ready, now);
+                    if self.endpoints.knows(arrival.webhook) {
+                        self.endpoints.arrived(arrival.webhook, arrival.ready, now);
                     } else {
                         // The webhook is read together with what waits for it.
                         self.load(arrival.webhook);
                     }
                 }
             }
-            News::Missed => {
+            Command::Missed => {
                 for webhook in self.resources.mailbox.missed() {
-                    if self.lanes.knows(webhook) {
-                        self.lanes.reread(webhook, now.tick);
+                    if self.endpoints.knows(webhook) {
+                        self.endpoints.reread(webhook, now.tick);
                     } else {
                         self.load(webhook);
                     }
                 }
             }
-            News::Changed(webhook) => self.load(webhook),
-            News::Reloaded => {
-                let force = self.resources.force.load_full();
-                self.lanes.set_pace(pace(&force.settings.egress), now.tick);
-                self.hooks.replan(&force.settings.health, now.unix);
+            Command::Changed(webhook) => self.load(webhook),
+            Command::Reloaded => {
+                let active = self.resources.active.load_full();
+                self.endpoints.set_pace(pace(&active.settings.egress), now.tick);
+                self.hooks.replan(&active.settings.health, now.unix);
             }
-            News::Asked(of, answer) => {
+            Command::Asked(of, answer) => {
                 let standing = |(webhook, delivery): &(WebhookId, DeliveryId)| {
                     let (in_flight, held, unresolved) =
-                        self.lanes.standing(*webhook, *delivery, now.tick);
+                        self.endpoints.standing(*webhook, *delivery, now.tick);
                     let held_until = held.map(|held| now.unix_of(held));
                     Standing { in_flight, held_until, unresolved }
                 };
@@ -339,10 +340,10 @@ impl Worker {
                 self.open = open;
             }
             Told::Fetched(webhook, round, Ok(fetched)) => {
-                self.lanes.fetched(webhook, round, fetched, now);
+                self.endpoints.fetched(webhook, round, fetched, now);
             }
             Told::FetchedOne(webhook, round, Ok(one)) => {
-                self.lanes.fetched_one(webhook, round, one, now);
+                self.endpoints.fetched_one(webhook, round, one, now);
             }
             Told::Loaded(webhook, Ok(queue)) => self.loaded(webhook, queue, now),
             Told::Reordered(webhook, Ok(true)) => self.load(webhook),
@@ -360,7 +361,7 @@ impl Worker {
     /// Looks at the webhooks whose time it is.
     fn look(&mut self, now: Moment) {
         for (at, webhook) in self.hooks.due(now) {
-            let mails = self.hooks.look(webhook, at, &mut self.lanes, &self.resources, now);
+            let mails = self.hooks.look(webhook, at, &mut self.endpoints, &self.resources, now);
             if let Some(mails) = mails {
                 let (under_way, again, answered) = (None, None, Answered::Yes);
                 self.keep(Open { webhook, under_way, ended: None, mails, again, answered });
@@ -369,12 +370,12 @@ impl Worker {
     }
 
     fn tidy(&mut self, now: Moment) {
-        self.lanes.forget_idle(now.tick);
-        self.hooks.forget_idle(&self.lanes);
+        self.endpoints.forget_idle(now.tick);
+        self.hooks.forget_idle(&self.endpoints);
         let metrics = &self.resources.metrics;
-        metrics.past_due_oldest.set(self.lanes.past_due(now.tick).as_secs_f64());
-        metrics.in_flight.set(i64::try_from(self.lanes.in_flight()).unwrap_or(i64::MAX));
-        metrics.lanes.set(i64::try_from(self.lanes.count()).unwrap_or(i64::MAX));
+        metrics.past_due_oldest.set(self.endpoints.past_due(now.tick).as_secs_f64());
+        metrics.in_flight.set(i64::try_from(self.endpoints.in_flight()).unwrap_or(i64::MAX));
+        metrics.endpoints.set(i64::try_from(self.endpoints.count()).unwrap_or(i64::MAX));
         metrics.unrecorded.set(i64::try_from(self.open.len()).unwrap_or(i64::MAX));
     }
 }

@@ -14,7 +14,7 @@ use pingora_http::RequestHeader;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
-use weir_common::config::document::{At, Document, Mistake};
+use weir_common::config::document::{Diagnostic, Document, Spanned};
 use weir_common::directory::Directory;
 use weir_common::identifier::{IdForm, is_identifier};
 use weir_common::time::UnixTime;
@@ -167,7 +167,7 @@ pub fn settings(data: &[u8]) {
     let seed = Seed::new([1; 16]);
     let rules = rules::check(made, &document, &directory, &of_directory, seed);
     for (document, text) in [(&document, text), (&of_directory, directory_text)] {
-        document.mistakes().iter().for_each(|mistake| check_place(mistake, text));
+        document.diagnostics().iter().for_each(|diagnostic| check_place(diagnostic, text));
     }
     // Rules with mistakes are never in force, and still do not panic.
     if let Ok(target) = targets::read(b"/v1/workspaces/ws_a/x", Some(b"api.localhost"))
@@ -178,14 +178,14 @@ pub fn settings(data: &[u8]) {
     }
 }
 
-fn check_place(mistake: &Mistake, text: &str) {
-    let line = text.split('\n').nth(mistake.line.wrapping_sub(1));
-    let line = line.unwrap_or_else(|| panic!("{mistake} is beyond the end"));
+fn check_place(diagnostic: &Diagnostic, text: &str) {
+    let line = text.split('\n').nth(diagnostic.line.wrapping_sub(1));
+    let line = line.unwrap_or_else(|| panic!("{diagnostic} is beyond the end"));
     let columns = line.chars().count() + 1;
-    assert!((1..=columns).contains(&mistake.column), "{mistake} is beyond its line");
+    assert!((1..=columns).contains(&diagnostic.column), "{diagnostic} is beyond its line");
     assert!(
-        !mistake.message.is_empty() && !mistake.message.contains(char::is_control),
-        "{mistake:?}"
+        !diagnostic.message.is_empty() && !diagnostic.message.contains(char::is_control),
+        "{diagnostic:?}"
     );
 }
 
@@ -201,7 +201,7 @@ pub fn answer(data: &[u8]) {
             Ok(RawEntry::Workspace(entry)) => (entry.organisation, entry.limits),
             Ok(RawEntry::Instance(entry)) => (entry.workspace, entry.limits),
         };
-        let named = |At { value, .. }: At<String>| is_identifier(&value);
+        let named = |Spanned { value, .. }: Spanned<String>| is_identifier(&value);
         assert!(parent.is_none_or(named), "it would be asked about in a URL");
         let numbers = limits.iter().flat_map(|(_, v)| [v.requests, v.rate, v.burst]);
         assert!(numbers.flatten().all(|number| number >= 1), "an allowance of nothing");

@@ -29,7 +29,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use weir_common::config::document::Mistake;
+use weir_common::config::document::Diagnostic;
 use weir_common::config::files;
 use weir_common::log::events;
 use weir_common::secret::Secret;
@@ -60,7 +60,7 @@ const LOG_GRACE: Duration = Duration::from_secs(1);
 pub enum RunError {
     /// The configuration has mistakes.
     #[error("{}", lines(.0))]
-    Configuration(Vec<Mistake>),
+    Configuration(Vec<Diagnostic>),
     /// An address is taken, or not ours.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -89,8 +89,8 @@ pub enum RunError {
     System(#[from] io::Error),
 }
 
-fn lines(mistakes: &[Mistake]) -> String {
-    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+fn lines(diagnostics: &[Diagnostic]) -> String {
+    diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// What a process is started with beside its flags.
@@ -263,7 +263,7 @@ fn random_seed() -> io::Result<Seed> {
 }
 
 fn admin_token(
-    file: &Option<weir_common::config::document::At<String>>,
+    file: &Option<weir_common::config::document::Spanned<String>>,
 ) -> Result<Option<Secret<String>>, RunError> {
     let Some(file) = file else { return Ok(None) };
     let unreadable = |source| RunError::Token { path: file.value.clone(), source };

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use http::HeaderMap;
 use serde_json::{Map, Value};
-use weir_common::config::document::{Document, Mistake, suggestion};
+use weir_common::config::document::{Diagnostic, Document, suggestion};
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
 use weir_common::time::Clock;
@@ -173,7 +173,9 @@ impl Command {
                         Err(why) => fail(EXIT_USAGE, &why),
                     }
                 }
-                Err(mistakes) => fail(EXIT_USAGE, &RunError::Configuration(mistakes).to_string()),
+                Err(diagnostics) => {
+                    fail(EXIT_USAGE, &RunError::Configuration(diagnostics).to_string())
+                }
             },
             Action::Limits(limits) => {
                 limits.execute().unwrap_or_else(|why| fail(EXIT_FAILURE, &why))
@@ -246,7 +248,7 @@ impl Limits {
 
 impl Which {
     /// Where the admin listener is, and the file of its token.
-    fn server(&self) -> Result<(SocketAddr, Option<PathBuf>), Vec<Mistake>> {
+    fn server(&self) -> Result<(SocketAddr, Option<PathBuf>), Vec<Diagnostic>> {
         let token_file = self.token_file.clone();
         if let Some(address) = self.admin {
             return Ok((address, token_file));

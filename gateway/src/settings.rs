@@ -23,7 +23,7 @@ use std::time::Duration;
 use crate::settings::spellings::Spellings;
 use ipnet::IpNet;
 use log::LevelFilter;
-use weir_common::config::document::At;
+use weir_common::config::document::Spanned;
 use weir_common::directory::Values;
 use weir_common::identifier::IdForm;
 
@@ -53,13 +53,13 @@ pub struct Settings {
     /// Who belongs to whom.
     pub directory: DirectorySource,
     /// Planes, each a set of hosts.
-    pub planes: Vec<(At<String>, Plane)>,
+    pub planes: Vec<(Spanned<String>, Plane)>,
     /// Upstreams, each a set of servers.
-    pub upstreams: Vec<(At<String>, Upstream)>,
+    pub upstreams: Vec<(Spanned<String>, Upstream)>,
     /// Limits.
-    pub limits: Vec<(At<String>, Limit)>,
+    pub limits: Vec<(Spanned<String>, Limit)>,
     /// Plans.
-    pub plans: Vec<(At<String>, Plan)>,
+    pub plans: Vec<(Spanned<String>, Plan)>,
     /// Routes, in the order of the file.
     pub routes: Vec<Route>,
 }
@@ -101,7 +101,7 @@ pub struct Server {
     /// Where that stands in the file.
     pub admin_at: usize,
     /// A file with the admin listener's bearer token.
-    pub admin_token_file: Option<At<String>>,
+    pub admin_token_file: Option<Spanned<String>>,
     /// Worker threads; 0 is one per core.
     pub threads: usize,
     /// Networks whose `X-Forwarded-For` is believed.
@@ -172,7 +172,7 @@ pub struct Log {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plane {
     /// Host names, or patterns whose first label is `{instance}`.
-    pub hosts: Vec<At<String>>,
+    pub hosts: Vec<Spanned<String>>,
     /// Who may read its answers in a browser; nobody is told so where not given.
     pub cors: Option<Cors>,
 }
@@ -220,7 +220,7 @@ pub struct Plan {
     /// Whether an instance of a workspace on this plan may have limits of its own.
     pub per_instance_limits: bool,
     /// The plan's values of limits.
-    pub limits: Vec<(At<String>, Values)>,
+    pub limits: Vec<(Spanned<String>, Values)>,
 }
 
 /// `[[routes]]`
@@ -229,11 +229,11 @@ pub struct Route {
     /// Where the route starts in the file.
     pub at: usize,
     /// On which plane.
-    pub plane: Option<At<String>>,
+    pub plane: Option<Spanned<String>>,
     /// For which methods; all where empty.
-    pub methods: Vec<At<String>>,
+    pub methods: Vec<Spanned<String>>,
     /// For which paths.
-    pub path: Option<At<String>>,
+    pub path: Option<Spanned<String>>,
     /// The spellings of a path that it takes beyond those that every route takes.
     pub spellings: Spellings,
     /// Whether no limit applies.
@@ -241,11 +241,11 @@ pub struct Route {
     /// Whether it needs no token, whatever its plane says.
     pub anonymous: bool,
     /// The limits that apply.
-    pub limits: Vec<At<String>>,
+    pub limits: Vec<Spanned<String>>,
     /// Where requests go.
-    pub upstream: Option<At<String>>,
+    pub upstream: Option<Spanned<String>>,
     /// The most items of a batch, which makes this a batch route.
-    pub batch_items_max: Option<At<u64>>,
+    pub batch_items_max: Option<Spanned<u64>>,
     /// The largest body of a batch.
     pub body_bytes_max: u64,
 }

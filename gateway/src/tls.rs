@@ -29,7 +29,7 @@ use rustls::{CommonState, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use weir_common::config::document::{At, Document};
+use weir_common::config::document::{Document, Spanned};
 use weir_common::config::files;
 use weir_common::time::UnixTime;
 
@@ -144,7 +144,7 @@ impl Reader<'_> {
 
     fn read<T>(
         &mut self,
-        file: &At<String>,
+        file: &Spanned<String>,
         made: impl Fn(&str) -> Result<T, String>,
     ) -> Option<T> {
         let text = files::read(Path::new(&file.value));
@@ -156,7 +156,7 @@ impl Reader<'_> {
         made(&text).map_err(|why| self.wrong(file, &why)).ok()
     }
 
-    fn wrong(&self, file: &At<String>, why: &str) {
+    fn wrong(&self, file: &Spanned<String>, why: &str) {
         self.document.fault(file.at, format!("`{}` {why}", file.value));
     }
 }

@@ -330,13 +330,14 @@ impl Upstream {
 mod tests {
     use std::time::Duration;
 
-    use weir_common::config::document::At;
+    use weir_common::config::document::Spanned;
 
     use super::*;
 
     fn upstream(servers: &[&str]) -> Upstream {
         let second = Duration::from_secs(1);
-        let servers = servers.iter().map(|name| At { value: (*name).to_owned(), at: 0 }).collect();
+        let servers =
+            servers.iter().map(|name| Spanned { value: (*name).to_owned(), at: 0 }).collect();
         let settings = settings::Upstream {
             servers,
             speaks: Speaks::Http1,

@@ -3,7 +3,7 @@
 mod admin;
 mod boosts;
 mod commands;
-mod mistakes;
+mod diagnostics;
 mod reloading;
 mod stopping;
 mod telling;

@@ -137,7 +137,7 @@ fn verifier(url: &str, metrics: &Arc<Metrics>) -> Arc<Verifier> {
     }
     let loaded = Config::new(Some(path)).load(Seed::new(*b"sixteen bytes ok"));
     let _ = std::fs::remove_dir_all(&folder);
-    let (rules, origin) = loaded.unwrap_or_else(|mistakes| fail(&format!("{mistakes:?}")));
+    let (rules, origin) = loaded.unwrap_or_else(|diagnostics| fail(&format!("{diagnostics:?}")));
     let active = ActiveConfig::new(rules, origin, None, metrics, &Clock::system());
     active.verifier.unwrap_or_else(|| fail("the settings have no token verified"))
 }

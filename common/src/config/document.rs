@@ -30,7 +30,7 @@ pub const MISTAKES_MAX: usize = 1_000;
 
 /// One thing wrong with a settings file, where it is and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct Diagnostic {
     /// The file, as it was named to us.
     pub file: String,
     /// From 1.
@@ -41,7 +41,7 @@ pub struct Mistake {
     pub message: String,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)
     }
@@ -49,7 +49,7 @@ impl fmt::Display for Mistake {
 
 /// A value and where it stands, as a byte offset into its document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct At<T> {
+pub struct Spanned<T> {
     /// The value.
     pub value: T,
     /// Where it starts.
@@ -73,7 +73,7 @@ impl Document {
     }
 
     /// Reads the whole document with `read`.
-    pub fn read<T>(&self, read: impl FnOnce(&mut Table<'_>) -> T) -> Reading<T> {
+    pub fn read<T>(&self, read: impl FnOnce(&mut Table<'_>) -> T) -> Parsed<T> {
         let (root, errors) = DeTable::parse_recoverable(&self.text);
         for error in errors {
             let at = error.span().map_or(0, |span| span.start);
@@ -86,7 +86,7 @@ impl Document {
             let dialect = "https://json-schema.org/draft/2020-12/schema";
             object.insert("$schema".to_owned(), dialect.into());
         }
-        Reading { made, schema, effective }
+        Parsed { made, schema, effective }
     }
 
     /// Notes a mistake at a byte offset. What it quotes of the file cannot make two lines of it.
@@ -121,7 +121,7 @@ impl Document {
 
     /// Every mistake so far, in the order of the file; of very many, the first.
     #[must_use]
-    pub fn mistakes(&self) -> Vec<Mistake> {
+    pub fn diagnostics(&self) -> Vec<Diagnostic> {
         let mut faults = self.faults.borrow().clone();
         faults.sort();
         faults.dedup();
@@ -131,7 +131,7 @@ impl Document {
             faults.push((*at, format!("and {more} more problems")));
         }
         let lines: Vec<usize> = self.text.match_indices('\n').map(|(at, _)| at + 1).collect();
-        faults.into_iter().map(|(at, message)| self.mistake(&lines, at, message)).collect()
+        faults.into_iter().map(|(at, message)| self.diagnostic(&lines, at, message)).collect()
     }
 
     /// The line of a byte offset, from 1: for a mistake that two places make together.
@@ -147,10 +147,10 @@ impl Document {
     }
 
     /// A mistake, with its place found among the starts of all lines but the first.
-    fn mistake(&self, lines: &[usize], at: usize, message: String) -> Mistake {
+    fn diagnostic(&self, lines: &[usize], at: usize, message: String) -> Diagnostic {
         let before = lines.partition_point(|start| *start <= at);
         let start = before.checked_sub(1).and_then(|line| lines.get(line)).copied().unwrap_or(0);
-        Mistake {
+        Diagnostic {
             file: self.name.clone(),
             line: before + 1,
             column: self.text.get(start..at).map_or(0, |line| line.chars().count()) + 1,
@@ -166,7 +166,7 @@ fn printed(char: char) -> String {
 
 /// What came of reading a document.
 #[derive(Clone, Debug)]
-pub struct Reading<T> {
+pub struct Parsed<T> {
     /// What the reader made of it.
     pub made: T,
     /// The JSON Schema of what it asked for.
@@ -251,10 +251,10 @@ mod tests {
         )
     }
 
-    fn mistakes(text: &str) -> Vec<String> {
+    fn diagnostics(text: &str) -> Vec<String> {
         let document = Document::new("f.toml", text);
         let _ = document.read(read);
-        document.mistakes().iter().map(ToString::to_string).collect()
+        document.diagnostics().iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -262,21 +262,21 @@ mod tests {
         let document = Document::new("f.toml", "window = \"1m\"\nbody_max = \"2KiB\"");
         let made = document.read(read).made;
         assert_eq!(made, (Duration::from_secs(60), 60, false, 2048));
-        assert_eq!(document.mistakes(), []);
+        assert_eq!(document.diagnostics(), []);
     }
 
     #[test]
     fn a_mistake_is_one_line_whatever_stands_in_the_file() {
-        let found = mistakes("quiet = \"no\\nf.toml:9:9: yes\"\n\"ne\\u001b\\u0085w\" = 1\n");
+        let found = diagnostics("quiet = \"no\\nf.toml:9:9: yes\"\n\"ne\\u001b\\u0085w\" = 1\n");
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found.iter().all(|mistake| !mistake.contains(char::is_control)), "{found:?}");
+        assert!(found.iter().all(|diagnostic| !diagnostic.contains(char::is_control)), "{found:?}");
         assert!(found[1].starts_with("f.toml:2:1: unknown key `ne\\u{1b}\\u{85}w`"), "{found:?}");
     }
 
     #[test]
     fn every_mistake_is_reported_at_once_with_its_place() {
         assert_eq!(
-            mistakes("widnow = \"1m\"\nrequests = 101\n  quiet = \"yes\"\n"),
+            diagnostics("widnow = \"1m\"\nrequests = 101\n  quiet = \"yes\"\n"),
             [
                 "f.toml:1:1: unknown key `widnow`; did you mean `window`?",
                 "f.toml:2:12: requests must be a whole number from 1 to 100, not 101",
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_mistake_in_the_syntax_does_not_hide_the_others() {
-        let found = mistakes("window = = 1\nrequests = 0\n");
+        let found = diagnostics("window = = 1\nrequests = 0\n");
         assert!(found.iter().any(|line| line.starts_with("f.toml:1:")), "{found:?}");
         assert!(found.iter().any(|line| line.starts_with("f.toml:2:12:")), "{found:?}");
     }
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn very_many_mistakes_are_counted_and_found_in_no_time() {
         let text: String = (0..200_000).map(|n| format!("unknown_{n} = 1\n")).collect();
-        let found = mistakes(&text);
+        let found = diagnostics(&text);
         assert_eq!(found.len(), MISTAKES_MAX + 1);
         assert!(
             found[MISTAKES_MAX].ends_with("and 199000 more problems"),
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn columns_count_characters() {
         assert_eq!(
-            mistakes("quiet = \"ä\" # ä\n\"ä\" = 1")[1].split(": ").next(),
+            diagnostics("quiet = \"ä\" # ä\n\"ä\" = 1")[1].split(": ").next(),
             Some("f.toml:2:1")
         );
     }
@@ -327,7 +327,7 @@ mod tests {
         let choice = |text: &str| {
             let document = Document::new("f.toml", text);
             let _ = document.read(|table| table.choice("http", &[("1.1", 1), ("2", 2)], "Which."));
-            document.mistakes().iter().map(ToString::to_string).collect::<Vec<_>>()
+            document.diagnostics().iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(choice("http = 2"), ["f.toml:1:8: http must be one of \"1.1\", \"2\", not 2"]);
         assert_eq!(choice("http = \"9.9\""), ["f.toml:1:8: unknown http `9.9`; known: 1.1, 2"]);
@@ -342,7 +342,7 @@ mod tests {
             "body_max = \"2MiB\"",
             "body_max = \"x\"",
         ] {
-            assert_eq!(mistakes(text).len(), 1, "{text}");
+            assert_eq!(diagnostics(text).len(), 1, "{text}");
         }
     }
 
@@ -378,8 +378,8 @@ mod tests {
     fn lists_and_shares_are_read_and_secrets_are_not_shown() {
         let text = "ports = [443, 0x1F]\ndelays = [\"1s\", \"5ms\"]\nshare = 0.5\npassword = \"p\"";
         let document = Document::new("f.toml", text);
-        let Reading { made, effective, .. } = document.read(read_more);
-        assert_eq!(document.mistakes(), []);
+        let Parsed { made, effective, .. } = document.read(read_more);
+        assert_eq!(document.diagnostics(), []);
         let spans = vec![Duration::from_secs(1), Duration::from_millis(5)];
         assert_eq!(made, (vec![443, 31], spans, 0.5));
         let shown = json!({"ports": [443, 31], "delays": ["1s", "5ms"], "share": 0.5,
@@ -393,7 +393,7 @@ mod tests {
         let document = Document::new("f.toml", text);
         let made = document.read(read_more).made;
         assert_eq!(made, (vec![1], vec![Duration::from_secs(1)], 0.05));
-        let found: Vec<_> = document.mistakes().iter().map(ToString::to_string).collect();
+        let found: Vec<_> = document.diagnostics().iter().map(ToString::to_string).collect();
         assert_eq!(
             found,
             [
@@ -428,7 +428,7 @@ mod tests {
         }
         assert_eq!(span_of("1m 30s"), Some(Duration::from_secs(90)));
         let wanted = "window must be a time such as \"10s\" (in ms, s, m, h or d), from 1ms to 1m";
-        assert_eq!(mistakes("window = \"1M\""), [format!("f.toml:1:10: {wanted}, not \"1M\"")]);
+        assert_eq!(diagnostics("window = \"1M\""), [format!("f.toml:1:10: {wanted}, not \"1M\"")]);
     }
 
     #[test]

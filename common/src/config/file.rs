@@ -11,7 +11,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::config::document::{At, Document, Mistake};
+use crate::config::document::{Diagnostic, Document, Spanned};
 use crate::config::files::{self, unreadable, whole};
 
 /// Where the settings are: a file, or within the program.
@@ -59,23 +59,23 @@ impl ConfigFile {
     /// # Errors
     ///
     /// Where the file cannot be read.
-    pub fn read(&self, built_in: &str) -> Result<String, Mistake> {
+    pub fn read(&self, built_in: &str) -> Result<String, Diagnostic> {
         match &self.path {
             Some(path) => files::read(path).map_err(|why| self.unreadable(&why)),
             None => Ok(built_in.to_owned()),
         }
     }
 
-    fn unreadable(&self, why: &io::Error) -> Mistake {
-        let mut mistake = unreadable(&self.name(), why);
+    fn unreadable(&self, why: &io::Error) -> Diagnostic {
+        let mut diagnostic = unreadable(&self.name(), why);
         if !self.is_named && why.kind() == io::ErrorKind::NotFound {
             let place = whole(self.usual);
-            mistake.message = format!(
+            diagnostic.message = format!(
                 "there is no {place}: name a configuration with --config FILE, or ask for the \
                  built-in example with --demo"
             );
         }
-        mistake
+        diagnostic
     }
 
     /// The text of a file that the settings name under `key`; one that cannot be read is a mistake
@@ -84,7 +84,7 @@ impl ConfigFile {
     pub fn beside(
         &self,
         document: &Document,
-        path: &At<String>,
+        path: &Spanned<String>,
         key: &str,
         built_in: &str,
     ) -> String {
@@ -113,25 +113,25 @@ mod tests {
     #[test]
     fn a_file_that_was_named_is_never_replaced_by_what_is_built_in() {
         let named = ConfigFile::new(Some("no/such/file.toml".into()), USUAL);
-        let mistake = named.read("built in").unwrap_err();
-        assert_eq!((mistake.file.as_str(), mistake.line), ("no/such/file.toml", 1));
+        let diagnostic = named.read("built in").unwrap_err();
+        assert_eq!((diagnostic.file.as_str(), diagnostic.line), ("no/such/file.toml", 1));
         let document = Document::new(&named.name(), "");
-        let path = At { value: "no/such/tokens.toml".to_owned(), at: 0 };
+        let path = Spanned { value: "no/such/tokens.toml".to_owned(), at: 0 };
         assert_eq!(named.beside(&document, &path, "auth.tokens", "built in"), "");
-        let [mistake] = document.mistakes().try_into().unwrap();
-        assert!(mistake.message.contains("no/such/tokens.toml: No such file"), "{mistake:?}");
-        assert!(mistake.message.contains("set auth.tokens"), "{mistake:?}");
+        let [diagnostic] = document.diagnostics().try_into().unwrap();
+        assert!(diagnostic.message.contains("no/such/tokens.toml: No such file"), "{diagnostic:?}");
+        assert!(diagnostic.message.contains("set auth.tokens"), "{diagnostic:?}");
     }
 
     #[test]
     fn without_a_file_nothing_is_built_in_but_for_those_who_ask() {
         let usual = ConfigFile::new(None, USUAL);
-        let mistake = usual.read("built in").unwrap_err();
-        assert_eq!(mistake.file, USUAL);
+        let diagnostic = usual.read("built in").unwrap_err();
+        assert_eq!(diagnostic.file, USUAL);
         let folder = std::env::current_dir().unwrap();
         let there = folder.join(USUAL).display().to_string();
         for word in [there.as_str(), "--config FILE", "--demo"] {
-            assert!(mistake.message.contains(word), "{word}: {mistake:?}");
+            assert!(diagnostic.message.contains(word), "{word}: {diagnostic:?}");
         }
     }
 
@@ -142,8 +142,8 @@ mod tests {
         assert_eq!(built_in.name(), "built-in weir.toml");
         assert_eq!(built_in.read("built in").unwrap(), "built in");
         let document = Document::new(&built_in.name(), "");
-        let path = At { value: "no/such/tokens.toml".to_owned(), at: 0 };
+        let path = Spanned { value: "no/such/tokens.toml".to_owned(), at: 0 };
         assert_eq!(built_in.beside(&document, &path, "auth.tokens", "as well"), "as well");
-        assert!(document.mistakes().is_empty());
+        assert!(document.diagnostics().is_empty());
     }
 }

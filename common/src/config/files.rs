@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::config::document::Mistake;
+use crate::config::document::Diagnostic;
 use crate::secret::Secret;
 
 /// A settings file is no larger: a million workspaces take half of it.
@@ -52,8 +52,8 @@ pub fn whole(path: &str) -> String {
 
 /// A settings file that cannot be read, as a mistake in it.
 #[must_use]
-pub fn unreadable(file: &str, why: &io::Error) -> Mistake {
-    Mistake { file: file.to_owned(), line: 1, column: 1, message: format!("cannot read: {why}") }
+pub fn unreadable(file: &str, why: &io::Error) -> Diagnostic {
+    Diagnostic { file: file.to_owned(), line: 1, column: 1, message: format!("cannot read: {why}") }
 }
 
 /// What tells one state of a file from another; `None` where it cannot be looked at.

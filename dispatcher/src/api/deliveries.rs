@@ -113,7 +113,7 @@ fn facts<'a>(
     standing: Standing,
     ahead: Option<usize>,
 ) -> Facts<'a> {
-    let egress = &asked.force.settings.egress;
+    let egress = &asked.active.settings.egress;
     let pace = Pace { requests: egress.requests, window: egress.window };
     Facts { delivery, webhook, standing, ahead, pace, now: asked.now }
 }
@@ -122,7 +122,7 @@ fn view(asked: &Asked<'_>, facts: &Facts<'_>) -> DeliveryView {
     let (ids, delivery) = (asked.store().ids(), facts.delivery);
     let waits = delivery.state == DeliveryState::Waiting;
     let deadline_at = || {
-        let give_up_after = asked.force.settings.retry.give_up_after;
+        let give_up_after = asked.active.settings.retry.give_up_after;
         let first = delivery.first_attempt_at?;
         Some(facts.webhook?.deadline(first, delivery.paused_before, give_up_after, facts.now))
     };

@@ -71,11 +71,9 @@ pub(super) fn waiting_for(facts: &Facts<'_>) -> Option<WaitingFor> {
     if webhook.probing.is_some() {
         return Some(probe(facts.standing.held_until.filter(|until| *until > facts.now)));
     }
-    Some(
-        paced(facts).unwrap_or_else(|| {
-            plain(Reason::Ready, "It is due, and is sent in a moment.".to_owned())
-        }),
-    )
+    Some(paced(facts).unwrap_or_else(|| {
+        plain(Reason::QueuedDelivery, "It is due, and is sent in a moment.".to_owned())
+    }))
 }
 
 /// When the next attempt is due, where one is.
@@ -180,7 +178,7 @@ mod tests {
     use super::*;
     use crate::domain::event::{EventSet, EventType};
     use crate::domain::health::Health;
-    use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+    use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
     use crate::domain::outcome::{Failure, Outcome};
     use crate::domain::webhook::Secrets;
 
@@ -212,7 +210,7 @@ mod tests {
             id: WebhookId(1),
             workspace: "ws_a".into(),
             url: Arc::from("https://example.com/"),
-            lane: LaneId(1),
+            endpoint: EndpointId(1),
             events: EventSet::default(),
             created_at: UnixTime(0),
             secrets: Secrets { current: Secret::new(String::new()), previous: Vec::new() },

@@ -31,7 +31,7 @@ const SECRET_BYTES: usize = 32;
 const SECRET_PREFIX: &str = "whsec_";
 
 pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
-    let form = &asked.force.settings.identifiers.workspaces;
+    let form = &asked.active.settings.identifiers.workspaces;
     if !form.allows(asked.workspace) {
         return Err(no_workspace(asked.workspace, form));
     }
@@ -43,7 +43,7 @@ pub(super) async fn create(asked: &Asked<'_>) -> Result<Reply, Reply> {
         url,
         events: dto::set_of(&body.events),
         secret: Secret::new(secret.clone()),
-        webhooks_max: asked.force.settings.webhooks.per_workspace_max,
+        webhooks_max: asked.active.settings.webhooks.per_workspace_max,
     };
     let created = asked.store().create_webhook(new, asked.now).await;
     let webhook = match created.map_err(|error| asked.failed(&error))? {
@@ -117,7 +117,7 @@ pub(super) async fn rotate_secret(asked: &Asked<'_>) -> Result<Reply, Reply> {
     let id = id_of(asked)?;
     let Nothing {} = asked.body(|_, _| {})?;
     let secret = new_secret()?;
-    let overlap = asked.force.settings.secrets.rotation_overlap;
+    let overlap = asked.active.settings.secrets.rotation_overlap;
     let rotation = Rotation { secret: Secret::new(secret.clone()), overlap };
     let rotated = asked.store().rotate(asked.workspace, id, rotation).await;
     match rotated.map_err(|error| asked.failed(&error))? {
@@ -190,7 +190,7 @@ fn shown(asked: &Asked<'_>, answer: Result<Option<Webhook>, StoreError>) -> Resu
 /// What is wrong with the URL of a body, beside what its schema says.
 fn check_url(asked: &Asked<'_>, body: &Value, flaws: &mut Flaws) {
     if let Some(text) = body.get("url").and_then(Value::as_str)
-        && let Err(why) = asked.force.egress.canonical(text)
+        && let Err(why) = asked.active.egress.canonical(text)
     {
         flaws.at("/url", why);
     }
@@ -199,7 +199,7 @@ fn check_url(asked: &Asked<'_>, body: &Value, flaws: &mut Flaws) {
 /// The canonical form of a URL that may be called. What its host's name leads to is looked at when
 /// it is called: see [`crate::delivery::egress`].
 fn canonical(asked: &Asked<'_>, text: &str) -> Result<Arc<str>, Reply> {
-    let url = asked.force.egress.canonical(text);
+    let url = asked.active.egress.canonical(text);
     let url = url.map_err(|why| http_errors::unprocessable(&Flaw::at("/url", why).into()))?;
     Ok(url.as_str().into())
 }
@@ -230,7 +230,7 @@ fn too_many_secrets(free_in: Duration) -> Reply {
 }
 
 fn too_many(asked: &Asked<'_>) -> Reply {
-    let most = asked.force.settings.webhooks.per_workspace_max;
+    let most = asked.active.settings.webhooks.per_workspace_max;
     let detail = format!("A workspace has at most {most} webhooks; delete one first.");
     Reply::problem(&problems::plain(409, "too-many-webhooks", "Too many webhooks", detail))
 }

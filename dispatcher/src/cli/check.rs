@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::TcpSocket;
-use weir_common::config::document::{Document, Mistake};
+use weir_common::config::document::{Diagnostic, Document};
 use weir_common::time::Clock;
 
 use crate::config::settings::Settings;
@@ -18,12 +18,12 @@ use crate::store::sqlite::open::OpenError;
 use crate::store::sqlite::preview;
 
 /// Reads all files as a start does, and finds what else a start would refuse.
-pub(super) fn check(config: &Config, clock: &Clock) -> Result<(), Vec<Mistake>> {
-    let force = config.load(clock)?;
-    let document = Document::new(&config.file.name(), force.origin.settings_text());
-    look(&force.settings, &document);
-    let mistakes = document.mistakes();
-    if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
+pub(super) fn check(config: &Config, clock: &Clock) -> Result<(), Vec<Diagnostic>> {
+    let active = config.load(clock)?;
+    let document = Document::new(&config.file.name(), active.origin.settings_text());
+    look(&active.settings, &document);
+    let diagnostics = document.diagnostics();
+    if diagnostics.is_empty() { Ok(()) } else { Err(diagnostics) }
 }
 
 /// Leaves what a start would refuse in the document that the settings were read from.

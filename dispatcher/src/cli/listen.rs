@@ -26,8 +26,8 @@ use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
 use crate::config::settings::Signature;
-use crate::delivery::client::{Courier, Receipt};
-use crate::delivery::connection::Parcel;
+use crate::delivery::client::{AttemptResponse, DeliveryClient};
+use crate::delivery::connection::AttemptRequest;
 use crate::delivery::http_client;
 use crate::delivery::signature::{self, Signed};
 use crate::domain::event::EventType;
@@ -225,13 +225,13 @@ fn answer(status: u16) -> Reply {
 
 /// Delivers one example of this type, signed, as the dispatcher would.
 pub async fn send_test(
-    courier: &Courier,
+    client: &DeliveryClient,
     url: Url,
     secret: &Secret<String>,
     signature: &Signature,
     kind: EventType,
     clock: &Clock,
-) -> Receipt {
+) -> AttemptResponse {
     let now = clock.now().unix;
     let event_id = format!("evt_test_{}", now.0);
     let envelope = json!({
@@ -246,7 +246,7 @@ pub async fn send_test(
     let unix_seconds = now.0 / 1_000_000;
     let signed = Signed { event_id: &event_id, body: &body, unix_seconds };
     let headers = signature::headers(signature, &signed, std::iter::once(secret.expose().as_str()));
-    courier.deliver(Parcel { url, headers, body, fresh_connection: false }).await
+    client.deliver(AttemptRequest { url, headers, body, fresh_connection: false }).await
 }
 
 /// What the `data` of such an event may look like; the contract fixes that of `user.created`.
@@ -447,7 +447,7 @@ mod tests {
         };
         let desk = desk(None);
         let rules = Arc::new(crate::delivery::egress::Rules::system(egress.clone()));
-        let courier = Courier::new(&egress, rules, desk.clock.clone()).expect("it builds");
+        let client = DeliveryClient::new(&egress, rules, desk.clock.clone()).expect("it builds");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let secret = Secret::new(SECRET.to_owned());
@@ -455,9 +455,9 @@ mod tests {
             desk.clock.advance(Duration::from_secs(1));
             let url = Url::parse(&format!("http://{address}/")).expect("a URL");
             let signature = signature();
-            let sending = send_test(&courier, url, &secret, &signature, kind, &desk.clock);
-            let (receipt, (headers, body)) = tokio::join!(sending, next_request(&listener));
-            assert_eq!(receipt.outcome, crate::domain::outcome::Outcome::of_status(204));
+            let sending = send_test(&client, url, &secret, &signature, kind, &desk.clock);
+            let (response, (headers, body)) = tokio::join!(sending, next_request(&listener));
+            assert_eq!(response.outcome, crate::domain::outcome::Outcome::of_status(204));
             let envelope: Value = serde_json::from_slice(&body).expect("it is JSON");
             let fields = ["id", "type", "workspace_id", "tenant_id", "created_at", "data"];
             assert!(envelope.as_object().expect("an object").keys().eq(fields), "{envelope}");

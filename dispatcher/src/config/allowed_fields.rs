@@ -7,7 +7,7 @@
 //! 2. No entry allows what CONTRACT §6.4 names itself, nor what lies below it, whatever a `*`
 //!    meets.
 
-use weir_common::config::document::{At, Table, suggestion};
+use weir_common::config::document::{Spanned, Table, suggestion};
 
 use crate::domain::event::EventType;
 use crate::domain::sensitive::is_disguised;
@@ -76,7 +76,7 @@ impl Allowed {
 }
 
 /// The type that is meant; `Some(None)` is every type.
-fn kind_of(text: &At<String>, table: &Table<'_>) -> Option<Option<EventType>> {
+fn kind_of(text: &Spanned<String>, table: &Table<'_>) -> Option<Option<EventType>> {
     if text.value == ANY {
         return Some(None);
     }
@@ -90,7 +90,7 @@ fn kind_of(text: &At<String>, table: &Table<'_>) -> Option<Option<EventType>> {
     kind.map(Some)
 }
 
-fn steps_of(text: &At<String>, table: &Table<'_>) -> Option<Vec<String>> {
+fn steps_of(text: &Spanned<String>, table: &Table<'_>) -> Option<Vec<String>> {
     let fault = |message: String| table.fault_at(text.at, message);
     let pointer = &text.value;
     let Some(path) = pointer.strip_prefix(ROOT).filter(|path| !path.is_empty()) else {
@@ -142,13 +142,13 @@ mod tests {
     fn read(text: &str) -> (Allowed, Vec<String>) {
         let document = Document::new("d", text);
         let allowed = document.read(Allowed::read).made;
-        (allowed, document.mistakes().iter().map(ToString::to_string).collect())
+        (allowed, document.diagnostics().iter().map(ToString::to_string).collect())
     }
 
     #[track_caller]
     fn covers(fields: &str, kind: EventType, path: &[&str]) -> bool {
-        let (allowed, mistakes) = read(fields);
-        assert_eq!(mistakes, [""; 0]);
+        let (allowed, diagnostics) = read(fields);
+        assert_eq!(diagnostics, [""; 0]);
         let path: Vec<String> = path.iter().copied().map(Into::into).collect();
         allowed.covers(Some(kind), &path)
     }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_a_mistake_with_its_place() {
-        let (allowed, mistakes) = read(
+        let (allowed, diagnostics) = read(
             "[[allow]]\ntype = \"user.update\"\nfields = [\"/data/x\"]\n\
              [[allow]]\ntype = \"*\"\nfields = [\"x\", \"/data/\", \"/data/~2\", \
              \"/data/a/Access_Token\"]\n[[allow]]\n[[allow]]\ntype = \"*\"\nfields = []\n\
@@ -204,6 +204,6 @@ mod tests {
             format!("d:13:71: `**` {star}"),
             "d:13:71: `/data/**` is listed twice".to_owned(),
         ];
-        assert_eq!(mistakes, expected);
+        assert_eq!(diagnostics, expected);
     }
 }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use log::LevelFilter;
-use weir_common::config::document::{At, Document, Reading, Table, span_of};
+use weir_common::config::document::{Document, Parsed, Spanned, Table, span_of};
 use weir_common::identifier::IdForm;
 
 use crate::config::allowed_fields::Allowed;
@@ -31,7 +31,7 @@ const LONG: RangeInclusive<Duration> =
 
 /// Reads `dispatcher.toml`; its mistakes stay in `document`.
 #[must_use]
-pub fn read(document: &Document) -> Reading<Settings> {
+pub fn read(document: &Document) -> Parsed<Settings> {
     document.read(|root| Settings {
         server: root.table("server", "Sockets, threads, deadlines.", server),
         store: root.table("store", "Where everything is kept.", store),
@@ -116,9 +116,9 @@ fn server(table: &mut Table<'_>) -> Server {
 
 /// Where we listen.
 struct Listeners {
-    api: At<SocketAddr>,
-    ingest: At<SocketAddr>,
-    admin: At<SocketAddr>,
+    api: Spanned<SocketAddr>,
+    ingest: Spanned<SocketAddr>,
+    admin: Spanned<SocketAddr>,
 }
 
 impl Listeners {
@@ -244,25 +244,25 @@ fn log(table: &mut Table<'_>) -> Log {
     }
 }
 
-fn address(table: &mut Table<'_>, key: &str, port: u16, doc: &str) -> At<SocketAddr> {
+fn address(table: &mut Table<'_>, key: &str, port: u16, doc: &str) -> Spanned<SocketAddr> {
     let text = table.text(key, doc);
     let default = SocketAddr::from((IpAddr::from([127, 0, 0, 1]), port));
     table.set_default(key, default.to_string().into());
-    let Some(text) = text else { return At { value: default, at: table.at() } };
+    let Some(text) = text else { return Spanned { value: default, at: table.at() } };
     let value = text.value.parse().unwrap_or_else(|_| {
         let message =
             format!("server.{key} must be ip:port, as \"{default}\", not `{}`", text.value);
         table.fault_at(text.at, message);
         default
     });
-    At { value, at: text.at }
+    Spanned { value, at: text.at }
 }
 
 /// The name of a file.
-fn file(table: &mut Table<'_>, key: &str, default: &str, doc: &str) -> At<String> {
+fn file(table: &mut Table<'_>, key: &str, default: &str, doc: &str) -> Spanned<String> {
     let text = table.text(key, doc);
     table.set_default(key, default.into());
-    let name = text.unwrap_or(At { value: default.to_owned(), at: table.at() });
+    let name = text.unwrap_or(Spanned { value: default.to_owned(), at: table.at() });
     if name.value.is_empty() {
         table.fault_at(name.at, format!("`{key}` names no file, as \"{default}\" does"));
     }
@@ -314,7 +314,7 @@ mod tests {
     fn effective(text: &str) -> Value {
         let document = Document::new("d", text);
         let effective = read(&document).effective;
-        assert_eq!(document.mistakes(), []);
+        assert_eq!(document.diagnostics(), []);
         effective
     }
 
@@ -322,7 +322,7 @@ mod tests {
     fn check(text: &str, expected: &[&str]) {
         let document = Document::new("d", text);
         let _ = read(&document);
-        let found: Vec<_> = document.mistakes().iter().map(ToString::to_string).collect();
+        let found: Vec<_> = document.diagnostics().iter().map(ToString::to_string).collect();
         assert_eq!(found, expected, "{text}");
     }
 
@@ -385,7 +385,7 @@ mod tests {
             [egress]\ndeadline = \"1ms\"\nwindow = \"1ms\"";
         let document = Document::new("d", text);
         let settings = read(&document).made;
-        assert_eq!(document.mistakes(), []);
+        assert_eq!(document.diagnostics(), []);
         let millisecond = Duration::from_millis(1);
         assert_eq!(settings.retry.delays, [millisecond]);
         assert_eq!(settings.retry.give_up_after, millisecond);

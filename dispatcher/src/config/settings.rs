@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use log::LevelFilter;
-use weir_common::config::document::At;
+use weir_common::config::document::Spanned;
 use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
 
@@ -54,7 +54,7 @@ pub struct Settings {
 impl Settings {
     /// The file of the mail server's password.
     #[must_use]
-    pub fn password_file(&self) -> Option<&At<String>> {
+    pub fn password_file(&self) -> Option<&Spanned<String>> {
         self.mail.as_ref().and_then(|mail| mail.password_file.as_ref())
     }
 }
@@ -71,7 +71,7 @@ pub struct Server {
     /// Where `api`, `ingest` and `admin` stand in the file.
     pub at: [usize; 3],
     /// A file whose first line is the admin listener's bearer token.
-    pub admin_token_file: Option<At<String>>,
+    pub admin_token_file: Option<Spanned<String>>,
     /// Worker threads; 0: one per core.
     pub threads: usize,
     /// Connections to each listener at one time; more are closed at once.
@@ -99,7 +99,7 @@ pub struct Store {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Auth {
     /// The file of hashed tokens.
-    pub tokens: At<String>,
+    pub tokens: Spanned<String>,
 }
 
 /// What identifiers look like.
@@ -177,13 +177,13 @@ pub struct Egress {
     /// Ports that are called; any, where empty.
     pub ports: Vec<u16>,
     /// A file of certificates that are trusted beside the system's.
-    pub extra_ca: Option<At<String>>,
+    pub extra_ca: Option<Spanned<String>>,
 }
 
 impl Egress {
     /// Attempts in flight at one time towards one endpoint: as many as start within a deadline.
     #[must_use]
-    pub fn in_flight_per_lane(&self) -> usize {
+    pub fn in_flight_per_endpoint(&self) -> usize {
         let starts = u128::from(self.requests) * self.deadline.as_micros();
         let starts = starts.div_ceil(self.window.as_micros().max(1));
         usize::try_from(starts).unwrap_or(usize::MAX).clamp(1, self.requests as usize)
@@ -198,7 +198,7 @@ pub struct Mail {
     /// The password, where it stands in a file of its own.
     pub password: Option<Secret<String>>,
     /// That file.
-    pub password_file: Option<At<String>>,
+    pub password_file: Option<Spanned<String>>,
     /// Who it is from.
     pub from: String,
     /// Where the dashboard is: the beginning of the link in a mail.
@@ -211,7 +211,7 @@ pub struct Mail {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
     /// The file.
-    pub path: At<String>,
+    pub path: Spanned<String>,
 }
 
 /// How long what has ended is kept.

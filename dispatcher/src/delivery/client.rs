@@ -34,7 +34,7 @@ use weir_common::time::Clock;
 
 use crate::config::settings::Egress;
 use crate::delivery::classify;
-use crate::delivery::connection::{self, Connection, OpenError, Origin, Parcel};
+use crate::delivery::connection::{self, AttemptRequest, Connection, OpenError, Origin};
 use crate::delivery::egress::Rules;
 use crate::delivery::http_client::{self, ClientError};
 use crate::delivery::pool::Pool;
@@ -53,7 +53,7 @@ const STALL: Duration = Duration::from_secs(1);
 const STALL_GRACE: Duration = Duration::from_millis(500);
 
 /// Makes attempts.
-pub struct Courier {
+pub struct DeliveryClient {
     deadline: Duration,
     rules: Arc<Rules>,
     tls: TlsConnector,
@@ -67,21 +67,21 @@ pub struct Courier {
 /// Answers attempts in the network's place, or says what came of them without an answer.
 #[cfg(test)]
 pub(crate) type Network =
-    Arc<dyn Fn(Parcel) -> Pin<Box<dyn Future<Output = Answered> + Send>> + Send + Sync>;
+    Arc<dyn Fn(AttemptRequest) -> Pin<Box<dyn Future<Output = Answered> + Send>> + Send + Sync>;
 
 #[cfg(test)]
 pub(crate) type Answered = Result<http::Response<Bytes>, Outcome>;
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Receipt {
+pub struct AttemptResponse {
     /// The outcome.
     pub outcome: Outcome,
     /// How long the receiver asks us to wait.
     pub retry_after: Option<Duration>,
 }
 
-impl Receipt {
+impl AttemptResponse {
     fn of(outcome: Outcome) -> Self {
         Self { outcome, retry_after: None }
     }
@@ -94,7 +94,7 @@ struct Answer {
     rest: Option<(Incoming, Connection, Origin)>,
 }
 
-impl Courier {
+impl DeliveryClient {
     /// As these settings have it, to where these rules allow.
     pub fn new(egress: &Egress, rules: Arc<Rules>, clock: Clock) -> Result<Self, ClientError> {
         let tls = http_client::tls(egress.extra_ca.as_ref().map(|path| path.value.as_str()))?;
@@ -116,50 +116,50 @@ impl Courier {
     }
 
     /// Makes one attempt. Never takes longer than the deadline and a moment.
-    pub async fn deliver(&self, parcel: Parcel) -> Receipt {
+    pub async fn deliver(&self, request: AttemptRequest) -> AttemptResponse {
         // An address never meets the resolver, and the rules may have changed since the URL was
         // registered: it is checked again as a whole.
-        if self.rules.canonical(parcel.url.as_str()).is_err() {
-            return Receipt::of(Outcome::Failed(Failure::BlockedAddress));
+        if self.rules.canonical(request.url.as_str()).is_err() {
+            return AttemptResponse::of(Outcome::Failed(Failure::BlockedAddress));
         }
         let began = self.clock.now().tick;
         let mut over = std::pin::pin!(sleep(self.deadline));
-        let mut sent = std::pin::pin!(self.send(parcel));
+        let mut sent = std::pin::pin!(self.send(request));
         let answer = tokio::select! {
             biased;
             answer = &mut sent => answer,
             () = &mut over => {
                 if self.clock.now().tick.since(began) < self.deadline + STALL {
-                    return Receipt::of(Outcome::Failed(Failure::Timeout));
+                    return AttemptResponse::of(Outcome::Failed(Failure::Timeout));
                 }
                 match timeout(STALL_GRACE, sent).await {
                     Ok(answer) => answer,
-                    Err(_) => return Receipt::of(Outcome::Internal(Fault::Stalled)),
+                    Err(_) => return AttemptResponse::of(Outcome::Internal(Fault::Stalled)),
                 }
             }
         };
         let Answer { status, headers, rest } = match answer {
             Ok(answer) => answer,
-            Err(outcome) => return Receipt::of(outcome),
+            Err(outcome) => return AttemptResponse::of(outcome),
         };
         let retry_after = classify::retry_after(status, &headers, self.clock.now().unix);
         if let Some((body, connection, origin)) = rest {
             self.finish(body, connection, origin, over).await;
         }
-        Receipt { outcome: Outcome::of_status(status), retry_after }
+        AttemptResponse { outcome: Outcome::of_status(status), retry_after }
     }
 
     /// Sends, and waits for the header of an answer, for as long as that takes.
-    async fn send(&self, parcel: Parcel) -> Result<Answer, Outcome> {
+    async fn send(&self, request: AttemptRequest) -> Result<Answer, Outcome> {
         #[cfg(test)]
         if let Some(network) = &self.network {
-            let (head, _) = network(parcel).await?.into_parts();
+            let (head, _) = network(request).await?.into_parts();
             return Ok(Answer { status: head.status.as_u16(), headers: head.headers, rest: None });
         }
         let broken = Outcome::Failed(Failure::Connection);
-        let origin = Origin::of(&parcel.url).ok_or_else(|| broken.clone())?;
-        let fresh = parcel.fresh_connection;
-        let mut request = connection::request(parcel).map_err(|_| broken)?;
+        let origin = Origin::of(&request.url).ok_or_else(|| broken.clone())?;
+        let fresh = request.fresh_connection;
+        let mut request = connection::request(request).map_err(|_| broken)?;
         while !fresh && let Some(mut connection) = self.pool.take(&origin) {
             match connection.post(request).await {
                 Ok(response) => return Ok(Answer::of(response, connection, origin)),
@@ -247,7 +247,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::JoinSet;
     use url::Url;
-    use weir_common::config::document::At;
+    use weir_common::config::document::Spanned;
     use weir_common::time::UnixTime;
 
     use super::read_limit_tests::FIXTURES;
@@ -318,28 +318,28 @@ mod tests {
         String::from_utf8(bytes).ok()
     }
 
-    pub(crate) fn courier(names: &[(&str, &str)], deadline: u64) -> (Courier, Clock) {
+    pub(crate) fn client(names: &[(&str, &str)], deadline: u64) -> (DeliveryClient, Clock) {
         let egress = Egress {
             deadline: Duration::from_millis(deadline),
             allow_http: true,
             ports: vec![],
-            extra_ca: Some(At { value: format!("{FIXTURES}/ca.pem"), at: 0 }),
+            extra_ca: Some(Spanned { value: format!("{FIXTURES}/ca.pem"), at: 0 }),
             ..crate::delivery::egress::tests::egress(&["127.0.0.1/32", "127.0.0.2/32"])
         };
         let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
         let rules = Arc::new(Rules::over(egress.clone(), Scripted::table(names)));
-        (Courier::new(&egress, rules, clock.clone()).expect("it builds"), clock)
+        (DeliveryClient::new(&egress, rules, clock.clone()).expect("it builds"), clock)
     }
 
-    pub(crate) fn parcel(url: &str) -> Parcel {
+    pub(crate) fn request(url: &str) -> AttemptRequest {
         let url = Url::parse(url).expect("a URL");
         let (headers, body) = (HeaderMap::new(), Bytes::from_static(b"hello"));
-        Parcel { url, headers, body, fresh_connection: false }
+        AttemptRequest { url, headers, body, fresh_connection: false }
     }
 
     /// What an attempt there comes to; ten seconds are for a machine that is busy.
     async fn outcome(url: &str) -> Outcome {
-        courier(&[], 10_000).0.deliver(parcel(url)).await.outcome
+        client(&[], 10_000).0.deliver(request(url)).await.outcome
     }
 
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -401,10 +401,10 @@ mod tests {
     #[tokio::test]
     async fn a_connection_is_used_again_until_it_is_four_minutes_old() {
         let receiver = Receiver::saying(OK).await;
-        let (courier, clock) = courier(&[], 10_000);
+        let (client, clock) = client(&[], 10_000);
         for turn in 0..=120 {
-            let receipt = courier.deliver(parcel(&receiver.url("http"))).await;
-            assert_eq!(receipt.outcome, DELIVERED);
+            let response = client.deliver(request(&receiver.url("http"))).await;
+            assert_eq!(response.outcome, DELIVERED);
             let connections = if turn < 80 { 1 } else { 2 };
             assert_eq!(receiver.taken(), connections, "after {} s", 3 * turn);
             clock.advance(Duration::from_secs(3));
@@ -414,11 +414,11 @@ mod tests {
     #[tokio::test]
     async fn out_of_descriptors_we_close_what_rests() {
         let receiver = Receiver::saying(OK).await;
-        let (courier, _) = courier(&[("short.example", "no-files")], 10_000);
+        let (client, _) = client(&[("short.example", "no-files")], 10_000);
         for connections in 1..=2 {
-            let receipt = courier.deliver(parcel(&receiver.url("http"))).await;
-            assert_eq!((receipt.outcome, receiver.taken()), (DELIVERED, connections));
-            let short = courier.deliver(parcel("http://short.example/")).await;
+            let response = client.deliver(request(&receiver.url("http"))).await;
+            assert_eq!((response.outcome, receiver.taken()), (DELIVERED, connections));
+            let short = client.deliver(request("http://short.example/")).await;
             assert_eq!(short.outcome, Outcome::Internal(Fault::Resources));
         }
     }
@@ -453,11 +453,11 @@ mod tests {
     async fn a_body_that_never_comes_is_delivered_all_the_same_and_not_waited_for() {
         let receiver = Receiver::saying("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n").await;
         let url = receiver.url("http");
-        assert_eq!(courier(&[], 300).0.deliver(parcel(&url)).await.outcome, DELIVERED);
-        let (patient, _) = courier(&[], 60_000);
-        let attempt = patient.deliver(parcel(&url));
-        let receipt = timeout(Duration::from_secs(20), attempt).await;
-        assert_eq!(receipt.expect("it does not wait a minute").outcome, DELIVERED);
+        assert_eq!(client(&[], 300).0.deliver(request(&url)).await.outcome, DELIVERED);
+        let (patient, _) = client(&[], 60_000);
+        let attempt = patient.deliver(request(&url));
+        let response = timeout(Duration::from_secs(20), attempt).await;
+        assert_eq!(response.expect("it does not wait a minute").outcome, DELIVERED);
     }
 
     #[tokio::test]
@@ -465,9 +465,9 @@ mod tests {
         // No gzip at all: whoever tried to read it so would fail.
         let head = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n";
         let receiver = Receiver::saying([head.as_bytes(), b"\x1f\x8bxx"].concat()).await;
-        let (courier, _) = courier(&[], 10_000);
+        let (client, _) = client(&[], 10_000);
         for _ in 0..2 {
-            assert_eq!(courier.deliver(parcel(&receiver.url("http"))).await.outcome, DELIVERED);
+            assert_eq!(client.deliver(request(&receiver.url("http"))).await.outcome, DELIVERED);
         }
         assert_eq!(receiver.taken(), 1, "the body was read to its end");
     }
@@ -487,14 +487,14 @@ mod tests {
                 }
             }
         });
-        let (courier, _) = courier(&[("slow.example", "silence")], 300);
+        let (client, _) = client(&[("slow.example", "silence")], 300);
         let (hanging, dripping) = (hanging.await, dripping.await);
         for url in [hanging.url("http"), hanging.url("https"), dripping.url("http")] {
-            let attempt = courier.deliver(parcel(&url));
-            let receipt = timeout(Duration::from_secs(5), attempt).await;
-            assert_eq!(receipt.expect("it keeps its deadline").outcome, SILENT, "{url}");
+            let attempt = client.deliver(request(&url));
+            let response = timeout(Duration::from_secs(5), attempt).await;
+            assert_eq!(response.expect("it keeps its deadline").outcome, SILENT, "{url}");
         }
-        let unanswered = courier.deliver(parcel("http://slow.example/")).await.outcome;
+        let unanswered = client.deliver(request("http://slow.example/")).await.outcome;
         assert_eq!(unanswered, Outcome::Internal(Fault::Resolver));
     }
 
@@ -513,12 +513,12 @@ mod tests {
         );
         let stalled = Outcome::Internal(Fault::Stalled);
         for (receiver, expected) in [(late.await, DELIVERED), (hanging.await, stalled)] {
-            let (courier, clock) = courier(&[], 100);
-            let attempt = courier.deliver(parcel(&receiver.url("http")));
+            let (client, clock) = client(&[], 100);
+            let attempt = client.deliver(request(&receiver.url("http")));
             // The clock runs on while nothing else does.
             let standstill = async { clock.advance(Duration::from_secs(60)) };
-            let (receipt, ()) = tokio::join!(attempt, standstill);
-            assert_eq!(receipt.outcome, expected);
+            let (response, ()) = tokio::join!(attempt, standstill);
+            assert_eq!(response.outcome, expected);
         }
     }
 
@@ -589,11 +589,11 @@ mod tests {
         // The forbidden one listens on the same port; 127.0.0.3 is not among the permitted.
         let forbidden = TcpListener::bind(("127.0.0.3", port)).await.expect("a free port");
         let script = [("rebinding.example", "127.0.0.1 then 127.0.0.3 then 10.0.0.1 127.0.0.3")];
-        let (courier, _) = courier(&script, 10_000);
+        let (client, _) = client(&script, 10_000);
         let url = format!("http://rebinding.example:{port}/");
         let mut outcomes = Vec::new();
         for _ in 0..3 {
-            outcomes.push(courier.deliver(parcel(&url)).await.outcome);
+            outcomes.push(client.deliver(request(&url)).await.outcome);
         }
         assert_eq!(outcomes, [DELIVERED, NO_NAME, NO_NAME]);
         assert_eq!(closing.taken(), 1);
@@ -615,15 +615,15 @@ mod tests {
     async fn a_name_that_does_not_resolve_is_the_receivers_failure_and_a_shortage_is_ours() {
         let names =
             [("empty.example", ""), ("short.example", "no-files"), ("again.example", "again")];
-        let (courier, _) = courier(&names, 10_000);
+        let (client, _) = client(&names, 10_000);
         for (host, expected) in [
             ("empty.example", Outcome::Failed(Failure::Dns)),
             ("unknown.example", Outcome::Failed(Failure::Dns)),
             ("short.example", Outcome::Internal(Fault::Resources)),
             ("again.example", Outcome::Internal(Fault::Resolver)),
         ] {
-            let receipt = courier.deliver(parcel(&format!("https://{host}/"))).await;
-            assert_eq!(receipt.outcome, expected, "{host}");
+            let response = client.deliver(request(&format!("https://{host}/"))).await;
+            assert_eq!(response.outcome, expected, "{host}");
         }
     }
 
@@ -633,8 +633,8 @@ mod tests {
             let answer =
                 format!("HTTP/1.1 {status} X\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n");
             let receiver = Receiver::saying(answer).await;
-            let receipt = courier(&[], 10_000).0.deliver(parcel(&receiver.url("http"))).await;
-            assert_eq!(receipt.retry_after, expected.map(Duration::from_secs), "{status}");
+            let response = client(&[], 10_000).0.deliver(request(&receiver.url("http"))).await;
+            assert_eq!(response.retry_after, expected.map(Duration::from_secs), "{status}");
         }
     }
 }

@@ -179,7 +179,7 @@ impl Connection {
 
 /// One attempt to make.
 #[derive(Clone, Debug)]
-pub struct Parcel {
+pub struct AttemptRequest {
     /// Where to.
     pub url: Url,
     /// The signature and its company.
@@ -191,13 +191,13 @@ pub struct Parcel {
 }
 
 /// The request of an attempt.
-pub(crate) fn request(parcel: Parcel) -> Result<Request<Full<Bytes>>, http::Error> {
-    let url = &parcel.url;
+pub(crate) fn request(attempt: AttemptRequest) -> Result<Request<Full<Bytes>>, http::Error> {
+    let url = &attempt.url;
     let host = HeaderValue::from_str(&url[Position::BeforeHost..Position::AfterPort])?;
     let mut request = Request::post(&url[Position::BeforePath..Position::AfterQuery])
-        .body(Full::new(parcel.body))?;
+        .body(Full::new(attempt.body))?;
     let headers = request.headers_mut();
-    *headers = parcel.headers;
+    *headers = attempt.headers;
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     headers.insert(HOST, host);

@@ -125,8 +125,8 @@ impl Rules {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::delivery::client::Courier;
-    use crate::delivery::connection::Parcel;
+    use crate::delivery::client::DeliveryClient;
+    use crate::delivery::connection::AttemptRequest;
     use crate::delivery::egress::dns::Scripted;
     use crate::domain::outcome::{Failure, Outcome};
 
@@ -188,14 +188,14 @@ pub(crate) mod tests {
         let mut table: Vec<(&str, &str)> = table.iter().map(|(name, is)| (&**name, *is)).collect();
         table.push(("fine.example", "10.0.0.1"));
         let rules = Arc::new(Rules::over(egress(&[]), Scripted::table(&table)));
-        let courier = Courier::new(&egress(&[]), rules, weir_common::time::Clock::system());
-        let courier = Arc::new(courier.expect("it builds"));
+        let client = DeliveryClient::new(&egress(&[]), rules, weir_common::time::Clock::system());
+        let client = Arc::new(client.expect("it builds"));
         let sent = |host: String, workspace: &str| {
-            let courier = courier.clone();
+            let client = client.clone();
             let url = Url::parse(&format!("https://{host}/")).expect("a URL");
             let (headers, body) = Default::default();
-            let parcel = Parcel { url, headers, body, fresh_connection: false };
-            on_behalf_of(workspace.into(), async move { courier.deliver(parcel).await.outcome })
+            let request = AttemptRequest { url, headers, body, fresh_connection: false };
+            on_behalf_of(workspace.into(), async move { client.deliver(request).await.outcome })
         };
         let mut asking = tokio::task::JoinSet::new();
         for nth in 0..9 {

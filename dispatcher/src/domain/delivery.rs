@@ -67,10 +67,10 @@ impl fmt::Display for DeliveryState {
 
 /// A delivery that waits, with all that an attempt needs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ready {
+pub struct QueuedDelivery {
     /// Its number.
     pub id: DeliveryId,
-    /// When it may be tried; [`Ready::created_at`] before the first attempt.
+    /// When it may be tried; [`QueuedDelivery::created_at`] before the first attempt.
     pub due: UnixTime,
     /// When the event was accepted.
     pub created_at: UnixTime,
@@ -100,7 +100,7 @@ pub struct Arrival {
     /// For whom.
     pub webhook: WebhookId,
     /// What.
-    pub ready: Ready,
+    pub ready: QueuedDelivery,
 }
 
 /// A delivery as its owner sees it.

@@ -42,7 +42,7 @@ pub struct Policy {
 
 /// What an attempt says of its webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign {
+pub enum Observation {
     /// A 2xx.
     Well,
     /// A 2xx to a ping: counts in no share, and ends being down.
@@ -117,15 +117,20 @@ impl Health {
 
     /// Takes an attempt's end into account.
     #[must_use]
-    pub fn after(&self, policy: &Policy, sign: Sign, now: UnixTime) -> (Self, Option<Notice>) {
+    pub fn after(
+        &self,
+        policy: &Policy,
+        sign: Observation,
+        now: UnixTime,
+    ) -> (Self, Option<Notice>) {
         let mut health = self.seen(policy, now);
         match sign {
-            Sign::Well => {
+            Observation::Well => {
                 health.window.count(true, now);
                 health.well(now);
             }
-            Sign::PingWell => health.well(now),
-            Sign::Ill => {
+            Observation::PingWell => health.well(now),
+            Observation::Ill => {
                 health.window.count(false, now);
                 health.ill(now);
             }
@@ -285,7 +290,7 @@ mod tests {
         Policy { warn_share: 0.05, warn_for: 3 * SECOND, pause_after: 20 * SECOND }
     }
 
-    type Story = Vec<(UnixTime, Sign)>;
+    type Story = Vec<(UnixTime, Observation)>;
     type Told = Vec<(Duration, Notice)>;
 
     fn stored_and_read(health: &Health) -> Health {
@@ -325,7 +330,7 @@ mod tests {
     /// `count` attempts evenly over `from..to`, of which `ill` in a hundred fail.
     fn traffic(from: Duration, to: Duration, count: u32, ill: u32) -> Story {
         let step = (to - from) / count;
-        let sign = |n: u32| if (n * 37) % 100 < ill { Sign::Ill } else { Sign::Well };
+        let sign = |n: u32| if (n * 37) % 100 < ill { Observation::Ill } else { Observation::Well };
         (0..count).map(|n| (START.plus(from + step * n), sign(n))).collect()
     }
 
@@ -334,7 +339,7 @@ mod tests {
     }
 
     fn failing_at(minutes: &[u32]) -> Story {
-        minutes.iter().map(|at| (START.plus(in_minutes(*at)), Sign::Ill)).collect()
+        minutes.iter().map(|at| (START.plus(in_minutes(*at)), Observation::Ill)).collect()
     }
 
     /// One story of minutes, and when owners are warned in it.
@@ -356,7 +361,7 @@ mod tests {
     fn one_failure_among_fifteen_and_then_none_never_warns() {
         let mut story = traffic(Duration::ZERO, MINUTE, 15, 1);
         story.extend(traffic(MINUTE, 90 * MINUTE, 1_350, 0));
-        assert_eq!(story.iter().filter(|(_, sign)| *sign == Sign::Ill).count(), 1);
+        assert_eq!(story.iter().filter(|(_, sign)| *sign == Observation::Ill).count(), 1);
         check(story, &[]);
     }
 
@@ -426,7 +431,7 @@ mod tests {
 
     #[test]
     fn any_2xx_ends_being_down() {
-        for well in [Sign::Well, Sign::PingWell] {
+        for well in [Observation::Well, Observation::PingWell] {
             let mut story = failing_at(&[0, 200, 1_236, 1_440]);
             story.insert(3, (START.plus(1_439 * MINUTE), well));
             assert_eq!(told(&policy(), &story, START.plus(72 * HOUR)), []);
@@ -460,7 +465,7 @@ mod tests {
 
     #[test]
     fn pings_count_in_no_share() {
-        let ping = (START.plus(7 * MINUTE), Sign::PingWell);
+        let ping = (START.plus(7 * MINUTE), Observation::PingWell);
         let mut story = failing_at(&[0, 1, 6]);
         story.extend(vec![ping; 1_000]);
         check(story, &[30 * MINUTE]);
@@ -484,16 +489,17 @@ mod tests {
             "from the start of their minutes"
         );
         let now = START.plus(31 * MINUTE);
-        let health = health.after(&policy(), Sign::Well, now).0;
+        let health = health.after(&policy(), Observation::Well, now).0;
         assert_eq!((health.down_since(), health.last_well()), (None, Some(now)));
     }
 
     #[test]
     fn it_is_failing_until_half_the_share_is_reached() {
         let failing = after_all(&failing_at(&[0, 1, 6])).look(&policy(), START.plus(30 * MINUTE)).0;
-        let wells = vec![(START.plus(30 * MINUTE), Sign::Well); 117];
-        let step =
-            |health: Health, (at, sign): &(UnixTime, Sign)| health.after(&policy(), *sign, *at).0;
+        let wells = vec![(START.plus(30 * MINUTE), Observation::Well); 117];
+        let step = |health: Health, (at, sign): &(UnixTime, Observation)| {
+            health.after(&policy(), *sign, *at).0
+        };
         assert!(wells[..116].iter().fold(failing.clone(), step).is_failing());
         assert!(!wells.iter().fold(failing, step).is_failing());
     }
@@ -501,7 +507,7 @@ mod tests {
     #[test]
     fn an_episode_ends_even_if_nobody_looks_while_failures_are_few() {
         let mut story = failing_at(&[0; 6]);
-        story.extend(vec![(START.plus(MINUTE), Sign::Well); 210]);
+        story.extend(vec![(START.plus(MINUTE), Observation::Well); 210]);
         // Of 215 in the window from minute 31 to minute 32, 5 failed; afterwards, 5 of 5.
         story.extend(failing_at(&[10, 10, 10, 10, 10, 33]));
         check(story, &[]);
@@ -524,7 +530,8 @@ mod tests {
     fn attempts_that_end_together_are_told_in_any_order() {
         let minute = UnixTime(START.0 - START.0 % 60_000_000 + 120_000_000);
         let before = UnixTime(minute.0 - 1_000);
-        let story = vec![(START, Sign::Ill), (minute, Sign::Ill), (before, Sign::Ill)];
+        let story =
+            vec![(START, Observation::Ill), (minute, Observation::Ill), (before, Observation::Ill)];
         let due = after_all(&story).look_at(&policy(), before);
         assert_eq!(due, Some(START.plus(30 * MINUTE)));
     }
@@ -534,7 +541,7 @@ mod tests {
         let policy = Policy { warn_for: Duration::from_millis(1), ..policy() };
         for offset in 0..100 {
             let at = UnixTime(START.0 + offset);
-            let ill = |health: Health| health.after(&policy, Sign::Ill, at).0;
+            let ill = |health: Health| health.after(&policy, Observation::Ill, at).0;
             let due = ill(ill(ill(Health::default()))).look_at(&policy, at);
             assert_eq!(due, Some(at.plus(policy.warn_for)), "{offset}");
         }
@@ -552,7 +559,7 @@ mod tests {
         let health = health.look(&policy(), warned_at).0;
         assert_eq!(health.look_at(&policy(), warned_at), None, "three failures are no day of them");
         let later = back.plus(13 * HOUR);
-        let health = health.after(&policy(), Sign::Ill, later).0;
+        let health = health.after(&policy(), Observation::Ill, later).0;
         assert_eq!(health.look_at(&policy(), later), Some(back.plus(24 * HOUR)));
     }
 
@@ -560,9 +567,9 @@ mod tests {
     fn a_clock_set_back_does_not_make_old_failures_the_latest() {
         let mut story = failing_at(&[0, 0, 0]);
         story.extend(failing_at(&[9; 30]));
-        story.extend(vec![(START.plus(9 * MINUTE), Sign::Well); 1_000]);
+        story.extend(vec![(START.plus(9 * MINUTE), Observation::Well); 1_000]);
         story.extend(failing_at(&[31; 5]));
-        let wells = (36..43).map(|minute| (START.plus(in_minutes(minute)), Sign::Well));
+        let wells = (36..43).map(|minute| (START.plus(in_minutes(minute)), Observation::Well));
         story.extend(wells.flat_map(|well| [well, well]));
         let health = after_all(&story);
         assert_eq!(health.look(&policy(), START.plus(42 * MINUTE)).1, None);
@@ -581,8 +588,9 @@ mod tests {
     }
 
     fn after_all(story: &Story) -> Health {
-        let step =
-            |health: Health, (at, sign): &(UnixTime, Sign)| health.after(&policy(), *sign, *at).0;
+        let step = |health: Health, (at, sign): &(UnixTime, Observation)| {
+            health.after(&policy(), *sign, *at).0
+        };
         story.iter().fold(Health::default(), step)
     }
 
@@ -628,8 +636,8 @@ mod tests {
                 for (_, sign) in story.iter().filter(|(at, _)| *at == now) {
                     memory.seen.push((now, *sign));
                     match sign {
-                        Sign::Ill => drop(memory.episode.get_or_insert(now)),
-                        Sign::Well | Sign::PingWell => memory.paused = false,
+                        Observation::Ill => drop(memory.episode.get_or_insert(now)),
+                        Observation::Well | Observation::PingWell => memory.paused = false,
                     }
                     memory.look(now);
                 }
@@ -640,9 +648,9 @@ mod tests {
         fn share(&self, from: u64) -> (usize, f64) {
             let counted = self.seen.iter().filter(|(at, _)| at.0 / width(self.policy) >= from);
             let (ill, well): (Story, Story) = counted
-                .filter(|(_, sign)| *sign != Sign::PingWell)
+                .filter(|(_, sign)| *sign != Observation::PingWell)
                 .copied()
-                .partition(|(_, sign)| *sign == Sign::Ill);
+                .partition(|(_, sign)| *sign == Observation::Ill);
             (ill.len(), ill.len() as f64 / (ill.len() + well.len()).max(1) as f64)
         }
 
@@ -652,7 +660,7 @@ mod tests {
             if failures == 0 || share <= self.policy.warn_share / 2.0 {
                 (self.episode, self.warned) = (None, false);
             }
-            let well = self.seen.iter().rposition(|(_, sign)| *sign != Sign::Ill);
+            let well = self.seen.iter().rposition(|(_, sign)| *sign != Observation::Ill);
             let down = &self.seen[well.map_or(0, |at| at + 1)..];
             if let (Some(first), Some(last)) = (down.first(), down.last()) {
                 let long = now.since(first.0) >= self.policy.pause_after;
@@ -662,7 +670,7 @@ mod tests {
                     self.told.push((now.since(START), Notice::Pause));
                 }
             }
-            let real = self.seen.iter().rfind(|(_, sign)| *sign != Sign::PingWell);
+            let real = self.seen.iter().rfind(|(_, sign)| *sign != Observation::PingWell);
             let latest = real.map_or(0, |(at, _)| at.0 / width(self.policy) - 4).max(oldest);
             let long = self.episode.is_some_and(|at| now.since(at) >= self.policy.warn_for);
             let over = |share: f64| share > self.policy.warn_share;
@@ -694,9 +702,9 @@ mod tests {
             for _ in 0..roll(60) {
                 at = at.plus(Duration::from_micros(roll(2 * gap)));
                 let sign = match roll(100) {
-                    dice if dice < ill => Sign::Ill,
-                    99 => Sign::PingWell,
-                    _ => Sign::Well,
+                    dice if dice < ill => Observation::Ill,
+                    99 => Observation::PingWell,
+                    _ => Observation::Well,
                 };
                 story.push((at, sign));
             }
@@ -774,7 +782,7 @@ mod tests {
             let health: Health = serde_json::from_str(&text).unwrap();
             let policy =
                 Policy { pause_after: Duration::from_micros(pause_after), ..small_policy() };
-            for sign in [Sign::Ill, Sign::Well, Sign::PingWell] {
+            for sign in [Observation::Ill, Observation::Well, Observation::PingWell] {
                 let (health, _) = health.after(&policy, sign, UnixTime(now));
                 let _ = health.look_at(&policy, UnixTime(now));
                 let _ = health.look(&policy, UnixTime(now.saturating_add(last)));

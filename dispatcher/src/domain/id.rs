@@ -13,8 +13,8 @@ ids! {
     WebhookId;
     /// A delivery's number in the store; a later one is larger.
     DeliveryId;
-    /// A lane's number in the store.
-    LaneId;
+    /// An endpoint's number in the store.
+    EndpointId;
     /// The number of a job that redelivers by filter.
     JobId;
     /// A mail's number in the store.

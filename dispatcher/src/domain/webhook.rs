@@ -9,7 +9,7 @@ use weir_common::time::UnixTime;
 
 use crate::domain::event::EventSet;
 use crate::domain::health::Health;
-use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
 
 /// A subscription: who asked to be told, where and of what.
@@ -22,7 +22,7 @@ pub struct Webhook {
     /// The canonical URL.
     pub url: Arc<str>,
     /// The queue towards that URL, which webhooks of one URL share.
-    pub lane: LaneId,
+    pub endpoint: EndpointId,
     /// What it is told of.
     pub events: EventSet,
     /// When it was registered.

@@ -15,8 +15,8 @@ use tokio::time::sleep;
 use weir_common::time::{Clock, UnixTime};
 
 use crate::config::settings;
-use crate::email::smtp::{Posting, Postman};
-use crate::live_config::Force;
+use crate::email::smtp::{Posting, SmtpSender};
+use crate::live_config::ActiveConfig;
 use crate::metrics::Metrics;
 use crate::store::{Mail, MailQueue, NewMail, Posted, StoreError};
 
@@ -39,10 +39,10 @@ const TRIES_MAX: u32 = 20;
 pub struct Outbox {
     store: Arc<dyn MailQueue>,
     clock: Clock,
-    force: Arc<ArcSwap<Force>>,
+    active: Arc<ArcSwap<ActiveConfig>>,
     metrics: Arc<Metrics>,
     /// The postman of the active settings.
-    postman: Option<(settings::Mail, Postman)>,
+    sender: Option<(settings::Mail, SmtpSender)>,
 }
 
 impl Outbox {
@@ -51,16 +51,16 @@ impl Outbox {
     pub fn new(
         store: Arc<dyn MailQueue>,
         clock: Clock,
-        force: Arc<ArcSwap<Force>>,
+        active: Arc<ArcSwap<ActiveConfig>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { store, clock, force, metrics, postman: None }
+        Self { store, clock, active, metrics, sender: None }
     }
 
     /// Sends what is due until told to stop. Without `[mail]` the mails stay where they are.
     pub async fn run(mut self, mut stopping: watch::Receiver<bool>) {
         loop {
-            let mail = self.force.load().settings.mail.clone();
+            let mail = self.active.load().settings.mail.clone();
             let wait = match mail {
                 None => LOOK_EVERY,
                 Some(mail) => self.round(&mail, &stopping).await,
@@ -75,19 +75,19 @@ impl Outbox {
 
     /// Sends what is due, and says how long to wait before the next look.
     async fn round(&mut self, mail: &settings::Mail, stopping: &watch::Receiver<bool>) -> Duration {
-        if self.postman.as_ref().is_none_or(|(settings, _)| settings != mail) {
-            match Postman::new(mail) {
-                Ok(postman) => self.postman = Some((mail.clone(), postman)),
+        if self.sender.as_ref().is_none_or(|(settings, _)| settings != mail) {
+            match SmtpSender::new(mail) {
+                Ok(sender) => self.sender = Some((mail.clone(), sender)),
                 Err(error) => {
                     log::error!("no mail is sent: {error}");
                     return LOOK_AGAIN;
                 }
             }
         }
-        let Some((_, postman)) = &self.postman else {
+        let Some((_, sender)) = &self.sender else {
             return LOOK_AGAIN;
         };
-        let post = |mail: NewMail| async move { postman.post(&mail).await };
+        let post = |mail: NewMail| async move { sender.post(&mail).await };
         match self.send_due(post, mail.retry_after, stopping).await {
             Ok(()) => LOOK_EVERY,
             Err(error) => {

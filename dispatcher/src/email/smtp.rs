@@ -64,13 +64,13 @@ pub enum PostmanError {
 }
 
 /// Sends mails through one server.
-pub struct Postman {
+pub struct SmtpSender {
     from: Mailbox,
     server: AsyncSmtpTransport<Tokio1Executor>,
     deadline: Duration,
 }
 
-impl Postman {
+impl SmtpSender {
     /// As these settings have it. Connects to nobody yet.
     pub fn new(mail: &settings::Mail) -> Result<Self, PostmanError> {
         Self::with_deadline(mail, DEADLINE)
@@ -249,15 +249,15 @@ mod tests {
     async fn posting(command: &'static str, answer: &'static str) -> Posting {
         let server = server(command, answer).await;
         let url = format!("smtp://us%40er:p%3Aw@127.0.0.1:{}", server.port);
-        Postman::new(&settings(&url)).expect("it is one").post(&mail()).await
+        SmtpSender::new(&settings(&url)).expect("it is one").post(&mail()).await
     }
 
     #[tokio::test]
     async fn a_mail_arrives_as_it_was_written_signed_in_as_the_url_says() {
         let server = server("", "").await;
         let url = format!("smtp://us%40er:p%3Aw@127.0.0.1:{}", server.port);
-        let postman = Postman::new(&settings(&url)).expect("it is one");
-        assert_eq!(postman.post(&mail()).await, Posting::Sent);
+        let sender = SmtpSender::new(&settings(&url)).expect("it is one");
+        assert_eq!(sender.post(&mail()).await, Posting::Sent);
         let heard = server.heard();
         let has = |line: &str| heard.iter().any(|one| one == line);
         assert!(has(&format!("AUTH PLAIN {}", STANDARD.encode("\0us@er\0p:w"))), "{heard:?}");
@@ -273,8 +273,8 @@ mod tests {
     async fn nothing_is_told_to_a_server_that_offers_no_starttls_where_it_is_required() {
         let server = server("", "").await;
         let url = format!("smtp+starttls://user:hunter2@127.0.0.1:{}", server.port);
-        let postman = Postman::new(&settings(&url)).expect("it is one");
-        let posting = postman.post(&mail()).await;
+        let sender = SmtpSender::new(&settings(&url)).expect("it is one");
+        let posting = sender.post(&mail()).await;
         assert!(matches!(posting, Posting::Failed(_)), "{posting:?}");
         let heard = server.heard();
         let told = |line: &String| !line.starts_with("EHLO") && !line.starts_with("QUIT");
@@ -286,8 +286,8 @@ mod tests {
         let server = server("", "").await;
         let url = format!("smtp://us%40er@127.0.0.1:{}", server.port);
         let password = Some(Secret::new("p:%w".to_owned()));
-        let postman = Postman::new(&settings::Mail { password, ..settings(&url) });
-        assert_eq!(postman.expect("it is one").post(&mail()).await, Posting::Sent);
+        let sender = SmtpSender::new(&settings::Mail { password, ..settings(&url) });
+        assert_eq!(sender.expect("it is one").post(&mail()).await, Posting::Sent);
         let expected = format!("AUTH PLAIN {}", STANDARD.encode("\0us@er\0p:%w"));
         assert!(server.heard().contains(&expected), "{:?}", server.heard());
     }
@@ -310,22 +310,22 @@ mod tests {
         let port = silent.local_addr().expect("it is bound").port();
         for scheme in ["smtp", "smtps"] {
             let settings = settings(&format!("{scheme}://127.0.0.1:{port}"));
-            let postman = Postman::with_deadline(&settings, Duration::from_millis(200));
+            let sender = SmtpSender::with_deadline(&settings, Duration::from_millis(200));
             let mail = mail();
-            let posting = postman.expect("it is one");
+            let posting = sender.expect("it is one");
             let posting = timeout(Duration::from_secs(5), posting.post(&mail)).await;
             assert!(matches!(posting, Ok(Posting::Failed(_))), "{scheme}: {posting:?}");
         }
         drop(silent);
-        let gone = Postman::new(&settings(&format!("smtp://127.0.0.1:{port}")));
+        let gone = SmtpSender::new(&settings(&format!("smtp://127.0.0.1:{port}")));
         let posting = gone.expect("it is one").post(&mail()).await;
         assert!(matches!(posting, Posting::Failed(_)), "{posting:?}");
     }
 
     #[test]
     fn no_part_of_a_mail_breaks_out_of_its_header_field() {
-        let postman = Postman::new(&settings("smtp://localhost")).expect("it is one");
-        let plain = postman.message(&mail()).expect("it is one").formatted();
+        let sender = SmtpSender::new(&settings("smtp://localhost")).expect("it is one");
+        let plain = sender.message(&mail()).expect("it is one").formatted();
         let fields = |bytes: &[u8]| {
             let text = String::from_utf8_lossy(bytes).into_owned();
             let head = text.split("\r\n\r\n").next().unwrap_or_default().to_owned();
@@ -336,18 +336,18 @@ mod tests {
             key: "k\r\nBcc: all@example.org".to_owned(),
             ..mail()
         };
-        let evil = postman.message(&evil).expect("it is one").formatted();
+        let evil = sender.message(&evil).expect("it is one").formatted();
         assert_eq!(fields(&evil), fields(&plain));
         let to = "a@example.org\r\nBcc: all@example.org";
-        assert!(postman.message(&NewMail { to: to.to_owned(), ..mail() }).is_err());
+        assert!(sender.message(&NewMail { to: to.to_owned(), ..mail() }).is_err());
     }
 
     #[test]
     fn the_message_id_is_the_keys() {
-        let postman = Postman::new(&settings("smtp://localhost")).expect("it is one");
+        let sender = SmtpSender::new(&settings("smtp://localhost")).expect("it is one");
         let id = |key: &str| {
             let mail = NewMail { key: key.to_owned(), ..mail() };
-            let message = postman.message(&mail).expect("it is one");
+            let message = sender.message(&mail).expect("it is one");
             message.headers().get_raw("Message-ID").expect("it has one").to_owned()
         };
         assert_eq!(id("one"), id("one"));
@@ -357,11 +357,11 @@ mod tests {
     #[test]
     fn settings_that_cannot_send_say_why_without_the_password() {
         for url in ["http://u:hunter2@host", "smtp:", "smtp://", "hunter2", "smtps://u:%ff@h"] {
-            let error = Postman::new(&settings(url)).err().expect(url);
+            let error = SmtpSender::new(&settings(url)).err().expect(url);
             assert_eq!(error, PostmanError::Url, "{url}");
             assert!(!error.to_string().contains("hunter2"));
         }
         let from = settings::Mail { from: "nobody".to_owned(), ..settings("smtp://host") };
-        assert_eq!(Postman::new(&from).err(), Some(PostmanError::From));
+        assert_eq!(SmtpSender::new(&from).err(), Some(PostmanError::From));
     }
 }

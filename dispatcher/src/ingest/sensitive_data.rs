@@ -296,7 +296,7 @@ mod tests {
         let text = format!("[ingest]\nallow = [{{ type = \"user.updated\", fields = {fields} }}]");
         let document = Document::new("d", &text);
         let settings = crate::config::read::read(&document).made;
-        assert_eq!(document.mistakes(), []);
+        assert_eq!(document.diagnostics(), []);
         settings.ingest.allowed
     }
 

@@ -1,4 +1,4 @@
-//! How an attempt ended, as far as its lane is concerned.
+//! How an attempt ended, as far as its endpoint is concerned.
 
 use std::time::Duration;
 

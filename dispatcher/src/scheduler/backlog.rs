@@ -13,8 +13,8 @@ use std::time::Duration;
 use weir_common::limit::rolling::Quota;
 use weir_common::time::{Moment, Tick, micros};
 
-use crate::domain::delivery::Ready;
-use crate::domain::id::{DeliveryId, LaneId};
+use crate::domain::delivery::QueuedDelivery;
+use crate::domain::id::{DeliveryId, EndpointId};
 use crate::scheduler::ready_list::{Held, Key, Line};
 use crate::store::Fetched;
 
@@ -101,7 +101,7 @@ struct Asked {
 pub(super) struct Queue {
     /// Whose webhook it is.
     pub(super) workspace: Arc<str>,
-    pub(super) lane: LaneId,
+    pub(super) endpoint: EndpointId,
     pub(super) gate: Gate,
     /// Whether its webhook is deleted: it stays until what is under way has ended.
     pub(super) gone: bool,
@@ -117,9 +117,9 @@ pub(super) struct Queue {
     seen: Option<DeliveryId>,
     /// Tells an answer of the store to a question that was since withdrawn.
     pub(super) round: u64,
-    /// What is under way, on which lane it counts, and the bytes of its body: a map that takes no
-    /// room while it is empty.
-    pub(super) in_flight: BTreeMap<DeliveryId, (LaneId, usize)>,
+    /// What is under way, on which endpoint it counts, and the bytes of its body: a map that takes
+    /// no room while it is empty.
+    pub(super) in_flight: BTreeMap<DeliveryId, (EndpointId, usize)>,
     /// The delivery that probes, once it is known.
     probe: Option<Box<Held>>,
     /// When something was last done.
@@ -129,14 +129,14 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn new(
         workspace: Arc<str>,
-        lane: LaneId,
+        endpoint: EndpointId,
         gate: Gate,
         expected: Option<Tick>,
         now: Tick,
     ) -> Self {
         Self {
             workspace,
-            lane,
+            endpoint,
             gate,
             gone: false,
             held: Line::default(),
@@ -154,8 +154,8 @@ impl Queue {
 
     /// Forgets what is in memory but for what is under way: the store knows better. It is asked
     /// whatever it said before: more may have come since.
-    pub(super) fn forget(&mut self, lane: LaneId, gate: Gate, now: Tick) {
-        self.lane = lane;
+    pub(super) fn forget(&mut self, endpoint: EndpointId, gate: Gate, now: Tick) {
+        self.endpoint = endpoint;
         self.gate = gate;
         self.gone = false;
         self.drop_held();
@@ -166,7 +166,7 @@ impl Queue {
         self.round += 1;
     }
 
-    /// What to do at `now`, as if the lane were free.
+    /// What to do at `now`, as if the endpoint were free.
     pub(super) fn turn(&self, now: Tick) -> Turn {
         match self.gate {
             Gate::Closed => Turn::Rest,
@@ -243,7 +243,7 @@ impl Queue {
     }
 
     /// Takes the first delivery out, to be started.
-    pub(super) fn take(&mut self, now: Tick) -> Option<Ready> {
+    pub(super) fn take(&mut self, now: Tick) -> Option<QueuedDelivery> {
         let held = match self.gate {
             Gate::Closed => None,
             Gate::Probe(Some(_)) => self.probe.take().map(|probe| *probe),
@@ -256,21 +256,21 @@ impl Queue {
         if let Gate::Probe(of) = &mut self.gate {
             *of = Some(held.ready.id);
         }
-        self.in_flight.insert(held.ready.id, (self.lane, held.ready.body.len()));
+        self.in_flight.insert(held.ready.id, (self.endpoint, held.ready.body.len()));
         self.used = now;
         Some(held.ready)
     }
 
     /// Takes in a delivery that has come, unless the store has shown it in the meantime: it may
     /// have been sent since.
-    pub(super) fn arrived(&mut self, ready: Ready, room: Room, now: Moment) {
+    pub(super) fn arrived(&mut self, ready: QueuedDelivery, room: Room, now: Moment) {
         if Some(ready.id) > self.seen {
             self.add(ready, room, now);
         }
     }
 
     /// Takes in a delivery that is on disk and waits.
-    pub(super) fn add(&mut self, ready: Ready, room: Room, now: Moment) {
+    pub(super) fn add(&mut self, ready: QueuedDelivery, room: Room, now: Moment) {
         self.used = now.tick;
         if self.in_flight.contains_key(&ready.id) {
             return;
@@ -298,7 +298,7 @@ impl Queue {
         self.let_go(room);
     }
 
-    fn hold(&mut self, ready: Ready, now: Moment) {
+    fn hold(&mut self, ready: QueuedDelivery, now: Moment) {
         self.held_bytes += ready.body.len();
         let before = self.held.insert(Held { at: now.tick_at(ready.due), ready });
         self.held_bytes -= before.map_or(0, |held| held.ready.body.len());
@@ -353,7 +353,7 @@ impl Queue {
     }
 
     /// Takes in the delivery that probes; without it the oldest takes its place.
-    pub(super) fn answered_one(&mut self, ready: Option<Ready>, now: Moment) {
+    pub(super) fn answered_one(&mut self, ready: Option<QueuedDelivery>, now: Moment) {
         self.asked = None;
         // What came meanwhile was held for an answer that tells of all before it, and this one
         // does not: the store has it, and will show it in its place.
@@ -368,8 +368,8 @@ impl Queue {
         }
     }
 
-    /// Ends what was under way. Gives the lane that it counted on, and the bytes of its body.
-    pub(super) fn ended(&mut self, id: DeliveryId, now: Tick) -> Option<(LaneId, usize)> {
+    /// Ends what was under way. Gives the endpoint that it counted on, and the bytes of its body.
+    pub(super) fn ended(&mut self, id: DeliveryId, now: Tick) -> Option<(EndpointId, usize)> {
         self.used = now;
         let counted = self.in_flight.remove(&id)?;
         if let Some(asked) = &mut self.asked {

@@ -1,54 +1,55 @@
 //! Whose turn it is when places for attempts are scarce.
 //!
 //! A place is taken from the start of an attempt until its outcome is on disk: a moment where the
-//! receiver answers, up to the whole deadline where it does not. So places go by how long a lane's
-//! last attempt took, and the bytes of bodies under way by the same rules as places. A lane that is
-//! refused waits until there is a place for such as it is, first come, first served; none of
-//! another kind waits with it.
+//! receiver answers, up to the whole deadline where it does not. So places go by how long an
+//! endpoint's last attempt took, and the bytes of bodies under way by the same rules as places. An
+//! endpoint that is refused waits until there is a place for such as it is, first come, first
+//! served; none of another kind waits with it.
 //!
 //! # Invariants
 //!
-//! 1. Lanes whose last attempt was slow, or timed out, have no more than half of the places under
-//!    way, and together with lanes that nothing is known of no more than seven eighths: those that
-//!    answer without delay have an eighth to themselves.
-//! 2. A lane that has something under way is refused the last quarter.
+//! 1. Endpoints whose last attempt was slow, or timed out, have no more than half of the places
+//!    under
+//!    way, and together with endpoints that nothing is known of no more than seven eighths: those
+//!    that answer without delay have an eighth to themselves.
+//! 2. An endpoint that has something under way is refused the last quarter.
 //! 3. Who waits for a place of a kind has the next such place before whoever comes later.
-//! 4. A lane is in each queue once at most.
+//! 4. An endpoint is in each queue once at most.
 //!
 //! Not here: what one workspace may have of them (`workspace_share`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::domain::id::LaneId;
+use crate::domain::id::EndpointId;
 use crate::scheduler::Answered;
 use crate::scheduler::load::{Load, PARTS};
 use crate::scheduler::workspace_share::Shares;
 
-/// Of [`PARTS`], so many are for lanes whose last attempt was slow or timed out. With half of 4,096
-/// places and ten seconds an attempt, five thousand unresponsive endpoints are each tried every 25
-/// seconds.
+/// Of [`PARTS`], so many are for endpoints whose last attempt was slow or timed out. With half of
+/// 4,096 places and ten seconds an attempt, five thousand unresponsive endpoints are each tried
+/// every 25 seconds.
 const SILENT: usize = 4;
 
-/// For lanes that nothing is known of, and those: whoever is new waits for no black hole that is
-/// known to be one, and takes nothing from those that are known to answer.
+/// For endpoints that nothing is known of, and those: whoever is new waits for no black hole that
+/// is known to be one, and takes nothing from those that are known to answer.
 const UNKNOWN: usize = 7;
 
-/// For lanes that have something under way.
+/// For endpoints that have something under way.
 const SECOND: usize = 6;
 
-/// Why a lane is refused a place, and what it waits for.
+/// Why an endpoint is refused a place, and what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Its last attempt was slow or timed out, and such lanes have their share.
+    /// Its last attempt was slow or timed out, and such endpoints have their share.
     Silent,
-    /// Nothing is known of it, and such lanes have theirs.
+    /// Nothing is known of it, and such endpoints have theirs.
     Unknown,
     /// It has something under way, and few places are left.
     Second,
 }
 
-/// Which queues a lane waits in.
+/// Which queues an endpoint waits in.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Aside(u8);
 
@@ -66,24 +67,24 @@ impl Aside {
     }
 }
 
-/// What a lane counts for: how its last attempt ended, and what is under way.
+/// What an endpoint counts for: how its last attempt ended, and what is under way.
 pub(super) type Standing = (Option<Answered>, Load);
 
-/// The places of all lanes together.
+/// The places of all endpoints together.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct InFlightSlots {
     most: Load,
     taken: Load,
-    /// Those of lanes that are not known to answer without delay.
+    /// Those of endpoints that are not known to answer without delay.
     doubtful: Load,
     shares: Shares,
-    /// Lanes that were refused. One that is forgotten in the meantime is passed over.
-    silent: VecDeque<LaneId>,
-    unknown: VecDeque<LaneId>,
-    second: VecDeque<LaneId>,
+    /// Endpoints that were refused. One that is forgotten in the meantime is passed over.
+    silent: VecDeque<EndpointId>,
+    unknown: VecDeque<EndpointId>,
+    second: VecDeque<EndpointId>,
 }
 
-impl Places {
+impl InFlightSlots {
     /// So many, all free.
     pub(super) fn new(most: Load) -> Self {
         let [silent, unknown, second] = [const { VecDeque::new() }; 3];
@@ -106,7 +107,7 @@ impl Places {
         self.taken.reaches(PARTS, self.most)
     }
 
-    /// Takes into account that a lane has come to stand otherwise.
+    /// Takes into account that an endpoint has come to stand otherwise.
     pub(super) fn changed(&mut self, from: Standing, to: Standing) {
         let swap = |sum: &mut Load, from: Load, to: Load| {
             sum.attempts = sum.attempts + to.attempts - from.attempts;
@@ -136,17 +137,17 @@ impl Places {
     }
 
     /// Whether a workspace may start another attempt for a webhook that has one under way. Where it
-    /// may not, its lane is left out until it may.
-    pub(super) fn has_room(&mut self, workspace: &Arc<str>, lane: LaneId) -> bool {
+    /// may not, its endpoint is left out until it may.
+    pub(super) fn has_room(&mut self, workspace: &Arc<str>, endpoint: EndpointId) -> bool {
         let used_up = self.shares.is_used_up(workspace, self.free());
         if used_up {
-            self.shares.leave_out(workspace, lane);
+            self.shares.leave_out(workspace, endpoint);
         }
         !used_up
     }
 
-    /// Why a lane that stands so may start nothing now, or `None` where it may. Whoever was not
-    /// called back lines up behind those that wait.
+    /// Why an endpoint that stands so may start nothing now, or `None` where it may. Whoever was
+    /// not called back lines up behind those that wait.
     pub(super) fn refused(
         &self,
         last: Option<Answered>,
@@ -172,16 +173,16 @@ impl Places {
         taken.reaches(parts, self.most)
     }
 
-    /// Leaves a lane out until there are such places again.
-    pub(super) fn leave_out(&mut self, id: LaneId, why: Refused, aside: &mut Aside) {
+    /// Leaves an endpoint out until there are such places again.
+    pub(super) fn leave_out(&mut self, id: EndpointId, why: Refused, aside: &mut Aside) {
         if aside.begin(why) {
             self.queue_mut(why).push_back(id);
         }
     }
 
-    /// Gives a lane that there may be a place for again, and what it waited for unless that was
-    /// its workspace's share.
-    pub(super) fn call_back(&mut self) -> Option<(LaneId, Option<Refused>)> {
+    /// Gives an endpoint that there may be a place for again, and what it waited for unless that
+    /// was its workspace's share.
+    pub(super) fn call_back(&mut self) -> Option<(EndpointId, Option<Refused>)> {
         if self.are_taken() {
             return None;
         }
@@ -194,7 +195,7 @@ impl Places {
         }
     }
 
-    fn queue(&self, why: Refused) -> &VecDeque<LaneId> {
+    fn queue(&self, why: Refused) -> &VecDeque<EndpointId> {
         match why {
             Refused::Silent => &self.silent,
             Refused::Unknown => &self.unknown,
@@ -202,7 +203,7 @@ impl Places {
         }
     }
 
-    fn queue_mut(&mut self, why: Refused) -> &mut VecDeque<LaneId> {
+    fn queue_mut(&mut self, why: Refused) -> &mut VecDeque<EndpointId> {
         match why {
             Refused::Silent => &mut self.silent,
             Refused::Unknown => &mut self.unknown,
@@ -219,15 +220,15 @@ mod tests {
     const NO: Option<Answered> = Some(Answered::No);
 
     /// So many, with room for bodies without end.
-    fn places(attempts: usize) -> Places {
-        Places::new(Load { attempts, bytes: usize::MAX / PARTS })
+    fn places(attempts: usize) -> InFlightSlots {
+        InFlightSlots::new(Load { attempts, bytes: usize::MAX / PARTS })
     }
 
     fn many(attempts: usize) -> Load {
         Load { attempts, bytes: 0 }
     }
 
-    /// Of so many places, how many lanes of this kind get one each after those before.
+    /// Of so many places, how many endpoints of this kind get one each after those before.
     fn shares(total: usize, kinds: &[Option<Answered>]) -> Vec<usize> {
         let mut places = places(total);
         let share = |last: &Option<Answered>| {
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_that_time_out_have_half_strangers_more_and_those_that_answer_all() {
+    fn endpoints_that_time_out_have_half_strangers_more_and_those_that_answer_all() {
         assert_eq!(shares(4_096, &[NO, None, YES]), [2_048, 1_536, 512]);
         assert_eq!(shares(4_096, &[None, NO, YES]), [3_584, 0, 512]);
         assert_eq!(shares(4_096, &[YES, NO, None]), [4_096, 0, 0]);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_has_something_under_way_is_refused_the_last_quarter() {
+    fn an_endpoint_that_has_something_under_way_is_refused_the_last_quarter() {
         let mut places = places(100);
         for taken in 0..100 {
             let expected = (taken >= 75).then_some(Refused::Second);
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lane_has_under_way_counts_by_how_its_last_attempt_ended() {
+    fn what_an_endpoint_has_under_way_counts_by_how_its_last_attempt_ended() {
         let mut places = places(8);
         places.changed((None, many(0)), (None, many(5)));
         assert_eq!(places.refused(NO, 0, None), Some(Refused::Silent));
@@ -292,24 +293,24 @@ mod tests {
         let mut aside = Aside::default();
         places.changed((NO, many(0)), (NO, many(4)));
         for _ in 0..3 {
-            places.leave_out(LaneId(1), Refused::Silent, &mut aside);
+            places.leave_out(EndpointId(1), Refused::Silent, &mut aside);
         }
-        places.leave_out(LaneId(1), Refused::Second, &mut aside);
-        assert_eq!(places.call_back(), Some((LaneId(1), Some(Refused::Second))));
+        places.leave_out(EndpointId(1), Refused::Second, &mut aside);
+        assert_eq!(places.call_back(), Some((EndpointId(1), Some(Refused::Second))));
         assert_eq!(places.call_back(), None, "half of the places are taken");
         places.changed((NO, many(4)), (NO, many(3)));
-        assert_eq!(places.call_back(), Some((LaneId(1), Some(Refused::Silent))));
+        assert_eq!(places.call_back(), Some((EndpointId(1), Some(Refused::Silent))));
         assert_eq!(places.call_back(), None, "it was called back");
         aside.over(Refused::Silent);
-        places.leave_out(LaneId(1), Refused::Silent, &mut aside);
-        assert_eq!(places.call_back(), Some((LaneId(1), Some(Refused::Silent))));
+        places.leave_out(EndpointId(1), Refused::Silent, &mut aside);
+        assert_eq!(places.call_back(), Some((EndpointId(1), Some(Refused::Silent))));
     }
 
     #[test]
     fn whoever_comes_later_lines_up_behind_those_that_wait() {
         let mut places = places(8);
         let mut aside = Aside::default();
-        places.leave_out(LaneId(1), Refused::Silent, &mut aside);
+        places.leave_out(EndpointId(1), Refused::Silent, &mut aside);
         assert_eq!(places.refused(NO, 0, None), Some(Refused::Silent));
         assert_eq!(places.refused(NO, 0, Some(Refused::Silent)), None);
         assert_eq!(places.refused(None, 0, None), None, "it waits for something else");

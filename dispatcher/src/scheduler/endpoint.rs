@@ -1,4 +1,4 @@
-//! One lane: what is under way on it, how much may be, and whose turn is next.
+//! One endpoint: what is under way on it, how much may be, and whose turn is next.
 //!
 //! # Invariants
 //!
@@ -22,7 +22,7 @@ pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
 /// What is known of an endpoint that has work.
 #[derive(Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct Endpoint {
     pub(super) starts: Log,
     pub(super) under_way: Load,
     /// Attempts that may be under way: all, or fewer while the receiver lets them time out.
@@ -41,7 +41,7 @@ pub(super) struct Lane {
     backoffs: u8,
 }
 
-impl Lane {
+impl Endpoint {
     /// One with nothing under way.
     pub(super) fn new(room: usize, starts: Log) -> Self {
         Self { room, starts, ..Self::default() }

@@ -1,9 +1,9 @@
-//! What starts next, on which lane, for whom.
+//! What starts next, on which endpoint, for whom.
 //!
-//! Lanes lie in a heap by when they have something to do; one that is served goes back to where it
-//! has something to do next. On a lane the workspace goes first that has waited longest, and of its
-//! webhooks the one that has: however many webhooks a workspace has there, it is one among others.
-//! While the store is asked what a webhook has to send, its turn is kept.
+//! Endpoints lie in a heap by when they have something to do; one that is served goes back to where
+//! it has something to do next. On an endpoint the workspace goes first that has waited longest,
+//! and of its webhooks the one that has: however many webhooks a workspace has there, it is one
+//! among others. While the store is asked what a webhook has to send, its turn is kept.
 //!
 //! Not here: what may start at all (`backlog`, `concurrency`), what comes of it (`scheduler`).
 
@@ -14,11 +14,11 @@ use std::time::Duration;
 use weir_common::limit::decision::Decision;
 use weir_common::time::{Moment, Tick};
 
-use crate::domain::delivery::Ready;
-use crate::domain::id::{LaneId, WebhookId};
+use crate::domain::delivery::QueuedDelivery;
+use crate::domain::id::{EndpointId, WebhookId};
 use crate::scheduler::backlog::{Room, Turn};
 use crate::scheduler::concurrency::Refused;
-use crate::scheduler::{Lanes, Step};
+use crate::scheduler::{Scheduler, Step};
 
 /// Who cannot start anything for so long can be read from the store again: it is asked a question
 /// a start, where otherwise one question tells of many.
@@ -27,7 +27,7 @@ const FAR: Duration = Duration::from_secs(1);
 /// So few places that are out of date are not worth tidying up.
 const HEAP_MIN: usize = 64;
 
-impl Lanes {
+impl Scheduler {
     /// What is to be done now. To be asked until the answer is to wait.
     pub fn next(&mut self, now: Moment) -> Step {
         let room = self.room();
@@ -40,8 +40,8 @@ impl Lanes {
         }
         loop {
             while let Some(&Reverse((due, came, id))) = self.heap.peek() {
-                let lane = self.lanes.get(&id);
-                if lane.is_none_or(|lane| lane.due != Some((due, came))) {
+                let endpoint = self.endpoints.get(&id);
+                if endpoint.is_none_or(|endpoint| endpoint.due != Some((due, came))) {
                     self.heap.pop();
                     continue;
                 }
@@ -59,9 +59,9 @@ impl Lanes {
             let Some((id, why)) = self.places.call_back() else {
                 return Step::Wait(self.heap.peek().map(|Reverse((due, ..))| *due));
             };
-            if let Some(lane) = self.lanes.get_mut(&id) {
+            if let Some(endpoint) = self.endpoints.get_mut(&id) {
                 if let Some(why) = why {
-                    lane.aside.over(why);
+                    endpoint.aside.over(why);
                 }
                 if let Some(step) = self.serve(id, now.tick, now.tick, why) {
                     return step;
@@ -70,36 +70,39 @@ impl Lanes {
         }
     }
 
-    /// Lets a lane do one thing, and puts it where it has something to do next. One that waited for
-    /// a place is called back to that.
+    /// Lets an endpoint do one thing, and puts it where it has something to do next. One that
+    /// waited for a place is called back to that.
     fn serve(
         &mut self,
-        id: LaneId,
+        id: EndpointId,
         due: Tick,
         now: Tick,
         called_back: Option<Refused>,
     ) -> Option<Step> {
         let quota = self.pace.quota;
         let room = self.room();
-        let lane = self.lanes.get_mut(&id)?;
-        lane.due = None;
+        let endpoint = self.endpoints.get_mut(&id)?;
+        endpoint.due = None;
         // It has something under way, and is looked at when that ends.
-        if lane.under_way.attempts >= lane.room {
+        if endpoint.under_way.attempts >= endpoint.room {
             return None;
         }
-        if let Some(why) = self.places.refused(lane.last, lane.under_way.attempts, called_back) {
+        if let Some(why) =
+            self.places.refused(endpoint.last, endpoint.under_way.attempts, called_back)
+        {
             // What others have under way may end sooner.
-            self.places.leave_out(id, why, &mut lane.aside);
+            self.places.leave_out(id, why, &mut endpoint.aside);
             return None;
         }
-        let free_at = match lane.starts.decide(quota, 1, now) {
+        let free_at = match endpoint.starts.decide(quota, 1, now) {
             Decision::Admit | Decision::TooLarge => now,
             Decision::Refuse { retry_at } => retry_at,
         };
-        let free_at = free_at.max(lane.backs_off_until());
+        let free_at = free_at.max(endpoint.backs_off_until());
         let (mut later, mut kept, mut could_start) = (None::<Tick>, false, false);
-        for nth in 0..lane.turns.len() {
-            let webhook = self.lanes.get(&id).and_then(|lane| lane.turns.get(nth).copied())?;
+        for nth in 0..endpoint.turns.len() {
+            let webhook =
+                self.endpoints.get(&id).and_then(|endpoint| endpoint.turns.get(nth).copied())?;
             let Some(queue) = self.queues.get_mut(&webhook) else { continue };
             match queue.turn(now) {
                 Turn::Start if kept => could_start = true,
@@ -114,7 +117,7 @@ impl Lanes {
                 Turn::Start => {
                     let Some(ready) = self.begin(id, webhook, now) else { continue };
                     let lag = now.since(due);
-                    return Some(Step::Start { webhook, lane: id, ready, lag });
+                    return Some(Step::Start { webhook, endpoint: id, ready, lag });
                 }
                 // What cannot start for long is not read yet.
                 Turn::Fetch if free_at.since(now) >= FAR => later = sooner(later, free_at),
@@ -143,16 +146,16 @@ impl Lanes {
     }
 
     /// Takes the first delivery of a webhook out, which starts now.
-    fn begin(&mut self, id: LaneId, webhook: WebhookId, now: Tick) -> Option<Ready> {
+    fn begin(&mut self, id: EndpointId, webhook: WebhookId, now: Tick) -> Option<QueuedDelivery> {
         let room = self.room();
-        let (lane, queue) = (self.lanes.get_mut(&id)?, self.queues.get_mut(&webhook)?);
+        let (endpoint, queue) = (self.endpoints.get_mut(&id)?, self.queues.get_mut(&webhook)?);
         let (before, first) = (queue.weight(), queue.in_flight.is_empty());
         let ready = queue.take(now)?;
         self.held_bytes = self.held_bytes + queue.weight() - before;
-        let _ = lane.starts.charge(self.pace.quota, 1, now);
-        let (was, bytes) = (lane.standing(), ready.body.len());
-        lane.under_way = lane.under_way.plus(bytes);
-        self.places.changed(was, lane.standing());
+        let _ = endpoint.starts.charge(self.pace.quota, 1, now);
+        let (was, bytes) = (endpoint.standing(), ready.body.len());
+        endpoint.under_way = endpoint.under_way.plus(bytes);
+        self.places.changed(was, endpoint.standing());
         self.places.started(&queue.workspace, bytes, first);
         if queue.runs_low(room) {
             self.low.push(webhook);
@@ -164,19 +167,21 @@ impl Lanes {
 
     /// Puts a webhook that has started something behind all others of its workspace, and those
     /// behind all other workspaces'.
-    fn had_its_turn(&mut self, id: LaneId, webhook: WebhookId) {
-        let Some(lane) = self.lanes.get_mut(&id).filter(|lane| lane.turns.len() > 1) else {
+    fn had_its_turn(&mut self, id: EndpointId, webhook: WebhookId) {
+        let Some(endpoint) =
+            self.endpoints.get_mut(&id).filter(|endpoint| endpoint.turns.len() > 1)
+        else {
             return;
         };
         let workspace = |one: WebhookId| self.queues.get(&one).map(|queue| &queue.workspace);
         let own = workspace(webhook);
         let (mut others, mut kin) = (VecDeque::new(), Vec::new());
-        for one in lane.turns.drain(..).filter(|one| *one != webhook) {
+        for one in endpoint.turns.drain(..).filter(|one| *one != webhook) {
             if workspace(one) == own { kin.push(one) } else { others.push_back(one) }
         }
         others.extend(kin);
         others.push_back(webhook);
-        lane.turns = others;
+        endpoint.turns = others;
     }
 
     /// How much each webhook may have in memory.
@@ -185,14 +190,14 @@ impl Lanes {
         Room::share(left, self.queues.len(), self.pace.quota)
     }
 
-    /// Lets what a lane holds go that has nothing to do for so long, where all hold too much.
-    fn shed(&mut self, id: LaneId, rest: Duration) {
+    /// Lets what an endpoint holds go that has nothing to do for so long, where all hold too much.
+    fn shed(&mut self, id: EndpointId, rest: Duration) {
         let held = self.held_bytes + self.places.taken().bytes;
         if rest < FAR || held <= self.held_bytes_max / 2 {
             return;
         }
-        let Some(lane) = self.lanes.get(&id) else { return };
-        for webhook in &lane.turns {
+        let Some(endpoint) = self.endpoints.get(&id) else { return };
+        for webhook in &endpoint.turns {
             let Some(queue) = self.queues.get_mut(webhook) else { continue };
             let before = queue.weight();
             queue.shed();
@@ -200,20 +205,20 @@ impl Lanes {
         }
     }
 
-    /// Puts a lane into the heap, unless it has a place further up.
-    pub(super) fn put(&mut self, id: LaneId, at: Tick) {
+    /// Puts an endpoint into the heap, unless it has a place further up.
+    pub(super) fn put(&mut self, id: EndpointId, at: Tick) {
         let came = self.came;
-        let lane = self.lane(id);
-        if lane.due.is_none_or(|(due, _)| at < due) {
-            lane.due = Some((at, came));
+        let endpoint = self.endpoint(id);
+        if endpoint.due.is_none_or(|(due, _)| at < due) {
+            endpoint.due = Some((at, came));
             self.came += 1;
             self.heap.push(Reverse((at, came, id)));
         }
         // A place that is out of date would stay until its time, be it a day away.
-        if self.heap.len() > 2 * self.lanes.len() + HEAP_MIN {
-            let lanes = &self.lanes;
+        if self.heap.len() > 2 * self.endpoints.len() + HEAP_MIN {
+            let endpoints = &self.endpoints;
             self.heap.retain(|Reverse((at, came, id))| {
-                lanes.get(id).is_some_and(|lane| lane.due == Some((*at, *came)))
+                endpoints.get(id).is_some_and(|endpoint| endpoint.due == Some((*at, *came)))
             });
         }
     }

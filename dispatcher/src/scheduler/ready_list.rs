@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use weir_common::time::{Tick, UnixTime};
 
-use crate::domain::delivery::Ready;
+use crate::domain::delivery::QueuedDelivery;
 use crate::domain::id::DeliveryId;
 
 /// Where a delivery stands among those of its webhook.
@@ -20,7 +20,7 @@ pub(super) type Key = (UnixTime, DeliveryId);
 pub(super) struct Held {
     /// When it may start: by the clock that never jumps.
     pub(super) at: Tick,
-    pub(super) ready: Ready,
+    pub(super) ready: QueuedDelivery,
 }
 
 impl Held {
@@ -107,7 +107,7 @@ mod tests {
     use crate::domain::event::EventType;
 
     fn held(due: u64, id: i64) -> Held {
-        let ready = Ready {
+        let ready = QueuedDelivery {
             id: DeliveryId(id),
             due: UnixTime(due),
             created_at: UnixTime(0),

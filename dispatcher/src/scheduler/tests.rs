@@ -1,4 +1,4 @@
-//! Random worlds of lanes, held to what `scheduler` promises by remembering everything.
+//! Random worlds of endpoints, held to what `scheduler` promises by remembering everything.
 
 mod answers;
 mod scarce;
@@ -12,10 +12,10 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use weir_common::time::{Moment, UnixTime};
 
-use crate::domain::delivery::Ready;
-use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+use crate::domain::delivery::QueuedDelivery;
+use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
-use crate::scheduler::{Answered, Gate, HELD_BYTES_ALL, Lanes, Step};
+use crate::scheduler::{Answered, Gate, HELD_BYTES_ALL, Scheduler, Step};
 use crate::store::Fetched;
 
 use crate::scheduler::tests::world::{World, at, pace, ready, ws};
@@ -35,7 +35,7 @@ fn a_backlog_drains_at_exactly_the_pace_and_in_order() {
 }
 
 #[test]
-fn webhooks_of_one_lane_share_its_pace_and_take_turns() {
+fn webhooks_of_one_endpoint_share_its_pace_and_take_turns() {
     let mut world = World::new(pace(4, 1_000, 100, 100), &[(1, 1), (2, 1)]);
     for _ in 0..50 {
         world.arrive(1, 0, true);
@@ -52,41 +52,41 @@ fn webhooks_of_one_lane_share_its_pace_and_take_turns() {
 }
 
 #[test]
-fn a_lane_with_a_backlog_does_not_delay_another() {
+fn an_endpoint_with_a_backlog_does_not_delay_another() {
     let mut world = World::new(pace(1_000, 1_000, 1_000, 10), &[(1, 1), (2, 2)]);
     for _ in 0..500 {
         world.arrive(1, 0, true);
     }
     world.arrive(2, 0, true);
     world.run(50);
-    let of_second = world.starts.iter().position(|(_, lane, ..)| *lane == LaneId(2));
+    let of_second = world.starts.iter().position(|(_, endpoint, ..)| *endpoint == EndpointId(2));
     assert!(of_second.is_some_and(|nth| nth <= 2), "{of_second:?}");
 }
 
 #[test]
-fn no_more_are_under_way_than_a_lane_and_all_lanes_have_room_for() {
+fn no_more_are_under_way_than_an_endpoint_and_all_endpoints_have_room_for() {
     let mut world = World::new(pace(100, 1_000, 12, 5), &[(1, 1), (2, 2)]);
     for _ in 0..20 {
         world.arrive(1, 0, true);
         world.arrive(2, 0, true);
     }
     world.run(1_000);
-    // The fifth place is for a lane that has none.
+    // The fifth place is for an endpoint that has none.
     assert_eq!(world.ends.len(), 4);
-    let first = world.starts.iter().filter(|(_, lane, ..)| *lane == LaneId(1)).count();
+    let first = world.starts.iter().filter(|(_, endpoint, ..)| *endpoint == EndpointId(1)).count();
     assert!((1..=3).contains(&first), "{first}");
 }
 
 #[test]
-fn a_lane_that_was_left_out_goes_on_when_others_have_ended() {
-    // Of eight places six are for everyone, the last two for lanes that have nothing under way.
+fn an_endpoint_that_was_left_out_goes_on_when_others_have_ended() {
+    // Of eight places six are for everyone, the last two for endpoints that have nothing under way.
     let mut world = World::new(pace(100, 60_000, 12, 8), &[(1, 1), (2, 2), (3, 3)]);
-    for lane in [1, 1, 2, 2, 3, 3, 3] {
-        world.arrive(lane, 0, true);
+    for endpoint in [1, 1, 2, 2, 3, 3, 3] {
+        world.arrive(endpoint, 0, true);
     }
     world.run(1_000);
     assert_eq!(world.starts.len(), 6, "{:?}", world.starts);
-    // What is under way on the second lane ends, and nothing on the third does.
+    // What is under way on the second endpoint ends, and nothing on the third does.
     for end in &mut world.ends {
         end.0 = if end.1 == WebhookId(2) { 10 } else { 1_000 };
     }
@@ -94,11 +94,11 @@ fn a_lane_that_was_left_out_goes_on_when_others_have_ended() {
     world.end(None);
     world.run(1_000);
     let last = world.starts.last().unwrap();
-    assert_eq!((last.0, last.1), (10, LaneId(3)), "there are places, and it may start");
+    assert_eq!((last.0, last.1), (10, EndpointId(3)), "there are places, and it may start");
 }
 
 #[test]
-fn lanes_whose_attempts_do_not_end_leave_places_for_others() {
+fn endpoints_whose_attempts_do_not_end_leave_places_for_others() {
     let dark: Vec<(i64, i64)> = (1..=4).map(|one| (one, one)).collect();
     let mut world = World::new(pace(100, 1_000, 20, 20), &[dark, vec![(5, 5)]].concat());
     for id in 0..80 {
@@ -109,22 +109,22 @@ fn lanes_whose_attempts_do_not_end_leave_places_for_others() {
     for _ in 0..9 {
         world.arrive(5, 0, true);
         world.run(0);
-        assert_eq!(world.starts.last().map(|(_, lane, ..)| *lane), Some(LaneId(5)));
+        assert_eq!(world.starts.last().map(|(_, endpoint, ..)| *endpoint), Some(EndpointId(5)));
         world.now += 1;
         world.end(None);
     }
 }
 
 #[test]
-fn a_lane_has_more_room_the_more_it_answers_and_room_for_one_while_it_times_out() {
-    let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
-    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(0).tick);
+fn an_endpoint_has_more_room_the_more_it_answers_and_room_for_one_while_it_times_out() {
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
+    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(0).tick);
     for id in 0..40 {
-        lanes.arrived(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
     }
-    let starts = |lanes: &mut Lanes| {
+    let starts = |endpoints: &mut Scheduler| {
         let mut ids = Vec::new();
-        while let Step::Start { ready, .. } = lanes.next(at(0)) {
+        while let Step::Start { ready, .. } = endpoints.next(at(0)) {
             ids.push(ready.id);
         }
         ids
@@ -132,19 +132,19 @@ fn a_lane_has_more_room_the_more_it_answers_and_room_for_one_while_it_times_out(
     // Each number: how many may be under way after those before have ended so.
     let answers = [Answered::Yes, Answered::Yes, Answered::No, Answered::Yes];
     for (room, answered) in [2, 8, 8, 1].into_iter().zip(answers) {
-        let under_way = starts(&mut lanes);
+        let under_way = starts(&mut endpoints);
         assert_eq!(under_way.len(), room);
         for id in &under_way {
-            lanes.recorded(WebhookId(1), *id, None, answered, at(0));
+            endpoints.recorded(WebhookId(1), *id, None, answered, at(0));
         }
     }
-    assert_eq!(starts(&mut lanes).len(), 2);
+    assert_eq!(starts(&mut endpoints).len(), 2);
 }
 
 #[test]
-fn a_paused_webhook_starts_nothing_and_another_on_its_lane_goes_on() {
+fn a_paused_webhook_starts_nothing_and_another_on_its_endpoint_goes_on() {
     let mut world = World::new(pace(100, 1_000, 100, 100), &[(1, 1), (2, 1)]);
-    world.lanes.set_gate(WebhookId(1), Gate::Closed, at(0).tick);
+    world.endpoints.set_gate(WebhookId(1), Gate::Closed, at(0).tick);
     world.arrive(1, 0, true);
     world.arrive(2, 0, true);
     world.run(1);
@@ -154,84 +154,93 @@ fn a_paused_webhook_starts_nothing_and_another_on_its_lane_goes_on() {
 
 #[test]
 fn a_probe_is_alone_until_it_is_over_and_is_the_one_that_is_tried_again() {
-    let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
-    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Probe(None), None, at(0).tick);
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
+    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Probe(None), None, at(0).tick);
     for id in 0..10 {
-        lanes.arrived(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
     }
-    let Step::Start { ready: probe, .. } = lanes.next(at(0)) else { panic!("no probe") };
+    let Step::Start { ready: probe, .. } = endpoints.next(at(0)) else { panic!("no probe") };
     assert_eq!(probe.id, DeliveryId(0));
-    assert!(matches!(lanes.next(at(0)), Step::Wait(None)), "a second one beside the probe");
-    let again = Ready { due: at(60).unix, ..probe };
-    lanes.recorded(WebhookId(1), again.id, Some(again), Answered::Yes, at(1));
-    assert!(matches!(lanes.next(at(59)), Step::Wait(Some(tick)) if tick == at(60).tick));
-    let Step::Start { ready: probe, .. } = lanes.next(at(60)) else { panic!("no probe") };
+    assert!(matches!(endpoints.next(at(0)), Step::Wait(None)), "a second one beside the probe");
+    let again = QueuedDelivery { due: at(60).unix, ..probe };
+    endpoints.recorded(WebhookId(1), again.id, Some(again), Answered::Yes, at(1));
+    assert!(matches!(endpoints.next(at(59)), Step::Wait(Some(tick)) if tick == at(60).tick));
+    let Step::Start { ready: probe, .. } = endpoints.next(at(60)) else { panic!("no probe") };
     assert_eq!(probe.id, DeliveryId(0), "another one than before");
-    lanes.recorded(WebhookId(1), probe.id, None, Answered::Yes, at(61));
-    lanes.set_gate(WebhookId(1), Gate::Open, at(61).tick);
-    let Step::Start { ready: next, .. } = lanes.next(at(61)) else { panic!("does not drain") };
+    endpoints.recorded(WebhookId(1), probe.id, None, Answered::Yes, at(61));
+    endpoints.set_gate(WebhookId(1), Gate::Open, at(61).tick);
+    let Step::Start { ready: next, .. } = endpoints.next(at(61)) else { panic!("does not drain") };
     assert_eq!(next.id, DeliveryId(1));
 }
 
 #[test]
 fn a_probe_that_was_tried_before_a_restart_is_asked_for() {
-    let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
     let gate = Gate::Probe(Some(DeliveryId(7)));
-    lanes.open(WebhookId(1), &ws(1), LaneId(1), gate, Some(at(0).tick), at(0).tick);
-    let Step::FetchOne { delivery, round, .. } = lanes.next(at(0)) else { panic!("not asked") };
+    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), gate, Some(at(0).tick), at(0).tick);
+    let Step::FetchOne { delivery, round, .. } = endpoints.next(at(0)) else { panic!("not asked") };
     assert_eq!(delivery, DeliveryId(7));
-    lanes.fetched_one(WebhookId(1), round, Some(ready(7, 5)), at(0));
-    assert!(matches!(lanes.next(at(4)), Step::Wait(Some(_))));
-    assert!(matches!(lanes.next(at(5)), Step::Start { .. }));
+    endpoints.fetched_one(WebhookId(1), round, Some(ready(7, 5)), at(0));
+    assert!(matches!(endpoints.next(at(4)), Step::Wait(Some(_))));
+    assert!(matches!(endpoints.next(at(5)), Step::Start { .. }));
 }
 
 #[test]
 fn what_comes_while_the_store_is_asked_for_the_probe_does_not_overtake_what_waits() {
-    let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
     let gate = Gate::Probe(Some(DeliveryId(7)));
-    lanes.open(WebhookId(1), &ws(1), LaneId(1), gate, Some(at(0).tick), at(0).tick);
-    let Step::FetchOne { round, .. } = lanes.next(at(0)) else { panic!("not asked") };
-    lanes.arrived(WebhookId(1), ready(9, 0), at(0));
-    lanes.fetched_one(WebhookId(1), round, Some(ready(7, 0)), at(0));
-    let Step::Start { ready: probe, .. } = lanes.next(at(0)) else { panic!("no probe") };
+    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), gate, Some(at(0).tick), at(0).tick);
+    let Step::FetchOne { round, .. } = endpoints.next(at(0)) else { panic!("not asked") };
+    endpoints.arrived(WebhookId(1), ready(9, 0), at(0));
+    endpoints.fetched_one(WebhookId(1), round, Some(ready(7, 0)), at(0));
+    let Step::Start { ready: probe, .. } = endpoints.next(at(0)) else { panic!("no probe") };
     assert_eq!(probe.id, DeliveryId(7));
-    lanes.recorded(WebhookId(1), probe.id, None, Answered::Yes, at(1));
+    endpoints.recorded(WebhookId(1), probe.id, None, Answered::Yes, at(1));
     // The eighth has waited since before the pause, and only the store knows of it.
-    let Step::Fetch { round, .. } = lanes.next(at(1)) else { panic!("the ninth goes first") };
+    let Step::Fetch { round, .. } = endpoints.next(at(1)) else { panic!("the ninth goes first") };
     let fetched = Fetched { ready: vec![ready(8, 0), ready(9, 0)], more: false };
-    lanes.fetched(WebhookId(1), round, fetched, at(1));
-    let Step::Start { ready: next, .. } = lanes.next(at(1)) else { panic!("no probe") };
+    endpoints.fetched(WebhookId(1), round, fetched, at(1));
+    let Step::Start { ready: next, .. } = endpoints.next(at(1)) else { panic!("no probe") };
     assert_eq!(next.id, DeliveryId(8));
 }
 
 #[test]
 fn a_probe_that_was_given_up_makes_room_for_the_next_oldest() {
-    let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
-    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Probe(None), None, at(0).tick);
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
+    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Probe(None), None, at(0).tick);
     for id in 0..3 {
-        lanes.arrived(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
     }
     for expected in 0..3 {
-        let Step::Start { ready, .. } = lanes.next(at(0)) else { panic!("no probe {expected}") };
+        let Step::Start { ready, .. } = endpoints.next(at(0)) else {
+            panic!("no probe {expected}")
+        };
         assert_eq!(ready.id, DeliveryId(expected));
-        lanes.recorded(WebhookId(1), ready.id, None, Answered::Yes, at(0));
+        endpoints.recorded(WebhookId(1), ready.id, None, Answered::Yes, at(0));
     }
 }
 
 #[test]
 fn what_is_due_sooner_than_all_others_is_not_kept_waiting_for_them() {
-    let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
     // In memory, and in the store alone.
     for (webhook, due) in [(1, None), (2, Some(at(900).tick))] {
-        lanes.open(WebhookId(webhook), &ws(webhook), LaneId(webhook), Gate::Open, due, at(0).tick);
+        endpoints.open(
+            WebhookId(webhook),
+            &ws(webhook),
+            EndpointId(webhook),
+            Gate::Open,
+            due,
+            at(0).tick,
+        );
     }
-    lanes.arrived(WebhookId(1), ready(1, 800), at(0));
-    assert!(matches!(lanes.next(at(0)), Step::Wait(Some(tick)) if tick == at(800).tick));
-    lanes.arrived(WebhookId(1), ready(2, 20), at(0));
-    lanes.arrived(WebhookId(2), ready(3, 10), at(0));
-    assert!(matches!(lanes.next(at(9)), Step::Wait(Some(tick)) if tick == at(10).tick));
-    assert!(matches!(lanes.next(at(10)), Step::Fetch { webhook: WebhookId(2), .. }));
-    let Step::Start { ready, .. } = lanes.next(at(20)) else { panic!("kept waiting") };
+    endpoints.arrived(WebhookId(1), ready(1, 800), at(0));
+    assert!(matches!(endpoints.next(at(0)), Step::Wait(Some(tick)) if tick == at(800).tick));
+    endpoints.arrived(WebhookId(1), ready(2, 20), at(0));
+    endpoints.arrived(WebhookId(2), ready(3, 10), at(0));
+    assert!(matches!(endpoints.next(at(9)), Step::Wait(Some(tick)) if tick == at(10).tick));
+    assert!(matches!(endpoints.next(at(10)), Step::Fetch { webhook: WebhookId(2), .. }));
+    let Step::Start { ready, .. } = endpoints.next(at(20)) else { panic!("kept waiting") };
     assert_eq!(ready.id, DeliveryId(2));
 }
 
@@ -255,33 +264,33 @@ fn memory_holds_few_of_many_and_none_is_passed_over() {
 fn what_waits_takes_bounded_memory_however_many_webhooks_have_work() {
     const WEBHOOKS: i64 = 4_000;
     const HOUR: u64 = 3_600_000;
-    let mut lanes = Lanes::new(pace(1, HOUR, 17, 10_000));
+    let mut endpoints = Scheduler::new(pace(1, HOUR, 17, 10_000));
     let body = Bytes::from_static(&[b'x'; 2_000]);
     for id in 0..WEBHOOKS {
-        lanes.open(WebhookId(id), &ws(id), LaneId(id), Gate::Open, None, at(0).tick);
+        endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);
         for nth in 0..20 {
-            let one = Ready { body: body.clone(), ..ready(id * 20 + nth, 0) };
-            lanes.arrived(WebhookId(id), one, at(0));
+            let one = QueuedDelivery { body: body.clone(), ..ready(id * 20 + nth, 0) };
+            endpoints.arrived(WebhookId(id), one, at(0));
         }
     }
-    let first = steps(&mut lanes, at(0));
+    let first = steps(&mut endpoints, at(0));
     assert_eq!(first, (WEBHOOKS as usize, 0), "one of each starts");
     // Nobody may start for an hour, and most hold nothing until then.
-    assert!(lanes.held_bytes <= HELD_BYTES_ALL / 2, "{}", lanes.held_bytes);
+    assert!(endpoints.held_bytes <= HELD_BYTES_ALL / 2, "{}", endpoints.held_bytes);
     for id in 0..WEBHOOKS {
-        lanes.recorded(WebhookId(id), DeliveryId(id * 20), None, Answered::Yes, at(1));
+        endpoints.recorded(WebhookId(id), DeliveryId(id * 20), None, Answered::Yes, at(1));
     }
-    assert_eq!(steps(&mut lanes, at(2)), (0, 0));
-    let (started, asked) = steps(&mut lanes, at(HOUR));
+    assert_eq!(steps(&mut endpoints, at(2)), (0, 0));
+    let (started, asked) = steps(&mut endpoints, at(HOUR));
     assert_eq!(started + asked, WEBHOOKS as usize, "{started} start, {asked} are read");
     assert!(asked > 0);
 }
 
 /// How many start now, and of how many the store is asked for more.
-fn steps(lanes: &mut Lanes, now: Moment) -> (usize, usize) {
+fn steps(endpoints: &mut Scheduler, now: Moment) -> (usize, usize) {
     let (mut started, mut asked) = (0, 0);
     loop {
-        match lanes.next(now) {
+        match endpoints.next(now) {
             Step::Start { .. } => started += 1,
             Step::Fetch { .. } | Step::FetchOne { .. } => asked += 1,
             Step::Wait(_) => return (started, asked),
@@ -305,20 +314,20 @@ fn what_is_under_way_is_not_started_again_because_the_store_says_that_it_waits()
 
 #[test]
 fn a_retry_that_is_far_away_leaves_no_trace_of_each_event_that_passes_it() {
-    let mut lanes = Lanes::new(pace(1_000, 1_000, 8, 100));
-    // Another lane's, which is nearer, hides it.
+    let mut endpoints = Scheduler::new(pace(1_000, 1_000, 8, 100));
+    // Another endpoint's, which is nearer, hides it.
     for (id, due) in [(1, 86_400_000), (2, 3_600_000)] {
-        lanes.open(WebhookId(id), &ws(id), LaneId(id), Gate::Open, None, at(0).tick);
-        lanes.arrived(WebhookId(id), ready(-id, due), at(0));
+        endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);
+        endpoints.arrived(WebhookId(id), ready(-id, due), at(0));
     }
     for id in 1..2_000 {
         let now = at(id * 2);
-        lanes.arrived(WebhookId(1), ready(id as i64, id * 2), now);
-        let Step::Start { ready, .. } = lanes.next(now) else { panic!("kept waiting") };
-        lanes.recorded(WebhookId(1), ready.id, None, Answered::Yes, now);
-        assert!(matches!(lanes.next(now), Step::Wait(Some(_))));
+        endpoints.arrived(WebhookId(1), ready(id as i64, id * 2), now);
+        let Step::Start { ready, .. } = endpoints.next(now) else { panic!("kept waiting") };
+        endpoints.recorded(WebhookId(1), ready.id, None, Answered::Yes, now);
+        assert!(matches!(endpoints.next(now), Step::Wait(Some(_))));
     }
-    assert!(lanes.heap.len() < 100, "{} places for two lanes", lanes.heap.len());
+    assert!(endpoints.heap.len() < 100, "{} places for two lanes", endpoints.heap.len());
 }
 
 #[test]
@@ -329,16 +338,16 @@ fn an_answer_of_the_store_that_is_out_of_date_starts_nothing_twice() {
     }
     world.run(1);
     let Some(Step::Fetch { webhook, round, .. }) = world.asked.pop() else { panic!("not asked") };
-    let all: Vec<Ready> = world.stored[&webhook].values().cloned().collect();
+    let all: Vec<QueuedDelivery> = world.stored[&webhook].values().cloned().collect();
     let first = Fetched { ready: all[..32].to_vec(), more: true };
-    world.lanes.fetched(webhook, round, first, at(0));
+    world.endpoints.fetched(webhook, round, first, at(0));
     world.run(1);
     // It ran low and asked again; before the answer comes, all that were under way have ended.
     let Some(Step::Fetch { round, .. }) = world.asked.pop() else { panic!("not asked again") };
     world.now = 1;
     world.end(None);
     let stale = Fetched { ready: all, more: false };
-    world.lanes.fetched(webhook, round, stale, at(1));
+    world.endpoints.fetched(webhook, round, stale, at(1));
     world.drain();
     let mut ids: Vec<DeliveryId> = world.starts.iter().map(|(.., id)| *id).collect();
     ids.sort();
@@ -353,13 +362,13 @@ proptest! {
     #[test]
     fn whatever_arrives_and_fails_all_of_it_ends_within_the_pace(
         requests in 1_u32..6,
-        per_lane in 1_usize..5,
+        per_endpoint in 1_usize..5,
         total in 1_usize..8,
         story in prop::collection::vec((0_u64..40, 1_i64..5, 0_u64..30, 0_u8..12), 1..250),
     ) {
-        // Webhooks 1 and 2 share a lane; 3 and 4 have their own.
+        // Webhooks 1 and 2 share an endpoint; 3 and 4 have their own.
         let hooks = [(1, 1), (2, 1), (3, 3), (4, 4)];
-        let mut world = World::new(pace(requests, 50, per_lane, total), &hooks);
+        let mut world = World::new(pace(requests, 50, per_endpoint, total), &hooks);
         let mut count = 0;
         for (pass, webhook, later, what) in story {
             world.now += pass;
@@ -369,7 +378,7 @@ proptest! {
                 2 => world.end(None),
                 3 => world.run(later),
                 4 => {
-                    world.lanes.forget_idle(at(world.now).tick);
+                    world.endpoints.forget_idle(at(world.now).tick);
                 }
                 5 => {
                     count += 1;

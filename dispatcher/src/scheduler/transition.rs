@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use weir_common::time::UnixTime;
 
-use crate::domain::delivery::Ready;
+use crate::domain::delivery::QueuedDelivery;
 use crate::domain::event::EventType;
-use crate::domain::health::Sign;
+use crate::domain::health::Observation;
 use crate::domain::outcome::Outcome;
 use crate::domain::retry::{Failed, Next, Schedule};
 use crate::domain::webhook::Webhook;
-use crate::store::After;
+use crate::store::NextState;
 
 /// What follows for a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// What becomes of it.
-    pub(crate) after: After,
+    pub(crate) after: NextState,
     /// When its first attempt started.
     pub(crate) first_attempt_at: UnixTime,
     /// When the first attempt of its schedule started.
@@ -36,7 +36,7 @@ pub(crate) struct Verdict {
 pub(crate) fn verdict(
     webhook: &Webhook,
     schedule: &Schedule,
-    ready: &Ready,
+    ready: &QueuedDelivery,
     started_at: UnixTime,
     outcome: &Outcome,
     hint: Option<Duration>,
@@ -49,15 +49,15 @@ pub(crate) fn verdict(
     let since = ready.since.unwrap_or(started_at);
     let after = match outcome {
         Outcome::Internal(_) => return None,
-        Outcome::Delivered { .. } => After::Delivered,
+        Outcome::Delivered { .. } => NextState::Delivered,
         // Whoever asked for a test wants to know now, and can ask again.
-        Outcome::Failed(_) if ready.kind == EventType::Ping => After::FailedPermanent,
+        Outcome::Failed(_) if ready.kind == EventType::Ping => NextState::FailedPermanent,
         Outcome::Failed(_) => {
             let deadline =
                 webhook.deadline(first_attempt_at, paused_before, schedule.give_up_after, now);
             match schedule.next(Failed { step: ready.step, since, deadline, hint }, now) {
-                Next::At(due) => After::Again { due, step: ready.step.saturating_add(1) },
-                Next::GiveUp => After::FailedPermanent,
+                Next::At(due) => NextState::Again { due, step: ready.step.saturating_add(1) },
+                Next::GiveUp => NextState::FailedPermanent,
             }
         }
     };
@@ -66,20 +66,20 @@ pub(crate) fn verdict(
 
 /// What an attempt says of its webhook.
 #[must_use]
-pub(crate) fn sign(kind: EventType, outcome: &Outcome) -> Option<Sign> {
+pub(crate) fn sign(kind: EventType, outcome: &Outcome) -> Option<Observation> {
     match (outcome, kind) {
-        (Outcome::Delivered { .. }, EventType::Ping) => Some(Sign::PingWell),
-        (Outcome::Delivered { .. }, _) => Some(Sign::Well),
+        (Outcome::Delivered { .. }, EventType::Ping) => Some(Observation::PingWell),
+        (Outcome::Delivered { .. }, _) => Some(Observation::Well),
         (Outcome::Failed(_), EventType::Ping) | (Outcome::Internal(_), _) => None,
-        (Outcome::Failed(_), _) => Some(Sign::Ill),
+        (Outcome::Failed(_), _) => Some(Observation::Ill),
     }
 }
 
 /// The delivery as it waits again.
 #[must_use]
-pub(crate) fn again(ready: Ready, verdict: &Verdict) -> Option<Ready> {
-    let After::Again { due, step } = verdict.after else { return None };
-    Some(Ready {
+pub(crate) fn again(ready: QueuedDelivery, verdict: &Verdict) -> Option<QueuedDelivery> {
+    let NextState::Again { due, step } = verdict.after else { return None };
+    Some(QueuedDelivery {
         due,
         step,
         attempts: ready.attempts.saturating_add(1),
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::domain::event::EventSet;
     use crate::domain::health::Health;
-    use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+    use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
     use crate::domain::outcome::{Failure, Fault};
     use crate::domain::retry::Mode;
     use crate::domain::webhook::Secrets;
@@ -122,7 +122,7 @@ mod tests {
             id: WebhookId(1),
             workspace: Arc::from("ws_acme"),
             url: Arc::from("https://hooks.example.com/"),
-            lane: LaneId(1),
+            endpoint: EndpointId(1),
             events: EventSet::of(EventType::ALL),
             created_at: START,
             secrets: Secrets { current: Secret::new("whsec_a".to_owned()), previous: Vec::new() },
@@ -135,8 +135,8 @@ mod tests {
         }
     }
 
-    fn fresh() -> Ready {
-        Ready {
+    fn fresh() -> QueuedDelivery {
+        QueuedDelivery {
             id: DeliveryId(1),
             due: START,
             created_at: START,
@@ -153,9 +153,9 @@ mod tests {
     }
 
     /// One that was first tried when the clock started, and is tried for the second time.
-    fn tried() -> Ready {
+    fn tried() -> QueuedDelivery {
         let (first, paused_before) = (Some(START), 7 * MINUTE);
-        Ready {
+        QueuedDelivery {
             attempts: 1,
             step: 1,
             first_attempt_at: first,
@@ -166,7 +166,12 @@ mod tests {
     }
 
     /// What follows from an attempt of one second that starts so many minutes after the start.
-    fn after(webhook: &Webhook, ready: &Ready, outcome: &Outcome, minutes: u32) -> Option<After> {
+    fn after(
+        webhook: &Webhook,
+        ready: &QueuedDelivery,
+        outcome: &Outcome,
+        minutes: u32,
+    ) -> Option<NextState> {
         let started = START.plus(MINUTE * minutes);
         let ended = started.plus(Duration::from_secs(1));
         let schedule = schedule(Mode::Delay);
@@ -174,20 +179,20 @@ mod tests {
         verdict.map(|verdict| verdict.after)
     }
 
-    fn again(seconds: u64, step: u32) -> Option<After> {
-        Some(After::Again { due: START.plus(Duration::from_secs(seconds)), step })
+    fn again(seconds: u64, step: u32) -> Option<NextState> {
+        Some(NextState::Again { due: START.plus(Duration::from_secs(seconds)), step })
     }
 
     #[test]
     fn a_2xx_ends_a_delivery_whenever_it_comes() {
         for (ready, minutes) in [(fresh(), 0), (tried(), 1), (tried(), 600)] {
-            assert_eq!(after(&webhook(), &ready, &WELL, minutes), Some(After::Delivered));
+            assert_eq!(after(&webhook(), &ready, &WELL, minutes), Some(NextState::Delivered));
         }
     }
 
     #[test]
     fn what_was_our_fault_has_no_consequence() {
-        let ping = Ready { kind: EventType::Ping, ..fresh() };
+        let ping = QueuedDelivery { kind: EventType::Ping, ..fresh() };
         for (ready, minutes) in [(fresh(), 0), (tried(), 600), (ping, 0)] {
             assert_eq!(after(&webhook(), &ready, &OURS, minutes), None);
         }
@@ -200,7 +205,7 @@ mod tests {
         assert_eq!(after(&webhook(), &fresh(), &FAILED, 0), again(61, 1));
         assert_eq!(after(&webhook(), &tried(), &FAILED, 1), again(361, 2));
         assert_eq!(after(&webhook(), &tried(), &FAILED, 58), again(3_600, 2), "brought forward");
-        assert_eq!(after(&webhook(), &tried(), &FAILED, 60), Some(After::FailedPermanent));
+        assert_eq!(after(&webhook(), &tried(), &FAILED, 60), Some(NextState::FailedPermanent));
         // However late the first attempt is, the deadline counts from it.
         assert_eq!(after(&webhook(), &fresh(), &FAILED, 600), again(36_061, 1));
     }
@@ -209,7 +214,7 @@ mod tests {
     fn the_time_that_its_webhook_stood_paused_does_not_count() {
         let since = Webhook { paused_total: 37 * MINUTE, ..webhook() };
         assert_eq!(after(&since, &tried(), &FAILED, 88), again(5_400, 2));
-        assert_eq!(after(&since, &tried(), &FAILED, 90), Some(After::FailedPermanent));
+        assert_eq!(after(&since, &tried(), &FAILED, 90), Some(NextState::FailedPermanent));
         // One that was under way when its webhook was paused, ten minutes ago.
         let now = Webhook { paused_at: Some(START.plus(70 * MINUTE)), ..since };
         assert_eq!(after(&now, &tried(), &FAILED, 80), again(5_101, 2));
@@ -217,31 +222,31 @@ mod tests {
 
     #[test]
     fn a_ping_has_one_attempt_and_its_failure_says_nothing_of_its_webhook() {
-        let ping = Ready { kind: EventType::Ping, ..fresh() };
-        assert_eq!(after(&webhook(), &ping, &FAILED, 0), Some(After::FailedPermanent));
-        assert_eq!(after(&webhook(), &ping, &WELL, 0), Some(After::Delivered));
+        let ping = QueuedDelivery { kind: EventType::Ping, ..fresh() };
+        assert_eq!(after(&webhook(), &ping, &FAILED, 0), Some(NextState::FailedPermanent));
+        assert_eq!(after(&webhook(), &ping, &WELL, 0), Some(NextState::Delivered));
         assert_eq!(sign(EventType::Ping, &FAILED), None);
-        assert_eq!(sign(EventType::Ping, &WELL), Some(Sign::PingWell));
-        assert_eq!(sign(EventType::UserCreated, &FAILED), Some(Sign::Ill));
-        assert_eq!(sign(EventType::UserCreated, &WELL), Some(Sign::Well));
+        assert_eq!(sign(EventType::Ping, &WELL), Some(Observation::PingWell));
+        assert_eq!(sign(EventType::UserCreated, &FAILED), Some(Observation::Ill));
+        assert_eq!(sign(EventType::UserCreated, &WELL), Some(Observation::Well));
     }
 
     #[test]
     fn the_first_attempt_starts_the_schedule_and_the_deadline() {
         let started = START.plus(MINUTE);
         let ended = started.plus(Duration::from_secs(9));
-        let of = |ready: &Ready| {
+        let of = |ready: &QueuedDelivery| {
             let schedule = schedule(Mode::Delay);
             verdict(&webhook(), &schedule, ready, started, &FAILED, None, ended).unwrap()
         };
         let first = of(&fresh());
         assert_eq!((first.first_attempt_at, first.since), (started, started));
         assert_eq!(first.paused_before, 7 * MINUTE);
-        let second = of(&Ready { paused_before: MINUTE, ..tried() });
+        let second = of(&QueuedDelivery { paused_before: MINUTE, ..tried() });
         assert_eq!((second.first_attempt_at, second.since), (START, START));
         assert_eq!(second.paused_before, MINUTE);
         // After a reactivation the schedule begins anew, the deadline does not.
-        let reordered = of(&Ready { since: None, step: 0, ..tried() });
+        let reordered = of(&QueuedDelivery { since: None, step: 0, ..tried() });
         assert_eq!((reordered.first_attempt_at, reordered.since), (START, started));
     }
 
@@ -249,12 +254,12 @@ mod tests {
     fn offsets_count_from_the_first_attempt_of_the_schedule() {
         let (started, ended) = (START.plus(MINUTE), START.plus(2 * MINUTE));
         let schedule = schedule(Mode::Offset);
-        let of = |ready: &Ready| {
+        let of = |ready: &QueuedDelivery| {
             verdict(&webhook(), &schedule, ready, started, &FAILED, None, ended).unwrap().after
         };
-        assert_eq!(of(&tried()), After::Again { due: START.plus(5 * MINUTE), step: 2 });
-        let reordered = Ready { since: None, step: 0, ..tried() };
-        assert_eq!(of(&reordered), After::Again { due: START.plus(6 * MINUTE), step: 1 });
+        assert_eq!(of(&tried()), NextState::Again { due: START.plus(5 * MINUTE), step: 2 });
+        let reordered = QueuedDelivery { since: None, step: 0, ..tried() };
+        assert_eq!(of(&reordered), NextState::Again { due: START.plus(6 * MINUTE), step: 1 });
     }
 
     #[test]
@@ -262,7 +267,10 @@ mod tests {
         let schedule = schedule(Mode::Delay);
         let hint = Some(20 * MINUTE);
         let verdict = verdict(&webhook(), &schedule, &fresh(), START, &FAILED, hint, START);
-        assert_eq!(verdict.unwrap().after, After::Again { due: START.plus(20 * MINUTE), step: 1 });
+        assert_eq!(
+            verdict.unwrap().after,
+            NextState::Again { due: START.plus(20 * MINUTE), step: 1 }
+        );
     }
 
     #[test]
@@ -272,7 +280,7 @@ mod tests {
         let of = |outcome| {
             verdict(&webhook(), &schedule, &fresh(), started, outcome, None, started).unwrap()
         };
-        let expected = Ready {
+        let expected = QueuedDelivery {
             due: START.plus(2 * MINUTE),
             attempts: 1,
             step: 1,

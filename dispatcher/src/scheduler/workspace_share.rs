@@ -1,5 +1,5 @@
 //! What each workspace has under way beside the first attempt of each of its webhooks, and which
-//! lanes wait because that is as much as it may have now.
+//! endpoints wait because that is as much as it may have now.
 //!
 //! # Invariants
 //!
@@ -7,13 +7,14 @@
 //!    than an eighth of the places that are free, while another workspace has any under way. So
 //!    however many workspaces are greedy at once, whatever their receivers did last, some places
 //!    stay free: of ten, each has one in eighteen.
-//! 2. A lane that waits for this is called back as soon as its workspace may have more, whoever's
-//!    attempt has ended; lanes of one workspace take turns.
+//! 2. An endpoint that waits for this is called back as soon as its workspace may have more,
+//!    whoever's
+//!    attempt has ended; endpoints of one workspace take turns.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::domain::id::LaneId;
+use crate::domain::id::EndpointId;
 use crate::scheduler::load::Load;
 
 /// Of what is free, in eighths, for what one workspace has beside the first attempts of its
@@ -26,10 +27,10 @@ struct Share {
     load: Load,
     /// Webhooks that have something under way.
     webhooks: usize,
-    /// Lanes on which it could start more, if it had less.
-    lanes: BTreeSet<LaneId>,
-    /// The lane that was called back last.
-    called: Option<LaneId>,
+    /// Endpoints on which it could start more, if it had less.
+    endpoints: BTreeSet<EndpointId>,
+    /// The endpoint that was called back last.
+    called: Option<EndpointId>,
 }
 
 impl Share {
@@ -37,14 +38,15 @@ impl Share {
         Load { attempts: self.load.attempts - self.webhooks, ..self.load }
     }
 
-    /// The lane after the one that was called back last.
-    fn next_lane(&mut self) -> Option<LaneId> {
-        let after =
-            |called: LaneId| self.lanes.range(LaneId(called.0.saturating_add(1))..).next().copied();
-        let lane = self.called.and_then(after).or_else(|| self.lanes.first().copied())?;
-        self.lanes.remove(&lane);
-        self.called = Some(lane);
-        Some(lane)
+    /// The endpoint after the one that was called back last.
+    fn next_endpoint(&mut self) -> Option<EndpointId> {
+        let after = |called: EndpointId| {
+            self.endpoints.range(EndpointId(called.0.saturating_add(1))..).next().copied()
+        };
+        let endpoint = self.called.and_then(after).or_else(|| self.endpoints.first().copied())?;
+        self.endpoints.remove(&endpoint);
+        self.called = Some(endpoint);
+        Some(endpoint)
     }
 }
 
@@ -52,7 +54,7 @@ impl Share {
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     workspaces: HashMap<Arc<str>, Share>,
-    /// Those of which lanes wait, by the attempts that they have beside first ones.
+    /// Those of which endpoints wait, by the attempts that they have beside first ones.
     waiting: BTreeSet<(usize, Arc<str>)>,
 }
 
@@ -80,37 +82,37 @@ impl Shares {
         share.is_some_and(|share| share.beside_first().reaches(SHARE, free))
     }
 
-    /// Leaves a lane out, for this workspace of it, until that may have more.
-    pub(super) fn leave_out(&mut self, workspace: &Arc<str>, lane: LaneId) {
+    /// Leaves an endpoint out, for this workspace of it, until that may have more.
+    pub(super) fn leave_out(&mut self, workspace: &Arc<str>, endpoint: EndpointId) {
         self.change(workspace, |share| {
-            share.lanes.insert(lane);
+            share.endpoints.insert(endpoint);
         });
     }
 
-    /// Gives a lane whose workspace may have more again, where so much is free.
-    pub(super) fn call_back(&mut self, free: Load) -> Option<LaneId> {
+    /// Gives an endpoint whose workspace may have more again, where so much is free.
+    pub(super) fn call_back(&mut self, free: Load) -> Option<EndpointId> {
         let beside_first = |attempts| Load { attempts, bytes: 0 };
         let mut fewest = self.waiting.iter().take_while(|(attempts, _)| {
             self.workspaces.len() == 1 || !beside_first(*attempts).reaches(SHARE, free)
         });
         let (_, workspace) = fewest.find(|(_, one)| !self.is_used_up(one, free))?;
         let workspace = workspace.clone();
-        let mut lane = None;
-        self.change(&workspace, |share| lane = share.next_lane());
-        lane
+        let mut endpoint = None;
+        self.change(&workspace, |share| endpoint = share.next_endpoint());
+        endpoint
     }
 
     /// Changes what is known of a workspace. One without attempts is forgotten, and with it the
-    /// lanes that wait: each had one of the attempts that have ended, and was looked at then.
+    /// endpoints that wait: each had one of the attempts that have ended, and was looked at then.
     fn change(&mut self, workspace: &Arc<str>, change: impl FnOnce(&mut Share)) {
         let share = self.workspaces.entry(workspace.clone()).or_default();
-        if !share.lanes.is_empty() {
+        if !share.endpoints.is_empty() {
             self.waiting.remove(&(share.beside_first().attempts, workspace.clone()));
         }
         change(share);
         if share.load.attempts == 0 {
             self.workspaces.remove(workspace);
-        } else if !share.lanes.is_empty() {
+        } else if !share.endpoints.is_empty() {
             self.waiting.insert((share.beside_first().attempts, workspace.clone()));
         }
     }
@@ -149,43 +151,43 @@ mod tests {
         let left = |bytes| Load { attempts: 32, bytes };
         assert!(shares.is_used_up(&greedy, left(6_400)));
         assert!(!shares.is_used_up(&greedy, left(6_401)));
-        shares.leave_out(&greedy, LaneId(1));
+        shares.leave_out(&greedy, EndpointId(1));
         assert_eq!(shares.call_back(left(6_400)), None);
-        assert_eq!(shares.call_back(left(6_401)), Some(LaneId(1)));
+        assert_eq!(shares.call_back(left(6_401)), Some(EndpointId(1)));
     }
 
     #[test]
-    fn a_lane_is_called_back_when_places_are_free_again_whoever_had_them() {
+    fn an_endpoint_is_called_back_when_places_are_free_again_whoever_had_them() {
         let (greedy, other) = (Arc::from("ws_greedy"), Arc::from("ws_other"));
         let mut shares = Shares::default();
         (0..5).for_each(|nth| shares.started(&greedy, 0, nth == 0));
         shares.started(&other, 0, true);
-        shares.leave_out(&greedy, LaneId(7));
-        shares.leave_out(&greedy, LaneId(7));
+        shares.leave_out(&greedy, EndpointId(7));
+        shares.leave_out(&greedy, EndpointId(7));
         assert_eq!(shares.call_back(FREE), None);
-        assert_eq!(shares.call_back(free(33)), Some(LaneId(7)));
+        assert_eq!(shares.call_back(free(33)), Some(EndpointId(7)));
         assert_eq!(shares.call_back(free(33)), None, "it was called back");
 
-        shares.leave_out(&greedy, LaneId(7));
+        shares.leave_out(&greedy, EndpointId(7));
         shares.ended(&other, 0, true);
-        assert_eq!(shares.call_back(FREE), Some(LaneId(7)), "it is alone");
+        assert_eq!(shares.call_back(FREE), Some(EndpointId(7)), "it is alone");
     }
 
     #[test]
-    fn lanes_of_a_workspace_take_turns_and_who_has_least_comes_first() {
+    fn endpoints_of_a_workspace_take_turns_and_who_has_least_comes_first() {
         let (greedy, modest) = (Arc::from("ws_greedy"), Arc::from("ws_modest"));
         let mut shares = Shares::default();
         (0..4).for_each(|nth| shares.started(&greedy, 0, nth == 0));
         (0..2).for_each(|nth| shares.started(&modest, 0, nth == 0));
-        for lane in [1, 2, 3] {
-            shares.leave_out(&greedy, LaneId(lane));
+        for endpoint in [1, 2, 3] {
+            shares.leave_out(&greedy, EndpointId(endpoint));
         }
-        shares.leave_out(&modest, LaneId(9));
-        assert_eq!(shares.call_back(FREE), Some(LaneId(9)));
-        assert_eq!(shares.call_back(FREE), Some(LaneId(1)));
-        shares.leave_out(&greedy, LaneId(1));
+        shares.leave_out(&modest, EndpointId(9));
+        assert_eq!(shares.call_back(FREE), Some(EndpointId(9)));
+        assert_eq!(shares.call_back(FREE), Some(EndpointId(1)));
+        shares.leave_out(&greedy, EndpointId(1));
         let rest: Vec<_> = std::iter::from_fn(|| shares.call_back(FREE)).collect();
-        assert_eq!(rest, [LaneId(2), LaneId(3), LaneId(1)]);
+        assert_eq!(rest, [EndpointId(2), EndpointId(3), EndpointId(1)]);
     }
 
     #[test]
@@ -193,7 +195,7 @@ mod tests {
         let one = Arc::from("ws_one");
         let mut shares = Shares::default();
         shares.started(&one, 10, true);
-        shares.leave_out(&one, LaneId(1));
+        shares.leave_out(&one, EndpointId(1));
         shares.ended(&one, 10, true);
         assert!(shares.workspaces.is_empty() && shares.waiting.is_empty());
     }

@@ -24,7 +24,8 @@ use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::webhook::Webhook;
 use crate::store::{
-    Accepted, After, Created, Ended, Fared, Filter, NewEvent, NewMail, NewWebhook, Store,
+    Accepted, AttemptRecord, Created, Filter, NewEvent, NewMail, NewWebhook, NextState, Store,
+    WebhookUpdate,
 };
 
 /// A promise, kept or broken.
@@ -43,7 +44,7 @@ promises! {
     webhooks::a_workspace_has_no_more_webhooks_than_it_may,
     webhooks::a_workspace_sees_no_other_ones_webhooks,
     webhooks::webhooks_are_listed_oldest_first_page_by_page,
-    webhooks::webhooks_of_one_url_share_a_lane,
+    webhooks::webhooks_of_one_url_share_an_endpoint,
     webhooks::what_is_not_changed_stays,
     webhooks::every_secret_signs_until_its_own_overlap_ends,
     webhooks::no_secret_is_stopped_to_make_room_for_another,
@@ -70,7 +71,7 @@ promises! {
     attempts::a_record_pauses_and_never_ends_a_pause,
     attempts::what_was_known_before_a_reactivation_is_passed_over,
     attempts::a_webhook_with_work_has_a_queue,
-    attempts::starts_are_counted_by_lane_from_their_moment_on,
+    attempts::starts_are_counted_by_endpoint_from_their_moment_on,
     attempts::a_reactivated_webhook_is_put_back_into_order_in_steps,
     deliveries::deliveries_are_listed_newest_first_page_by_page,
     deliveries::a_list_shows_what_was_asked_for_and_nothing_else,
@@ -178,16 +179,21 @@ async fn arrival(store: &dyn Store, id: &str, now: UnixTime) -> Arrival {
 }
 
 /// An attempt that started then and took a second.
-fn ended(webhook: &Webhook, delivery: DeliveryId, started_at: UnixTime, after: After) -> Ended {
+fn ended(
+    webhook: &Webhook,
+    delivery: DeliveryId,
+    started_at: UnixTime,
+    after: NextState,
+) -> AttemptRecord {
     let outcome = match after {
-        After::Delivered => Outcome::Delivered { status: 204 },
-        After::Again { .. } => Outcome::Failed(Failure::Timeout),
-        After::FailedPermanent => Outcome::Failed(Failure::Status(500)),
+        NextState::Delivered => Outcome::Delivered { status: 204 },
+        NextState::Again { .. } => Outcome::Failed(Failure::Timeout),
+        NextState::FailedPermanent => Outcome::Failed(Failure::Status(500)),
     };
-    Ended {
+    AttemptRecord {
         delivery,
         webhook: webhook.id,
-        lane: webhook.lane,
+        endpoint: webhook.endpoint,
         attempt: Attempt { number: 1, started_at, took: secs(1), outcome },
         after,
         first_attempt_at: Some(started_at),
@@ -196,7 +202,7 @@ fn ended(webhook: &Webhook, delivery: DeliveryId, started_at: UnixTime, after: A
     }
 }
 
-async fn record(store: &dyn Store, ended: Vec<Ended>) {
+async fn record(store: &dyn Store, ended: Vec<AttemptRecord>) {
     store.record(ended, Vec::new(), Vec::new()).await.unwrap();
 }
 
@@ -206,15 +212,15 @@ async fn over(
     webhook: &Webhook,
     id: &str,
     now: UnixTime,
-    after: After,
+    after: NextState,
 ) -> DeliveryId {
     let arrival = arrival(store, id, now).await;
     record(store, vec![ended(webhook, arrival.ready.id, now, after)]).await;
     arrival.ready.id
 }
 
-fn fared(webhook: &Webhook) -> Fared {
-    Fared {
+fn fared(webhook: &Webhook) -> WebhookUpdate {
+    WebhookUpdate {
         webhook: webhook.id,
         paused_total: webhook.paused_total,
         last_outcome: None,
@@ -226,7 +232,7 @@ fn fared(webhook: &Webhook) -> Fared {
 }
 
 async fn pause(store: &dyn Store, webhook: &Webhook, at: UnixTime) {
-    let paused = Fared { paused_at: Some(at), ..fared(webhook) };
+    let paused = WebhookUpdate { paused_at: Some(at), ..fared(webhook) };
     store.record(Vec::new(), vec![paused], Vec::new()).await.unwrap();
 }
 

@@ -23,8 +23,8 @@ use async_trait::async_trait;
 use weir_common::time::{Clock, Tick, UnixTime};
 
 use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Arrival, Cursor, Delivery, Ready};
-use crate::domain::id::{DeliveryId, JobId, LaneId, WebhookId};
+use crate::domain::delivery::{Arrival, Cursor, Delivery, QueuedDelivery};
+use crate::domain::id::{DeliveryId, EndpointId, JobId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::Webhook;
 use crate::store::encryption::{NONCE_BYTES, Sealer};
@@ -34,9 +34,9 @@ use crate::store::sqlite::read_pool::executor::manual::Looks;
 use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::writer::{Size, Writer};
 use crate::store::{
-    Accepted, Created, DeliveryQueue, Ended, Fared, Fetched, Figures, Filter, Intake, Job,
+    Accepted, AttemptRecord, Created, DeliveryQueue, Fetched, Figures, Filter, Intake, Job,
     JobCreated, JobStep, Management, NewEvent, NewMail, NewWebhook, Page, Queue, Rotated, Rotation,
-    StoreError, Upkeep, WebhookChange,
+    StoreError, Upkeep, WebhookChange, WebhookUpdate,
 };
 
 mod attempts;
@@ -315,20 +315,23 @@ impl DeliveryQueue for SqliteStore {
         self.worker.read(move |conn| backlog::fetch(conn, webhook, &but, limit)).await
     }
 
-    async fn fetch_one(&self, id: DeliveryId) -> Result<Option<Ready>, StoreError> {
+    async fn fetch_one(&self, id: DeliveryId) -> Result<Option<QueuedDelivery>, StoreError> {
         self.worker.read(move |conn| backlog::fetch_one(conn, id)).await
     }
 
     async fn record(
         &self,
-        ended: Vec<Ended>,
-        fared: Vec<Fared>,
+        ended: Vec<AttemptRecord>,
+        fared: Vec<WebhookUpdate>,
         mails: Vec<NewMail>,
     ) -> Result<(), StoreError> {
         self.writer.ask(move |desk| attempts::record(desk, &ended, &fared, &mails)).await
     }
 
-    async fn starts_since(&self, since: UnixTime) -> Result<Vec<(LaneId, UnixTime)>, StoreError> {
+    async fn starts_since(
+        &self,
+        since: UnixTime,
+    ) -> Result<Vec<(EndpointId, UnixTime)>, StoreError> {
         self.writer.ask(move |desk| backlog::starts_since(desk, since)).await
     }
 

@@ -10,10 +10,10 @@ use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 
 use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Arrival, DeliveryState, Ready};
+use crate::domain::delivery::{Arrival, DeliveryState, QueuedDelivery};
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
-use crate::domain::id::{DeliveryId, JobId, LaneId, MailId, WebhookId};
+use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
 use crate::domain::outcome::Outcome;
 use crate::domain::webhook::{Probe, Webhook};
 
@@ -121,21 +121,21 @@ pub struct Queue {
 #[derive(Clone, Debug, Default)]
 pub struct Fetched {
     /// The first of them.
-    pub ready: Vec<Ready>,
+    pub ready: Vec<QueuedDelivery>,
     /// Whether there are more behind them.
     pub more: bool,
 }
 
 /// What becomes of a delivery after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
+pub enum NextState {
     /// A 2xx.
     Delivered,
     /// It waits until then.
     Again {
         /// Until when.
         due: UnixTime,
-        /// [`Ready::step`] from now on.
+        /// [`QueuedDelivery::step`] from now on.
         step: u32,
     },
     /// Given up.
@@ -144,28 +144,28 @@ pub enum After {
 
 /// An attempt that has ended.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct AttemptRecord {
     /// Of which delivery.
     pub delivery: DeliveryId,
     /// For whom.
     pub webhook: WebhookId,
-    /// On which lane it started.
-    pub lane: LaneId,
+    /// On which endpoint it started.
+    pub endpoint: EndpointId,
     /// The attempt.
     pub attempt: Attempt,
     /// What becomes of the delivery.
-    pub after: After,
-    /// [`Ready::first_attempt_at`] from now on.
+    pub after: NextState,
+    /// [`QueuedDelivery::first_attempt_at`] from now on.
     pub first_attempt_at: Option<UnixTime>,
-    /// [`Ready::since`] from now on.
+    /// [`QueuedDelivery::since`] from now on.
     pub since: Option<UnixTime>,
-    /// [`Ready::paused_before`] from now on.
+    /// [`QueuedDelivery::paused_before`] from now on.
     pub paused_before: Duration,
 }
 
 /// What is known of a webhook after attempts, or after a while.
 #[derive(Clone, Debug)]
-pub struct Fared {
+pub struct WebhookUpdate {
     /// Which.
     pub webhook: WebhookId,
     /// [`Webhook::paused_total`] as it was known: after a reactivation in the meantime all of

@@ -11,23 +11,23 @@ use std::task::Poll;
 use weir_common::log::json_lines::{Added, Line};
 use weir_common::time::{Moment, UnixTime, micros};
 
-use crate::delivery::client::Receipt;
-use crate::delivery::connection::Parcel;
+use crate::delivery::client::AttemptResponse;
+use crate::delivery::connection::AttemptRequest;
 use crate::delivery::egress;
 use crate::delivery::signature::{self, Signed};
-use crate::domain::delivery::Ready;
-use crate::domain::id::{LaneId, WebhookId};
+use crate::domain::delivery::QueuedDelivery;
+use crate::domain::id::{EndpointId, WebhookId};
 use crate::domain::outcome::{Fault, Outcome};
 use crate::scheduler::transition::Verdict;
-use crate::store::After;
+use crate::store::NextState;
 use crate::worker::Resources;
 use crate::worker::webhooks::Target;
 
 /// An attempt that has started.
 pub(super) struct Sent {
     pub(super) webhook: WebhookId,
-    pub(super) lane: LaneId,
-    pub(super) ready: Ready,
+    pub(super) endpoint: EndpointId,
+    pub(super) ready: QueuedDelivery,
     pub(super) started: Moment,
     pub(super) target: Arc<Target>,
 }
@@ -35,14 +35,14 @@ pub(super) struct Sent {
 /// An attempt that is over.
 pub(super) struct Tried {
     pub(super) sent: Sent,
-    pub(super) receipt: Receipt,
+    pub(super) response: AttemptResponse,
     pub(super) ended: Moment,
 }
 
 impl Sent {
     /// Signs and sends. The signature's time is that of this attempt.
     pub(super) async fn send(self, resources: &Resources) -> Box<Tried> {
-        let force = resources.force.load_full();
+        let active = resources.active.load_full();
         let at = self.started.unix;
         let signed = Signed {
             event_id: &self.ready.event_id,
@@ -50,28 +50,28 @@ impl Sent {
             unix_seconds: at.0 / 1_000_000,
         };
         let secrets = self.target.secrets.signing(resources.store.steady(self.started.tick));
-        let parcel = Parcel {
+        let request = AttemptRequest {
             url: self.target.url.clone(),
-            headers: signature::headers(&force.settings.signature, &signed, secrets),
+            headers: signature::headers(&active.settings.signature, &signed, secrets),
             body: self.ready.body.clone(),
             fresh_connection: self.ready.fresh_connection,
         };
         let workspace = self.target.workspace.clone();
-        let attempt = egress::on_behalf_of(workspace, force.courier.deliver(parcel));
-        let receipt = caught(attempt).await;
-        Box::new(Tried { sent: self, receipt, ended: resources.clock.now() })
+        let attempt = egress::on_behalf_of(workspace, active.client.deliver(request));
+        let response = caught(attempt).await;
+        Box::new(Tried { sent: self, response, ended: resources.clock.now() })
     }
 }
 
 /// Makes an attempt; a panic in it is a fault of ours, and no reason to leave it under way.
-async fn caught(attempt: impl Future<Output = Receipt>) -> Receipt {
+async fn caught(attempt: impl Future<Output = AttemptResponse>) -> AttemptResponse {
     let mut attempt = pin!(attempt);
     let polled = poll_fn(|cx| {
         let poll = catch_unwind(AssertUnwindSafe(|| attempt.as_mut().poll(cx)));
         // It is not polled again.
         poll.unwrap_or_else(|_| {
             let outcome = Outcome::Internal(Fault::Broken);
-            Poll::Ready(Receipt { outcome, retry_after: None })
+            Poll::Ready(AttemptResponse { outcome, retry_after: None })
         })
     });
     polled.await
@@ -79,10 +79,10 @@ async fn caught(attempt: impl Future<Output = Receipt>) -> Receipt {
 
 /// What is told of an attempt.
 pub(super) struct Told<'a> {
-    pub(super) ready: &'a Ready,
+    pub(super) ready: &'a QueuedDelivery,
     pub(super) webhook: WebhookId,
     pub(super) workspace: &'a str,
-    pub(super) receipt: &'a Receipt,
+    pub(super) response: &'a AttemptResponse,
     pub(super) verdict: &'a Verdict,
     pub(super) started: Moment,
     pub(super) ended: Moment,
@@ -91,14 +91,14 @@ pub(super) struct Told<'a> {
 impl Told<'_> {
     /// Counts the attempt and writes its line.
     pub(super) fn tell(&self, resources: &Resources) {
-        let outcome = &self.receipt.outcome;
+        let outcome = &self.response.outcome;
         let took = self.ended.tick.since(self.started.tick);
         let metrics = &resources.metrics;
         metrics.attempt(outcome, took);
         let state = match self.verdict.after {
-            After::Delivered => Some("delivered"),
-            After::FailedPermanent => Some("failed_permanent"),
-            After::Again { .. } => None,
+            NextState::Delivered => Some("delivered"),
+            NextState::FailedPermanent => Some("failed_permanent"),
+            NextState::Again { .. } => None,
         };
         if let Some(state) = state {
             metrics.deliveries_ended.with_label_values(&[state]).inc();
@@ -119,7 +119,7 @@ impl Told<'_> {
         }
         line.thousandths("duration_ms", micros(took));
         line.text("state", state.unwrap_or("waiting"));
-        if let After::Again { due, .. } = self.verdict.after {
+        if let NextState::Again { due, .. } = self.verdict.after {
             line.text("next_attempt_at", &UnixTime(due.0).rfc3339());
         }
         if log.add(&line.end()) == Added::Dropped {
@@ -134,7 +134,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_attempt_that_panics_is_over_and_a_fault_of_ours() {
-        let receipt = caught(async { panic!("on purpose") }).await;
-        assert_eq!(receipt.outcome, Outcome::Internal(Fault::Broken));
+        let response = caught(async { panic!("on purpose") }).await;
+        assert_eq!(response.outcome, Outcome::Internal(Fault::Broken));
     }
 }

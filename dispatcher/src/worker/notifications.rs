@@ -16,9 +16,9 @@ pub(super) fn mails(
     notice: Notice,
     now: UnixTime,
 ) -> Vec<NewMail> {
-    let force = resources.force.load();
+    let active = resources.active.load();
     // Who sends no mail does not want to find a heap of it on the day when they do.
-    let Some(settings) = &force.settings.mail else { return Vec::new() };
+    let Some(settings) = &active.settings.mail else { return Vec::new() };
     let since = match notice {
         Notice::Warn => webhook.health.failing_since(),
         Notice::Pause => webhook.health.down_since(),
@@ -32,7 +32,7 @@ pub(super) fn mails(
         last: webhook.last_outcome.as_ref(),
         link: settings.link.as_deref(),
     };
-    let owners = force.directory.workspaces.get(&*webhook.workspace);
+    let owners = active.directory.workspaces.get(&*webhook.workspace);
     let owners = owners.into_iter().flat_map(|workspace| &workspace.owners);
     // Somebody who is named twice is told once.
     let owners: BTreeSet<&str> = owners.map(|owner| owner.value.as_str()).collect();

@@ -1,9 +1,9 @@
 //! The whole of the dispatcher's own work in worlds made by dice, years of it in seconds.
 //!
-//! What runs is what ships: the worker's turns, lanes, schedule, health, records, the SQLite store
-//! with its statements and batches, the deadline of an attempt. What is left out is what has no
-//! decision in it: sockets, the store's thread, the loop that waits. The clock is turned by hand,
-//! receivers are made up, and everything happens on one thread, so that a seed tells a whole
+//! What runs is what ships: the worker's turns, endpoints, schedule, health, records, the SQLite
+//! store with its statements and batches, the deadline of an attempt. What is left out is what has
+//! no decision in it: sockets, the store's thread, the loop that waits. The clock is turned by
+//! hand, receivers are made up, and everything happens on one thread, so that a seed tells a whole
 //! story and tells it again:
 //!
 //! ```text

@@ -67,14 +67,14 @@ impl Worker {
         match queue {
             Some(queue) => {
                 if let Restored::ToReorder =
-                    self.hooks.restore(queue, &mut self.lanes, now, &self.resources)
+                    self.hooks.restore(queue, &mut self.endpoints, now, &self.resources)
                 {
                     self.reorder(webhook);
                 }
             }
             None => {
                 self.hooks.forget(webhook);
-                self.lanes.close(webhook, now.tick);
+                self.endpoints.close(webhook, now.tick);
             }
         }
         // What was read is taken in all the same: it may go on changing for as long as it likes.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use weir_common::time::Moment;
 
 use crate::domain::attempt::Attempt;
-use crate::domain::delivery::Ready;
+use crate::domain::delivery::QueuedDelivery;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::{Fault, Outcome};
 use crate::scheduler::Answered;
 use crate::scheduler::transition::{again, sign, verdict};
-use crate::store::{After, Ended, NewMail};
+use crate::store::{AttemptRecord, NewMail, NextState};
 use crate::worker::attempt::{self, Sent, Tried};
 use crate::worker::{Told, Worker};
 
@@ -28,23 +28,28 @@ pub(super) struct Open {
     pub(super) webhook: WebhookId,
     /// What was under way, and is so until this is on disk.
     pub(super) under_way: Option<DeliveryId>,
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<AttemptRecord>,
     pub(super) mails: Vec<NewMail>,
     /// The delivery, where it waits again.
-    pub(super) again: Option<Ready>,
+    pub(super) again: Option<QueuedDelivery>,
     pub(super) answered: Answered,
 }
 
 /// An attempt for a webhook that is deleted, or one that nobody could watch: of what it says, the
 /// store keeps when it started.
-fn nobodys(sent: &Sent, attempt: Attempt, again: Option<Ready>, answered: Answered) -> Open {
-    let Sent { webhook, lane, ref ready, .. } = *sent;
-    let ended = Ended {
+fn nobodys(
+    sent: &Sent,
+    attempt: Attempt,
+    again: Option<QueuedDelivery>,
+    answered: Answered,
+) -> Open {
+    let Sent { webhook, endpoint, ref ready, .. } = *sent;
+    let ended = AttemptRecord {
         delivery: NOBODYS,
         webhook,
-        lane,
+        endpoint,
         attempt,
-        after: After::FailedPermanent,
+        after: NextState::FailedPermanent,
         first_attempt_at: ready.first_attempt_at,
         since: ready.since,
         paused_before: ready.paused_before,
@@ -56,54 +61,54 @@ fn nobodys(sent: &Sent, attempt: Attempt, again: Option<Ready>, answered: Answer
 impl Worker {
     /// Decides what follows from an attempt, and keeps it until it is written.
     pub(super) fn tried(&mut self, tried: Tried, now: Moment) {
-        let Tried { ref sent, ref receipt, ended } = tried;
+        let Tried { ref sent, ref response, ended } = tried;
         let (webhook, started) = (sent.webhook, sent.started);
-        let force = self.resources.force.load_full();
-        let (took, deadline) = (ended.tick.since(started.tick), force.settings.egress.deadline);
-        let answered = Answered::by(&receipt.outcome, took, deadline);
+        let active = self.resources.active.load_full();
+        let (took, deadline) = (ended.tick.since(started.tick), active.settings.egress.deadline);
+        let answered = Answered::by(&response.outcome, took, deadline);
         let hook = self.hooks.webhook(webhook);
-        let (schedule, hint) = (&force.settings.retry, receipt.retry_after);
+        let (schedule, hint) = (&active.settings.retry, response.retry_after);
         let verdict = hook.and_then(|hook| {
             let (ready, at) = (&sent.ready, started.unix);
-            verdict(hook, schedule, ready, at, &receipt.outcome, hint, ended.unix)
+            verdict(hook, schedule, ready, at, &response.outcome, hint, ended.unix)
         });
         let Some(verdict) = verdict else {
             let waits = hook.is_some();
             return self.nothing_follows(tried, waits, answered, now);
         };
-        let Tried { sent: Sent { lane, ready, .. }, receipt, .. } = tried;
+        let Tried { sent: Sent { endpoint, ready, .. }, response, .. } = tried;
         let workspace = hook.map(|hook| hook.workspace.clone()).unwrap_or_default();
         let told = attempt::Told {
             ready: &ready,
             webhook,
             workspace: &workspace,
-            receipt: &receipt,
+            response: &response,
             verdict: &verdict,
             started,
             ended,
         };
         told.tell(&self.resources);
-        let mails = sign(ready.kind, &receipt.outcome).map(|sign| {
+        let mails = sign(ready.kind, &response.outcome).map(|sign| {
             self.hooks.fared(
                 webhook,
                 sign,
-                &receipt.outcome,
-                &mut self.lanes,
+                &response.outcome,
+                &mut self.endpoints,
                 &self.resources,
                 ended,
             )
         });
-        self.hooks.probed(webhook, ready.id, verdict.after, &self.lanes);
+        self.hooks.probed(webhook, ready.id, verdict.after, &self.endpoints);
         let attempt = Attempt {
             number: ready.attempts.saturating_add(1),
             started_at: started.unix,
             took,
-            outcome: receipt.outcome,
+            outcome: response.outcome,
         };
-        let record = Ended {
+        let record = AttemptRecord {
             delivery: ready.id,
             webhook,
-            lane,
+            endpoint,
             attempt,
             after: verdict.after,
             first_attempt_at: Some(verdict.first_attempt_at),
@@ -122,20 +127,20 @@ impl Worker {
 
     /// Ends an attempt that failed for a fault of ours, or whose webhook is deleted.
     fn nothing_follows(&mut self, tried: Tried, waits: bool, answered: Answered, now: Moment) {
-        let Tried { sent, receipt, ended } = tried;
+        let Tried { sent, response, ended } = tried;
         let took = ended.tick.since(sent.started.tick);
-        self.resources.metrics.attempt(&receipt.outcome, took);
+        self.resources.metrics.attempt(&response.outcome, took);
         // On a connection of its own it is sent at once, as soon as the pace has a place for it.
-        let fresh_connection = receipt.outcome == Outcome::Internal(Fault::StaleConnection);
+        let fresh_connection = response.outcome == Outcome::Internal(Fault::StaleConnection);
         let due = if fresh_connection { sent.ready.due } else { now.unix.plus(AFTER_FAULT) };
-        let again = waits.then(|| Ready { due, fresh_connection, ..sent.ready.clone() });
-        if let Outcome::Internal(Fault::Resources | Fault::Resolver) = receipt.outcome {
+        let again = waits.then(|| QueuedDelivery { due, fresh_connection, ..sent.ready.clone() });
+        if let Outcome::Internal(Fault::Resources | Fault::Resolver) = response.outcome {
             // Its receiver has heard nothing of it.
-            self.lanes.recorded(sent.webhook, sent.ready.id, again, answered, now);
+            self.endpoints.recorded(sent.webhook, sent.ready.id, again, answered, now);
             return;
         }
         let number = sent.ready.attempts.saturating_add(1);
-        let outcome = receipt.outcome;
+        let outcome = response.outcome;
         let attempt = Attempt { number, started_at: sent.started.unix, took, outcome };
         // That it started counts all the same, in the process to come as well.
         self.keep(nobodys(&sent, attempt, again, answered));
@@ -170,8 +175,8 @@ impl Worker {
     pub(super) fn recorded(&mut self, open: Open, now: Moment) {
         let Open { webhook, under_way, again, answered, .. } = open;
         if let Some(delivery) = under_way {
-            self.lanes.recorded(webhook, delivery, again, answered, now);
+            self.endpoints.recorded(webhook, delivery, again, answered, now);
         }
-        self.hooks.settle(webhook, &mut self.lanes, now);
+        self.hooks.settle(webhook, &mut self.endpoints, now);
     }
 }

@@ -20,14 +20,14 @@ use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
 use crate::domain::webhook::{Probe, Webhook};
 use crate::live_config::Config;
-use crate::mailbox::Handle;
+use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
 use crate::state::{Connections, State};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::tests::{Folder, hold_up};
 use crate::store::{
-    Accepted, Created, Fared, Filter, Intake, MailQueue, Management, NewEvent, NewWebhook, Upkeep,
-    WebhookChange,
+    Accepted, Created, Filter, Intake, MailQueue, Management, NewEvent, NewWebhook, Upkeep,
+    WebhookChange, WebhookUpdate,
 };
 use crate::worker::*;
 
@@ -159,15 +159,19 @@ pub(crate) fn open_store(folder: &Folder, clock: &Clock) -> Arc<SqliteStore> {
 }
 
 /// With the configuration in a folder.
-pub(crate) fn state_of(folder: &Folder, clock: &Clock, store: Arc<SqliteStore>) -> (State, Handle) {
+pub(crate) fn state_of(
+    folder: &Folder,
+    clock: &Clock,
+    store: Arc<SqliteStore>,
+) -> (State, Mailbox) {
     let config = Config::new(Some(folder.path("dispatcher.toml")));
-    let force = config.load(clock).map_err(|mistakes| format!("{mistakes:?}")).unwrap();
-    let mailbox = Handle::new().0;
+    let active = config.load(clock).map_err(|diagnostics| format!("{diagnostics:?}")).unwrap();
+    let mailbox = Mailbox::new().0;
     let state = State {
         clock: clock.clone(),
         config,
         store,
-        force: Arc::new(ArcSwap::from_pointee(force)),
+        active: Arc::new(ArcSwap::from_pointee(active)),
         mailbox: mailbox.clone(),
         metrics: Arc::new(Metrics::new()),
         connections: Connections::new(1),
@@ -204,10 +208,10 @@ impl Stage {
     }
 
     async fn start(&mut self) {
-        self.start_over(Handle::new()).await;
+        self.start_over(Mailbox::new()).await;
     }
 
-    async fn start_over(&mut self, way: (Handle, mpsc::UnboundedReceiver<News>)) {
+    async fn start_over(&mut self, way: (Mailbox, mpsc::UnboundedReceiver<Command>)) {
         let (mut state, _) = state_of(&self.folder, &self.clock, self.store.clone());
         let (handle, inbox) = way;
         state.mailbox = handle;
@@ -356,7 +360,7 @@ async fn the_worker_wakes_when_a_question_that_failed_may_be_asked_again() {
     let stage = Stage::new("").await;
     let webhook = stage.webhook().await;
     let (_stop, stopping) = watch::channel(false);
-    let inbox = Handle::new().1;
+    let inbox = Mailbox::new().1;
     let mut worker = Worker::prepare(stage.state.resources(None), inbox, stopping).await.unwrap();
     assert_eq!(worker.turn(), Turn::Wait(None));
     let now = stage.clock.now();

@@ -14,12 +14,12 @@ use url::Url;
 use weir_common::log::events;
 use weir_common::time::{Moment, UnixTime};
 
-use crate::domain::health::{Notice, Policy, Sign};
+use crate::domain::health::{Notice, Observation, Policy};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::Outcome;
 use crate::domain::webhook::{Probe, Secrets, Webhook};
-use crate::scheduler::{Answered, Gate, Lanes};
-use crate::store::{After, Fared, NewMail, Queue};
+use crate::scheduler::{Answered, Gate, Scheduler};
+use crate::store::{NewMail, NextState, Queue, WebhookUpdate};
 use crate::worker::{Resources, notifications};
 
 /// So few looks that are out of date are not worth tidying up.
@@ -49,7 +49,7 @@ const _: () = assert!(size_of::<Hook>() <= 448);
 /// What is to be done with a webhook that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restored {
-    /// Nothing: it is in its lane.
+    /// Nothing: it is in its endpoint.
     Open,
     /// Its deliveries are to be put into order first.
     ToReorder,
@@ -78,11 +78,11 @@ impl Hooks {
         self.asked.remove(&webhook).unwrap_or_default()
     }
 
-    /// Takes in a webhook as the store has it, and puts it into its lane.
+    /// Takes in a webhook as the store has it, and puts it into its endpoint.
     pub(super) fn restore(
         &mut self,
         queue: Queue,
-        lanes: &mut Lanes,
+        endpoints: &mut Scheduler,
         now: Moment,
         resources: &Resources,
     ) -> Restored {
@@ -104,10 +104,10 @@ impl Hooks {
         }
         let gate = gate_of(&webhook);
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Open };
-        lanes.open(
+        endpoints.open(
             id,
             &webhook.workspace,
-            webhook.lane,
+            webhook.endpoint,
             gate,
             due.map(|due| now.tick_at(due)),
             now.tick,
@@ -115,12 +115,12 @@ impl Hooks {
         if let Some(last) = &webhook.last_outcome {
             // How long it took was not written down.
             let took = Duration::ZERO;
-            lanes.remember(id, Answered::by(last, took, took));
+            endpoints.remember(id, Answered::by(last, took, took));
         }
         let target = Weak::new();
         let hook = Hook { webhook, target, look_at: None, unwritten };
         self.hooks.insert(id, Box::new(hook));
-        self.plan(id, &resources.force.load().settings.health, now.unix);
+        self.plan(id, &resources.active.load().settings.health, now.unix);
         restored
     }
 
@@ -138,9 +138,9 @@ impl Hooks {
     }
 
     /// Lets those go that have nothing to do, unless they are to be looked at or to be written.
-    pub(super) fn forget_idle(&mut self, lanes: &Lanes) {
+    pub(super) fn forget_idle(&mut self, endpoints: &Scheduler) {
         self.hooks.retain(|webhook, hook| {
-            hook.look_at.is_some() || hook.unwritten > 0 || lanes.knows(*webhook)
+            hook.look_at.is_some() || hook.unwritten > 0 || endpoints.knows(*webhook)
         });
     }
 
@@ -172,18 +172,18 @@ impl Hooks {
     pub(super) fn fared(
         &mut self,
         webhook: WebhookId,
-        sign: Sign,
+        sign: Observation,
         outcome: &Outcome,
-        lanes: &mut Lanes,
+        endpoints: &mut Scheduler,
         resources: &Resources,
         now: Moment,
     ) -> Vec<NewMail> {
-        let policy = resources.force.load().settings.health.clone();
+        let policy = resources.active.load().settings.health.clone();
         let Some(hook) = self.hooks.get_mut(&webhook) else { return Vec::new() };
         let (health, notice) = hook.webhook.health.after(&policy, sign, now.unix);
         hook.webhook.health = health;
         hook.webhook.last_outcome = Some(outcome.clone());
-        let mails = hook.notice(notice, lanes, resources, now);
+        let mails = hook.notice(notice, endpoints, resources, now);
         self.plan(webhook, &policy, now.unix);
         mails
     }
@@ -194,25 +194,30 @@ impl Hooks {
         &mut self,
         webhook: WebhookId,
         at: UnixTime,
-        lanes: &mut Lanes,
+        endpoints: &mut Scheduler,
         resources: &Resources,
         now: Moment,
     ) -> Option<Vec<NewMail>> {
-        let policy = resources.force.load().settings.health.clone();
+        let policy = resources.active.load().settings.health.clone();
         let hook = self.hooks.get_mut(&webhook)?;
         hook.look_at = None;
         let (health, notice) = hook.webhook.health.look(&policy, at);
         hook.webhook.health = health;
-        let mails = notice.map(|_| hook.notice(notice, lanes, resources, now));
+        let mails = notice.map(|_| hook.notice(notice, endpoints, resources, now));
         self.plan(webhook, &policy, now.unix);
         mails
     }
 
     /// Takes note of a delivery that is under way: it may be the one that probes.
-    pub(super) fn started(&mut self, webhook: WebhookId, delivery: DeliveryId, lanes: &Lanes) {
+    pub(super) fn started(
+        &mut self,
+        webhook: WebhookId,
+        delivery: DeliveryId,
+        endpoints: &Scheduler,
+    ) {
         let Some(hook) = self.hooks.get_mut(&webhook) else { return };
         if hook.webhook.probing.is_some()
-            && lanes.gate(webhook) == Some(Gate::Probe(Some(delivery)))
+            && endpoints.gate(webhook) == Some(Gate::Probe(Some(delivery)))
         {
             hook.webhook.probing = Some(Probe::This(delivery));
         }
@@ -223,37 +228,37 @@ impl Hooks {
         &mut self,
         webhook: WebhookId,
         delivery: DeliveryId,
-        after: After,
-        lanes: &Lanes,
+        after: NextState,
+        endpoints: &Scheduler,
     ) {
         let Some(hook) = self.hooks.get_mut(&webhook) else { return };
-        if lanes.gate(webhook) == Some(Gate::Probe(Some(delivery))) {
+        if endpoints.gate(webhook) == Some(Gate::Probe(Some(delivery))) {
             hook.webhook.probing = match after {
-                After::Delivered => None,
-                After::Again { .. } => Some(Probe::This(delivery)),
-                After::FailedPermanent => Some(Probe::Any),
+                NextState::Delivered => None,
+                NextState::Again { .. } => Some(Probe::This(delivery)),
+                NextState::FailedPermanent => Some(Probe::Any),
             };
         }
     }
 
     /// Notes that what was kept is on disk. Opens the gate where its probe is delivered.
-    pub(super) fn settle(&mut self, webhook: WebhookId, lanes: &mut Lanes, now: Moment) {
+    pub(super) fn settle(&mut self, webhook: WebhookId, endpoints: &mut Scheduler, now: Moment) {
         let Some(hook) = self.hooks.get_mut(&webhook) else { return };
         hook.unwritten = hook.unwritten.saturating_sub(1);
         if hook.target.strong_count() == 0 {
             // What nobody uses any more takes its room for as long as it is pointed to.
             hook.target = Weak::new();
         }
-        let probes = matches!(lanes.gate(webhook), Some(Gate::Probe(_)));
+        let probes = matches!(endpoints.gate(webhook), Some(Gate::Probe(_)));
         if probes && gate_of(&hook.webhook) == Gate::Open {
-            lanes.set_gate(webhook, Gate::Open, now.tick);
+            endpoints.set_gate(webhook, Gate::Open, now.tick);
         }
     }
 
     /// What is to be written of a webhook.
-    pub(super) fn record(&self, webhook: WebhookId) -> Option<Fared> {
+    pub(super) fn record(&self, webhook: WebhookId) -> Option<WebhookUpdate> {
         let Hook { webhook: known, look_at, .. } = &**self.hooks.get(&webhook)?;
-        Some(Fared {
+        Some(WebhookUpdate {
             webhook,
             paused_total: known.paused_total,
             health: known.health.clone(),
@@ -313,7 +318,7 @@ impl Hook {
     fn notice(
         &mut self,
         notice: Option<Notice>,
-        lanes: &mut Lanes,
+        endpoints: &mut Scheduler,
         resources: &Resources,
         now: Moment,
     ) -> Vec<NewMail> {
@@ -336,7 +341,14 @@ impl Hook {
             resources.metrics.pauses.inc();
             webhook.paused_at = Some(now.unix);
             webhook.probing = None;
-            lanes.open(webhook.id, &webhook.workspace, webhook.lane, Gate::Closed, None, now.tick);
+            endpoints.open(
+                webhook.id,
+                &webhook.workspace,
+                webhook.endpoint,
+                Gate::Closed,
+                None,
+                now.tick,
+            );
         } else {
             resources.metrics.warnings.inc();
         }

@@ -42,8 +42,8 @@ const WAIT: Duration = Duration::from_secs(5);
 pub(super) fn check(config: &Config, online: bool) -> u8 {
     let (rules, origin) = match config.load(Seed::new([0; 16])) {
         Ok(loaded) => loaded,
-        Err(mistakes) => {
-            return fail(EXIT_USAGE, &RunError::Configuration(mistakes).to_string());
+        Err(diagnostics) => {
+            return fail(EXIT_USAGE, &RunError::Configuration(diagnostics).to_string());
         }
     };
     let clock = Clock::system();
@@ -61,7 +61,7 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
     let document = active.origin.document(&name);
     let restart = runtime.block_on(try_all(&active, &document, clock.now()));
     warn(active.origin.restart_needed(&name, &restart).iter());
-    let problems = document.mistakes();
+    let problems = document.diagnostics();
     if problems.is_empty() {
         return print(&format!("{name}: no problems, and what it names works"));
     }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use weir_common::config::document::{At, Document, Mistake, Reading};
+use weir_common::config::document::{Diagnostic, Document, Parsed, Spanned};
 use weir_common::config::file::ConfigFile;
 use weir_common::config::files;
 use weir_common::directory::Directory;
@@ -88,7 +88,7 @@ pub struct New {
 }
 
 impl New {
-    fn servers(&self) -> impl Iterator<Item = &At<String>> {
+    fn servers(&self) -> impl Iterator<Item = &Spanned<String>> {
         self.rules.settings.upstreams.iter().flat_map(|(_, upstream)| &upstream.servers)
     }
 
@@ -103,7 +103,7 @@ impl New {
 
     /// What is wrong with servers that are new and lead nowhere.
     #[must_use]
-    pub fn misplaced(&self, file: &str, places: &Places) -> Vec<Mistake> {
+    pub fn misplaced(&self, file: &str, places: &Places) -> Vec<Diagnostic> {
         let document = Document::new(file, &self.origin.settings);
         let known = self.earlier.names();
         for server in self.servers().filter(|server| !known.contains(&server.value)) {
@@ -112,7 +112,7 @@ impl New {
                 document.fault(server.at, message);
             }
         }
-        document.mistakes()
+        document.diagnostics()
     }
 }
 
@@ -137,12 +137,12 @@ impl Config {
     }
 
     /// Reads both files and checks everything in them; or gives every mistake there is.
-    pub fn load(&self, seed: Seed) -> Result<(Rules, Origin), Vec<Mistake>> {
-        let text = self.file.read(SHIPPED).map_err(|mistake| vec![mistake])?;
+    pub fn load(&self, seed: Seed) -> Result<(Rules, Origin), Vec<Diagnostic>> {
+        let text = self.file.read(SHIPPED).map_err(|diagnostic| vec![diagnostic])?;
         let document = Document::new(&self.file.name(), &text);
-        let Reading { made: settings, effective, .. } = settings::read(&document);
+        let Parsed { made: settings, effective, .. } = settings::read(&document);
         let path = settings.directory.path().cloned();
-        let read = |path: &At<String>| {
+        let read = |path: &Spanned<String>| {
             self.file.beside(&document, path, "directory.path", SHIPPED_DIRECTORY)
         };
         let directory_text = path.as_ref().map(read).unwrap_or_default();
@@ -152,7 +152,8 @@ impl Config {
             document.fault(token.at, format!("cannot read `{}`: {why}", token.value));
         }
         let tls = tls::load(&settings.server.https, &document);
-        let of_upstream = |(_, upstream): &(At<String>, _)| credentials::read(upstream, &document);
+        let of_upstream =
+            |(_, upstream): &(Spanned<String>, _)| credentials::read(upstream, &document);
         let credentials = settings.upstreams.iter().map(of_upstream).collect();
         let identity = identity_files(&settings.identity, &document);
         let asked = match &settings.directory.source {
@@ -165,8 +166,8 @@ impl Config {
         let of_directory = Document::new(&directory_name, &directory_text);
         let directory = Directory::read(&of_directory, &settings.workspaces);
         let rules = rules::check(settings, &document, &directory, &of_directory, seed);
-        let mistakes: Vec<Mistake> =
-            document.mistakes().into_iter().chain(of_directory.mistakes()).collect();
+        let diagnostics: Vec<Diagnostic> =
+            document.diagnostics().into_iter().chain(of_directory.diagnostics()).collect();
         let origin = Origin {
             settings: text,
             directory: directory_text,
@@ -176,7 +177,7 @@ impl Config {
             effective,
             tls,
         };
-        if mistakes.is_empty() { Ok((rules, origin)) } else { Err(mistakes) }
+        if diagnostics.is_empty() { Ok((rules, origin)) } else { Err(diagnostics) }
     }
 }
 
@@ -222,15 +223,17 @@ impl ActiveConfig {
         clock: &Clock,
     ) -> Self {
         let none = Credentials::default();
-        let upstream = |(nth, (name, settings)): (usize, &(At<String>, settings::Upstream))| {
-            let known =
-                |active: &'_ Self| active.upstreams.iter().find(|u| u.name == name.value).cloned();
-            let known = earlier.and_then(known);
-            let credentials = origin.credentials.get(nth).unwrap_or(&none);
-            let upstream = Upstream::new(&name.value, settings, credentials, known.as_deref());
-            upstream.show(metrics);
-            Arc::new(upstream)
-        };
+        let upstream =
+            |(nth, (name, settings)): (usize, &(Spanned<String>, settings::Upstream))| {
+                let known = |active: &'_ Self| {
+                    active.upstreams.iter().find(|u| u.name == name.value).cloned()
+                };
+                let known = earlier.and_then(known);
+                let credentials = origin.credentials.get(nth).unwrap_or(&none);
+                let upstream = Upstream::new(&name.value, settings, credentials, known.as_deref());
+                upstream.show(metrics);
+                Arc::new(upstream)
+            };
         let upstreams = rules.settings.upstreams.iter().enumerate().map(upstream).collect();
         let planes =
             rules.settings.planes.iter().map(|(name, _)| metrics.plane(&name.value)).collect();
@@ -347,12 +350,12 @@ impl Origin {
 
     /// That a reload cannot take these keys up, each at its place.
     #[must_use]
-    pub fn restart_needed(&self, name: &str, keys: &[&'static str]) -> Vec<Mistake> {
+    pub fn restart_needed(&self, name: &str, keys: &[&'static str]) -> Vec<Diagnostic> {
         let document = self.document(name);
         for key in keys {
             let how = "changes only with a restart or an upgrade (SIGUSR2), not with a reload";
             document.fault(document.place(key), format!("`{key}` {how}"));
         }
-        document.mistakes()
+        document.diagnostics()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use serde_json::json;
 use tokio::sync::{Mutex, Notify};
-use weir_common::config::document::Mistake;
+use weir_common::config::document::Diagnostic;
 use weir_common::log::events;
 use weir_common::time::Clock;
 
@@ -75,7 +75,7 @@ pub enum Reload {
     /// It is the one that is active already.
     Unchanged,
     /// It is not active; these are its mistakes.
-    Refused(Vec<Mistake>),
+    Refused(Vec<Diagnostic>),
 }
 
 impl Shared {
@@ -145,8 +145,8 @@ impl Shared {
                 events::event(log::Level::Info, message, &[]);
             }
             Reload::Unchanged => {}
-            Reload::Refused(mistakes) => {
-                let problems: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+            Reload::Refused(diagnostics) => {
+                let problems: Vec<String> = diagnostics.iter().map(ToString::to_string).collect();
                 let message = "configuration refused; the earlier one stays in force";
                 events::event(log::Level::Error, message, &[("problems", json!(problems))]);
             }
@@ -172,9 +172,9 @@ impl Shared {
     /// Activates a new configuration, whose servers are found at these `places`; refused
     /// where one that is new leads nowhere.
     pub fn apply(&self, new: New, places: &Places) -> Reload {
-        let mistakes = new.misplaced(&self.config.file.name(), places);
-        if !mistakes.is_empty() {
-            return Reload::Refused(mistakes);
+        let diagnostics = new.misplaced(&self.config.file.name(), places);
+        if !diagnostics.is_empty() {
+            return Reload::Refused(diagnostics);
         }
         let New { rules, origin, earlier } = new;
         let now = self.clock.now();

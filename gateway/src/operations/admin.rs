@@ -234,13 +234,18 @@ impl Admin {
         match background::reload(&self.shared).await {
             Reload::Applied => Reply::json(&json!({"outcome": "applied"})),
             Reload::Unchanged => Reply::json(&json!({"outcome": "unchanged"})),
-            Reload::Refused(mistakes) => {
-                let problems: Vec<Value> = mistakes.iter().map(|m| json!(m.to_string())).collect();
+            Reload::Refused(diagnostics) => {
+                let problems: Vec<Value> =
+                    diagnostics.iter().map(|m| json!(m.to_string())).collect();
                 let problem = Problem {
                     status: 422,
                     kind: "configuration",
                     title: "The configuration has mistakes; the earlier one stays in force",
-                    detail: mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+                    detail: diagnostics
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join("\n"),
                     members: vec![("problems", problems.into())],
                 };
                 problem.into()

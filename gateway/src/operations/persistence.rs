@@ -137,7 +137,7 @@ pub(crate) mod tests {
         let settings = settings::read(&document).made;
         let seed = Seed::new([7; 16]);
         let rules = rules::check(settings, &document, &Directory::default(), &nothing, seed);
-        assert!(document.mistakes().is_empty(), "{:?}", document.mistakes());
+        assert!(document.diagnostics().is_empty(), "{:?}", document.diagnostics());
         let metrics = std::sync::Arc::new(Metrics::default());
         let active = ActiveConfig::new(rules, Origin::default(), None, &metrics, clock);
         let seeds = Seeds { keys: seed, names: seed };

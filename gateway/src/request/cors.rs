@@ -88,7 +88,7 @@ impl Cors {
     /// What the settings of a plane come to.
     #[must_use]
     pub fn new(settings: &settings::Cors) -> Self {
-        let texts = |texts: &[weir_common::config::document::At<String>]| {
+        let texts = |texts: &[weir_common::config::document::Spanned<String>]| {
             texts.iter().map(|text| text.value.clone()).collect::<Vec<_>>()
         };
         let origins = texts(&settings.origins);

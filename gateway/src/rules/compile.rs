@@ -12,7 +12,7 @@ mod paths;
 mod tenants;
 
 use http::Method;
-use weir_common::config::document::{At, Document, suggestion};
+use weir_common::config::document::{Document, Spanned, suggestion};
 use weir_common::directory::{Directory, Instance, Values, is_host};
 use weir_common::limit::{rolling, token_bucket};
 
@@ -58,7 +58,7 @@ struct Checker<'c> {
 
 impl Checker<'_> {
     fn limits(&self) -> Vec<Limit> {
-        let limit = |(name, limit): &(At<String>, settings::Limit)| Limit {
+        let limit = |(name, limit): &(Spanned<String>, settings::Limit)| Limit {
             name: name.value.as_str().into(),
             tag: self.seed.limit(&name.value),
             key: limit.key,
@@ -76,7 +76,7 @@ impl Checker<'_> {
     }
 
     fn plans(&self, limits: &[Limit]) -> Vec<Plan> {
-        let plan = |(name, plan): &(At<String>, settings::Plan)| Plan {
+        let plan = |(name, plan): &(Spanned<String>, settings::Plan)| Plan {
             name: name.value.clone(),
             per_instance_limits: plan.per_instance_limits,
             quotas: quotas(self.document, &plan.limits, limits, None),
@@ -92,7 +92,7 @@ impl Checker<'_> {
     }
 
     fn route(&self, route: &settings::Route, limits: &[Limit]) -> Route {
-        let find = |name: &Option<At<String>>, what, known: Vec<&str>| {
+        let find = |name: &Option<Spanned<String>>, what, known: Vec<&str>| {
             name.as_ref()
                 .and_then(|name| lookup(self.document, name, what, known))
                 .unwrap_or_default()
@@ -132,7 +132,7 @@ impl Checker<'_> {
         Route { pattern, plane, methods, exempt, limits, upstream, batch, needs_token, spellings }
     }
 
-    fn method(&self, name: &At<String>) -> Option<Method> {
+    fn method(&self, name: &Spanned<String>) -> Option<Method> {
         let holds =
             !name.value.is_empty() && name.value.bytes().all(|byte| byte.is_ascii_uppercase());
         if !holds {
@@ -146,7 +146,7 @@ impl Checker<'_> {
     /// say who it is for.
     fn key_of(
         &self,
-        limit: &At<String>,
+        limit: &Spanned<String>,
         key: Option<LimitKey>,
         pattern: &Pattern,
         plane: Index,
@@ -281,7 +281,7 @@ impl Checker<'_> {
 /// A plan's or a tenant's own values, put onto the limits they name.
 fn quotas(
     document: &Document,
-    values: &[(At<String>, Values)],
+    values: &[(Spanned<String>, Values)],
     limits: &[Limit],
     key: Option<LimitKey>,
 ) -> Vec<(Index, Quota)> {
@@ -312,7 +312,12 @@ fn names<T>(all: &[T], name: impl Fn(&T) -> &str) -> Vec<&str> {
 }
 
 /// The place of `name` among the known, or a mistake with a suggestion.
-fn lookup(document: &Document, name: &At<String>, what: &str, known: Vec<&str>) -> Option<Index> {
+fn lookup(
+    document: &Document,
+    name: &Spanned<String>,
+    what: &str,
+    known: Vec<&str>,
+) -> Option<Index> {
     let found = known.iter().position(|known| *known == name.value);
     if found.is_none() {
         let all = match known.is_empty() {
@@ -367,24 +372,24 @@ mod tests {
         plan = \"pro\"\n[instances.in_a]\nworkspace = \"ws_a\"\n";
 
     /// The mistakes in the shipped settings after `from` has become `to`, and in a directory.
-    fn mistakes(from: &str, to: &str, directory: &str) -> Vec<String> {
+    fn diagnostics(from: &str, to: &str, directory: &str) -> Vec<String> {
         assert!(SHIPPED.contains(from), "{from} is not in the shipped settings");
         let document = Document::new("g", &SHIPPED.replacen(from, to, 1));
         let of_directory = Document::new("d", directory);
         let settings = settings::read(&document).made;
         let directory = Directory::read(&of_directory, &settings.workspaces);
         let _ = check(settings, &document, &directory, &of_directory, Seed::new([0; 16]));
-        let all = document.mistakes().into_iter().chain(of_directory.mistakes());
+        let all = document.diagnostics().into_iter().chain(of_directory.diagnostics());
         // The line depends on the file's comments, and is the reader's affair.
-        all.map(|mistake| mistake.message).collect()
+        all.map(|diagnostic| diagnostic.message).collect()
     }
 
     fn of_settings(from: &str, to: &str) -> Vec<String> {
-        mistakes(from, to, DIRECTORY)
+        diagnostics(from, to, DIRECTORY)
     }
 
     fn of_directory(more: &str) -> Vec<String> {
-        mistakes("", "", &format!("{DIRECTORY}{more}"))
+        diagnostics("", "", &format!("{DIRECTORY}{more}"))
     }
 
     #[test]
@@ -491,12 +496,12 @@ mod tests {
     fn an_instance_has_its_own_values_only_on_a_plan_that_allows_it() {
         assert!(of_directory("limits.instance = { rate = 100 }").is_empty());
         let free = of_directory("limits.instance = { rate = 100 }").is_empty()
-            && mistakes("", "", &DIRECTORY.replace("pro", "free")).is_empty();
+            && diagnostics("", "", &DIRECTORY.replace("pro", "free")).is_empty();
         assert!(free);
         let on_free =
             format!("{}limits.instance = {{ rate = 100 }}", DIRECTORY.replace("pro", "free"));
         assert_eq!(
-            mistakes("", "", &on_free),
+            diagnostics("", "", &on_free),
             ["instance `in_a` cannot have limits of its own: the plan `free` of its workspace \
                  does not set per_instance_limits = true"]
         );
@@ -527,7 +532,7 @@ mod tests {
             ["`api.localhost` is already a host of a plane"]
         );
         let with = format!("{DIRECTORY}domains = [\"login.example\"]");
-        let found = mistakes(
+        let found = diagnostics(
             "hosts = [\"api.localhost\"]",
             "hosts = [\"{instance}.api.localhost\"]",
             &with,
@@ -544,7 +549,7 @@ mod tests {
             let line = settings.lines().find(|line| line.starts_with("unknown_limits")).unwrap();
             settings.replace(line, &format!("unknown_limits = [{limits}]"))
         };
-        for (limits, mistake) in [
+        for (limits, diagnostic) in [
             (
                 "\"workspace\"",
                 "unknown_limits needs limits with key = \"address\", which `workspace` has not",
@@ -556,8 +561,9 @@ mod tests {
             let nothing = Document::new("d", "");
             let settings = settings::read(&document).made;
             let _ = check(settings, &document, &Directory::default(), &nothing, Seed::new([0; 16]));
-            let found: Vec<String> = document.mistakes().into_iter().map(|m| m.message).collect();
-            assert_eq!(found, [mistake]);
+            let found: Vec<String> =
+                document.diagnostics().into_iter().map(|m| m.message).collect();
+            assert_eq!(found, [diagnostic]);
         }
     }
 

@@ -200,7 +200,7 @@ mod tests {
         let settings = settings::read(&document).made;
         let directory = Directory::read(&of_directory, &settings.workspaces);
         let rules = rules::check(settings, &document, &directory, &of_directory, SEED);
-        assert_eq!((document.mistakes(), of_directory.mistakes()), (Vec::new(), Vec::new()));
+        assert_eq!((document.diagnostics(), of_directory.diagnostics()), (Vec::new(), Vec::new()));
         rules
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_common::config::document::{At, Table};
+use weir_common::config::document::{Spanned, Table};
 
 use crate::settings::values::WAIT;
 
@@ -10,11 +10,11 @@ use crate::settings::values::WAIT;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors {
     /// Origins, as `https://app.example.com`, or `*`.
-    pub origins: Vec<At<String>>,
+    pub origins: Vec<Spanned<String>>,
     /// Whether they may send cookies and see the answer.
     pub credentials: bool,
     /// Request headers that they may send; those that they ask for where empty.
-    pub headers: Vec<At<String>>,
+    pub headers: Vec<Spanned<String>>,
     /// How long a browser may keep the answer to a preflight.
     pub max_age: Duration,
 }

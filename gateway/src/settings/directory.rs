@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use weir_common::config::document::{At, Table};
+use weir_common::config::document::{Spanned, Table};
 
 use crate::settings::values::{WAIT, number};
 
@@ -16,13 +16,13 @@ pub struct DirectorySource {
     /// What a tenant that the directory does not know is charged to.
     pub unknown: Unknown,
     /// Limits by address, for requests that no tenant can be charged with.
-    pub unknown_limits: Vec<At<String>>,
+    pub unknown_limits: Vec<Spanned<String>>,
 }
 
 impl DirectorySource {
     /// The file, where it is one.
     #[must_use]
-    pub fn path(&self) -> Option<&At<String>> {
+    pub fn path(&self) -> Option<&Spanned<String>> {
         match &self.source {
             Source::File(path) => Some(path),
             Source::Http(_) => None,
@@ -30,7 +30,7 @@ impl DirectorySource {
     }
 
     /// Every file that it is made of.
-    pub fn files(&self) -> impl Iterator<Item = &At<String>> {
+    pub fn files(&self) -> impl Iterator<Item = &Spanned<String>> {
         let files = match &self.source {
             Source::File(path) => [Some(path), None],
             Source::Http(lookups) => [lookups.token_file.as_ref(), lookups.ca.as_ref()],
@@ -43,7 +43,7 @@ impl DirectorySource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// In a file.
-    File(At<String>),
+    File(Spanned<String>),
     /// Behind `GET {url}/workspaces/{id}` and the like.
     Http(Lookups),
 }
@@ -52,11 +52,11 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookups {
     /// What every request to it begins with.
-    pub url: At<String>,
+    pub url: Spanned<String>,
     /// A file with a bearer token for it.
-    pub token_file: Option<At<String>>,
+    pub token_file: Option<Spanned<String>>,
     /// A file with the root that signs its certificate, PEM.
-    pub ca: Option<At<String>>,
+    pub ca: Option<Spanned<String>>,
     /// How long an answer may take.
     pub timeout: Duration,
     /// How long an entry is good for.
@@ -114,11 +114,11 @@ pub(super) fn directory(table: &mut Table<'_>) -> DirectorySource {
     DirectorySource {
         source: match lookups {
             Some(lookups) => Source::Http(lookups),
-            None => Source::File(path.unwrap_or(At { value: PATH.to_owned(), at })),
+            None => Source::File(path.unwrap_or(Spanned { value: PATH.to_owned(), at })),
         },
         unknown,
         unknown_limits: if unknown_limits.is_empty() {
-            vec![At { value: "address".to_owned(), at }]
+            vec![Spanned { value: "address".to_owned(), at }]
         } else {
             unknown_limits
         },
@@ -139,7 +139,7 @@ fn lookups(table: &mut Table<'_>, over_http: bool) -> Option<Lookups> {
         }
     }
     let lookups = Lookups {
-        url: url.unwrap_or(At { value: String::new(), at: table.at() }),
+        url: url.unwrap_or(Spanned { value: String::new(), at: table.at() }),
         token_file,
         ca,
         timeout: table.span_or("timeout", WAIT, seconds(1), "http: how long it may take."),

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use weir_common::config::document::{At, Table};
+use weir_common::config::document::{Spanned, Table};
 
 use crate::settings::values::address;
 
@@ -17,9 +17,9 @@ pub struct Https {
     /// The address.
     pub address: SocketAddr,
     /// A file with the certificate and what stands between it and its root, PEM.
-    pub certificate: At<String>,
+    pub certificate: Spanned<String>,
     /// A file with the certificate's private key, PEM.
-    pub key: At<String>,
+    pub key: Spanned<String>,
     /// Whether clients show certificates of their own, which belongs to the address.
     pub clients: Option<ClientCertificates>,
     /// Whether TLS 1.2 is taken beside 1.3, which belongs to the address.
@@ -30,14 +30,14 @@ pub struct Https {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificates {
     /// A file with the roots, PEM.
-    pub ca: At<String>,
+    pub ca: Spanned<String>,
     /// Whether a client without one is turned away.
     pub required: bool,
 }
 
 impl Https {
     /// The files it is made of.
-    pub fn files(&self) -> impl Iterator<Item = &At<String>> {
+    pub fn files(&self) -> impl Iterator<Item = &Spanned<String>> {
         let ca = self.clients.as_ref().map(|clients| &clients.ca);
         [&self.certificate, &self.key].into_iter().chain(ca)
     }
@@ -48,7 +48,7 @@ pub(super) fn https(table: &mut Table<'_>) -> Https {
         table.require(key);
     }
     let at = table.at();
-    let nothing = || At { value: String::new(), at };
+    let nothing = || Spanned { value: String::new(), at };
     let listener = table.text("address", "ip:port; entries of one address differ by name (SNI).");
     let listener = listener.and_then(|text| address(table, &text));
     let certificate =

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use weir_common::config::document::{At, Table};
+use weir_common::config::document::{Spanned, Table};
 
 use crate::settings::values::{WAIT, number};
 
@@ -17,7 +17,7 @@ pub struct Identity {
     /// How.
     pub verify: Verify,
     /// The planes whose routes need a token.
-    pub planes: Vec<At<String>>,
+    pub planes: Vec<Spanned<String>>,
     /// The claim that names the workspace, or several of them.
     pub workspace_claim: String,
     /// The claim that names the organisation.
@@ -27,7 +27,7 @@ pub struct Identity {
     /// Verified tokens that are remembered.
     pub cache_max: usize,
     /// A file with the root that signs the identity server's certificate, PEM.
-    pub ca: Option<At<String>>,
+    pub ca: Option<Spanned<String>>,
 }
 
 impl Identity {
@@ -57,13 +57,13 @@ pub enum Verify {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jwt {
     /// Where the keys are (RFC 7517).
-    pub jwks_url: At<String>,
+    pub jwks_url: Spanned<String>,
     /// What `iss` must be.
-    pub issuer: At<String>,
+    pub issuer: Spanned<String>,
     /// One of these must be in `aud`.
-    pub audience: Vec<At<String>>,
+    pub audience: Vec<Spanned<String>>,
     /// Signatures that are taken: RS256, ES256, EdDSA.
-    pub algorithms: Vec<At<String>>,
+    pub algorithms: Vec<Spanned<String>>,
     /// How far clocks may differ.
     pub leeway: Duration,
     /// How often keys are fetched anew, beside when an unknown one is met.
@@ -74,15 +74,15 @@ pub struct Jwt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Introspection {
     /// Where tokens are asked about.
-    pub url: At<String>,
+    pub url: Spanned<String>,
     /// What `iss` must be, where given.
-    pub issuer: Option<At<String>>,
+    pub issuer: Option<Spanned<String>>,
     /// One of these must be in `aud`, where given.
-    pub audience: Vec<At<String>>,
+    pub audience: Vec<Spanned<String>>,
     /// Who we are to that server.
-    pub client_id: Option<At<String>>,
+    pub client_id: Option<Spanned<String>>,
     /// A file with our secret.
-    pub client_secret_file: Option<At<String>>,
+    pub client_secret_file: Option<Spanned<String>>,
     /// How long a good answer is kept.
     pub ttl: Duration,
     /// How long a bad one is.
@@ -148,7 +148,7 @@ const ALGORITHMS: [&str; 3] = ["RS256", "ES256", "EdDSA"];
 fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
     let seconds = Duration::from_secs;
     let at = table.at();
-    let nothing = || At { value: String::new(), at };
+    let nothing = || Spanned { value: String::new(), at };
     if needed {
         for key in ["jwks_url", "issuer", "audience"] {
             table.need(key);
@@ -157,7 +157,7 @@ fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
     let mut algorithms = table.texts("algorithms", "Signatures taken: RS256, ES256, EdDSA.");
     table.set_default("algorithms", ALGORITHMS.to_vec().into());
     if algorithms.is_empty() {
-        algorithms = ALGORITHMS.map(|name| At { value: name.to_owned(), at }).to_vec();
+        algorithms = ALGORITHMS.map(|name| Spanned { value: name.to_owned(), at }).to_vec();
     }
     for name in &algorithms {
         if !ALGORITHMS.contains(&name.value.as_str()) {
@@ -197,7 +197,7 @@ fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
 
 fn introspection(table: &mut Table<'_>, needed: bool) -> Introspection {
     let at = table.at();
-    let nothing = || At { value: String::new(), at };
+    let nothing = || Spanned { value: String::new(), at };
     if needed {
         table.need("url");
     }

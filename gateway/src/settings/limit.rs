@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_common::config::document::{At, Table};
+use weir_common::config::document::{Spanned, Table};
 use weir_common::limit::{rolling, token_bucket};
 
 use crate::limit::Quota;
@@ -59,7 +59,7 @@ pub(super) fn limit(table: &mut Table<'_>) -> Limit {
 }
 
 /// Reports values that only the other algorithm has.
-fn belongs(table: &Table<'_>, algorithm: &str, values: &[(&str, &Option<At<u64>>)]) {
+fn belongs(table: &Table<'_>, algorithm: &str, values: &[(&str, &Option<Spanned<u64>>)]) {
     for (name, value) in values {
         if let Some(value) = value {
             let text = format!("`{name}` is used only with algorithm = \"{algorithm}\": remove it");
@@ -70,12 +70,12 @@ fn belongs(table: &Table<'_>, algorithm: &str, values: &[(&str, &Option<At<u64>>
 
 fn rolling_quota(
     table: &mut Table<'_>,
-    requests: Option<At<u64>>,
-    window: Option<At<Duration>>,
+    requests: Option<Spanned<u64>>,
+    window: Option<Spanned<Duration>>,
 ) -> Quota {
     table.need("requests");
     table.need("window");
-    if let Some(At { value, at }) =
+    if let Some(Spanned { value, at }) =
         requests.as_ref().filter(|n| n.value > rolling::REQUESTS_MAX.into())
     {
         table.fault_at(

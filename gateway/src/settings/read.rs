@@ -1,7 +1,7 @@
 //! Reads `gateway.toml`, each key in one place: its bounds, its default and one line on why.
 
 use log::LevelFilter;
-use weir_common::config::document::{Document, Reading, Table, suggestion};
+use weir_common::config::document::{Document, Parsed, Table, suggestion};
 use weir_common::directory::values_by_limit;
 use weir_common::identifier::IdForm;
 
@@ -16,7 +16,7 @@ use crate::settings::{Headers, Log, Plan, Plane, Route, Settings, Store};
 
 /// Reads `gateway.toml`; its mistakes stay in `document`.
 #[must_use]
-pub fn read(document: &Document) -> Reading<Settings> {
+pub fn read(document: &Document) -> Parsed<Settings> {
     document.read(|root| Settings {
         server: root.table("server", "Sockets, threads, deadlines.", server),
         store: root.table("store", "Where limits are kept.", store),
@@ -175,14 +175,14 @@ mod tests {
 
     #[test]
     fn an_idle_connection_outlives_the_minute_that_balancers_keep_theirs() {
-        let Reading { made, .. } = read(&Document::new("g", ""));
+        let Parsed { made, .. } = read(&Document::new("g", ""));
         assert!(made.server.idle_timeout > Duration::from_secs(60));
     }
 
     #[test]
     fn the_shipped_file_says_what_holds_without_it() {
         let shipped = Document::new("g", include_str!("../../../config/gateway.toml"));
-        let Reading { schema, effective, .. } = read(&shipped);
+        let Parsed { schema, effective, .. } = read(&shipped);
         let mut differ = Vec::new();
         compare(&schema, &effective, "", &mut differ);
         assert!(differ.is_empty(), "{}", differ.join("\n"));

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use weir_common::config::document::{At, Table, shown};
+use weir_common::config::document::{Spanned, Table, shown};
 use weir_common::directory::is_host;
 
 use crate::settings::values::{WAIT, number, small};
@@ -14,7 +14,7 @@ use crate::settings::values::{WAIT, number, small};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upstream {
     /// `host:port`, each.
-    pub servers: Vec<At<String>>,
+    pub servers: Vec<Spanned<String>>,
     /// The HTTP it speaks.
     pub speaks: Speaks,
     /// How it is reached by TLS, where it is.
@@ -52,13 +52,13 @@ pub enum Speaks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     /// The name its certificate must have; the host of `servers` where not given.
-    pub server_name: Option<At<String>>,
+    pub server_name: Option<Spanned<String>>,
     /// The root it must have; the system's where not given.
-    pub ca: Option<At<String>>,
+    pub ca: Option<Spanned<String>>,
     /// What we show.
-    pub certificate: Option<At<String>>,
+    pub certificate: Option<Spanned<String>>,
     /// The private key to that.
-    pub key: Option<At<String>>,
+    pub key: Option<Spanned<String>>,
 }
 
 /// `[upstreams.<name>.health]`
@@ -159,7 +159,7 @@ pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
 }
 
 /// Without a name a certificate could not be checked, and Pingora would not.
-fn check_names(table: &Table<'_>, servers: &[At<String>], tls: Option<&Tls>) {
+fn check_names(table: &Table<'_>, servers: &[Spanned<String>], tls: Option<&Tls>) {
     let Some(tls) = tls else { return };
     match &tls.server_name {
         Some(name) if !is_host(&name.value.to_ascii_lowercase()) => {

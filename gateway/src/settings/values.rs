@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use weir_common::config::document::{At, Table};
+use weir_common::config::document::{Spanned, Table};
 
 /// Any wait an operator may ask for: from a moment that a clock can tell to a day.
 pub(super) const WAIT: RangeInclusive<Duration> =
@@ -26,7 +26,7 @@ pub(super) fn addresses(
     texts.iter().filter_map(|text| address(table, text)).collect()
 }
 
-pub(super) fn address(table: &Table<'_>, text: &At<String>) -> Option<SocketAddr> {
+pub(super) fn address(table: &Table<'_>, text: &Spanned<String>) -> Option<SocketAddr> {
     let parsed = text.value.parse().ok();
     if parsed.is_none() {
         table.fault_at(
@@ -39,7 +39,7 @@ pub(super) fn address(table: &Table<'_>, text: &At<String>) -> Option<SocketAddr
 
 pub(super) fn networks(table: &mut Table<'_>, key: &str, doc: &str) -> Vec<IpNet> {
     let texts = table.texts(key, doc);
-    let network = |text: &At<String>| {
+    let network = |text: &Spanned<String>| {
         let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
         let parsed = text.value.parse().ok().or_else(single);
         if parsed.is_none() {

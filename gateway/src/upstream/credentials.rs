@@ -20,7 +20,7 @@ use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use weir_common::config::document::{At, Document};
+use weir_common::config::document::{Document, Spanned};
 use weir_common::config::files;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -50,7 +50,7 @@ pub fn paths(upstream: &settings::Upstream) -> impl Iterator<Item = &Path> {
 #[must_use]
 pub fn read(upstream: &settings::Upstream, document: &Document) -> Credentials {
     let Some(tls) = &upstream.tls else { return Credentials::default() };
-    let fault = |file: &At<String>, why: String| {
+    let fault = |file: &Spanned<String>, why: String| {
         document.fault(file.at, format!("`{}`: {why}", file.value));
     };
     let roots = tls.ca.as_ref().map(|file| roots(file, &fault)).unwrap_or_default();
@@ -59,7 +59,7 @@ pub fn read(upstream: &settings::Upstream, document: &Document) -> Credentials {
     Credentials { roots, chain, key }
 }
 
-fn roots(file: &At<String>, fault: &impl Fn(&At<String>, String)) -> Vec<Vec<u8>> {
+fn roots(file: &Spanned<String>, fault: &impl Fn(&Spanned<String>, String)) -> Vec<Vec<u8>> {
     let roots = certificates(file, fault);
     let mut store = RootCertStore::empty();
     for root in &roots {
@@ -72,9 +72,9 @@ fn roots(file: &At<String>, fault: &impl Fn(&At<String>, String)) -> Vec<Vec<u8>
 
 /// A chain and the key to its first certificate.
 fn pair(
-    chain_file: &At<String>,
-    key_file: &At<String>,
-    fault: &impl Fn(&At<String>, String),
+    chain_file: &Spanned<String>,
+    key_file: &Spanned<String>,
+    fault: &impl Fn(&Spanned<String>, String),
 ) -> (Vec<Vec<u8>>, Vec<u8>) {
     let chain = certificates(chain_file, fault);
     let Some(text) = text(key_file, fault).filter(|_| !chain.is_empty()) else {
@@ -96,7 +96,7 @@ fn pair(
     (chain, bytes)
 }
 
-fn certificates(file: &At<String>, fault: &impl Fn(&At<String>, String)) -> Vec<Vec<u8>> {
+fn certificates(file: &Spanned<String>, fault: &impl Fn(&Spanned<String>, String)) -> Vec<Vec<u8>> {
     let Some(text) = text(file, fault) else { return Vec::new() };
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
     let found = found.unwrap_or_default();
@@ -112,7 +112,7 @@ fn certificates(file: &At<String>, fault: &impl Fn(&At<String>, String)) -> Vec<
 }
 
 /// A file's text; nothing where it cannot be read, which has then been said.
-fn text(file: &At<String>, fault: &impl Fn(&At<String>, String)) -> Option<String> {
+fn text(file: &Spanned<String>, fault: &impl Fn(&Spanned<String>, String)) -> Option<String> {
     let read = files::read(Path::new(&file.value));
     read.map_err(|why| fault(file, format!("cannot be read: {why}"))).ok()
 }

@@ -12,13 +12,13 @@ use weir_common::time::{Clock, UnixTime};
 use weir_dispatcher::config::settings::Retention;
 use weir_dispatcher::domain::attempt::Attempt;
 use weir_dispatcher::domain::event::{EventSet, EventType};
-use weir_dispatcher::domain::id::{DeliveryId, LaneId, WebhookId};
+use weir_dispatcher::domain::id::{DeliveryId, EndpointId, WebhookId};
 use weir_dispatcher::domain::outcome::{Failure, Outcome};
 use weir_dispatcher::maintenance::drop_old;
 use weir_dispatcher::store::sqlite::SqliteStore;
 use weir_dispatcher::store::{
-    Accepted, After, Created, DeliveryQueue, Ended, Intake, Management, NewEvent, NewWebhook,
-    StoreError, Upkeep,
+    Accepted, AttemptRecord, Created, DeliveryQueue, Intake, Management, NewEvent, NewWebhook,
+    NextState, StoreError, Upkeep,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -108,19 +108,19 @@ fn event(nth: u32) -> NewEvent {
     }
 }
 
-fn ended(webhook: WebhookId, delivery: DeliveryId, now: UnixTime) -> Ended {
+fn ended(webhook: WebhookId, delivery: DeliveryId, now: UnixTime) -> AttemptRecord {
     let failed = delivery.0 % 10 == 0;
     let outcome = if failed {
         Outcome::Failed(Failure::Status(500))
     } else {
         Outcome::Delivered { status: 204 }
     };
-    Ended {
+    AttemptRecord {
         delivery,
         webhook,
-        lane: LaneId(webhook.0),
+        endpoint: EndpointId(webhook.0),
         attempt: Attempt { number: 1, started_at: now, took: Duration::from_millis(20), outcome },
-        after: if failed { After::FailedPermanent } else { After::Delivered },
+        after: if failed { NextState::FailedPermanent } else { NextState::Delivered },
         first_attempt_at: Some(now),
         since: Some(now),
         paused_before: Duration::ZERO,

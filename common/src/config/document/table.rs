@@ -9,12 +9,11 @@ use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::config::document::schema::{Shape, found, json_of, shape_of};
 use crate::config::document::{
-    At, Document, SPAN_UNITS, bytes_of, bytes_shown, one_of, shown, span_of, suggestion,
+    Document, SPAN_UNITS, Spanned, bytes_of, bytes_shown, one_of, shown, span_of, suggestion,
 };
 
 /// One table of the document, or one that is missing and therefore all defaults.
@@ -83,11 +82,11 @@ impl<'d> Table<'d> {
     }
 
     /// Text, where given.
-    pub fn text(&mut self, key: &str, doc: &str) -> Option<At<String>> {
+    pub fn text(&mut self, key: &str, doc: &str) -> Option<Spanned<String>> {
         self.ask(key, doc, json!({"type": "string"}));
         let (at, value) = self.value(key)?;
         match value {
-            DeValue::String(text) => Some(At { value: text.to_string(), at }),
+            DeValue::String(text) => Some(Spanned { value: text.to_string(), at }),
             _ => self.wrong(key, at, value, "text in quotes"),
         }
     }
@@ -104,7 +103,12 @@ impl<'d> Table<'d> {
     }
 
     /// A whole number within `range`, where given.
-    pub fn number(&mut self, key: &str, range: RangeInclusive<u64>, doc: &str) -> Option<At<u64>> {
+    pub fn number(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<u64>,
+        doc: &str,
+    ) -> Option<Spanned<u64>> {
         self.ask(
             key,
             doc,
@@ -116,7 +120,7 @@ impl<'d> Table<'d> {
             _ => None,
         };
         match number.filter(|number| range.contains(number)) {
-            Some(value) => Some(At { value, at }),
+            Some(value) => Some(Spanned { value, at }),
             None => {
                 let wanted = format!("a whole number from {} to {}", range.start(), range.end());
                 self.wrong(key, at, value, &wanted)
@@ -158,7 +162,7 @@ impl<'d> Table<'d> {
         key: &str,
         range: RangeInclusive<Duration>,
         doc: &str,
-    ) -> Option<At<Duration>> {
+    ) -> Option<Spanned<Duration>> {
         self.ask(key, doc, json!({"type": "string", "examples": ["500ms", "10s", "1m", "24h"]}));
         let (at, value) = self.value(key)?;
         let span = match value {
@@ -166,7 +170,7 @@ impl<'d> Table<'d> {
             _ => None,
         };
         match span.filter(|span| range.contains(span)) {
-            Some(value) => Some(At { value, at }),
+            Some(value) => Some(Spanned { value, at }),
             None => {
                 let (least, most) = (shown(*range.start()), shown(*range.end()));
                 self.wrong(
@@ -259,13 +263,13 @@ impl<'d> Table<'d> {
         &mut self,
         key: &str,
         doc: &str,
-        mut read: impl FnMut(&At<String>, &mut Table<'_>) -> T,
-    ) -> Vec<(At<String>, T)> {
+        mut read: impl FnMut(&Spanned<String>, &mut Table<'_>) -> T,
+    ) -> Vec<(Spanned<String>, T)> {
         let (mut made, mut effective) = (Vec::new(), Map::new());
         match self.value(key) {
             Some((_, DeValue::Table(tables))) => {
                 for (name, value) in tables {
-                    let name = At { value: name.get_ref().to_string(), at: name.span().start };
+                    let name = Spanned { value: name.get_ref().to_string(), at: name.span().start };
                     let path = format!("{}.{}", self.name_of(key), name.value);
                     let DeValue::Table(given) = value.get_ref() else {
                         let found = found(value.get_ref());
@@ -282,7 +286,8 @@ impl<'d> Table<'d> {
             Some((at, value)) => drop(self.wrong::<()>(key, at, value, "a table of tables")),
             None => {}
         }
-        let shape = shape_of(|table| drop(read(&At { value: "name".to_owned(), at: 0 }, table)));
+        let shape =
+            shape_of(|table| drop(read(&Spanned { value: "name".to_owned(), at: 0 }, table)));
         self.ask(key, doc, json!({"type": "object", "additionalProperties": shape}));
         self.effective.insert(key.to_owned(), effective.into());
         made
@@ -314,7 +319,7 @@ impl<'d> Table<'d> {
     }
 
     fn value(&self, key: &str) -> Option<(usize, &'d DeValue<'d>)> {
-        let value: &Spanned<DeValue<'_>> = self.given?.get(key)?;
+        let value: &toml::Spanned<DeValue<'_>> = self.given?.get(key)?;
         let Range { start, .. } = value.span();
         Some((start, value.get_ref()))
     }

@@ -8,7 +8,7 @@ use http::HeaderName;
 use ipnet::IpNet;
 use lettre::message::Mailbox;
 use url::Url;
-use weir_common::config::document::{At, Table, span_of};
+use weir_common::config::document::{Spanned, Table, span_of};
 use weir_common::limit::rolling;
 use weir_common::secret::Secret;
 
@@ -108,7 +108,7 @@ pub(super) fn egress(table: &mut Table<'_>) -> Egress {
         extra_ca: table
             .text("extra_ca", "A file of certificates that are trusted beside the system's."),
     };
-    let one = egress.in_flight_per_lane();
+    let one = egress.in_flight_per_endpoint();
     if egress.in_flight_max < one {
         table.fault(format!(
             "egress.in_flight_max is {}; it must be at least {one}, which is what one endpoint \
@@ -122,7 +122,7 @@ pub(super) fn egress(table: &mut Table<'_>) -> Egress {
 fn networks(table: &mut Table<'_>) -> Vec<IpNet> {
     let texts = table.texts("allow_networks", "Networks that are private but may be called.");
     table.set_default("allow_networks", Vec::<String>::new().into());
-    let network = |text: &At<String>| {
+    let network = |text: &Spanned<String>| {
         let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
         let parsed = text.value.parse().ok().or_else(single);
         if parsed.is_none() {
@@ -282,7 +282,7 @@ mod tests {
     fn check(text: &str, expected: &[&str]) -> Settings {
         let document = Document::new("d", text);
         let settings = read::read(&document).made;
-        let found: Vec<_> = document.mistakes().iter().map(ToString::to_string).collect();
+        let found: Vec<_> = document.diagnostics().iter().map(ToString::to_string).collect();
         assert_eq!(found, expected, "{text}");
         settings
     }

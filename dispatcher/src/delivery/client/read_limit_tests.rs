@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 
-use super::tests::{BROKEN, DELIVERED, Receiver, courier, parcel};
+use super::tests::{BROKEN, DELIVERED, Receiver, client, request};
 use super::*;
 use crate::delivery::connection::ANSWER_BYTES_MAX;
 use crate::delivery::pool;
@@ -83,10 +83,10 @@ async fn attempt(flood: &Flood, tls: bool) -> (Outcome, usize) {
         }
     })
     .await;
-    let (courier, _) = courier(&[], 20_000);
+    let (client, _) = client(&[], 20_000);
     let url = receiver.url(if tls { "https" } else { "http" });
-    let outcome = courier.deliver(parcel(&url)).await.outcome;
-    drop(courier);
+    let outcome = client.deliver(request(&url)).await.outcome;
+    drop(client);
     (outcome, taken.recv().await.expect("the connection ended"))
 }
 
@@ -164,9 +164,9 @@ async fn interim_answers_that_drip_end_at_the_deadline() {
             }
         }
     });
-    let (courier, _) = courier(&[], 300);
-    let receipt = courier.deliver(parcel(&dripping.await.url("http"))).await;
-    assert_eq!(receipt.outcome, Outcome::Failed(Failure::Timeout));
+    let (client, _) = client(&[], 300);
+    let response = client.deliver(request(&dripping.await.url("http"))).await;
+    assert_eq!(response.outcome, Outcome::Failed(Failure::Timeout));
 }
 
 /// Answers the first request on a connection, and takes the second without a word or with these.
@@ -198,14 +198,14 @@ async fn a_reused_connection_that_dies_before_a_byte_of_the_answer_is_not_the_re
     for (tls, words, second) in [(false, "", &stale), (true, "", &stale), (false, "H", &BROKEN)] {
         let receiver = hangs_up(tls, words).await;
         let url = receiver.url(if tls { "https" } else { "http" });
-        let (courier, _) = courier(&[], 20_000);
-        assert_eq!(courier.deliver(parcel(&url)).await.outcome, DELIVERED);
-        assert_eq!(courier.deliver(parcel(&url)).await.outcome, *second, "tls: {tls}, {words:?}");
+        let (client, _) = client(&[], 20_000);
+        assert_eq!(client.deliver(request(&url)).await.outcome, DELIVERED);
+        assert_eq!(client.deliver(request(&url)).await.outcome, *second, "tls: {tls}, {words:?}");
         assert_eq!(receiver.taken(), 1, "nothing is sent twice within one attempt");
         // The next one is on a connection of its own, though another waits.
-        assert_eq!(courier.deliver(parcel(&url)).await.outcome, DELIVERED);
-        let fresh = Parcel { fresh_connection: true, ..parcel(&url) };
-        assert_eq!(courier.deliver(fresh).await.outcome, DELIVERED);
+        assert_eq!(client.deliver(request(&url)).await.outcome, DELIVERED);
+        let fresh = AttemptRequest { fresh_connection: true, ..request(&url) };
+        assert_eq!(client.deliver(fresh).await.outcome, DELIVERED);
         assert_eq!(receiver.taken(), 3);
     }
 }
@@ -218,11 +218,11 @@ async fn a_connection_that_was_closed_while_it_waited_is_passed_over() {
         }
     })
     .await;
-    let (courier, _) = courier(&[], 20_000);
+    let (client, _) = client(&[], 20_000);
     for connections in 1..=5 {
-        assert_eq!(courier.deliver(parcel(&receiver.url("http"))).await.outcome, DELIVERED);
+        assert_eq!(client.deliver(request(&receiver.url("http"))).await.outcome, DELIVERED);
         // Its end is there before the next attempt.
-        while courier.pool.has_open() {
+        while client.pool.has_open() {
             tokio::task::yield_now().await;
         }
         assert_eq!(receiver.taken(), connections);
@@ -232,15 +232,15 @@ async fn a_connection_that_was_closed_while_it_waited_is_passed_over() {
 #[tokio::test]
 async fn a_connection_waits_four_seconds_and_is_closed_then() {
     let receiver = Receiver::saying(OK).await;
-    let (courier, clock) = courier(&[], 20_000);
+    let (client, clock) = client(&[], 20_000);
     for (turn, connections) in [(0, 1), (3_999, 1), (3_999, 1), (4_000, 2)] {
         clock.advance(Duration::from_millis(turn));
-        assert_eq!(courier.deliver(parcel(&receiver.url("http"))).await.outcome, DELIVERED);
+        assert_eq!(client.deliver(request(&receiver.url("http"))).await.outcome, DELIVERED);
         assert_eq!(receiver.taken(), connections, "after {turn} ms more");
     }
-    assert!(courier.pool.has_open());
-    assert_eq!(courier.pool.close_idle(), Some(pool::IDLE_MAX));
+    assert!(client.pool.has_open());
+    assert_eq!(client.pool.close_idle(), Some(pool::IDLE_MAX));
     clock.advance(pool::IDLE_MAX);
-    assert_eq!(courier.pool.close_idle(), None);
-    assert!(!courier.pool.has_open());
+    assert_eq!(client.pool.close_idle(), None);
+    assert!(!client.pool.has_open());
 }

@@ -2,24 +2,31 @@
 
 use crate::scheduler::tests::*;
 
-/// Lanes with one webhook, of which nothing is known yet but that something waits.
-fn unread() -> Lanes {
-    let mut lanes = Lanes::new(pace(100, 1_000, 100, 100));
-    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, Some(at(0).tick), at(0).tick);
-    lanes
+/// Endpoints with one webhook, of which nothing is known yet but that something waits.
+fn unread() -> Scheduler {
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 100, 100));
+    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, Some(at(0).tick), at(0).tick);
+    endpoints
 }
 
 /// Has the question answered that must be asked now; gives what was not to be in the answer.
-fn answer(lanes: &mut Lanes, now: u64, ready: &[Ready], more: bool) -> Vec<DeliveryId> {
-    let Step::Fetch { webhook, but, round, .. } = lanes.next(at(now)) else { panic!("not asked") };
-    lanes.fetched(webhook, round, Fetched { ready: ready.to_vec(), more }, at(now));
+fn answer(
+    endpoints: &mut Scheduler,
+    now: u64,
+    ready: &[QueuedDelivery],
+    more: bool,
+) -> Vec<DeliveryId> {
+    let Step::Fetch { webhook, but, round, .. } = endpoints.next(at(now)) else {
+        panic!("not asked")
+    };
+    endpoints.fetched(webhook, round, Fetched { ready: ready.to_vec(), more }, at(now));
     but
 }
 
 /// All that may start now.
-fn started(lanes: &mut Lanes, now: u64) -> Vec<i64> {
+fn started(endpoints: &mut Scheduler, now: u64) -> Vec<i64> {
     let mut ids = Vec::new();
-    while let Step::Start { ready, .. } = lanes.next(at(now)) {
+    while let Step::Start { ready, .. } = endpoints.next(at(now)) {
         ids.push(ready.id.0);
     }
     ids
@@ -27,65 +34,68 @@ fn started(lanes: &mut Lanes, now: u64) -> Vec<i64> {
 
 #[test]
 fn what_came_while_a_webhook_was_read_anew_is_not_forgotten() {
-    let mut lanes = unread();
-    answer(&mut lanes, 0, &[], false);
-    lanes.arrived(WebhookId(1), ready(1, 0), at(0));
+    let mut endpoints = unread();
+    answer(&mut endpoints, 0, &[], false);
+    endpoints.arrived(WebhookId(1), ready(1, 0), at(0));
     // The store was asked before it came, and answers after it was told of.
-    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(0).tick);
-    answer(&mut lanes, 0, &[ready(1, 0)], false);
-    assert_eq!(started(&mut lanes, 0), [1]);
+    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(0).tick);
+    answer(&mut endpoints, 0, &[ready(1, 0)], false);
+    assert_eq!(started(&mut endpoints, 0), [1]);
 }
 
 #[test]
 fn what_comes_while_the_store_is_asked_waits_for_what_is_older() {
-    let mut lanes = unread();
-    let Step::Fetch { round, .. } = lanes.next(at(0)) else { panic!("not asked") };
-    lanes.arrived(WebhookId(1), ready(2, 0), at(0));
-    assert_eq!(started(&mut lanes, 0), Vec::<i64>::new());
+    let mut endpoints = unread();
+    let Step::Fetch { round, .. } = endpoints.next(at(0)) else { panic!("not asked") };
+    endpoints.arrived(WebhookId(1), ready(2, 0), at(0));
+    assert_eq!(started(&mut endpoints, 0), Vec::<i64>::new());
     let fetched = Fetched { ready: vec![ready(1, 0), ready(2, 0)], more: false };
-    lanes.fetched(WebhookId(1), round, fetched, at(0));
-    assert_eq!(started(&mut lanes, 0), [1, 2]);
+    endpoints.fetched(WebhookId(1), round, fetched, at(0));
+    assert_eq!(started(&mut endpoints, 0), [1, 2]);
 }
 
 #[test]
 fn what_is_under_way_is_not_asked_for_again() {
-    let mut lanes = unread();
-    answer(&mut lanes, 0, &[ready(1, 0)], true);
-    let Step::Start { .. } = lanes.next(at(0)) else { panic!("does not start") };
-    let but = answer(&mut lanes, 0, &[ready(2, 0)], false);
+    let mut endpoints = unread();
+    answer(&mut endpoints, 0, &[ready(1, 0)], true);
+    let Step::Start { .. } = endpoints.next(at(0)) else { panic!("does not start") };
+    let but = answer(&mut endpoints, 0, &[ready(2, 0)], false);
     assert_eq!(but, [DeliveryId(1)]);
-    assert_eq!(started(&mut lanes, 0), [2]);
+    assert_eq!(started(&mut endpoints, 0), [2]);
 }
 
 #[test]
 fn one_that_was_sent_before_the_worker_was_told_that_it_came_is_sent_once() {
-    let mut lanes = unread();
-    answer(&mut lanes, 0, &[ready(1, 0)], false);
-    assert_eq!(started(&mut lanes, 0), [1]);
-    lanes.recorded(WebhookId(1), DeliveryId(1), None, Answered::Yes, at(1));
-    lanes.arrived(WebhookId(1), ready(1, 0), at(2));
-    lanes.arrived(WebhookId(1), ready(2, 0), at(2));
-    assert_eq!(started(&mut lanes, 2), [2]);
+    let mut endpoints = unread();
+    answer(&mut endpoints, 0, &[ready(1, 0)], false);
+    assert_eq!(started(&mut endpoints, 0), [1]);
+    endpoints.recorded(WebhookId(1), DeliveryId(1), None, Answered::Yes, at(1));
+    endpoints.arrived(WebhookId(1), ready(1, 0), at(2));
+    endpoints.arrived(WebhookId(1), ready(2, 0), at(2));
+    assert_eq!(started(&mut endpoints, 2), [2]);
 }
 
 #[test]
 fn one_that_is_put_off_in_memory_alone_is_not_taken_in_again() {
-    let mut lanes = unread();
-    let nine: Vec<Ready> = (1..=9).map(|id| ready(id, if id < 9 { 0 } else { 10 })).collect();
-    answer(&mut lanes, 0, &nine, true);
-    let Step::Start { webhook, ready: mut first, .. } = lanes.next(at(0)) else { panic!("none") };
-    let Step::Fetch { round, .. } = lanes.next(at(0)) else { panic!("it runs low") };
-    lanes.fetched(webhook, round, Fetched { ready: nine.clone(), more: true }, at(0));
+    let mut endpoints = unread();
+    let nine: Vec<QueuedDelivery> =
+        (1..=9).map(|id| ready(id, if id < 9 { 0 } else { 10 })).collect();
+    answer(&mut endpoints, 0, &nine, true);
+    let Step::Start { webhook, ready: mut first, .. } = endpoints.next(at(0)) else {
+        panic!("none")
+    };
+    let Step::Fetch { round, .. } = endpoints.next(at(0)) else { panic!("it runs low") };
+    endpoints.fetched(webhook, round, Fetched { ready: nine.clone(), more: true }, at(0));
     // A fault of our own: on disk it is as it was.
     first.due = at(5).unix;
-    lanes.recorded(webhook, first.id, Some(first), Answered::Yes, at(0));
-    let Step::Start { ready: second, .. } = lanes.next(at(0)) else { panic!("none") };
+    endpoints.recorded(webhook, first.id, Some(first), Answered::Yes, at(0));
+    let Step::Start { ready: second, .. } = endpoints.next(at(0)) else { panic!("none") };
     assert_eq!(second.id, DeliveryId(2));
-    answer(&mut lanes, 0, &nine, false);
-    let mut all = started(&mut lanes, 5);
+    answer(&mut endpoints, 0, &nine, false);
+    let mut all = started(&mut endpoints, 5);
     all.sort_unstable();
     assert_eq!(all, [1, 3, 4, 5, 6, 7, 8]);
-    assert_eq!(started(&mut lanes, 10), [9]);
+    assert_eq!(started(&mut endpoints, 10), [9]);
 }
 
 #[test]
@@ -93,57 +103,61 @@ fn a_wall_clock_that_is_set_forward_leaves_nobody_behind_a_retry() {
     let retry = ready(1, 3_600_000);
     let day = 86_400_000_000;
     let later = Moment { tick: at(1).tick, unix: UnixTime(at(1).unix.0 + day) };
-    let fresh = Ready { due: later.unix, created_at: later.unix, ..ready(2, 0) };
+    let fresh = QueuedDelivery { due: later.unix, created_at: later.unix, ..ready(2, 0) };
     for all_are_held in [true, false] {
-        let mut lanes = unread();
-        answer(&mut lanes, 0, std::slice::from_ref(&retry), !all_are_held);
-        let next = lanes.next(at(0));
+        let mut endpoints = unread();
+        answer(&mut endpoints, 0, std::slice::from_ref(&retry), !all_are_held);
+        let next = endpoints.next(at(0));
         assert!(matches!(next, Step::Wait(Some(_)) | Step::Fetch { .. }), "{next:?}");
         if let Step::Fetch { webhook, round, .. } = next {
             // Few are held: there are no others yet.
             let again = Fetched { ready: vec![retry.clone()], more: true };
-            lanes.fetched(webhook, round, again, at(0));
+            endpoints.fetched(webhook, round, again, at(0));
         }
-        lanes.arrived(WebhookId(1), fresh.clone(), later);
+        endpoints.arrived(WebhookId(1), fresh.clone(), later);
         if !all_are_held {
-            let Step::Fetch { webhook, round, .. } = lanes.next(later) else { panic!("not asked") };
+            let Step::Fetch { webhook, round, .. } = endpoints.next(later) else {
+                panic!("not asked")
+            };
             let both = Fetched { ready: vec![retry.clone(), fresh.clone()], more: false };
-            lanes.fetched(webhook, round, both, later);
+            endpoints.fetched(webhook, round, both, later);
             // By the time of day it is due, too.
-            let Step::Start { ready, .. } = lanes.next(later) else { panic!("it waits") };
+            let Step::Start { ready, .. } = endpoints.next(later) else { panic!("it waits") };
             assert_eq!(ready.id, DeliveryId(1));
         }
-        let Step::Start { ready, .. } = lanes.next(later) else { panic!("it waits for another") };
+        let Step::Start { ready, .. } = endpoints.next(later) else {
+            panic!("it waits for another")
+        };
         assert_eq!(ready.id, DeliveryId(2));
     }
 }
 
 #[test]
 fn what_started_before_counts_in_the_pace() {
-    let mut lanes = Lanes::new(pace(3, 1_000, 8, 100));
-    lanes.seed(LaneId(1), at(0).tick);
-    lanes.seed(LaneId(1), at(100).tick);
-    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(200).tick);
+    let mut endpoints = Scheduler::new(pace(3, 1_000, 8, 100));
+    endpoints.seed(EndpointId(1), at(0).tick);
+    endpoints.seed(EndpointId(1), at(100).tick);
+    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(200).tick);
     for id in 0..3 {
-        lanes.arrived(WebhookId(1), ready(id, 0), at(200));
+        endpoints.arrived(WebhookId(1), ready(id, 0), at(200));
     }
-    assert!(matches!(lanes.next(at(200)), Step::Start { .. }));
-    assert!(matches!(lanes.next(at(200)), Step::Wait(Some(tick)) if tick == at(1_000).tick));
+    assert!(matches!(endpoints.next(at(200)), Step::Start { .. }));
+    assert!(matches!(endpoints.next(at(200)), Step::Wait(Some(tick)) if tick == at(1_000).tick));
 }
 
 #[test]
-fn starts_that_left_no_trace_count_on_every_lane_there_may_be() {
-    let mut lanes = Lanes::new(pace(3, 1_000, 8, 100));
-    lanes.seed(LaneId(1), at(0).tick);
-    lanes.suspect(2, at(100).tick);
+fn starts_that_left_no_trace_count_on_every_endpoint_there_may_be() {
+    let mut endpoints = Scheduler::new(pace(3, 1_000, 8, 100));
+    endpoints.seed(EndpointId(1), at(0).tick);
+    endpoints.suspect(2, at(100).tick);
     for id in [1, 2] {
-        lanes.open(WebhookId(id), &ws(id), LaneId(id), Gate::Open, None, at(100).tick);
-        lanes.arrived(WebhookId(id), ready(id, 0), at(100));
+        endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(100).tick);
+        endpoints.arrived(WebhookId(id), ready(id, 0), at(100));
     }
-    lanes.arrived(WebhookId(2), ready(3, 0), at(100));
-    assert_eq!(started(&mut lanes, 999), [2], "each lane has two that nobody saw");
-    assert_eq!(started(&mut lanes, 1_000), [1]);
-    assert_eq!(started(&mut lanes, 1_100), [3]);
+    endpoints.arrived(WebhookId(2), ready(3, 0), at(100));
+    assert_eq!(started(&mut endpoints, 999), [2], "each lane has two that nobody saw");
+    assert_eq!(started(&mut endpoints, 1_000), [1]);
+    assert_eq!(started(&mut endpoints, 1_100), [3]);
 }
 
 #[test]
@@ -162,7 +176,7 @@ fn a_fast_pace_is_kept_up_while_the_store_takes_its_time() {
         world.end(None);
         while answers.front().is_some_and(|(at, _)| *at <= world.now) {
             let (_, (webhook, round, fetched)) = answers.pop_front().unwrap();
-            world.lanes.fetched(webhook, round, fetched, at(world.now));
+            world.endpoints.fetched(webhook, round, fetched, at(world.now));
         }
         // The pace alone takes two seconds.
         assert!(world.now < 2_500, "{} have started", world.starts.len());

@@ -2,12 +2,12 @@
 
 use crate::scheduler::tests::*;
 
-/// Lanes of which each has one webhook of the same number with this many deliveries that wait, and
-/// what is known of it.
-fn known(total: usize, lanes: impl IntoIterator<Item = (i64, Option<Answered>)>) -> Lanes {
-    let mut all = Lanes::new(pace(100, 1_000, 16, total));
-    for (id, last) in lanes {
-        all.open(WebhookId(id), &ws(id), LaneId(id), Gate::Open, None, at(0).tick);
+/// Endpoints of which each has one webhook of the same number with this many deliveries that wait,
+/// and what is known of it.
+fn known(total: usize, endpoints: impl IntoIterator<Item = (i64, Option<Answered>)>) -> Scheduler {
+    let mut all = Scheduler::new(pace(100, 1_000, 16, total));
+    for (id, last) in endpoints {
+        all.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);
         last.into_iter().for_each(|last| all.remember(WebhookId(id), last));
         for nth in 0..16 {
             all.arrived(WebhookId(id), ready(id * 100 + nth, 0), at(0));
@@ -16,89 +16,89 @@ fn known(total: usize, lanes: impl IntoIterator<Item = (i64, Option<Answered>)>)
     all
 }
 
-/// How many of the lanes in this range have what starts now.
-fn started(lanes: &mut Lanes, of: std::ops::Range<i64>) -> usize {
+/// How many of the endpoints in this range have what starts now.
+fn started(endpoints: &mut Scheduler, of: std::ops::Range<i64>) -> usize {
     let mut count = 0;
-    while let Step::Start { lane, .. } = lanes.next(at(0)) {
-        count += usize::from(of.contains(&lane.0));
+    while let Step::Start { endpoint, .. } = endpoints.next(at(0)) {
+        count += usize::from(of.contains(&endpoint.0));
     }
     count
 }
 
 #[test]
-fn however_many_lanes_time_out_one_that_answers_and_a_stranger_start_at_once() {
+fn however_many_endpoints_time_out_one_that_answers_and_a_stranger_start_at_once() {
     let dark = (0..100).map(|id| (id, Some(Answered::No)));
-    let mut lanes = known(40, dark);
-    assert_eq!(started(&mut lanes, 0..100), 20, "half of the places");
+    let mut endpoints = known(40, dark);
+    assert_eq!(started(&mut endpoints, 0..100), 20, "half of the places");
     for (id, last) in [(100, Some(Answered::Yes)), (101, None)] {
-        lanes.open(WebhookId(id), &ws(id), LaneId(id), Gate::Open, None, at(0).tick);
-        last.into_iter().for_each(|last| lanes.remember(WebhookId(id), last));
-        lanes.arrived(WebhookId(id), ready(id * 100, 0), at(0));
-        assert_eq!(started(&mut lanes, id..id + 1), 1, "lane {id}");
+        endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);
+        last.into_iter().for_each(|last| endpoints.remember(WebhookId(id), last));
+        endpoints.arrived(WebhookId(id), ready(id * 100, 0), at(0));
+        assert_eq!(started(&mut endpoints, id..id + 1), 1, "lane {id}");
     }
 }
 
 #[test]
-fn lanes_that_time_out_take_turns_at_the_places_that_they_share() {
-    let mut lanes = known(8, (0..6).map(|id| (id, Some(Answered::No))));
+fn endpoints_that_time_out_take_turns_at_the_places_that_they_share() {
+    let mut endpoints = known(8, (0..6).map(|id| (id, Some(Answered::No))));
     let mut times = [0; 6];
     let mut under_way = Vec::new();
     for _ in 0..30 {
-        while let Step::Start { webhook, ready, .. } = lanes.next(at(0)) {
+        while let Step::Start { webhook, ready, .. } = endpoints.next(at(0)) {
             times[webhook.0 as usize] += 1;
             under_way.push((webhook, ready.id));
         }
         assert_eq!(under_way.len(), 4);
         let (webhook, id) = under_way.remove(0);
-        lanes.recorded(webhook, id, None, Answered::No, at(0));
+        endpoints.recorded(webhook, id, None, Answered::No, at(0));
     }
     assert!(times.iter().all(|times| (4..=7).contains(times)), "{times:?}");
 }
 
 #[test]
-fn what_is_known_of_a_lane_here_is_newer_than_what_was_read() {
-    let mut lanes = known(8, (0..6).map(|id| (id, Some(Answered::No))));
+fn what_is_known_of_an_endpoint_here_is_newer_than_what_was_read() {
+    let mut endpoints = known(8, (0..6).map(|id| (id, Some(Answered::No))));
     for id in 0..6 {
-        lanes.remember(WebhookId(id), Answered::Yes);
+        endpoints.remember(WebhookId(id), Answered::Yes);
     }
-    assert_eq!(started(&mut lanes, 0..6), 4);
+    assert_eq!(started(&mut endpoints, 0..6), 4);
 }
 
 /// The most that ten workspaces of twenty endpoints each hold in a minute, which always have more
-/// to send. How long an attempt of theirs takes goes by its number on its lane.
+/// to send. How long an attempt of theirs takes goes by its number on its endpoint.
 fn held_by_ten(took: impl Fn(u64) -> u64) -> usize {
     const DEADLINE: Duration = Duration::from_secs(10);
-    let mut lanes = Lanes::new(pace(100, 60_000, 17, 4_096));
+    let mut endpoints = Scheduler::new(pace(100, 60_000, 17, 4_096));
     let hooks: Vec<i64> = (0..10).flat_map(|ws| (0..20).map(move |n| ws * 10_000 + n)).collect();
-    let mut ends: BTreeMap<(u64, DeliveryId), (WebhookId, Ready, u64)> = BTreeMap::new();
+    let mut ends: BTreeMap<(u64, DeliveryId), (WebhookId, QueuedDelivery, u64)> = BTreeMap::new();
     let (mut numbers, mut next_id, mut most) = (vec![0; 200], 0, 0);
     for id in &hooks {
-        lanes.open(WebhookId(*id), &ws(*id), LaneId(*id), Gate::Open, None, at(0).tick);
+        endpoints.open(WebhookId(*id), &ws(*id), EndpointId(*id), Gate::Open, None, at(0).tick);
     }
     for now in (0..60_000).step_by(100) {
         while let Some(end) = ends.first_entry().filter(|end| end.key().0 <= now) {
             let (webhook, ready, took) = end.remove();
             let well = Outcome::of_status(200);
             let answered = Answered::by(&well, Duration::from_millis(took), DEADLINE);
-            lanes.recorded(webhook, ready.id, None, answered, at(now));
+            endpoints.recorded(webhook, ready.id, None, answered, at(now));
         }
         for id in hooks.iter().filter(|_| now % 1_000 == 0) {
             for _ in 0..if now == 0 { 20 } else { 2 } {
                 next_id += 1;
-                lanes.arrived(WebhookId(*id), ready(next_id, now), at(now));
+                endpoints.arrived(WebhookId(*id), ready(next_id, now), at(now));
             }
         }
         loop {
-            match lanes.next(at(now)) {
-                Step::Start { webhook, lane, ready, .. } => {
-                    let place = hooks.iter().position(|id| *id == lane.0).unwrap();
+            match endpoints.next(at(now)) {
+                Step::Start { webhook, endpoint, ready, .. } => {
+                    let place = hooks.iter().position(|id| *id == endpoint.0).unwrap();
                     numbers[place] += 1;
                     let took = took(numbers[place]);
                     ends.insert((now + took, ready.id), (webhook, ready, took));
                 }
                 Step::Fetch { webhook, round, .. } => {
                     let none = Fetched { ready: Vec::new(), more: false };
-                    lanes.fetched(webhook, round, none, at(now));
+                    endpoints.fetched(webhook, round, none, at(now));
                 }
                 step => {
                     assert!(matches!(step, Step::Wait(_)), "{step:?}");
@@ -106,7 +106,7 @@ fn held_by_ten(took: impl Fn(u64) -> u64) -> usize {
                 }
             }
         }
-        most = most.max(lanes.in_flight());
+        most = most.max(endpoints.in_flight());
     }
     most
 }
@@ -124,15 +124,15 @@ fn ten_workspaces_of_receivers_that_answer_late_leave_most_places_to_others() {
 
 #[test]
 fn a_workspace_beside_which_nobody_has_work_has_all_the_places_it_had() {
-    let mut lanes = known(40, (0..40).map(|id| (id, Some(Answered::Yes))));
-    assert_eq!(started(&mut lanes, 0..40), 40);
-    let mut lanes = known(40, (0..4).map(|id| (id, Some(Answered::Yes))));
-    assert_eq!(started(&mut lanes, 0..4), 16, "four each, which is a quarter of sixteen");
+    let mut endpoints = known(40, (0..40).map(|id| (id, Some(Answered::Yes))));
+    assert_eq!(started(&mut endpoints, 0..40), 40);
+    let mut endpoints = known(40, (0..4).map(|id| (id, Some(Answered::Yes))));
+    assert_eq!(started(&mut endpoints, 0..4), 16, "four each, which is a quarter of sixteen");
     // Another one's first attempt, and from then on an eighth of the rest.
-    let mut lanes = known(40, [(10_000, Some(Answered::Yes)), (0, Some(Answered::Yes))]);
+    let mut endpoints = known(40, [(10_000, Some(Answered::Yes)), (0, Some(Answered::Yes))]);
     let (mut first, mut other) = (0, 0);
-    while let Step::Start { lane, .. } = lanes.next(at(0)) {
-        *(if lane.0 == 0 { &mut first } else { &mut other }) += 1;
+    while let Step::Start { endpoint, .. } = endpoints.next(at(0)) {
+        *(if endpoint.0 == 0 { &mut first } else { &mut other }) += 1;
     }
     assert!((1..=5).contains(&first) && (1..=5).contains(&other), "{first} and {other}");
 }
@@ -140,39 +140,39 @@ fn a_workspace_beside_which_nobody_has_work_has_all_the_places_it_had() {
 #[test]
 fn what_a_workspace_may_have_again_starts_at_once_though_nothing_of_its_own_has_ended() {
     let answered = Some(Answered::Yes);
-    let mut lanes = known(40, [(10_000, answered), (0, answered)]);
+    let mut endpoints = known(40, [(10_000, answered), (0, answered)]);
     let (mut own, mut others) = (Vec::new(), Vec::new());
-    let start = |lanes: &mut Lanes, own: &mut Vec<_>, others: &mut Vec<_>| {
-        while let Step::Start { webhook, ready, .. } = lanes.next(at(0)) {
+    let start = |endpoints: &mut Scheduler, own: &mut Vec<_>, others: &mut Vec<_>| {
+        while let Step::Start { webhook, ready, .. } = endpoints.next(at(0)) {
             if webhook.0 == 0 { own.push(ready.id) } else { others.push(ready.id) }
         }
     };
-    start(&mut lanes, &mut own, &mut others);
-    // One answer, and its lane has room for eight; its workspace has not.
-    lanes.recorded(WebhookId(0), own.remove(0), None, Answered::Yes, at(0));
-    start(&mut lanes, &mut own, &mut others);
+    start(&mut endpoints, &mut own, &mut others);
+    // One answer, and its endpoint has room for eight; its workspace has not.
+    endpoints.recorded(WebhookId(0), own.remove(0), None, Answered::Yes, at(0));
+    start(&mut endpoints, &mut own, &mut others);
     assert!(own.len() < 8, "{} beside {}", own.len(), others.len());
-    lanes.close(WebhookId(10_000), at(0).tick);
+    endpoints.close(WebhookId(10_000), at(0).tick);
     for id in others {
-        lanes.recorded(WebhookId(10_000), id, None, Answered::Yes, at(0));
+        endpoints.recorded(WebhookId(10_000), id, None, Answered::Yes, at(0));
     }
-    assert_eq!(own.len() + started(&mut lanes, 0..1), 8);
+    assert_eq!(own.len() + started(&mut endpoints, 0..1), 8);
 }
 
 #[test]
 fn bodies_under_way_count_in_what_memory_holds() {
     const BODY: usize = 256 << 10;
     let body = Bytes::from(vec![b'x'; BODY]);
-    let large = |id| Ready { body: body.clone(), ..ready(id, 0) };
-    let mut lanes = Lanes::new(pace(100, 60_000, 16, 4_096));
+    let large = |id| QueuedDelivery { body: body.clone(), ..ready(id, 0) };
+    let mut endpoints = Scheduler::new(pace(100, 60_000, 16, 4_096));
     for id in 0..600 {
         let last = if id < 300 { Answered::No } else { Answered::Yes };
-        lanes.open(WebhookId(id), &ws(id), LaneId(id), Gate::Open, None, at(0).tick);
-        lanes.remember(WebhookId(id), last);
-        lanes.arrived(WebhookId(id), large(id), at(0));
+        endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);
+        endpoints.remember(WebhookId(id), last);
+        endpoints.arrived(WebhookId(id), large(id), at(0));
     }
     let mut under_way = Vec::new();
-    while let Step::Start { webhook, ready, .. } = lanes.next(at(0)) {
+    while let Step::Start { webhook, ready, .. } = endpoints.next(at(0)) {
         under_way.push((webhook, ready.id));
     }
     assert_eq!(under_way.len() * BODY, HELD_BYTES_ALL / 2, "half of memory is what waits");
@@ -182,8 +182,8 @@ fn bodies_under_way_count_in_what_memory_holds() {
     let mut count = 0;
     while let Some((webhook, id)) = under_way.pop() {
         count += 1;
-        lanes.recorded(webhook, id, None, Answered::Yes, at(1));
-        while let Step::Start { webhook, ready, .. } = lanes.next(at(1)) {
+        endpoints.recorded(webhook, id, None, Answered::Yes, at(1));
+        while let Step::Start { webhook, ready, .. } = endpoints.next(at(1)) {
             under_way.push((webhook, ready.id));
         }
         assert!(under_way.len() * BODY <= HELD_BYTES_ALL / 2);

@@ -2,7 +2,7 @@
 
 use crate::scheduler::tests::*;
 
-/// Starts of each workspace on one lane, which has this many a second, over so many seconds. A
+/// Starts of each workspace on one endpoint, which has this many a second, over so many seconds. A
 /// webhook `id` of workspace `id / 10_000` posts so many a second.
 fn shares(requests: u32, seconds: u64, posts: &[(i64, u64)]) -> BTreeMap<i64, usize> {
     let hooks: Vec<(i64, i64)> = posts.iter().map(|(id, _)| (*id, 1)).collect();
@@ -52,7 +52,7 @@ fn a_workspace_keeps_its_turn_while_the_store_is_asked_what_it_has() {
     hooks.extend((0..20).map(|nth| (10_000 + nth, 1)));
     let mut world = World::new(pace(12, 1_000, 100, 1_000), &hooks);
     // Little is held in memory: of 21 webhooks one delivery each.
-    world.lanes.set_memory(4_096);
+    world.endpoints.set_memory(4_096);
     for (id, _) in &hooks {
         (0..200).for_each(|_| world.arrive(*id, 0, true));
     }
@@ -74,7 +74,7 @@ fn what_waits_for_the_answer_to_anothers_turn_stays_in_memory() {
     let mut hooks = vec![(0, 1)];
     hooks.extend((0..8).map(|nth| (10_000 + nth, 1)));
     let mut world = World::new(pace(100, 60_000, 100, 100), &hooks);
-    world.lanes.set_memory(4_096);
+    world.endpoints.set_memory(4_096);
     world.arrive(0, 60_000, true);
     for (id, _) in &hooks[1..] {
         (0..3).for_each(|_| world.arrive(*id, 0, true));
@@ -96,26 +96,40 @@ fn what_waits_for_the_answer_to_anothers_turn_stays_in_memory() {
 #[test]
 fn whoever_waits_for_the_answer_to_anothers_turn_goes_on_when_there_is_none_to_come() {
     let none = Fetched { ready: Vec::new(), more: false };
-    let leave = |lanes: &mut Lanes, webhook: i64, round| match webhook {
-        0 => lanes.close(WebhookId(20_000), at(0).tick),
+    let leave = |endpoints: &mut Scheduler, webhook: i64, round| match webhook {
+        0 => endpoints.close(WebhookId(20_000), at(0).tick),
         1 => {
             let due = Some(at(0).tick);
-            lanes.open(WebhookId(20_000), &ws(20_000), LaneId(9), Gate::Open, due, at(0).tick);
+            endpoints.open(
+                WebhookId(20_000),
+                &ws(20_000),
+                EndpointId(9),
+                Gate::Open,
+                due,
+                at(0).tick,
+            );
         }
-        2 => lanes.set_gate(WebhookId(20_000), Gate::Closed, at(0).tick),
-        _ => lanes.fetched(WebhookId(20_000), round, none.clone(), at(0)),
+        2 => endpoints.set_gate(WebhookId(20_000), Gate::Closed, at(0).tick),
+        _ => endpoints.fetched(WebhookId(20_000), round, none.clone(), at(0)),
     };
     for way in 0..4 {
-        let mut lanes = Lanes::new(pace(12, 1_000, 100, 1_000));
+        let mut endpoints = Scheduler::new(pace(12, 1_000, 100, 1_000));
         let first = Some(at(0).tick);
-        lanes.open(WebhookId(20_000), &ws(20_000), LaneId(1), Gate::Open, first, at(0).tick);
-        let Step::Fetch { round, .. } = lanes.next(at(0)) else { panic!("it is not asked") };
-        lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(0).tick);
-        lanes.arrived(WebhookId(1), ready(1, 0), at(0));
-        assert!(matches!(lanes.next(at(0)), Step::Wait(_)), "it is not its turn");
-        leave(&mut lanes, way, round);
+        endpoints.open(
+            WebhookId(20_000),
+            &ws(20_000),
+            EndpointId(1),
+            Gate::Open,
+            first,
+            at(0).tick,
+        );
+        let Step::Fetch { round, .. } = endpoints.next(at(0)) else { panic!("it is not asked") };
+        endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(0).tick);
+        endpoints.arrived(WebhookId(1), ready(1, 0), at(0));
+        assert!(matches!(endpoints.next(at(0)), Step::Wait(_)), "it is not its turn");
+        leave(&mut endpoints, way, round);
         let starts = |step| matches!(step, Step::Start { .. });
-        let steps = std::iter::repeat_with(|| lanes.next(at(0)));
+        let steps = std::iter::repeat_with(|| endpoints.next(at(0)));
         assert!(steps.take(3).any(starts), "way {way}");
     }
 }
@@ -141,10 +155,17 @@ fn a_webhook_that_is_read_anew_gains_no_turn_by_it() {
     for second in 0..10 {
         world.now = second * 1_000;
         // A change of its own in every second: it is closed and opened again.
-        world.lanes.close(WebhookId(10_000), at(world.now).tick);
+        world.endpoints.close(WebhookId(10_000), at(world.now).tick);
         world.end(None);
         let first = at(world.now).tick;
-        world.lanes.open(WebhookId(10_000), &ws(10_000), LaneId(1), Gate::Open, Some(first), first);
+        world.endpoints.open(
+            WebhookId(10_000),
+            &ws(10_000),
+            EndpointId(1),
+            Gate::Open,
+            Some(first),
+            first,
+        );
         world.run(1);
         world.answer();
         world.run(1);
@@ -155,13 +176,13 @@ fn a_webhook_that_is_read_anew_gains_no_turn_by_it() {
 
 #[test]
 fn a_reload_leaves_an_endpoint_that_times_out_the_little_that_it_has() {
-    let mut lanes = Lanes::new(pace(100, 1_000, 8, 100));
-    lanes.open(WebhookId(1), &ws(1), LaneId(1), Gate::Open, None, at(0).tick);
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
+    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(0).tick);
     for id in 0..40 {
-        lanes.arrived(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
     }
     let mut rooms = Vec::new();
-    for (per_lane, answered) in [
+    for (per_endpoint, answered) in [
         (8, Answered::No),
         (8, Answered::No),
         (17, Answered::Yes),
@@ -170,14 +191,14 @@ fn a_reload_leaves_an_endpoint_that_times_out_the_little_that_it_has() {
         (3, Answered::Yes),
         (3, Answered::Yes),
     ] {
-        lanes.set_pace(pace(100, 1_000, per_lane, 100), at(0).tick);
+        endpoints.set_pace(pace(100, 1_000, per_endpoint, 100), at(0).tick);
         let mut ids = Vec::new();
-        while let Step::Start { ready, .. } = lanes.next(at(0)) {
+        while let Step::Start { ready, .. } = endpoints.next(at(0)) {
             ids.push(ready.id);
         }
         rooms.push(ids.len());
         for id in ids {
-            lanes.recorded(WebhookId(1), id, None, answered, at(0));
+            endpoints.recorded(WebhookId(1), id, None, answered, at(0));
         }
     }
     assert_eq!(rooms, [2, 1, 1, 2, 8, 3, 3]);
@@ -185,44 +206,44 @@ fn a_reload_leaves_an_endpoint_that_times_out_the_little_that_it_has() {
 
 #[test]
 fn an_endpoint_whose_name_finds_no_answer_is_left_alone_for_longer_each_time() {
-    let mut lanes = Lanes::new(pace(1_000, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(1_000, 1_000, 8, 100));
     for id in [1, 2] {
-        lanes.open(WebhookId(id), &ws(id), LaneId(id), Gate::Open, None, at(0).tick);
+        endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);
     }
     for id in 0..4 {
-        lanes.arrived(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
     }
     let mut now = 0;
     let mut waits = Vec::new();
     for round in 0..9 {
         let mut ids = Vec::new();
-        while let Step::Start { ready, .. } = lanes.next(at(now)) {
+        while let Step::Start { ready, .. } = endpoints.next(at(now)) {
             ids.push(ready);
         }
         assert_eq!(ids.len(), 2, "what it may have under way is as it was");
         // They end one after another: that is one more time, not two.
         for one in ids {
             let again = Some(one.clone());
-            lanes.recorded(WebhookId(1), one.id, again, Answered::Unreached, at(now));
+            endpoints.recorded(WebhookId(1), one.id, again, Answered::Unreached, at(now));
         }
         let id = 100 + round;
-        lanes.arrived(WebhookId(2), ready(id, now), at(now));
-        let Step::Start { webhook, .. } = lanes.next(at(now)) else { panic!("it waits") };
+        endpoints.arrived(WebhookId(2), ready(id, now), at(now));
+        let Step::Start { webhook, .. } = endpoints.next(at(now)) else { panic!("it waits") };
         assert_eq!(webhook, WebhookId(2));
-        lanes.recorded(webhook, DeliveryId(id), None, Answered::Yes, at(now));
-        let Step::Wait(Some(until)) = lanes.next(at(now)) else { panic!("it starts at once") };
+        endpoints.recorded(webhook, DeliveryId(id), None, Answered::Yes, at(now));
+        let Step::Wait(Some(until)) = endpoints.next(at(now)) else { panic!("it starts at once") };
         waits.push(until.since(at(now).tick).as_secs());
-        let told = |webhook| lanes.standing(WebhookId(webhook), DeliveryId(3), at(now).tick);
+        let told = |webhook| endpoints.standing(WebhookId(webhook), DeliveryId(3), at(now).tick);
         assert_eq!(told(1), (false, Some(until), true));
         assert_eq!(told(2), (false, None, false), "the other was found");
         now += waits.last().unwrap() * 1_000;
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-    let Step::Start { ready: one, .. } = lanes.next(at(now)) else { panic!("it never starts") };
-    lanes.recorded(WebhookId(1), one.id, None, Answered::Yes, at(now));
-    let Step::Start { ready: one, .. } = lanes.next(at(now)) else { panic!("it waits") };
-    lanes.recorded(WebhookId(1), one.id, Some(one.clone()), Answered::Unreached, at(now));
-    while let Step::Start { .. } = lanes.next(at(now)) {}
-    let Step::Wait(Some(until)) = lanes.next(at(now)) else { panic!("it starts at once") };
+    let Step::Start { ready: one, .. } = endpoints.next(at(now)) else { panic!("it never starts") };
+    endpoints.recorded(WebhookId(1), one.id, None, Answered::Yes, at(now));
+    let Step::Start { ready: one, .. } = endpoints.next(at(now)) else { panic!("it waits") };
+    endpoints.recorded(WebhookId(1), one.id, Some(one.clone()), Answered::Unreached, at(now));
+    while let Step::Start { .. } = endpoints.next(at(now)) {}
+    let Step::Wait(Some(until)) = endpoints.next(at(now)) else { panic!("it starts at once") };
     assert_eq!(until.since(at(now).tick).as_secs(), 1, "it begins anew");
 }

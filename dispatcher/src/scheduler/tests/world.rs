@@ -8,16 +8,20 @@ use bytes::Bytes;
 use weir_common::limit::rolling::Quota;
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use crate::domain::delivery::Ready;
+use crate::domain::delivery::QueuedDelivery;
 use crate::domain::event::EventType;
-use crate::domain::id::{DeliveryId, LaneId, WebhookId};
-use crate::scheduler::{Answered, Gate, Lanes, Pace, Step};
+use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
+use crate::scheduler::{Answered, Gate, Pace, Scheduler, Step};
 use crate::store::Fetched;
 
 const START: u64 = 1_000_000_000;
 
-pub(super) fn pace(requests: u32, window_ms: u64, per_lane: usize, total: usize) -> Pace {
-    Pace { quota: Quota { requests, window: Duration::from_millis(window_ms) }, per_lane, total }
+pub(super) fn pace(requests: u32, window_ms: u64, per_endpoint: usize, total: usize) -> Pace {
+    Pace {
+        quota: Quota { requests, window: Duration::from_millis(window_ms) },
+        per_endpoint,
+        total,
+    }
 }
 
 pub(super) fn at(ms: u64) -> Moment {
@@ -30,8 +34,8 @@ pub(super) fn ws(webhook: i64) -> Arc<str> {
     format!("ws_{}", webhook / 10_000).into()
 }
 
-pub(super) fn ready(id: i64, due_ms: u64) -> Ready {
-    Ready {
+pub(super) fn ready(id: i64, due_ms: u64) -> QueuedDelivery {
+    QueuedDelivery {
         id: DeliveryId(id),
         due: at(due_ms).unix,
         created_at: at(due_ms).unix,
@@ -49,30 +53,38 @@ pub(super) fn ready(id: i64, due_ms: u64) -> Ready {
 
 /// A store in memory, receivers that take a while, and everything that ever started.
 pub(super) struct World {
-    pub(super) lanes: Lanes,
+    pub(super) endpoints: Scheduler,
     pub(super) pace: Pace,
     pub(super) now: u64,
-    pub(super) on: HashMap<WebhookId, LaneId>,
-    pub(super) stored: BTreeMap<WebhookId, BTreeMap<(UnixTime, DeliveryId), Ready>>,
+    pub(super) on: HashMap<WebhookId, EndpointId>,
+    pub(super) stored: BTreeMap<WebhookId, BTreeMap<(UnixTime, DeliveryId), QueuedDelivery>>,
     /// What is under way, by when it ends.
-    pub(super) ends: Vec<(u64, WebhookId, Ready)>,
+    pub(super) ends: Vec<(u64, WebhookId, QueuedDelivery)>,
     pub(super) asked: Vec<Step>,
     /// What the store has answered, and nobody has heard yet.
     pub(super) read: Vec<(WebhookId, u64, Fetched)>,
-    pub(super) starts: Vec<(u64, LaneId, WebhookId, DeliveryId)>,
+    pub(super) starts: Vec<(u64, EndpointId, WebhookId, DeliveryId)>,
     pub(super) next_id: i64,
 }
 
 impl World {
     pub(super) fn new(pace: Pace, webhooks: &[(i64, i64)]) -> Self {
-        let mut lanes = Lanes::new(pace);
-        for (webhook, lane) in webhooks {
+        let mut endpoints = Scheduler::new(pace);
+        for (webhook, endpoint) in webhooks {
             let now = at(0).tick;
-            lanes.open(WebhookId(*webhook), &ws(*webhook), LaneId(*lane), Gate::Open, None, now);
+            endpoints.open(
+                WebhookId(*webhook),
+                &ws(*webhook),
+                EndpointId(*endpoint),
+                Gate::Open,
+                None,
+                now,
+            );
         }
-        let on = webhooks.iter().map(|(webhook, lane)| (WebhookId(*webhook), LaneId(*lane)));
+        let on =
+            webhooks.iter().map(|(webhook, endpoint)| (WebhookId(*webhook), EndpointId(*endpoint)));
         Self {
-            lanes,
+            endpoints,
             pace,
             now: 0,
             on: on.collect(),
@@ -91,27 +103,34 @@ impl World {
         let webhook = WebhookId(webhook);
         self.stored.entry(webhook).or_default().insert((one.due, one.id), one.clone());
         if told {
-            self.lanes.arrived(webhook, one, at(self.now));
+            self.endpoints.arrived(webhook, one, at(self.now));
         } else {
-            let lane = self.on[&webhook];
+            let endpoint = self.on[&webhook];
             let first = self.stored[&webhook].keys().next().map(|(due, _)| *due);
             let first = first.map(|due| at(self.now).tick_at(due));
-            self.lanes.open(webhook, &ws(webhook.0), lane, Gate::Open, first, at(self.now).tick);
+            self.endpoints.open(
+                webhook,
+                &ws(webhook.0),
+                endpoint,
+                Gate::Open,
+                first,
+                at(self.now).tick,
+            );
         }
     }
 
     /// Does what there is to do now; attempts take `took`.
     pub(super) fn run(&mut self, took: u64) {
         loop {
-            match self.lanes.next(at(self.now)) {
-                Step::Start { webhook, lane, ready, .. } => {
+            match self.endpoints.next(at(self.now)) {
+                Step::Start { webhook, endpoint, ready, .. } => {
                     assert!(ready.due <= at(self.now).unix, "started before it was due");
                     self.check_first(webhook, &ready);
                     assert!(
                         !self.ends.iter().any(|(_, _, other)| other.id == ready.id),
                         "under way twice"
                     );
-                    self.starts.push((self.now, lane, webhook, ready.id));
+                    self.starts.push((self.now, endpoint, webhook, ready.id));
                     self.ends.push((self.now + took, webhook, ready));
                 }
                 Step::Wait(_) => return,
@@ -121,7 +140,7 @@ impl World {
     }
 
     /// Nothing that is due earlier for the same webhook waits.
-    pub(super) fn check_first(&self, webhook: WebhookId, ready: &Ready) {
+    pub(super) fn check_first(&self, webhook: WebhookId, ready: &QueuedDelivery) {
         let under_way = |id| self.ends.iter().any(|(_, _, other)| other.id == id);
         let earlier = self.stored[&webhook].range(..(ready.due, ready.id));
         for ((due, id), _) in earlier {
@@ -133,7 +152,7 @@ impl World {
     pub(super) fn answer(&mut self) {
         self.read();
         for (webhook, round, fetched) in std::mem::take(&mut self.read) {
-            self.lanes.fetched(webhook, round, fetched, at(self.now));
+            self.endpoints.fetched(webhook, round, fetched, at(self.now));
         }
     }
 
@@ -143,7 +162,7 @@ impl World {
             if let Step::Fetch { webhook, limit, but, round } = step {
                 let all = self.stored.get(&webhook).into_iter().flat_map(|all| all.values());
                 let mut rest = all.filter(|one| !but.contains(&one.id)).cloned();
-                let ready: Vec<Ready> = rest.by_ref().take(limit).collect();
+                let ready: Vec<QueuedDelivery> = rest.by_ref().take(limit).collect();
                 let more = rest.next().is_some();
                 self.read.push((webhook, round, Fetched { ready, more }));
             }
@@ -161,11 +180,12 @@ impl World {
         for (_, webhook, one) in over {
             let stored = self.stored.entry(webhook).or_default();
             stored.remove(&(one.due, one.id));
-            let later = again.map(|after| Ready { due: at(self.now + after).unix, ..one.clone() });
+            let later =
+                again.map(|after| QueuedDelivery { due: at(self.now + after).unix, ..one.clone() });
             if let Some(later) = &later {
                 stored.insert((later.due, later.id), later.clone());
             }
-            self.lanes.recorded(webhook, one.id, later, Answered::Yes, at(self.now));
+            self.endpoints.recorded(webhook, one.id, later, Answered::Yes, at(self.now));
         }
     }
 
@@ -189,12 +209,12 @@ impl World {
     }
 
     pub(super) fn check_pace(&self) {
-        let mut by_lane: HashMap<LaneId, Vec<u64>> = HashMap::new();
-        for (when, lane, ..) in &self.starts {
-            by_lane.entry(*lane).or_default().push(*when);
+        let mut by_endpoint: HashMap<EndpointId, Vec<u64>> = HashMap::new();
+        for (when, endpoint, ..) in &self.starts {
+            by_endpoint.entry(*endpoint).or_default().push(*when);
         }
         let window = self.pace.quota.window.as_millis() as u64;
-        for starts in by_lane.values() {
+        for starts in by_endpoint.values() {
             for (nth, first) in starts.iter().enumerate() {
                 let within = starts[nth..].iter().take_while(|start| **start < first + window);
                 assert!(within.count() <= self.pace.quota.requests as usize, "too fast");

@@ -1,6 +1,6 @@
 //! What is promised to the worker.
 
-use crate::domain::id::LaneId;
+use crate::domain::id::EndpointId;
 use crate::domain::webhook::Probe;
 use crate::store::conformance::*;
 
@@ -10,7 +10,7 @@ pub(super) async fn deliveries_are_fetched_in_the_order_in_which_they_are_due(st
     for (name, at) in [("evt_1", 1), ("evt_2", 2), ("evt_3", 2)] {
         ids.push(arrival(store, name, t(at)).await.ready.id);
     }
-    let again = After::Again { due: t(60), step: 1 };
+    let again = NextState::Again { due: t(60), step: 1 };
     record(store, vec![ended(&made, ids[0], t(3), again)]).await;
     let order = |fetched: crate::store::Fetched| -> (Vec<DeliveryId>, bool) {
         (fetched.ready.iter().map(|ready| ready.id).collect(), fetched.more)
@@ -24,7 +24,7 @@ pub(super) async fn what_waits_is_found_by_its_number_until_it_has_ended(store: 
     let made = webhook(store, "one").await;
     let ready = arrival(store, "evt_1", t(1)).await.ready;
     assert_eq!(store.fetch_one(ready.id).await.unwrap().as_ref(), Some(&ready));
-    record(store, vec![ended(&made, ready.id, t(2), After::Delivered)]).await;
+    record(store, vec![ended(&made, ready.id, t(2), NextState::Delivered)]).await;
     assert_eq!(store.fetch_one(ready.id).await.unwrap(), None);
     assert_eq!(store.fetch_one(DeliveryId(4_711)).await.unwrap(), None);
     assert!(store.fetch(made.id, &[], 10).await.unwrap().ready.is_empty());
@@ -33,11 +33,11 @@ pub(super) async fn what_waits_is_found_by_its_number_until_it_has_ended(store: 
 pub(super) async fn a_failure_waits_and_remembers_its_schedule(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let before = arrival(store, "evt_1", t(1)).await.ready;
-    let again = Ended {
+    let again = AttemptRecord {
         since: Some(t(4)),
         first_attempt_at: Some(t(3)),
         paused_before: secs(9),
-        ..ended(&made, before.id, t(2), After::Again { due: t(62), step: 2 })
+        ..ended(&made, before.id, t(2), NextState::Again { due: t(62), step: 2 })
     };
     record(store, vec![again]).await;
     let after = store.fetch_one(before.id).await.unwrap().unwrap();
@@ -50,8 +50,8 @@ pub(super) async fn a_failure_waits_and_remembers_its_schedule(store: &dyn Store
 pub(super) async fn what_has_ended_is_shown_with_its_attempts(store: &dyn Store) {
     let made = webhook(store, "one").await;
     let id = arrival(store, "evt_1", t(1)).await.ready.id;
-    let first = ended(&made, id, t(2), After::Again { due: t(62), step: 1 });
-    let mut second = ended(&made, id, t(62), After::FailedPermanent);
+    let first = ended(&made, id, t(2), NextState::Again { due: t(62), step: 1 });
+    let mut second = ended(&made, id, t(62), NextState::FailedPermanent);
     second.attempt.number = 2;
     let attempts = vec![first.attempt.clone(), second.attempt.clone()];
     record(store, vec![first]).await;
@@ -60,7 +60,7 @@ pub(super) async fn what_has_ended_is_shown_with_its_attempts(store: &dyn Store)
     assert_eq!(shown, attempts);
     assert_eq!((delivery.state, delivery.attempts), (DeliveryState::FailedPermanent, 2));
     assert_eq!(delivery.ended_at, Some(t(63)));
-    let over = over(store, &made, "evt_2", t(70), After::Delivered).await;
+    let over = over(store, &made, "evt_2", t(70), NextState::Delivered).await;
     assert_eq!(
         crate::store::conformance::delivery(store, over).await.state,
         DeliveryState::Delivered
@@ -73,7 +73,7 @@ pub(super) async fn what_the_last_attempt_came_to_is_kept_with_the_delivery(stor
     let last = async || delivery(store, id).await.last_outcome;
     assert_eq!(last().await, None);
     let refused = Outcome::Failed(Failure::Refused);
-    let mut first = ended(&made, id, t(2), After::Again { due: t(62), step: 1 });
+    let mut first = ended(&made, id, t(2), NextState::Again { due: t(62), step: 1 });
     first.attempt.outcome = refused.clone();
     record(store, vec![first]).await;
     assert_eq!(last().await.as_ref(), Some(&refused));
@@ -82,7 +82,7 @@ pub(super) async fn what_the_last_attempt_came_to_is_kept_with_the_delivery(stor
     let again = store.redeliver(WS, id, t(3)).await.unwrap().unwrap();
     assert_eq!(again.last_outcome, Some(refused), "nothing has come since");
     let timeout = Outcome::Failed(Failure::Timeout);
-    let mut second = ended(&made, id, t(62), After::FailedPermanent);
+    let mut second = ended(&made, id, t(62), NextState::FailedPermanent);
     second.attempt.number = 2;
     second.attempt.outcome = timeout.clone();
     record(store, vec![second]).await;
@@ -93,7 +93,7 @@ pub(super) async fn what_the_last_attempt_came_to_is_kept_with_the_webhook(store
     let made = webhook(store, "one").await;
     assert_eq!(made.last_outcome, None);
     let last_outcome = Some(Outcome::Failed(Failure::Tls));
-    let fared = Fared { last_outcome: last_outcome.clone(), ..fared(&made) };
+    let fared = WebhookUpdate { last_outcome: last_outcome.clone(), ..fared(&made) };
     store.record(vec![], vec![fared], vec![]).await.unwrap();
     let read = store.load(made.id).await.unwrap().unwrap().webhook;
     assert_eq!(read.last_outcome, last_outcome);
@@ -106,17 +106,17 @@ pub(super) async fn what_is_gone_is_passed_over(store: &dyn Store) {
     let kept = webhook(store, "kept").await;
     let id = arrival(store, "evt_2", t(2)).await.ready.id;
     let batch = vec![
-        ended(&gone, lost, t(3), After::Delivered),
-        ended(&kept, DeliveryId(4_711), t(3), After::Delivered),
-        ended(&kept, id, t(3), After::Delivered),
+        ended(&gone, lost, t(3), NextState::Delivered),
+        ended(&kept, DeliveryId(4_711), t(3), NextState::Delivered),
+        ended(&kept, id, t(3), NextState::Delivered),
     ];
-    let fares = vec![fared(&gone), Fared { look_at: Some(t(9)), ..fared(&kept) }];
+    let fares = vec![fared(&gone), WebhookUpdate { look_at: Some(t(9)), ..fared(&kept) }];
     store.record(batch, fares, vec![]).await.unwrap();
     assert_eq!(delivery(store, id).await.state, DeliveryState::Delivered);
-    // That they started is known all the same: it counts in the pace of their lanes.
+    // That they started is known all the same: it counts in the pace of their endpoints.
     let mut started = store.starts_since(t(0)).await.unwrap();
     started.sort();
-    assert_eq!(started, [(gone.lane, t(3)), (kept.lane, t(3)), (kept.lane, t(3))]);
+    assert_eq!(started, [(gone.endpoint, t(3)), (kept.endpoint, t(3)), (kept.endpoint, t(3))]);
     assert!(store.load(gone.id).await.unwrap().is_none());
 }
 
@@ -125,7 +125,7 @@ pub(super) async fn a_record_pauses_and_never_ends_a_pause(store: &dyn Store) {
     pause(store, &made, t(10)).await;
     pause(store, &made, t(20)).await;
     let probe = Some(Probe::This(DeliveryId(3)));
-    let later = Fared { probing: probe, ..fared(&made) };
+    let later = WebhookUpdate { probing: probe, ..fared(&made) };
     store.record(vec![], vec![later], vec![]).await.unwrap();
     let after = store.load(made.id).await.unwrap().unwrap().webhook;
     assert_eq!((after.paused_at, after.probing), (Some(t(10)), probe));
@@ -146,7 +146,7 @@ pub(super) async fn a_webhook_with_work_has_a_queue(store: &dyn Store) {
     let looked_at = webhook(store, "looked-at").await;
     let reordered = webhook(store, "reordered").await;
     assert_eq!(queues(store).await, []);
-    let look = Fared { look_at: Some(t(50)), ..fared(&looked_at) };
+    let look = WebhookUpdate { look_at: Some(t(50)), ..fared(&looked_at) };
     store.record(vec![], vec![look], vec![]).await.unwrap();
     pause(store, &reordered, t(1)).await;
     store.reactivate(WS, reordered.id, t(2)).await.unwrap();
@@ -154,7 +154,7 @@ pub(super) async fn a_webhook_with_work_has_a_queue(store: &dyn Store) {
     assert_eq!(found, [(looked_at.id, None), (reordered.id, None)]);
     let (_, arrivals) = accept(store, vec![event("evt_1"), event("evt_2")], t(5)).await;
     let mine = arrivals.iter().find(|one| one.webhook == idle.id).unwrap().ready.id;
-    let again = After::Again { due: t(65), step: 1 };
+    let again = NextState::Again { due: t(65), step: 1 };
     record(store, vec![ended(&idle, mine, t(6), again)]).await;
     let found = queues(store).await;
     let due = Some(t(5));
@@ -162,24 +162,24 @@ pub(super) async fn a_webhook_with_work_has_a_queue(store: &dyn Store) {
     assert_eq!(store.load(idle.id).await.unwrap().unwrap().due, due);
 }
 
-pub(super) async fn starts_are_counted_by_lane_from_their_moment_on(store: &dyn Store) {
+pub(super) async fn starts_are_counted_by_endpoint_from_their_moment_on(store: &dyn Store) {
     let one = webhook(store, "one").await;
     let id = arrival(store, "evt_1", t(1)).await.ready.id;
-    let again = After::Again { due: t(500), step: 1 };
-    let other_lane = LaneId(one.lane.0 + 1);
+    let again = NextState::Again { due: t(500), step: 1 };
+    let other_endpoint = EndpointId(one.endpoint.0 + 1);
     // Attempts are recorded as they end: a slow one comes after those that began later.
     let slow = {
         let mut slow = ended(&one, id, t(105), again);
         slow.attempt.took = secs(10);
-        Ended { lane: other_lane, ..slow }
+        AttemptRecord { endpoint: other_endpoint, ..slow }
     };
-    let mut all: Vec<Ended> = (0..2_000).map(|_| ended(&one, id, t(10), again)).collect();
+    let mut all: Vec<AttemptRecord> = (0..2_000).map(|_| ended(&one, id, t(10), again)).collect();
     all.extend([t(99), t(100), t(110)].map(|start| ended(&one, id, start, again)));
     all.push(slow);
     record(store, all).await;
     let mut starts = store.starts_since(t(100)).await.unwrap();
     starts.sort();
-    assert_eq!(starts, [(one.lane, t(100)), (one.lane, t(110)), (other_lane, t(105))]);
+    assert_eq!(starts, [(one.endpoint, t(100)), (one.endpoint, t(110)), (other_endpoint, t(105))]);
     assert_eq!(store.starts_since(t(0)).await.unwrap().len(), 2_004);
     assert_eq!(store.starts_since(t(111)).await.unwrap(), []);
 }
@@ -190,7 +190,7 @@ pub(super) async fn a_reactivated_webhook_is_put_back_into_order_in_steps(store:
     for (name, at) in [("evt_1", 1), ("evt_2", 2), ("evt_3", 3), ("evt_4", 4)] {
         ids.push(arrival(store, name, t(at)).await.ready.id);
     }
-    let due = |step| After::Again { due: t(900 - u64::from(step)), step };
+    let due = |step| NextState::Again { due: t(900 - u64::from(step)), step };
     let failures = (1..=3).zip(&ids).map(|(step, id)| ended(&made, *id, t(10), due(step)));
     record(store, failures.collect()).await;
     pause(store, &made, t(20)).await;

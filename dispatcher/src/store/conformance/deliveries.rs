@@ -34,12 +34,12 @@ pub(super) async fn a_list_shows_what_was_asked_for_and_nothing_else(store: &dyn
     let Created::Webhook(plans) = store.create_webhook(plans, t(0)).await.unwrap() else {
         panic!("there was room");
     };
-    over(store, &users, "evt_delivered", t(10), After::Delivered).await;
-    over(store, &users, "evt_failed", t(20), After::FailedPermanent).await;
+    over(store, &users, "evt_delivered", t(10), NextState::Delivered).await;
+    over(store, &users, "evt_failed", t(20), NextState::FailedPermanent).await;
     arrival(store, "evt_waiting", t(30)).await;
     let plan = NewEvent { kind: EventType::PlanChanged, ..event("evt_plan") };
     let (_, arrivals) = accept(store, vec![plan], t(40)).await;
-    let fails = ended(&plans, arrivals[0].ready.id, t(41), After::FailedPermanent);
+    let fails = ended(&plans, arrivals[0].ready.id, t(41), NextState::FailedPermanent);
     record(store, vec![fails]).await;
     let any = Filter::default;
     for (filter, expected) in [
@@ -63,7 +63,7 @@ pub(super) async fn a_list_shows_what_was_asked_for_and_nothing_else(store: &dyn
 pub(super) async fn a_workspace_sees_no_other_ones_deliveries(store: &dyn Store) {
     let made = webhook(store, "one").await;
     webhook_of(store, OTHER_WS, URL).await;
-    let id = over(store, &made, "evt_1", t(1), After::FailedPermanent).await;
+    let id = over(store, &made, "evt_1", t(1), NextState::FailedPermanent).await;
     assert_eq!(store.delivery(OTHER_WS, id).await.unwrap(), None);
     assert_eq!(store.redeliver(OTHER_WS, id, t(2)).await.unwrap(), None);
     let page = store.deliveries(OTHER_WS, &Filter::default(), None, 10).await.unwrap();
@@ -90,7 +90,7 @@ pub(super) async fn those_ahead_are_counted_and_no_further_than_asked(store: &dy
 
 pub(super) async fn a_redelivered_one_begins_anew_and_keeps_its_attempts(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    for (name, after) in [("evt_1", After::FailedPermanent), ("evt_2", After::Delivered)] {
+    for (name, after) in [("evt_1", NextState::FailedPermanent), ("evt_2", NextState::Delivered)] {
         let id = over(store, &made, name, t(1), after).await;
         let again = store.redeliver(WS, id, t(50)).await.unwrap().unwrap();
         assert_eq!((again.state, again.due), (DeliveryState::Waiting, t(50)));
@@ -106,7 +106,7 @@ pub(super) async fn a_redelivered_one_begins_anew_and_keeps_its_attempts(store: 
 
 pub(super) async fn a_waiting_one_is_due_at_once_when_it_is_redelivered(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let id = over(store, &made, "evt_1", t(1), After::Again { due: t(900), step: 4 }).await;
+    let id = over(store, &made, "evt_1", t(1), NextState::Again { due: t(900), step: 4 }).await;
     let again = store.redeliver(WS, id, t(50)).await.unwrap().unwrap();
     assert_eq!((again.state, again.due), (DeliveryState::Waiting, t(50)));
     assert_eq!(store.fetch_one(id).await.unwrap().unwrap().step, 0);
@@ -138,9 +138,9 @@ pub(super) async fn a_job_redelivers_what_was_given_up_step_by_step(store: &dyn 
     let mut failed = Vec::new();
     for number in 0..5 {
         let name = format!("evt_{number}");
-        failed.push(over(store, &made, &name, t(number), After::FailedPermanent).await);
+        failed.push(over(store, &made, &name, t(number), NextState::FailedPermanent).await);
     }
-    let well = over(store, &made, "evt_well", t(9), After::Delivered).await;
+    let well = over(store, &made, "evt_well", t(9), NextState::Delivered).await;
     let job = job_of(store, WS, Filter::default(), t(10)).await;
     assert_eq!((job.created_at, job.ended_at, job.redelivered), (t(10), None, 0));
     assert_eq!(store.job(WS, job.id).await.unwrap(), Some(job.clone()));
@@ -160,9 +160,9 @@ pub(super) async fn a_job_redelivers_what_was_given_up_step_by_step(store: &dyn 
 
 pub(super) async fn a_job_redelivers_what_its_filter_says(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let early = over(store, &made, "evt_1", t(10), After::Delivered).await;
-    let late = over(store, &made, "evt_2", t(20), After::Delivered).await;
-    let given_up = over(store, &made, "evt_3", t(21), After::FailedPermanent).await;
+    let early = over(store, &made, "evt_1", t(10), NextState::Delivered).await;
+    let late = over(store, &made, "evt_2", t(20), NextState::Delivered).await;
+    let given_up = over(store, &made, "evt_3", t(21), NextState::FailedPermanent).await;
     let filter = Filter {
         state: Some(DeliveryState::Delivered),
         webhook: Some(made.id),
@@ -182,7 +182,7 @@ pub(super) async fn a_job_sends_no_ping_again_unless_it_is_asked_to(store: &dyn 
     let made = webhook(store, "one").await;
     let ping = NewEvent { kind: EventType::Ping, ..event("evt_ping") };
     let ping = store.ping(WS, made.id, ping, t(1)).await.unwrap().unwrap().ready.id;
-    let given_up = ended(&made, ping, t(1), After::FailedPermanent);
+    let given_up = ended(&made, ping, t(1), NextState::FailedPermanent);
     store.record(vec![given_up], vec![], vec![]).await.unwrap();
     for (kind, state) in [(None, FAILED), (Some(EventType::Ping), DeliveryState::Waiting)] {
         store.create_job(WS, Filter { kind, ..Filter::default() }, t(2)).await.unwrap();
@@ -193,10 +193,10 @@ pub(super) async fn a_job_sends_no_ping_again_unless_it_is_asked_to(store: &dyn 
 
 pub(super) async fn a_job_leaves_alone_what_came_after_it(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    let before = over(store, &made, "evt_1", t(1), After::FailedPermanent).await;
+    let before = over(store, &made, "evt_1", t(1), NextState::FailedPermanent).await;
     store.create_job(WS, Filter::default(), t(2)).await.unwrap();
     store.create_job(WS, Filter::default(), t(2)).await.unwrap();
-    let after = over(store, &made, "evt_2", t(3), After::FailedPermanent).await;
+    let after = over(store, &made, "evt_2", t(3), NextState::FailedPermanent).await;
     run_jobs(store, 1, t(4)).await;
     assert_eq!(delivery(store, before).await.state, DeliveryState::Waiting);
     assert_eq!(delivery(store, after).await.state, FAILED);
@@ -246,7 +246,7 @@ pub(super) async fn a_page_is_full_unless_it_is_the_last(store: &dyn Store) {
 pub(super) async fn what_was_given_up_is_on_full_pages(store: &dyn Store) {
     let made = webhook(store, "one").await;
     for number in 0..3 {
-        over(store, &made, &format!("evt_{number}"), t(1), After::FailedPermanent).await;
+        over(store, &made, &format!("evt_{number}"), t(1), NextState::FailedPermanent).await;
     }
     for call in 0..6 {
         arrive(store, WS, &format!("{call}"), 1_000, t(2)).await;
@@ -283,12 +283,12 @@ pub(super) async fn a_list_goes_by_when_they_were_accepted(store: &dyn Store) {
 pub(super) async fn jobs_of_workspaces_take_turns(store: &dyn Store) {
     let made = webhook(store, "large").await;
     for number in 0..20 {
-        over(store, &made, &format!("evt_{number}"), t(1), After::FailedPermanent).await;
+        over(store, &made, &format!("evt_{number}"), t(1), NextState::FailedPermanent).await;
     }
     let theirs = webhook_of(store, OTHER_WS, URL).await;
     let other = NewEvent { workspace: OTHER_WS.into(), ..event("evt_1") };
     let (_, arrivals) = accept(store, vec![other], t(1)).await;
-    let given_up = ended(&theirs, arrivals[0].ready.id, t(1), After::FailedPermanent);
+    let given_up = ended(&theirs, arrivals[0].ready.id, t(1), NextState::FailedPermanent);
     record(store, vec![given_up]).await;
     for _ in 0..JOBS_OPEN_MAX {
         job_of(store, WS, Filter::default(), t(2)).await;

@@ -45,10 +45,10 @@ async fn sweep(store: &dyn Store, delivered_before: UnixTime, failed_before: Uni
 
 pub(super) async fn what_ended_long_ago_is_dropped_with_its_event(store: &dyn Store) {
     let made = webhook(store, "one").await;
-    over(store, &made, "evt_old", t(10), After::Delivered).await;
-    over(store, &made, "evt_new", t(20), After::Delivered).await;
-    over(store, &made, "evt_bad_old", t(10), After::FailedPermanent).await;
-    over(store, &made, "evt_bad_new", t(20), After::FailedPermanent).await;
+    over(store, &made, "evt_old", t(10), NextState::Delivered).await;
+    over(store, &made, "evt_new", t(20), NextState::Delivered).await;
+    over(store, &made, "evt_bad_old", t(10), NextState::FailedPermanent).await;
+    over(store, &made, "evt_bad_new", t(20), NextState::FailedPermanent).await;
     // They ended a second after they were begun.
     sweep(store, t(11), t(11)).await;
     assert_eq!(listed(store, Filter::default()).await.len(), 4);
@@ -65,8 +65,8 @@ pub(super) async fn what_ended_long_ago_is_dropped_with_its_event(store: &dyn St
 pub(super) async fn what_still_waits_is_never_dropped(store: &dyn Store) {
     let made = webhook(store, "one").await;
     arrival(store, "evt_1", t(1)).await;
-    over(store, &made, "evt_2", t(1), After::Again { due: t(60), step: 1 }).await;
-    let id = over(store, &made, "evt_3", t(1), After::Delivered).await;
+    over(store, &made, "evt_2", t(1), NextState::Again { due: t(60), step: 1 }).await;
+    let id = over(store, &made, "evt_3", t(1), NextState::Delivered).await;
     store.redeliver(WS, id, t(2)).await.unwrap();
     sweep(store, t(9_000), t(9_000)).await;
     assert_eq!(store.fetch(made.id, &[], 10).await.unwrap().ready.len(), 3);
@@ -76,11 +76,11 @@ pub(super) async fn an_event_stays_until_its_last_delivery_goes(store: &dyn Stor
     let one = webhook(store, "one").await;
     let two = webhook(store, "two").await;
     let (_, arrivals) = accept(store, vec![event("evt_1")], t(1)).await;
-    record(store, vec![ended(&one, arrivals[0].ready.id, t(2), After::Delivered)]).await;
+    record(store, vec![ended(&one, arrivals[0].ready.id, t(2), NextState::Delivered)]).await;
     sweep(store, t(100), t(100)).await;
     assert_eq!(store.fetch(two.id, &[], 10).await.unwrap().ready[0].body, event("evt_1").body);
     assert_eq!(accept(store, vec![event("evt_1")], t(3)).await.0, [false]);
-    record(store, vec![ended(&two, arrivals[1].ready.id, t(4), After::Delivered)]).await;
+    record(store, vec![ended(&two, arrivals[1].ready.id, t(4), NextState::Delivered)]).await;
     sweep(store, t(100), t(100)).await;
     assert_eq!(accept(store, vec![event("evt_1")], t(5)).await.0, [true]);
 }
@@ -88,7 +88,7 @@ pub(super) async fn an_event_stays_until_its_last_delivery_goes(store: &dyn Stor
 pub(super) async fn a_sweep_drops_no_more_than_it_may_at_one_time(store: &dyn Store) {
     let made = webhook(store, "one").await;
     for number in 0..5 {
-        over(store, &made, &format!("evt_{number}"), t(1), After::Delivered).await;
+        over(store, &made, &format!("evt_{number}"), t(1), NextState::Delivered).await;
     }
     assert!(crate::store::conformance::sweep(store, t(100), t(100), 3).await);
     assert_eq!(listed(store, Filter::default()).await.len(), 2);
@@ -101,7 +101,7 @@ pub(super) async fn of_a_deleted_webhook_what_waits_goes_at_once(store: &dyn Sto
     for number in 0..5 {
         arrival(store, &format!("evt_{number}"), t(1)).await;
     }
-    over(store, &gone, "evt_over", t(1), After::Delivered).await;
+    over(store, &gone, "evt_over", t(1), NextState::Delivered).await;
     store.delete_webhook(WS, gone.id).await.unwrap();
     let kept = webhook(store, "kept").await;
     arrival(store, "evt_kept", t(2)).await;
@@ -121,13 +121,13 @@ pub(super) async fn of_a_deleted_webhook_what_waits_goes_at_once(store: &dyn Sto
 pub(super) async fn the_starts_of_a_deleted_webhook_count_until_they_are_old(store: &dyn Store) {
     let gone = webhook(store, "gone").await;
     let id = arrival(store, "evt_1", t(1)).await.ready.id;
-    let again = After::Again { due: t(9), step: 1 };
+    let again = NextState::Again { due: t(9), step: 1 };
     record(store, vec![ended(&gone, id, t(2), again)]).await;
     store.delete_webhook(WS, gone.id).await.unwrap();
     // Its delivery waits no more, and another webhook may lead to the same endpoint.
     sweep(store, t(2), t(2)).await;
     assert_eq!(store.figures().await.unwrap().waiting, 0);
-    assert_eq!(store.starts_since(t(0)).await.unwrap(), [(gone.lane, t(2))]);
+    assert_eq!(store.starts_since(t(0)).await.unwrap(), [(gone.endpoint, t(2))]);
     sweep(store, t(3), t(3)).await;
     assert_eq!(store.starts_since(t(0)).await.unwrap(), []);
 }
@@ -135,7 +135,7 @@ pub(super) async fn the_starts_of_a_deleted_webhook_count_until_they_are_old(sto
 pub(super) async fn what_is_kept_of_one_deleted_webhook_holds_up_no_other(store: &dyn Store) {
     let one = webhook(store, "one").await;
     for number in 0..20 {
-        over(store, &one, &format!("evt_{number}"), t(1), After::Delivered).await;
+        over(store, &one, &format!("evt_{number}"), t(1), NextState::Delivered).await;
     }
     store.delete_webhook(WS, one.id).await.unwrap();
     let two = webhook(store, "two").await;
@@ -152,7 +152,7 @@ pub(super) async fn a_sweep_has_a_share_for_everything_that_is_dropped(store: &d
     store.delete_webhook(WS, gone.id).await.unwrap();
     let made = webhook(store, "made").await;
     for number in 0..20 {
-        let after = if number % 2 == 0 { After::Delivered } else { After::FailedPermanent };
+        let after = if number % 2 == 0 { NextState::Delivered } else { NextState::FailedPermanent };
         over(store, &made, &format!("evt_{number}"), t(1), after).await;
     }
     assert!(crate::store::conformance::sweep(store, t(9), t(9), 8).await);
@@ -175,9 +175,9 @@ pub(super) async fn figures_say_how_much_there_is(store: &dyn Store) {
     let id = arrival(store, "evt_1", t(1)).await.ready.id;
     arrival(store, "evt_2", t(1)).await;
     assert_eq!(store.figures().await.unwrap().waiting, 2);
-    record(store, vec![ended(&made, id, t(2), After::Delivered)]).await;
+    record(store, vec![ended(&made, id, t(2), NextState::Delivered)]).await;
     // What has ended ends once.
-    record(store, vec![ended(&made, id, t(3), After::Delivered)]).await;
+    record(store, vec![ended(&made, id, t(3), NextState::Delivered)]).await;
     let after = store.figures().await.unwrap();
     assert_eq!(after.waiting, 1);
     assert_eq!(after.commits, before.commits + 4);

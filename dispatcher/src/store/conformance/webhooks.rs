@@ -66,17 +66,17 @@ pub(super) async fn webhooks_are_listed_oldest_first_page_by_page(store: &dyn St
     assert_eq!(seen, made);
 }
 
-pub(super) async fn webhooks_of_one_url_share_a_lane(store: &dyn Store) {
+pub(super) async fn webhooks_of_one_url_share_an_endpoint(store: &dyn Store) {
     let one = webhook_of(store, WS, URL).await;
     let other = webhook_of(store, OTHER_WS, URL).await;
     let elsewhere = webhook(store, "elsewhere").await;
-    assert_eq!(one.lane, other.lane);
-    assert_ne!(one.lane, elsewhere.lane);
+    assert_eq!(one.endpoint, other.endpoint);
+    assert_ne!(one.endpoint, elsewhere.endpoint);
     // The pace of an endpoint outlives those who registered it.
     store.delete_webhook(WS, one.id).await.unwrap();
     store.delete_webhook(OTHER_WS, other.id).await.unwrap();
     while sweep(store, t(3_600), t(3_600), 100).await {}
-    assert_eq!(webhook_of(store, WS, URL).await.lane, one.lane);
+    assert_eq!(webhook_of(store, WS, URL).await.endpoint, one.endpoint);
 }
 
 pub(super) async fn what_is_not_changed_stays(store: &dyn Store) {
@@ -87,7 +87,7 @@ pub(super) async fn what_is_not_changed_stays(store: &dyn Store) {
     let url = Some(URL.into());
     let moved = change(WebhookChange { url, ..Default::default() }).await.unwrap().unwrap();
     assert_eq!((&*moved.url, moved.events), (URL, made.events));
-    assert_ne!(moved.lane, made.lane);
+    assert_ne!(moved.endpoint, made.endpoint);
     let events = EventSet::of([EventType::PlanChanged]);
     let told = WebhookChange { events: Some(events), ..Default::default() };
     let told = change(told).await.unwrap().unwrap();

@@ -1,8 +1,8 @@
 //! Writes down what came of attempts.
 //!
 //! Invariant: a webhook or a delivery that is gone is passed over, and with it all that is said
-//! of it but for when an attempt started, which counts in the pace of its lane. A delivery that has
-//! ended stays ended.
+//! of it but for when an attempt started, which counts in the pace of its endpoint. A delivery that
+//! has ended stays ended.
 
 use rusqlite::OptionalExtension;
 
@@ -11,7 +11,7 @@ use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{at, probe_column, span};
 use crate::store::sqlite::writer::Desk;
 use crate::store::sqlite::{outbox, webhooks};
-use crate::store::{After, Ended, Fared, NewMail};
+use crate::store::{AttemptRecord, NewMail, NextState, WebhookUpdate};
 
 const STATE: &str = "SELECT d.state FROM deliveries d JOIN webhooks w \
     ON w.id = d.webhook WHERE d.id = ?1 AND w.gone_up_to IS NULL";
@@ -22,8 +22,8 @@ pub(super) const NOBODYS: i64 = 0;
 /// Writes down attempts and what follows from them.
 pub(super) fn record(
     desk: &mut Desk,
-    ended: &[Ended],
-    fared: &[Fared],
+    ended: &[AttemptRecord],
+    fared: &[WebhookUpdate],
     mails: &[NewMail],
 ) -> Result<(), Fault> {
     for one in ended {
@@ -38,7 +38,7 @@ pub(super) fn record(
     Ok(())
 }
 
-fn attempt(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
+fn attempt(desk: &mut Desk, ended: &AttemptRecord) -> Result<(), Fault> {
     let mut query = desk.conn.prepare_cached(STATE)?;
     let state = query.query_row([ended.delivery.0], |row| row.get::<_, u8>(0)).optional()?;
     drop(query);
@@ -49,7 +49,7 @@ fn attempt(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     desk.conn.prepare_cached(sql)?.execute((
         if state.is_some() { ended.delivery.0 } else { NOBODYS },
-        ended.lane.0,
+        ended.endpoint.0,
         ended.attempt.number,
         at(ended.attempt.started_at),
         span(ended.attempt.took),
@@ -69,7 +69,12 @@ fn attempt(desk: &mut Desk, ended: &Ended) -> Result<(), Fault> {
 }
 
 /// What becomes of a delivery that waited.
-fn waited(desk: &mut Desk, ended: &Ended, outcome: &str, over_at: i64) -> Result<(), Fault> {
+fn waited(
+    desk: &mut Desk,
+    ended: &AttemptRecord,
+    outcome: &str,
+    over_at: i64,
+) -> Result<(), Fault> {
     let began = (
         ended.delivery.0,
         ended.attempt.number,
@@ -79,7 +84,7 @@ fn waited(desk: &mut Desk, ended: &Ended, outcome: &str, over_at: i64) -> Result
         outcome,
     );
     let state = match ended.after {
-        After::Again { due, step } => {
+        NextState::Again { due, step } => {
             let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), \
                 first_attempt_at = ?3, since = ?4, paused_before = ?5, last_outcome = ?6, \
                 due = ?7, step = ?8 WHERE id = ?1";
@@ -88,8 +93,8 @@ fn waited(desk: &mut Desk, ended: &Ended, outcome: &str, over_at: i64) -> Result
             desk.conn.prepare_cached(sql)?.execute(row)?;
             return Ok(());
         }
-        After::Delivered => DeliveryState::Delivered,
-        After::FailedPermanent => DeliveryState::FailedPermanent,
+        NextState::Delivered => DeliveryState::Delivered,
+        NextState::FailedPermanent => DeliveryState::FailedPermanent,
     };
     let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), first_attempt_at = ?3, \
         since = ?4, paused_before = ?5, last_outcome = ?6, state = ?7, ended_at = ?8, \
@@ -102,7 +107,7 @@ fn waited(desk: &mut Desk, ended: &Ended, outcome: &str, over_at: i64) -> Result
     Ok(())
 }
 
-fn webhook(desk: &Desk, fared: &Fared) -> Result<(), Fault> {
+fn webhook(desk: &Desk, fared: &WebhookUpdate) -> Result<(), Fault> {
     let sql = "UPDATE webhooks SET health = ?2, look_at = ?3, \
         paused_at = coalesce(paused_at, ?4), probing = ?5, last_outcome = ?7 \
         WHERE id = ?1 AND gone_up_to IS NULL AND paused_total = ?6";

@@ -7,8 +7,8 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use weir_common::log::events;
 use weir_common::time::UnixTime;
 
-use crate::domain::delivery::Ready;
-use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+use crate::domain::delivery::QueuedDelivery;
+use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::store::encryption::Sealer;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, select_ready, select_webhooks};
@@ -122,7 +122,10 @@ pub(super) fn fetch(
 }
 
 /// This delivery, where it waits.
-pub(super) fn fetch_one(conn: &Connection, id: DeliveryId) -> Result<Option<Ready>, Fault> {
+pub(super) fn fetch_one(
+    conn: &Connection,
+    id: DeliveryId,
+) -> Result<Option<QueuedDelivery>, Fault> {
     let mut query = conn.prepare_cached(THIS)?;
     let mut found = query.query([id.0])?;
     found.next()?.map(rows::ready).transpose()
@@ -153,7 +156,10 @@ pub(super) fn reorder(desk: &mut Desk, webhook: WebhookId, limit: usize) -> Resu
 }
 
 /// The attempts that started at or after `since`.
-pub(super) fn starts_since(desk: &Desk, since: UnixTime) -> Result<Vec<(LaneId, UnixTime)>, Fault> {
+pub(super) fn starts_since(
+    desk: &Desk,
+    since: UnixTime,
+) -> Result<Vec<(EndpointId, UnixTime)>, Fault> {
     let mut starts = Vec::new();
     let mut query = desk.conn.prepare_cached(STARTS)?;
     let mut before = i64::MAX;
@@ -169,7 +175,7 @@ pub(super) fn starts_since(desk: &Desk, since: UnixTime) -> Result<Vec<(LaneId, 
                 return Ok(starts);
             }
             if started >= since {
-                starts.push((LaneId(row.get("lane")?), started));
+                starts.push((EndpointId(row.get("lane")?), started));
             }
         }
         if !any {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
 use weir_common::time::UnixTime;
 
-use crate::domain::delivery::{Arrival, Ready};
+use crate::domain::delivery::{Arrival, QueuedDelivery};
 use crate::domain::event::EventSet;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::store::sqlite::error::Fault;
@@ -202,8 +202,8 @@ impl<'c> Inserts<'c> {
     }
 }
 
-fn fresh(id: DeliveryId, event: &NewEvent, now: UnixTime) -> Ready {
-    Ready {
+fn fresh(id: DeliveryId, event: &NewEvent, now: UnixTime) -> QueuedDelivery {
+    QueuedDelivery {
         id,
         due: now,
         created_at: now,

@@ -61,7 +61,7 @@ const OVER: [(&str, &str); 3] = [
 /// What is dropped.
 #[derive(Clone, Copy)]
 enum Kind {
-    Ended(DeliveryState, UnixTime),
+    AttemptRecord(DeliveryState, UnixTime),
     Gone,
     Unneeded(UnixTime),
     Started(UnixTime),
@@ -80,8 +80,8 @@ pub(super) fn sweep(
     let (delivered_before, failed_before) = (before(now, delivered), before(now, failed));
     note_time(desk);
     let kinds = [
-        Kind::Ended(DeliveryState::Delivered, delivered_before),
-        Kind::Ended(DeliveryState::FailedPermanent, failed_before),
+        Kind::AttemptRecord(DeliveryState::Delivered, delivered_before),
+        Kind::AttemptRecord(DeliveryState::FailedPermanent, failed_before),
         Kind::Gone,
         Kind::Unneeded(delivered_before),
         Kind::Started(delivered_before),
@@ -110,7 +110,7 @@ fn note_time(desk: &mut Desk) {
 /// Drops up to `most` of a kind, and says how many those were.
 fn drop_some(desk: &mut Desk, kind: Kind, most: usize, now: UnixTime) -> Result<usize, Fault> {
     match kind {
-        Kind::Ended(state, before) => {
+        Kind::AttemptRecord(state, before) => {
             let range = (state.code(), at(before), rows::count(most));
             drop_deliveries(desk, &ids(&desk.conn, ENDED, range)?, now)
         }
@@ -139,13 +139,13 @@ fn drop_gone(desk: &mut Desk, most: usize, now: UnixTime) -> Result<usize, Fault
     while left > 0 {
         let both = |row: &Row<'_>| Ok((row.get("id")?, row.get("lane")?));
         let gone = desk.conn.prepare_cached(GONE)?.query_row([], both).optional()?;
-        let Some((webhook, lane)): Option<(i64, i64)> = gone else { break };
+        let Some((webhook, endpoint)): Option<(i64, i64)> = gone else { break };
         let waiting = ids(&desk.conn, WAITING, (webhook, rows::count(left)))?;
         left = left.saturating_sub(drop_deliveries(desk, &waiting, now)?);
         // Where there is room for more, nothing waits any more.
         if left > 0 {
             desk.conn.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([webhook])?;
-            webhooks::leave(desk, lane)?;
+            webhooks::leave(desk, endpoint)?;
             left -= 1;
         }
     }

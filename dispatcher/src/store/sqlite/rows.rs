@@ -11,10 +11,10 @@ use rusqlite::{Connection, OptionalExtension, Row, RowIndex};
 use weir_common::time::{UnixTime, micros};
 
 use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Delivery, DeliveryState, Ready};
+use crate::domain::delivery::{Delivery, DeliveryState, QueuedDelivery};
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
-use crate::domain::id::{DeliveryId, LaneId, WebhookId};
+use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
 use crate::domain::webhook::{Probe, Secrets, Webhook};
 use crate::store::encryption::Sealer;
@@ -96,7 +96,7 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
         id,
         workspace: row.get("workspace")?,
         url: row.get("url")?,
-        lane: LaneId(row.get("lane")?),
+        endpoint: EndpointId(row.get("lane")?),
         events: EventSet(row.get("events")?),
         created_at: time(row, "created_at")?,
         secrets: Secrets { current, previous },
@@ -161,8 +161,8 @@ macro_rules! select_ready {
 pub(super) use select_ready;
 
 /// A delivery that waits from its row.
-pub(super) fn ready(row: &Row<'_>) -> Result<Ready, Fault> {
-    Ok(Ready {
+pub(super) fn ready(row: &Row<'_>) -> Result<QueuedDelivery, Fault> {
+    Ok(QueuedDelivery {
         id: DeliveryId(row.get("id")?),
         due: time(row, "due")?,
         created_at: time(row, "created_at")?,

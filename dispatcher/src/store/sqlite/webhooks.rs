@@ -41,7 +41,7 @@ pub(super) fn create(
         return Ok(Created::TooMany);
     }
     let workspace = rows::workspace(&desk.conn, &new.workspace)?;
-    let lane = lane(&desk.conn, &new.url)?;
+    let endpoint = endpoint(&desk.conn, &new.url)?;
     desk.tally.webhooks_made += 1;
     desk.tally.webhooks += 1;
     let id = WebhookId(desk.tally.webhooks_made);
@@ -49,15 +49,15 @@ pub(super) fn create(
     let sql = "INSERT INTO webhooks (id, workspace, lane, events, created_at, secret, health) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     let sealed = desk.sealer.seal(id, new.secret.expose(), nonce);
-    let row = (id.0, workspace, lane, new.events.0, at(now), sealed, json(&health)?);
+    let row = (id.0, workspace, endpoint, new.events.0, at(now), sealed, json(&health)?);
     desk.conn.prepare_cached(sql)?.execute(row)?;
     let made = load(&desk.conn, &desk.sealer, id)?;
     made.map(|made| Created::Webhook(Box::new(made)))
         .ok_or_else(|| Fault::Damaged("a new webhook is not there".into()))
 }
 
-/// The number of the lane towards a URL, which it is given if it has none.
-fn lane(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
+/// The number of the endpoint towards a URL, which it is given if it has none.
+fn endpoint(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
     let known = conn
         .prepare_cached("SELECT id FROM lanes WHERE url = ?1")?
         .query_row([url], |row| row.get(0))
@@ -71,11 +71,11 @@ fn lane(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
     Ok(conn.last_insert_rowid())
 }
 
-/// Notes since when no webhook names a lane, where that is so.
-pub(super) fn leave(desk: &Desk, lane: i64) -> rusqlite::Result<()> {
+/// Notes since when no webhook names an endpoint, where that is so.
+pub(super) fn leave(desk: &Desk, endpoint: i64) -> rusqlite::Result<()> {
     let sql = "UPDATE lanes SET left_at = ?2 WHERE id = ?1 AND left_at IS NULL \
         AND NOT EXISTS (SELECT 1 FROM webhooks WHERE lane = ?1)";
-    desk.conn.prepare_cached(sql)?.execute((lane, at(desk.steady.now()))).map(drop)
+    desk.conn.prepare_cached(sql)?.execute((endpoint, at(desk.steady.now()))).map(drop)
 }
 
 /// What is kept of a webhook's health.
@@ -138,10 +138,10 @@ pub(super) fn change(
     let conn = &desk.conn;
     let Some(before) = of_workspace(conn, &desk.sealer, workspace, id)? else { return Ok(None) };
     if let Some(url) = change.url {
-        let lane = lane(conn, &url)?;
+        let endpoint = endpoint(conn, &url)?;
         conn.prepare_cached("UPDATE webhooks SET lane = ?2 WHERE id = ?1")?
-            .execute((id.0, lane))?;
-        leave(desk, before.lane.0)?;
+            .execute((id.0, endpoint))?;
+        leave(desk, before.endpoint.0)?;
     }
     if let Some(events) = change.events {
         let sql = "UPDATE webhooks SET events = ?2 WHERE id = ?1";

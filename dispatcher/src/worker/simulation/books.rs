@@ -17,7 +17,7 @@ use crate::domain::event::{EventSet, EventType};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::Outcome;
 use crate::worker::simulation::orders::Order;
-use crate::worker::simulation::places::{Places, Start};
+use crate::worker::simulation::places::{InFlightSlots, Start};
 use crate::worker::simulation::posts::Outbox;
 use crate::worker::simulation::turns::Turns;
 use crate::worker::simulation::upkeep::Upkeep;
@@ -37,7 +37,7 @@ pub(super) struct Hook {
     pub(super) events: EventSet,
     pub(super) secret: String,
     /// Changed since the worker could last be sure to know: what it was before is right as well.
-    pub(super) news: Option<News>,
+    pub(super) news: Option<Command>,
     pub(super) previous: Vec<(String, Tick, UnixTime)>,
     pub(super) deleted: bool,
     pub(super) paused_at: Option<UnixTime>,
@@ -56,7 +56,7 @@ pub(super) struct Hook {
 
 /// What was also true of a webhook a moment ago, once or more often.
 #[derive(Clone, Default)]
-pub(super) struct News {
+pub(super) struct Command {
     pub(super) urls: Vec<usize>,
     pub(super) secrets: Vec<String>,
 }
@@ -167,7 +167,7 @@ pub(super) struct Books {
     pub(super) orders: BTreeMap<u64, Order>,
     /// Starts at each URL within the window, as its receiver saw them.
     pub(super) starts: Vec<VecDeque<Start>>,
-    pub(super) places: Vec<Places>,
+    pub(super) places: Vec<InFlightSlots>,
     /// When processes were found to have been killed: within a window of each, a place for every
     /// attempt that may have been under way is taken, of which there were so many.
     pub(super) doubts: Vec<(Tick, usize)>,
@@ -190,7 +190,7 @@ pub(super) struct Books {
 
 impl Books {
     pub(super) fn new(urls: Vec<String>, settings: Settings, memory: usize, trace: bool) -> Self {
-        let places = Places::fresh(1, usize::MAX, Tick(0));
+        let places = InFlightSlots::fresh(1, usize::MAX, Tick(0));
         Self {
             starts: vec![VecDeque::new(); urls.len()],
             places: vec![places; urls.len()],
@@ -234,7 +234,7 @@ impl Books {
     }
 
     pub(super) fn quarter(&self) -> usize {
-        (self.settings.egress.in_flight_per_lane() / 4).max(1)
+        (self.settings.egress.in_flight_per_endpoint() / 4).max(1)
     }
 
     /// Attempts whose place is taken, at a URL or at all of them.
@@ -264,7 +264,7 @@ impl Books {
         self.tally.reloads += 1;
         self.before = Some(std::mem::replace(&mut self.settings, settings));
         self.repaced_at = now.tick;
-        let most = self.settings.egress.in_flight_per_lane();
+        let most = self.settings.egress.in_flight_per_endpoint();
         for places in &mut self.places {
             // What ends in this moment may be heard of before or after.
             (places.room, places.most) = (places.room.min(most), places.most.min(most));
@@ -308,7 +308,7 @@ impl Books {
     pub(super) fn read_anew(&mut self, now: Moment) {
         let quarter = self.quarter();
         for places in &mut self.places {
-            *places = Places::fresh(quarter, quarter, now.tick);
+            *places = InFlightSlots::fresh(quarter, quarter, now.tick);
         }
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {

@@ -5,29 +5,34 @@ use std::time::Duration;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use crate::config::settings::Settings;
-use crate::delivery::connection::Parcel;
+use crate::delivery::connection::AttemptRequest;
 use crate::delivery::signature;
 use crate::domain::delivery::DeliveryState;
 use crate::domain::event::EventType;
-use crate::domain::health::Sign;
+use crate::domain::health::Observation;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::{Failure, Fault, Outcome};
 use crate::domain::retry::Mode;
 use crate::worker::simulation::books::{Books, Delivery, Flight, Hook, Landed, violated};
-use crate::worker::simulation::places::{Places, Start};
+use crate::worker::simulation::places::{InFlightSlots, Start};
 
 impl Books {
     /// An attempt has reached the network. Says which it is.
-    pub(super) fn started(&mut self, parcel: &Parcel, heard: bool, now: Moment) -> DeliveryId {
-        let url = self.urls.iter().position(|url| *url == parcel.url.as_str());
-        let Some(url) = url else { violated("11", format!("nobody is at {}", parcel.url)) };
-        let id = self.whose(parcel, url, now);
+    pub(super) fn started(
+        &mut self,
+        request: &AttemptRequest,
+        heard: bool,
+        now: Moment,
+    ) -> DeliveryId {
+        let url = self.urls.iter().position(|url| *url == request.url.as_str());
+        let Some(url) = url else { violated("11", format!("nobody is at {}", request.url)) };
+        let id = self.whose(request, url, now);
         self.tally.starts += 1;
         let ws = self.hooks[&self.deliveries[&id].hook].ws.clone();
         self.note(now, || format!("start {id:?} of {ws} at url {url}"));
         self.paced(url, Start { at: now.tick, heard });
         let delivery = &self.deliveries[&id];
-        if delivery.body != parcel.body {
+        if delivery.body != request.body {
             violated("same bytes", format!("{id:?} has another body than was accepted"));
         }
         if delivery.state != Some(DeliveryState::Waiting) {
@@ -54,14 +59,14 @@ impl Books {
     }
 
     /// Which delivery this is: its event's name and its signature say so.
-    fn whose(&self, parcel: &Parcel, url: usize, now: Moment) -> DeliveryId {
+    fn whose(&self, request: &AttemptRequest, url: usize, now: Moment) -> DeliveryId {
         let text = |name: &str| {
-            parcel.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+            request.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
         };
         let (name, signature) = (text("webhook-id"), text("service-signature"));
         let holds = |secret: &str| {
             let seconds = now.unix.0 / 1_000_000;
-            signature::verify(secret, signature, &parcel.body, seconds, 0).is_ok()
+            signature::verify(secret, signature, &request.body, seconds, 0).is_ok()
         };
         let mut events = self.names.range((name.into(), WebhookId(0))..);
         let mine = |hook: &Hook| {
@@ -159,13 +164,13 @@ impl Books {
         let (here, all) = (self.in_flight(Some(url)), self.in_flight(None));
         let crowded = |settings: &Settings| {
             let egress = &settings.egress;
-            here > egress.in_flight_per_lane() || all > egress.in_flight_max
+            here > egress.in_flight_per_endpoint() || all > egress.in_flight_max
         };
         if self.decided_by().all(crowded) {
             violated("caps", format!("{here} under way at url {url}, {all} altogether"));
         }
         // Ends of one moment may be heard of in any order.
-        let Places { most, used, .. } = self.places[url];
+        let InFlightSlots { most, used, .. } = self.places[url];
         if here > most.saturating_mul(2) && self.turns.knows(used) {
             violated("caps", format!("{here} under way at url {url}, which has {most} places"));
         }
@@ -206,10 +211,10 @@ impl Books {
         let loose = hook.paused_at.is_some() || hook.news.is_some() || policies.any(pauses);
         let landed = follows(&self.settings, delivery, hook, started, outcome, retry_after, at);
         let sign = match (outcome, delivery.kind) {
-            (Outcome::Delivered { .. }, EventType::Ping) => Some(Sign::PingWell),
-            (Outcome::Delivered { .. }, _) => Some(Sign::Well),
+            (Outcome::Delivered { .. }, EventType::Ping) => Some(Observation::PingWell),
+            (Outcome::Delivered { .. }, _) => Some(Observation::Well),
             (_, EventType::Ping) => None,
-            _ => Some(Sign::Ill),
+            _ => Some(Observation::Ill),
         };
         if let Some(sign) = sign {
             hook.record.add(sign, id, at.unix);
@@ -237,7 +242,7 @@ impl Books {
         }
     }
 
-    /// A lane that is forgotten, a minute after its last start, begins again with a quarter.
+    /// An endpoint that is forgotten, a minute after its last start, begins again with a quarter.
     pub(super) fn forgotten(&mut self, url: usize, now: Tick) {
         let quarter = self.quarter();
         let places = &mut self.places[url];
@@ -253,7 +258,7 @@ impl Books {
     pub(super) fn freed(&mut self, url: usize, outcome: &Outcome, took: Duration, now: Tick) {
         self.forgotten(url, now);
         let egress = &self.settings.egress;
-        let (most, slow) = (egress.in_flight_per_lane(), took > egress.deadline / 4);
+        let (most, slow) = (egress.in_flight_per_endpoint(), took > egress.deadline / 4);
         let places = &mut self.places[url];
         if let Outcome::Internal(Fault::Resolver) = outcome {
             // It says nothing of the receiver, which is left alone for a while.

@@ -132,13 +132,14 @@ impl Books {
         }
     }
 
-    /// Memory grows with the lanes that have work, not with what waits.
-    pub(super) fn small(&self, lanes: usize, held: usize) {
+    /// Memory grows with the endpoints that have work, not with what waits.
+    pub(super) fn small(&self, endpoints: usize, held: usize) {
         let hooks = self.hooks.len();
-        // 32 deliveries a webhook, two places in the heap for a lane, and what is not tidied up.
-        let most = 33 * hooks + 2 * lanes + 66;
-        if lanes > self.urls.len() || held > most {
-            violated("13", format!("{lanes} lanes and {held} places are held in memory"));
+        // 32 deliveries a webhook, two places in the heap for an endpoint, and what is not tidied
+        // up.
+        let most = 33 * hooks + 2 * endpoints + 66;
+        if endpoints > self.urls.len() || held > most {
+            violated("13", format!("{endpoints} lanes and {held} places are held in memory"));
         }
     }
 }

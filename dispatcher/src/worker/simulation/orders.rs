@@ -181,7 +181,7 @@ async fn changed(state: &State, ws: &str, hook: WebhookId, change: WebhookChange
 }
 
 async fn sweep(state: &State, now: UnixTime) -> Result<(), StoreError> {
-    let kept = state.force.load().settings.retention.clone();
+    let kept = state.active.load().settings.retention.clone();
     while drop_old(&*state.store, &kept, now).await? {}
     Ok(())
 }

@@ -11,7 +11,7 @@ pub(super) struct Start {
 
 /// Attempts that may be under way at one URL.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Places {
+pub(super) struct InFlightSlots {
     pub(super) room: usize,
     /// So many there are at most: it may be remembered for longer than it must be.
     pub(super) most: usize,
@@ -25,7 +25,7 @@ pub(super) struct Places {
     pub(super) backoffs: usize,
 }
 
-impl Places {
+impl InFlightSlots {
     /// So many, of an endpoint that nothing else is known of.
     pub(super) fn fresh(room: usize, most: usize, used: Tick) -> Self {
         let (backs_off_until, backed_off_at) = (Tick(0), Tick(0));

@@ -65,7 +65,7 @@ pub(super) async fn post(
             posting
         }
     };
-    let retry_after = state.force.load().settings.mail.as_ref().unwrap().retry_after;
+    let retry_after = state.active.load().settings.mail.as_ref().unwrap().retry_after;
     state.outbox().send_due(says, retry_after, stopping).await
 }
 

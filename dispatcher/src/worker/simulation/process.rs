@@ -20,10 +20,10 @@ use weir_common::time::{Clock, Tick, UnixTime};
 use crate::auth::Tokens;
 use crate::config::read;
 use crate::config::settings::Settings;
-use crate::delivery::client::Courier;
+use crate::delivery::client::DeliveryClient;
 use crate::delivery::egress::Rules;
-use crate::live_config::{Config, Force};
-use crate::mailbox::Handle;
+use crate::live_config::{ActiveConfig, Config};
+use crate::mailbox::Mailbox;
 use crate::maintenance;
 use crate::metrics::Metrics;
 use crate::state::{Connections, State};
@@ -58,7 +58,7 @@ pub(super) struct Machine {
     pub(super) settings: Settings,
     /// How much of its deliveries a process may hold, and how much of what it has not heard yet.
     pub(super) memory: [usize; 2],
-    courier: Arc<Courier>,
+    client: Arc<DeliveryClient>,
     rules: Arc<Rules>,
     metrics: Arc<Metrics>,
 }
@@ -99,24 +99,24 @@ impl Machine {
         let settings = read(config);
         let rules = Arc::new(Rules::system(settings.egress.clone()));
         let calls: Calls = Arc::new(Mutex::default());
-        let courier = courier(&settings, &rules, &clock, &calls);
+        let client = client(&settings, &rules, &clock, &calls);
         let metrics = Arc::new(Metrics::new());
         let letters = Letters::default();
-        Self { folder, clock, calls, letters, settings, memory, courier, rules, metrics }
+        Self { folder, clock, calls, letters, settings, memory, client, rules, metrics }
     }
 
     /// Other settings, for the process that runs, if one does, and for those to come.
     pub(super) fn set(&mut self, config: &str, process: Option<&Process>) {
         self.settings = read(config);
-        self.courier = courier(&self.settings, &self.rules, &self.clock, &self.calls);
+        self.client = client(&self.settings, &self.rules, &self.clock, &self.calls);
         if let Some(process) = process {
-            process.state.force.store(Arc::new(self.force()));
+            process.state.active.store(Arc::new(self.active()));
             process.state.mailbox.reloaded();
         }
     }
 
-    fn force(&self) -> Force {
-        Force {
+    fn active(&self) -> ActiveConfig {
+        ActiveConfig {
             settings: self.settings.clone(),
             tokens: Tokens::read(&Document::new("tokens.toml", ""), &IdForm::workspace()),
             directory: Directory::read(
@@ -124,7 +124,7 @@ impl Machine {
                 &IdForm::workspace(),
             ),
             egress: self.rules.clone(),
-            courier: self.courier.clone(),
+            client: self.client.clone(),
             origin: crate::live_config::Origin::default(),
         }
     }
@@ -136,13 +136,13 @@ impl Machine {
             SqliteStore::open_by_hand(&path, &key, self.clock.clone()).unwrap();
         let store = Arc::new(store);
         let [held, unheard] = self.memory;
-        let (mailbox, inbox) = Handle::with_room(unheard);
+        let (mailbox, inbox) = Mailbox::with_room(unheard);
         let log = Arc::new(LineLog::default());
         let state = Arc::new(State {
             clock: self.clock.clone(),
             config: Config::built_in(),
             store: store.clone(),
-            force: Arc::new(ArcSwap::from_pointee(self.force())),
+            active: Arc::new(ArcSwap::from_pointee(self.active())),
             mailbox,
             metrics: self.metrics.clone(),
             connections: Connections::new(1),
@@ -159,7 +159,7 @@ impl Machine {
             }
             by_hand.work();
         };
-        worker.lanes.set_memory(held);
+        worker.endpoints.set_memory(held);
         worker.begin();
         let mut orders = JoinSet::new();
         let (clock, mailbox) = (state.clock.clone(), state.mailbox.clone());
@@ -188,14 +188,19 @@ impl Machine {
 fn read(config: &str) -> Settings {
     let document = Document::new("dispatcher.toml", config);
     let settings = read::read(&document).made;
-    let mistakes = document.mistakes();
-    assert!(mistakes.is_empty(), "{mistakes:?}");
+    let diagnostics = document.diagnostics();
+    assert!(diagnostics.is_empty(), "{diagnostics:?}");
     settings
 }
 
-fn courier(settings: &Settings, rules: &Arc<Rules>, clock: &Clock, calls: &Calls) -> Arc<Courier> {
-    let courier = Courier::new(&settings.egress, rules.clone(), clock.clone()).unwrap();
-    Arc::new(courier.over(network(calls.clone())))
+fn client(
+    settings: &Settings,
+    rules: &Arc<Rules>,
+    clock: &Clock,
+    calls: &Calls,
+) -> Arc<DeliveryClient> {
+    let client = DeliveryClient::new(&settings.egress, rules.clone(), clock.clone()).unwrap();
+    Arc::new(client.over(network(calls.clone())))
 }
 
 /// Takes its time.
@@ -296,16 +301,16 @@ impl Process {
         self.worker.as_ref().is_some_and(|worker| {
             worker.recording
                 || !worker.open.is_empty()
-                || worker.tasks.len() > worker.lanes.in_flight()
+                || worker.tasks.len() > worker.endpoints.in_flight()
                 || worker.questions.next_at().is_some()
         })
     }
 
-    /// Places held in memory: attempts under way, lanes, deliveries held.
+    /// Places held in memory: attempts under way, endpoints, deliveries held.
     pub(super) fn held(&self) -> (usize, usize, usize) {
         let worker = self.worker.as_ref();
         worker.map_or((0, 0, 0), |worker| {
-            (worker.lanes.in_flight(), worker.lanes.count(), worker.lanes.held())
+            (worker.endpoints.in_flight(), worker.endpoints.count(), worker.endpoints.held())
         })
     }
 

@@ -9,13 +9,13 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::delivery::client::{Answered, Network};
-use crate::delivery::connection::Parcel;
+use crate::delivery::connection::AttemptRequest;
 use crate::domain::outcome::{Failure, Fault, Outcome};
 use crate::worker::simulation::dice::Dice;
 
 /// An attempt that has reached the network.
 pub(super) struct Call {
-    pub(super) parcel: Parcel,
+    pub(super) request: AttemptRequest,
     pub(super) answer: oneshot::Sender<Answered>,
 }
 
@@ -24,9 +24,9 @@ pub(super) type Calls = Arc<Mutex<Vec<Call>>>;
 
 /// A network that hands every attempt over, and answers when it is told to.
 pub(super) fn network(calls: Calls) -> Network {
-    Arc::new(move |parcel| {
+    Arc::new(move |request| {
         let (answer, answered) = oneshot::channel();
-        calls.lock().unwrap().push(Call { parcel, answer });
+        calls.lock().unwrap().push(Call { request, answer });
         Box::pin(async move {
             match answered.await {
                 Ok(answer) => answer,
@@ -113,8 +113,13 @@ impl Reaction {
 
 impl Receiver {
     /// What it does with this attempt.
-    pub(super) fn react(&self, parcel: &Parcel, deadline: Duration, dice: &mut Dice) -> Reaction {
-        let event = parcel.headers["webhook-id"].to_str().unwrap();
+    pub(super) fn react(
+        &self,
+        request: &AttemptRequest,
+        deadline: Duration,
+        dice: &mut Dice,
+    ) -> Reaction {
+        let event = request.headers["webhook-id"].to_str().unwrap();
         let ms = Duration::from_millis;
         let poisoned = self.poisons && event.ends_with('7');
         let mood = match self.mood {
@@ -124,7 +129,7 @@ impl Receiver {
         let status = |status| Outcome::of_status(status);
         let (after, outcome) = match mood {
             Mood::Scarce if dice.chance(25) => (ms(0), Outcome::Internal(Fault::Resources)),
-            Mood::Parting if !parcel.fresh_connection && dice.chance(40) => {
+            Mood::Parting if !request.fresh_connection && dice.chance(40) => {
                 (ms(dice.roll(100)), Outcome::Internal(Fault::StaleConnection))
             }
             Mood::Well | Mood::Flapping | Mood::Scarce | Mood::Parting if poisoned => {

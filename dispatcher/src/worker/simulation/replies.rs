@@ -13,7 +13,7 @@ use crate::domain::webhook::Webhook;
 use crate::store::{
     Accepted, Created, JobCreated, NewEvent, Rotated, SECRETS_BEFORE_MAX, Store, StoreError,
 };
-use crate::worker::simulation::books::{Books, Delivery, Hook, News, violated};
+use crate::worker::simulation::books::{Books, Command, Delivery, Hook, violated};
 use crate::worker::simulation::ledger::unix;
 use crate::worker::simulation::orders::{Order, Reply};
 use crate::worker::simulation::process::Answer;
@@ -259,7 +259,7 @@ impl Books {
         if found.paused_at.is_some() || found.paused_total != total {
             violated("12 pause", format!("{id:?}: {:?}, not {total:?}", found.paused_total));
         }
-        self.hooks.get_mut(&id).unwrap().news.get_or_insert(News::default());
+        self.hooks.get_mut(&id).unwrap().news.get_or_insert(Command::default());
         self.reactivated(id, now, total);
     }
 

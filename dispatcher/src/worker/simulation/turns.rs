@@ -73,7 +73,7 @@ impl Books {
         let here = |id: &&WebhookId| self.hooks[id].url == url && **id != starts;
         let others: Vec<WebhookId> = self.hooks.keys().filter(here).copied().collect();
         // As many as may be under way can start before the store has answered.
-        let round = 2 * (self.settings.egress.in_flight_per_lane() + others.len() + 1);
+        let round = 2 * (self.settings.egress.in_flight_per_endpoint() + others.len() + 1);
         for other in others {
             let hook = &self.hooks[&other];
             let may = !hook.deleted
@@ -113,7 +113,7 @@ impl Books {
             }
         }
         // What a webhook has in memory may be sent before the store has shown another's.
-        let most = 3 * self.settings.egress.in_flight_per_lane() + 10;
+        let most = 3 * self.settings.egress.in_flight_per_endpoint() + 10;
         for other in ready.iter().filter(|other| *other != ws) {
             let starts = behind.entry((url, other.clone(), ws.clone())).or_default();
             *starts += 1;

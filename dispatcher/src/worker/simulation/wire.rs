@@ -68,12 +68,12 @@ impl World {
         let calls = std::mem::take(&mut *self.machine.calls.lock().unwrap());
         let any = !calls.is_empty();
         for call in calls {
-            let receiver = self.receivers.iter().find(|one| one.url == call.parcel.url.as_str());
+            let receiver = self.receivers.iter().find(|one| one.url == call.request.url.as_str());
             let deadline = self.books.settings.egress.deadline;
-            let reaction = receiver.unwrap().react(&call.parcel, deadline, &mut self.dice);
+            let reaction = receiver.unwrap().react(&call.request, deadline, &mut self.dice);
             let unheard = Outcome::Internal(Fault::Resolver);
             let heard = ![Outcome::Internal(Fault::Resources), unheard].contains(&reaction.outcome);
-            let delivery = self.books.started(&call.parcel, heard, now);
+            let delivery = self.books.started(&call.request, heard, now);
             let at = now.tick.plus(reaction.after.min(deadline));
             let (process, called) = (self.processes, now.tick);
             let answer = call.answer;

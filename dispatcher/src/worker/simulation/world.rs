@@ -124,7 +124,7 @@ impl World {
         self.books.kept(process.conn());
         self.books.read_anew(now);
         let window = self.books.settings.egress.window;
-        let places = self.books.settings.egress.in_flight_per_lane();
+        let places = self.books.settings.egress.in_flight_per_endpoint();
         let doubts = &mut self.books.doubts;
         doubts.extend((!store.ended_in_order()).then_some((now.tick, places)));
         doubts.retain(|(at, _)| now.tick.since(*at) < window);
@@ -312,8 +312,8 @@ impl World {
     async fn rest(&mut self) {
         let now = self.now();
         let Some(process) = &self.process else { return };
-        let (in_flight, lanes, held) = process.held();
-        self.books.small(lanes, held);
+        let (in_flight, endpoints, held) = process.held();
+        self.books.small(endpoints, held);
         let slow = now.tick < self.slow_until;
         if slow || self.disk != Disk::Well || self.stopping || process.waits_for_store() {
             self.books.turns.hold();

@@ -1,8 +1,8 @@
 //! What is held to: nothing lost, nothing twice, the pace kept, whatever fails in between.
 
-use crate::domain::id::LaneId;
+use crate::domain::id::EndpointId;
 use crate::domain::outcome::{Failure, Outcome};
-use crate::mailbox::Handle;
+use crate::mailbox::Mailbox;
 use crate::worker::tests::*;
 
 /// Six a minute, one at a time.
@@ -212,20 +212,20 @@ async fn what_the_last_attempt_came_to_is_known_after_a_restart() {
     // Of two places those that time out have one.
     for (last, expected) in [(None, 2), (silent, 1), (Some(Outcome::of_status(500)), 2)] {
         let (mut hooks, mut started) = (Hooks::default(), 0);
-        let egress = &stage.state.force.load().settings.egress;
-        let mut lanes = Lanes::new(Pace { total: 2, ..pace(egress) });
+        let egress = &stage.state.active.load().settings.egress;
+        let mut endpoints = Scheduler::new(Pace { total: 2, ..pace(egress) });
         for id in 1..=2 {
-            let (lane, last_outcome) = (LaneId(id), last.clone());
-            let webhook = Webhook { id: WebhookId(id), lane, last_outcome, ..made.clone() };
+            let (endpoint, last_outcome) = (EndpointId(id), last.clone());
+            let webhook = Webhook { id: WebhookId(id), endpoint, last_outcome, ..made.clone() };
             let queue = Queue { webhook, due: Some(now.unix) };
-            hooks.restore(queue, &mut lanes, now, &stage.state.resources(None));
+            hooks.restore(queue, &mut endpoints, now, &stage.state.resources(None));
         }
         loop {
-            match lanes.next(now) {
+            match endpoints.next(now) {
                 Step::Fetch { webhook, round, .. } => {
                     let id = DeliveryId(webhook.0);
                     let fetched = Fetched { ready: vec![fresh(id, now.unix)], more: false };
-                    lanes.fetched(webhook, round, fetched, now);
+                    endpoints.fetched(webhook, round, fetched, now);
                 }
                 Step::Start { .. } => started += 1,
                 Step::FetchOne { .. } | Step::Wait(_) => break,
@@ -235,8 +235,8 @@ async fn what_the_last_attempt_came_to_is_known_after_a_restart() {
     }
 }
 
-fn fresh(id: DeliveryId, due: UnixTime) -> Ready {
-    Ready {
+fn fresh(id: DeliveryId, due: UnixTime) -> QueuedDelivery {
+    QueuedDelivery {
         id,
         due,
         created_at: due,
@@ -286,7 +286,7 @@ async fn an_attempt_that_nobody_could_watch_is_none_and_its_start_is_on_disk() {
 async fn reactivated(stage: &mut Stage, waiting: usize) -> (Webhook, Vec<DeliveryId>) {
     let made = stage.webhook().await;
     let ids = stage.events(waiting).await;
-    let paused = Fared {
+    let paused = WebhookUpdate {
         webhook: made.id,
         paused_total: made.paused_total,
         health: Health::default(),
@@ -307,22 +307,28 @@ async fn a_probe_stays_the_probe_when_its_webhook_is_read_anew() {
     let (webhook, ids) = reactivated(&mut stage, 3).await;
     let now = stage.clock.now();
     let mut hooks = Hooks::default();
-    let mut lanes = Lanes::new(pace(&stage.state.force.load().settings.egress));
+    let mut endpoints = Scheduler::new(pace(&stage.state.active.load().settings.egress));
     let read =
         || Queue { webhook: Webhook { reordering: false, ..webhook.clone() }, due: Some(START) };
-    hooks.restore(read(), &mut lanes, now, &stage.state.resources(None));
-    let Step::Fetch { but, limit, round, .. } = lanes.next(now) else { panic!("not asked") };
+    hooks.restore(read(), &mut endpoints, now, &stage.state.resources(None));
+    let Step::Fetch { but, limit, round, .. } = endpoints.next(now) else { panic!("not asked") };
     let fetched = stage.store.fetch(webhook.id, &but, limit).await.unwrap();
-    lanes.fetched(webhook.id, round, fetched, now);
-    let Step::Start { ready, .. } = lanes.next(now) else { panic!("does not probe") };
+    endpoints.fetched(webhook.id, round, fetched, now);
+    let Step::Start { ready, .. } = endpoints.next(now) else { panic!("does not probe") };
     assert_eq!(ready.id, ids[0]);
-    hooks.started(webhook.id, ready.id, &lanes);
-    hooks.restore(read(), &mut lanes, now, &stage.state.resources(None));
-    assert!(matches!(lanes.next(now), Step::Wait(None)));
+    hooks.started(webhook.id, ready.id, &endpoints);
+    hooks.restore(read(), &mut endpoints, now, &stage.state.resources(None));
+    assert!(matches!(endpoints.next(now), Step::Wait(None)));
     let due = now.unix.plus(MINUTE);
-    lanes.recorded(webhook.id, ids[0], Some(Ready { due, ..ready }), Answered::Yes, now);
+    endpoints.recorded(
+        webhook.id,
+        ids[0],
+        Some(QueuedDelivery { due, ..ready }),
+        Answered::Yes,
+        now,
+    );
     let expected = now.tick.plus(MINUTE);
-    assert!(matches!(lanes.next(now), Step::Wait(Some(tick)) if tick == expected));
+    assert!(matches!(endpoints.next(now), Step::Wait(Some(tick)) if tick == expected));
     let record = hooks.record(webhook.id).unwrap();
     assert_eq!(record.probing, Some(Probe::This(ids[0])));
 }
@@ -381,7 +387,7 @@ async fn what_is_too_much_to_be_told_one_by_one_is_sent_all_the_same() {
     for room in [0, 2_000] {
         let mut stage = Stage::new(FAST).await;
         stage.webhook().await;
-        stage.start_over(Handle::with_room(room)).await;
+        stage.start_over(Mailbox::with_room(room)).await;
         let first = stage.events(40).await;
         stage.received(40).await;
         // One that is known, and one that is not.

@@ -139,7 +139,7 @@ impl Verifier {
                 let earlier = earlier.and_then(|earlier| earlier.jwks());
                 let url = &jwt.jwks_url.value;
                 let jwks = Jwks::new(url, server, jwt.refresh, earlier);
-                let named = |name: &weir_common::config::document::At<String>| {
+                let named = |name: &weir_common::config::document::Spanned<String>| {
                     Algorithm::named(&name.value)
                 };
                 let terms = Terms {

@@ -7,7 +7,7 @@ use std::path::Path;
 use http::HeaderValue;
 use http::header::{ACCEPT, AUTHORIZATION};
 use reqwest::{Client, RequestBuilder};
-use weir_common::config::document::At;
+use weir_common::config::document::Spanned;
 use weir_common::config::files::{self, Stamp, stamp};
 use weir_common::secret::Secret;
 
@@ -28,7 +28,7 @@ pub struct DirectoryClient {
 impl DirectoryClient {
     /// A client by these settings; or what is wrong with them, and where.
     pub fn new(settings: &Lookups) -> Result<Self, (usize, String)> {
-        let read = |file: &At<String>| {
+        let read = |file: &Spanned<String>| {
             let unreadable =
                 |why| (file.at, format!("cannot read a token in `{}`: {why}", file.value));
             let token = files::first_line(Path::new(&file.value)).map_err(unreadable)?;

@@ -8,7 +8,7 @@
 //! Not here: whether its plan and its limits are those of the settings (`rules::check`).
 
 use serde_json::{Map, Value};
-use weir_common::config::document::{At, Document};
+use weir_common::config::document::{Document, Spanned};
 use weir_common::directory::{Instance, Organisation, Values, Workspace};
 use weir_common::identifier::IdForm;
 use weir_common::json;
@@ -105,8 +105,9 @@ pub fn read(kind: TenantKind, body: &[u8], workspaces: &IdForm) -> Result<RawEnt
 /// All that was found wrong, in one line of bounded length.
 #[must_use]
 pub fn faults(document: &Document) -> Option<String> {
-    let mistakes = document.mistakes();
-    let texts: Vec<&str> = mistakes.iter().map(|mistake| mistake.message.as_str()).collect();
+    let diagnostics = document.diagnostics();
+    let texts: Vec<&str> =
+        diagnostics.iter().map(|diagnostic| diagnostic.message.as_str()).collect();
     let text = texts.join("; ");
     (!texts.is_empty()).then(|| text.chars().take(FAULT_CHARS_MAX).collect())
 }
@@ -125,9 +126,9 @@ impl Members<'_> {
         self.document.fault(0, text);
     }
 
-    fn text(&self, key: &str) -> Option<At<String>> {
+    fn text(&self, key: &str) -> Option<Spanned<String>> {
         match self.get(key)? {
-            Value::String(text) => Some(At { value: text.clone(), at: 0 }),
+            Value::String(text) => Some(Spanned { value: text.clone(), at: 0 }),
             other => {
                 self.fault(format!("{key} must be text, not {}", kind_of(other)));
                 None
@@ -136,7 +137,7 @@ impl Members<'_> {
     }
 
     /// The identifier of another entry, which is looked up in turn.
-    fn name(&self, key: &str, form: &IdForm) -> Option<At<String>> {
+    fn name(&self, key: &str, form: &IdForm) -> Option<Spanned<String>> {
         let name = self.text(key)?;
         if !form.allows(&name.value) {
             self.fault(format!("{key} is not an identifier: use {form}"));
@@ -145,7 +146,7 @@ impl Members<'_> {
         Some(name)
     }
 
-    fn limits(&self) -> Vec<(At<String>, Values)> {
+    fn limits(&self) -> Vec<(Spanned<String>, Values)> {
         let limits = match self.get("limits") {
             None => return Vec::new(),
             Some(Value::Object(limits)) => limits,
@@ -155,7 +156,7 @@ impl Members<'_> {
             }
         };
         let values = |(name, values): (&String, &Value)| {
-            let name = At { value: name.clone(), at: 0 };
+            let name = Spanned { value: name.clone(), at: 0 };
             (name.clone(), self.values(&name.value, values))
         };
         limits.iter().filter(|(_, values)| !values.is_null()).map(values).collect()

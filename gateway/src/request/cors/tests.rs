@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use weir_common::config::document::At;
+use weir_common::config::document::Spanned;
 
 use crate::request::cors::*;
 
 const APP: &str = "https://app.example.com";
 
 fn cors(origins: &[&str], credentials: bool, headers: &[&str]) -> Cors {
-    let texts =
-        |texts: &[&str]| texts.iter().map(|text| At { value: (*text).to_owned(), at: 0 }).collect();
+    let texts = |texts: &[&str]| {
+        texts.iter().map(|text| Spanned { value: (*text).to_owned(), at: 0 }).collect()
+    };
     Cors::new(&settings::Cors {
         origins: texts(origins),
         credentials,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use reqwest::Url;
-use weir_common::config::document::At;
+use weir_common::config::document::Spanned;
 
 use crate::rules::compile::Checker;
 use crate::settings::Source;
@@ -11,7 +11,7 @@ use crate::settings::Source;
 impl Checker<'_> {
     pub(super) fn lookups(&self) {
         let Source::Http(lookups) = &self.settings.directory.source else { return };
-        let At { value: url, at } = &lookups.url;
+        let Spanned { value: url, at } = &lookups.url;
         // Left out, which is reported where it is read.
         if url.is_empty() {
             return;

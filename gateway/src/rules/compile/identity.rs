@@ -1,6 +1,6 @@
 //! Finds what is wrong in `[identity]`, and says which routes need a token.
 
-use weir_common::config::document::At;
+use weir_common::config::document::Spanned;
 
 use crate::request::route::Index;
 use crate::rules::compile::{Checker, lookup, names};
@@ -30,7 +30,7 @@ impl Checker<'_> {
     }
 
     /// Reports a URL over which anybody could say whose a token is. What is missing was reported.
-    fn url(&self, key: &str, url: &At<String>) {
+    fn url(&self, key: &str, url: &Spanned<String>) {
         let text = url.value.as_str();
         if text.is_empty() {
             return;
@@ -92,15 +92,15 @@ mod tests {
             &nothing,
             seed,
         );
-        (rules, document.mistakes().into_iter().map(|mistake| mistake.message).collect())
+        (rules, document.diagnostics().into_iter().map(|diagnostic| diagnostic.message).collect())
     }
 
     #[track_caller]
-    fn check(from: &str, to: &str, mistake: &str) {
+    fn check(from: &str, to: &str, diagnostic: &str) {
         assert!(JWT.contains(from), "{from}");
         let (_, found) = read(SHIPPED, &JWT.replacen(from, to, 1));
-        let meant = |found: &String| !mistake.is_empty() && found.contains(mistake);
-        assert!(found.iter().any(meant) || mistake.is_empty() && found.is_empty(), "{found:?}");
+        let meant = |found: &String| !diagnostic.is_empty() && found.contains(diagnostic);
+        assert!(found.iter().any(meant) || diagnostic.is_empty() && found.is_empty(), "{found:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! An entry is checked by the same lines whether it stands in the file or was answered over HTTP
 //! (`directory`); only what needs the whole file is asked of the file alone.
 
-use weir_common::config::document::{At, Document};
+use weir_common::config::document::{Document, Spanned};
 use weir_common::directory;
 
 use crate::limit::key::{Scope, Seed};
@@ -59,14 +59,14 @@ impl Entries<'_> {
         Tenant { name: name.into(), owner, parent: None, plan: None, quotas: Vec::new() }
     }
 
-    fn plan(&self, plan: &Option<At<String>>) -> Option<Index> {
+    fn plan(&self, plan: &Option<Spanned<String>>) -> Option<Index> {
         let known = names(self.plans, |plan| &plan.name);
         lookup(self.document, plan.as_ref()?, "plan", known)
     }
 
     fn quotas(
         &self,
-        values: &[(At<String>, directory::Values)],
+        values: &[(Spanned<String>, directory::Values)],
         key: LimitKey,
     ) -> Vec<(Index, crate::limit::Quota)> {
         quotas(self.document, values, self.limits, Some(key))

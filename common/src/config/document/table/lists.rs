@@ -8,11 +8,11 @@ use toml::de::DeValue;
 
 use crate::config::document::schema::shape_of;
 use crate::config::document::table::Table;
-use crate::config::document::{At, SPAN_UNITS, shown, span_of};
+use crate::config::document::{SPAN_UNITS, Spanned, shown, span_of};
 
 impl Table<'_> {
     /// A list of texts; empty where not given.
-    pub fn texts(&mut self, key: &str, doc: &str) -> Vec<At<String>> {
+    pub fn texts(&mut self, key: &str, doc: &str) -> Vec<Spanned<String>> {
         self.items(key, doc, json!({"type": "string"}), "a list of texts", |item| match item {
             DeValue::String(text) => Some(text.to_string()),
             _ => None,
@@ -20,7 +20,12 @@ impl Table<'_> {
     }
 
     /// A list of whole numbers within `range`; empty where not given.
-    pub fn numbers(&mut self, key: &str, range: RangeInclusive<u64>, doc: &str) -> Vec<At<u64>> {
+    pub fn numbers(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<u64>,
+        doc: &str,
+    ) -> Vec<Spanned<u64>> {
         let (least, most) = (range.start(), range.end());
         let shape = json!({"type": "integer", "minimum": least, "maximum": most});
         let wanted = format!("a list of whole numbers from {least} to {most}");
@@ -38,7 +43,7 @@ impl Table<'_> {
         key: &str,
         range: RangeInclusive<Duration>,
         doc: &str,
-    ) -> Vec<At<Duration>> {
+    ) -> Vec<Spanned<Duration>> {
         let shape = json!({"type": "string", "examples": ["10s", "1m", "24h"]});
         let (least, most) = (shown(*range.start()), shown(*range.end()));
         let wanted =
@@ -92,7 +97,7 @@ impl Table<'_> {
         shape: Value,
         wanted: &str,
         read: impl Fn(&DeValue<'_>) -> Option<T>,
-    ) -> Vec<At<T>> {
+    ) -> Vec<Spanned<T>> {
         self.ask(key, doc, json!({"type": "array", "items": shape}));
         let Some((at, value)) = self.value(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
@@ -102,7 +107,7 @@ impl Table<'_> {
         for item in items {
             let at = item.span().start;
             match read(item.get_ref()) {
-                Some(value) => made.push(At { value, at }),
+                Some(value) => made.push(Spanned { value, at }),
                 None => drop(self.wrong::<()>(key, at, item.get_ref(), wanted)),
             }
         }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::config::settings::Retention;
 use crate::domain::attempt::Attempt;
-use crate::domain::id::{DeliveryId, LaneId};
+use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::Outcome;
 use crate::maintenance::drop_old;
 use crate::store::sqlite::tests::*;
-use crate::store::{After, Ended, Posted, Rotation};
+use crate::store::{AttemptRecord, NextState, Posted, Rotation};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -68,7 +68,7 @@ async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
     };
     assert_eq!(new, [true; 3]);
     let mine = arrivals.iter().filter(|one| one.webhook == webhook.id);
-    let afters = [After::Delivered, After::FailedPermanent];
+    let afters = [NextState::Delivered, NextState::FailedPermanent];
     let over = mine.zip(afters).map(|(one, after)| ended(webhook.id, one.ready.id, after, now));
     let mail = NewMail {
         to: String::new(),
@@ -85,12 +85,17 @@ async fn lived(store: &SqliteStore, clock: &Clock, name: &str) {
     while store.step_job(500, now).await.unwrap().more {}
 }
 
-fn ended(webhook: WebhookId, delivery: DeliveryId, after: After, now: UnixTime) -> Ended {
+fn ended(
+    webhook: WebhookId,
+    delivery: DeliveryId,
+    after: NextState,
+    now: UnixTime,
+) -> AttemptRecord {
     let outcome = Outcome::Delivered { status: 200 };
-    Ended {
+    AttemptRecord {
         delivery,
         webhook,
-        lane: LaneId(1),
+        endpoint: EndpointId(1),
         attempt: Attempt { number: 1, started_at: now, took: Duration::ZERO, outcome },
         after,
         first_attempt_at: Some(now),

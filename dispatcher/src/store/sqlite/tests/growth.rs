@@ -8,25 +8,25 @@ use weir_common::time::Clock;
 use crate::config::settings::Retention;
 use crate::domain::attempt::Attempt;
 use crate::domain::delivery::{Cursor, DeliveryState};
-use crate::domain::id::{DeliveryId, LaneId};
+use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::maintenance::drop_old;
 use crate::store::sqlite::tests::watch::Watch;
 use crate::store::sqlite::tests::*;
-use crate::store::{After, Ended, Fared, JobCreated, Rotation, WebhookChange};
+use crate::store::{AttemptRecord, JobCreated, NextState, Rotation, WebhookChange, WebhookUpdate};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-fn ended(delivery: DeliveryId, started_at: UnixTime, after: After) -> Ended {
+fn ended(delivery: DeliveryId, started_at: UnixTime, after: NextState) -> AttemptRecord {
     let outcome = match after {
-        After::Delivered => Outcome::Delivered { status: 204 },
+        NextState::Delivered => Outcome::Delivered { status: 204 },
         _ => Outcome::Failed(Failure::Status(500)),
     };
-    Ended {
+    AttemptRecord {
         delivery,
         webhook: WebhookId(1),
-        lane: LaneId(1),
+        endpoint: EndpointId(1),
         attempt: Attempt { number: 1, started_at, took: SECOND, outcome },
         after,
         first_attempt_at: Some(started_at),
@@ -71,9 +71,9 @@ async fn filled(store: &SqliteStore, thousands: u64) -> Vec<DeliveryId> {
         let now = NOW.plus(SECOND * u32::try_from(round).unwrap());
         let afters = [
             None,
-            Some(After::Again { due: now.plus(HOUR), step: 1 }),
-            Some(After::Delivered),
-            Some(After::FailedPermanent),
+            Some(NextState::Again { due: now.plus(HOUR), step: 1 }),
+            Some(NextState::Delivered),
+            Some(NextState::FailedPermanent),
         ];
         for (kind, after) in afters.into_iter().enumerate() {
             let names = (0..1_000).map(|nth| format!("evt_{round}_{kind}_{nth}"));
@@ -160,7 +160,7 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     cost("accept again");
     store.ping(WS, WebhookId(1), event("evt_ping"), now).await.unwrap();
     cost("ping");
-    let over = ids.iter().map(|id| ended(*id, now, After::Delivered)).collect();
+    let over = ids.iter().map(|id| ended(*id, now, NextState::Delivered)).collect();
     store.record(over, vec![], vec![]).await.unwrap();
     cost("record");
     store.redeliver(WS, all[3_100], now).await.unwrap();
@@ -186,7 +186,7 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     store.sweep(Duration::ZERO, Duration::ZERO, now, 500).await.unwrap();
     cost("sweep");
     let paused_at = Some(now);
-    let paused = Fared {
+    let paused = WebhookUpdate {
         webhook: WebhookId(1),
         paused_total: Duration::ZERO,
         health: crate::domain::health::Health::default(),
@@ -243,7 +243,8 @@ async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
         // Names in no order, as those of the world are.
         let name = |nth: u32| format!("evt_{:08x}", (turn * 100 + nth).wrapping_mul(0x9e37_79b1));
         let ids = arrive(store, (0..100).map(name), now).await;
-        let after = |nth| if nth % 10 == 0 { After::FailedPermanent } else { After::Delivered };
+        let after =
+            |nth| if nth % 10 == 0 { NextState::FailedPermanent } else { NextState::Delivered };
         let over = ids.iter().enumerate().map(|(nth, id)| ended(*id, now, after(nth)));
         let key = format!("warning of {hook:?} to owner@example.com at {turn}");
         let mail =
@@ -299,32 +300,32 @@ async fn days_of_traffic_take_no_more_room_than_what_is_kept() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_lane() {
+async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_endpoint() {
     let folder = Folder::new();
     let clock = Clock::manual(NOW);
     let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
     let store = SqliteStore::open(&path, &key, clock.clone()).unwrap();
-    let lane = async |id| store.webhook(WS, id).await.unwrap().unwrap().lane;
+    let endpoint = async |id| store.webhook(WS, id).await.unwrap().unwrap().endpoint;
     let sweep = async || while drop_old(&store, &KEPT, clock.now().unix).await.unwrap() {};
     let url = "https://hooks.example.com/in";
     let first = another(&store, url).await;
     let second = another(&store, "https://hooks.example.com/out").await;
-    let known = lane(first).await;
+    let known = endpoint(first).await;
     store.delete_webhook(WS, first).await.unwrap();
     sweep().await;
     clock.advance(30 * 24 * HOUR);
     sweep().await;
     let moved = WebhookChange { url: Some(url.into()), ..WebhookChange::default() };
     store.change_webhook(WS, second, moved).await.unwrap();
-    assert_eq!(lane(second).await, known);
+    assert_eq!(endpoint(second).await, known);
     // Named again it stays, however long ago it was left.
     clock.advance(60 * 24 * HOUR);
     sweep().await;
-    assert_eq!(lane(second).await, known);
-    let lanes = |desk: &mut crate::store::sqlite::writer::Desk| {
+    assert_eq!(endpoint(second).await, known);
+    let endpoints = |desk: &mut crate::store::sqlite::writer::Desk| {
         Ok(desk.conn.query_row("SELECT count(*) FROM lanes", [], |row| row.get::<_, i64>(0))?)
     };
-    assert_eq!(store.writer.ask(lanes).await.unwrap(), 1, "what nobody names goes in the end");
+    assert_eq!(store.writer.ask(endpoints).await.unwrap(), 1, "what nobody names goes in the end");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
