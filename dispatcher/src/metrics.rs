@@ -34,7 +34,7 @@ metrics! {
     /// Webhooks that are registered.
     webhooks: IntGauge = "webhooks";
     /// Receiving endpoints with deliveries that wait.
-    endpoints: IntGauge = "lanes_active";
+    endpoints: IntGauge = "endpoints_active";
     /// Events that were accepted or repeated; calls with events that were refused, in conflict or
     /// busy.
     events: IntCounterVec = "events_total", "outcome";

@@ -262,7 +262,7 @@ pub(super) enum Reason {
     /// Others go first, or the endpoint was called as often as it may be.
     Paced,
     /// Nothing: it is sent in a moment.
-    QueuedDelivery,
+    Ready,
     /// The webhook was deleted: it is never sent.
     Deleted,
 }

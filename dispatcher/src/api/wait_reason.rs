@@ -71,9 +71,11 @@ pub(super) fn waiting_for(facts: &Facts<'_>) -> Option<WaitingFor> {
     if webhook.probing.is_some() {
         return Some(probe(facts.standing.held_until.filter(|until| *until > facts.now)));
     }
-    Some(paced(facts).unwrap_or_else(|| {
-        plain(Reason::QueuedDelivery, "It is due, and is sent in a moment.".to_owned())
-    }))
+    Some(
+        paced(facts).unwrap_or_else(|| {
+            plain(Reason::Ready, "It is due, and is sent in a moment.".to_owned())
+        }),
+    )
 }
 
 /// When the next attempt is due, where one is.

@@ -61,7 +61,7 @@ const OVER: [(&str, &str); 3] = [
 /// What is dropped.
 #[derive(Clone, Copy)]
 enum Kind {
-    AttemptRecord(DeliveryState, UnixTime),
+    Ended(DeliveryState, UnixTime),
     Gone,
     Unneeded(UnixTime),
     Started(UnixTime),
@@ -80,8 +80,8 @@ pub(super) fn sweep(
     let (delivered_before, failed_before) = (before(now, delivered), before(now, failed));
     note_time(desk);
     let kinds = [
-        Kind::AttemptRecord(DeliveryState::Delivered, delivered_before),
-        Kind::AttemptRecord(DeliveryState::FailedPermanent, failed_before),
+        Kind::Ended(DeliveryState::Delivered, delivered_before),
+        Kind::Ended(DeliveryState::FailedPermanent, failed_before),
         Kind::Gone,
         Kind::Unneeded(delivered_before),
         Kind::Started(delivered_before),
@@ -110,7 +110,7 @@ fn note_time(desk: &mut Desk) {
 /// Drops up to `most` of a kind, and says how many those were.
 fn drop_some(desk: &mut Desk, kind: Kind, most: usize, now: UnixTime) -> Result<usize, Fault> {
     match kind {
-        Kind::AttemptRecord(state, before) => {
+        Kind::Ended(state, before) => {
             let range = (state.code(), at(before), rows::count(most));
             drop_deliveries(desk, &ids(&desk.conn, ENDED, range)?, now)
         }
