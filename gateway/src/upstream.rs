@@ -288,7 +288,7 @@ impl Upstream {
     /// Writes down which servers rest.
     pub fn show(&self, metrics: &Metrics) {
         for server in &self.servers {
-            let gauge = metrics.upstream_resting.with_label_values(&[&self.name, &server.name]);
+            let gauge = metrics.upstream_ejected.with_label_values(&[&self.name, &server.name]);
             gauge.set(i64::try_from(server.resting()).unwrap_or(i64::MAX));
         }
     }

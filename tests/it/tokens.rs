@@ -135,7 +135,7 @@ fn why_a_token_is_refused_is_in_both_logs_and_told_by_explain_and_not_to_its_cli
         }
         gateway.access_log().wait(reason, |line| line["token_error"] == reason);
         let is_told =
-            |line: &Value| line["message"] == "tokens are refused" && line["reason"] == reason;
+            |line: &Value| line["message"] == "tokens rejected" && line["reason"] == reason;
         let line = gateway.log().wait(reason, is_told);
         assert_eq!((&line["level"], &line["count"]), (&json!("warn"), &json!(1)));
         assert_eq!(gateway.log().json().iter().filter(|line| is_told(line)).count(), 1, "{reason}");
@@ -207,7 +207,7 @@ fn a_token_reaches_its_own_workspace_and_is_charged_there() {
     assert_eq!(guarded.used("organisation", "org_acme"), 1);
     assert_eq!(guarded.used("address", "127.0.0.1"), 3);
     assert_eq!(outcomes(&guarded.world, "verified"), 1.0);
-    assert_eq!(outcomes(&guarded.world, "remembered"), 3.0);
+    assert_eq!(outcomes(&guarded.world, "cached"), 3.0);
     assert_eq!(guarded.world.gateway.metric("weir_gateway_jwks_keys"), 1.0);
 }
 

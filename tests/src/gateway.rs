@@ -159,7 +159,7 @@ impl Gateway {
     /// The processes that have taken over, one after another.
     pub fn successors(&self) -> Vec<u32> {
         let lines = self.log().json();
-        let taken = lines.iter().filter(|line| line["message"] == "another process has taken over");
+        let taken = lines.iter().filter(|line| line["message"] == "successor took over");
         taken.map(|line| u32::try_from(line["process"].as_u64().unwrap()).unwrap()).collect()
     }
 

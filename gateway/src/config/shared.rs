@@ -182,7 +182,7 @@ impl Shared {
         log::set_max_level(rules.settings.log.level);
         // Servers that are gone must not stay in the metrics; the others are soon asked again.
         self.metrics.upstream_healthy.reset();
-        self.metrics.upstream_resting.reset();
+        self.metrics.upstream_ejected.reset();
         let active = ActiveConfig::new(rules, origin, Some(&earlier), &self.metrics, &self.clock);
         active.place(places);
         active.place_as(&earlier);
@@ -198,11 +198,11 @@ impl Shared {
         let active = self.active.load();
         for warning in active.rules.settings.warnings() {
             let fields = [("detail", json!(warning))];
-            events::event(log::Level::Warn, "a setting lets in more than it should", &fields);
+            events::event(log::Level::Warn, "configuration warning", &fields);
         }
         for expired in active.origin.tls.expired(now) {
             let fields = [("detail", json!(expired))];
-            events::event(log::Level::Warn, "a certificate has expired", &fields);
+            events::event(log::Level::Warn, "certificate expired", &fields);
         }
         let seconds = now.0 / 1_000_000;
         self.metrics.config_ok.set(1);

@@ -180,7 +180,7 @@ pub async fn accept(
             Ok((socket, peer)) => hand_over(socket, peer, &door, &shared),
             Err(error) => {
                 let fields = [("error", json!(error.to_string()))];
-                events::event(Level::Warn, "cannot accept a connection", &fields);
+                events::event(Level::Warn, "accept failed", &fields);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -320,6 +320,6 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
 /// A panic ends the connection it happened on, and is ours to mend.
 pub(crate) fn note(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended.as_ref().map_err(ToString::to_string) {
-        events::event(Level::Error, "a connection's task failed", &[("error", json!(error))]);
+        events::event(Level::Error, "connection task failed", &[("error", json!(error))]);
     }
 }

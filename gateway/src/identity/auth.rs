@@ -124,7 +124,7 @@ async fn outcome(
     let unavailable = ("unavailable", Err(Refusal::IdentityUnavailable));
     let Some(verifier) = verifier else { return unavailable };
     match verifier.verify(token, now, may_query).await {
-        Ok(token) => (if token.cached { "remembered" } else { "verified" }, Ok(token.claims)),
+        Ok(token) => (if token.cached { "cached" } else { "verified" }, Ok(token.claims)),
         Err(Unverified::Flawed(flaw)) => (flaw.word(), unauthenticated(Some(flaw))),
         Err(Unverified::Unavailable) => unavailable,
     }

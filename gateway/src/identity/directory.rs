@@ -342,7 +342,7 @@ impl RemoteDirectory {
     }
 
     fn count(&self, outcome: &str) {
-        self.shared.metrics.directory_questions.with_label_values(&[outcome]).inc();
+        self.shared.metrics.directory_requests.with_label_values(&[outcome]).inc();
     }
 
     /// Counts and logs an entry that cannot be used.

@@ -77,7 +77,7 @@ fn no_states(path: &str, why: &str) -> Option<Snapshot> {
     let kept = fs::rename(path, &aside).is_ok();
     let fields =
         [("file", json!(path)), ("error", json!(why)), ("kept_as", json!(kept.then_some(aside)))];
-    events::event(Level::Error, "the snapshot of limits is not used: all start anew", &fields);
+    events::event(Level::Error, "limit snapshot discarded", &fields);
     None
 }
 
@@ -106,7 +106,7 @@ pub fn leave(shared: &Shared) -> Result<(), SnapshotError> {
     written().map_err(|source| SnapshotError { path: path.to_owned(), source })?;
     events::event(
         Level::Info,
-        "limits kept",
+        "limit snapshot saved",
         &[("file", json!(path)), ("bytes", json!(states.len()))],
     );
     Ok(())

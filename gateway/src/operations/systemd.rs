@@ -45,7 +45,7 @@ impl Notify {
 
     /// We take no new work.
     pub fn stopping(&self) {
-        self.say("STOPPING=1\nSTATUS=seeing clients out");
+        self.say("STOPPING=1\nSTATUS=draining connections");
     }
 
     fn say(&self, words: &str) {

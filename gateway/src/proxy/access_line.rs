@@ -113,7 +113,7 @@ pub fn line(context: &RequestContext, facts: &Facts<'_>, now: Moment) -> Vec<u8>
         line.shown("server", server);
     }
     if context.upstream.tried.len() > 1 {
-        line.number("tries", context.upstream.tried.len() as u64);
+        line.number("attempts", context.upstream.tried.len() as u64);
     }
     line.some("error", facts.error.as_deref());
     line.end()
@@ -131,7 +131,7 @@ fn limits(line: &mut Line, context: &RequestContext) {
         };
         line.some("limit", limit.map(|limit| &*limit.name));
         line.text("key", &said.name);
-        line.text("said", word);
+        line.text("decision", word);
         line.number("remaining", said.remaining.into());
     });
 }

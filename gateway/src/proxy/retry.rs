@@ -130,7 +130,7 @@ pub fn unconnected(shared: &Shared, context: &mut RequestContext, error: &Error,
             ("address", json!(pick.address.to_string())),
             ("error", json!(single_request::told(error))),
         ];
-        events::event(Level::Warn, "no server of an upstream could be reached", &fields);
+        events::event(Level::Warn, "upstream unreachable", &fields);
     }
     failed(shared, context);
 }
@@ -193,7 +193,7 @@ fn tell(shared: &Shared, context: &RequestContext, change: Option<Change>) {
     let Some(server) = upstream.servers.get(pick.server) else { return };
     let labels = [upstream.name.as_str(), server.name.as_str()];
     let resting = i64::try_from(server.resting()).unwrap_or(i64::MAX);
-    shared.metrics.upstream_resting.with_label_values(&labels).set(resting);
+    shared.metrics.upstream_ejected.with_label_values(&labels).set(resting);
     let of_server = [
         ("upstream", json!(upstream.name)),
         ("server", json!(server.name)),
@@ -201,13 +201,13 @@ fn tell(shared: &Shared, context: &RequestContext, change: Option<Change>) {
     ];
     match change {
         Change::Ejected(pause) => {
-            shared.metrics.upstream_rests.with_label_values(&labels).inc();
+            shared.metrics.upstream_ejections.with_label_values(&labels).inc();
             let [upstream, server, address] = of_server;
             let fields = [upstream, server, address, ("seconds", json!(pause.as_secs_f64()))];
-            events::event(Level::Warn, "a server failed requests and rests", &fields);
+            events::event(Level::Warn, "upstream server ejected", &fields);
         }
         Change::Returned => {
-            events::event(Level::Info, "a server is back from its rest", &of_server);
+            events::event(Level::Info, "upstream server returned", &of_server);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Every metric the gateway has, declared in one list.
 //!
 //! Names and units follow Prometheus' conventions. No label ever names a tenant, a path or a
-//! client: who is busy is told by `heavy_hitters`, on the admin listener.
+//! client: `GET /top` of the admin listener lists the busiest keys.
 //!
-//! Not here: when something is counted, which is said where it happens.
+//! Not here: when something is counted, which stands where it happens.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use prometheus::{
 };
 use weir_common::metrics;
 
-/// The statuses that HTTP has room for.
+/// HTTP statuses have three digits.
 const STATUSES: usize = 1_000;
 
 metrics! {
@@ -21,71 +21,71 @@ metrics! {
 
     /// Requests answered, by plane and status.
     requests: IntCounterVec = "requests_total", "plane", "code";
-    /// Time from a request's head to the end of its answer.
+    /// Time from a request's head to the end of its response.
     duration: HistogramVec = "request_duration_seconds", "plane";
-    /// Requests that are being answered.
+    /// Requests in progress.
     in_flight: IntGauge = "requests_in_flight";
-    /// What limits decided: admit, refuse, or would_refuse where one is only observed.
+    /// Decisions of limits: admit, refuse, or would_refuse where a limit only observes.
     decisions: IntCounterVec = "limit_decisions_total", "limit", "outcome";
-    /// Answers that the gateway gave itself, by reason.
+    /// Requests refused by the gateway itself, by reason.
     refusals: IntCounterVec = "refusals_total", "reason";
-    /// States of limits in memory.
+    /// Entries of limits in memory, one per limit and key.
     keys: IntGauge = "limit_keys";
-    /// States of keys that the directory does not know.
+    /// Entries of keys that the directory does not know.
     strangers: IntGauge = "limit_keys_unknown";
-    /// States of keys that the directory does not know, at most.
+    /// Most entries that unknown keys may have.
     strangers_max: IntGauge = "limit_keys_unknown_max";
-    /// Requests that shared a state because there was no room for one of their own.
+    /// Requests of unknown keys charged to a shared entry because the store was full.
     overflowed: IntCounter = "limit_overflow_total";
-    /// Questions to the directory: known, unknown, invalid, failed or unanswered.
-    directory_questions: IntCounterVec = "directory_questions_total", "outcome";
-    /// How long the directory took to answer.
-    directory_seconds: Histogram = "directory_question_seconds";
-    /// What is remembered of the directory: entries that are known, and that are unknown.
+    /// Requests to the directory, by outcome: known, unknown, invalid, failed or unanswered.
+    directory_requests: IntCounterVec = "directory_requests_total", "outcome";
+    /// Response time of the directory.
+    directory_seconds: Histogram = "directory_request_duration_seconds";
+    /// Cached directory entries, by kind: known, or unknown to the directory.
     directory_entries: IntGaugeVec = "directory_entries", "kind";
-    /// Times that an entry was used beyond its time, for the directory could not be asked.
+    /// Requests served from an expired entry because the directory was unavailable.
     directory_stale: IntCounter = "directory_stale_total";
-    /// Times that an answer or an entry of the directory could not be used.
+    /// Invalid responses and entries of the directory.
     directory_unusable: IntCounter = "directory_unusable_total";
-    /// Bytes of batch bodies that are held back until they are counted.
-    held_bytes: IntGauge = "batch_held_bytes";
-    /// Connections of clients.
+    /// Bytes of batch bodies buffered until their items are counted.
+    held_bytes: IntGauge = "batch_buffered_bytes";
+    /// Open client connections.
     connections: IntGauge = "connections";
-    /// Connections closed at once because there were too many: in total, or of one address.
+    /// Connections closed on arrival, by reason: too many in total, or from one address.
     connections_refused: IntCounterVec = "connections_refused_total", "reason";
-    /// PROXY headers and TLS handshakes that came to nothing, by reason.
+    /// Failed PROXY headers and TLS handshakes, by reason.
     handshake_failures: IntCounterVec = "handshake_failures_total", "reason";
-    /// When the first of the certificates expires, in Unix seconds; 0 without TLS.
+    /// Unix time at which the first certificate expires; 0 without TLS.
     certificate_expires: Gauge = "certificate_expires_timestamp_seconds";
-    /// Connects to a server, and answers of it, that failed.
+    /// Failed connects to an upstream, and failed responses from it.
     upstream_failures: IntCounterVec = "upstream_failures_total", "upstream", "kind";
-    /// At how many of its addresses a server gets requests.
+    /// Addresses of a server that get requests.
     upstream_healthy: IntGaugeVec = "upstream_healthy", "upstream", "server";
-    /// At how many of its addresses a server is ejected because it failed requests.
-    upstream_resting: IntGaugeVec = "upstream_resting", "upstream", "server";
-    /// How often one of a server's addresses began to rest.
-    upstream_rests: IntCounterVec = "upstream_rests_total", "upstream", "server";
-    /// Tokens, by what came of them: verified, remembered, or why they let in nobody.
+    /// Addresses of a server that are ejected because they failed requests.
+    upstream_ejected: IntGaugeVec = "upstream_ejected", "upstream", "server";
+    /// Ejections of a server's addresses.
+    upstream_ejections: IntCounterVec = "upstream_ejections_total", "upstream", "server";
+    /// Token checks, by outcome: verified, cached, or the reason for a rejection.
     token_verifications: IntCounterVec = "token_verifications_total", "outcome";
-    /// Tokens that are remembered by their hash.
-    tokens_remembered: IntGauge = "tokens_remembered";
-    /// Questions to identity servers (keys, introspection), by outcome: answered or failed.
-    identity_questions: IntCounterVec = "identity_questions_total", "kind", "outcome";
-    /// How long identity servers took, failures and waiting for a turn included.
-    identity_duration: HistogramVec = "identity_question_duration_seconds", "kind";
-    /// Keys that tokens are verified with.
+    /// Cached tokens, each stored as a hash.
+    tokens_remembered: IntGauge = "token_cache_entries";
+    /// Requests to identity servers, by kind (keys, introspection) and outcome (answered, failed).
+    identity_requests: IntCounterVec = "identity_requests_total", "kind", "outcome";
+    /// Duration of requests to identity servers, failures and queueing included.
+    identity_duration: HistogramVec = "identity_request_duration_seconds", "kind";
+    /// Keys in the JWKS.
     jwks_keys: IntGauge = "jwks_keys";
-    /// When these keys were last fetched, in Unix seconds.
+    /// Unix time of the last JWKS fetch that succeeded.
     jwks_fetched: Gauge = "jwks_fetched_timestamp_seconds";
-    /// Reloads of the configuration: applied, unchanged or refused.
+    /// Configuration reloads, by outcome: applied, unchanged or refused.
     reloads: IntCounterVec = "config_reloads_total", "outcome";
-    /// When the active configuration was put there, in Unix seconds.
+    /// Unix time at which the active configuration was applied.
     config_applied: Gauge = "config_applied_timestamp_seconds";
-    /// Whether the configuration last looked at is the active one: 1, or 0 where it was refused.
+    /// 1 if the last reload succeeded, 0 if it was refused.
     config_ok: IntGauge = "config_last_reload_successful";
-    /// Access log lines dropped because nobody read them.
+    /// Access log lines dropped because the reader of standard output was too slow.
     log_dropped: IntCounter = "access_log_dropped_total";
-    /// The version that runs: always 1.
+    /// Always 1; the label has the version.
     build: IntGaugeVec = "build_info", "version";
 }
 
@@ -101,10 +101,10 @@ impl Metrics {
         }
     }
 
-    /// Counts a question to an identity server.
-    pub fn identity_question(&self, kind: &str, answered: bool, took: Duration) {
+    /// Counts a request to an identity server.
+    pub fn identity_request(&self, kind: &str, answered: bool, took: Duration) {
         let outcome = if answered { "answered" } else { "failed" };
-        self.identity_questions.with_label_values(&[kind, outcome]).inc();
+        self.identity_requests.with_label_values(&[kind, outcome]).inc();
         self.identity_duration.with_label_values(&[kind]).observe(took.as_secs_f64());
     }
 
@@ -129,7 +129,7 @@ pub struct PlaneMeter {
 }
 
 impl PlaneMeter {
-    /// Counts a request that was answered with `status` after `seconds`.
+    /// Counts a response with `status` after `seconds`.
     pub fn count(&self, status: u16, seconds: f64) {
         let counter =
             || self.requests.with_label_values(&[self.name.as_str(), status.to_string().as_str()]);
@@ -167,7 +167,7 @@ mod tests {
         assert!(text.contains(
             "weir_gateway_limit_decisions_total{limit=\"workspace\",outcome=\"would_refuse\"} 1"
         ));
-        assert!(text.contains("# HELP weir_gateway_connections Connections of clients."));
+        assert!(text.contains("# HELP weir_gateway_connections Open client connections."));
     }
 
     #[test]

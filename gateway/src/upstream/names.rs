@@ -70,7 +70,7 @@ pub async fn at_leisure(name: String) -> (String, Found) {
 /// Tells the operator of a name that leads nowhere.
 pub fn warn(name: &str, why: &str) {
     let fields = [("server", json!(name)), ("error", json!(why))];
-    events::event(Level::Warn, "cannot resolve a server's name", &fields);
+    events::event(Level::Warn, "upstream name resolution failed", &fields);
 }
 
 fn no_answer(within: Duration) -> String {

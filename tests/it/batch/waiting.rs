@@ -140,7 +140,7 @@ fn where_there_is_no_room_to_hold_a_batch_it_is_refused_and_the_room_comes_back(
     first.send(&large[..large.len() - 1]);
     wait::until("all of the first to be held but its last byte", || {
         let metrics = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
-        let held = format!("\nweir_gateway_batch_held_bytes {}\n", large.len() - 1);
+        let held = format!("\nweir_gateway_batch_buffered_bytes {}\n", large.len() - 1);
         metrics.contains(&held).then_some(())
     });
     let second = Request::post(&BATCH.replace("ws_acme", "ws_quiet"), large.clone());

@@ -174,7 +174,7 @@ fn a_gateway_starts_with_a_certificate_that_has_expired_and_says_so() {
     world
         .gateway
         .log()
-        .wait("that it has expired", |line| line["message"] == "a certificate has expired");
+        .wait("that it has expired", |line| line["message"] == "certificate expired");
     let refused =
         Client::connect(&world.gateway.https()).try_secured(&authority.trusted(), "api.localhost");
     assert!(refused.unwrap_err().to_string().contains("Expired"));

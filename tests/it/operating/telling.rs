@@ -22,8 +22,8 @@ fn a_line_of_the_access_log_says_whose_request_it_was_and_what_each_limit_said()
         assert_eq!(line[field], value, "{field} of {line}");
     }
     let said = |nth: usize, field: &str| line["limits"][nth][field].clone();
-    assert_eq!((said(0, "limit"), said(0, "said")), ("workspace".into(), "refuse".into()));
-    assert_eq!((said(1, "limit"), said(1, "said")), ("organisation".into(), "admit".into()));
+    assert_eq!((said(0, "limit"), said(0, "decision")), ("workspace".into(), "refuse".into()));
+    assert_eq!((said(1, "limit"), said(1, "decision")), ("organisation".into(), "admit".into()));
     assert_eq!(said(1, "remaining"), 599, "the refused request cost nothing");
 }
 
@@ -124,7 +124,7 @@ fn an_upstream_that_cannot_be_reached_is_named_until_it_can() {
     }
     let failing = "failing: upstreams.control has no server that could be reached";
     assert!(ready(&world).contains(failing), "{}", ready(&world));
-    let message = "no server of an upstream could be reached";
+    let message = "upstream unreachable";
     let line = world.gateway.log().wait("why", |line| line["message"] == message);
     assert_eq!(
         (&line["upstream"], &line["error"]),

@@ -44,11 +44,11 @@ fn a_server_that_fails_in_a_row_rests_and_one_request_finds_it_back() {
             (0..times).filter(|_| client.get("/healthz").status == status).count()
         };
         assert_eq!(bad(&mut client, 20), 3, "{status} {gateway_errors}");
-        assert_eq!(metric(&world, "upstream_resting", &servers[0]).as_deref(), Some("1"));
+        assert_eq!(metric(&world, "upstream_ejected", &servers[0]).as_deref(), Some("1"));
         let line = world
             .gateway
             .log()
-            .wait("that it rests", |line| line["message"] == "a server failed requests and rests");
+            .wait("that it rests", |line| line["message"] == "upstream server ejected");
         assert_eq!(line["server"], servers[0].address());
         // Each probe fails and makes the rest longer; all others go to the other server.
         wait::pass(std::time::Duration::from_millis(320));
@@ -56,9 +56,9 @@ fn a_server_that_fails_in_a_row_rests_and_one_request_finds_it_back() {
         servers[0].always(Answer::ok("back"));
         wait::until("it to be found back", || {
             world.get("/healthz").expect(200);
-            (metric(&world, "upstream_resting", &servers[0])? == "0").then_some(())
+            (metric(&world, "upstream_ejected", &servers[0])? == "0").then_some(())
         });
-        assert_eq!(metric(&world, "upstream_rests_total", &servers[0]).as_deref(), Some("2"));
+        assert_eq!(metric(&world, "upstream_ejections_total", &servers[0]).as_deref(), Some("2"));
         let before = servers[0].requests().len();
         (0..10).for_each(|_| drop(client.get("/healthz").expect(200)));
         assert_eq!(servers[0].requests().len() - before, 5);
@@ -74,10 +74,9 @@ fn one_that_comes_and_goes_is_back_in_full_each_time_and_rests_no_longer_than_th
         servers[0].always(Answer::status(503));
         wait::until("it to fail", || (client.get("/healthz").status == 503).then_some(()));
         servers[0].always(Answer::ok("back"));
-        let rests = metric(&world, "upstream_rests_total", &servers[0]).unwrap();
+        let rests = metric(&world, "upstream_ejections_total", &servers[0]).unwrap();
         assert_eq!(rests, nth.to_string());
-        let line =
-            |line: &serde_json::Value| line["message"] == "a server failed requests and rests";
+        let line = |line: &serde_json::Value| line["message"] == "upstream server ejected";
         let told = wait::until("it to be told", || {
             let told: Vec<_> = world.gateway.log().json().into_iter().filter(line).collect();
             (told.len() >= nth).then_some(told)
@@ -86,7 +85,7 @@ fn one_that_comes_and_goes_is_back_in_full_each_time_and_rests_no_longer_than_th
         let before = servers[0].requests().len();
         wait::until("it to be found back", || {
             client.get("/healthz").expect(200);
-            (metric(&world, "upstream_resting", &servers[0])? == "0").then_some(())
+            (metric(&world, "upstream_ejected", &servers[0])? == "0").then_some(())
         });
         assert_eq!(servers[0].requests().len(), before + 1, "one request finds it back");
         (0..10).for_each(|_| drop(client.get("/healthz").expect(200)));
@@ -109,7 +108,7 @@ fn one_that_is_back_is_not_kept_waiting_for_the_end_of_a_long_answer() {
         let long = client.read_head_only().field("content-length") == Some("3");
         long.then_some(client)
     });
-    assert_eq!(metric(&world, "upstream_resting", &servers[0]).as_deref(), Some("0"));
+    assert_eq!(metric(&world, "upstream_ejected", &servers[0]).as_deref(), Some("0"));
     end.open();
     drop(probe);
 }
@@ -143,7 +142,7 @@ fn a_tenant_that_knows_a_path_with_errors_takes_no_server_from_another() {
     assert!((0..60).all(|_| status(broken) == 503));
     assert!((0..30).all(|_| status("/v1/workspaces/ws_quiet/fine") == 200));
     for server in &servers {
-        assert_eq!(metric(&world, "upstream_rests_total", server), None, "none is ejected");
+        assert_eq!(metric(&world, "upstream_ejections_total", server), None, "none is ejected");
         let fine = server.requests().iter().filter(|one| one.target().ends_with(b"/fine")).count();
         assert_eq!(fine, 10, "each serves its third");
     }
@@ -177,7 +176,7 @@ fn timeouts_and_nonsense_make_it_rest_and_a_rest_outlives_a_reload() {
         let changed = changed.with("[upstreams.control]", &lines);
         world.gateway.write_config(&changed.to_string());
         world.gateway.reload().expect(200);
-        assert_eq!(metric(&world, "upstream_resting", &servers[0]).as_deref(), Some("1"));
+        assert_eq!(metric(&world, "upstream_ejected", &servers[0]).as_deref(), Some("1"));
         assert_eq!(failed(8), 0);
     }
     never.open();
@@ -198,7 +197,7 @@ fn a_client_that_is_slow_with_its_body_makes_no_server_rest() {
         client.read().expect_problem(408);
     }
     for server in &servers {
-        assert_eq!(metric(&world, "upstream_resting", server).as_deref(), Some("0"));
+        assert_eq!(metric(&world, "upstream_ejected", server).as_deref(), Some("0"));
     }
 }
 
@@ -227,7 +226,7 @@ fn of_many_that_fail_the_last_goes_on() {
     }
     assert_eq!(servers.iter().map(|server| server.requests().len()).sum::<usize>(), 10);
     let resting =
-        servers.iter().filter(|s| metric(&world, "upstream_resting", s).as_deref() == Some("1"));
+        servers.iter().filter(|s| metric(&world, "upstream_ejected", s).as_deref() == Some("1"));
     assert_eq!(resting.count(), 2);
 }
 

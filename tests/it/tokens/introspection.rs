@@ -192,7 +192,7 @@ fn a_server_that_is_down_or_slow_or_does_not_know_us_is_a_503_in_time() {
     asked.server.always(Answer::status(401));
     asked.get("one").expect(503);
     let line = asked.world.gateway.log().wait("a line on our credentials", |line| {
-        line["message"] == "nobody can be asked about tokens"
+        line["message"] == "token introspection unavailable"
     });
     assert!(line["error"].as_str().unwrap().contains("client_secret_file"), "{line}");
     asked.server.stop();

@@ -30,7 +30,7 @@ impl IdentityServer {
     ) -> Result<T, E> {
         let response = request.await;
         let took = self.clock.now().tick.since(started);
-        self.metrics.identity_question(kind, response.is_ok(), took);
+        self.metrics.identity_request(kind, response.is_ok(), took);
         response
     }
 }

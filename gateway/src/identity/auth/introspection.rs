@@ -163,10 +163,10 @@ impl IntrospectionClient {
             Some(why) if self.failure_log.due((), now).is_some() => {
                 self.failing.store(true, Ordering::Relaxed);
                 let fields = [("error", json!(why.to_string()))];
-                events::event(Level::Warn, "nobody can be asked about tokens", &fields);
+                events::event(Level::Warn, "token introspection unavailable", &fields);
             }
             None if self.is_failing() && self.failing.swap(false, Ordering::Relaxed) => {
-                events::event(Level::Info, "tokens can be asked about again", &[]);
+                events::event(Level::Info, "token introspection available again", &[]);
             }
             _ => {}
         }

@@ -123,14 +123,14 @@ impl Jwks {
                 metrics.jwks_fetched.set(seconds(now));
                 self.put(set);
                 if change == FetchChange::Recovered {
-                    events::event(Level::Info, "keys of tokens are fetched again", &[]);
+                    events::event(Level::Info, "JWKS fetch recovered", &[]);
                 }
             }
             Err(why) if change == FetchChange::Failed => {
                 let kept = self.keys.load().is_some();
                 let url = json!(http_client::shown(&self.url));
                 let fields = [("url", url), ("error", json!(why)), ("earlier_keys", json!(kept))];
-                events::event(Level::Warn, "keys of tokens cannot be fetched", &fields);
+                events::event(Level::Warn, "JWKS fetch failed", &fields);
             }
             Err(_) => {}
         }

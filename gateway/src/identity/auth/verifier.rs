@@ -190,7 +190,7 @@ impl Verifier {
                 ("detail", json!(flaw.detail())),
                 ("count", json!(count)),
             ];
-            events::event(Level::Warn, "tokens are refused", &fields);
+            events::event(Level::Warn, "tokens rejected", &fields);
         }
     }
 

@@ -12,16 +12,16 @@ use crate::identity::directory::response::TenantKind;
 pub(super) fn unusable(kind: TenantKind, name: &str, why: &str) {
     let entry = format!("{}/{name}", kind.plural());
     let fields = [("entry", json!(entry)), ("error", json!(why))];
-    events::event(Level::Error, "an entry of the directory cannot be used", &fields);
+    events::event(Level::Error, "directory entry invalid", &fields);
 }
 
 /// The directory does not answer.
 pub(super) fn outage(url: &str, why: &str) {
     let fields = [("url", json!(url)), ("error", json!(why))];
-    events::event(Level::Error, "the directory does not answer", &fields);
+    events::event(Level::Error, "directory unavailable", &fields);
 }
 
 /// It answers again.
 pub(super) fn outage_over() {
-    events::event(Level::Info, "the directory answers again", &[]);
+    events::event(Level::Info, "directory available again", &[]);
 }

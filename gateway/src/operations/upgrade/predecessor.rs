@@ -121,7 +121,7 @@ impl Predecessor {
     pub async fn serve(self, shared: Arc<Shared>, ending: watch::Receiver<bool>) {
         if let Err(error) = serve(self.stream, &shared, ending).await {
             let fields = [("error", json!(error.to_string()))];
-            events::event(Level::Warn, "the way to the earlier process is lost", &fields);
+            events::event(Level::Warn, "predecessor connection lost", &fields);
         }
     }
 }

@@ -161,7 +161,7 @@ impl Candidate {
             ("states", json!(states)),
             ("seconds", json!(seconds)),
         ];
-        events::event(Level::Info, "another process has taken over", &fields);
+        events::event(Level::Info, "successor took over", &fields);
         Ok(Successor { child, stream: self.stream, questions })
     }
 }
@@ -233,7 +233,7 @@ impl Successor {
         let Self { stream, mut questions, .. } = self;
         if let Err(error) = ask(stream, &mut questions, &hurry).await {
             let fields = [("error", json!(error.to_string()))];
-            events::event(Level::Error, "the process that has the counters is lost", &fields);
+            events::event(Level::Error, "limit owner lost", &fields);
         }
         shared.limiter.set_owner(Owner::Lost);
         let _ = hurry.send(true);

@@ -42,8 +42,8 @@ fn a_tenant_is_asked_for_once_and_judged_as_by_the_file() {
     );
     assert_eq!(asked.world.gateway.used("organisation", "org_globex"), 6);
     assert_eq!(asked.world.gateway.allowed("workspace", "ws_special"), 7);
-    assert_eq!(asked.metric("weir_gateway_directory_questions_total{outcome=\"known\"}"), 6.0);
-    assert_eq!(asked.metric("weir_gateway_directory_question_seconds_count"), 6.0);
+    assert_eq!(asked.metric("weir_gateway_directory_requests_total{outcome=\"known\"}"), 6.0);
+    assert_eq!(asked.metric("weir_gateway_directory_request_duration_seconds_count"), 6.0);
     assert_eq!(asked.metric("weir_gateway_directory_entries{kind=\"known\"}"), 6.0);
 }
 

@@ -129,8 +129,8 @@ fn an_answer_that_cannot_be_used_is_refused_reported_once_and_counted() {
         let lines = asked.world.gateway.log().json();
         assert_eq!(lines.iter().filter(|line| about(line)).count(), 1);
     }
-    assert_eq!(asked.metric("weir_gateway_directory_questions_total{outcome=\"invalid\"}"), 7.0);
-    assert_eq!(asked.metric("weir_gateway_directory_questions_total{outcome=\"failed\"}"), 2.0);
+    assert_eq!(asked.metric("weir_gateway_directory_requests_total{outcome=\"invalid\"}"), 7.0);
+    assert_eq!(asked.metric("weir_gateway_directory_requests_total{outcome=\"failed\"}"), 2.0);
     assert_eq!(asked.metric("weir_gateway_directory_unusable_total"), 9.0);
     assert_eq!(asked.world.control.requests().len(), 0);
 }
@@ -144,7 +144,7 @@ fn an_answer_without_end_is_cut_off() {
         .close();
     asked.directory.answer("workspaces/ws_acme", endless);
     asked.get("ws_acme").expect_problem(503);
-    assert_eq!(asked.metric("weir_gateway_directory_questions_total{outcome=\"unanswered\"}"), 1.0);
+    assert_eq!(asked.metric("weir_gateway_directory_requests_total{outcome=\"unanswered\"}"), 1.0);
 }
 
 #[test]

@@ -141,9 +141,7 @@ fn where_the_new_process_is_lost_the_old_one_guesses_nothing_and_ends() {
     idle.get(TARGET).expect(200);
     let new = world.gateway.upgrade();
     assert!(process::signal(new, "KILL"));
-    world.gateway.log().wait("that it is lost", |line| {
-        line["message"] == "the process that has the counters is lost"
-    });
+    world.gateway.log().wait("that it is lost", |line| line["message"] == "limit owner lost");
     // Idle connections are closed then: there is nobody to ask for them.
     idle.expect_end();
     assert_eq!(world.gateway.wait_for_exit(), Some(0));
@@ -173,9 +171,7 @@ fn what_is_in_flight_when_the_new_process_is_lost_is_finished_and_nothing_more_i
     });
     let new = world.gateway.upgrade();
     assert!(process::signal(new, "KILL"));
-    world.gateway.log().wait("that it is lost", |line| {
-        line["message"] == "the process that has the counters is lost"
-    });
+    world.gateway.log().wait("that it is lost", |line| line["message"] == "limit owner lost");
     // Nobody can say whether it fits; where nothing is to be decided nobody is asked.
     let refused = several.call(&Request::get(TARGET)).expect_problem(503);
     assert_eq!(refused["type"], "urn:weir:problem:limits-unavailable");
