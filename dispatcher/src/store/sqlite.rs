@@ -50,6 +50,7 @@ mod id_sequence;
 mod jobs;
 pub mod key_file;
 mod listing;
+mod migrations;
 pub mod open;
 mod outbox;
 mod pragmas;

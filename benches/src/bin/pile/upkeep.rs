@@ -167,7 +167,7 @@ fn works(webhook: &str) -> Vec<Work> {
             method: "DELETE",
             path: hook,
             body: String::new(),
-            open: "SELECT 1 FROM webhooks WHERE gone_up_to IS NOT NULL".to_owned(),
+            open: "SELECT 1 FROM webhooks WHERE deleted_up_to IS NOT NULL".to_owned(),
         },
     ]
 }

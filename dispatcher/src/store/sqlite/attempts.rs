@@ -14,7 +14,7 @@ use crate::store::sqlite::{outbox, webhooks};
 use crate::store::{AttemptRecord, NewMail, NextState, WebhookUpdate};
 
 const STATE: &str = "SELECT d.state FROM deliveries d JOIN webhooks w \
-    ON w.id = d.webhook WHERE d.id = ?1 AND w.gone_up_to IS NULL";
+    ON w.id = d.webhook WHERE d.id = ?1 AND w.deleted_up_to IS NULL";
 
 /// In a delivery's place, of attempts whose delivery is gone: no delivery has this number.
 pub(super) const NOBODYS: i64 = 0;
@@ -45,7 +45,7 @@ fn attempt(desk: &mut Desk, ended: &AttemptRecord) -> Result<(), Fault> {
     let outcome = ended.attempt.outcome.to_string();
     let ended_at = ended.attempt.started_at.plus(ended.attempt.took);
     let over_at = at(desk.steady.of_unix(ended_at));
-    let sql = "INSERT INTO attempts (delivery, lane, number, started_at, took, outcome, over_at) \
+    let sql = "INSERT INTO attempts (delivery, endpoint, number, started_at, took, outcome, over_at) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     desk.conn.prepare_cached(sql)?.execute((
         if state.is_some() { ended.delivery.0 } else { NOBODYS },
@@ -110,7 +110,7 @@ fn waited(
 fn webhook(desk: &Desk, fared: &WebhookUpdate) -> Result<(), Fault> {
     let sql = "UPDATE webhooks SET health = ?2, look_at = ?3, \
         paused_at = coalesce(paused_at, ?4), probing = ?5, last_outcome = ?7 \
-        WHERE id = ?1 AND gone_up_to IS NULL AND paused_total = ?6";
+        WHERE id = ?1 AND deleted_up_to IS NULL AND paused_total = ?6";
     desk.conn.prepare_cached(sql)?.execute((
         fared.webhook.0,
         webhooks::json(&fared.health)?,

@@ -20,23 +20,23 @@ const FIRST_DUE: &str =
     "SELECT due FROM deliveries WHERE webhook = ?1 AND state = 0 ORDER BY due, id LIMIT 1";
 
 const PAGE: &str =
-    select_webhooks!("WHERE w.id > ?1 AND w.gone_up_to IS NULL ORDER BY w.id LIMIT ?2");
+    select_webhooks!("WHERE w.id > ?1 AND w.deleted_up_to IS NULL ORDER BY w.id LIMIT ?2");
 
 const FIRST: &str = select_ready!(
     "WHERE d.webhook = ?1 AND d.state = 0 \
-     AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.gone_up_to IS NULL) \
+     AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.deleted_up_to IS NULL) \
      ORDER BY d.due, d.id LIMIT ?2"
 );
 
 const THIS: &str = select_ready!(
     "WHERE d.id = ?1 AND d.state = 0 \
-     AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.gone_up_to IS NULL)"
+     AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.deleted_up_to IS NULL)"
 );
 
 const TRIED: &str =
     "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 AND step > 0 LIMIT ?2";
 
-const STARTS: &str = "SELECT id, lane, started_at, took FROM attempts \
+const STARTS: &str = "SELECT id, endpoint, started_at, took FROM attempts \
     WHERE id < ?1 ORDER BY id DESC LIMIT 1024";
 
 /// Attempts that end together are recorded in batches, and those of one moment in any order: a
@@ -175,7 +175,7 @@ pub(super) fn starts_since(
                 return Ok(starts);
             }
             if started >= since {
-                starts.push((EndpointId(row.get("lane")?), started));
+                starts.push((EndpointId(row.get("endpoint")?), started));
             }
         }
         if !any {

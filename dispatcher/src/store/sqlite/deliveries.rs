@@ -31,7 +31,7 @@ const ACCEPTED: &str = "SELECT created_at FROM deliveries WHERE id <= ?1 ORDER B
 
 const THIS: &str = select_deliveries!(
     "WHERE d.id = ?1 AND d.workspace = ?2 \
-     AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.gone_up_to IS NULL)"
+     AND EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook AND w.deleted_up_to IS NULL)"
 );
 
 const EVENT_NAME: &str = "SELECT name FROM events WHERE id = ?1";

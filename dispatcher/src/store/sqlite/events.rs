@@ -28,10 +28,10 @@ const ANY_BETWEEN: &str =
     "SELECT 1 FROM events WHERE workspace = ?1 AND name BETWEEN ?2 AND ?3 LIMIT 1";
 
 const SUBSCRIBED: &str =
-    "SELECT id, events FROM webhooks WHERE workspace = ?1 AND gone_up_to IS NULL ORDER BY id";
+    "SELECT id, events FROM webhooks WHERE workspace = ?1 AND deleted_up_to IS NULL ORDER BY id";
 
 const EVENT: &str = "INSERT INTO events \
-    (name, workspace, kind, digest, created_at, needed_by, body, over_at) \
+    (name, workspace, kind, digest, created_at, delivery_refs, body, over_at) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 const DELIVERY: &str = "INSERT INTO deliveries \

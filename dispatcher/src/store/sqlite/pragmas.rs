@@ -5,7 +5,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
-use crate::store::sqlite::schema;
+use crate::store::sqlite::migrations;
 
 /// Another process that looks at the database, a backup for one, may hold us up for so long.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "mmap_size", 0)?;
     conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
-    schema::migrate(conn)?;
+    migrations::migrate(conn)?;
     #[cfg(test)]
     crate::store::sqlite::tests::watch::look_on(conn)?;
     Ok(())

@@ -37,9 +37,10 @@ const ENDED: &str = "SELECT id FROM deliveries \
     WHERE state = ?1 AND state > 0 AND coalesce(over_at, ended_at) < ?2 LIMIT ?3";
 
 const UNNEEDED: &str =
-    "SELECT id FROM events WHERE needed_by = 0 AND coalesce(over_at, created_at) < ?1 LIMIT ?2";
+    "SELECT id FROM events WHERE delivery_refs = 0 AND coalesce(over_at, created_at) < ?1 LIMIT ?2";
 
-const GONE: &str = "SELECT id, lane FROM webhooks WHERE gone_up_to IS NOT NULL ORDER BY id LIMIT 1";
+const GONE: &str =
+    "SELECT id, endpoint FROM webhooks WHERE deleted_up_to IS NOT NULL ORDER BY id LIMIT 1";
 
 const WAITING: &str = "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 LIMIT ?2";
 
@@ -55,7 +56,10 @@ const OVER: [(&str, &str); 3] = [
         "DELETE FROM jobs WHERE id = ?1",
     ),
     ("SELECT id FROM mails WHERE over_at < ?1 LIMIT ?2", "DELETE FROM mails WHERE id = ?1"),
-    ("SELECT id FROM lanes WHERE left_at < ?1 LIMIT ?2", "DELETE FROM lanes WHERE id = ?1"),
+    (
+        "SELECT id FROM endpoints WHERE unused_since < ?1 LIMIT ?2",
+        "DELETE FROM endpoints WHERE id = ?1",
+    ),
 ];
 
 /// What is dropped.
@@ -137,7 +141,7 @@ fn ids(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Ve
 fn drop_gone(desk: &mut Desk, most: usize, now: UnixTime) -> Result<usize, Fault> {
     let mut left = most;
     while left > 0 {
-        let both = |row: &Row<'_>| Ok((row.get("id")?, row.get("lane")?));
+        let both = |row: &Row<'_>| Ok((row.get("id")?, row.get("endpoint")?));
         let gone = desk.conn.prepare_cached(GONE)?.query_row([], both).optional()?;
         let Some((webhook, endpoint)): Option<(i64, i64)> = gone else { break };
         let waiting = ids(&desk.conn, WAITING, (webhook, rows::count(left)))?;
@@ -171,9 +175,9 @@ fn drop_delivery(desk: &mut Desk, id: i64, now: UnixTime) -> Result<(), Fault> {
     }
     conn.prepare_cached("DELETE FROM deliveries WHERE id = ?1")?.execute([id])?;
     // Most have one delivery: to drop such a row at once spares its body being written again.
-    let sql = "DELETE FROM events WHERE id = ?1 AND needed_by <= 1";
+    let sql = "DELETE FROM events WHERE id = ?1 AND delivery_refs <= 1";
     if conn.prepare_cached(sql)?.execute([event])? == 0 {
-        let sql = "UPDATE events SET needed_by = needed_by - 1 WHERE id = ?1";
+        let sql = "UPDATE events SET delivery_refs = delivery_refs - 1 WHERE id = ?1";
         conn.prepare_cached(sql)?.execute([event])?;
     }
     if state == DeliveryState::Waiting.code() {

@@ -70,10 +70,10 @@ pub(super) fn state(row: &Row<'_>) -> Result<DeliveryState, Fault> {
 macro_rules! select_webhooks {
     ($rest:literal) => {
         concat!(
-            "SELECT w.id, s.name AS workspace, l.url, w.lane, w.events, w.created_at, w.secret, \
+            "SELECT w.id, s.name AS workspace, l.url, w.endpoint, w.events, w.created_at, w.secret, \
              w.secrets_before, w.paused_at, w.paused_total, w.probing, \
              w.reordering, w.health, w.last_outcome, w.look_at FROM webhooks w \
-             JOIN workspaces s ON s.id = w.workspace JOIN lanes l ON l.id = w.lane ",
+             JOIN workspaces s ON s.id = w.workspace JOIN endpoints l ON l.id = w.endpoint ",
             $rest
         )
     };
@@ -96,7 +96,7 @@ pub(super) fn webhook(row: &Row<'_>, sealer: &Sealer) -> Result<Webhook, Fault> 
         id,
         workspace: row.get("workspace")?,
         url: row.get("url")?,
-        endpoint: EndpointId(row.get("lane")?),
+        endpoint: EndpointId(row.get("endpoint")?),
         events: EventSet(row.get("events")?),
         created_at: time(row, "created_at")?,
         secrets: Secrets { current, previous },

@@ -2,6 +2,7 @@
 
 mod clocks;
 mod growth;
+mod migrating;
 mod opening;
 mod reading;
 mod restoring;
@@ -265,7 +266,7 @@ async fn goes_wrong(size: Size) {
     let webhook = webhook(&store).await;
     let wrong = store.writer.ask_for(size, |desk| {
         desk.tally.waiting += 5;
-        let sql = "INSERT INTO events (name, workspace, kind, digest, created_at, needed_by, body) \
+        let sql = "INSERT INTO events (name, workspace, kind, digest, created_at, delivery_refs, body) \
             VALUES ('evt_1', 1, 0, x'', 0, 0, x'')";
         desk.conn.execute(sql, [])?;
         desk.conn.execute(sql, [])?;

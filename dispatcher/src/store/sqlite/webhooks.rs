@@ -16,16 +16,16 @@ use crate::store::{
     Created, NewWebhook, Page, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
 };
 
-const ONE: &str = select_webhooks!("WHERE w.id = ?1 AND w.gone_up_to IS NULL");
+const ONE: &str = select_webhooks!("WHERE w.id = ?1 AND w.deleted_up_to IS NULL");
 
 const PAGE: &str = select_webhooks!(
-    "WHERE w.workspace = ?1 AND w.id > ?2 AND w.gone_up_to IS NULL ORDER BY w.id LIMIT ?3"
+    "WHERE w.workspace = ?1 AND w.id > ?2 AND w.deleted_up_to IS NULL ORDER BY w.id LIMIT ?3"
 );
 
 const SECRETS: &str = "SELECT secret, secrets_before FROM webhooks WHERE id = ?1";
 
 const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
-    WHERE workspace = (SELECT id FROM workspaces WHERE name = ?1) AND gone_up_to IS NULL";
+    WHERE workspace = (SELECT id FROM workspaces WHERE name = ?1) AND deleted_up_to IS NULL";
 
 /// Registers a webhook, unless its workspace has as many as it may have.
 pub(super) fn create(
@@ -46,7 +46,7 @@ pub(super) fn create(
     desk.tally.webhooks += 1;
     let id = WebhookId(desk.tally.webhooks_made);
     let health = Health::default();
-    let sql = "INSERT INTO webhooks (id, workspace, lane, events, created_at, secret, health) \
+    let sql = "INSERT INTO webhooks (id, workspace, endpoint, events, created_at, secret, health) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     let sealed = desk.sealer.seal(id, new.secret.expose(), nonce);
     let row = (id.0, workspace, endpoint, new.events.0, at(now), sealed, json(&health)?);
@@ -59,22 +59,23 @@ pub(super) fn create(
 /// The number of the endpoint towards a URL, which it is given if it has none.
 fn endpoint(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
     let known = conn
-        .prepare_cached("SELECT id FROM lanes WHERE url = ?1")?
+        .prepare_cached("SELECT id FROM endpoints WHERE url = ?1")?
         .query_row([url], |row| row.get(0))
         .optional()?;
     if let Some(id) = known {
-        let sql = "UPDATE lanes SET left_at = NULL WHERE id = ?1 AND left_at IS NOT NULL";
+        let sql =
+            "UPDATE endpoints SET unused_since = NULL WHERE id = ?1 AND unused_since IS NOT NULL";
         conn.prepare_cached(sql)?.execute([id])?;
         return Ok(id);
     }
-    conn.prepare_cached("INSERT INTO lanes (url) VALUES (?1)")?.execute([url])?;
+    conn.prepare_cached("INSERT INTO endpoints (url) VALUES (?1)")?.execute([url])?;
     Ok(conn.last_insert_rowid())
 }
 
 /// Notes since when no webhook names an endpoint, where that is so.
 pub(super) fn leave(desk: &Desk, endpoint: i64) -> rusqlite::Result<()> {
-    let sql = "UPDATE lanes SET left_at = ?2 WHERE id = ?1 AND left_at IS NULL \
-        AND NOT EXISTS (SELECT 1 FROM webhooks WHERE lane = ?1)";
+    let sql = "UPDATE endpoints SET unused_since = ?2 WHERE id = ?1 AND unused_since IS NULL \
+        AND NOT EXISTS (SELECT 1 FROM webhooks WHERE endpoint = ?1)";
     desk.conn.prepare_cached(sql)?.execute((endpoint, at(desk.steady.now()))).map(drop)
 }
 
@@ -139,7 +140,7 @@ pub(super) fn change(
     let Some(before) = of_workspace(conn, &desk.sealer, workspace, id)? else { return Ok(None) };
     if let Some(url) = change.url {
         let endpoint = endpoint(conn, &url)?;
-        conn.prepare_cached("UPDATE webhooks SET lane = ?2 WHERE id = ?1")?
+        conn.prepare_cached("UPDATE webhooks SET endpoint = ?2 WHERE id = ?1")?
             .execute((id.0, endpoint))?;
         leave(desk, before.endpoint.0)?;
     }
@@ -185,8 +186,8 @@ pub(super) fn rotate(
 pub(super) fn delete(desk: &mut Desk, workspace: &str, id: WebhookId) -> Result<bool, Fault> {
     let Some(workspace) = rows::workspace_of(&desk.conn, workspace)? else { return Ok(false) };
     // What the sweep needs is the row; what it must never show again goes at once.
-    let sql = "UPDATE webhooks SET gone_up_to = ?3, secret = x'', secrets_before = NULL \
-        WHERE id = ?1 AND workspace = ?2 AND gone_up_to IS NULL";
+    let sql = "UPDATE webhooks SET deleted_up_to = ?3, secret = x'', secrets_before = NULL \
+        WHERE id = ?1 AND workspace = ?2 AND deleted_up_to IS NULL";
     let newest = desk.tally.deliveries_made;
     let gone = desk.conn.prepare_cached(sql)?.execute((id.0, workspace, newest))? > 0;
     if gone {
@@ -220,6 +221,6 @@ pub(super) fn reactivate(
 
 /// Those of a workspace that are not deleted.
 pub(super) fn alive(conn: &Connection, workspace: i64) -> rusqlite::Result<Vec<i64>> {
-    let sql = "SELECT id FROM webhooks WHERE workspace = ?1 AND gone_up_to IS NULL ORDER BY id";
+    let sql = "SELECT id FROM webhooks WHERE workspace = ?1 AND deleted_up_to IS NULL ORDER BY id";
     conn.prepare_cached(sql)?.query_map([workspace], |row| row.get(0))?.collect()
 }

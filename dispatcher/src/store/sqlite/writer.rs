@@ -279,7 +279,7 @@ impl Thread {
         tally.steady = (steady.now(), clock.now().unix);
         let change = conn.unchecked_transaction()?;
         tally.write(&change)?;
-        schema::set_meta(&change, schema::ENDED_IN_ORDER, &[1])?;
+        schema::set_meta(&change, schema::CLEAN_SHUTDOWN, &[1])?;
         Ok(change.commit()?)
     }
 

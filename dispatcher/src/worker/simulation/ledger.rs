@@ -16,7 +16,7 @@ const ATTEMPTS: &str = "SELECT a.delivery, a.number, a.started_at, a.took, a.out
     JOIN deliveries d ON d.id = a.delivery WHERE a.id > ?1 ORDER BY a.id";
 
 const HOOKS: &str = "SELECT id, paused_at, paused_total, reordering, probing FROM webhooks \
-    WHERE gone_up_to IS NULL";
+    WHERE deleted_up_to IS NULL";
 
 const MAILS: &str = "SELECT key FROM mails WHERE id > ?1 ORDER BY id";
 

@@ -22,10 +22,10 @@ const ORPHANS: &str = "SELECT d.id FROM deliveries d LEFT JOIN webhooks w ON w.i
 
 /// Events that more, or fewer, deliveries are said to need than there are.
 const MISCOUNTED: &str = "SELECT e.id FROM events e LEFT JOIN deliveries d ON d.event = e.id \
-    GROUP BY e.id HAVING count(d.id) <> e.needed_by LIMIT 1";
+    GROUP BY e.id HAVING count(d.id) <> e.delivery_refs LIMIT 1";
 
 /// Webhooks whose endpoint is gone.
-const NOWHERE: &str = "SELECT w.id FROM webhooks w LEFT JOIN lanes l ON l.id = w.lane \
+const NOWHERE: &str = "SELECT w.id FROM webhooks w LEFT JOIN endpoints l ON l.id = w.endpoint \
     WHERE l.id IS NULL LIMIT 1";
 
 /// What is known of jobs and sweeps.

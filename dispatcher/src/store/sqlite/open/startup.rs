@@ -15,10 +15,10 @@ use crate::store::sqlite::{id_sequence, rows, schema};
 
 /// Under this name: when processes were found not to have recorded all they knew, each in eight
 /// bytes, oldest first. One crash after another is more doubt than the last one alone.
-const CUT_OFF: &str = "cut_off";
+const UNCLEAN_SHUTDOWNS: &str = "unclean_shutdowns";
 
 /// So many of them are kept; the pace of any endpoint is used up by fewer.
-const CUT_OFF_MAX: usize = 1_024;
+const UNCLEAN_MAX: usize = 1_024;
 
 /// Under this name: the key of public identifiers.
 const PUBLIC_ID_KEY: &str = "public_id_key";
@@ -57,15 +57,15 @@ pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqli
     schema::set_meta(&change, owner::MARK, &random::<{ owner::MARK_BYTES }>()?)?;
     // Before a new database there was nobody who could have left anything unsaid.
     let ended_in_order =
-        schema::meta(&change, schema::ENDED_IN_ORDER)?.is_none_or(|value| value == [1]);
-    let mut cut_off = times(&schema::meta(&change, CUT_OFF)?.unwrap_or_default());
+        schema::meta(&change, schema::CLEAN_SHUTDOWN)?.is_none_or(|value| value == [1]);
+    let mut cut_off = times(&schema::meta(&change, UNCLEAN_SHUTDOWNS)?.unwrap_or_default());
     if !ended_in_order {
         cut_off.push(now);
-        cut_off.drain(..cut_off.len().saturating_sub(CUT_OFF_MAX));
+        cut_off.drain(..cut_off.len().saturating_sub(UNCLEAN_MAX));
         let bytes: Vec<u8> = cut_off.iter().flat_map(|at| at.0.to_le_bytes()).collect();
-        schema::set_meta(&change, CUT_OFF, &bytes)?;
+        schema::set_meta(&change, UNCLEAN_SHUTDOWNS, &bytes)?;
     }
-    schema::set_meta(&change, schema::ENDED_IN_ORDER, &[0])?;
+    schema::set_meta(&change, schema::CLEAN_SHUTDOWN, &[0])?;
     let lost = "UPDATE mails SET state = 4, over_at = ?1 WHERE state = 1";
     let lost = change.execute(lost, [rows::at(steady.now())])?;
     tally.write(&change)?;

@@ -21,7 +21,7 @@ const KEPT: Retention = Retention {
 /// How many rows each table has that is dropped from.
 async fn rows(store: &SqliteStore) -> Vec<(&'static str, i64)> {
     let count = |desk: &mut crate::store::sqlite::writer::Desk| {
-        let tables = ["deliveries", "events", "attempts", "jobs", "mails", "lanes"];
+        let tables = ["deliveries", "events", "attempts", "jobs", "mails", "endpoints"];
         let count = |table| {
             let sql = format!("SELECT count(*) FROM {table}");
             Ok((table, desk.conn.query_row(&sql, [], |row| row.get(0))?))

@@ -288,7 +288,7 @@ async fn days_of_traffic_take_no_more_room_than_what_is_kept() {
     let (first, last) = (most(&sizes[..40]), most(&sizes[40..]));
     assert!(last <= first + first / 20, "{first} bytes, then {last}: {sizes:?}");
     for (table, most) in
-        [("lanes", 130), ("mails", 130), ("jobs", 130), ("events", 1_300), ("attempts", 1_300)]
+        [("endpoints", 130), ("mails", 130), ("jobs", 130), ("events", 1_300), ("attempts", 1_300)]
     {
         let count = move |desk: &mut crate::store::sqlite::writer::Desk| {
             let sql = format!("SELECT count(*) FROM {table}");
@@ -323,7 +323,7 @@ async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_endpoin
     sweep().await;
     assert_eq!(endpoint(second).await, known);
     let endpoints = |desk: &mut crate::store::sqlite::writer::Desk| {
-        Ok(desk.conn.query_row("SELECT count(*) FROM lanes", [], |row| row.get::<_, i64>(0))?)
+        Ok(desk.conn.query_row("SELECT count(*) FROM endpoints", [], |row| row.get::<_, i64>(0))?)
     };
     assert_eq!(store.writer.ask(endpoints).await.unwrap(), 1, "what nobody names goes in the end");
 }

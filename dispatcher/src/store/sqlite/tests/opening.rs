@@ -200,17 +200,6 @@ async fn a_file_of_another_program_is_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_file_of_a_later_version_is_refused() {
-    let (folder, store) = fresh();
-    drop(store);
-    let conn = Connection::open(folder.path("data/dispatcher.db")).unwrap();
-    conn.pragma_update(None, "user_version", 4_711).unwrap();
-    drop(conn);
-    let said = refusal(&folder);
-    assert!(said.contains("schema 4711") && said.contains("run the version"), "{said}");
-}
-
-#[tokio::test]
 async fn a_file_with_secrets_opens_with_its_own_key_alone() {
     let (folder, store) = fresh();
     let webhook = webhook(&store).await;

@@ -1,13 +1,9 @@
-//! Copies that are put back, and databases of an earlier version.
+//! Copies that are put back.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use rusqlite::Connection;
-
-use crate::domain::id::DeliveryId;
-use crate::store::encryption::{KEY_BYTES, NONCE_BYTES, Sealer};
 use crate::store::sqlite::backup::backup;
 use crate::store::sqlite::preview::would_open;
 use crate::store::sqlite::restore::{RestoreError, STEPS, restore, restore_by_steps};
@@ -308,91 +304,4 @@ async fn what_is_no_backup_of_ours_or_has_another_key_is_not_restored() {
     assert!(said.contains("sealed with another key"), "{said}");
     let said = refused(&copy, &folder.path("no.key"));
     assert!(said.contains("is gone") && !folder.path("no.key").exists(), "{said}");
-}
-
-/// What an earlier version left, with one of everything.
-fn earlier(folder: &Folder) {
-    let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
-    fs::create_dir_all(folder.path("data")).unwrap();
-    fs::write(&key, [3; KEY_BYTES]).unwrap();
-    fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
-    let sealer = Sealer::new(&Secret::new([3; KEY_BYTES]));
-    let sealed = |id, plain: &str| sealer.seal(WebhookId(id), plain, [9; NONCE_BYTES]);
-    let conn = Connection::open(&path).unwrap();
-    conn.execute_batch(include_str!("schema_2.sql")).unwrap();
-    let now = i64::try_from(NOW.0).unwrap();
-    let day = 86_400_000_000;
-    let digest = format!("x'{}'", hex::encode([7; 32]));
-    let sql = "INSERT INTO meta VALUES ('public_id_key', ?1), ('key_check', ?2), \
-        ('ended_in_order', x'01')";
-    conn.execute(sql, ([7_u8; 32], sealed(0, "weir"))).unwrap();
-    conn.execute_batch(&format!(
-        "UPDATE counters SET waiting = 1, webhooks = 1, deliveries_made = 4, webhooks_made = 1;
-         INSERT INTO workspaces VALUES (1, '{WS}');
-         INSERT INTO lanes VALUES (1, 'https://hooks.example.com/in', NULL);
-         INSERT INTO events VALUES
-             (1, 'evt_1', 1, 0, {digest}, {now}, 1, x'78'),
-             (2, 'evt_2', 1, 0, {digest}, {now}, 1, x'78'),
-             (3, 'evt_3', 1, 0, {digest}, {now}, 1, x'78'),
-             (4, 'evt_4', 1, 0, {digest}, {now}, 1, x'78'),
-             (5, 'evt_nobodys', 1, 0, {digest}, {now}, 0, x'78');
-         INSERT INTO deliveries VALUES
-             (1, 1, 1, 1, 0, 0, {now}, 0, 0, {now}, NULL, NULL, 0, NULL, NULL),
-             (2, 2, 1, 1, 0, 1, {now}, 1, 0, {now}, {now}, {now}, 0, {now}, 'status_200'),
-             (3, 3, 1, 1, 0, 2, {now}, 9, 8, {now}, {now}, {now}, 0, {now}, 'status_500'),
-             (4, 4, 1, 1, 0, 2, {now}, 9, 8, {now}, {now}, {now}, 0, {now}, 'status_500');
-         INSERT INTO attempts VALUES (1, 2, 1, 1, {now}, 5, 'status_200');
-         INSERT INTO jobs (id, workspace, created_at, newest, looked_to, redelivered)
-             VALUES (1, 1, {now}, 4, 3, 1);
-         INSERT INTO mails (key, recipient, subject, text, state, over_at)
-             VALUES ('told', '', '', '', 2, {now});",
-    ))
-    .unwrap();
-    let sql = "INSERT INTO webhooks (id, workspace, lane, events, created_at, secret, \
-        secret_before, secret_before_until, health) VALUES (1, 1, 1, 1, ?1, ?2, ?3, ?4, ?5)";
-    let health = serde_json::to_string(&crate::domain::health::Health::default()).unwrap();
-    let (new, old) = (sealed(1, "whsec_new"), sealed(1, "whsec_old"));
-    conn.execute(sql, (now, new, old, now + day, health)).unwrap();
-}
-
-#[tokio::test]
-async fn a_database_of_an_earlier_version_is_carried_over_whole() {
-    let folder = Folder::new();
-    earlier(&folder);
-    let store = open(&folder).unwrap();
-    let webhook = store.webhook(WS, WebhookId(1)).await.unwrap().expect("it is there");
-    let signing: Vec<&str> = webhook.secrets.signing(NOW).collect();
-    assert_eq!(signing, ["whsec_new", "whsec_old"]);
-    assert_eq!(webhook.secrets.signing(NOW.plus(Duration::from_secs(86_400))).count(), 1);
-    let listed = store.deliveries(WS, &Filter::default(), None, 9).await.unwrap().items;
-    let numbers: Vec<i64> = listed.iter().map(|one| one.id.0).collect();
-    assert_eq!(numbers, [4, 3, 2, 1]);
-    assert_eq!(waiting(&store, WebhookId(1)).await, 1);
-    assert_eq!(store.figures().await.unwrap().waiting, 1);
-    // The job had looked at the third, and goes on behind it.
-    while store.step_job(1, NOW).await.unwrap().more {}
-    let states = |id| store.delivery(WS, DeliveryId(id));
-    let failed = crate::domain::delivery::DeliveryState::FailedPermanent;
-    assert_eq!(states(3).await.unwrap().unwrap().0.state, failed);
-    assert_eq!(
-        states(4).await.unwrap().unwrap().0.state,
-        crate::domain::delivery::DeliveryState::Waiting
-    );
-    // What had ended is kept for as long as it would have been, and then goes.
-    let day = Duration::from_secs(86_400);
-    let sweep = async |kept: u32| {
-        while store.sweep(day * kept, day * kept, NOW, 100).await.unwrap() {}
-        store.deliveries(WS, &Filter::default(), None, 9).await.unwrap().items.len()
-    };
-    assert_eq!(sweep(1).await, 4);
-    assert!(!accept(&store, "evt_nobodys").await.unwrap(), "it is known");
-    store.close().await.unwrap();
-    drop(store);
-    let clock = Clock::manual(NOW.plus(day));
-    let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
-    let store = SqliteStore::open(&path, &key, clock.clone()).unwrap();
-    clock.advance(2 * day);
-    while store.sweep(day, day, clock.now().unix, 100).await.unwrap() {}
-    let left = store.deliveries(WS, &Filter::default(), None, 9).await.unwrap().items;
-    assert_eq!(left.iter().map(|one| one.id.0).collect::<Vec<_>>(), [4, 1]);
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, StatementStatus};
 
+use crate::store::sqlite::migrations::migrate;
 use crate::store::sqlite::pragmas::prepare;
-use crate::store::sqlite::schema;
 use crate::store::sqlite::tests::watch::Watch;
 use crate::store::sqlite::tests::{Store, conformance, fresh};
 
@@ -20,7 +20,7 @@ const NARROW: [&str; 6] = [
     "mails_due",
     "mails_taken",
     "jobs_open",
-    "webhooks_gone",
+    "webhooks_deleted",
     "SCAN (subquery",
     "SCAN CONSTANT ROW",
 ];
@@ -57,10 +57,10 @@ fn goes_through_all(step: &str) -> bool {
 #[test]
 fn no_statement_goes_through_all_there_is() {
     let mut conn = Connection::open_in_memory().unwrap();
-    schema::migrate(&mut conn).unwrap();
+    migrate(&mut conn).unwrap();
     let all = statements();
     assert!(all.len() > 60, "the store has more statements than {all:#?}");
-    for table in ["events", "deliveries", "attempts", "webhooks", "jobs", "mails", "lanes"] {
+    for table in ["events", "deliveries", "attempts", "webhooks", "jobs", "mails", "endpoints"] {
         assert!(all.iter().any(|sql| sql.contains(table)), "nothing is asked of {table}");
     }
     for sql in all {
@@ -73,12 +73,12 @@ fn no_statement_goes_through_all_there_is() {
 #[test]
 fn a_scan_and_a_sort_are_seen() {
     let mut conn = Connection::open_in_memory().unwrap();
-    schema::migrate(&mut conn).unwrap();
+    migrate(&mut conn).unwrap();
     for sql in [
         "SELECT count(*) FROM deliveries WHERE state = 0",
         "DELETE FROM events WHERE created_at < 1",
         "SELECT id FROM deliveries WHERE workspace = 1 ORDER BY created_at LIMIT 1",
-        "SELECT id FROM attempts WHERE lane = 1",
+        "SELECT id FROM attempts WHERE endpoint = 1",
     ] {
         let steps = plan(&conn, sql);
         assert!(steps.iter().any(|step| goes_through_all(step)), "{sql}\n{steps:?}");

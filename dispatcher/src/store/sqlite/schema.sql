@@ -1,39 +1,49 @@
--- A database of schema 2, the first that was released, as its program made it.
+-- The whole schema, as a new database gets it. An older database comes to the same tables by the
+-- steps in migrations/; a test compares the two. A change goes into both.
+--
+-- Times are microseconds since 1970. Columns `over_at`, `unused_since` and `steady`, and the times
+-- in `secrets_before`, are steady time (steady_clock.rs).
+
+-- Single values by name: keys, marks, what the last process recorded.
 CREATE TABLE meta (
     name TEXT PRIMARY KEY,
     value BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- How much there is, so that nobody has to count.
+-- Totals, so that no statement counts rows; the newest numbers, so that none is given twice.
 CREATE TABLE counters (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     waiting INTEGER NOT NULL,
     webhooks INTEGER NOT NULL,
     deliveries_made INTEGER NOT NULL,
-    webhooks_made INTEGER NOT NULL
+    webhooks_made INTEGER NOT NULL,
+    -- Steady time, as of `steady_at` on the wall clock. 0: never written yet.
+    steady INTEGER NOT NULL DEFAULT 0,
+    steady_at INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-INSERT INTO counters VALUES (1, 0, 0, 0, 0);
+INSERT INTO counters VALUES (1, 0, 0, 0, 0, 0, 0);
 
 CREATE TABLE workspaces (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE
 ) STRICT;
 
--- The pace of an endpoint outlives the webhooks that name it.
-CREATE TABLE lanes (
+-- The rate limit of an endpoint outlives the webhooks that name it.
+CREATE TABLE endpoints (
     id INTEGER PRIMARY KEY,
-    url TEXT NOT NULL UNIQUE
+    url TEXT NOT NULL UNIQUE,
+    -- Since when no webhook names it.
+    unused_since INTEGER
 ) STRICT;
+CREATE INDEX endpoints_unused ON endpoints (unused_since) WHERE unused_since IS NOT NULL;
 
 CREATE TABLE webhooks (
     id INTEGER PRIMARY KEY,
     workspace INTEGER NOT NULL,
-    lane INTEGER NOT NULL,
+    endpoint INTEGER NOT NULL,
     events INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     secret BLOB NOT NULL,
-    secret_before BLOB,
-    secret_before_until INTEGER,
     paused_at INTEGER,
     paused_total INTEGER NOT NULL DEFAULT 0,
     -- 0: any delivery probes; otherwise its number.
@@ -44,10 +54,13 @@ CREATE TABLE webhooks (
     last_outcome TEXT,
     look_at INTEGER,
     -- Once it is deleted: the number of the newest delivery. The row goes when nothing waits.
-    gone_up_to INTEGER
+    deleted_up_to INTEGER,
+    -- Earlier secrets that still sign, newest first: [[until, sealed, in hex], ...].
+    secrets_before TEXT
 ) STRICT;
-CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE gone_up_to IS NULL;
-CREATE INDEX webhooks_gone ON webhooks (id) WHERE gone_up_to IS NOT NULL;
+CREATE INDEX webhooks_of ON webhooks (workspace, id) WHERE deleted_up_to IS NULL;
+CREATE INDEX webhooks_on ON webhooks (endpoint);
+CREATE INDEX webhooks_deleted ON webhooks (id) WHERE deleted_up_to IS NOT NULL;
 
 CREATE TABLE events (
     id INTEGER PRIMARY KEY,
@@ -56,13 +69,15 @@ CREATE TABLE events (
     kind INTEGER NOT NULL,
     digest BLOB NOT NULL,
     created_at INTEGER NOT NULL,
-    -- Deliveries that need it.
-    needed_by INTEGER NOT NULL,
+    -- How many deliveries send it.
+    delivery_refs INTEGER NOT NULL,
     body BLOB NOT NULL,
+    -- Null in rows of version 2 and earlier, whose time of day stands in for it; so below.
+    over_at INTEGER,
     -- No workspace learns of another's, nor takes its names.
     UNIQUE (workspace, name)
 ) STRICT;
-CREATE INDEX events_unneeded ON events (created_at) WHERE needed_by = 0;
+CREATE INDEX events_unneeded ON events (coalesce(over_at, created_at)) WHERE delivery_refs = 0;
 
 CREATE TABLE deliveries (
     id INTEGER PRIMARY KEY,
@@ -81,26 +96,30 @@ CREATE TABLE deliveries (
     paused_before INTEGER NOT NULL,
     ended_at INTEGER,
     -- Of the last attempt.
-    last_outcome TEXT
+    last_outcome TEXT,
+    over_at INTEGER
 ) STRICT;
 CREATE INDEX deliveries_ready ON deliveries (webhook, due, id) WHERE state = 0;
 CREATE INDEX deliveries_tried ON deliveries (webhook) WHERE state = 0 AND step > 0;
-CREATE INDEX deliveries_of ON deliveries (workspace, id);
-CREATE INDEX deliveries_failed ON deliveries (workspace, id) WHERE state = 2;
-CREATE INDEX deliveries_ended ON deliveries (state, ended_at) WHERE state > 0;
+-- A list of a workspace is merged from those of its webhooks: no row of a deleted one is read.
+CREATE INDEX deliveries_of ON deliveries (webhook, created_at);
+CREATE INDEX deliveries_failed ON deliveries (webhook, created_at) WHERE state = 2;
+CREATE INDEX deliveries_ended ON deliveries (state, coalesce(over_at, ended_at)) WHERE state > 0;
 
 -- Rows come in the order in which attempts end.
 CREATE TABLE attempts (
     id INTEGER PRIMARY KEY,
     delivery INTEGER NOT NULL,
-    lane INTEGER NOT NULL,
+    endpoint INTEGER NOT NULL,
     number INTEGER NOT NULL,
     started_at INTEGER NOT NULL,
     took INTEGER NOT NULL,
-    outcome TEXT NOT NULL
+    outcome TEXT NOT NULL,
+    over_at INTEGER
 ) STRICT;
 CREATE INDEX attempts_of ON attempts (delivery);
 
+-- Redeliveries by filter. Workspaces take turns.
 CREATE TABLE jobs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     workspace INTEGER NOT NULL,
@@ -110,13 +129,20 @@ CREATE TABLE jobs (
     since INTEGER,
     until INTEGER,
     created_at INTEGER NOT NULL,
-    -- Looks at deliveries up to here, and has looked at those up to there.
+    -- The number of the newest delivery when it was made.
     newest INTEGER NOT NULL,
+    -- Of a job of version 2 or earlier: deliveries up to this number are done.
     looked_to INTEGER NOT NULL DEFAULT 0,
     redelivered INTEGER NOT NULL DEFAULT 0,
-    ended_at INTEGER
+    ended_at INTEGER,
+    -- Done: all deliveries of webhooks before `at_webhook`, and its own up to these two.
+    at_webhook INTEGER NOT NULL DEFAULT 0,
+    at_time INTEGER NOT NULL DEFAULT 0,
+    at_delivery INTEGER NOT NULL DEFAULT 0,
+    over_at INTEGER
 ) STRICT;
-CREATE INDEX jobs_open ON jobs (id) WHERE ended_at IS NULL;
+CREATE INDEX jobs_open ON jobs (workspace, id) WHERE ended_at IS NULL;
+CREATE INDEX jobs_over ON jobs (coalesce(over_at, ended_at)) WHERE ended_at IS NOT NULL;
 
 -- A mail's text is kept until it is sent, its key for longer.
 CREATE TABLE mails (
@@ -125,24 +151,12 @@ CREATE TABLE mails (
     recipient TEXT NOT NULL,
     subject TEXT NOT NULL,
     text TEXT NOT NULL,
-    -- 0 to be sent, 1 taken, 2 sent, 3 given up, 4 lost: taken when the process ended.
+    -- 0 to be sent, 1 taken, 2 sent, 3 abandoned, 4 lost: taken when the process ended.
     state INTEGER NOT NULL DEFAULT 0,
     failures INTEGER NOT NULL DEFAULT 0,
-    due INTEGER NOT NULL DEFAULT 0
+    due INTEGER NOT NULL DEFAULT 0,
+    over_at INTEGER
 ) STRICT;
 CREATE INDEX mails_due ON mails (due, id) WHERE state = 0;
 CREATE INDEX mails_taken ON mails (id) WHERE state = 1;
--- Since when no webhook names it.
-ALTER TABLE lanes ADD COLUMN left_at INTEGER;
-CREATE INDEX webhooks_on ON webhooks (lane);
-UPDATE lanes SET left_at = unixepoch() * 1000000
-    WHERE NOT EXISTS (SELECT 1 FROM webhooks w WHERE w.lane = lanes.id);
-CREATE INDEX lanes_left ON lanes (left_at) WHERE left_at IS NOT NULL;
-
-ALTER TABLE mails ADD COLUMN over_at INTEGER;
-UPDATE mails SET over_at = unixepoch() * 1000000 WHERE state > 1;
 CREATE INDEX mails_over ON mails (over_at) WHERE over_at IS NOT NULL;
-
-CREATE INDEX jobs_over ON jobs (ended_at) WHERE ended_at IS NOT NULL;
-PRAGMA application_id = 0x77656972;
-PRAGMA user_version = 2;
