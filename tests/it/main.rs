@@ -13,6 +13,7 @@ mod areas;
 mod batch;
 mod deadlines;
 mod dispatching;
+mod documented;
 mod edge;
 mod fuzzed;
 mod harness;

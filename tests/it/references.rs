@@ -1,7 +1,8 @@
-//! What documents name is there: files by their path, tests by their name.
+//! What documents name is there: files by their path, tests by their name, links and anchors.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use crate::tidy::{kept, root};
 
@@ -39,6 +40,36 @@ fn every_file_and_test_that_a_document_names_is_there() {
     assert!(wrong.is_empty(), "not there:\n{}", wrong.join("\n"));
 }
 
+#[test]
+fn every_link_in_a_document_leads_somewhere() {
+    let mut wrong = Vec::new();
+    for document in kept().into_iter().filter(|path| path.extension().is_some_and(|e| e == "md")) {
+        let text = fs::read_to_string(root().join(&document)).unwrap();
+        for link in links(&text) {
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let folder = root().join(document.parent().unwrap_or(Path::new("")));
+            let target = if path.is_empty() { root().join(&document) } else { folder.join(path) };
+            let leads = target.exists()
+                && (anchor.is_empty()
+                    || fs::read_to_string(&target)
+                        .is_ok_and(|text| anchors(&text).contains(anchor)));
+            if !leads {
+                wrong.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "lead nowhere:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn links_and_anchors_are_found_as_a_page_shows_them() {
+    let text = "# A `b`, c: †\n[x](y.md#z) `[no](code)` [u](https://u) [v\nw](#v)\n\
+        ```sh\n# no\n[no](block)\n```\n## d-e_f\n## d-e_f\n";
+    assert_eq!(links(text), ["y.md#z", "#v"]);
+    let expected = ["a-b-c-", "d-e_f", "d-e_f-1"].map(str::to_owned);
+    assert_eq!(anchors(text), BTreeSet::from(expected));
+}
+
 /// A rule stands where it holds, and not in a paper that readers do not have.
 #[test]
 fn no_file_cites_a_document_that_is_not_here() {
@@ -51,6 +82,44 @@ fn no_file_cites_a_document_that_is_not_here() {
         wrong.extend(papers.iter().find(cites).map(|paper| format!("{}: {paper}", path.display())));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Where a document's links lead, but for those to other sites.
+fn links(text: &str) -> Vec<String> {
+    let prose = without_blocks(text);
+    // Between backquotes stands code.
+    let prose: String = prose.split('`').step_by(2).collect();
+    let targets = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    let targets = targets.map(|(target, _)| target.to_owned());
+    targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
+}
+
+/// The anchors of a document's headings, as pages of GitHub have them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    for line in without_blocks(text).lines().filter(|line| line.starts_with('#')) {
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = |one: &char| one.is_alphanumeric() || " -_".contains(*one);
+        let anchor = heading.chars().filter(kept).collect::<String>().replace(' ', "-");
+        let mut again = (1..).map(|number| format!("{anchor}-{number}"));
+        let mut free = anchor.clone();
+        while anchors.contains(&free) {
+            free = again.next().unwrap();
+        }
+        anchors.insert(free);
+    }
+    anchors
+}
+
+/// A document without its blocks of code.
+fn without_blocks(text: &str) -> String {
+    let mut is_code = false;
+    let prose = text.lines().filter(|line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    });
+    prose.flat_map(|line| [line, "\n"]).collect()
 }
 
 fn is_of_path(one: char) -> bool {

@@ -1,14 +1,12 @@
-//! What is shipped holds: the files in `config/`, and the requests that the README begins with.
+//! What is shipped holds: the files in `config/`.
 //!
-//! A block of the README has a line `$ curl -i …` that calls port 8080, and below it the lines of
-//! the answer. Its status and what it says of the allowance must come so, but for the time.
+//! Not here: the commands that documents have (`documented`).
 
 mod dispatcher;
 mod services;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use weir_tests::folder::Folder;
 use weir_tests::gateway::{Gateway, run};
@@ -51,48 +49,6 @@ fn the_shipped_files_serve_every_documented_call() {
     assert_eq!(data.requests().len(), 3);
 }
 
-#[test]
-fn the_requests_in_the_readme_are_answered_as_it_says() {
-    let [control, data, dispatcher] = [(); 3].map(|()| Upstream::start());
-    let gateway = shipped_gateway(&[&control, &data, &dispatcher].map(Upstream::address));
-    let limited = section("A limited request");
-    let blocks: Vec<&str> =
-        limited.split("```").filter(|block| block.contains("$ curl -i")).collect();
-    assert_eq!(blocks.len(), 2, "the README shows a first request and the sixty-first");
-    let mut client = gateway.client();
-    check_block(&gateway, blocks[0]);
-    for _ in 0..59 {
-        client.get("/v1/workspaces/ws_acme").expect(200);
-    }
-    check_block(&gateway, blocks[1]);
-}
-
-/// Runs a block's command and compares what must come so: the status and the allowance.
-#[track_caller]
-fn check_block(gateway: &Gateway, block: &str) {
-    let (command, lines) = block.split_once("$ ").unwrap().1.split_once('\n').unwrap();
-    assert!(command.contains("/v1/workspaces/ws_acme") && command.contains(":8080"), "{command}");
-    let port = gateway.http().rsplit(':').next().unwrap().to_owned();
-    let command = command.replace(":8080", &format!(":{port}"));
-    let finished = Command::new("sh").args(["-c", &command]).output().unwrap();
-    assert!(finished.status.success(), "{command}: {}", finished.status);
-
-    let said = String::from_utf8_lossy(&finished.stdout).to_lowercase();
-    let mut promised = 0;
-    for line in lines.lines().map(str::to_lowercase) {
-        let compared = ["http/", "x-ratelimit-", "retry-after"];
-        if !compared.iter().any(|start| line.starts_with(start)) {
-            continue;
-        }
-        // When it is said makes the difference to these two.
-        let timed = ["x-ratelimit-reset: ", "retry-after: "];
-        let line = timed.into_iter().find(|start| line.starts_with(start)).unwrap_or(&line);
-        assert!(said.contains(line.trim_end()), "README promises {line:?}, but it is\n{said}");
-        promised += 1;
-    }
-    assert!(promised >= 4, "the README shows no status and allowance below its curl");
-}
-
 /// A gateway on the shipped files, before these three; only ports differ.
 #[track_caller]
 fn shipped_gateway([control, data, dispatcher]: &[String; 3]) -> Gateway {
@@ -121,13 +77,4 @@ fn root() -> &'static Path {
 fn shipped(name: &str) -> String {
     let path = root().join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"))
-}
-
-/// The section of the README that has this title.
-#[track_caller]
-fn section(title: &str) -> String {
-    let readme = shipped("README.md");
-    let from = readme.split_once(&format!("\n## {title}\n"));
-    let (_, rest) = from.unwrap_or_else(|| panic!("the README has no section {title}"));
-    rest.split("\n## ").next().unwrap_or_default().to_owned()
 }

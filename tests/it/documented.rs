@@ -1,0 +1,177 @@
+//! Every command in README.md and docs/ runs, and prints what stands below it.
+//!
+//! A block of `sh` has commands; a block of `console` has lines `$ …`, each with what it prints
+//! below it. One document after another is followed from top to bottom on a [`Machine`] of its own.
+//! A command that cannot run here is of a kind in [`NOT_HERE`]; any other one is run.
+//!
+//! Not here: the recipe of `deploy/systemd` (`shipped/services`).
+
+mod machine;
+mod printed;
+
+use std::fs;
+use std::path::Path;
+
+use crate::tidy::{kept, root};
+use machine::Machine;
+
+/// How a command begins that is not run here, and why.
+const NOT_HERE: [(&str, &str); 6] = [
+    ("cargo build ", "the programs are built before any test"),
+    ("cargo test ", "a test does not start tests; ./test runs these"),
+    ("WEIR_", "simulations of chosen seeds and lengths; ./test runs one"),
+    ("target/release/survive ", "takes an hour; `dispatching/surviving` runs it for seconds"),
+    ("install weir-gateway ", "`operating/upgrading` does this and more, under load"),
+    ("kill -USR2 ", "`operating/upgrading` does this and more, under load"),
+];
+
+/// Where a reader begins; documents that do not say it follow one that does.
+const SET_UP: &str = "cp -r config my-config";
+
+/// What a line of a document is to its reader.
+#[derive(Debug, PartialEq)]
+enum Step {
+    /// A command, and what it should print where that is shown.
+    Run(String, Option<String>),
+    /// Lines to change in a file.
+    Change(String, String),
+}
+
+#[test]
+fn every_command_in_the_documents_runs() {
+    let mut run = 0;
+    for document in documents() {
+        let text = fs::read_to_string(root().join(&document)).unwrap();
+        let steps: Vec<Step> = steps(&text).into_iter().filter(is_run_here).collect();
+        if steps.is_empty() {
+            continue;
+        }
+        eprintln!("--- {document}");
+        let mut machine = Machine::new();
+        if !text.contains(SET_UP) {
+            machine.run(SET_UP, None);
+        }
+        for step in &steps {
+            match step {
+                Step::Run(command, printed) => machine.run(command, printed.as_deref()),
+                Step::Change(file, lines) => machine.change(file, lines),
+            }
+            run += 1;
+        }
+        machine.end();
+    }
+    assert!(run > 30, "the documents have {run} commands");
+}
+
+/// No kind of command is excused that no document has.
+#[test]
+fn what_is_not_run_is_there() {
+    let texts = documents().into_iter().map(|path| fs::read_to_string(root().join(path)).unwrap());
+    let steps: Vec<Step> = texts.flat_map(|text| steps(&text)).collect();
+    for (start, why) in NOT_HERE {
+        let is_there = steps.iter().any(|step| match step {
+            Step::Run(command, _) => command.starts_with(start),
+            Step::Change(..) => false,
+        });
+        assert!(is_there, "no command begins with `{start}` ({why})");
+    }
+}
+
+fn is_run_here(step: &Step) -> bool {
+    match step {
+        Step::Run(command, _) => !NOT_HERE.iter().any(|(start, _)| command.starts_with(start)),
+        Step::Change(..) => true,
+    }
+}
+
+/// README.md and all documents below docs/.
+fn documents() -> Vec<String> {
+    let is_one = |path: &Path| {
+        path == Path::new("README.md")
+            || (path.starts_with("docs") && path.extension().is_some_and(|kind| kind == "md"))
+    };
+    let mut all: Vec<String> = kept()
+        .into_iter()
+        .filter(|path| is_one(path))
+        .map(|path| path.display().to_string())
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+/// What a document has its reader do, in order.
+fn steps(text: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut file = None;
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some(name) = line.strip_prefix("<!-- change: ") {
+            file = name.strip_suffix(" -->");
+            continue;
+        }
+        let Some(language) = line.trim_start().strip_prefix("```") else { continue };
+        let block: Vec<&str> =
+            lines.by_ref().take_while(|line| !line.trim_start().starts_with("```")).collect();
+        match (language, file.take()) {
+            ("sh" | "bash" | "shell", _) => steps.extend(commands(&block)),
+            ("console", _) => steps.extend(transcript(&block)),
+            ("toml", Some(file)) => {
+                steps.push(Step::Change(file.to_owned(), block.join("\n")));
+            }
+            _ => {}
+        }
+    }
+    steps
+}
+
+/// The commands of a block without output; a line that ends in `\` goes on.
+fn commands(block: &[&str]) -> Vec<Step> {
+    let whole = block.join("\n").replace("\\\n", " ");
+    let lines = whole.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.map(|line| Step::Run(line.to_owned(), None)).collect()
+}
+
+/// The commands of a block with output.
+fn transcript(block: &[&str]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut lines = block.iter();
+    let mut open: Option<(String, Vec<&str>)> = None;
+    let close = |(command, printed): (String, Vec<&str>)| {
+        Step::Run(command, Some(printed.join("\n").trim_end().to_owned()))
+    };
+    while let Some(line) = lines.next() {
+        if let Some(start) = line.strip_prefix("$ ") {
+            let mut command = start.to_owned();
+            while let Some(before) = command.strip_suffix('\\') {
+                command = format!("{before} {}", lines.next().unwrap_or(&"").trim_start());
+            }
+            steps.extend(open.replace((command, Vec::new())).map(close));
+        } else if let Some((_, printed)) = &mut open {
+            printed.push(line);
+        } else {
+            panic!("a block of `console` begins with `$ `, not with {line:?}");
+        }
+    }
+    steps.extend(open.map(close));
+    steps
+}
+
+#[test]
+fn steps_are_found_in_every_kind_of_block() {
+    let text = "```sh\na \\\n    --b\n\nc\n```\n\n```console\n$ d \\\n    e\nf\n\ng\n$ h\n```\n\
+        ```toml\nno = 1\n```\n<!-- change: x.toml -->\n```toml\nyes = 1\n```\n";
+    let run = |command: &str, printed: Option<&str>| {
+        Step::Run(command.to_owned(), printed.map(str::to_owned))
+    };
+    let found: Vec<Step> = steps(text);
+    assert_eq!(
+        found,
+        [
+            run("a      --b", None),
+            run("c", None),
+            run("d  e", Some("f\n\ng")),
+            run("h", Some("")),
+            Step::Change("x.toml".into(), "yes = 1".into()),
+        ]
+    );
+}
