@@ -81,7 +81,8 @@ impl Mailbox {
     }
 
     /// The same, where deliveries of so many bytes may wait to be heard of.
-    pub(crate) fn with_room(bytes_max: usize) -> (Self, mpsc::UnboundedReceiver<Command>) {
+    #[must_use]
+    pub fn with_room(bytes_max: usize) -> (Self, mpsc::UnboundedReceiver<Command>) {
         let (news, inbox) = mpsc::unbounded_channel();
         let unheard = Unheard { bytes: AtomicUsize::new(0), bytes_max, missed: Mutex::default() };
         (Self { news, unheard: Arc::new(unheard) }, inbox)

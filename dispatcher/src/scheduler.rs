@@ -49,7 +49,7 @@ use std::time::Duration;
 use weir_common::limit::rolling::Log;
 use weir_common::time::{Moment, Tick};
 
-use crate::domain::delivery::QueuedDelivery;
+use crate::domain::delivery::{Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 pub use crate::scheduler::attempt_result::Answered;
 pub use crate::scheduler::backlog::Gate;
@@ -59,7 +59,6 @@ use crate::scheduler::endpoint::Endpoint;
 use crate::scheduler::load::Load;
 pub use crate::scheduler::rate_limit::Pace;
 use crate::scheduler::rate_limit::suspicious;
-use crate::store::Fetched;
 
 /// A queue without work is forgotten after this: a webhook with traffic is not read anew each time.
 const IDLE: Duration = Duration::from_secs(120);
@@ -67,7 +66,7 @@ const IDLE: Duration = Duration::from_secs(120);
 /// Deliveries in memory that all webhooks share, in bytes: a quarter of what a dispatcher with
 /// millions waiting may take. The bodies of those under way have half of it at most;
 /// those that wait have the rest.
-const HELD_BYTES_ALL: usize = 64 << 20;
+pub const HELD_BYTES_ALL: usize = 64 << 20;
 
 /// What all attempts together may take.
 fn most(pace: Pace, held_bytes: usize) -> Load {
@@ -135,19 +134,19 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// None yet.
+    /// None yet; deliveries in memory may take so many bytes.
     #[must_use]
-    pub fn new(pace: Pace) -> Self {
+    pub fn new(pace: Pace, held_bytes_max: usize) -> Self {
         Self {
             pace,
             endpoints: HashMap::new(),
             queues: HashMap::new(),
             heap: BinaryHeap::new(),
             came: 0,
-            places: InFlightSlots::new(most(pace, HELD_BYTES_ALL)),
+            places: InFlightSlots::new(most(pace, held_bytes_max)),
             low: Vec::new(),
             held_bytes: 0,
-            held_bytes_max: HELD_BYTES_ALL,
+            held_bytes_max,
             unseen: Vec::new(),
         }
     }
@@ -327,19 +326,6 @@ impl Scheduler {
         if endpoint_now != counted_on {
             self.put(endpoint_now, now.tick);
         }
-    }
-
-    /// Lets all webhooks together hold so many bytes.
-    #[cfg(test)]
-    pub(crate) fn set_memory(&mut self, bytes: usize) {
-        self.held_bytes_max = bytes;
-        self.places.set_most(most(self.pace, bytes));
-    }
-
-    /// Deliveries in memory that wait, and places in the heap.
-    #[cfg(test)]
-    pub(crate) fn held(&self) -> usize {
-        self.queues.values().map(Queue::held).sum::<usize>() + self.heap.len()
     }
 
     /// Forgets queues and endpoints that have had nothing to do for a while.

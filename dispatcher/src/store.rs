@@ -27,15 +27,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use weir_common::time::{Tick, UnixTime};
 
-use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Arrival, Cursor, Delivery, QueuedDelivery};
+use crate::domain::attempt::{Attempt, AttemptRecord};
+use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
-use crate::domain::webhook::Webhook;
+use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 pub use crate::store::types::{
-    Accepted, AttemptRecord, Created, Fetched, Figures, Filter, JOBS_OPEN_MAX, Job, JobCreated,
-    JobStep, Mail, NewEvent, NewMail, NewWebhook, NextState, Page, Posted, Queue, Rotated,
-    Rotation, SECRETS_BEFORE_MAX, WebhookChange, WebhookUpdate,
+    Accepted, Created, Figures, Filter, JOBS_OPEN_MAX, Job, JobCreated, JobStep, Mail, NewEvent,
+    NewMail, NewWebhook, Page, Posted, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
 };
 
 /// Why a store could not do as it was asked. Nothing has changed.

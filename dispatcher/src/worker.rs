@@ -35,35 +35,34 @@ use arc_swap::ArcSwap;
 use log::Level;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use weir_common::limit::rolling::Quota;
 use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
 
 use crate::config::settings::Egress;
-use crate::domain::delivery::QueuedDelivery;
+use crate::domain::delivery::{Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::public_id::PublicIds;
+use crate::domain::webhook::Queue;
 use crate::live_config::ActiveConfig;
 use crate::mailbox::{Command, Mailbox, Standing};
 use crate::metrics::Metrics;
-use crate::scheduler::{Answered, Pace, Scheduler, Step};
-use crate::store::{DeliveryQueue, Fetched, Queue, StoreError};
+use crate::scheduler::{Answered, HELD_BYTES_ALL, Pace, Scheduler, Step};
+use crate::store::{DeliveryQueue, StoreError};
 use crate::worker::attempt::{Sent, Tried};
 use crate::worker::read_queue::{Question, Questions};
 use crate::worker::store_reads::STORE_PAUSE;
 use crate::worker::store_writes::Open;
 use crate::worker::webhooks::Hooks;
 
-/// Webhooks that are looked at together at the start: a hundred thousand need not be in memory
-/// twice.
-const QUEUES_PAGE: usize = if cfg!(test) { 2 } else { 1_000 };
-
 /// How often idle queues are forgotten and gauges are set.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 
-/// What a task of ours came back with.
+/// What one of the worker's tasks came back with.
+pub struct Completion(Result<Told, JoinError>);
+
 enum Told {
     Tried(Box<Tried>),
     Recorded(Vec<Open>, Result<(), StoreError>),
@@ -111,9 +110,35 @@ pub struct Worker {
     stopping: watch::Receiver<bool>,
 }
 
+/// How much a worker holds in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Bytes of deliveries, those that wait and the bodies of those under way.
+    pub held_bytes: usize,
+    /// Webhooks that are read together at the start: a hundred thousand are not in memory twice.
+    pub queues_page: usize,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { held_bytes: HELD_BYTES_ALL, queues_page: 1_000 }
+    }
+}
+
+/// What is in memory now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InMemory {
+    /// Attempts under way.
+    pub in_flight: usize,
+    /// Endpoints that are known.
+    pub endpoints: usize,
+    /// Deliveries that wait, and endpoints' places in the order of what is due.
+    pub held: usize,
+}
+
 /// What a turn of the loop leaves to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+pub enum Turn {
     /// Nothing before then, or until something happens.
     Wait(Option<Tick>),
     /// Nothing ever again.
@@ -143,10 +168,11 @@ impl Worker {
         resources: Resources,
         inbox: mpsc::UnboundedReceiver<Command>,
         stopping: watch::Receiver<bool>,
+        memory: Memory,
     ) -> Result<Self, StoreError> {
         let now = resources.clock.now();
         let egress = resources.active.load().settings.egress.clone();
-        let mut endpoints = Scheduler::new(pace(&egress));
+        let mut endpoints = Scheduler::new(pace(&egress), memory.held_bytes);
         let since = UnixTime(now.unix.0.saturating_sub(weir_common::time::micros(egress.window)));
         let mut starts = resources.store.starts_since(since).await?;
         starts.sort_by_key(|(_, started)| *started);
@@ -160,7 +186,7 @@ impl Worker {
         let mut hooks = Hooks::default();
         let mut after = None;
         loop {
-            let page = resources.store.queues(after, QUEUES_PAGE).await?;
+            let page = resources.store.queues(after, memory.queues_page).await?;
             for queue in page.items {
                 hooks.restore(queue, &mut endpoints, now, &resources);
             }
@@ -196,7 +222,7 @@ impl Worker {
             let wait = wake.map_or(TIDY_EVERY, |wake| wake.since(now.tick)).min(TIDY_EVERY);
             tokio::select! {
                 Some(news) = self.inbox.recv() => self.hear(news),
-                Some(told) = self.tasks.join_next() => self.take(told),
+                Some(told) = self.tasks.join_next() => self.take(Completion(told)),
                 () = tokio::time::sleep(wait) => {}
                 Ok(()) = self.stopping.changed() => {}
             }
@@ -205,14 +231,14 @@ impl Worker {
     }
 
     /// Goes on with what an earlier process had begun.
-    fn begin(&mut self) {
+    pub fn begin(&mut self) {
         for webhook in self.hooks.to_reorder() {
             self.reorder(webhook);
         }
     }
 
     /// Does all there is to do now.
-    fn turn(&mut self) -> Turn {
+    pub fn turn(&mut self) -> Turn {
         let now = self.resources.clock.now();
         if self.tidied.is_none_or(|tidied| now.tick.since(tidied) >= TIDY_EVERY) {
             self.tidied = Some(now.tick);
@@ -232,14 +258,52 @@ impl Worker {
 
     /// Hears what has come by now: one look at the clock's worth. What comes meanwhile is not:
     /// others may talk without end.
-    fn catch_up(&mut self) {
+    pub fn catch_up(&mut self) {
         for _ in 0..self.inbox.len() {
-            self.inbox.try_recv().into_iter().for_each(|news| self.hear(news));
+            self.next_command().into_iter().for_each(|command| self.hear(command));
         }
         for _ in 0..self.tasks.len() {
-            let Some(told) = self.tasks.try_join_next() else { break };
-            self.take(told);
+            let Some(completion) = self.next_completion() else { break };
+            self.take(completion);
         }
+    }
+
+    /// The command that came first, to be handed to [`Worker::hear`].
+    pub fn next_command(&mut self) -> Option<Command> {
+        self.inbox.try_recv().ok()
+    }
+
+    /// What a task came back with, to be handed to [`Worker::take`].
+    pub fn next_completion(&mut self) -> Option<Completion> {
+        self.tasks.try_join_next().map(Completion)
+    }
+
+    /// Commands that have come and were not heard yet.
+    #[must_use]
+    pub fn unheard(&self) -> usize {
+        self.inbox.len()
+    }
+
+    /// Tasks that have not ended, or of which it was not heard that they have.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Whether a read or a write is with the store, or waits to be.
+    #[must_use]
+    pub fn waits_for_store(&self) -> bool {
+        self.recording
+            || !self.open.is_empty()
+            || self.tasks.len() > self.endpoints.in_flight()
+            || self.questions.next_at().is_some()
+    }
+
+    /// What is in memory now.
+    #[must_use]
+    pub fn in_memory(&self) -> InMemory {
+        let (in_flight, endpoints) = (self.endpoints.in_flight(), self.endpoints.count());
+        InMemory { in_flight, endpoints, held: self.endpoints.held() }
     }
 
     /// Starts all that may start now; says when to look again.
@@ -269,7 +333,8 @@ impl Worker {
         }
     }
 
-    fn hear(&mut self, news: Command) {
+    /// Takes a command into account.
+    pub fn hear(&mut self, news: Command) {
         let now = self.resources.clock.now();
         match news {
             Command::Arrived(arrivals) => {
@@ -311,9 +376,10 @@ impl Worker {
         }
     }
 
-    fn take(&mut self, told: Result<Told, tokio::task::JoinError>) {
+    /// Takes into account what a task came back with.
+    pub fn take(&mut self, completion: Completion) {
         let now = self.resources.clock.now();
-        let told = match told {
+        let told = match completion.0 {
             Ok(told) => told,
             Err(error) => {
                 // A mistake of ours: the delivery stays under way until the next start.

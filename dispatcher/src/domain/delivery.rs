@@ -103,6 +103,31 @@ pub struct Arrival {
     pub ready: QueuedDelivery,
 }
 
+/// Deliveries that wait, in the order in which they are due.
+#[derive(Clone, Debug, Default)]
+pub struct Fetched {
+    /// The first of them.
+    pub ready: Vec<QueuedDelivery>,
+    /// Whether there are more behind them.
+    pub more: bool,
+}
+
+/// What becomes of a delivery after an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextState {
+    /// A 2xx.
+    Delivered,
+    /// It waits until then.
+    Again {
+        /// Until when.
+        due: UnixTime,
+        /// [`QueuedDelivery::step`] from now on.
+        step: u32,
+    },
+    /// Given up.
+    FailedPermanent,
+}
+
 /// A delivery as its owner sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {

@@ -81,6 +81,35 @@ pub enum Probe {
     This(DeliveryId),
 }
 
+/// A webhook that has deliveries waiting, and when the first of them is due.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    /// Which.
+    pub webhook: Webhook,
+    /// When the first that waits is due; `None` where only its health asks for a look.
+    pub due: Option<UnixTime>,
+}
+
+/// What is known of a webhook after attempts, or after a while.
+#[derive(Clone, Debug)]
+pub struct WebhookUpdate {
+    /// Which.
+    pub webhook: WebhookId,
+    /// [`Webhook::paused_total`] as it was known: after a reactivation in the meantime all of
+    /// this is out of date, and is passed over.
+    pub paused_total: Duration,
+    /// What its attempts have come to.
+    pub health: Health,
+    /// What the last of them came to.
+    pub last_outcome: Option<Outcome>,
+    /// When it has to be looked at next, though nothing ends.
+    pub look_at: Option<UnixTime>,
+    /// Since when it is paused. Only ever pauses: a reactivation is `Management::reactivate`.
+    pub paused_at: Option<UnixTime>,
+    /// Which delivery probes it.
+    pub probing: Option<Probe>,
+}
+
 /// What a webhook's deliveries are signed with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Secrets {

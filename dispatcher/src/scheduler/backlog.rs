@@ -13,10 +13,9 @@ use std::time::Duration;
 use weir_common::limit::rolling::Quota;
 use weir_common::time::{Moment, Tick, micros};
 
-use crate::domain::delivery::QueuedDelivery;
+use crate::domain::delivery::{Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId};
 use crate::scheduler::ready_list::{Held, Key, Line};
-use crate::store::Fetched;
 
 /// Deliveries of one webhook in memory: what may start within [`HELD_FOR`], but no fewer than this,
 /// which at 100 a minute is twenty seconds' worth,
@@ -388,7 +387,7 @@ impl Queue {
         rests && self.in_flight.is_empty()
     }
 
-    #[cfg(test)]
+    /// Deliveries in memory.
     pub(super) fn held(&self) -> usize {
         self.held.len()
     }

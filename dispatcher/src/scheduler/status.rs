@@ -9,6 +9,7 @@ use weir_common::time::Tick;
 
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::scheduler::Scheduler;
+use crate::scheduler::backlog::Queue;
 use crate::scheduler::endpoint::Endpoint;
 
 impl Scheduler {
@@ -46,6 +47,12 @@ impl Scheduler {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.places.taken().attempts
+    }
+
+    /// Deliveries in memory that wait, and places in the heap.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.queues.values().map(Queue::held).sum::<usize>() + self.heap.len()
     }
 
     /// Endpoints that are known.

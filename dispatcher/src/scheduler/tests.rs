@@ -12,11 +12,10 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use weir_common::time::{Moment, UnixTime};
 
-use crate::domain::delivery::QueuedDelivery;
+use crate::domain::delivery::{Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
 use crate::scheduler::{Answered, Gate, HELD_BYTES_ALL, Scheduler, Step};
-use crate::store::Fetched;
 
 use crate::scheduler::tests::world::{World, at, pace, ready, ws};
 
@@ -117,7 +116,7 @@ fn endpoints_whose_attempts_do_not_end_leave_places_for_others() {
 
 #[test]
 fn an_endpoint_has_more_room_the_more_it_answers_and_room_for_one_while_it_times_out() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
     endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(0).tick);
     for id in 0..40 {
         endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
@@ -154,7 +153,7 @@ fn a_paused_webhook_starts_nothing_and_another_on_its_endpoint_goes_on() {
 
 #[test]
 fn a_probe_is_alone_until_it_is_over_and_is_the_one_that_is_tried_again() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
     endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Probe(None), None, at(0).tick);
     for id in 0..10 {
         endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
@@ -175,7 +174,7 @@ fn a_probe_is_alone_until_it_is_over_and_is_the_one_that_is_tried_again() {
 
 #[test]
 fn a_probe_that_was_tried_before_a_restart_is_asked_for() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
     let gate = Gate::Probe(Some(DeliveryId(7)));
     endpoints.open(WebhookId(1), &ws(1), EndpointId(1), gate, Some(at(0).tick), at(0).tick);
     let Step::FetchOne { delivery, round, .. } = endpoints.next(at(0)) else { panic!("not asked") };
@@ -187,7 +186,7 @@ fn a_probe_that_was_tried_before_a_restart_is_asked_for() {
 
 #[test]
 fn what_comes_while_the_store_is_asked_for_the_probe_does_not_overtake_what_waits() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
     let gate = Gate::Probe(Some(DeliveryId(7)));
     endpoints.open(WebhookId(1), &ws(1), EndpointId(1), gate, Some(at(0).tick), at(0).tick);
     let Step::FetchOne { round, .. } = endpoints.next(at(0)) else { panic!("not asked") };
@@ -206,7 +205,7 @@ fn what_comes_while_the_store_is_asked_for_the_probe_does_not_overtake_what_wait
 
 #[test]
 fn a_probe_that_was_given_up_makes_room_for_the_next_oldest() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
     endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Probe(None), None, at(0).tick);
     for id in 0..3 {
         endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
@@ -222,7 +221,7 @@ fn a_probe_that_was_given_up_makes_room_for_the_next_oldest() {
 
 #[test]
 fn what_is_due_sooner_than_all_others_is_not_kept_waiting_for_them() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
     // In memory, and in the store alone.
     for (webhook, due) in [(1, None), (2, Some(at(900).tick))] {
         endpoints.open(
@@ -264,7 +263,7 @@ fn memory_holds_few_of_many_and_none_is_passed_over() {
 fn what_waits_takes_bounded_memory_however_many_webhooks_have_work() {
     const WEBHOOKS: i64 = 4_000;
     const HOUR: u64 = 3_600_000;
-    let mut endpoints = Scheduler::new(pace(1, HOUR, 17, 10_000));
+    let mut endpoints = Scheduler::new(pace(1, HOUR, 17, 10_000), HELD_BYTES_ALL);
     let body = Bytes::from_static(&[b'x'; 2_000]);
     for id in 0..WEBHOOKS {
         endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);
@@ -314,7 +313,7 @@ fn what_is_under_way_is_not_started_again_because_the_store_says_that_it_waits()
 
 #[test]
 fn a_retry_that_is_far_away_leaves_no_trace_of_each_event_that_passes_it() {
-    let mut endpoints = Scheduler::new(pace(1_000, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(1_000, 1_000, 8, 100), HELD_BYTES_ALL);
     // Another endpoint's, which is nearer, hides it.
     for (id, due) in [(1, 86_400_000), (2, 3_600_000)] {
         endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);

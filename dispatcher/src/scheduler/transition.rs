@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use weir_common::time::UnixTime;
 
-use crate::domain::delivery::QueuedDelivery;
+use crate::domain::delivery::{NextState, QueuedDelivery};
 use crate::domain::event::EventType;
 use crate::domain::health::Observation;
 use crate::domain::outcome::Outcome;
 use crate::domain::retry::{Failed, Next, Schedule};
 use crate::domain::webhook::Webhook;
-use crate::store::NextState;
 
 /// What follows for a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,17 +16,14 @@ use std::time::Duration;
 use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 
-use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Arrival, Delivery, DeliveryState};
+use crate::domain::attempt::{Attempt, AttemptRecord};
+use crate::domain::delivery::{Arrival, Delivery, DeliveryState, NextState};
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::{Failure, Outcome};
-use crate::domain::webhook::Webhook;
-use crate::store::{
-    Accepted, AttemptRecord, Created, Filter, NewEvent, NewMail, NewWebhook, NextState, Store,
-    WebhookUpdate,
-};
+use crate::domain::webhook::{Webhook, WebhookUpdate};
+use crate::store::{Accepted, Created, Filter, NewEvent, NewMail, NewWebhook, Store};
 
 /// A promise, kept or broken.
 type Promise = for<'a> fn(&'a dyn Store) -> Pin<Box<dyn Future<Output = ()> + 'a>>;

@@ -22,11 +22,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use weir_common::time::{Clock, Tick, UnixTime};
 
-use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Arrival, Cursor, Delivery, QueuedDelivery};
+use crate::domain::attempt::{Attempt, AttemptRecord};
+use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId, JobId, WebhookId};
 use crate::domain::public_id::PublicIds;
-use crate::domain::webhook::Webhook;
+use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
 use crate::store::encryption::{NONCE_BYTES, Sealer};
 use crate::store::sqlite::read_pool::Readers;
 #[cfg(test)]
@@ -34,9 +34,9 @@ use crate::store::sqlite::read_pool::executor::manual::Looks;
 use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::writer::{Size, Writer};
 use crate::store::{
-    Accepted, AttemptRecord, Created, DeliveryQueue, Fetched, Figures, Filter, Intake, Job,
-    JobCreated, JobStep, Management, NewEvent, NewMail, NewWebhook, Page, Queue, Rotated, Rotation,
-    StoreError, Upkeep, WebhookChange, WebhookUpdate,
+    Accepted, Created, DeliveryQueue, Figures, Filter, Intake, Job, JobCreated, JobStep,
+    Management, NewEvent, NewMail, NewWebhook, Page, Rotated, Rotation, StoreError, Upkeep,
+    WebhookChange,
 };
 
 mod attempts;

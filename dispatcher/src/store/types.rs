@@ -9,13 +9,10 @@ use bytes::Bytes;
 use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 
-use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Arrival, DeliveryState, QueuedDelivery};
+use crate::domain::delivery::{Arrival, DeliveryState};
 use crate::domain::event::{EventSet, EventType};
-use crate::domain::health::Health;
-use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
-use crate::domain::outcome::Outcome;
-use crate::domain::webhook::{Probe, Webhook};
+use crate::domain::id::{JobId, MailId, WebhookId};
+use crate::domain::webhook::Webhook;
 
 /// Whoever registers a webhook.
 #[derive(Clone, Debug)]
@@ -106,81 +103,6 @@ pub enum Accepted {
     /// Nothing was stored: these of the batch, by their place, are other events than the ones
     /// that were stored, or stand in the batch, for their workspace under the same identifiers.
     Conflict(Vec<usize>),
-}
-
-/// A webhook that has deliveries waiting, and when the first of them is due.
-#[derive(Clone, Debug)]
-pub struct Queue {
-    /// Which.
-    pub webhook: Webhook,
-    /// When the first that waits is due; `None` where only its health asks for a look.
-    pub due: Option<UnixTime>,
-}
-
-/// Deliveries that wait, in the order in which they are due.
-#[derive(Clone, Debug, Default)]
-pub struct Fetched {
-    /// The first of them.
-    pub ready: Vec<QueuedDelivery>,
-    /// Whether there are more behind them.
-    pub more: bool,
-}
-
-/// What becomes of a delivery after an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextState {
-    /// A 2xx.
-    Delivered,
-    /// It waits until then.
-    Again {
-        /// Until when.
-        due: UnixTime,
-        /// [`QueuedDelivery::step`] from now on.
-        step: u32,
-    },
-    /// Given up.
-    FailedPermanent,
-}
-
-/// An attempt that has ended.
-#[derive(Clone, Debug)]
-pub struct AttemptRecord {
-    /// Of which delivery.
-    pub delivery: DeliveryId,
-    /// For whom.
-    pub webhook: WebhookId,
-    /// On which endpoint it started.
-    pub endpoint: EndpointId,
-    /// The attempt.
-    pub attempt: Attempt,
-    /// What becomes of the delivery.
-    pub after: NextState,
-    /// [`QueuedDelivery::first_attempt_at`] from now on.
-    pub first_attempt_at: Option<UnixTime>,
-    /// [`QueuedDelivery::since`] from now on.
-    pub since: Option<UnixTime>,
-    /// [`QueuedDelivery::paused_before`] from now on.
-    pub paused_before: Duration,
-}
-
-/// What is known of a webhook after attempts, or after a while.
-#[derive(Clone, Debug)]
-pub struct WebhookUpdate {
-    /// Which.
-    pub webhook: WebhookId,
-    /// [`Webhook::paused_total`] as it was known: after a reactivation in the meantime all of
-    /// this is out of date, and is passed over.
-    pub paused_total: Duration,
-    /// What its attempts have come to.
-    pub health: Health,
-    /// What the last of them came to.
-    pub last_outcome: Option<Outcome>,
-    /// When it has to be looked at next, though nothing ends.
-    pub look_at: Option<UnixTime>,
-    /// Since when it is paused. Only ever pauses: a reactivation is `Management::reactivate`.
-    pub paused_at: Option<UnixTime>,
-    /// Which delivery probes it.
-    pub probing: Option<Probe>,
 }
 
 /// A mail that is to be sent.

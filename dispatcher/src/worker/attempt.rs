@@ -15,11 +15,10 @@ use crate::delivery::client::AttemptResponse;
 use crate::delivery::connection::AttemptRequest;
 use crate::delivery::egress;
 use crate::delivery::signature::{self, Signed};
-use crate::domain::delivery::QueuedDelivery;
+use crate::domain::delivery::{NextState, QueuedDelivery};
 use crate::domain::id::{EndpointId, WebhookId};
 use crate::domain::outcome::{Fault, Outcome};
 use crate::scheduler::transition::Verdict;
-use crate::store::NextState;
 use crate::worker::Resources;
 use crate::worker::webhooks::Target;
 

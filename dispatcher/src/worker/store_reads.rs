@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_common::time::Moment;
 
 use crate::domain::id::WebhookId;
-use crate::store::Queue;
+use crate::domain::webhook::Queue;
 use crate::worker::read_queue::Question;
 use crate::worker::webhooks::Restored;
 use crate::worker::{Told, Worker};

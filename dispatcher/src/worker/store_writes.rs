@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use weir_common::time::Moment;
 
-use crate::domain::attempt::Attempt;
-use crate::domain::delivery::QueuedDelivery;
+use crate::domain::attempt::{Attempt, AttemptRecord};
+use crate::domain::delivery::{NextState, QueuedDelivery};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::{Fault, Outcome};
 use crate::scheduler::Answered;
 use crate::scheduler::transition::{again, sign, verdict};
-use crate::store::{AttemptRecord, NewMail, NextState};
+use crate::store::NewMail;
 use crate::worker::attempt::{self, Sent, Tried};
 use crate::worker::{Told, Worker};
 

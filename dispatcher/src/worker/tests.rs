@@ -18,7 +18,7 @@ use weir_common::time::Clock;
 use crate::domain::delivery::DeliveryState;
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
-use crate::domain::webhook::{Probe, Webhook};
+use crate::domain::webhook::{Probe, Webhook, WebhookUpdate};
 use crate::live_config::Config;
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
@@ -27,7 +27,7 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::tests::{Folder, hold_up};
 use crate::store::{
     Accepted, Created, Filter, Intake, MailQueue, Management, NewEvent, NewWebhook, Upkeep,
-    WebhookChange, WebhookUpdate,
+    WebhookChange,
 };
 use crate::worker::*;
 
@@ -217,7 +217,7 @@ impl Stage {
         state.mailbox = handle;
         self.state = Arc::new(state);
         let (stop, stopping) = watch::channel(false);
-        let prepared = Worker::prepare(self.state.resources(None), inbox, stopping).await.unwrap();
+        let prepared = prepare(&self.state, inbox, stopping).await;
         let mut worker = JoinSet::new();
         worker.spawn(prepared.run());
         self.running = Some(Running { worker, stop });
@@ -328,6 +328,16 @@ impl Stage {
     }
 }
 
+/// A worker that reads two webhooks at a time at its start.
+async fn prepare(
+    state: &State,
+    inbox: mpsc::UnboundedReceiver<Command>,
+    stopping: watch::Receiver<bool>,
+) -> Worker {
+    let memory = Memory { queues_page: 2, ..Memory::default() };
+    Worker::prepare(state.resources(None), inbox, stopping, memory).await.unwrap()
+}
+
 async fn accept(
     store: &SqliteStore,
     number: u32,
@@ -361,7 +371,7 @@ async fn the_worker_wakes_when_a_question_that_failed_may_be_asked_again() {
     let webhook = stage.webhook().await;
     let (_stop, stopping) = watch::channel(false);
     let inbox = Mailbox::new().1;
-    let mut worker = Worker::prepare(stage.state.resources(None), inbox, stopping).await.unwrap();
+    let mut worker = prepare(&stage.state, inbox, stopping).await;
     assert_eq!(worker.turn(), Turn::Wait(None));
     let now = stage.clock.now();
     worker.load_later(webhook.id, now);

@@ -14,12 +14,13 @@ use url::Url;
 use weir_common::log::events;
 use weir_common::time::{Moment, UnixTime};
 
+use crate::domain::delivery::NextState;
 use crate::domain::health::{Notice, Observation, Policy};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::Outcome;
-use crate::domain::webhook::{Probe, Secrets, Webhook};
+use crate::domain::webhook::{Probe, Queue, Secrets, Webhook, WebhookUpdate};
 use crate::scheduler::{Answered, Gate, Scheduler};
-use crate::store::{NewMail, NextState, Queue, WebhookUpdate};
+use crate::store::NewMail;
 use crate::worker::{Resources, notifications};
 
 /// So few looks that are out of date are not worth tidying up.

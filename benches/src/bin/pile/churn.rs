@@ -10,15 +10,15 @@ use weir_benches::report::table;
 use weir_common::secret::Secret;
 use weir_common::time::{Clock, UnixTime};
 use weir_dispatcher::config::settings::Retention;
-use weir_dispatcher::domain::attempt::Attempt;
+use weir_dispatcher::domain::attempt::{Attempt, AttemptRecord};
+use weir_dispatcher::domain::delivery::NextState;
 use weir_dispatcher::domain::event::{EventSet, EventType};
 use weir_dispatcher::domain::id::{DeliveryId, EndpointId, WebhookId};
 use weir_dispatcher::domain::outcome::{Failure, Outcome};
 use weir_dispatcher::maintenance::drop_old;
 use weir_dispatcher::store::sqlite::SqliteStore;
 use weir_dispatcher::store::{
-    Accepted, AttemptRecord, Created, DeliveryQueue, Intake, Management, NewEvent, NewWebhook,
-    NextState, StoreError, Upkeep,
+    Accepted, Created, DeliveryQueue, Intake, Management, NewEvent, NewWebhook, StoreError, Upkeep,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);

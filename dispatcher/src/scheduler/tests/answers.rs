@@ -4,7 +4,7 @@ use crate::scheduler::tests::*;
 
 /// Endpoints with one webhook, of which nothing is known yet but that something waits.
 fn unread() -> Scheduler {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 100, 100));
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 100, 100), HELD_BYTES_ALL);
     endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, Some(at(0).tick), at(0).tick);
     endpoints
 }
@@ -134,7 +134,7 @@ fn a_wall_clock_that_is_set_forward_leaves_nobody_behind_a_retry() {
 
 #[test]
 fn what_started_before_counts_in_the_pace() {
-    let mut endpoints = Scheduler::new(pace(3, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(3, 1_000, 8, 100), HELD_BYTES_ALL);
     endpoints.seed(EndpointId(1), at(0).tick);
     endpoints.seed(EndpointId(1), at(100).tick);
     endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(200).tick);
@@ -147,7 +147,7 @@ fn what_started_before_counts_in_the_pace() {
 
 #[test]
 fn starts_that_left_no_trace_count_on_every_endpoint_there_may_be() {
-    let mut endpoints = Scheduler::new(pace(3, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(3, 1_000, 8, 100), HELD_BYTES_ALL);
     endpoints.seed(EndpointId(1), at(0).tick);
     endpoints.suspect(2, at(100).tick);
     for id in [1, 2] {

@@ -5,7 +5,7 @@ use crate::scheduler::tests::*;
 /// Endpoints of which each has one webhook of the same number with this many deliveries that wait,
 /// and what is known of it.
 fn known(total: usize, endpoints: impl IntoIterator<Item = (i64, Option<Answered>)>) -> Scheduler {
-    let mut all = Scheduler::new(pace(100, 1_000, 16, total));
+    let mut all = Scheduler::new(pace(100, 1_000, 16, total), HELD_BYTES_ALL);
     for (id, last) in endpoints {
         all.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);
         last.into_iter().for_each(|last| all.remember(WebhookId(id), last));
@@ -68,7 +68,7 @@ fn what_is_known_of_an_endpoint_here_is_newer_than_what_was_read() {
 /// to send. How long an attempt of theirs takes goes by its number on its endpoint.
 fn held_by_ten(took: impl Fn(u64) -> u64) -> usize {
     const DEADLINE: Duration = Duration::from_secs(10);
-    let mut endpoints = Scheduler::new(pace(100, 60_000, 17, 4_096));
+    let mut endpoints = Scheduler::new(pace(100, 60_000, 17, 4_096), HELD_BYTES_ALL);
     let hooks: Vec<i64> = (0..10).flat_map(|ws| (0..20).map(move |n| ws * 10_000 + n)).collect();
     let mut ends: BTreeMap<(u64, DeliveryId), (WebhookId, QueuedDelivery, u64)> = BTreeMap::new();
     let (mut numbers, mut next_id, mut most) = (vec![0; 200], 0, 0);
@@ -164,7 +164,7 @@ fn bodies_under_way_count_in_what_memory_holds() {
     const BODY: usize = 256 << 10;
     let body = Bytes::from(vec![b'x'; BODY]);
     let large = |id| QueuedDelivery { body: body.clone(), ..ready(id, 0) };
-    let mut endpoints = Scheduler::new(pace(100, 60_000, 16, 4_096));
+    let mut endpoints = Scheduler::new(pace(100, 60_000, 16, 4_096), HELD_BYTES_ALL);
     for id in 0..600 {
         let last = if id < 300 { Answered::No } else { Answered::Yes };
         endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);

@@ -50,9 +50,8 @@ fn what_a_workspace_does_not_use_is_for_the_others() {
 fn a_workspace_keeps_its_turn_while_the_store_is_asked_what_it_has() {
     let mut hooks = vec![(0, 1)];
     hooks.extend((0..20).map(|nth| (10_000 + nth, 1)));
-    let mut world = World::new(pace(12, 1_000, 100, 1_000), &hooks);
     // Little is held in memory: of 21 webhooks one delivery each.
-    world.endpoints.set_memory(4_096);
+    let mut world = World::with_memory(4_096, pace(12, 1_000, 100, 1_000), &hooks);
     for (id, _) in &hooks {
         (0..200).for_each(|_| world.arrive(*id, 0, true));
     }
@@ -73,8 +72,7 @@ fn a_workspace_keeps_its_turn_while_the_store_is_asked_what_it_has() {
 fn what_waits_for_the_answer_to_anothers_turn_stays_in_memory() {
     let mut hooks = vec![(0, 1)];
     hooks.extend((0..8).map(|nth| (10_000 + nth, 1)));
-    let mut world = World::new(pace(100, 60_000, 100, 100), &hooks);
-    world.endpoints.set_memory(4_096);
+    let mut world = World::with_memory(4_096, pace(100, 60_000, 100, 100), &hooks);
     world.arrive(0, 60_000, true);
     for (id, _) in &hooks[1..] {
         (0..3).for_each(|_| world.arrive(*id, 0, true));
@@ -113,7 +111,7 @@ fn whoever_waits_for_the_answer_to_anothers_turn_goes_on_when_there_is_none_to_c
         _ => endpoints.fetched(WebhookId(20_000), round, none.clone(), at(0)),
     };
     for way in 0..4 {
-        let mut endpoints = Scheduler::new(pace(12, 1_000, 100, 1_000));
+        let mut endpoints = Scheduler::new(pace(12, 1_000, 100, 1_000), HELD_BYTES_ALL);
         let first = Some(at(0).tick);
         endpoints.open(
             WebhookId(20_000),
@@ -176,7 +174,7 @@ fn a_webhook_that_is_read_anew_gains_no_turn_by_it() {
 
 #[test]
 fn a_reload_leaves_an_endpoint_that_times_out_the_little_that_it_has() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
     endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(0).tick);
     for id in 0..40 {
         endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
@@ -206,7 +204,7 @@ fn a_reload_leaves_an_endpoint_that_times_out_the_little_that_it_has() {
 
 #[test]
 fn an_endpoint_whose_name_finds_no_answer_is_left_alone_for_longer_each_time() {
-    let mut endpoints = Scheduler::new(pace(1_000, 1_000, 8, 100));
+    let mut endpoints = Scheduler::new(pace(1_000, 1_000, 8, 100), HELD_BYTES_ALL);
     for id in [1, 2] {
         endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);
     }

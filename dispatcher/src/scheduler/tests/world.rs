@@ -8,11 +8,10 @@ use bytes::Bytes;
 use weir_common::limit::rolling::Quota;
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use crate::domain::delivery::QueuedDelivery;
+use crate::domain::delivery::{Fetched, QueuedDelivery};
 use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
-use crate::scheduler::{Answered, Gate, Pace, Scheduler, Step};
-use crate::store::Fetched;
+use crate::scheduler::{Answered, Gate, HELD_BYTES_ALL, Pace, Scheduler, Step};
 
 const START: u64 = 1_000_000_000;
 
@@ -69,7 +68,12 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(pace: Pace, webhooks: &[(i64, i64)]) -> Self {
-        let mut endpoints = Scheduler::new(pace);
+        Self::with_memory(HELD_BYTES_ALL, pace, webhooks)
+    }
+
+    /// The same, where deliveries in memory may take so many bytes.
+    pub(super) fn with_memory(held_bytes: usize, pace: Pace, webhooks: &[(i64, i64)]) -> Self {
+        let mut endpoints = Scheduler::new(pace, held_bytes);
         for (webhook, endpoint) in webhooks {
             let now = at(0).tick;
             endpoints.open(

@@ -12,7 +12,7 @@ pub(super) async fn deliveries_are_fetched_in_the_order_in_which_they_are_due(st
     }
     let again = NextState::Again { due: t(60), step: 1 };
     record(store, vec![ended(&made, ids[0], t(3), again)]).await;
-    let order = |fetched: crate::store::Fetched| -> (Vec<DeliveryId>, bool) {
+    let order = |fetched: crate::domain::delivery::Fetched| -> (Vec<DeliveryId>, bool) {
         (fetched.ready.iter().map(|ready| ready.id).collect(), fetched.more)
     };
     let fetch = |limit| store.fetch(made.id, &[], limit);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use rusqlite::Connection;
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use weir_common::config::document::Document;
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
@@ -35,7 +35,7 @@ use crate::worker::simulation::dice::Dice;
 use crate::worker::simulation::orders::{Counter, Order, Reply, perform};
 use crate::worker::simulation::posts::Letters;
 use crate::worker::simulation::receivers::{Calls, network};
-use crate::worker::{Drained, Told, Turn, Worker};
+use crate::worker::{Completion, Drained, InMemory, Memory, Turn, Worker};
 
 const DIRECTORY: &str = r#"
 [organisations.org_a]
@@ -79,7 +79,7 @@ pub(super) struct Process {
     /// Orders that are on their way to the store, or from there to the worker.
     lingering: Arc<AtomicUsize>,
     /// What its tasks came back with, and the worker was not told yet.
-    late: Vec<Result<Told, JoinError>>,
+    late: Vec<Completion>,
     /// Whether tasks end in any order, and are heard of in any other.
     pub(super) jumbled: bool,
     pub(super) state: Arc<State>,
@@ -151,7 +151,9 @@ impl Machine {
         });
         let (stop, stopping) = watch::channel(false);
         let mut preparing = JoinSet::new();
-        preparing.spawn(Worker::prepare(state.resources(Some(log.clone())), inbox, stopping));
+        let memory = Memory { held_bytes: held, queues_page: 2 };
+        let resources = state.resources(Some(log.clone()));
+        preparing.spawn(Worker::prepare(resources, inbox, stopping, memory));
         let mut worker = loop {
             breathe().await;
             if let Some(prepared) = preparing.try_join_next() {
@@ -159,7 +161,6 @@ impl Machine {
             }
             by_hand.work();
         };
-        worker.endpoints.set_memory(held);
         worker.begin();
         let mut orders = JoinSet::new();
         let (clock, mailbox) = (state.clock.clone(), state.mailbox.clone());
@@ -249,7 +250,7 @@ impl Process {
     /// One turn of the worker's loop; says whether anything was done.
     pub(super) fn turn(&mut self, dice: &mut Dice) -> bool {
         let Some(worker) = &mut self.worker else { return false };
-        let (heard, tasks) = (worker.inbox.len(), worker.tasks.len());
+        let (heard, tasks) = (worker.unheard(), worker.tasks());
         let lingering = self.lingering.load(Ordering::Relaxed) > 0;
         let late = !self.late.is_empty();
         if self.jumbled {
@@ -257,7 +258,7 @@ impl Process {
         } else {
             worker.catch_up();
         }
-        let left = worker.tasks.len();
+        let left = worker.tasks();
         match worker.turn() {
             Turn::Wait(wake) => self.wake = wake,
             Turn::Over(drained) => {
@@ -266,7 +267,7 @@ impl Process {
                 return true;
             }
         }
-        lingering || late || heard > 0 || left < tasks || worker.tasks.len() > left
+        lingering || late || heard > 0 || left < tasks || worker.tasks() > left
     }
 
     /// Lets the store do what it was asked, in one commit.
@@ -298,20 +299,12 @@ impl Process {
 
     /// Whether somebody waits for the store, or for a while until it is asked again.
     pub(super) fn waits_for_store(&self) -> bool {
-        self.worker.as_ref().is_some_and(|worker| {
-            worker.recording
-                || !worker.open.is_empty()
-                || worker.tasks.len() > worker.endpoints.in_flight()
-                || worker.questions.next_at().is_some()
-        })
+        self.worker.as_ref().is_some_and(Worker::waits_for_store)
     }
 
     /// Places held in memory: attempts under way, endpoints, deliveries held.
-    pub(super) fn held(&self) -> (usize, usize, usize) {
-        let worker = self.worker.as_ref();
-        worker.map_or((0, 0, 0), |worker| {
-            (worker.endpoints.in_flight(), worker.endpoints.count(), worker.endpoints.held())
-        })
+    pub(super) fn held(&self) -> InMemory {
+        self.worker.as_ref().map(Worker::in_memory).unwrap_or_default()
     }
 
     /// Asks the worker to see out what is under way.
@@ -349,18 +342,15 @@ impl Process {
 
 /// Tells a worker what has come, in any order, and some of it later: its tasks end on many
 /// threads, and which of them is first is nobody's to say.
-fn jumble(worker: &mut Worker, late: &mut Vec<Result<Told, JoinError>>, dice: &mut Dice) {
-    while let Some(told) = worker.tasks.try_join_next() {
-        late.push(told);
-    }
-    let mut news = worker.inbox.len();
+fn jumble(worker: &mut Worker, late: &mut Vec<Completion>, dice: &mut Dice) {
+    late.extend(std::iter::from_fn(|| worker.next_completion()));
+    let mut news = worker.unheard();
     let mut tasks = std::mem::take(late);
     while news > 0 || !tasks.is_empty() {
         if dice.roll((news + tasks.len()) as u64) < news as u64 {
             news -= 1;
             // Who tells it is a way on which nothing overtakes.
-            let told = worker.inbox.try_recv();
-            told.into_iter().for_each(|news| worker.hear(news));
+            worker.next_command().into_iter().for_each(|command| worker.hear(command));
             continue;
         }
         let told = tasks.swap_remove(dice.roll(tasks.len() as u64) as usize);

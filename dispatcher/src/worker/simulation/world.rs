@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::store::DeliveryQueue;
+use crate::worker::InMemory;
 use crate::worker::simulation::books::{Books, Tally, violated};
 use crate::worker::simulation::dice::Dice;
 use crate::worker::simulation::disk::Disk;
@@ -312,7 +313,7 @@ impl World {
     async fn rest(&mut self) {
         let now = self.now();
         let Some(process) = &self.process else { return };
-        let (in_flight, endpoints, held) = process.held();
+        let InMemory { in_flight, endpoints, held } = process.held();
         self.books.small(endpoints, held);
         let slow = now.tick < self.slow_until;
         if slow || self.disk != Disk::Well || self.stopping || process.waits_for_store() {

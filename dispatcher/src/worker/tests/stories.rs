@@ -213,7 +213,7 @@ async fn what_the_last_attempt_came_to_is_known_after_a_restart() {
     for (last, expected) in [(None, 2), (silent, 1), (Some(Outcome::of_status(500)), 2)] {
         let (mut hooks, mut started) = (Hooks::default(), 0);
         let egress = &stage.state.active.load().settings.egress;
-        let mut endpoints = Scheduler::new(Pace { total: 2, ..pace(egress) });
+        let mut endpoints = Scheduler::new(Pace { total: 2, ..pace(egress) }, HELD_BYTES_ALL);
         for id in 1..=2 {
             let (endpoint, last_outcome) = (EndpointId(id), last.clone());
             let webhook = Webhook { id: WebhookId(id), endpoint, last_outcome, ..made.clone() };
@@ -307,7 +307,8 @@ async fn a_probe_stays_the_probe_when_its_webhook_is_read_anew() {
     let (webhook, ids) = reactivated(&mut stage, 3).await;
     let now = stage.clock.now();
     let mut hooks = Hooks::default();
-    let mut endpoints = Scheduler::new(pace(&stage.state.active.load().settings.egress));
+    let mut endpoints =
+        Scheduler::new(pace(&stage.state.active.load().settings.egress), HELD_BYTES_ALL);
     let read =
         || Queue { webhook: Webhook { reordering: false, ..webhook.clone() }, due: Some(START) };
     hooks.restore(read(), &mut endpoints, now, &stage.state.resources(None));

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use crate::config::settings::Retention;
-use crate::domain::attempt::Attempt;
+use crate::domain::attempt::{Attempt, AttemptRecord};
+use crate::domain::delivery::NextState;
 use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::Outcome;
 use crate::maintenance::drop_old;
 use crate::store::sqlite::tests::*;
-use crate::store::{AttemptRecord, NextState, Posted, Rotation};
+use crate::store::{Posted, Rotation};
 
 const DAY: Duration = Duration::from_secs(86_400);
 

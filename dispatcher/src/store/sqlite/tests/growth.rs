@@ -6,14 +6,15 @@ use std::sync::Arc;
 use weir_common::time::Clock;
 
 use crate::config::settings::Retention;
-use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Cursor, DeliveryState};
+use crate::domain::attempt::{Attempt, AttemptRecord};
+use crate::domain::delivery::{Cursor, DeliveryState, NextState};
 use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::webhook::WebhookUpdate;
 use crate::maintenance::drop_old;
 use crate::store::sqlite::tests::watch::Watch;
 use crate::store::sqlite::tests::*;
-use crate::store::{AttemptRecord, JobCreated, NextState, Rotation, WebhookChange, WebhookUpdate};
+use crate::store::{JobCreated, Rotation, WebhookChange};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
