@@ -42,7 +42,7 @@ use crate::state::{self, Connections, State};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::open::OpenError;
 use crate::store::{Store, StoreError};
-use crate::worker::{Drained, Memory, Worker};
+use crate::worker::{Drained, Worker};
 
 /// How long a stop waits for the last lines of attempts to be taken.
 const LOG_GRACE: Duration = Duration::from_secs(1);
@@ -131,13 +131,8 @@ async fn serve_until_told(
     let (stop, stopping) = watch::channel(false);
     // The operator can look on while deliveries are seen out.
     let (stop_admin, stopping_admin) = watch::channel(false);
-    let worker = Worker::prepare(
-        state.resources(attempt_log.clone()),
-        inbox,
-        stopping.clone(),
-        Memory::default(),
-    )
-    .await?;
+    let worker =
+        Worker::prepare(state.resources(attempt_log.clone()), inbox, stopping.clone()).await?;
 
     let mut listeners = Listeners::default();
     let handler = Arc::new(Api { state: state.clone() });

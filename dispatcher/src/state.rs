@@ -19,7 +19,7 @@ use crate::live_config::{ActiveConfig, Config};
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
 use crate::store::Store;
-use crate::worker::Resources;
+use crate::worker::{Memory, Resources};
 
 /// What listeners share.
 pub struct State {
@@ -91,6 +91,7 @@ impl State {
             metrics: self.metrics.clone(),
             attempt_log,
             mailbox: self.mailbox.clone(),
+            memory: Memory::default(),
         }
     }
 

@@ -88,6 +88,8 @@ pub struct Resources {
     pub attempt_log: Option<Arc<LineLog>>,
     /// Where commands come from; the worker frees its room.
     pub mailbox: Mailbox,
+    /// How much may be in memory.
+    pub memory: Memory,
 }
 
 /// The loop and all it knows.
@@ -168,11 +170,10 @@ impl Worker {
         resources: Resources,
         inbox: mpsc::UnboundedReceiver<Command>,
         stopping: watch::Receiver<bool>,
-        memory: Memory,
     ) -> Result<Self, StoreError> {
         let now = resources.clock.now();
         let egress = resources.active.load().settings.egress.clone();
-        let mut endpoints = Scheduler::new(pace(&egress), memory.held_bytes);
+        let mut endpoints = Scheduler::new(pace(&egress), resources.memory.held_bytes);
         let since = UnixTime(now.unix.0.saturating_sub(weir_common::time::micros(egress.window)));
         let mut starts = resources.store.starts_since(since).await?;
         starts.sort_by_key(|(_, started)| *started);
@@ -186,7 +187,7 @@ impl Worker {
         let mut hooks = Hooks::default();
         let mut after = None;
         loop {
-            let page = resources.store.queues(after, memory.queues_page).await?;
+            let page = resources.store.queues(after, resources.memory.queues_page).await?;
             for queue in page.items {
                 hooks.restore(queue, &mut endpoints, now, &resources);
             }

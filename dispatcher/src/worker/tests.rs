@@ -335,7 +335,8 @@ async fn prepare(
     stopping: watch::Receiver<bool>,
 ) -> Worker {
     let memory = Memory { queues_page: 2, ..Memory::default() };
-    Worker::prepare(state.resources(None), inbox, stopping, memory).await.unwrap()
+    let resources = Resources { memory, ..state.resources(None) };
+    Worker::prepare(resources, inbox, stopping).await.unwrap()
 }
 
 async fn accept(

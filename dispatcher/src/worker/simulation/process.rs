@@ -35,7 +35,7 @@ use crate::worker::simulation::dice::Dice;
 use crate::worker::simulation::orders::{Counter, Order, Reply, perform};
 use crate::worker::simulation::posts::Letters;
 use crate::worker::simulation::receivers::{Calls, network};
-use crate::worker::{Completion, Drained, InMemory, Memory, Turn, Worker};
+use crate::worker::{Completion, Drained, InMemory, Memory, Resources, Turn, Worker};
 
 const DIRECTORY: &str = r#"
 [organisations.org_a]
@@ -152,8 +152,8 @@ impl Machine {
         let (stop, stopping) = watch::channel(false);
         let mut preparing = JoinSet::new();
         let memory = Memory { held_bytes: held, queues_page: 2 };
-        let resources = state.resources(Some(log.clone()));
-        preparing.spawn(Worker::prepare(resources, inbox, stopping, memory));
+        let resources = Resources { memory, ..state.resources(Some(log.clone())) };
+        preparing.spawn(Worker::prepare(resources, inbox, stopping));
         let mut worker = loop {
             breathe().await;
             if let Some(prepared) = preparing.try_join_next() {
