@@ -186,7 +186,7 @@ impl Gateway {
     #[track_caller]
     pub fn wait_for_no_successor(&self) -> String {
         let said = self.log().wait("why nobody took over", |line| {
-            line["message"] == json!("nobody has taken over; this process goes on")
+            line["message"] == json!("upgrade failed; this process continues to serve")
         });
         said["error"].as_str().unwrap().to_owned()
     }

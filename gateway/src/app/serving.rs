@@ -200,7 +200,7 @@ impl Serving {
                 Err(why) => {
                     self.turn_doors(Accepting::Yes);
                     let fields = [("error", json!(why.to_string()))];
-                    let message = "nobody has taken over; this process goes on";
+                    let message = "upgrade failed; this process continues to serve";
                     events::event(Level::Error, message, &fields);
                 }
             }

@@ -77,7 +77,12 @@ impl Reply {
     }
 
     fn not_found() -> Self {
-        Self::problem(404, "not-found", "Not found", "See docs/gateway.md for what there is.")
+        Self::problem(
+            404,
+            "not-found",
+            "Not found",
+            "See docs/gateway/operations.md for what there is.",
+        )
     }
 
     fn moved() -> Self {

@@ -24,7 +24,7 @@
 //!
 //! # Not here
 //!
-//! When to do it and what follows (`app`), who may (`docs/gateway.md`).
+//! When to do it and what follows (`app`), who may (`docs/gateway/operations.md`).
 
 pub mod init;
 pub mod predecessor;
