@@ -1,11 +1,12 @@
-//! Receivers of deliveries: thousands of endpoints on a few ports, and what arrived there when.
+//! Receivers of deliveries: thousands of endpoints on a few ports, with the arrival time of
+//! each event.
 //!
-//! They do no more than they must, so that what a machine can do is measured of the dispatcher: a
-//! request is found by its length, its body looked at for the time that it carries, and answered
-//! 204. How long it took is not kept of a request to `/x/…`, which is there for company.
+//! They do as little as they can, so that a measurement shows the dispatcher's limits: they
+//! find the end of a request by its length, read the timestamp in its body and answer 204.
+//! Latencies of requests to `/x/…` are not recorded: those are background load.
 //!
-//! Not here: whether a signature holds (the end-to-end tests check that), receivers that do not
-//! answer (`dark`).
+//! Not here: checking signatures (the end-to-end tests do), receivers that never answer
+//! (`unresponsive`).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,7 +81,7 @@ impl Arrivals {
         self.company.load(Ordering::Acquire)
     }
 
-    /// When the last one arrived.
+    /// When the last delivery arrived.
     #[must_use]
     pub fn last(&self) -> Tick {
         Tick(self.last.load(Ordering::Acquire))

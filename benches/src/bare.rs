@@ -1,7 +1,7 @@
-//! The proxy a person would write first with Pingora, as the baseline that Weir is compared with.
+//! The proxy that a person writes first with Pingora: the baseline that Weir is compared with.
 //!
-//! No limits, no checks, no deadlines: what Pingora itself costs, and nothing more.
-//! Not here: the allocator, which is each binary's own choice.
+//! It has no limits, checks or deadlines, so it shows what Pingora itself costs. Not here: the
+//! allocator, which each binary chooses.
 
 use async_trait::async_trait;
 use pingora_core::Result;

@@ -1,4 +1,4 @@
-//! Weir's allocator, counting what it is asked for.
+//! Weir's allocator, with counters of its allocations.
 
 #![expect(unsafe_code, reason = "an allocator cannot be written without")]
 
@@ -10,15 +10,15 @@ use mimalloc::MiMalloc;
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts, then asks mimalloc.
+/// Counts, then calls mimalloc.
 pub struct Counted;
 
-/// How much was asked for so far, and how much of it is still held.
+/// Bytes allocated so far, and bytes not yet freed.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
     /// Allocations, and reallocations that grew.
     pub allocations: usize,
-    /// Bytes asked for and not given back.
+    /// Bytes allocated and not yet freed.
     pub live_bytes: usize,
 }
 
@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the promises that mimalloc asks for.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which mimalloc requires.
         unsafe { MiMalloc.alloc(layout) }
     }
 

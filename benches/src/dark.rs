@@ -123,7 +123,7 @@ struct Held {
     stream: TcpStream,
     since: Tick,
     /// Bytes that it has been sent.
-    said: usize,
+    sent: usize,
 }
 
 fn hold(listeners: &[(Kind, TcpListener)], clock: &Clock) {
@@ -134,7 +134,7 @@ fn hold(listeners: &[(Kind, TcpListener)], clock: &Clock) {
         for (kind, listener) in listeners {
             let held = if *kind == Kind::Silent { &mut silent } else { &mut dripping };
             while let Ok((stream, _)) = listener.accept() {
-                held.push_back((now, Held { stream, since: now, said: 0 }));
+                held.push_back((now, Held { stream, since: now, sent: 0 }));
             }
         }
         let over = |held: &Held| now.since(held.since) >= HELD_FOR;
@@ -142,8 +142,8 @@ fn hold(listeners: &[(Kind, TcpListener)], clock: &Clock) {
         // Each has its turn a second after its last: they stay in order.
         let due = |(last, _): &mut (Tick, Held)| now.since(*last) >= DRIP_EVERY;
         while let Some((_, mut held)) = dripping.pop_front_if(due) {
-            let drip = DRIPS.get(held.said..=held.said).unwrap_or_default();
-            held.said += 1;
+            let drip = DRIPS.get(held.sent..=held.sent).unwrap_or_default();
+            held.sent += 1;
             if !over(&held) && held.stream.write_all(drip).is_ok() {
                 dripping.push_back((now, held));
             }

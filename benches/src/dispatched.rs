@@ -1,7 +1,8 @@
-//! A weir-dispatcher under measurement, as it ships but for loopback, and its webhooks.
+//! A weir-dispatcher under measurement, with the shipped settings except for loopback
+//! addresses, and its webhooks.
 //!
-//! Its database lies in the folder for temporary files: that should be on a disk, for nothing is
-//! accepted or recorded before it is on it.
+//! Its database lies in the folder for temporary files. That folder should be on a disk,
+//! because the dispatcher accepts and records nothing before it is on disk.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,11 +19,11 @@ const DIRECTORY: &str = include_str!("../../config/directory.toml");
 /// Webhooks of one workspace.
 pub const PER_WORKSPACE: usize = 5;
 
-/// What the webhooks of a workspace are told of, one each.
+/// The event types of a workspace's webhooks, one each.
 const OF_ONE: [&str; PER_WORKSPACE] =
     ["session.started", "session.ended", "user.updated", "user.deleted", "tenant.created"];
 
-/// What all of them are told of.
+/// The event type of all webhooks.
 const OF_ALL: &str = "plan.changed";
 
 /// Connections that webhooks are registered on.
@@ -32,7 +33,7 @@ const REGISTRARS: usize = 16;
 pub struct Dispatcher {
     /// The process.
     pub process: Process,
-    /// Where events go; which ones, is to be said.
+    /// The targets of events.
     pub aim: Aim,
     /// Where customers call.
     pub api: SocketAddr,
@@ -42,7 +43,7 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Starts one with this deadline for attempts.
+    /// Starts a dispatcher with this deadline for attempts.
     #[must_use]
     pub fn start(folder: &Folder, program: &Path, deadline: &str, log: bool) -> Self {
         let log = format!("attempts = \"{}\"", if log { "stdout" } else { "off" });
@@ -51,8 +52,8 @@ impl Dispatcher {
         Self::start_with(folder, program, &own)
     }
 
-    /// Starts one in a folder that may hold an earlier one's database, with `own` changes to
-    /// the shipped settings: what they say, and what is to stand there instead.
+    /// Starts a dispatcher in a folder that may contain an earlier database, with `own` changes to
+    /// the shipped settings: the shipped text, and its replacement.
     #[must_use]
     pub fn start_with(folder: &Folder, program: &Path, own: &[(&str, String)]) -> Self {
         let token = token(folder, program);
@@ -125,7 +126,8 @@ impl Dispatcher {
     /// Aims at every webhook of the workspaces with `prefix` in turn, one to an event.
     #[must_use]
     pub fn one_each(&self, prefix: &str) -> Aim {
-        // By kind first: neighbours in time are strangers, as they are in life.
+        // By kind first, so that consecutive events belong to different workspaces, as in
+        // production.
         let kinds = OF_ONE
             .iter()
             .flat_map(|kind| self.of(prefix).map(move |workspace| (workspace.clone(), *kind)));
@@ -144,7 +146,7 @@ impl Dispatcher {
         self.workspaces.iter().filter(move |name| name.starts_with(&prefix))
     }
 
-    /// What a metric without labels says; 0 where it is not there.
+    /// The value of a metric without labels; 0 if it is missing.
     #[must_use]
     pub fn metric(&self, name: &str) -> f64 {
         let text = ask(self.admin, "weir", "/metrics");

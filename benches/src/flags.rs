@@ -1,4 +1,4 @@
-//! Reads `--name value` and `--name` from the command line, and refuses what it does not know.
+//! Reads `--name value` and `--name` from the command line, and refuses unknown arguments.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -49,7 +49,7 @@ pub fn sibling(name: &str) -> PathBuf {
     std::env::current_exe().map(|path| path.with_file_name(name)).unwrap_or_else(|_| name.into())
 }
 
-/// Says why on standard error, and ends the process: a measurement that went wrong is no number.
+/// Prints the reason on standard error and ends the process: a failed measurement yields no number.
 pub fn fail(why: &str) -> ! {
     crate::lab::end_all();
     eprintln!("{why}");

@@ -1,7 +1,7 @@
-//! Processes under measurement: started with their files in one folder, and always ended.
+//! Processes under measurement: each has its files in one folder and always ends.
 //!
-//! Invariant: whatever was started is ended, when its owner is dropped and when a measurement
-//! fails. A folder goes with its owner; after a failure it stays, for its logs.
+//! Invariant: every started process ends when its owner is dropped and when a measurement
+//! fails. Its folder is removed with the owner; after a failure the folder stays, for its logs.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use weir_common::time::Clock;
 
 use crate::flags::fail;
 
-/// How long a process may take until it accepts connections.
+/// The longest time until a process accepts connections.
 const START: Duration = Duration::from_secs(60);
 /// What one tick of `/proc/PID/stat` is worth: `USER_HZ` is 100 on every Linux we run on.
 const TICK_MICROS: f64 = 10_000.0;
@@ -56,7 +56,7 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// Writes `text` into the file `name`, and says where that is.
+    /// Writes `text` into the file `name`, and returns its path.
     #[must_use]
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
@@ -162,7 +162,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Where callgrind left what it counted the `nth` time, where it was asked to count.
+    /// The path of callgrind's `nth` result, if it counts.
     #[must_use]
     pub fn counts(&self, nth: u32) -> PathBuf {
         self.log.with_extension(format!("callgrind.{nth}"))
@@ -217,7 +217,7 @@ pub fn own_usage() -> Usage {
 
 fn usage_of(process: &str) -> Option<Usage> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name, second of the fields, may hold spaces; what follows its bracket may not.
+    // The name, the second field, may contain spaces; the fields after its bracket may not.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok());
     Some(Usage { user: ticks(11)? * TICK_MICROS, system: ticks(12)? * TICK_MICROS })
@@ -235,7 +235,7 @@ fn status_kib(pid: &str, name: &str) -> f64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0.0)
 }
 
-/// A loopback address nobody listens on at the moment.
+/// A loopback address without a listener at the moment.
 #[must_use]
 pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0")
@@ -243,7 +243,7 @@ pub fn free_address() -> SocketAddr {
         .unwrap_or_else(|error| fail(&format!("no free port: {error}")))
 }
 
-/// Asks once on a connection of its own, and gives back the whole answer.
+/// Sends one request on its own connection, and returns the whole response.
 #[must_use]
 pub fn ask(address: SocketAddr, host: &str, path: &str) -> String {
     let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");

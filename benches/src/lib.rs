@@ -1,6 +1,6 @@
 //! What the measuring programs in `bin/` share: processes, load, targets and tables.
 //!
-//! A person reads `bin/compare.rs` first; the order here is the order in which it needs the rest.
+//! Read `bin/compare.rs` first; the modules here stand in the order in which it needs them.
 
 pub mod arrivals;
 pub mod bare;

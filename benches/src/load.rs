@@ -1,4 +1,4 @@
-//! Load as fast as it goes: `wrk`, and what it saw.
+//! Load at full speed: runs `wrk` and reads its results.
 //!
 //! Not here: load at a fixed rate (`steady`).
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::flags::fail;
 
-/// What to ask, of whom.
+/// The request and its target.
 #[derive(Clone)]
 pub struct Aim {
     /// Where it listens.
@@ -18,7 +18,7 @@ pub struct Aim {
     pub path: String,
 }
 
-/// What one run saw.
+/// The result of one run.
 #[derive(Clone, Copy, Default)]
 pub struct Run {
     /// Answers in all.

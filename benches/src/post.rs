@@ -1,7 +1,8 @@
-//! Posts events: as fast as they are taken, or at a fixed rate that waits for nobody.
+//! Posts events at full speed, or at a fixed rate that does not slow down for the target.
 //!
-//! Every event carries the instant at which it was due, so that its latency shows where it
-//! arrives (`arrivals`). A thread holds a connection and waits for each answer, which must be 202.
+//! Every event carries the instant at which it was due, so that its latency shows at its
+//! arrival (`arrivals`). A thread holds a connection and waits for each response, which must be
+//! 202.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -41,7 +42,7 @@ pub struct Load {
     pub connections: u64,
 }
 
-/// Posts as fast as events are taken; gives how long that took.
+/// Posts as fast as events are accepted; returns the duration.
 #[must_use]
 pub fn flood(aim: &Aim, load: Load, clock: &Clock) -> Duration {
     let began = clock.now().tick;
@@ -73,7 +74,7 @@ pub struct Answered {
     pub at: Tick,
 }
 
-/// Posts one event a call for so long, each connection as soon as its last call is answered.
+/// Posts one event a call for so long; each connection posts again as soon as it has its response.
 #[must_use]
 pub fn press(aim: &Aim, connections: u64, lasting: Duration, clock: &Clock) -> Vec<Answered> {
     let began = clock.now().tick;
@@ -95,7 +96,7 @@ pub fn press(aim: &Aim, connections: u64, lasting: Duration, clock: &Clock) -> V
     })
 }
 
-/// Posts one event a call at `rate` a second, whether or not the answers keep up.
+/// Posts one event a call at `rate` a second, whether or not the responses keep up.
 pub fn steadily(aim: &Aim, load: Load, rate: u64, clock: &Clock) -> Vec<Answered> {
     // Threads inherit it: wake within a microsecond of the time asked for, not within fifty.
     let _ = std::fs::write("/proc/self/timerslack_ns", "1");
@@ -138,7 +139,7 @@ impl Line {
         Self { stream: connect(aim.address), head, seen: Vec::new() }
     }
 
-    /// Posts events `from` and those that follow in one call, and reads the answer.
+    /// Posts the events from `from` on in one call, and reads the response.
     pub fn post(&mut self, aim: &Aim, from: u64, count: u64, due: Tick) {
         let events: Vec<String> = (from..from + count).map(|nth| event(aim, nth, due)).collect();
         let body = events.join(",");
@@ -169,7 +170,7 @@ pub fn exchange(stream: &mut TcpStream, request: &[u8], seen: &mut Vec<u8>) -> S
     talk().unwrap_or_else(|error| fail(&format!("the dispatcher does not answer: {error}")))
 }
 
-/// A connection whose answers do not take for ever.
+/// A connection with a timeout for responses.
 #[must_use]
 pub fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).and_then(|stream| {
@@ -182,7 +183,7 @@ pub fn connect(address: SocketAddr) -> TcpStream {
 
 fn event(aim: &Aim, nth: u64, due: Tick) -> String {
     let at = nth as usize % aim.kinds.len().max(1);
-    let Some((workspace, kind)) = aim.kinds.get(at) else { fail("events for nobody") };
+    let Some((workspace, kind)) = aim.kinds.get(at) else { fail("events without a webhook") };
     let due = due.0;
     let mut text = format!(
         "{{\"type\":\"{kind}\",\"workspace_id\":\"{workspace}\",\"tenant_id\":\"tn_bench\",\

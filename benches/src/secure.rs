@@ -1,7 +1,7 @@
-//! The proxies by TLS, and load for them: `h2load`, by either version of HTTP.
+//! The compared proxies over TLS, and load for them: `h2load`, over HTTP/1.1 and HTTP/2.
 //!
-//! Each does what its namesake in `targets` does, limits and all, on a port that takes TLS with one
-//! certificate and lets the client choose the version.
+//! Each is configured like its namesake in `targets`, limits included, on a port with TLS and
+//! one certificate; the client chooses the HTTP version.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -110,7 +110,7 @@ pub fn weir(folder: &Folder, gateway: &Path, upstream: &Aim, pair: &Pair) -> Tar
     target
 }
 
-/// A version of HTTP, as `h2load` is told of it.
+/// A version of HTTP, as an argument of `h2load`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// One request of a connection at a time.
@@ -130,7 +130,7 @@ impl Version {
     }
 }
 
-/// So many requests on sixteen connections, each opened for it; all of them are answered well.
+/// So many requests on sixteen new connections; all of them must succeed.
 pub fn load(aim: &Aim, version: Version, requests: usize) {
     let how = if version == Version::One { "--h1" } else { "-m10" };
     let authority = format!(":authority: {}", aim.host);

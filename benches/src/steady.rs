@@ -1,10 +1,10 @@
-//! Load at a fixed rate that waits for nobody: an open loop.
+//! Open-loop load: a fixed rate that does not slow down for the target.
 //!
 //! Every request has an instant at which it is due, whether or not the target keeps up, and its
 //! latency counts from that instant: a stall shows in full, in every request it delayed.
 //!
-//! A thread sleeps until the next request is due and sends it on a connection that is free; when
-//! none is, the connection that is free next sends it. Answers are read by one more thread.
+//! A thread sleeps until the next request is due and sends it on a free connection; when none
+//! is free, the next connection to become free sends it. One more thread reads the responses.
 
 use std::collections::VecDeque;
 use std::io::Write;

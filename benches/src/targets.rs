@@ -1,8 +1,9 @@
-//! The proxies that are compared, each configured to do the same: one worker, connections kept
-//! on both sides, two limits on every request (a workspace's and a wider one) where it has limits.
+//! The compared proxies, each configured to do the same: one worker, connections kept on both
+//! sides, and, where it has limits, two limits on every request (a workspace's and a wider
+//! one).
 //!
-//! "Admits" is a limit that a loopback benchmark cannot reach; "refuses" admits one request in a
-//! long while, and answers 429 to all others without asking the upstream.
+//! "Admits" is a limit that a loopback benchmark cannot reach; "refuses" admits one request in
+//! a long while, and answers 429 to all others without a call to the upstream.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,9 +25,9 @@ const BODY: &str = r#"{"id":"usr_01","workspace":"ws_acme","name":"Ada Lovelace"
 pub enum Limits {
     /// It has none.
     None,
-    /// Its limits are asked, and admit everything.
+    /// Its limits are checked, and admit everything.
     Admit,
-    /// Its limits are asked, and refuse nearly everything.
+    /// Its limits are checked, and refuse nearly everything.
     Refuse,
 }
 
@@ -38,13 +39,13 @@ impl Limits {
     }
 }
 
-/// A running proxy, and what to ask of it.
+/// A running proxy, and its request.
 pub struct Target {
     /// What its row is called.
     pub name: String,
     /// What it does with limits.
     pub limits: Limits,
-    /// What to ask.
+    /// The request target.
     pub aim: Aim,
     /// The process that answers.
     pub process: Process,
@@ -62,7 +63,7 @@ impl Target {
         Self { name: name.to_owned(), limits, aim, process }
     }
 
-    /// Where a gateway takes TLS.
+    /// A gateway's TLS address.
     #[must_use]
     pub fn https(&mut self) -> SocketAddr {
         self.process.wait_for_line(|log| listening(log, "https"))
@@ -164,7 +165,7 @@ pub fn haproxy(folder: &Folder, upstream: SocketAddr, limits: Limits) -> Target 
     Target::new(name, limits, address, process)
 }
 
-/// HAProxy with one thread, from what `bind` says to `upstream`.
+/// HAProxy with one thread, from the `bind` line to `upstream`.
 pub(crate) fn run_haproxy(
     folder: &Folder,
     file: &str,
@@ -214,7 +215,7 @@ pub fn bare(folder: &Folder, upstream: SocketAddr, limits: Limits, mimalloc: boo
     Target::new(&name, limits, address, process)
 }
 
-/// Which of Weir's limits a row asks.
+/// Which of Weir's limits a row checks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Plane {
     /// A workspace's and its organisation's.
@@ -286,7 +287,7 @@ pub fn weir_with(
     target
 }
 
-/// Where the gateway's own log says that clients can reach it, by `http` or by `https`.
+/// The gateway's `http` or `https` address, from its own log.
 fn listening(log: &str, listener: &str) -> Option<SocketAddr> {
     let listener = format!(r#""listener":"{listener}""#);
     let line = log

@@ -1,11 +1,11 @@
-//! Answers as clients of every kind can read them: pages of other origins, clients of gRPC, and
-//! whoever asks in an unusual way, over HTTP/1.1, HTTP/1.1 by TLS, and HTTP/2.
+//! Responses as clients of every kind read them: pages of other origins, gRPC clients,
+//! HTTP/1.0, HEAD and upgrades, over HTTP/1.1, HTTP/1.1 with TLS, and HTTP/2.
 
 mod browsers;
 mod chromium;
-mod endings;
+mod framing;
 mod grpc;
-mod strangers;
+mod unauthorized;
 
 use std::process::Command;
 
@@ -22,19 +22,19 @@ const APP: &str = "https://app.example.com";
 
 /// How a client reaches the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Protocol {
     Http1,
-    Http1ByTls,
+    Http1OverTls,
     Http2,
 }
 
-const WAYS: [Way; 3] = [Way::Http1, Way::Http1ByTls, Way::Http2];
+const PROTOCOLS: [Protocol; 3] = [Protocol::Http1, Protocol::Http1OverTls, Protocol::Http2];
 
-impl Way {
-    /// The same with a version that curl is told.
+impl Protocol {
+    /// HTTP/1.1 or HTTP/2 over TLS, as curl's argument chooses.
     fn version(self) -> &'static str {
         match self {
-            Self::Http1 | Self::Http1ByTls => "--http1.1",
+            Self::Http1 | Self::Http1OverTls => "--http1.1",
             Self::Http2 => "--http2",
         }
     }
@@ -45,7 +45,7 @@ pub(crate) struct House {
     pub(crate) world: World,
     /// Where TLS is spoken.
     pub(crate) https: String,
-    /// Who signed its certificate; its folder is where clients are run.
+    /// The signer of its certificate; clients run in its folder.
     pub(crate) authority: Authority,
 }
 
@@ -60,36 +60,36 @@ impl House {
         Self { world, https, authority }
     }
 
-    /// A target of the control host, as a client writes it that comes this way.
-    fn url(&self, way: Way, target: &str) -> String {
-        let (scheme, address) = match way {
-            Way::Http1 => ("http", self.world.gateway.http()),
-            Way::Http1ByTls | Way::Http2 => ("https", self.https.as_str()),
+    /// A target of the control host, as such a client writes it.
+    fn url(&self, protocol: Protocol, target: &str) -> String {
+        let (scheme, address) = match protocol {
+            Protocol::Http1 => ("http", self.world.gateway.http()),
+            Protocol::Http1OverTls | Protocol::Http2 => ("https", self.https.as_str()),
         };
         let (_, port) = address.rsplit_once(':').unwrap();
         format!("{scheme}://{CONTROL}:{port}{target}")
     }
 
-    /// What curl says, given these arguments.
+    /// The output of curl with these arguments.
     #[track_caller]
-    fn curl(&self, way: Way, arguments: &[&str]) -> String {
+    fn curl(&self, protocol: Protocol, arguments: &[&str]) -> String {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--show-error", "--max-time", "20", "--path-as-is", "--cacert"]);
-        curl.arg(self.authority.path("ca.crt")).arg(way.version()).args(arguments);
+        curl.arg(self.authority.path("ca.crt")).arg(protocol.version()).args(arguments);
         real::run(curl.current_dir(self.authority.root())).expect(0).stdout
     }
 
-    /// What one request is answered.
+    /// The response to one request.
     #[track_caller]
-    fn call(&self, way: Way, arguments: &[&str], target: &str) -> Response {
-        let url = self.url(way, target);
+    fn call(&self, protocol: Protocol, arguments: &[&str], target: &str) -> Response {
+        let url = self.url(protocol, target);
         // Lines are collected without their ends, so the answer goes by a file.
-        self.curl(way, &[arguments, &["-i", "-o", "answer", &url]].concat());
+        self.curl(protocol, &[arguments, &["-i", "-o", "answer", &url]].concat());
         parse(std::fs::read(self.authority.path("answer")).unwrap())
     }
 }
 
-/// Takes apart what curl writes: interim heads, the head, the body.
+/// Parses curl's output: interim heads, the head, the body.
 #[track_caller]
 fn parse(mut bytes: Vec<u8>) -> Response {
     let mut response = Response::default();

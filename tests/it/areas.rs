@@ -71,8 +71,7 @@ fn imports_are_found_however_they_are_written() {
     assert_eq!(found, ["a", "a::b::C", "a::b::d", "a::e::F", "h::i", "x::g"]);
 }
 
-/// The picture in ARCHITECTURE.md is what the code says. Where it differs, the message has the
-/// one to put there.
+/// The picture in ARCHITECTURE.md equals the code. Where it differs, the message has the right one.
 #[test]
 fn the_picture_of_the_areas_is_true() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();

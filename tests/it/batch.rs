@@ -1,4 +1,5 @@
-//! Batches of tenants: five a minute of at most a hundred, judged before the upstream sees a byte.
+//! Tenant batches: five a minute with at most a hundred items each, counted before the upstream
+//! sees a byte.
 
 mod bodies;
 mod waiting;
@@ -180,7 +181,7 @@ fn assert_no_body_since(upstream: &Upstream, known: usize) {
     }
 }
 
-/// One batch with this body, on a connection of its own.
+/// Sends one batch with this body, on a connection of its own.
 fn post(world: &World, body: &[u8]) -> Response {
     world.call(&Request::post(BATCH, body))
 }

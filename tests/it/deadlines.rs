@@ -1,4 +1,5 @@
-//! Clients that take their time, take up room, or say nothing: each is let go, nobody else is.
+//! Slow, silent and oversized clients: each is disconnected at its deadline, and no other
+//! client is.
 
 use std::time::Duration;
 
@@ -9,11 +10,11 @@ use weir_tests::wait::{self, PATIENCE};
 
 use super::World;
 
-/// Long enough to tell it from "at once", short enough to wait for.
+/// Long enough to differ from "at once", short enough to wait for.
 const SHORT: Duration = Duration::from_millis(300);
 
 #[test]
-fn a_head_that_never_ends_is_given_up_on() {
+fn a_head_that_never_ends_times_out() {
     let world = impatient();
     for beginning in ["G", "GET /healthz HTTP/1.1\r\n", "GET /healthz HTTP/1.1\r\nHost: api.lo"] {
         let before = wait::now();
@@ -26,7 +27,7 @@ fn a_head_that_never_ends_is_given_up_on() {
 }
 
 #[test]
-fn a_head_that_drips_is_given_up_on_however_steadily() {
+fn a_head_that_arrives_byte_by_byte_times_out() {
     let world = impatient();
     let mut client = world.client();
     client.send("GET /healthz HTTP/1.1\r\nHost: api.localhost\r\nX-Long: ");
@@ -53,7 +54,7 @@ fn the_next_head_on_a_connection_has_the_same_deadline() {
 }
 
 #[test]
-fn a_body_that_stops_coming_is_given_up_on() {
+fn a_body_that_stops_arriving_times_out() {
     let world = impatient();
     let mut client = world.client();
     client.send(Request::post("/v1/me", "ten bytes.").head_bytes());
@@ -68,7 +69,7 @@ fn a_body_that_stops_coming_is_given_up_on() {
 }
 
 #[test]
-fn a_batch_that_stops_coming_is_given_up_on_and_shown_to_nobody() {
+fn a_batch_that_stops_arriving_times_out_and_reaches_no_upstream() {
     let world = impatient();
     let mut client = world.client();
     let batch = Request::post("/v1/workspaces/ws_acme/tenants:batch", "[1,2,3]");
@@ -82,14 +83,14 @@ fn a_batch_that_stops_coming_is_given_up_on_and_shown_to_nobody() {
 }
 
 #[test]
-fn a_body_that_keeps_coming_may_take_longer_than_one_read_and_a_batch_may_not() {
+fn a_steady_body_may_outlast_the_read_timeout_and_a_batch_may_not() {
     let world = World::with(|config| config.with("[server]", "body_timeout = \"1s\""));
     let drip = |request: Request| {
         let mut client = world.client();
         client.send(request.head_bytes());
         for byte in request.body_bytes() {
             wait::pass(Duration::from_millis(400));
-            // A batch is given up before its end.
+            // A batch times out before its end.
             if client.try_send([byte]).is_err() {
                 break;
             }
@@ -97,7 +98,7 @@ fn a_body_that_keeps_coming_may_take_longer_than_one_read_and_a_batch_may_not() 
         client.read()
     };
     drip(Request::post("/v1/me", "abcd")).expect(200);
-    // What is charged now must not be saved up to be let go later.
+    // The gateway must close the connection now, not when the client has read everything.
     let batch = Request::post("/v1/workspaces/ws_acme/tenants:batch", "[12]");
     drip(batch).expect_problem(408);
 }
@@ -113,7 +114,7 @@ fn a_connection_without_a_request_is_closed() {
 }
 
 #[test]
-fn a_connection_that_never_says_a_word_is_closed() {
+fn a_connection_that_sends_no_byte_is_closed() {
     let world = impatient();
     let mut client = world.client();
     expect_let_go(&mut client);
@@ -146,7 +147,7 @@ fn a_request_in_progress_outlives_the_deadlines_of_connections() {
 }
 
 #[test]
-fn a_client_that_stops_reading_is_let_go() {
+fn a_client_that_stops_reading_is_disconnected() {
     let world = impatient();
     let large = 64 * 1024 * 1024;
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {large}\r\n\r\n");
@@ -194,7 +195,7 @@ fn a_line_without_end_is_refused_when_it_is_too_long() {
 }
 
 #[test]
-fn connections_beyond_the_cap_wait_or_are_let_go_until_others_leave() {
+fn connections_beyond_the_limit_wait_or_are_closed_until_others_leave() {
     let world = World::with(|config| config.with("[server]", "connections_max = 3"));
     let mut held: Vec<Client> = (0..3).map(|_| world.client()).collect();
     for client in &mut held {
@@ -211,7 +212,7 @@ fn connections_beyond_the_cap_wait_or_are_let_go_until_others_leave() {
 }
 
 #[test]
-fn many_slow_clients_hold_nobody_up() {
+fn many_slow_clients_delay_no_other_client() {
     let world = World::new();
     let slow: Vec<Client> = (0..200)
         .map(|_| {

@@ -1,25 +1,25 @@
-//! The dispatcher as its owners, backends, receivers and operators meet it.
+//! The dispatcher as webhook owners, backends, receivers and operators use it.
 
-mod enduring;
-mod fronted;
+mod authorization;
+mod behind_gateway;
+mod durability;
+mod faults;
 mod health;
 mod hostile;
 mod ingesting;
 mod judging;
 mod listing;
 mod mailing;
+mod openapi;
 mod operating;
 mod pacing;
-mod reading;
 mod redelivering;
 mod restoring;
 mod retrying;
 mod secrecy;
-mod strangers;
-mod surviving;
+mod signatures;
 mod tls;
 mod tools;
-mod verifying;
 mod webhooks;
 
 use serde_json::Value;

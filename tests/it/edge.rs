@@ -1,13 +1,13 @@
-//! A gateway that faces the internet: how connections reach it, and what each may take.
+//! A gateway that faces the internet: how clients connect to it, and how much each may use.
 
+mod certificate_renewal;
 mod certificates;
-mod clients;
-mod crowds;
-mod drippers;
-mod proxies;
-mod renewing;
+mod client_certificates;
+mod connection_limits;
+mod proxy_protocol;
+mod slow_clients;
 mod tls;
-mod tools;
+mod tls_scanners;
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn world_of(
     })
 }
 
-/// What every test asks for where names do not matter.
+/// The request of tests for which the name does not matter.
 const NAMES: &str = "DNS:api.localhost,DNS:*.auth.localhost";
 
 /// A connection by TLS.

@@ -1,4 +1,4 @@
-//! Runs what the fuzzer runs on the inputs that are kept: examples, and what it once found.
+//! Runs the fuzzers' checks on the kept inputs: examples, and inputs that once failed.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::path::Path;
 mod checks;
 
 #[test]
-fn what_holds_of_every_input_holds_of_those_that_are_kept() {
+fn the_invariants_hold_for_the_kept_inputs() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     for (name, check) in checks::ALL {
         let inputs: Vec<_> = fs::read_dir(corpus.join(name)).unwrap().collect();
@@ -22,7 +22,7 @@ fn what_holds_of_every_input_holds_of_those_that_are_kept() {
 }
 
 #[test]
-fn what_holds_of_every_input_holds_of_each_beginning_of_the_shipped_files() {
+fn the_invariants_hold_for_every_prefix_of_the_shipped_files() {
     let shipped = include_str!("../../config/gateway.toml");
     let directory = include_str!("../../config/directory.toml");
     checks::settings(format!("{shipped}\n---\n{directory}").as_bytes());
@@ -35,7 +35,7 @@ fn what_holds_of_every_input_holds_of_each_beginning_of_the_shipped_files() {
 const CHANGES: u64 = 300;
 
 #[test]
-fn what_holds_of_every_input_holds_of_those_with_a_few_bytes_changed() {
+fn the_invariants_hold_for_inputs_with_a_few_changed_bytes() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     for (name, check) in checks::ALL {
         for input in fs::read_dir(corpus.join(name)).unwrap() {

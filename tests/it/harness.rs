@@ -1,4 +1,4 @@
-//! The harness itself: what it claims to send and to have seen is what crossed the wire.
+//! Tests of the harness itself: it sends and records exactly the bytes that cross the wire.
 
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
@@ -170,7 +170,7 @@ fn a_process_is_any_program_with_its_output_and_its_end() {
 }
 
 #[test]
-fn a_mailbox_keeps_what_it_takes_and_puts_off_what_it_was_told_to() {
+fn a_mailbox_keeps_accepted_mails_and_defers_as_scripted() {
     let mailbox = Mailbox::start_with(&["--refuse", "1"]);
     let send = || {
         let mut client = Client::connect(&mailbox.address());

@@ -1,4 +1,4 @@
-//! What a breaker once broke: each was seen to go wrong, and is held to go right.
+//! Regressions: hostile requests and responses that an earlier version handled wrongly.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\
     Upgrade: websocket\r\n\r\nfirst";
 
 #[test]
-fn nothing_of_ours_is_written_into_a_tunnel_however_long_it_is_silent() {
+fn the_gateway_writes_nothing_into_a_silent_tunnel() {
     let world = World::with(|config| config.with("[server]", "body_timeout = \"300ms\""));
     let gate = Gate::new();
     world.control.always(Answer::script().send(SWITCHED).wait(&gate).send("second").close());
@@ -28,7 +28,7 @@ fn nothing_of_ours_is_written_into_a_tunnel_however_long_it_is_silent() {
 }
 
 #[test]
-fn a_101_that_nobody_asked_for_is_a_bad_answer() {
+fn an_unrequested_101_is_a_502() {
     let world = World::new();
     world.control.always(Answer::script().send(SWITCHED).close());
     world.get("/v1/me").expect_problem(502);
@@ -63,7 +63,7 @@ fn a_client_of_http_1_0_is_sent_no_interim_answer() {
 }
 
 #[test]
-fn a_batch_in_a_charset_that_hides_items_is_refused() {
+fn a_batch_in_another_charset_is_refused() {
     let world = World::new();
     let hidden = format!("[\"{}\"]", "+ACIALAAi-".repeat(150));
     let request = Request::post("/v1/workspaces/ws_acme/tenants:batch", hidden)
@@ -73,7 +73,7 @@ fn a_batch_in_a_charset_that_hides_items_is_refused() {
 }
 
 #[test]
-fn a_name_in_disguise_does_not_pass() {
+fn a_header_name_in_another_spelling_does_not_pass() {
     let world = World::new();
     let request = Request::get("/v1/me")
         .field("X_Forwarded_For", "203.0.113.9")
@@ -100,7 +100,7 @@ const BROKEN: &[&str] = &[
     "4_\r\nabcd\r\n0\r\n\r\n",
     "00000000000000004\r\nabcd\r\n0\r\n\r\n",
     "ffffffffffffffff\r\nabcd\r\n0\r\n\r\n",
-    // A line ends in one way.
+    // A line ends with CRLF alone.
     "4\nabcd\n0\n\n",
     "4\rabcd\r0\r\r",
     "4\r\r\nabcd\r\n0\r\n\r\n",
@@ -125,7 +125,7 @@ const BROKEN: &[&str] = &[
 const CHUNKED: &str = " HTTP/1.1\r\nHost: api.localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
 
 #[test]
-fn a_chunked_body_that_is_none_is_a_400_and_no_server_sees_its_end() {
+fn a_malformed_chunked_body_is_a_400_and_no_server_sees_its_end() {
     let world = World::with(|config| config.with("[limits.address]", "requests = 1000"));
     for body in BROKEN {
         for apart in [false, true] {
@@ -151,7 +151,7 @@ fn a_chunked_body_that_is_none_is_a_400_and_no_server_sees_its_end() {
 }
 
 #[test]
-fn a_batch_in_chunks_that_are_none_is_a_400_that_no_server_sees() {
+fn a_batch_in_malformed_chunks_is_a_400_that_no_server_sees() {
     let world = World::with(|config| config.with("[limits.batch]", "requests = 1000"));
     for body in ["\r\n[]\r\n0\r\n\r\n", "2\r\n[]\r\n\r\n\r\n", "2;a\n\r\n[]\r\n0\r\n\r\n"] {
         let mut client = world.client();
@@ -164,7 +164,7 @@ fn a_batch_in_chunks_that_are_none_is_a_400_that_no_server_sees() {
 }
 
 #[test]
-fn no_connection_goes_on_behind_a_chunked_body_that_is_none() {
+fn a_malformed_chunked_body_ends_its_connection() {
     let world = World::new();
     for body in ["\r\n\r\n", "2\r\n{}\r\n\r\n\r\n", "2\r\n{}\r\n0\r\nnonsense\r\n\r\n"] {
         let mut client = world.client();

@@ -1,4 +1,4 @@
-//! Clients that speak HTTP/2: what they ask for, what they are told, and what they cannot do.
+//! HTTP/2 clients: their requests, the gateway's responses, and the bounds on one connection.
 
 mod bounds;
 mod conformance;
@@ -41,7 +41,7 @@ impl Edge {
         Http2::connect(&self.address, &self.authority)
     }
 
-    /// What a metric says.
+    /// The value of a metric.
     #[track_caller]
     pub(crate) fn metric(&self, name: &str) -> f64 {
         self.world.gateway.metric(name)

@@ -1,5 +1,5 @@
-//! A certified identity provider on the data plane, and a client that sees it through the gateway
-//! alone: its public name, its sign-in, and what of it is limited.
+//! A certified identity provider on the data plane, and a client that reaches it only through
+//! the gateway: its public name, its sign-in, and which of its calls are limited.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,7 +12,8 @@ use weir_tests::wait;
 
 use crate::answers::House;
 
-/// By which the gateway itself asks the provider, as whoever knows no public name of it.
+/// The route by which the gateway itself calls the provider, like any client without its public
+/// name.
 const FOR_ITSELF: &str = "plane = \"own\"\npath = \"/oauth/v2/{*rest}\"\n\
                           limits = [\"address\"]\nupstream = \"data\"";
 
@@ -50,7 +51,7 @@ impl Provided {
         format!("{scheme}://{}:{port}", data_host(instance))
     }
 
-    /// Has the control plane verify tokens from now on, as these lines say.
+    /// Configures the control plane to verify tokens with these lines.
     #[track_caller]
     fn verify(&self, how: &str, lines: &str) {
         let world = &self.house.world;
@@ -82,7 +83,7 @@ impl Provided {
 }
 
 #[test]
-fn a_user_signs_in_at_the_providers_public_name() {
+fn a_user_signs_in_at_the_providers_public_host() {
     let provided = Provided::start();
     for scheme in ["https", "http"] {
         let issuer = provided.issuer(scheme, "in_acme");
@@ -130,7 +131,7 @@ fn discovery_and_keys_are_free_and_tokens_are_not() {
     let reset: u64 = of("x-ratelimit-reset").unwrap().parse().unwrap();
     assert!((before..before + 60).contains(&reset), "at {before} {reset}");
 
-    // What the client's own error holds.
+    // The values in the client's own error.
     let refused = &seen["refused"];
     assert_eq!(refused["code"], "OAUTH_RESPONSE_IS_NOT_JSON", "{seen}");
     assert_eq!(refused["status"], 429, "{seen}");
@@ -185,7 +186,7 @@ fn its_tokens_are_verified_by_the_keys_that_it_publishes() {
 }
 
 #[test]
-fn it_is_asked_about_tokens_that_say_nothing() {
+fn opaque_tokens_are_introspected_at_the_provider() {
     let provided = Provided::start();
     let token = provided.client(&provided.issuer("https", "in_acme"), "opaque");
     let token = token["access_token"].as_str().unwrap();

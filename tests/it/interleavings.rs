@@ -1,4 +1,4 @@
-//! Every interleaving of two threads on the store's locks, run by a model checker (loom).
+//! Runs every interleaving of two threads on the store's locks with a model checker (loom).
 //!
 //! Not here: the store itself; `weir_tests::modelled` compiles it with loom's locks.
 
@@ -14,7 +14,7 @@ use weir_tests::modelled::limit::memory::Store;
 use weir_tests::modelled::limit::{LimitCheck, Quota};
 
 /// A question about `name` under the limit `limit`, of which `requests` a minute are allowed.
-fn ask(limit: &str, requests: u32, name: &str) -> LimitCheck {
+fn limit_check(limit: &str, requests: u32, name: &str) -> LimitCheck {
     let seed = Seed::new([3; 16]);
     let quota = Quota::Rolling(rolling::Quota { requests, window: Duration::from_secs(60) });
     let limit = seed.limit(limit);
@@ -27,7 +27,7 @@ fn admitted(store: &Store, checks: &[LimitCheck]) -> usize {
     store.judge(checks, Tick(1)).map_or(0, |verdict| usize::from(verdict.is_admitted()))
 }
 
-/// How often `judge` admitted when each thread asked its own list, in every interleaving.
+/// How often `judge` admitted when each thread checked its own list, in every interleaving.
 fn check(
     shards: usize,
     left: Vec<LimitCheck>,
@@ -52,13 +52,14 @@ fn check(
 
 #[test]
 fn two_requests_in_opposite_orders_neither_wait_for_ever_nor_get_too_much() {
-    let (a, b) = (ask("a", 1, "x"), ask("b", 1, "y"));
+    let (a, b) = (limit_check("a", 1, "x"), limit_check("b", 1, "y"));
     check(4, vec![a, b], vec![b, a], |_| {}, |_, admitted| assert_eq!(admitted, 1));
 }
 
 #[test]
 fn all_or_nothing_holds_in_every_interleaving() {
-    let (own, other, shared) = (ask("w", 1, "one"), ask("w", 1, "two"), ask("o", 1, "org"));
+    let (own, other, shared) =
+        (limit_check("w", 1, "one"), limit_check("w", 1, "two"), limit_check("o", 1, "org"));
     check(
         2,
         vec![own, shared],
@@ -66,8 +67,9 @@ fn all_or_nothing_holds_in_every_interleaving() {
         |_| {},
         |store, admitted| {
             assert_eq!(admitted, 1);
-            let left = |ask: &LimitCheck| store.standing(ask, Tick(1)).unwrap().remaining;
-            let (own, other) = (ask("w", 1, "one"), ask("w", 1, "two"));
+            let left =
+                |limit_check: &LimitCheck| store.standing(limit_check, Tick(1)).unwrap().remaining;
+            let (own, other) = (limit_check("w", 1, "one"), limit_check("w", 1, "two"));
             assert_eq!(left(&own) + left(&other), 1, "the refused workspace was charged nothing");
         },
     );
@@ -75,7 +77,7 @@ fn all_or_nothing_holds_in_every_interleaving() {
 
 #[test]
 fn a_sweep_beside_a_request_splits_no_state() {
-    let a = ask("a", 1, "x");
+    let a = limit_check("a", 1, "x");
     let sweep = |store: &Store| (0..2).for_each(|nth| store.sweep(nth, Tick(1)));
     check(2, vec![a], vec![a], sweep, |_, admitted| assert_eq!(admitted, 1));
 }
@@ -91,10 +93,10 @@ fn moved(store: &Store) -> Store {
 }
 
 #[test]
-fn a_decision_beside_a_move_is_charged_once_in_one_home() {
-    let a = ask("a", 2, "x");
-    let shard = |ask: &LimitCheck| ask.key.bits() >> 96 & 1;
-    let names = ["y", "z", "u", "v", "w"].map(|name| ask("b", 3, name));
+fn a_check_beside_a_move_is_charged_once_at_one_owner() {
+    let a = limit_check("a", 2, "x");
+    let shard = |limit_check: &LimitCheck| limit_check.key.bits() >> 96 & 1;
+    let names = ["y", "z", "u", "v", "w"].map(|name| limit_check("b", 3, name));
     let b = names.into_iter().find(|b| shard(b) != shard(&a)).expect("one is in the other shard");
     for checks in [vec![a, b], vec![b, a]] {
         loom::model(move || {
@@ -106,21 +108,22 @@ fn a_decision_beside_a_move_is_charged_once_in_one_home() {
             };
             let here = store.judge(&checks, Tick(1));
             let there = mover.join().expect("the move ends");
-            // Where it met the move it is decided in the other home, as a request is.
+            // Where it met the move it is decided at the other owner, as a request is.
             let decided =
                 here.or_else(|_| there.judge(&checks, Tick(1))).expect("it has not moved");
             assert!(decided.is_admitted(), "one of two was left");
-            let left =
-                |ask: &LimitCheck| there.standing(ask, Tick(1)).expect("it is here").remaining;
+            let left = |limit_check: &LimitCheck| {
+                there.standing(limit_check, Tick(1)).expect("it is here").remaining
+            };
             assert_eq!([left(&a), left(&b)], [0, 1], "two were charged to each, wherever");
-            assert!(store.judge(&checks, Tick(1)).is_err(), "nothing is decided in the old home");
+            assert!(store.judge(&checks, Tick(1)).is_err(), "nothing is decided at the old owner");
         });
     }
 }
 
 #[test]
 fn a_move_that_is_taken_back_has_cost_nothing() {
-    let a = ask("a", 1, "x");
+    let a = limit_check("a", 1, "x");
     loom::model(move || {
         let store = Arc::new(Store::with_shards(1_000, 2));
         let mover = {

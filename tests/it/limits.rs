@@ -1,8 +1,8 @@
-//! How many requests are admitted: exactly the allowance, whoever asks however often at once.
+//! A limit admits exactly its allowance, however many requests arrive at once.
 
+mod directory;
 mod headers;
 mod keys;
-mod lookups;
 
 use std::thread;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn three_hundred_at_once_on_a_limit_of_sixty_admit_exactly_sixty() {
         .map(|answer| answer.allowance().remaining)
         .collect();
     left.sort_unstable();
-    assert_eq!(left, (0..60).collect::<Vec<u64>>(), "two requests were told the same");
+    assert_eq!(left, (0..60).collect::<Vec<u64>>(), "two responses carried the same remaining");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn no_window_holds_more_than_the_allowance_and_a_refused_request_delays_nothing(
 }
 
 #[test]
-fn who_waits_as_told_is_admitted() {
+fn a_client_that_waits_for_retry_after_is_admitted() {
     let world = World::with(|config| {
         config.with("[limits.workspace]", "requests = 1\nwindow = \"1500ms\"")
     });
@@ -85,14 +85,14 @@ fn who_waits_as_told_is_admitted() {
 }
 
 #[test]
-fn who_keeps_within_the_rolling_limit_is_never_refused() {
+fn a_client_within_the_rolling_limit_is_never_refused() {
     let world =
         World::with(|config| config.with("[limits.workspace]", "requests = 2\nwindow = \"500ms\""));
     let mut client = world.client();
     let request = Request::get("/v1/workspaces/ws_acme");
     let mut answered: Vec<std::time::Instant> = Vec::new();
     for number in 0..8_usize {
-        // A request may start once the one before last was answered a whole window ago.
+        // A request may start a whole window after the response to the one before last.
         if let Some(free) = number.checked_sub(2).map(|earlier| answered[earlier]) {
             let free = free + Duration::from_millis(500);
             wait::pass(free.saturating_duration_since(wait::now()));
@@ -123,7 +123,7 @@ fn a_bucket_gives_its_burst_at_once_and_then_its_rate() {
 }
 
 #[test]
-fn a_full_bucket_holds_no_more_than_its_burst_however_long_it_rests() {
+fn an_idle_bucket_holds_no_more_than_its_burst() {
     let world = World::with(|config| config.with("[limits.instance]", "rate = 1000\nburst = 3"));
     let request = Request::get("/login").host(&data_host("in_acme"));
     world.call(&request).expect(200);
@@ -133,7 +133,7 @@ fn a_full_bucket_holds_no_more_than_its_burst_however_long_it_rests() {
 }
 
 #[test]
-fn an_upstream_that_fails_has_still_been_asked() {
+fn a_request_that_its_upstream_fails_is_still_charged() {
     let world = World::new();
     world.control.always(Answer::script().close());
     let lost = world.get("/v1/workspaces/ws_acme");
@@ -143,7 +143,7 @@ fn an_upstream_that_fails_has_still_been_asked() {
 }
 
 #[test]
-fn an_observed_limit_refuses_nobody_and_shows_nowhere() {
+fn an_observed_limit_refuses_no_request_and_sends_no_header() {
     let world =
         World::with(|config| config.with("[limits.workspace]", "requests = 2\nmode = \"observe\""));
     for number in 1..=4 {

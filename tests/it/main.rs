@@ -1,4 +1,4 @@
-//! The end-to-end tests, one module per story, against the program as an operator runs it.
+//! The end-to-end tests, one module per story, against the programs as an operator runs them.
 
 #![expect(
     clippy::panic,
@@ -28,10 +28,10 @@ mod proxying;
 mod real_servers;
 mod references;
 mod shipped;
-mod strangers;
 mod targets;
 mod tenants;
 mod tidy;
 mod tokens;
+mod unknown_keys;
 
 use weir_tests::world::World;

@@ -1,12 +1,12 @@
-//! The gateway in an operator's hands: files, flags, signals, and the admin listener.
+//! How an operator runs the gateway: files, flags, signals and the admin listener.
 
 mod admin;
 mod boosts;
 mod commands;
 mod diagnostics;
+mod logging;
 mod reloading;
 mod stopping;
-mod telling;
 mod tunnels;
 mod upgrading;
 

@@ -1,4 +1,4 @@
-//! The stories of slow and of hostile clients once more, by TLS: nothing in them may change.
+//! The tests of slow and of hostile clients again, over TLS: the results must be the same.
 
 use weir_tests::world::Secure as World;
 

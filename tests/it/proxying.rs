@@ -1,13 +1,13 @@
-//! Requests and answers on their way through: whole, unchanged, and as soon as they come.
+//! Requests and responses pass through the gateway whole, unchanged and without delay.
 
+mod ejection;
 mod failing;
 mod fields;
-mod healing;
-mod lying;
-mod multiplexed;
-mod resting;
-pub(crate) mod secure;
+mod health_checks;
+mod http2;
+mod http2_faults;
 mod streaming;
+pub(crate) mod tls;
 mod uploading;
 
 use weir_tests::answer::Answer;
@@ -60,7 +60,7 @@ fn a_request_arrives_as_the_client_sent_it() {
 }
 
 #[test]
-fn each_route_leads_to_its_upstream() {
+fn each_route_forwards_to_its_upstream() {
     let world = World::new();
     for (upstream, name) in
         [(&world.control, "control"), (&world.data, "data"), (&world.dispatcher, "dispatcher")]
@@ -98,7 +98,7 @@ fn other_clients_reuse_the_connection_upstream() {
 }
 
 #[test]
-fn who_asks_to_close_is_closed_and_http_1_0_too() {
+fn connection_close_and_http_1_0_end_the_connection() {
     let world = World::new();
     let mut client = world.client();
     let answer = client.call(&Request::get("/healthz").field("Connection", "close"));
@@ -124,7 +124,7 @@ fn requests_are_spread_over_all_servers() {
 }
 
 #[test]
-fn answers_without_a_body_are_over_with_their_head() {
+fn responses_without_a_body_end_with_their_head() {
     let world = World::new();
     let mut client = world.client();
     for status in [204, 304] {
@@ -148,7 +148,7 @@ fn an_answer_that_ends_with_its_connection_arrives_whole() {
 }
 
 #[test]
-fn a_chunked_answer_suits_who_cannot_read_chunks() {
+fn a_chunked_response_reaches_an_http_1_0_client_unchunked() {
     let world = World::new();
     world.control.answer(|request| {
         let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -175,7 +175,7 @@ fn what_follows_a_refused_upgrade_is_no_tunnel() {
     let smuggled = "GET /smuggled HTTP/1.1\r\nHost: in_acme.auth.localhost\r\n\r\n";
     client.send([upgrade, smuggled].concat());
     client.read().expect(200);
-    // It may be served as a request of its own, and then it is charged as one.
+    // The gateway may serve it as a request of its own, and then charges it as one.
     let served = client.try_read().is_ok();
     let heads = world.data.requests();
     assert_eq!(heads.len(), if served { 2 } else { 1 }, "{heads:#?}");
@@ -185,7 +185,7 @@ fn what_follows_a_refused_upgrade_is_no_tunnel() {
 }
 
 #[test]
-fn an_interim_answer_is_not_taken_for_the_answer() {
+fn an_interim_response_is_not_the_final_response() {
     let world = World::new();
     let hints = Answer::status(103).field("Link", "</style.css>; rel=preload");
     world.control.always(hints.and(Answer::ok("final")));
@@ -198,7 +198,7 @@ fn an_interim_answer_is_not_taken_for_the_answer() {
 }
 
 #[test]
-fn an_upstream_can_tell_a_client_to_continue() {
+fn an_upstream_can_send_100_continue() {
     let world = World::new();
     let mut client = world.client();
     client.send(
@@ -212,13 +212,13 @@ fn an_upstream_can_tell_a_client_to_continue() {
 }
 
 #[test]
-fn a_refusal_for_want_of_a_route_keeps_the_connection() {
+fn a_404_without_a_route_keeps_the_connection() {
     let world = World::new();
     let mut client = world.client();
     for _ in 0..2 {
         client.get("/nowhere").expect_problem(404);
         client.get("/a//b").expect_problem(400);
-        client.call(&Request::get("/").host("nobody.example")).expect_problem(404);
+        client.call(&Request::get("/").host("unknown.example")).expect_problem(404);
         client.call(&Request::post("/nowhere", "{}")).expect_problem(404);
         let wrong_method = client.call(&Request::post("/healthz", "{}"));
         let allowed = wrong_method.field("allow").unwrap_or_default().to_owned();
@@ -254,7 +254,7 @@ fn after_an_upgrade_bytes_pass_both_ways() {
     world.data.always(Answer::script().send(
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
     ));
-    assert!(tunnel(&world), "see `a_switch_that_comes_at_once_holds`");
+    assert!(tunnel(&world), "see `an_immediate_101_opens_the_tunnel`");
 }
 
 /// Whether a byte got through a WebSocket's tunnel to the upstream.

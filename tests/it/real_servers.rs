@@ -1,7 +1,8 @@
-//! The programs that stand beside a gateway in earnest: nginx behind it, curl and wrk in front.
+//! The programs that real deployments have beside a gateway: nginx behind it, curl and wrk in
+//! front.
 //!
-//! They are installed with the tools of development; where one is missing, its tests fail and say
-//! which package has it.
+//! The development tools include them; where one is missing, its tests fail and name the
+//! package.
 
 mod grpc;
 mod websockets;
@@ -37,7 +38,7 @@ fn nginx_behind_the_gateway_answers_what_it_answers_alone() {
 }
 
 #[test]
-fn nginx_reads_every_target_that_is_let_through_as_it_stands() {
+fn nginx_reads_every_forwarded_target_unchanged() {
     let nginx = reading_nginx();
     let world = world_before(&nginx);
     let tables = [
@@ -49,7 +50,7 @@ fn nginx_reads_every_target_that_is_let_through_as_it_stands() {
         for (start, _) in targets.iter().filter(|(start, _)| start.starts_with(b"GET /")) {
             let head = [*start, b" HTTP/1.1\r\nHost: ", host.as_bytes(), b"\r\n\r\n"].concat();
             let Ok(answer) = world.client().try_exchange(&head) else { continue };
-            // Only what nginx answered says how nginx read it.
+            // Only nginx's own responses show how nginx read a target.
             let Some(uri) = answer.field("x-uri") else { continue };
             let path = start[4..].split(|byte| *byte == b'?').next().unwrap();
             if uri.as_bytes() != [b"[".as_slice(), &decoded(path), b"]"].concat() {
@@ -63,7 +64,7 @@ fn nginx_reads_every_target_that_is_let_through_as_it_stands() {
 }
 
 #[test]
-fn nginx_takes_uploads_of_every_kind() {
+fn nginx_accepts_uploads_of_every_kind() {
     let nginx = reading_nginx();
     let world = world_before(&nginx);
     let body = vec![b'u'; 300_000];
@@ -79,11 +80,11 @@ fn nginx_takes_uploads_of_every_kind() {
 }
 
 #[test]
-fn curl_is_served_over_one_connection_and_told_its_allowance() {
+fn curl_is_served_over_one_connection_with_limit_headers() {
     let world = World::new();
     let url = format!("http://{}/v1/workspaces/ws_acme", world.gateway.http());
     let host = "Host: api.localhost";
-    let said = curl(&[
+    let printed = curl(&[
         "-H",
         host,
         "-w",
@@ -95,7 +96,7 @@ fn curl_is_served_over_one_connection_and_told_its_allowance() {
         "none",
         &url,
     ]);
-    assert_eq!(said, "200 1\n200 0\n");
+    assert_eq!(printed, "200 1\n200 0\n");
     let head = curl(&["-H", host, "-I", &url]).to_ascii_lowercase();
     for field in ["x-ratelimit-limit: 60", "x-ratelimit-remaining: 57", "x-ratelimit-reset: "] {
         assert!(head.contains(field), "{head}");
@@ -107,14 +108,14 @@ fn curl_is_served_over_one_connection_and_told_its_allowance() {
 }
 
 #[test]
-fn curl_waits_as_told_and_is_admitted() {
+fn curl_waits_for_retry_after_and_is_admitted() {
     let world =
         World::with(|config| config.with("[limits.workspace]", "requests = 1\nwindow = \"1s\""));
     let url = format!("http://{}/v1/workspaces/ws_acme", world.gateway.http());
     let patient = ["-H", "Host: api.localhost", "--retry", "5", "-w", "%{http_code}", &url];
     for _ in 0..2 {
-        let said = curl(&patient);
-        assert!(said.ends_with("hello200"), "{said}");
+        let printed = curl(&patient);
+        assert!(printed.ends_with("hello200"), "{printed}");
     }
 }
 
@@ -143,25 +144,27 @@ fn curl_uploads_batches_with_expect_and_in_chunks() {
 fn wrk_gets_sixty_answers_however_hard_it_tries() {
     let world = World::new();
     let url = format!("http://{}/v1/workspaces/ws_acme", world.gateway.http());
-    let said = output(
+    let printed = output(
         Command::new("wrk").args(["-t2", "-c32", "-d1s", "-H", "Host: api.localhost", &url]),
         "wrk",
     );
     let number = |words: &str, before: bool| -> u64 {
-        let line =
-            said.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{said}"));
+        let line = printed
+            .lines()
+            .find(|line| line.contains(words))
+            .unwrap_or_else(|| panic!("{printed}"));
         let (left, right) = line.split_once(words).unwrap();
         let digits = if before { left } else { right };
-        digits.trim().parse().unwrap_or_else(|_| panic!("{said}"))
+        digits.trim().parse().unwrap_or_else(|_| panic!("{printed}"))
     };
     let all = number(" requests in", true);
     let refused = number("Non-2xx or 3xx responses:", false);
-    assert_eq!(all - refused, 60, "{said}");
-    assert!(!said.contains("Socket errors"), "{said}");
+    assert_eq!(all - refused, 60, "{printed}");
+    assert!(!printed.contains("Socket errors"), "{printed}");
     assert_eq!(world.control.requests().len(), 60);
 }
 
-/// What curl says, quietly.
+/// The output of curl, without its progress.
 #[track_caller]
 fn curl(arguments: &[&str]) -> String {
     let folder = Folder::new();
@@ -170,7 +173,7 @@ fn curl(arguments: &[&str]) -> String {
     output(curl.current_dir(folder.root()), "curl")
 }
 
-/// What a program says on standard output, if it ends well.
+/// The standard output of a program, if it succeeds.
 #[track_caller]
 fn output(command: &mut Command, package: &str) -> String {
     let finished = command
@@ -198,7 +201,7 @@ fn decoded(path: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An nginx of our own, which says how it read each request.
+/// An nginx that answers with its own reading of each request.
 #[track_caller]
 fn reading_nginx() -> Nginx {
     Nginx::start(|address, root| {

@@ -17,7 +17,7 @@ const CONFIG: &str = "config/gateway.toml";
 const DIRECTORY: &str = "config/directory.toml";
 
 #[test]
-fn the_shipped_files_are_found_good() {
+fn the_shipped_files_pass_check() {
     let folder = Folder::new();
     folder.write(CONFIG, &shipped(CONFIG));
     folder.write(DIRECTORY, &shipped(DIRECTORY));

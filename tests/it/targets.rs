@@ -1,8 +1,9 @@
-//! Spellings of targets and hosts: each is refused, or forwarded byte for byte and charged so.
+//! Spellings of targets and hosts: each is refused, or forwarded byte for byte and charged
+//! accordingly.
 //!
-//! A row is what is sent and what must come of it. The outcome `400` is a refusal before any
-//! upstream is reached, `workspace@control` is forwarded to `control` and charged to the limit
-//! `workspace`, `exempt@data` is forwarded and charged to nothing.
+//! A row has the bytes that are sent and the expected outcome. The outcome `400` is a refusal
+//! before any upstream is reached, `workspace@control` is forwarded to `control` and charged to
+//! the limit `workspace`, `exempt@data` is forwarded and charged to nothing.
 
 mod control;
 mod data;
@@ -61,7 +62,7 @@ fn heads_that_two_parsers_could_read_differently() {
 }
 
 #[test]
-fn a_body_found_broken_on_its_way_is_refused_and_its_connection_ends() {
+fn a_malformed_body_is_refused_and_its_connection_ends() {
     // In a world of its own: whether a head has gone upstream by then is a race.
     let world = World::new();
     let mut client = world.client();
@@ -73,7 +74,7 @@ fn a_body_found_broken_on_its_way_is_refused_and_its_connection_ends() {
 }
 
 #[test]
-fn the_corpus_is_not_thinned_out() {
+fn the_corpus_keeps_its_size() {
     let count: usize = [CONTROL_TARGETS, DATA_TARGETS].concat().iter().map(|rows| rows.len()).sum();
     assert!(count + hosts::HOSTS.len() + heads::HEADS.len() >= 250);
 }
@@ -92,7 +93,7 @@ fn a_platform_may_name_its_workspaces_otherwise() {
 }
 
 #[test]
-fn another_spelling_of_a_host_is_no_other_allowance() {
+fn another_spelling_of_a_host_shares_its_allowance() {
     let world = World::with(|config| config.with("[limits.instance]", "rate = 1\nburst = 1000"));
     let mut remaining = 1000;
     for host in ["in_acme.auth.localhost", "IN_ACME.auth.localhost", "In_Acme.AUTH.LocalHost:80"] {

@@ -1,4 +1,4 @@
-//! A workspace that does its worst within its allowance, and what another one notices of it.
+//! A workspace that does its worst within its allowance, and how much it slows another.
 
 use weir_tests::folder::Folder;
 use weir_tests::silent_names;
@@ -7,8 +7,8 @@ use weir_tests::tenants::{Figures, Platform, Scale, WORST};
 /// Beside the other workspace, a figure may be so many times what it is without it.
 const RATIO_MAX: f64 = 1.5;
 
-/// What a machine that is busy with other tests adds to a figure of a few milliseconds. What one
-/// workspace could do to another before it was held to its share took seconds.
+/// The most that a machine busy with other tests adds to a few milliseconds. Without fair shares
+/// one workspace could delay another by seconds.
 const NOISE_MS: f64 = 400.0;
 
 /// What a busy machine does to a round it does not do to all; what a workspace can do, it does in
@@ -16,7 +16,7 @@ const NOISE_MS: f64 = 400.0;
 const ROUNDS: usize = 3;
 
 #[test]
-fn a_workspace_that_does_its_worst_costs_another_nothing_that_it_would_notice() {
+fn a_workspace_that_does_its_worst_does_not_noticeably_slow_another() {
     let folder = Folder::new();
     let library = silent_names::library(&folder);
     let scale = Scale { webhooks: 5, requests: 100, shared: 120 };
@@ -40,8 +40,8 @@ fn compared(calm: &Figures, beside: &Figures) -> Vec<String> {
     let pairs = calm.rows().into_iter().zip(beside.rows());
     let worse =
         pairs.filter(|((_, calm), (_, beside))| *beside > (calm * RATIO_MAX).max(calm + NOISE_MS));
-    let told = |((name, calm), (_, beside)): ((&str, f64), (&str, f64))| {
+    let row = |((name, calm), (_, beside)): ((&str, f64), (&str, f64))| {
         format!("{name}: {beside:.0} ms beside the other, {calm:.0} without it")
     };
-    worse.map(told).collect()
+    worse.map(row).collect()
 }

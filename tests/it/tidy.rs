@@ -11,7 +11,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 const LINE_COLUMNS_MAX: usize = 100;
 
 #[test]
-fn a_file_says_first_why_it_is_there() {
+fn a_file_opens_with_its_reason() {
     check(|file| {
         let says = file.text.starts_with("//! ");
         complain(!says, || "does not begin with `//! `".to_owned())

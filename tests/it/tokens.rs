@@ -1,4 +1,4 @@
-//! Who may come in: tokens that the gateway verifies by itself, against a server of keys.
+//! Tokens that the gateway verifies itself, with the keys of a JWKS server.
 
 mod attacks;
 mod directory;
@@ -37,7 +37,7 @@ impl Guarded {
         Self { world, server, signer }
     }
 
-    /// One GET with a token that says this.
+    /// One GET with a token of these claims.
     #[track_caller]
     fn get(&self, target: &str, claims: Value) -> Response {
         self.world.call(&bearing(target, &self.signer.token(&claims)))
@@ -71,7 +71,7 @@ fn outcomes(world: &World, outcome: &str) -> f64 {
 }
 
 #[test]
-fn without_a_valid_token_a_request_is_401_and_costs_its_address_alone() {
+fn without_a_valid_token_a_request_is_a_401_charged_to_its_address_alone() {
     let guarded = Guarded::new();
     let world = &guarded.world;
     let target = "/v1/workspaces/ws_acme/users";
@@ -108,7 +108,7 @@ fn without_a_valid_token_a_request_is_401_and_costs_its_address_alone() {
 }
 
 #[test]
-fn why_a_token_is_refused_is_in_both_logs_and_told_by_explain_and_not_to_its_client() {
+fn the_reason_of_a_401_is_in_both_logs_and_in_explain_and_not_in_the_response() {
     let guarded = Guarded::new();
     let gateway = &guarded.world.gateway;
     let target = "/v1/workspaces/ws_acme/users";
@@ -139,9 +139,9 @@ fn why_a_token_is_refused_is_in_both_logs_and_told_by_explain_and_not_to_its_cli
         let line = gateway.log().wait(reason, is_told);
         assert_eq!((&line["level"], &line["count"]), (&json!("warn"), &json!(1)));
         assert_eq!(gateway.log().json().iter().filter(|line| is_told(line)).count(), 1, "{reason}");
-        let said = explain(&token);
-        assert!(said.contains("401") && said.contains(&format!("{reason}: ")), "{said}");
-        assert!(token.len() < 9 || !said.contains(&token[..40]), "{said}");
+        let output = explain(&token);
+        assert!(output.contains("401") && output.contains(&format!("{reason}: ")), "{output}");
+        assert!(token.len() < 9 || !output.contains(&token[..40]), "{output}");
     }
     guarded.world.get(target).expect(401);
     gateway.access_log().wait("none", |line| line["token_error"] == "missing");
@@ -152,25 +152,25 @@ fn why_a_token_is_refused_is_in_both_logs_and_told_by_explain_and_not_to_its_cli
 }
 
 #[test]
-fn explain_says_that_nobody_can_verify_a_token_and_why() {
+fn explain_reports_why_tokens_cannot_be_verified() {
     let mut guarded = Guarded::new();
     let token = guarded.signer.token(&json!({ "workspace_id": "ws_acme" }));
     guarded.server.stop();
     let bearer = format!("Authorization: Bearer {token}");
     let arguments =
         ["explain", "GET", "http://api.localhost/v1/me", "-H", &bearer, "--config", CONFIG];
-    let said = run(guarded.world.gateway.folder(), &arguments).expect(0).stdout;
-    assert!(said.contains("503") && said.contains("reason"), "{said}");
+    let output = run(guarded.world.gateway.folder(), &arguments).expect(0).stdout;
+    assert!(output.contains("503") && output.contains("reason"), "{output}");
 }
 
 #[test]
-fn readiness_says_what_does_not_work_and_keeps_the_gateway_in_rotation() {
+fn readyz_names_what_fails_and_stays_200() {
     let (mut server, signer) = (Upstream::refusing(), Signer::new("first"));
     server.always(Answer::ok(published(&[&signer])));
     let world = World::with(|config| by_keys(config, &server));
-    let ready = || world.gateway.ask(&Request::get("/readyz")).expect(200).text();
-    let said = ready();
-    assert!(said.starts_with("ready\n") && said.contains("identity.jwt.jwks_url"), "{said}");
+    let ready = || world.gateway.call_admin(&Request::get("/readyz")).expect(200).text();
+    let output = ready();
+    assert!(output.starts_with("ready\n") && output.contains("identity.jwt.jwks_url"), "{output}");
     server.start_again();
     let token = signer.token(&json!({ "workspace_id": "ws_acme" }));
     let call = || world.call(&bearing("/v1/workspaces/ws_acme", &token)).status == 200;
@@ -224,7 +224,7 @@ fn a_token_of_an_organisation_reaches_its_workspaces_by_the_directory() {
 }
 
 #[test]
-fn a_claim_that_is_there_and_holds_no_identifier_reaches_no_workspace() {
+fn a_claim_without_an_identifier_reaches_no_workspace() {
     let guarded = Guarded::new();
     let no_names = [json!(null), json!(""), json!([]), json!([null]), json!(7), json!({})];
     for nothing in no_names {
@@ -239,7 +239,7 @@ fn a_claim_that_is_there_and_holds_no_identifier_reaches_no_workspace() {
 
 #[test]
 fn a_route_that_names_a_method_lets_no_token_past_the_other_routes() {
-    // `DELETE …/{thing}` stood in the way of `…/{*rest}`, for that method alone.
+    // `DELETE …/{thing}` hides `…/{*rest}`, only for that method.
     let guarded = Guarded::with(|config| {
         config.with(
             "[[routes]]",
@@ -265,7 +265,7 @@ fn a_route_that_names_a_method_lets_no_token_past_the_other_routes() {
 }
 
 #[test]
-fn a_foreign_token_has_no_directory_asked() {
+fn a_token_of_another_issuer_causes_no_directory_request() {
     let directory = Directory::start();
     let guarded = Guarded::with(|config| directory.within(config, "ttl = \"1h\""));
     let claims = json!({ "workspace_id": "ws_acme" });
@@ -274,13 +274,13 @@ fn a_foreign_token_has_no_directory_asked() {
     }
     guarded.get("/v1/organisations/org_acme", claims.clone()).expect(403);
     guarded.get("/v1/workspaces/ws_quiet/users", json!({})).expect(403);
-    assert!(directory.questions().is_empty(), "{:?}", directory.questions());
+    assert!(directory.fetched().is_empty(), "{:?}", directory.fetched());
     guarded.get("/v1/workspaces/ws_acme/users", claims).expect(200);
-    assert_eq!(directory.questions(), ["workspaces/ws_acme", "organisations/org_acme"]);
+    assert_eq!(directory.fetched(), ["workspaces/ws_acme", "organisations/org_acme"]);
 }
 
 #[test]
-fn where_the_path_names_nobody_the_token_says_who_is_charged() {
+fn without_a_tenant_in_the_path_the_tokens_tenant_is_charged() {
     let guarded = Guarded::with(|config| {
         config.with("[identity]", "workspace_claim = \"https://id.test/ws\"").with(
             "[[routes]]",
@@ -295,8 +295,8 @@ fn where_the_path_names_nobody_the_token_says_who_is_charged() {
     let new = json!({ "https://id.test/ws": ["ws_new"], "organisation_id": "org_new" });
     guarded.get("/v1/me", new).expect(200);
     assert_eq!(guarded.used("organisation", "org_new"), 1);
-    let nobody = guarded.get("/v1/me", json!({})).expect(200);
-    assert_eq!(nobody.allowance().resource, "address");
+    let anonymous = guarded.get("/v1/me", json!({})).expect(200);
+    assert_eq!(anonymous.allowance().resource, "address");
     assert_eq!(guarded.used("address", "127.0.0.1"), 1);
 }
 
@@ -316,7 +316,7 @@ fn exempt_routes_other_planes_and_open_routes_need_no_token() {
 }
 
 #[test]
-fn a_plane_of_instances_lets_in_the_tokens_of_their_workspaces() {
+fn the_data_plane_accepts_tokens_of_the_instances_workspace() {
     let guarded = Guarded::with(|config| config.with("[identity]", "planes = [\"data\"]"));
     let call = |instance: &str, claims: Value| {
         let host = weir_tests::request::data_host(instance);
@@ -331,21 +331,21 @@ fn a_plane_of_instances_lets_in_the_tokens_of_their_workspaces() {
 }
 
 #[test]
-fn no_token_is_written_down_or_told() {
+fn no_token_appears_in_logs_metrics_or_answers() {
     let guarded = Guarded::new();
     let good = guarded.signer.token(&json!({ "workspace_id": "ws_acme" }));
     let bad = Signer::new("other").token(&json!({ "workspace_id": "ws_acme" }));
     let target = "/v1/workspaces/ws_acme/users";
-    let mut told = String::new();
+    let mut answers = String::new();
     for token in [&good, &bad, &format!("{good}x")] {
-        told += &guarded.world.call(&bearing(target, token)).text();
+        answers += &guarded.world.call(&bearing(target, token)).text();
     }
     let gateway = &guarded.world.gateway;
     gateway.access_log().wait("the third request", |line| line["status"] == 401);
-    told += &gateway.ask(&Request::get("/metrics")).text();
-    told += &gateway.ask(&Request::get("/config")).text();
-    told += &gateway.ask(&Request::get("/top")).text();
-    for text in [told, gateway.access_log().text(), gateway.log().text()] {
+    answers += &gateway.call_admin(&Request::get("/metrics")).text();
+    answers += &gateway.call_admin(&Request::get("/config")).text();
+    answers += &gateway.call_admin(&Request::get("/top")).text();
+    for text in [answers, gateway.access_log().text(), gateway.log().text()] {
         for part in good.split('.').chain(bad.split('.')).filter(|part| part.len() > 40) {
             assert!(!text.contains(part), "{text}");
         }

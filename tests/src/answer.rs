@@ -1,6 +1,6 @@
-//! What an upstream answers: a script of bytes to send, gates to wait at, and ways to end.
+//! An upstream's scripted response: bytes to send, gates to wait at, and ways to end.
 //!
-//! Here rather than in `upstream`: everything a test writes down. There: who plays it.
+//! Not here: the server that plays the script (`upstream`).
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex};
@@ -73,7 +73,7 @@ impl Answer {
         self
     }
 
-    /// Begins as soon as the head is there, while the body may still be on its way.
+    /// Begins as soon as the head has arrived, while the body may still be arriving.
     pub fn at_head(mut self) -> Self {
         self.at_head = true;
         self
@@ -84,7 +84,7 @@ impl Answer {
         self.then(Step::Bytes(bytes.into()))
     }
 
-    /// Then sends what another answer says.
+    /// Then plays another script.
     pub fn and(mut self, other: Self) -> Self {
         self.steps.extend(other.steps);
         self
@@ -105,8 +105,8 @@ impl Answer {
         self.then(Step::Drip { piece: piece.into(), times, every })
     }
 
-    /// Then lets time pass, where slowness is what the test is about.
-    pub fn rest(self, time: Duration) -> Self {
+    /// Then pauses, for tests of slowness.
+    pub fn pause(self, time: Duration) -> Self {
         self.drip("", 1, time)
     }
 
@@ -148,7 +148,7 @@ impl Answer {
     }
 }
 
-/// A point in a script that is passed when the test says so.
+/// A point in a script where it waits until the test opens the gate.
 #[derive(Clone, Debug, Default)]
 pub struct Gate {
     open: Arc<(Mutex<bool>, Condvar)>,

@@ -1,4 +1,4 @@
-//! The calls that owners of webhooks make: to the dispatcher, or to a gateway before it.
+//! The webhook owners' calls: to the dispatcher, or to a gateway in front of it.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::wait;
 
-/// Somebody with a token, calling for a workspace.
+/// A client with a token, for one workspace.
 #[derive(Clone, Copy, Debug)]
 pub struct Api<'a> {
     address: &'a str,
@@ -16,7 +16,7 @@ pub struct Api<'a> {
 }
 
 impl<'a> Api<'a> {
-    /// Whoever holds this token, calling an address for a workspace.
+    /// A client of `address` with this token, for one workspace.
     pub fn new(address: &'a str, token: &'a str, workspace: &'a str) -> Self {
         Self { address, token, workspace }
     }
@@ -121,7 +121,7 @@ impl<'a> Api<'a> {
         self.get(&format!("/deliveries/{id}")).expect(200).json()
     }
 
-    /// Waits until the delivery of an event is as `is_it` says, and gives it with its attempts.
+    /// Waits until the delivery of an event fulfils `is_it`, and returns it with its attempts.
     #[track_caller]
     pub fn wait_for_delivery(&self, event: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         let look = || {

@@ -1,5 +1,5 @@
-//! An authority of a test's own, made with the openssl that everybody has: what it signs, and
-//! clients that trust it.
+//! A certificate authority of a test's own, made with openssl: the certificates that it signs,
+//! and clients that trust it.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,14 +12,14 @@ use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use crate::folder::Folder;
 use crate::real;
 
-/// How keys are made: small ones, in no time.
+/// Arguments for small keys, which are quick to generate.
 const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
 
 /// Every host of the default configuration, and of the servers behind a gateway.
 pub const NAMES: &str = "DNS:localhost,DNS:api.localhost,DNS:in_acme.auth.localhost,\
                          DNS:*.auth.localhost,DNS:backend.test,IP:127.0.0.1";
 
-/// Both versions that are taken.
+/// Both accepted versions.
 pub const VERSIONS: &[&SupportedProtocolVersion] =
     &[&rustls::version::TLS12, &rustls::version::TLS13];
 
@@ -30,7 +30,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A new one.
+    /// A new authority.
     #[track_caller]
     pub fn new() -> Self {
         let authority = Self { folder: Folder::new() };
@@ -41,7 +41,7 @@ impl Authority {
         authority
     }
 
-    /// A new one that has signed `server`, for [`NAMES`].
+    /// A new authority that has signed `server`, for [`NAMES`].
     #[track_caller]
     pub fn of_server() -> Self {
         let authority = Self::new();
@@ -72,8 +72,7 @@ impl Authority {
         self.folder.write(&format!("{name}.crt"), &signed);
     }
 
-    /// Puts a certificate of the same authority, by the same key, in the place of the one it had:
-    /// over since yesterday.
+    /// Replaces the authority's certificate with one of the same key that expired yesterday.
     #[track_caller]
     pub fn lapse(&self) {
         self.openssl("x509 -in ca.crt -signkey ca.key -days -1 -out ca.new");

@@ -1,5 +1,5 @@
-//! A client on a raw socket, or on TLS over one: sends exactly the bytes it is given, reads one
-//! answer at a time.
+//! A client on a raw socket, or on TLS over one: sends exactly the bytes it is given and reads
+//! one response at a time.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
@@ -23,7 +23,7 @@ pub struct Client {
 /// A socket after its handshake.
 pub type Tls = StreamOwned<ClientConnection, TcpStream>;
 
-/// A socket on which nobody waits for ever.
+/// A socket whose reads and writes time out.
 pub fn prepare(socket: TcpStream) -> io::Result<TcpStream> {
     socket.set_nodelay(true)?;
     socket.set_read_timeout(Some(PATIENCE))?;
@@ -31,7 +31,7 @@ pub fn prepare(socket: TcpStream) -> io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Shakes hands on a socket, and asks for `name`.
+/// Performs a TLS handshake on a socket, with the server name `name`.
 pub fn shake(socket: TcpStream, config: &Arc<ClientConfig>, name: &str) -> io::Result<Tls> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let connection = ClientConnection::new(config.clone(), name).unwrap();
@@ -86,7 +86,7 @@ impl Write for Stream {
     }
 }
 
-/// Sends what TLS has to say.
+/// Sends the pending TLS records.
 fn write_tls(stream: &mut Tls) -> io::Result<()> {
     while stream.conn.wants_write() {
         stream.conn.write_tls(&mut stream.sock)?;
@@ -94,7 +94,7 @@ fn write_tls(stream: &mut Tls) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads on, whether or not the server still takes what we send: an answer may come first.
+/// Reads on, even if the server no longer reads: a response may arrive first.
 pub(crate) fn read_tls(stream: &mut Tls, into: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.conn.reader().read(into) {
@@ -118,7 +118,7 @@ impl Client {
         Self::try_connect(address).unwrap_or_else(|error| panic!("connect to {address}: {error}"))
     }
 
-    /// Connects to `address`, where it may well be that nobody listens.
+    /// Connects to `address`, which may have no listener.
     pub fn try_connect(address: &str) -> io::Result<Self> {
         Self::over(TcpStream::connect(address)?)
     }
@@ -148,14 +148,14 @@ impl Client {
         Ok(Self { reader: Reader::new(Stream::Plain(prepare(stream)?)) })
     }
 
-    /// Goes on by TLS, and asks for `name`.
+    /// Continues over TLS, with the server name `name`.
     pub fn try_secured(self, config: &Arc<ClientConfig>, name: &str) -> io::Result<Self> {
         let Stream::Plain(socket) = self.reader.into_stream() else { panic!("twice TLS") };
         let stream = shake(socket, config, name)?;
         Ok(Self { reader: Reader::new(Stream::Tls(Box::new(stream))) })
     }
 
-    /// Goes on by TLS, and asks for `name`.
+    /// Continues over TLS, with the server name `name`.
     #[track_caller]
     pub fn secured(self, config: &Arc<ClientConfig>, name: &str) -> Self {
         let secured = self.try_secured(config, name);
@@ -184,7 +184,7 @@ impl Client {
         stream.flush()
     }
 
-    /// Says that nothing more will be sent.
+    /// Closes the sending half.
     pub fn finish(&mut self) {
         let stream = self.reader.stream_mut();
         if let Stream::Tls(stream) = stream {
@@ -197,7 +197,7 @@ impl Client {
     /// Sends a request and reads the answer.
     #[track_caller]
     pub fn call(&mut self, request: &Request) -> Response {
-        // A refusal may come, and the connection go, before all of it has been taken.
+        // A refusal may arrive, and the connection close, before the server has read all of it.
         let _ = self.try_send(request.head_bytes());
         let _ = self.try_send(request.body_bytes());
         if request.is_head() { self.read_head_only() } else { self.read() }
@@ -216,20 +216,20 @@ impl Client {
         self.read()
     }
 
-    /// Sends raw bytes and reads the answer, if there is one.
+    /// Sends raw bytes and reads the response, if there is one.
     pub fn try_exchange(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<Response> {
         // A server that has hung up may still have answered first.
         let _ = self.try_send(bytes);
         self.try_read()
     }
 
-    /// Reads one whole answer.
+    /// Reads one whole response.
     #[track_caller]
     pub fn read(&mut self) -> Response {
         self.try_read().unwrap_or_else(|error| panic!("read an answer: {error}"))
     }
 
-    /// Reads one whole answer, which may break off.
+    /// Reads one response, which may be truncated.
     pub fn try_read(&mut self) -> io::Result<Response> {
         let mut response = self.try_read_head_only()?;
         let bodiless = matches!(response.status, 101 | 204 | 304);
@@ -246,7 +246,7 @@ impl Client {
         self.try_read_head_only().unwrap_or_else(|error| panic!("read a head: {error}"))
     }
 
-    /// Reads a head, where the connection may well end instead.
+    /// Reads a head, unless the connection ends first.
     pub fn try_read_head_only(&mut self) -> io::Result<Response> {
         let mut response = Response::default();
         loop {
@@ -297,7 +297,7 @@ impl Client {
         assert!(rest.is_empty(), "more came: {:?}", String::from_utf8_lossy(&rest));
     }
 
-    /// Reads whatever comes until the server says by TLS that nothing follows.
+    /// Reads until the server's close_notify.
     #[track_caller]
     pub fn read_to_word(&mut self) -> Vec<u8> {
         let mut all = Vec::new();

@@ -1,6 +1,6 @@
-//! The configuration a test's program starts with, and what the test changes in it.
+//! The configuration that a test's program starts with, and a test's changes to it.
 //!
-//! Kept as text, so that a test can also say what is wrong on purpose.
+//! It is kept as text, so that a test can also write invalid configuration.
 
 use std::fmt;
 
@@ -211,7 +211,7 @@ impl Config {
         self
     }
 
-    /// Replaces a line wherever it stands; for routes, which share one header.
+    /// Replaces a line in any section; for routes, which share one header.
     #[track_caller]
     pub fn replacing(mut self, line: &str, by: &str) -> Self {
         let lines = self.sections.iter_mut().flat_map(|section| &mut section.lines);

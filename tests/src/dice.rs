@@ -24,7 +24,7 @@ impl Dice {
         twice ^ (twice >> 31)
     }
 
-    /// One of the numbers below `end`, which is not 0.
+    /// A number below `end`, which is not 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.any() % end
     }
@@ -34,7 +34,7 @@ impl Dice {
         self.below(100) < share
     }
 
-    /// One of these, of which there is one at least.
+    /// An element of `these`, which is not empty.
     pub fn one_of<'a, T>(&mut self, these: &'a [T]) -> &'a T {
         &these[self.below(these.len() as u64) as usize]
     }

@@ -1,5 +1,5 @@
-//! A directory that is asked over HTTP: knows whom a test has told it of, and can be slow, broken
-//! or gone.
+//! A directory over HTTP: it serves the entries that a test sets, and can be slow, broken or
+//! down.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -40,20 +40,20 @@ impl Directory {
         ] {
             directory.set(path, entry);
         }
-        directory.well();
+        directory.recover();
         directory
     }
 
     /// Answers with its entries from now on.
-    pub fn well(&self) {
+    pub fn recover(&self) {
         let entries = self.entries.clone();
-        self.server.answer(move |question| {
-            let entry = entries.lock().unwrap().get(&path(question)).cloned();
+        self.server.answer(move |request| {
+            let entry = entries.lock().unwrap().get(&path(request)).cloned();
             entry.unwrap_or_else(|| Answer::status(404))
         });
     }
 
-    /// Says so of an entry, as `workspaces/ws_acme`, from now on.
+    /// Serves this text for an entry, such as `workspaces/ws_acme`, from now on.
     pub fn set(&self, path: &str, entry: &str) {
         self.answer(path, Answer::ok(entry).field("Content-Type", "application/json"));
     }
@@ -68,23 +68,23 @@ impl Directory {
         self.entries.lock().unwrap().remove(path);
     }
 
-    /// What it was asked about so far, in order.
-    pub fn questions(&self) -> Vec<String> {
+    /// The entries that were requested so far, in order.
+    pub fn fetched(&self) -> Vec<String> {
         self.server.look(|seen| seen.requests.iter().map(path).collect())
     }
 
-    /// How often it was asked about an entry.
+    /// How often an entry was requested.
     pub fn count(&self, path: &str) -> usize {
-        self.questions().iter().filter(|question| *question == path).count()
+        self.fetched().iter().filter(|request| *request == path).count()
     }
 
-    /// A configuration that asks this directory, with these lines more in its section.
+    /// A configuration that uses this directory, with these additional lines in its section.
     pub fn within(&self, config: Config, lines: &str) -> Config {
         let url = format!("source = \"http\"\nurl = \"http://{}\"", self.server.address());
         config.without("[directory]").with("[directory]", &format!("{url}\n{lines}"))
     }
 }
 
-fn path(question: &Received) -> String {
-    String::from_utf8_lossy(&question.target()).trim_start_matches('/').to_owned()
+fn path(request: &Received) -> String {
+    String::from_utf8_lossy(&request.target()).trim_start_matches('/').to_owned()
 }

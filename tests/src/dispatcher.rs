@@ -1,4 +1,4 @@
-//! The real dispatcher in an operator's hands, and the calls that backends make to it.
+//! The real dispatcher as an operator runs it, and the calls of backends.
 //!
 //! Not here: the calls of owners (`api`).
 
@@ -128,7 +128,7 @@ impl Dispatcher {
         Self::launch(environment.to_vec(), Folder::new(), config, directory)
     }
 
-    /// Starts a dispatcher in a folder that may hold what an earlier one left.
+    /// Starts a dispatcher in a folder that may contain an earlier one's files.
     #[track_caller]
     pub fn start_in(folder: Folder, config: &Config, directory: &str) -> Self {
         Self::launch(Vec::new(), folder, config, directory)
@@ -150,7 +150,7 @@ impl Dispatcher {
         (self.process, self.addresses) = launch(&self.environment, &self.folder);
     }
 
-    /// Asks it to stop, and checks that it ends well.
+    /// Stops it with SIGTERM, and checks its exit code.
     #[track_caller]
     pub fn stop(&mut self) {
         self.process.signal("TERM");
@@ -178,7 +178,7 @@ impl Dispatcher {
         self.api(ACME, "ws_acme")
     }
 
-    /// Whoever holds this token, calling for that workspace.
+    /// A client with this token, for that workspace.
     pub fn api<'a>(&'a self, token: &'a str, workspace: &'a str) -> Api<'a> {
         Api::new(&self.addresses.api, token, workspace)
     }
@@ -201,20 +201,20 @@ impl Dispatcher {
         Client::connect(&self.addresses.ingest).call(&ingest_request(media_type, body))
     }
 
-    /// Posts one event of `ws_acme`, and gives its id.
+    /// Posts one event of `ws_acme`, and returns its id.
     #[track_caller]
     pub fn post_event(&self, kind: &str) -> String {
         self.post(&event("ws_acme", kind))
     }
 
-    /// Posts one event, and gives its id.
+    /// Posts one event, and returns its id.
     #[track_caller]
     pub fn post(&self, event: &Value) -> String {
         let answer = self.ingest(event).expect(202).json();
         answer["events"][0]["id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
     }
 
-    /// Posts so many events of `ws_acme` in one call, and gives their ids.
+    /// Posts so many events of `ws_acme` in one call, and returns their ids.
     #[track_caller]
     pub fn post_events(&self, kind: &str, count: usize) -> Vec<String> {
         let events: Vec<Value> = (0..count).map(|_| event("ws_acme", kind)).collect();
@@ -225,29 +225,29 @@ impl Dispatcher {
 
     /// One request to the admin listener.
     #[track_caller]
-    pub fn ask(&self, request: &Request) -> Response {
+    pub fn call_admin(&self, request: &Request) -> Response {
         Client::connect(&self.addresses.admin).call(request)
     }
 
     /// The number that the metrics page gives for a name, labels and all.
     #[track_caller]
     pub fn metric(&self, name: &str) -> f64 {
-        let page = self.ask(&Request::get("/metrics")).expect(200).text();
+        let page = self.call_admin(&Request::get("/metrics")).expect(200).text();
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let line = line.unwrap_or_else(|| panic!("no {name} in\n{page}"));
         line.trim().parse().unwrap()
     }
 
-    /// The lines on standard output that tell of attempts.
+    /// The lines about attempts on standard output.
     pub fn attempts(&self) -> Vec<Value> {
         let lines = self.process.stdout().json().into_iter();
         lines.filter(|line| line["attempt"].is_u64()).collect()
     }
 
-    /// Asks for a reload.
+    /// Requests a reload through the admin listener.
     #[track_caller]
     pub fn reload(&self) -> Response {
-        self.ask(&Request::new("POST", "/reload").body(""))
+        self.call_admin(&Request::new("POST", "/reload").body(""))
     }
 
     /// Sends a signal by its name, such as `HUP`.

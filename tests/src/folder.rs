@@ -1,4 +1,4 @@
-//! A directory of a test's own, gone when the test is over.
+//! A directory of a test's own, removed at the end of the test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ impl Folder {
     pub fn new() -> Self {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("weir-test-{}-{number}", process::id()));
-        // A leftover of an earlier process with our id is nobody's any more.
+        // A leftover folder belongs to an ended process with our id.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Self { path }

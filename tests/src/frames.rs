@@ -1,11 +1,11 @@
-//! HTTP/2 frames as they stand on the wire (RFC 9113, 4.1), right or wrong.
+//! HTTP/2 frames as they stand on the wire (RFC 9113, 4.1), valid or not.
 //!
-//! Nothing is checked and nothing is added: a test writes what it wants to be misread.
+//! It checks and adds nothing: a test writes frames that it wants to be misread.
 
 /// What a client sends first of all.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The largest payload that every server takes.
+/// The largest payload that every server accepts.
 pub const FRAME_BYTES: usize = 16_384;
 
 /// Kinds of frames.
@@ -59,7 +59,7 @@ pub fn code_name(code: u32) -> &'static str {
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// One of [`kind`], or none.
+    /// A value of [`kind`], or an unknown one.
     pub kind: u8,
     /// Of [`flag`].
     pub flags: u8,

@@ -1,4 +1,4 @@
-//! A gateway that serves, in an operator's hands: its files, its listeners, its signals.
+//! A serving gateway as an operator runs it: its files, its listeners, its signals.
 
 use std::path::Path;
 use std::process::Command;
@@ -36,7 +36,7 @@ impl Gateway {
         Self::start_in(Folder::new(), config, directory)
     }
 
-    /// Starts a gateway in a folder that may hold what an earlier one left.
+    /// Starts a gateway in a folder that may contain an earlier one's files.
     #[track_caller]
     pub fn start_in(folder: Folder, config: &str, directory: &str) -> Self {
         Self::start_as(&program(PROGRAM), &[], folder, config, directory)
@@ -79,7 +79,7 @@ impl Gateway {
     /// The value of a metric, with its labels as they are printed; 0 where it has none yet.
     #[track_caller]
     pub fn metric(&self, name: &str) -> f64 {
-        let text = self.ask(&Request::get("/metrics")).expect(200).body;
+        let text = self.call_admin(&Request::get("/metrics")).expect(200).body;
         let text = String::from_utf8(text).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.map_or(0.0, |value| value.parse().unwrap())
@@ -109,14 +109,14 @@ impl Gateway {
 
     /// One request to the admin listener, on a connection of its own.
     #[track_caller]
-    pub fn ask(&self, request: &Request) -> Response {
+    pub fn call_admin(&self, request: &Request) -> Response {
         Client::connect(&self.admin).call(request)
     }
 
     /// What the admin listener knows about a key of a limit.
     #[track_caller]
     pub fn limit(&self, limit: &str, key: &str) -> Value {
-        self.ask(&Request::get(&format!("/limits/{limit}/{key}"))).expect(200).json()
+        self.call_admin(&Request::get(&format!("/limits/{limit}/{key}"))).expect(200).json()
     }
 
     /// How much of a limit a key has used.
@@ -145,10 +145,10 @@ impl Gateway {
         self.folder.write(DIRECTORY, text);
     }
 
-    /// Asks for a reload.
+    /// Requests a reload through the admin listener.
     #[track_caller]
     pub fn reload(&self) -> Response {
-        self.ask(&Request::new("POST", "/reload").body(""))
+        self.call_admin(&Request::new("POST", "/reload").body(""))
     }
 
     /// Sends a signal by its name, such as `TERM`, to the process that was started first.
@@ -156,7 +156,7 @@ impl Gateway {
         self.process.signal(name);
     }
 
-    /// The processes that have taken over, one after another.
+    /// The successors, in order.
     pub fn successors(&self) -> Vec<u32> {
         let lines = self.log().json();
         let taken = lines.iter().filter(|line| line["message"] == "successor took over");
@@ -168,27 +168,26 @@ impl Gateway {
         self.successors().last().copied().unwrap_or(self.process.id())
     }
 
-    /// Has the program started anew in the place of the one that serves, and waits until that
-    /// has taken over. Gives its id.
+    /// Upgrades the serving process, waits until the successor serves, and returns its process id.
     #[track_caller]
     pub fn upgrade(&self) -> u32 {
         let before = self.successors().len();
         assert!(process::signal(self.serving(), "USR2"));
         let taken = || self.successors().get(before).copied();
         let id = wait::within(wait::PATIENCE, taken);
-        let id = id.unwrap_or_else(|| panic!("nobody takes over:\n{}", self.log().text()));
+        let id = id.unwrap_or_else(|| panic!("no process takes over:\n{}", self.log().text()));
         let ready = || self.log().json().iter().filter(|l| l["message"] == "ready").count();
         wait::until("it to be ready", || (ready() > before + 1).then_some(()));
         id
     }
 
-    /// Waits until it is said that nobody took over, and gives the reason.
+    /// Waits for the log line of a failed upgrade, and returns its reason.
     #[track_caller]
     pub fn wait_for_no_successor(&self) -> String {
-        let said = self.log().wait("why nobody took over", |line| {
+        let line = self.log().wait("the reason of the failed upgrade", |line| {
             line["message"] == json!("upgrade failed; this process continues to serve")
         });
-        said["error"].as_str().unwrap().to_owned()
+        line["error"].as_str().unwrap().to_owned()
     }
 
     /// Waits until the process is gone; `None` when a signal ended it.
@@ -227,7 +226,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // The first is killed with its process; the others are nobody's children.
+        // The first dies with its `Process`; its successors are no children of the test.
         for id in self.successors() {
             process::signal(id, "KILL");
         }

@@ -18,11 +18,11 @@ pub struct Haproxy {
 }
 
 impl Haproxy {
-    /// Starts one that passes connections on to `server`; `bind` and `server` are the options of
-    /// those lines.
+    /// Starts a HAProxy that forwards connections to `server`; `bind` and `server` are the options
+    /// of those lines.
     #[track_caller]
     pub fn start(bind: &str, server: &str) -> Self {
-        // It cannot choose a port; should somebody take this one first, the next will do.
+        // HAProxy cannot choose a port; if another process takes this one first, the next will do.
         wait::until("a HAProxy that listens", || {
             let address = Upstream::refusing().address();
             Self::start_at(address, bind, server)

@@ -1,5 +1,5 @@
-//! An HTTP/2 client on a TLS socket: sends the frames it is given, keeps to flow control where it
-//! is asked to send a body, and remembers what became of each stream.
+//! An HTTP/2 client on a TLS socket: sends the frames it is given, obeys flow control when it
+//! sends a body, and records how each stream ended.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -71,7 +71,7 @@ impl Http2 {
         client
     }
 
-    /// Connects, and says nothing yet.
+    /// Connects, and sends nothing yet.
     #[track_caller]
     pub fn raw(address: &str, authority: &Authority) -> Self {
         let socket = TcpStream::connect(address).and_then(prepare);
@@ -94,7 +94,7 @@ impl Http2 {
 
     /// Sends exactly these bytes to a server that may have hung up.
     pub fn send(&mut self, bytes: &[u8]) {
-        // What the server has said by then still waits to be read.
+        // The bytes that the server has sent by then can still be read.
         let _ = self.try_send(bytes);
     }
 
@@ -186,7 +186,7 @@ impl Http2 {
         }
     }
 
-    /// Waits until a stream is over, one way or another.
+    /// Waits until a stream has ended, for any reason.
     #[track_caller]
     pub fn end(&mut self, id: u32) -> End {
         loop {
@@ -214,7 +214,7 @@ impl Http2 {
         self.streams.entry(id).or_default().response.body.len()
     }
 
-    /// Reads until the server has said goodbye, and says why.
+    /// Reads until the server's GOAWAY or the end, and returns its reason.
     #[track_caller]
     pub fn goodbye(&mut self) -> Option<&'static str> {
         while !self.ended {
@@ -242,7 +242,7 @@ impl Http2 {
         false
     }
 
-    /// Reads one frame and does what it asks for; false where the connection has ended.
+    /// Reads and processes one frame; false if the connection has ended.
     #[track_caller]
     pub fn step(&mut self) -> bool {
         match self.read() {

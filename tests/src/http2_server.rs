@@ -1,6 +1,6 @@
 //! A server that speaks HTTP/2 without TLS, frame by frame, as its script says.
 //!
-//! It reads no more of a request than where it begins and ends: what it answers is up to the test.
+//! It reads only where a request begins and ends; the test decides on the response.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -24,16 +24,16 @@ pub enum Step {
     LastBody(Vec<u8>),
     /// Ends the stream with an error code.
     Reset(u32),
-    /// Says that it takes no streams after this one's number less `before`, with an error code.
+    /// Sends GOAWAY with this stream's number less `before` as the last stream, and an error code.
     GoAway {
-        /// How many streams before this one the last is that it takes.
+        /// The distance of the last accepted stream from this one.
         before: u32,
         /// The error code.
         code: u32,
     },
     /// Sends these bytes, which may be no frame.
     Raw(Vec<u8>),
-    /// Sends these bytes over and over, for as long as they are taken.
+    /// Sends these bytes repeatedly, for as long as the peer reads them.
     Forever(Vec<u8>),
     /// Goes on once the request has ended.
     AwaitEnd,
@@ -61,7 +61,7 @@ pub struct Http2Server {
 }
 
 impl Http2Server {
-    /// Starts a server that answers each request as `script` says.
+    /// Starts a server that answers each request by `script`.
     pub fn start(script: impl Fn(Begun) -> Vec<Step> + Send + Sync + 'static) -> Self {
         Self::start_with(&[], script)
     }
@@ -152,7 +152,7 @@ fn serve(
             (kind::DATA, _) => {}
             _ => continue,
         }
-        // What comes before the end of a request is played now, the rest with that.
+        // Steps before the end of the request run now, the others at the end.
         let ended = frame.flags & flag::END_STREAM != 0;
         let Some(mut steps) = at_end.remove(&frame.stream) else { continue };
         let waits = steps.iter().position(|step| matches!(step, Step::AwaitEnd));
@@ -166,7 +166,7 @@ fn serve(
     }
 }
 
-/// Does one step; false where the connection is to be closed.
+/// Performs one step; false if the connection must be closed.
 fn play(mut stream: &TcpStream, number: u32, step: Step) -> io::Result<bool> {
     match step {
         Step::Head(fields) => send(stream, &Frame::headers(number, &fields, false))?,

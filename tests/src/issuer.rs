@@ -1,7 +1,6 @@
-//! Whoever issues tokens: keys of its own, tokens signed with them, and the set of keys that it
-//! publishes.
+//! An issuer of tokens: its keys, tokens signed with them, and its published key set.
 //!
-//! Tokens that others make come from `tests/real/tokens.py`.
+//! Tokens of other libraries come from `tests/real/tokens.py`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::wait;
 
-/// Who issues the tokens of the tests.
+/// The issuer of the tests' tokens.
 pub const ISSUER: &str = "https://id.test";
-/// Whom they are for.
+/// Their audience.
 pub const AUDIENCE: &str = "https://api.test";
 
 /// A key that tokens are signed with.
@@ -36,7 +35,7 @@ impl Signer {
         json!({ "kty": "OKP", "crv": "Ed25519", "use": "sig", "kid": self.id, "x": x })
     }
 
-    /// A token that holds for a minute and says this beside.
+    /// A token that is valid for a minute, with these additional claims.
     pub fn token(&self, claims: &Value) -> String {
         self.token_named(&self.id, claims)
     }

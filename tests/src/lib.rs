@@ -1,8 +1,9 @@
-//! The world the end-to-end tests run in: the real programs, raw clients, recording
-//! upstreams and receivers.
+//! What the end-to-end tests run on: the real programs, raw clients, recording upstreams and
+//! receivers.
 //!
-//! A test states what goes in as bytes and what must come out as bytes, so nothing here corrects,
-//! normalises or retries anything. Every wait has a deadline and says what it waited for.
+//! A test states its input and its expected output as bytes, so nothing here corrects,
+//! normalises or retries anything. Every wait has a deadline and an error that names what it
+//! waited for.
 //!
 //! Not here: the tests themselves, which stand in `it/`, one module per story.
 

@@ -1,4 +1,4 @@
-//! The lines a process prints, collected as they come and searchable while it runs.
+//! Collects the lines that a process prints, searchable while it runs.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::{Arc, Condvar, Mutex};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::wait::{Deadline, PATIENCE};
 
-/// What one stream of a process has said up to now.
+/// The lines of one stream of a process up to now.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     shared: Arc<(Mutex<Said>, Condvar)>,
@@ -27,9 +27,9 @@ impl Lines {
         let collector = lines.clone();
         let collect = move || {
             for line in BufReader::new(stream).lines().map_while(Result::ok) {
-                collector.change(|said| said.lines.push(line));
+                collector.change(|stream| stream.lines.push(line));
             }
-            collector.change(|said| said.ended = true);
+            collector.change(|stream| stream.ended = true);
         };
         thread::Builder::new().name("lines of a process".to_owned()).spawn(collect).unwrap();
         lines
@@ -61,18 +61,18 @@ impl Lines {
     pub fn find(&self, is_it: impl Fn(&Value) -> bool) -> Option<Value> {
         let deadline = Deadline::after(PATIENCE);
         let mut next = 0;
-        let mut said = self.shared.0.lock().unwrap();
+        let mut stream = self.shared.0.lock().unwrap();
         loop {
-            while let Some(line) = said.lines.get(next) {
+            while let Some(line) = stream.lines.get(next) {
                 next += 1;
                 if let Some(line) = serde_json::from_str(line).ok().filter(&is_it) {
                     return Some(line);
                 }
             }
-            if said.ended {
+            if stream.ended {
                 return None;
             }
-            said = self.shared.1.wait_timeout(said, deadline.left()?).unwrap().0;
+            stream = self.shared.1.wait_timeout(stream, deadline.left()?).unwrap().0;
         }
     }
 
@@ -85,12 +85,12 @@ impl Lines {
     #[track_caller]
     pub fn to_end(&self) -> String {
         let deadline = Deadline::after(PATIENCE);
-        let mut said = self.shared.0.lock().unwrap();
-        while !said.ended {
+        let mut stream = self.shared.0.lock().unwrap();
+        while !stream.ended {
             let left = deadline.left().unwrap_or_else(|| panic!("the stream does not end"));
-            said = self.shared.1.wait_timeout(said, left).unwrap().0;
+            stream = self.shared.1.wait_timeout(stream, left).unwrap().0;
         }
-        said.lines.join("\n")
+        stream.lines.join("\n")
     }
 
     fn change(&self, act: impl FnOnce(&mut Said)) {

@@ -1,4 +1,4 @@
-//! A real SMTP server (aiosmtpd) that keeps every mail it is given.
+//! A real SMTP server (aiosmtpd) that keeps every mail it accepts.
 
 use serde_json::Value;
 
@@ -13,14 +13,14 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// One that takes what it is given.
+    /// A server that accepts every mail.
     #[track_caller]
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// One with flags: `--auth USER:PASSWORD` wants these; `--tls CERTIFICATE KEY` offers
-    /// STARTTLS and wants it; `--refuse TIMES` puts the first mails off with a 451.
+    /// A server with flags: `--auth USER:PASSWORD` requires this login; `--tls CERTIFICATE KEY`
+    /// offers STARTTLS and requires it; `--refuse TIMES` defers the first mails with a 451.
     #[track_caller]
     pub fn start_with(flags: &[&str]) -> Self {
         let mut command = real::python("tests/real/mailbox.py");

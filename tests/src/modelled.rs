@@ -1,7 +1,7 @@
 //! The store's own source, compiled a second time with a model checker's locks.
 //!
-//! `crate::sync` is loom's here and the standard library's in the gateway: what the interleaving
-//! tests run is what ships, to the letter.
+//! `crate::sync` is loom's here and the standard library's in the gateway: the interleaving
+//! tests run exactly the shipped code.
 
 #[path = "../../gateway/src/limit.rs"]
 pub mod limit;

@@ -17,11 +17,11 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts one that serves the `server` blocks which `servers` writes, given the address to
-    /// listen at and a folder for files.
+    /// Starts an nginx with the `server` blocks that `servers` writes, given the address to listen
+    /// at and a folder for files.
     #[track_caller]
     pub fn start(servers: impl Fn(&str, &Path) -> String) -> Self {
-        // nginx cannot choose a port; should somebody take this one first, the next will do.
+        // nginx cannot choose a port; if another process takes this one first, the next will do.
         wait::until("an nginx that serves", || {
             let address = Upstream::refusing().address();
             Self::start_at(address, &servers)
@@ -70,7 +70,7 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // The master asks its workers to leave; a killed one would leave them behind.
+        // The master stops its workers; killing it would leave them running.
         let id = self.child.id().to_string();
         let _ = Command::new("kill").args(["-s", "TERM", &id]).status();
         let _ = self.child.wait();

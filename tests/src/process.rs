@@ -52,7 +52,7 @@ impl Process {
         Self { name: name.to_owned(), child, stdout, stderr }
     }
 
-    /// Where a listener of this name is, as the program says it.
+    /// The address of the listener with this name, from the program's log.
     #[track_caller]
     pub fn listening(&self, listener: &str) -> String {
         let what = format!("where {listener} listens");
@@ -79,7 +79,7 @@ impl Process {
         self.wait_for_exit_within(wait::PATIENCE)
     }
 
-    /// The same for one that takes its time.
+    /// The same for a slow program.
     #[track_caller]
     pub fn wait_for_exit_within(&mut self, patience: Duration) -> Option<i32> {
         let exit = wait::within(patience, || self.child.try_wait().unwrap());
@@ -139,9 +139,9 @@ pub fn signal(id: u32, name: &str) -> bool {
 pub struct Finished {
     /// Its exit code; `None` when a signal ended it.
     pub code: Option<i32>,
-    /// All it said on standard output.
+    /// Its standard output.
     pub stdout: String,
-    /// All it said on standard error.
+    /// Its standard error.
     pub stderr: String,
 }
 
@@ -153,8 +153,8 @@ impl Finished {
         self
     }
 
-    /// All it said.
-    pub fn said(&self) -> String {
+    /// Its whole output.
+    pub fn output(&self) -> String {
         format!("{}\n{}", self.stdout, self.stderr)
     }
 }
@@ -172,8 +172,8 @@ pub fn finish(mut process: Process) -> Finished {
     Finished { code, stdout: process.stdout.to_end(), stderr: process.stderr.to_end() }
 }
 
-/// Where a program under test is: beside the tests or the bench that runs it, or where
-/// `WEIR_GATEWAY_BIN` and the like say.
+/// The path of a program under test: beside the tests or the bench that runs it, or the value of
+/// `WEIR_GATEWAY_BIN` and the like.
 #[track_caller]
 pub fn program(name: &str) -> PathBuf {
     let variable = format!("{}_BIN", name.to_uppercase().replace('-', "_"));

@@ -1,6 +1,7 @@
-//! The packages of others that a receiver would use: where `./test` put them, and how they run.
+//! Third-party packages that a receiver would use: where `./test` installs them, and how to run
+//! them.
 //!
-//! What they run stands in `tests/real/`.
+//! Their programs stand in `tests/real/`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

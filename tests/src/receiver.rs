@@ -1,6 +1,7 @@
-//! A customer's server: takes deliveries, verifies them by means of its own, answers by script.
+//! A customer's server: receives deliveries, verifies them with its own code, and answers by
+//! script.
 //!
-//! Invariant: nothing of the program under test takes part in verifying a signature.
+//! Invariant: no code of the program under test takes part in verifying a signature.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -27,7 +28,7 @@ pub struct Delivered {
     pub at_ms: u64,
 }
 
-/// What a signature header says.
+/// The values of a signature header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
     /// The Unix second that was signed.
@@ -70,7 +71,7 @@ impl Delivered {
         (*value).to_owned()
     }
 
-    /// What the signature header says.
+    /// The values of the signature header.
     #[track_caller]
     pub fn signed(&self) -> Signed {
         let header = self.field(SIGNATURE);
@@ -84,7 +85,7 @@ impl Delivered {
         Signed { t: t.parse().unwrap(), v1: values("v1") }
     }
 
-    /// Checks the signature as §5.2 tells receivers to: the HMAC, and that it is fresh.
+    /// Checks the signature as the documents tell receivers to: the HMAC, and its age.
     #[track_caller]
     pub fn verify(&self, secret: &str) {
         let signed = self.signed();
@@ -93,7 +94,7 @@ impl Delivered {
         assert!((self.at_ms / 1_000).abs_diff(signed.t) <= 300, "{signed:?} is stale");
     }
 
-    /// Checks the signature of Standard Webhooks, which goes with the other one.
+    /// Checks the signature of Standard Webhooks, which accompanies the other one.
     #[track_caller]
     pub fn verify_standard(&self, secret: &str) {
         let [id, timestamp] = ["webhook-id", "webhook-timestamp"].map(|name| self.field(name));
@@ -134,7 +135,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts one that answers everything with 200.
+    /// Starts a receiver that answers everything with 200.
     pub fn start() -> Self {
         let receiver = Self { upstream: Upstream::start() };
         receiver.answer(|_| Answer::ok("thanks"));
@@ -156,12 +157,12 @@ impl Receiver {
         self.upstream.stop();
     }
 
-    /// Takes connections again.
+    /// Accepts connections again.
     pub fn start_again(&mut self) {
         self.upstream.start_again();
     }
 
-    /// Answers as `script` says from the next delivery on.
+    /// Answers by `script` from the next delivery on.
     pub fn answer(&self, script: impl Fn(&Received) -> Answer + Send + Sync + 'static) {
         self.upstream.answer(script);
     }

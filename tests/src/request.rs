@@ -1,6 +1,6 @@
-//! What a client sends: an ordinary request, written out field by field.
+//! A client's request, written out field by field.
 //!
-//! Nothing is added that a test did not ask for, but for `Host` and the framing of a body.
+//! It adds only `Host` and the framing of a body to what a test writes.
 
 /// The control host of the default configuration.
 pub const CONTROL: &str = "api.localhost";
@@ -72,7 +72,7 @@ impl Request {
         self
     }
 
-    /// Whether the answer to it has no body, whatever its head says.
+    /// Whether its response has no body, whatever the head announces.
     pub fn is_head(&self) -> bool {
         self.method == "HEAD"
     }
@@ -95,7 +95,7 @@ impl Request {
         pseudo.into_iter().chain(fields).chain(length).collect()
     }
 
-    /// Its body without any framing, where it has one.
+    /// Its body without any framing, if it has one.
     pub fn content(&self) -> Option<Vec<u8>> {
         match self.body.as_ref()? {
             Body::Fixed(bytes) => Some(bytes.clone()),

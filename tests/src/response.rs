@@ -1,10 +1,10 @@
-//! What a client got back, and the assertions that many stories share.
+//! A client's view of a response, with the assertions that many tests share.
 
 use serde_json::Value;
 
 use crate::wire::Head;
 
-/// One whole answer, with the interim ones that came before it.
+/// One whole response, with the interim responses before it.
 #[derive(Clone, Debug, Default)]
 pub struct Response {
     /// The status code.
@@ -19,7 +19,7 @@ pub struct Response {
     pub trailers: Head,
 }
 
-/// What `X-RateLimit-*` say about a request.
+/// The `X-RateLimit-*` values of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowance {
     /// The limit's name in the configuration.
@@ -79,7 +79,7 @@ impl Response {
         problem
     }
 
-    /// What the fields say about the limit in force; each stands there exactly once.
+    /// The values of the rate limit headers; each must occur exactly once.
     #[track_caller]
     pub fn allowance(&self) -> Allowance {
         let [resource, limit, remaining, reset] = ALLOWANCE_FIELDS.map(|name| {
@@ -95,23 +95,23 @@ impl Response {
         Allowance { resource, limit, remaining, reset }
     }
 
-    /// Checks that nothing is said about any limit.
+    /// Checks that the response has no rate limit header.
     #[track_caller]
     pub fn assert_no_allowance(&self) {
-        let told = |(name, _): &&(String, String)| {
+        let is_limit_header = |(name, _): &&(String, String)| {
             let name = name.to_ascii_lowercase();
             name.starts_with("x-ratelimit") || name == "retry-after"
         };
-        let found = self.head.fields.iter().find(told);
+        let found = self.head.fields.iter().find(is_limit_header);
         assert_eq!(found, None, "no limit governs this call\n{}", self.head_text());
     }
 
-    /// How many seconds the client is told to wait.
+    /// The seconds of `Retry-After`.
     #[track_caller]
     pub fn retry_after(&self) -> u64 {
         let text = self.field("retry-after").unwrap_or_else(|| panic!("{}", self.head_text()));
         let seconds = text.parse().unwrap_or_else(|_| panic!("{text:?} is not whole seconds"));
-        assert!(seconds >= 1, "a client told to wait 0 s would hammer");
+        assert!(seconds >= 1, "a client that waits 0 s would hammer");
         seconds
     }
 

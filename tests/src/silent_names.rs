@@ -1,8 +1,8 @@
-//! Names whose name servers never answer: a library that a program is started with, and that
-//! answers in place of the system's resolver.
+//! DNS names whose name servers never answer: a preloaded library replaces the system's
+//! resolver in a program under test.
 //!
-//! Any name that ends in `.silent` takes as long as a resolver waits for silent servers, and then
-//! fails as it does. All others are the system's.
+//! A name that ends in `.silent` takes as long as a resolver waits for silent servers, and then
+//! fails in the same way. All other names go to the system's resolver.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -30,7 +30,7 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
 }
 "#;
 
-/// Builds the library in `folder`, and says where it is: for `LD_PRELOAD`.
+/// Builds the library in `folder`, and returns its path, for `LD_PRELOAD`.
 #[track_caller]
 pub fn library(folder: &Folder) -> PathBuf {
     let source = folder.write("silent_names.c", SOURCE);

@@ -1,4 +1,4 @@
-//! Reads the timestamps that answers, envelopes and lines carry, without the code under test.
+//! Parses the timestamps of responses, envelopes and log lines without the code under test.
 
 /// The milliseconds since 1970 that a timestamp such as `2026-01-31T23:59:59.250Z` stands for.
 #[track_caller]
@@ -23,7 +23,7 @@ fn three(text: &str, mark: char) -> Option<[u64; 3]> {
     numbers?.try_into().ok()
 }
 
-/// Days since 1970, counted the slow way that needs no thought.
+/// Days since 1970, counted year by year.
 fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     let leap = |year: u64| {
         year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))

@@ -1,7 +1,7 @@
 //! Whether weir-dispatcher keeps its word while it is killed, stopped, starved of disk and has its
 //! clock set: the real program under load, and books of what was acknowledged and what arrived.
 //!
-//! `tests/it/dispatching/enduring.rs` runs it for seconds, `benches/src/bin/survive.rs` for hours.
+//! `tests/it/dispatching/faults.rs` runs it for seconds, `benches/src/bin/survive.rs` for hours.
 //!
 //! # Invariants
 //!

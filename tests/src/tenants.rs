@@ -1,8 +1,8 @@
-//! Two workspaces on one platform: one does its worst within its allowance, and the figures of the
-//! other are measured, calm and beside it.
+//! Two workspaces on one platform: one does its worst within its allowance; the other is
+//! measured, alone and beside it.
 //!
-//! Here: the platform, and what the other workspace is measured by. In `moves`: the worst. Who
-//! compares the figures: the test `tenants` in small, the bench `tenants` in large.
+//! Here: the platform, and the measured calls. In `moves`: the load of the first workspace. The
+//! test `tenants` and the bench `tenants` compare the figures.
 
 mod moves;
 
@@ -52,7 +52,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Webhooks that are registered and get a first event, one after another.
+    /// Registers webhooks and posts their first events, one after another.
     pub webhooks: usize,
     /// Requests through the gateway, a hundred a second.
     pub requests: usize,

@@ -1,7 +1,7 @@
-//! An upstream that writes down every byte it receives and answers as its script says.
+//! An upstream that records every byte it receives and answers by script.
 //!
-//! Invariant: what a test can see was recorded before any byte of the answer was sent, so a test
-//! that holds an answer sees the whole of its request.
+//! Invariant: it records a request before it sends any byte of the response, so a test that has
+//! the response sees the whole request.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -64,7 +64,7 @@ pub struct Upstream {
     shared: Arc<Shared>,
     address: SocketAddr,
     acceptor: Option<JoinHandle<()>>,
-    /// Holds the port, refusing connections, while the server is stopped.
+    /// Reserves the port and refuses connections while the server is stopped.
     parked: Option<Socket>,
 }
 
@@ -86,7 +86,7 @@ impl Upstream {
         upstream
     }
 
-    /// Holds a port that refuses connections until [`Upstream::start_again`].
+    /// Reserves a port that refuses connections until [`Upstream::start_again`].
     pub fn refusing() -> Self {
         let script = |_: &Received| Answer::ok("hello").field("Content-Type", "text/plain");
         let shared = Shared {
@@ -107,7 +107,7 @@ impl Upstream {
         self.address.to_string()
     }
 
-    /// Answers as `script` says from the next request on.
+    /// Answers by `script` from the next request on.
     pub fn answer(&self, script: impl Fn(&Received) -> Answer + Send + Sync + 'static) {
         *self.shared.script.lock().unwrap() = Arc::new(script);
     }
@@ -171,7 +171,7 @@ impl Upstream {
         self.requests().pop().unwrap_or_else(|| panic!("no request has reached the upstream"))
     }
 
-    /// Checks that nobody has so much as connected up to now.
+    /// Checks that no client has connected up to now.
     pub fn assert_untouched(&self) {
         let seen = self.seen();
         assert!(seen.connections.is_empty(), "the upstream was reached: {seen:#?}");
@@ -199,7 +199,7 @@ impl Upstream {
         self.shared.stopping.store(true, Ordering::SeqCst);
         // The acceptor looks at the flag when it is woken; nothing else wakes it.
         drop(TcpStream::connect(self.address));
-        // A test that failed while it held a lock has said so already.
+        // A test that failed while it held a lock has reported it already.
         let _ = acceptor.join();
         let open = self.shared.open.lock().unwrap_or_else(PoisonError::into_inner);
         for stream in open.values().filter_map(Weak::upgrade) {
@@ -331,7 +331,7 @@ fn named(name: String) -> Builder {
     Builder::new().name(name)
 }
 
-/// Binds without listening: the kernel refuses connections and gives the port to nobody else.
+/// Binds without listening: the kernel refuses connections and gives the port to no other process.
 fn park(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_reuse_address(true)?;

@@ -1,14 +1,14 @@
-//! Waits for what a test needs to see, and gives up with a sentence that says what never came.
+//! Waits until a condition holds, and fails with a sentence that names the condition.
 //!
-//! The only file of the harness that reads a clock or lets time pass.
+//! The only file of the harness that reads a clock or sleeps.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Longer than anything healthy takes on a machine that is busy with other work.
+/// Longer than any healthy operation on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a poll of something that cannot wake us rests between two looks.
+/// The interval between two checks of a condition that cannot wake the waiter.
 const POLL: Duration = Duration::from_millis(5);
 
 /// An instant after which waiting is pointless.

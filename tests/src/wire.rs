@@ -1,6 +1,7 @@
-//! Takes HTTP/1.1 messages apart as they stand on the wire, for both ends of the harness.
+//! Parses raw HTTP/1.1 messages, for both ends of the harness.
 //!
-//! Invariant: the raw bytes of a head are kept as they came; nothing is folded, trimmed or cased.
+//! Invariant: the raw bytes of a head are kept as they came, without unfolding, trimming or
+//! case changes.
 
 use std::io::{self, Read};
 
@@ -20,7 +21,7 @@ pub enum Framing {
     UntilClose,
 }
 
-/// The first lines of a message, raw and taken apart.
+/// The first lines of a message, raw and parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Every byte, the empty line included.
@@ -32,7 +33,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Takes raw bytes apart at line ends and first colons.
+    /// Splits raw bytes at line ends and first colons.
     pub fn parse(raw: Vec<u8>) -> Self {
         let text = String::from_utf8_lossy(&raw).into_owned();
         let mut lines = text.split("\r\n");
@@ -55,7 +56,7 @@ impl Head {
         self.fields.iter().filter(same).map(|(_, value)| value.as_str()).collect()
     }
 
-    /// How the body behind this head ends, or `otherwise` where the head does not say.
+    /// The framing of the body after this head, or `otherwise` if the head has none.
     pub fn framing(&self, otherwise: Framing) -> Framing {
         if self.field("transfer-encoding").is_some_and(|coding| coding.contains("chunked")) {
             return Framing::Chunked;
@@ -145,7 +146,7 @@ impl<S: Read> Reader<S> {
         }
     }
 
-    /// Reads one piece of whatever comes; empty at the end of the connection.
+    /// Reads the bytes that are available; empty at the end of the connection.
     pub fn some(&mut self) -> io::Result<Vec<u8>> {
         if self.ahead.is_empty() {
             self.fill()?;

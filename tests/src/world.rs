@@ -22,7 +22,7 @@ pub struct World {
     /// In front of them.
     pub gateway: Gateway,
     config: Config,
-    /// Who signed the gateway's certificate, where clients come by TLS.
+    /// The signer of the gateway's certificate, if clients use TLS.
     authority: Option<Authority>,
 }
 
@@ -99,7 +99,7 @@ impl World {
         self.try_client().unwrap_or_else(|error| panic!("connect to the gateway: {error}"))
     }
 
-    /// A new connection to the gateway, which may well close it at once.
+    /// A new connection to the gateway, which may close it at once.
     pub fn try_client(&self) -> io::Result<Client> {
         match &self.authority {
             None => Client::try_connect(self.gateway.http()),

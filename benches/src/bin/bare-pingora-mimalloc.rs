@@ -1,4 +1,4 @@
-//! The baseline with the allocator that Weir uses, so that the allocator's part can be told apart.
+//! The baseline with Weir's allocator, which shows the allocator's share of a difference.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,4 +1,4 @@
-//! The baseline with the system's allocator, which is what one gets without asking.
+//! The baseline with the system's allocator, the default.
 
 fn main() {
     weir_benches::bare::serve();

@@ -1,9 +1,9 @@
-//! Compares Weir with nginx, HAProxy and bare Pingora: as fast as each goes, refusing, and at a
+//! Compares Weir with nginx, HAProxy and bare Pingora: at full speed, when refusing, and at a
 //! fixed rate.
 //!
-//! The machine is shared by load, target and upstream, and disturbed by whatever else it does.
-//! So every target runs in every round, each round begins with another one, and a ratio is the
-//! median of the ratios of the rounds. A wrong answer ends the comparison.
+//! Load, target and upstream share one machine with everything else that runs on it. So every
+//! target runs in every round, each round begins with another target, and a ratio is the median
+//! of the rounds' ratios. A wrong response ends the comparison.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use weir_benches::targets::{Limits, Plane, Target, bare, haproxy, nginx, upstrea
 const USAGE: &str = "usage: compare [--gateway PATH] [--rounds 7] [--seconds 3] \
     [--connections 64] [--rate 16000] [--only proxy|refuse|steady] [--without-weir]";
 
-/// A limit that refuses has let one request pass, and another when its time is up.
+/// A refusing limit admits one request, and another when its window ends.
 const ADMITTED_MAX: f64 = 2.0;
 
 struct Plan {
@@ -200,15 +200,15 @@ fn measure(plan: &Plan, target: &Target, record: &mut Record) {
     record.processor.0.push(used / run.answers);
 }
 
-/// Asks once, and ends the comparison unless the answer is the one this row is about.
+/// Sends one request, and ends the comparison unless the response is this row's.
 fn check(target: &Target) {
-    let asked = |_| ask(target.aim.address, &target.aim.host, &target.aim.path);
+    let response = |_| ask(target.aim.address, &target.aim.host, &target.aim.path);
     // A limit that refuses admits the first.
-    let answer = [(); 2].map(asked).into_iter().next_back().unwrap_or_default();
+    let answer = [(); 2].map(response).into_iter().next_back().unwrap_or_default();
     let answer = answer.to_ascii_lowercase();
     let status = format!("http/1.1 {} ", target.limits.status());
-    let told = answer.contains("x-ratelimit-remaining: ") == target.name.starts_with("weir");
-    if !answer.starts_with(&status) || !told {
+    let has_limits = answer.contains("x-ratelimit-remaining: ") == target.name.starts_with("weir");
+    if !answer.starts_with(&status) || !has_limits {
         fail(&format!("{} should have answered {status}:\n{answer}", target.name));
     }
 }

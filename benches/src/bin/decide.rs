@@ -1,8 +1,9 @@
-//! What one decision of the in-memory store costs: time, allocations, memory.
+//! Measures one decision of the in-memory store: time, allocations, memory.
 //!
-//! Keys are asked in random order from a seed, so that a run can be repeated. Ticks are counted
-//! up rather than read: every key is asked about every three seconds of the store's time, which
-//! keeps a log of sixty a minute a third full and admits all. Refusals are asked at one tick.
+//! A seed decides the random order of keys, so that a run can be repeated. Ticks are counted up
+//! rather than read: the store sees every key about every three seconds of its own time, which
+//! keeps a log of sixty a minute a third full and admits every request. Refusals are measured
+//! at one tick.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +26,7 @@ const USAGE: &str = "usage: decide [--rounds 7] [--decisions 2000000] [--only ti
 const MINUTE: Duration = Duration::from_secs(60);
 /// Workspaces of one organisation.
 const SIBLINGS: usize = 10;
-/// Between two questions about one key, in microseconds of the store's time.
+/// Between two checks of one key, in microseconds of the store's time.
 const PAUSE: u64 = 3_000_000;
 /// Two threads' clocks may differ by so many steps; fewer than any limit allows at one tick.
 const AGREE_EVERY: usize = 16;
@@ -49,7 +50,7 @@ fn main() {
     }
 }
 
-/// What is asked of each request.
+/// The checks of each request.
 #[derive(Clone, Copy)]
 enum Question {
     /// A token bucket's limit.
@@ -89,7 +90,7 @@ impl Question {
     }
 }
 
-/// A store, who may ask it, and what.
+/// A store, and the checks for it.
 struct World {
     store: Store,
     seed: Seed,
@@ -145,7 +146,7 @@ impl World {
         black_box(self.store.judge(asked, now)).is_ok_and(|verdict| verdict.is_admitted())
     }
 
-    /// Asks `decisions` times in random order, `step` apart, and counts admissions.
+    /// Makes `decisions` checks in random order, `step` apart, and counts admissions.
     fn decide_many(&self, decisions: usize, random: &mut u64, step: u64) -> usize {
         let keys = self.workspaces.len();
         let mut now = 0;
@@ -197,7 +198,7 @@ fn time(rounds: usize, decisions: usize) -> String {
     table("One decision, from a name to a verdict", &head, &rows)
 }
 
-/// Asks every key once, so that refusals refuse, then as often as fills the logs.
+/// Checks every key once, so that refusals refuse, then as often as fills the logs.
 fn warm_up(world: &World, decisions: usize) {
     for nth in 0..world.workspaces.len() {
         let _ = world.decide(nth, Tick(world.now.load(Ordering::Relaxed)));
@@ -206,7 +207,7 @@ fn warm_up(world: &World, decisions: usize) {
     let _ = world.decide_many(times, &mut 88_172_645_463_325_252, world.step);
 }
 
-/// Nanoseconds between two answers of one thread, round by round, and allocations per decision.
+/// Nanoseconds between two decisions of one thread, round by round, and allocations per decision.
 fn nanos(world: &World, threads: u64, rounds: usize, decisions: usize) -> (Series, f64) {
     let clock = Clock::system();
     let (mut series, mut allocations) = (Series::default(), 0);

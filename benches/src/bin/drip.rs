@@ -1,9 +1,10 @@
-//! Measures what ordinary requests wait while thousands of connections drip.
+//! Measures how long ordinary requests wait while thousands of slow clients send a byte a
+//! second.
 //!
-//! A round has three turns: nobody drips; the same number drips at another gateway, which costs
-//! the machine as much; they drip at the one that is measured. Half of them send a request head,
-//! half a TLS handshake, a byte a second each, and whoever is closed at its deadline comes again.
-//! They come one after another for as long as a deadline is, so that none falls due with all.
+//! A round has three turns: no slow clients; slow clients at another gateway, which costs the
+//! machine as much; slow clients at the measured gateway. Half of them send a request head,
+//! half a TLS handshake. A client that the gateway closes at its deadline connects again. Their
+//! first connections are spread over one deadline, so that they do not all expire at once.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -28,11 +29,11 @@ const USAGE: &str = "usage: drip [--gateway PATH] [--rounds 7] [--seconds 5] [--
 const HEAD: &[u8] = b"GET /";
 const HANDSHAKE: &[u8] = &[22, 3, 1, 2, 0, 1, 0, 1, 252];
 
-/// How often each drips: drippers take turns within it.
+/// How often each client sends a byte; the clients are spread over it.
 const DRIP_EVERY: Duration = Duration::from_secs(1);
 /// They are served in so many groups.
 const GROUPS: usize = 100;
-/// As long as a head or a handshake may take by default: then they begin to be closed, evenly.
+/// The default deadline of a head and of a handshake: from then on clients are closed, evenly.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() {
@@ -75,7 +76,7 @@ fn main() {
         }
         eprintln!("round {round} of {rounds}");
     }
-    let names = ["nobody drips", "dripping at another", "dripping at the one measured"];
+    let names = ["no slow clients", "slow clients at another", "slow clients at the measured one"];
     let [[_, quiet], [_, elsewhere], _] = &records;
     let rows: Vec<Vec<String>> = names
         .iter()
@@ -87,12 +88,12 @@ fn main() {
             row.into_iter().chain([ratio(quiet), ratio(elsewhere)]).collect()
         })
         .collect();
-    let head = ["", "open", "p50 µs", "p99 µs", "× nobody", "× another"];
+    let head = ["", "open", "p50 µs", "p99 µs", "× none", "× another"];
     println!("{}", table(&format!("At {} requests a second", pace.rate), &head, &rows));
     println!("resident: {:.0} MiB", measured.process.resident_mib());
 }
 
-/// A gateway, and where it takes plain connections and TLS.
+/// A gateway, with its plain and its TLS address.
 fn start(folder: &Folder, gateway: &std::path::Path, up: &Target) -> (Target, [SocketAddr; 2]) {
     let more = format!(
         "connections_per_address_max = 1_000_000\n{}",
@@ -126,10 +127,10 @@ impl Dripping {
             }
             std::thread::sleep(DEADLINE / GROUPS as u32);
         }
-        let (told, counted) = (ends.clone(), Arc::clone(&open));
+        let (ended, counted) = (ends.clone(), Arc::clone(&open));
         let thread = Builder::new().name("drippers".to_owned()).spawn(move || {
             for group in (0..GROUPS).cycle() {
-                if told.load(Ordering::Relaxed) {
+                if ended.load(Ordering::Relaxed) {
                     return;
                 }
                 for (address, beginning, socket) in sockets.iter_mut().skip(group).step_by(GROUPS) {

@@ -1,11 +1,11 @@
-//! User instructions per request of each target, counted by callgrind.
+//! Counts user instructions per request of each target with callgrind.
 //!
-//! A count depends on the program and on what it is asked, and hardly on what else the machine
-//! does: two runs differ by a few in ten thousand. It says nothing of the kernel and of caches.
+//! A count depends on the program and the requests, and hardly on the machine's other work: two
+//! runs differ by a few in ten thousand. It includes neither the kernel nor caches.
 //!
-//! Sixteen connections take turns: all send, then all are read. What was counted while they were
-//! opened and warmed up is thrown away. By TLS `h2load` asks, two times, the second time more
-//! often: what the connections cost falls out of the difference.
+//! Sixteen connections take turns: all send, then all are read. Instructions spent on opening
+//! and warming up are discarded. Over TLS `h2load` sends the load twice, the second time with
+//! more requests: the difference excludes the cost of the connections.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -155,7 +155,7 @@ fn counted(target: &Target, nth: u32) -> u64 {
         .unwrap_or_else(|| fail(&format!("{}: callgrind counted nothing", target.name)))
 }
 
-/// One request on each connection; their answers' first lines.
+/// One request on each connection; returns the responses' first lines.
 fn exchange(target: &Target, streams: &mut [TcpStream], request: &[u8]) -> Vec<String> {
     for stream in &mut *streams {
         if let Err(error) = stream.write_all(request) {

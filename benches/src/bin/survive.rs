@@ -1,6 +1,7 @@
-//! Whether weir-dispatcher loses anything that it acknowledged: kills it, stops it, fills its disk
-//! and sets its clock at random instants under load, for as long as one likes, and compares what
-//! was acknowledged with what arrived. What it does and what it judges: `weir_tests::survival`.
+//! Searches for acknowledged events that weir-dispatcher loses: kills it, stops it, fills its
+//! disk and sets its clock at random instants under load, for as long as one likes, and
+//! compares the acknowledged events with those that arrived. `weir_tests::survival` has the
+//! faults and the checks.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -23,8 +24,8 @@ const SHARES: [(Part, f64); 5] = [
     (Part::Clock, 0.1),
 ];
 
-/// How often it says that it goes on.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+/// How often it prints its progress.
+const PRINT_EVERY: Duration = Duration::from_secs(60);
 
 fn main() {
     let mut flags = Flags::from_env(USAGE);
@@ -74,14 +75,14 @@ fn main() {
     }
 }
 
-/// Runs one part, and says what came of it. Gives how many faults there are.
+/// Runs one part, prints its result, and returns the number of violations.
 fn one(plan: &Plan) -> usize {
     println!("\n## {}, {:.0} s\n", plan.part.name(), plan.time.as_secs_f64());
-    let told = Cell::new(Duration::ZERO);
-    let tell = |books: &Books| {
+    let printed = Cell::new(Duration::ZERO);
+    let progress = |books: &Books| {
         let now = books.elapsed();
-        if now.saturating_sub(told.get()) >= TELL_EVERY {
-            told.set(now);
+        if now.saturating_sub(printed.get()) >= PRINT_EVERY {
+            printed.set(now);
             let state = books.state();
             let (owed, settled, ends) = (state.owed, state.settled, state.ends.len());
             let faults = state.faults.len();
@@ -91,7 +92,7 @@ fn one(plan: &Plan) -> usize {
             );
         }
     };
-    let ran = match run(plan, &tell) {
+    let ran = match run(plan, &progress) {
         Ok(ran) => ran,
         Err(Skipped::NoFaketime) => {
             println!("SKIPPED: there is no libfaketime (Debian: apt install faketime)");

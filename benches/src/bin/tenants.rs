@@ -1,7 +1,8 @@
-//! Measures what one workspace notices of another that does its worst within its allowance.
+//! Measures how much one workspace slows another when it does its worst within its allowance.
 //!
-//! A round measures calm, beside each move alone, and beside all of them together. Both programs
-//! share the machine with the load; a ratio compares figures of the same round.
+//! A round measures a calm run, a run beside each move alone, and a run beside all of them
+//! together. Both programs share the machine with the load; a ratio compares figures of the
+//! same round.
 
 use std::path::PathBuf;
 
@@ -37,7 +38,7 @@ fn main() {
         for ((name, moves), (record, failures)) in
             worlds.iter().zip(records.iter_mut().zip(&mut failures))
         {
-            // A platform of its own: what one move leaves behind is no other's.
+            // A platform of its own, so that no move meets another's leftovers.
             let figures = Platform::start(&library).measure_beside(moves, scale);
             *failures += figures.failures;
             push(record, &figures);

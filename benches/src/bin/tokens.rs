@@ -1,7 +1,8 @@
-//! What a token costs a request: the first time, when its signature is checked, and from then on.
+//! Measures the cost of a token per request: the first time, with its signature check, and when
+//! cached.
 //!
-//! From the head of a request to the claims of its token, as the gateway does it, with keys from a
-//! server within this program. Tokens differ in one claim and have the size of usual ones.
+//! It covers the gateway's whole path from the request head to the token's claims, with keys
+//! from a server within this program. The tokens differ in one claim and have the usual size.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -32,7 +33,7 @@ use weir_gateway::telemetry::metrics::Metrics;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 const USAGE: &str = "usage: tokens [--rounds 7] [--tokens 2000] [--requests 500000]";
-/// The examples' keys of RFC 7515 and RFC 8037, which everybody knows.
+/// The public example keys of RFC 7515 and RFC 8037.
 const VECTORS: &str = include_str!("../../../common/src/token/vectors.json");
 const FIRST_WAIT: Duration = Duration::from_secs(5);
 const KINDS: [(&str, &str); 3] = [("rs256", "RS256"), ("es256", "ES256"), ("eddsa", "EdDSA")];
@@ -142,7 +143,7 @@ fn verifier(url: &str, metrics: &Arc<Metrics>) -> Arc<Verifier> {
     active.verifier.unwrap_or_else(|| fail("the settings have no token verified"))
 }
 
-/// Answers one question for keys, and says where.
+/// Answers one request for keys, and returns its address.
 fn serve_keys() -> String {
     let listener = TcpListener::bind("127.0.0.1:0");
     let Ok(listener) = listener else { fail("no port") };

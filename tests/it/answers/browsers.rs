@@ -1,11 +1,11 @@
-//! Pages of other origins: what they may read, and what their browsers are told beforehand.
+//! Cross-origin requests: which responses a page may read, and what a preflight answers.
 
 use weir_tests::answer::Answer;
 use weir_tests::request::{Request, data_host};
 use weir_tests::response::Response;
 use weir_tests::world::World;
 
-use super::{APP, House, WAYS, readable};
+use super::{APP, House, PROTOCOLS, readable};
 
 const EXPOSED: [&str; 8] = [
     "X-RateLimit-Limit",
@@ -38,14 +38,14 @@ pub(super) fn assert_readable(answer: &Response) {
 
 #[test]
 fn a_page_that_may_read_can_read_every_refusal() {
-    for way in WAYS {
+    for protocol in PROTOCOLS {
         let house = House::with(|config| {
             readable(config)
                 .with("[limits.workspace]", "requests = 1")
                 .with("[upstreams.dispatcher]", "servers = [\"127.0.0.1:9\"]")
         });
         let batch = "/v1/workspaces/ws_big/tenants:batch";
-        house.call(way, &[], "/v1/workspaces/ws_acme").expect(200);
+        house.call(protocol, &[], "/v1/workspaces/ws_acme").expect(200);
         for (status, target, more) in [
             (429, "/v1/workspaces/ws_acme", vec![]),
             (404, "/nowhere", vec![]),
@@ -56,8 +56,8 @@ fn a_page_that_may_read_can_read_every_refusal() {
             (502, "/assets/a.css", vec![]),
         ] {
             let origin = format!("Origin: {APP}");
-            let answer = house.call(way, &[&more[..], &["-H", &origin]].concat(), target);
-            assert_eq!(answer.status, status, "{way:?} {target}: {}", answer.text());
+            let answer = house.call(protocol, &[&more[..], &["-H", &origin]].concat(), target);
+            assert_eq!(answer.status, status, "{protocol:?} {target}: {}", answer.text());
             assert_readable(&answer);
             answer.expect_problem(status);
         }
@@ -65,7 +65,7 @@ fn a_page_that_may_read_can_read_every_refusal() {
 }
 
 #[test]
-fn any_other_page_is_told_nothing_and_caches_are_told_that_it_matters() {
+fn a_page_of_another_origin_gets_no_cors_headers_and_vary_names_origin() {
     let world = World::with(readable);
     for origin in [None, Some("null"), Some("https://evil.example"), Some("https://app.example")] {
         let mut request = Request::get("/nowhere");
@@ -78,7 +78,7 @@ fn any_other_page_is_told_nothing_and_caches_are_told_that_it_matters() {
 }
 
 #[test]
-fn a_plane_that_says_nothing_of_browsers_tells_them_nothing() {
+fn a_plane_without_cors_settings_sends_no_cors_headers() {
     let world = World::with(readable);
     let request = Request::get("/").host(&data_host("in_acme")).field("Origin", APP);
     let answer = world.call(&request).expect(200);
@@ -88,7 +88,7 @@ fn a_plane_that_says_nothing_of_browsers_tells_them_nothing() {
 }
 
 #[test]
-fn where_everybody_may_read_the_answer_is_the_same_for_all() {
+fn with_a_wildcard_origin_every_origin_gets_the_same_answer() {
     let world = World::with(|config| config.with("[planes.control.cors]", "origins = [\"*\"]"));
     for request in [Request::get("/nowhere"), Request::get("/nowhere").field("Origin", "null")] {
         let answer = world.call(&request).expect(404);
@@ -99,24 +99,24 @@ fn where_everybody_may_read_the_answer_is_the_same_for_all() {
 }
 
 #[test]
-fn what_the_upstream_lets_a_page_read_shows_the_allowance_too() {
-    for way in WAYS {
+fn headers_that_the_upstream_exposes_are_kept_beside_the_limit_headers() {
+    for protocol in PROTOCOLS {
         let house = House::with(readable);
         let upstream = Answer::ok("x")
             .field("Access-Control-Allow-Origin", "https://theirs.example")
             .field("Access-Control-Expose-Headers", "X-Total")
             .field("Vary", "Origin, Accept");
         house.world.control.always(upstream);
-        let answer = house.call(way, &["-H", &format!("Origin: {APP}")], "/v1/me").expect(200);
+        let answer = house.call(protocol, &["-H", &format!("Origin: {APP}")], "/v1/me").expect(200);
         let field = |name| answer.head.all(name).join("; ");
-        assert_eq!(field("access-control-allow-origin"), "https://theirs.example", "{way:?}");
+        assert_eq!(field("access-control-allow-origin"), "https://theirs.example", "{protocol:?}");
         assert_eq!(field("vary"), "Origin, Accept");
         let exposed = format!("X-Total; {}", EXPOSED.join(", "));
         assert_eq!(field("access-control-expose-headers"), exposed);
         answer.allowance();
 
         house.world.control.always(Answer::ok("x"));
-        let answer = house.call(way, &["-H", &format!("Origin: {APP}")], "/v1/me").expect(200);
+        let answer = house.call(protocol, &["-H", &format!("Origin: {APP}")], "/v1/me").expect(200);
         assert_eq!(cors_fields(&answer), [], "who may read an answer is the upstream's to say");
     }
 }
@@ -131,18 +131,19 @@ fn preflight(origin: &str, method: &str, target: &str) -> Request {
 
 #[test]
 fn a_preflight_is_answered_by_the_gateway_and_counted_nowhere() {
-    for way in WAYS {
+    for protocol in PROTOCOLS {
         let house =
             House::with(|config| readable(config).with("[limits.workspace]", "requests = 1"));
         for _ in 0..3 {
             let origin = format!("Origin: {APP}");
-            let asked =
+            let preflight =
                 ["-X", "OPTIONS", "-H", &origin, "-H", "Access-Control-Request-Method: PUT"];
             let names = ["-H", "Access-Control-Request-Headers: authorization,x-own"];
             let target = "/v1/workspaces/ws_acme/users/1";
-            let answer = house.call(way, &[&asked[..], &names].concat(), target).expect(204);
+            let answer =
+                house.call(protocol, &[&preflight[..], &names].concat(), target).expect(204);
             let field = |name| answer.head.all(name).join("; ");
-            assert_eq!(field("access-control-allow-origin"), APP, "{way:?}");
+            assert_eq!(field("access-control-allow-origin"), APP, "{protocol:?}");
             assert_eq!(field("access-control-allow-credentials"), "true");
             assert_eq!(field("access-control-allow-methods"), "PUT");
             assert_eq!(field("access-control-allow-headers"), "authorization,x-own");
@@ -155,7 +156,7 @@ fn a_preflight_is_answered_by_the_gateway_and_counted_nowhere() {
         }
         house.world.control.assert_untouched();
         assert_eq!(house.world.gateway.used("workspace", "ws_acme"), 0);
-        house.call(way, &[], "/v1/workspaces/ws_acme").expect(200);
+        house.call(protocol, &[], "/v1/workspaces/ws_acme").expect(200);
     }
 }
 
@@ -170,7 +171,7 @@ fn a_preflight_learns_which_methods_the_path_takes() {
         ("/v1/workspaces/ws_acme/tenants:batch", "POST", "POST"),
         ("/v1/workspaces/ws_acme/tenants:batch", "PURGE", "PURGE"),
     ] {
-        // All on one connection, which a preflight leaves as it was.
+        // All on one connection, which a preflight leaves open.
         let answer = client.call(&preflight(APP, method, target)).expect(204);
         assert_eq!(answer.field("access-control-allow-methods"), Some(takes), "{method} {target}");
         assert_eq!(answer.field("connection"), Some("keep-alive"));
@@ -192,7 +193,7 @@ fn a_preflight_for_what_is_not_served_is_refused_like_any_request() {
 }
 
 #[test]
-fn what_is_no_preflight_of_an_allowed_page_is_forwarded_and_counted() {
+fn an_options_request_that_is_no_preflight_is_forwarded_and_counted() {
     let world = World::with(readable);
     let target = "/v1/workspaces/ws_acme/users";
     let requests = [

@@ -1,6 +1,7 @@
-//! A real browser, with a page of another origin: what its script can read, HTTP/1.1 and HTTP/2.
+//! A real browser with a page of another origin: what its script can read over HTTP/1.1 and
+//! HTTP/2.
 //!
-//! The page reports to the server that it came from, so that nobody has to look into the browser.
+//! The page posts its report to the server that served it, so that no test drives the browser.
 
 use std::process::Command;
 
@@ -11,9 +12,9 @@ use weir_tests::process::Process;
 use weir_tests::upstream::{Received, Upstream};
 use weir_tests::wait;
 
-use super::{House, Way};
+use super::{House, Protocol};
 
-/// What the page does: three stories, told as JSON.
+/// The page's script: three scenarios, reported as JSON.
 const SCRIPT: &str = r#"
 const read = (answer) => Object.fromEntries([
   "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
@@ -46,7 +47,7 @@ const until429 = async (target, options) => {
 })();
 "#;
 
-/// Starting a browser takes its time where everything else is being tested, too.
+/// A browser starts slowly beside other tests.
 const STARTS: u32 = 6;
 
 /// A browser that shows a page, and is gone with it.
@@ -72,9 +73,10 @@ impl Browser {
     }
 }
 
-/// Opens the page in a browser, with a gateway that is reached this way, and gives its report.
+/// Opens the page in a browser, with the gateway reached over this protocol, and returns its
+/// report.
 #[track_caller]
-fn report(way: Way) -> (House, Value) {
+fn report(protocol: Protocol) -> (House, Value) {
     let page = Upstream::start();
     let origin = page.address().replace("127.0.0.1", "http://app.localhost");
     let opened = format!("{origin}/");
@@ -86,7 +88,7 @@ fn report(way: Way) -> (House, Value) {
             .with("[plans.enterprise]", "limits.workspace = { requests = 3 }")
     });
     house.world.control.answer(move |received| served(received, &origin));
-    let script = format!("const GATEWAY = \"{}\";\n{SCRIPT}", house.url(way, ""));
+    let script = format!("const GATEWAY = \"{}\";\n{SCRIPT}", house.url(protocol, ""));
     page.answer(move |received| match received.method() {
         "POST" => Answer::status(204),
         _ => Answer::ok(format!("<!doctype html><title>app</title><script>{script}</script>"))
@@ -102,7 +104,7 @@ fn report(way: Way) -> (House, Value) {
     (house, report.unwrap_or_else(|| panic!("the page never reported")))
 }
 
-/// What the upstream answers: it knows of browsers, but for one workspace.
+/// The upstream's response: with CORS headers, except for one workspace.
 fn served(received: &Received, origin: &str) -> Answer {
     let answer = Answer::ok("served").field("X-Hidden", "1");
     if received.target().starts_with(b"/v1/workspaces/ws_special/") {
@@ -123,7 +125,7 @@ fn check_story(answers: &Value) {
         assert_eq!(answer["fields"]["X-RateLimit-Remaining"], left, "{answer}");
         assert_eq!(answer["fields"]["X-RateLimit-Limit"], "3", "{answer}");
         assert_eq!(answer["fields"]["Retry-After"], Value::Null, "{answer}");
-        assert_eq!(answer["fields"]["X-Hidden"], Value::Null, "what nobody exposes: {answer}");
+        assert_eq!(answer["fields"]["X-Hidden"], Value::Null, "no response exposes it: {answer}");
     }
     let refused = &answers[3];
     assert_eq!(refused["status"], 429, "{refused}");
@@ -140,13 +142,13 @@ fn check_story(answers: &Value) {
 
 #[test]
 fn a_script_in_a_browser_reads_its_allowance_and_its_refusals() {
-    for way in [Way::Http1, Way::Http2] {
-        let (house, report) = report(way);
+    for protocol in [Protocol::Http1, Protocol::Http2] {
+        let (house, report) = report(protocol);
         for story in ["plain", "credentialed", "preflighted"] {
             check_story(&report[story]);
         }
         assert_eq!(report["missing"]["status"], 404, "{report:#}");
-        assert!(report["unreadable"]["error"].is_string(), "nobody let it read this: {report:#}");
+        assert!(report["unreadable"]["error"].is_string(), "no origin may read this: {report:#}");
         let requests = house.world.control.requests();
         let preflights = requests.iter().filter(|one| one.method() == "OPTIONS").count();
         assert_eq!(preflights, 0, "a preflight reached the upstream");
@@ -156,7 +158,7 @@ fn a_script_in_a_browser_reads_its_allowance_and_its_refusals() {
         let log = house.world.gateway.access_log();
         let answered = log.wait("a preflight", |line| line["method"] == "OPTIONS");
         assert_eq!(answered["status"], 204, "{answered}");
-        let version = if way == Way::Http2 { "HTTP/2.0" } else { "HTTP/1.1" };
+        let version = if protocol == Protocol::Http2 { "HTTP/2.0" } else { "HTTP/1.1" };
         assert_eq!(answered["version"], version, "{answered}");
     }
 }

@@ -1,4 +1,4 @@
-//! Clients of gRPC that are refused: the ones that people use, of PyPI and of npm.
+//! Refusals as real gRPC clients of PyPI and npm read them.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use weir_tests::real;
 use weir_tests::request::{CONTROL, Request};
 use weir_tests::wait;
 
-use super::{APP, House, WAYS, Way, readable};
+use super::{APP, House, PROTOCOLS, Protocol, readable};
 
 const TARGET: &str = "/weir.test.Echo/Unary";
 
-/// A house that serves one call in each window, which another has `used` already.
+/// A gateway with one call in each window; if `used`, a call has used it up.
 #[track_caller]
 fn house(window: &str, used: bool) -> House {
     let house = House::with(|config| {
@@ -35,7 +35,7 @@ fn seen(house: &House, mut client: Command, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn real_clients_of_grpc_see_that_a_resource_is_exhausted_and_how_long() {
+fn real_grpc_clients_see_resource_exhausted_and_the_retry_delay() {
     let house = house("1m", true);
     for method in ["unary", "stream"] {
         for (name, client) in [
@@ -68,13 +68,13 @@ fn real_clients_of_grpc_see_that_a_resource_is_exhausted_and_how_long() {
     let waits = lines.iter().filter(of_streams).map(|line| line["duration_ms"].as_f64().unwrap());
     let shortest = waits.fold(f64::INFINITY, f64::min);
     assert!(shortest < 400.0, "a call that goes on sending was read first: {shortest} ms");
-    let metrics = house.world.gateway.ask(&Request::get("/metrics")).text();
+    let metrics = house.world.gateway.call_admin(&Request::get("/metrics")).text();
     let counted = metrics.lines().any(|line| line.contains("\"rate-limited\"} 4"));
     assert!(counted, "{metrics}");
 }
 
 #[test]
-fn a_client_that_retries_waits_as_it_is_told() {
+fn a_retrying_grpc_client_waits_for_the_retry_delay() {
     let house = house("2s", true);
     let client = real::python("tests/real/grpc_refused.py");
     // The upstream speaks no gRPC, so that the call fails; but it reaches it, on the second try.
@@ -94,21 +94,21 @@ fn a_client_that_retries_waits_as_it_is_told() {
 #[test]
 fn a_call_from_a_page_is_refused_in_its_dialect_and_can_be_read_there() {
     let house = house("1m", true);
-    for way in WAYS {
+    for protocol in PROTOCOLS {
         for (sent, answered) in [
             ("application/grpc-web+proto", "application/grpc-web+proto"),
             ("application/grpc-web-text", "application/grpc-web-text+proto"),
             ("application/grpc", "application/grpc"),
         ] {
-            if way == Way::Http2 && sent == answered && !sent.contains("web") {
+            if protocol == Protocol::Http2 && sent == answered && !sent.contains("web") {
                 // This curl loses track of an answer that comes before it has sent its body; the
                 // clients above are those that are answered so.
                 continue;
             }
             let fields = [format!("Content-Type: {sent}"), format!("Origin: {APP}")];
             let arguments = ["-H", &fields[0], "-H", &fields[1], "--data-binary", "x"];
-            let answer = house.call(way, &arguments, TARGET).expect(200);
-            assert_eq!(answer.field("content-type"), Some(answered), "{way:?}");
+            let answer = house.call(protocol, &arguments, TARGET).expect(200);
+            assert_eq!(answer.field("content-type"), Some(answered), "{protocol:?}");
             assert_eq!(answer.field("grpc-status"), Some("8"));
             assert!(answer.body.is_empty());
             assert_eq!(answer.allowance().remaining, 0);
@@ -121,7 +121,7 @@ fn a_call_from_a_page_is_refused_in_its_dialect_and_can_be_read_there() {
 }
 
 #[test]
-fn each_refusal_has_the_status_that_clients_of_grpc_know() {
+fn each_refusal_maps_to_its_grpc_status() {
     let house = house("1m", false);
     let post = |target: &str| Request::post(target, "x").field("Content-Type", "application/grpc");
     let grpc = |target: &str| {

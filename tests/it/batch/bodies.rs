@@ -1,4 +1,4 @@
-//! What is an array of so many items, and what only looks like one to a careless counter.
+//! Counting the items of a JSON array, including bodies that mislead a careless counter.
 
 use weir_tests::request::Request;
 use weir_tests::wait;
@@ -77,7 +77,7 @@ fn items_are_counted_as_a_parser_counts_them() {
 }
 
 #[test]
-fn it_does_not_matter_where_a_body_is_cut() {
+fn a_body_may_be_split_at_any_byte() {
     let world = roomy();
     for body in [r#"["\"]",{"a":[1,2,3,4]},"\u005d"]"#, r#"[[],"\\",{},"]"]"#] {
         let status = if body.contains("u005d") { 200 } else { 422 };
@@ -92,7 +92,7 @@ fn it_does_not_matter_where_a_body_is_cut() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_no_json() {
+fn invalid_utf8_is_no_json() {
     let world = roomy();
     for body in [b"[\"\xff\"]".as_slice(), b"[\"\xc0\xaf\"]", b"[\0]", b"\xff\xfe[\0]\0"] {
         post(&world, body).expect_problem(400);
@@ -101,7 +101,7 @@ fn bytes_that_are_no_text_are_no_json() {
 }
 
 #[test]
-fn depth_brings_nobody_down() {
+fn deep_nesting_does_not_crash_the_gateway() {
     let world = roomy();
     let depth = 400_000;
     let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
@@ -112,7 +112,7 @@ fn depth_brings_nobody_down() {
 }
 
 #[test]
-fn a_client_that_leaves_half_way_has_shown_the_upstream_nothing() {
+fn of_a_batch_whose_client_disconnects_the_upstream_sees_nothing() {
     let world = roomy();
     let mut client = world.client();
     client.send(Request::post(BATCH, "").body("[1,2,3]").head_bytes());

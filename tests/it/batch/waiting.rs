@@ -1,4 +1,5 @@
-//! A batch on its way: what the upstream sees meanwhile, and what `Expect: 100-continue` brings.
+//! A batch while its body arrives: what the upstream sees meanwhile, and how `Expect:
+//! 100-continue` is answered.
 
 use weir_tests::client::Client;
 use weir_tests::request::Request;
@@ -31,7 +32,7 @@ fn until_the_last_byte_the_upstream_sees_nothing_of_the_body() {
 }
 
 #[test]
-fn who_expects_100_continue_is_told_to_go_on() {
+fn a_client_that_expects_100_continue_gets_it() {
     let world = World::new();
     let body = items(100);
     let mut client = expecting(&world, body.len());
@@ -43,27 +44,27 @@ fn who_expects_100_continue_is_told_to_go_on() {
 }
 
 #[test]
-fn who_expects_100_continue_for_too_much_is_refused_at_once() {
+fn an_expected_body_that_is_too_large_is_refused_at_once() {
     let world = World::new();
     let mut client = expecting(&world, 2 * 1024 * 1024);
     let refused = client.read();
-    assert!(refused.interim.is_empty(), "was told to send what is not wanted");
+    assert!(refused.interim.is_empty(), "100 Continue for a refused body");
     refused.expect_problem(413);
     assert_no_body_since(&world.control, 0);
 }
 
 #[test]
-fn who_expects_100_continue_for_a_sixth_batch_is_refused_at_once() {
+fn an_expected_sixth_batch_is_refused_at_once() {
     let world = World::with(|config| config.with("[limits.batch]", "requests = 1"));
     world.call(&Request::post(BATCH, items(1))).expect(200);
     let mut client = expecting(&world, 100);
     let refused = client.read();
-    assert!(refused.interim.is_empty(), "was told to send what is not wanted");
+    assert!(refused.interim.is_empty(), "100 Continue for a refused body");
     refused.expect_problem(429);
 }
 
 #[test]
-fn who_expects_100_continue_and_sends_too_many_items_is_refused_afterwards() {
+fn an_expected_batch_with_too_many_items_is_refused_after_its_body() {
     let world = World::new();
     let body = items(101);
     let mut client = expecting(&world, body.len());
@@ -113,7 +114,7 @@ fn a_429_to_a_large_unread_batch_is_still_read_by_its_sender() {
 }
 
 #[test]
-fn who_announces_much_and_sends_nothing_takes_nobodys_room() {
+fn an_announced_body_that_is_not_sent_uses_no_buffer_budget() {
     let world = World::with(|config| config.with("[server]", "held_bytes_max = \"1MiB\""));
     let mut idler = world.client();
     idler.send(format!(
@@ -127,7 +128,7 @@ fn who_announces_much_and_sends_nothing_takes_nobodys_room() {
 }
 
 #[test]
-fn where_there_is_no_room_to_hold_a_batch_it_is_refused_and_the_room_comes_back() {
+fn without_buffer_budget_a_batch_is_refused_and_the_budget_is_returned() {
     let world = World::with(|config| {
         config
             .with("[server]", "held_bytes_max = \"1MiB\"")
@@ -139,7 +140,7 @@ fn where_there_is_no_room_to_hold_a_batch_it_is_refused_and_the_room_comes_back(
     first.send(request.head_bytes());
     first.send(&large[..large.len() - 1]);
     wait::until("all of the first to be held but its last byte", || {
-        let metrics = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+        let metrics = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
         let held = format!("\nweir_gateway_batch_buffered_bytes {}\n", large.len() - 1);
         metrics.contains(&held).then_some(())
     });

@@ -1,4 +1,4 @@
-//! An endpoint that stays down is paused with all that waits for it, and reactivated by its owner.
+//! An endpoint that stays down is paused with its backlog, and its owner reactivates it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use weir_tests::wait;
 
 use super::{Stage, attempts, text, time};
 
-/// Down for 2 s pauses; nothing is given up before a minute of attempts.
+/// 2 s of failures pause an endpoint; a delivery is abandoned only after a minute of attempts.
 pub(super) fn scaled(config: Config) -> Config {
     config
         .with("[retry]", "delays = [\"100ms\", \"200ms\", \"400ms\"]\ngive_up_after = \"60s\"")
@@ -18,7 +18,7 @@ pub(super) fn scaled(config: Config) -> Config {
 }
 
 #[test]
-fn one_that_stays_down_is_paused_at_its_time_and_nothing_is_sent() {
+fn an_endpoint_that_stays_down_is_paused_in_time_and_gets_nothing_more() {
     let stage = Stage::with(scaled);
     stage.receiver.status(500);
     let webhook = stage.webhook("/hook", &["user.created"]);
@@ -32,7 +32,7 @@ fn one_that_stays_down_is_paused_at_its_time_and_nothing_is_sent() {
     assert_eq!(delivery["state"], "waiting");
     assert!(text(&delivery["waiting_for"], "text").to_lowercase().contains("paused"));
 
-    // One that was on its way may still arrive.
+    // An attempt in flight may still arrive.
     wait::pass(Duration::from_millis(600));
     let more = stage.dispatcher.post_events("user.created", 5);
     stage.receiver.assert_quiet(Duration::from_millis(1_500));
@@ -42,7 +42,7 @@ fn one_that_stays_down_is_paused_at_its_time_and_nothing_is_sent() {
 }
 
 #[test]
-fn one_that_fails_too_much_for_too_long_is_called_failing_until_it_recovers() {
+fn an_endpoint_above_the_failure_rate_is_failing_until_it_recovers() {
     let stage = Stage::with(|config| scaled(config).with("[health]", "pause_after = \"24h\""));
     stage.receiver.status(500);
     let webhook = stage.webhook("/hook", &["user.created"]);
@@ -79,8 +79,8 @@ fn a_pause_outlives_a_restart_and_a_kill() {
 }
 
 #[test]
-fn reactivated_it_is_probed_with_one_and_then_drained_in_order() {
-    // The probe is held for as long as the test looks at the others.
+fn a_reactivated_endpoint_gets_one_probe_and_is_then_drained_in_order() {
+    // The receiver delays its response to the probe while the test checks the others.
     let stage = Stage::with(|config| scaled(config).with("[egress]", "deadline = \"15s\""));
     let webhook = pause(&stage);
     let ids = stage.dispatcher.post_events("user.created", 10);
@@ -92,7 +92,7 @@ fn reactivated_it_is_probed_with_one_and_then_drained_in_order() {
     let acme = stage.dispatcher.acme();
     let held = acme.wait_for_delivery(&ids[9], |one| one["waiting_for"].is_object());
     assert_eq!(held["waiting_for"]["reason"], "probe", "{held}");
-    assert_eq!(stage.receiver.count(), before + 1, "one probe, and nobody else");
+    assert_eq!(stage.receiver.count(), before + 1, "one probe, and nothing else");
     let ping = acme.act(&format!("/webhooks/{}:ping", webhook.id)).expect(409);
     assert!(ping.text().contains("webhook-probing"), "{}", ping.text());
     gate.open();
@@ -111,9 +111,9 @@ fn reactivated_it_is_probed_with_one_and_then_drained_in_order() {
 }
 
 #[test]
-fn reactivated_with_nothing_that_waits_it_may_be_pinged_and_a_2xx_opens_it() {
+fn a_reactivated_endpoint_without_backlog_is_opened_by_a_successful_ping() {
     let stage = Stage::with(|config| {
-        // What fails is given up before its webhook is paused.
+        // A failing delivery is abandoned before its webhook is paused.
         scaled(config).with("[retry]", "give_up_after = \"1500ms\"")
     });
     let webhook = pause(&stage);
@@ -141,7 +141,7 @@ fn reactivated_with_nothing_that_waits_it_may_be_pinged_and_a_2xx_opens_it() {
 }
 
 #[test]
-fn still_dead_it_sends_one_probe_at_a_time_and_pauses_again() {
+fn a_reactivated_endpoint_that_is_still_down_gets_one_probe_at_a_time_and_is_paused_again() {
     let stage = Stage::with(scaled);
     let webhook = pause(&stage);
     stage.dispatcher.post_events("user.created", 10);
@@ -157,7 +157,7 @@ fn still_dead_it_sends_one_probe_at_a_time_and_pauses_again() {
 }
 
 #[test]
-fn a_pause_stops_the_clock_of_what_waits() {
+fn a_pause_stops_the_lifetime_of_waiting_deliveries() {
     let stage = Stage::with(|config| {
         scaled(config)
             .with("[retry]", "give_up_after = \"3s\"")
@@ -179,7 +179,7 @@ fn a_pause_stops_the_clock_of_what_waits() {
 }
 
 #[test]
-fn a_success_now_and_then_keeps_it_from_being_paused() {
+fn occasional_successes_keep_an_endpoint_from_being_paused() {
     let stage = Stage::with(scaled);
     let webhook = stage.webhook("/hook", &["user.created", "plan.changed"]);
     stage.receiver.answer(|_| Answer::status(500));
@@ -233,7 +233,7 @@ pub(super) fn pause(stage: &Stage) -> Webhook {
     let webhook = stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.post_event("user.created");
     stage.dispatcher.acme().wait_for_state(&webhook.id, "paused");
-    // One that was on its way is over by its deadline.
+    // An attempt in flight ends by its deadline.
     wait::pass(Duration::from_millis(600));
     webhook
 }

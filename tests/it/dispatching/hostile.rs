@@ -1,4 +1,4 @@
-//! Receivers that are slow, broken or malicious harm nobody but themselves.
+//! Slow, broken and malicious receivers harm only their own deliveries.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use weir_tests::wait;
 
 use super::{Stage, attempts, text};
 
-/// What a hostile answer may come to, by the name of its way.
+/// The possible outcomes of a hostile response, by the name of the response.
 const COMES_TO: [(&str, &[&str]); 9] = [
     ("hangs", &["timeout"]),
     ("hangs up", &["connection"]),
@@ -22,7 +22,7 @@ const COMES_TO: [(&str, &[&str]); 9] = [
 ];
 
 #[test]
-fn each_way_to_fail_has_its_name_and_ends_by_the_deadline() {
+fn each_failure_is_classified_and_ends_by_the_deadline() {
     let stage = Stage::with(|config| {
         config
             .with("[egress]", "deadline = \"1s\"")
@@ -76,7 +76,7 @@ fn a_2xx_in_time_is_a_success_whatever_its_body_does() {
 }
 
 #[test]
-fn endless_answers_leave_memory_flat() {
+fn endless_responses_leave_memory_flat() {
     let stage = Stage::new();
     let endless = "HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n";
     stage.receiver.answer(move |request| match request.target().as_slice() {
@@ -91,7 +91,7 @@ fn endless_answers_leave_memory_flat() {
     stage.dispatcher.post_events("user.created", 200);
     stage.receiver.wait(400);
     let grown = stage.dispatcher.resident_bytes().saturating_sub(early);
-    // An answer may take 64 KiB before it is too long, and an endpoint has room for 500 attempts:
+    // A response may have 64 KiB before it is too long, and an endpoint has room for 500 attempts:
     // that is 32 MiB of heads, 10 of connections, 8 of pages that readers keep.
     assert!(grown < 64 << 20, "grew by {} MiB over 400 endless answers", grown >> 20);
 }
@@ -168,7 +168,7 @@ fn an_address_that_may_not_be_called_is_never_connected_to() {
 #[test]
 fn a_name_that_does_not_resolve_may_be_registered_and_fails_as_dns() {
     let stage = Stage::with(|config| config.with("[egress]", "deadline = \"5s\""));
-    stage.dispatcher.create_webhook("https://nobody.invalid/hook", &["user.created"]);
+    stage.dispatcher.create_webhook("https://unknown.invalid/hook", &["user.created"]);
     let id = stage.dispatcher.post_event("user.created");
     let acme = stage.dispatcher.acme();
     let failed = acme.wait_for_delivery(&id, |one| one["attempts"].as_u64() >= Some(1));
@@ -176,21 +176,21 @@ fn a_name_that_does_not_resolve_may_be_registered_and_fails_as_dns() {
 }
 
 #[test]
-fn neither_a_registration_nor_a_delivery_tells_a_private_name_from_an_unknown_one() {
+fn a_private_name_and_an_unknown_name_get_the_same_answers() {
     let stage =
         Stage::with(|config| config.with("[egress]", "deadline = \"5s\"\nallow_networks = []"));
     let acme = stage.dispatcher.acme();
     // The machine's own name leads to an address of its own, wherever it is known.
     let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    let told = |host: &str, event: &str| {
+    let outcome = |host: &str, event: &str| {
         let body = serde_json::json!({ "url": format!("http://{host}/"), "events": [event] });
         acme.post("/webhooks", &body).expect(201);
         let id = stage.dispatcher.post_event(event);
         let failed = acme.wait_for_delivery(&id, |one| one["attempts"].as_u64() >= Some(1));
         attempts(&failed)[0].1.clone()
     };
-    assert_eq!(told("nobody.invalid", "user.created"), "dns");
-    assert_eq!(told(own.trim(), "plan.changed"), "dns");
+    assert_eq!(outcome("unknown.invalid", "user.created"), "dns");
+    assert_eq!(outcome(own.trim(), "plan.changed"), "dns");
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn an_idle_connection_is_closed_after_its_own_timeout() {
 }
 
 #[test]
-fn nobody_can_hold_the_listeners_by_being_slow() {
+fn slow_clients_do_not_block_the_listeners() {
     let stage = Stage::with(|config| {
         config.with("[server]", "head_timeout = \"500ms\"\nbody_timeout = \"500ms\"")
     });

@@ -1,4 +1,5 @@
-//! Events come in: one, many, by lines; accepted whole and once, or refused with every reason.
+//! Events are posted one at a time, as an array or as JSON lines; a call is accepted whole and
+//! once, or refused with every reason.
 
 use serde_json::{Value, json};
 use weir_tests::client::Client;
@@ -27,7 +28,7 @@ fn an_envelope_is_what_the_contract_shows() {
 }
 
 #[test]
-fn an_array_and_lines_are_taken_as_they_stand() {
+fn a_json_array_and_json_lines_are_both_accepted() {
     let stage = Stage::new();
     stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.post_events("user.created", 3);
@@ -69,7 +70,7 @@ fn the_same_event_twice_is_one_event() {
 }
 
 #[test]
-fn of_a_batch_all_is_taken_or_nothing_and_every_fault_is_named() {
+fn a_batch_is_accepted_whole_or_refused_with_every_error() {
     let stage = Stage::new();
     stage.webhook("/hook", &["user.created"]);
     let good = event("ws_acme", "user.created");
@@ -93,7 +94,7 @@ fn of_a_batch_all_is_taken_or_nothing_and_every_fault_is_named() {
 }
 
 #[test]
-fn tokens_passwords_and_hashes_are_never_taken() {
+fn tokens_passwords_and_hashes_are_never_accepted() {
     let stage = Stage::new();
     for (key, pointer) in [
         ("access_token", "/data/list/0/access_token"),
@@ -125,7 +126,7 @@ fn a_secret_is_found_by_its_shape_and_a_field_that_is_allowed_passes() {
     let problem = refused(stage.dispatcher.ingest(&event)).to_string();
     assert!(problem.contains("/data/note") && problem.contains("a JSON web token"), "{problem}");
     assert!(!problem.contains("aGlkZGVu"), "{problem}");
-    // What is taken back passes no more.
+    // A removed allowance no longer admits the field.
     stage.dispatcher.folder().write(CONFIG, &config().to_string());
     stage.dispatcher.reload().expect(200);
     event["data"]["note"] = json!("a note");
@@ -186,7 +187,7 @@ fn too_much_is_refused_before_it_costs_memory() {
 }
 
 #[test]
-fn an_event_that_nobody_asked_for_is_accepted_and_goes_nowhere() {
+fn an_event_without_subscribers_is_accepted_and_delivered_nowhere() {
     let stage = Stage::new();
     stage.webhook("/hook", &["plan.changed"]);
     stage.dispatcher.post_event("user.created");

@@ -1,4 +1,4 @@
-//! The checker of `enduring` and of the bench `survive`, on books that are made up: what it must
+//! The checker of `faults` and of the bench `survive`, on books that are made up: what it must
 //! find, and what it must not call a fault.
 
 use weir_tests::folder::Folder;

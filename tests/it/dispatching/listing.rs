@@ -1,4 +1,4 @@
-//! Lists: pages follow each other without gaps, and filters let through what they name.
+//! Lists: pages follow each other without gaps, and filters return exactly what they name.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ fn webhooks_are_listed_by_pages_too() {
 }
 
 #[test]
-fn a_cursor_that_nobody_gave_out_is_refused() {
+fn an_invented_cursor_is_refused() {
     let stage = Stage::new();
     let acme = stage.dispatcher.acme();
     for query in ["cursor=nonsense", "limit=0", "limit=x", "state=lost", "colour=x"] {

@@ -1,4 +1,4 @@
-//! Owners are told by mail, once for each reason, through a real SMTP server (aiosmtpd).
+//! Owners get one mail per reason, through a real SMTP server (aiosmtpd).
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn mailed(config: Config, smtp: &str) -> Config {
 }
 
 #[test]
-fn owners_are_warned_once_and_told_of_the_pause_once() {
+fn owners_get_one_warning_and_one_mail_about_the_pause() {
     let mailbox = Mailbox::start();
     let smtp = format!("smtp://{}", mailbox.address());
     let mut stage = Stage::with(|config| mailed(config, &smtp));
@@ -38,16 +38,16 @@ fn owners_are_warned_once_and_told_of_the_pause_once() {
     for mail in &mails {
         assert_eq!(mail["to"], serde_json::json!(["owner@acme.example"]), "{mail}");
         assert_eq!(mail["from"], "weir@example.com");
-        let said = said(mail);
+        let content = content(mail);
         let address = stage.receiver.upstream().address();
         for word in [address.as_str(), "500", "https://weir.example.com", &webhook.id] {
-            assert!(said.contains(word), "{word} is not in\n{said}");
+            assert!(content.contains(word), "{word} is not in\n{content}");
         }
         for word in ["hidden", &webhook.secret, "ada@example.com"] {
-            assert!(!said.contains(word), "{word} is in\n{said}");
+            assert!(!content.contains(word), "{word} is in\n{content}");
         }
     }
-    assert!(said(&mails[1]).to_lowercase().contains("paused"), "{}", mails[1]);
+    assert!(content(&mails[1]).to_lowercase().contains("paused"), "{}", mails[1]);
     assert_ne!(mails[0]["headers"]["Subject"], mails[1]["headers"]["Subject"]);
 
     stage.dispatcher.kill();
@@ -57,26 +57,26 @@ fn owners_are_warned_once_and_told_of_the_pause_once() {
 }
 
 #[test]
-fn another_pause_is_another_mail() {
+fn a_second_pause_sends_a_second_mail() {
     let mailbox = Mailbox::start();
     let smtp = format!("smtp://{}", mailbox.address());
     let stage = Stage::with(|config| mailed(config, &smtp));
     let webhook = pause(&stage);
-    let told = |mails: &[Value]| {
+    let pauses = |mails: &[Value]| {
         let paused = |mail: &&Value| {
             let subject = mail["headers"]["Subject"].as_str().unwrap_or_default();
             subject.to_lowercase().contains("paused")
         };
         mails.iter().filter(paused).count()
     };
-    assert_eq!(told(&mailbox.wait(2)), 1);
+    assert_eq!(pauses(&mailbox.wait(2)), 1);
     reactivate(&stage, &webhook);
     stage.dispatcher.acme().wait_for_state(&webhook.id, "paused");
-    wait::until("the second mail of a pause", || (told(&mailbox.mails()) == 2).then_some(()));
+    wait::until("the second mail of a pause", || (pauses(&mailbox.mails()) == 2).then_some(()));
 }
 
 #[test]
-fn a_mail_that_was_put_off_comes_later_and_once_even_after_a_kill() {
+fn a_deferred_mail_is_sent_later_and_once_even_after_a_kill() {
     let mailbox = Mailbox::start_with(&["--refuse", "1"]);
     let smtp = format!("smtp://{}", mailbox.address());
     let mut stage = Stage::with(|config| mailed(config, &smtp));
@@ -94,7 +94,7 @@ fn a_mail_that_was_put_off_comes_later_and_once_even_after_a_kill() {
 }
 
 #[test]
-fn mails_go_encrypted_and_signed_in_where_the_server_wants_it() {
+fn mails_use_starttls_and_login_where_the_server_requires_them() {
     let folder = certificates();
     let path = |name: &str| folder.path(name);
     let (certificate, key) = (path("server.crt"), path("server.key"));
@@ -112,7 +112,7 @@ fn mails_go_encrypted_and_signed_in_where_the_server_wants_it() {
 }
 
 #[test]
-fn a_password_of_a_file_goes_to_a_server_whose_certificate_holds_and_to_no_other() {
+fn a_password_is_sent_only_to_a_server_with_a_valid_certificate() {
     let folder = certificates();
     let path = |name: &str| folder.path(name);
     for (name, holds) in [("server", true), ("elsewhere", false)] {
@@ -144,6 +144,6 @@ fn a_password_of_a_file_goes_to_a_server_whose_certificate_holds_and_to_no_other
 }
 
 /// All that a mail says.
-fn said(mail: &Value) -> String {
+fn content(mail: &Value) -> String {
     format!("{}\n{}", mail["headers"], mail["text"].as_str().unwrap())
 }

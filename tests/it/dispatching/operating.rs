@@ -1,4 +1,4 @@
-//! The dispatcher in an operator's hands: files, flags, signals, the admin listener.
+//! How an operator runs the dispatcher: files, flags, signals and the admin listener.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ fn a_workspace_of_another_prefix_is_refused_wherever_it_is_written_first() {
     let strict = folder(&config().to_string());
     let finished = run(&strict, &with(&["--config", CONFIG])).expect(64);
     let where_it_stands = format!("{remedy}, in dispatcher.toml, named with --config");
-    assert!(finished.said().contains(&where_it_stands), "{}", finished.said());
+    assert!(finished.output().contains(&where_it_stands), "{}", finished.output());
     let entry = entry("shop", "hidden-token", "shop_prod", r#"["events:write"]"#);
     strict.write(TOKENS, &entry);
     strict.write(DIRECTORY, "[workspaces.shop_test]\n");
-    let told = run(&strict, &["check", "--config", CONFIG]).expect(64).said();
+    let printed = run(&strict, &["check", "--config", CONFIG]).expect(64).output();
     for name in ["`shop_prod`", "`shop_test`"] {
-        let placed = told.lines().any(|line| line.contains(name) && line.contains(remedy));
-        assert!(placed, "{name}: {told}");
+        let placed = printed.lines().any(|line| line.contains(name) && line.contains(remedy));
+        assert!(placed, "{name}: {printed}");
     }
     let shop = config().with("[identifiers]", "workspace_prefix = \"shop_\"");
     strict.write(CONFIG, &shop.to_string());
@@ -33,8 +33,8 @@ fn a_workspace_of_another_prefix_is_refused_wherever_it_is_written_first() {
     run(&strict, &with(&["--config", CONFIG])).expect(0);
     let wrong = config().with("[identifiers]", "workspace_prefix = \"a b\"");
     strict.write(CONFIG, &wrong.to_string());
-    let told = run(&strict, &["check", "--config", CONFIG]).expect(64).said();
-    assert!(told.contains("`a b` begins no identifier"), "{told}");
+    let printed = run(&strict, &["check", "--config", CONFIG]).expect(64).output();
+    assert!(printed.contains("`a b` begins no identifier"), "{printed}");
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn a_good_file_is_found_good() {
 }
 
 #[test]
-fn every_mistake_is_reported_at_once_where_it_stands() {
+fn every_configuration_error_is_reported_at_once_with_its_place() {
     let bad = config()
         .with("[egress]", "deadline = \"0s\"\nallow_networks = [\"10.0.0.0/99\"]\ndeadlin = 1")
         .with("[retry]", "delays = []\ngive_up_after = \"soon\"")
@@ -53,7 +53,7 @@ fn every_mistake_is_reported_at_once_where_it_stands() {
     let folder = folder(&bad.to_string());
     for command in ["check", "run"] {
         let finished = run(&folder, &[command, "--config", CONFIG]).expect(64);
-        let said = finished.said();
+        let output = finished.output();
         for word in [
             "deadline",
             "10.0.0.0/99",
@@ -64,29 +64,29 @@ fn every_mistake_is_reported_at_once_where_it_stands() {
             "nowhere.toml",
             "colour",
         ] {
-            assert!(said.contains(word), "{word} is not in\n{said}");
+            assert!(output.contains(word), "{word} is not in\n{output}");
         }
-        let placed = said.lines().filter(|line| line.contains("dispatcher.toml:")).count();
-        assert!(placed >= 7, "each with its line:\n{said}");
+        let placed = output.lines().filter(|line| line.contains("dispatcher.toml:")).count();
+        assert!(placed >= 7, "each with its line:\n{output}");
     }
 }
 
 #[test]
-fn check_refuses_a_password_that_would_go_in_the_clear_and_a_file_of_one_that_is_not_there() {
+fn check_refuses_a_password_without_tls_and_a_missing_password_file() {
     let check = |mail: &str| {
         let config = config().with("[mail]", &format!("{mail}\nfrom = \"weir@example.com\""));
         run(&folder(&config.to_string()), &["check", "--config", CONFIG])
     };
     check("smtp = \"smtp+starttls://u:hunter2@mail.example.com\"").expect(0);
-    let said = check("smtp = \"smtp://u:hunter2@mail.example.com\"").expect(64).said();
-    assert!(said.contains("smtp+starttls://") && !said.contains("hunter2"), "{said}");
+    let output = check("smtp = \"smtp://u:hunter2@mail.example.com\"").expect(64).output();
+    assert!(output.contains("smtp+starttls://") && !output.contains("hunter2"), "{output}");
     let file = "smtp = \"smtps://u@mail.example.com\"\npassword_file = \"nowhere\"";
-    let said = check(file).expect(64).said();
-    assert!(said.contains("cannot read `nowhere`"), "{said}");
+    let output = check(file).expect(64).output();
+    assert!(output.contains("cannot read `nowhere`"), "{output}");
 }
 
 #[test]
-fn a_bad_file_of_tokens_is_a_mistake_too() {
+fn a_bad_token_file_is_reported_too() {
     for bad in [
         "[[tokens]]\nname = \"x\"\n",
         "[[tokens]]\nname = \"x\"\nsha256 = \"short\"\nworkspaces = [\"*\"]\nscopes = []\n",
@@ -96,12 +96,12 @@ fn a_bad_file_of_tokens_is_a_mistake_too() {
         let folder = folder(&config().to_string());
         folder.write(TOKENS, bad);
         let finished = run(&folder, &["check", "--config", CONFIG]).expect(64);
-        assert!(finished.said().contains(TOKENS), "{bad}: {}", finished.said());
+        assert!(finished.output().contains(TOKENS), "{bad}: {}", finished.output());
     }
 }
 
 #[test]
-fn what_a_start_would_refuse_is_found_without_one_and_has_its_place() {
+fn check_finds_what_a_start_would_refuse_with_its_place() {
     for (section, line, place, word) in [
         ("[server]", "api = \"192.0.2.1:9003\"", "api = ", "192.0.2.1:9003"),
         ("[store]", "path = \"tokens.toml\"", "path = ", "not a database of weir-dispatcher"),
@@ -112,10 +112,10 @@ fn what_a_start_would_refuse_is_found_without_one_and_has_its_place() {
     ] {
         let text = config().with(section, line).to_string();
         let folder = folder(&text);
-        let said = run(&folder, &["check", "--config", CONFIG]).expect(64).said();
+        let output = run(&folder, &["check", "--config", CONFIG]).expect(64).output();
         let at = 1 + text.lines().position(|one| one.trim() == line).unwrap();
         let expected = format!("{CONFIG}:{at}:{}: ", 1 + place.len());
-        assert!(said.contains(&expected) && said.contains(word), "{expected}{word}:\n{said}");
+        assert!(output.contains(&expected) && output.contains(word), "{expected}{word}:\n{output}");
         assert_ne!(run(&folder, &["run", "--config", CONFIG]).code, Some(0), "{line}");
     }
 }
@@ -142,14 +142,14 @@ fn a_check_beside_a_dispatcher_that_runs_finds_nothing_and_changes_nothing() {
 fn without_a_configuration_nothing_starts_and_no_file_is_made() {
     let folder = Folder::new();
     for command in ["run", "check"] {
-        let said = run(&folder, &[command]).expect(64).said();
+        let output = run(&folder, &[command]).expect(64).output();
         let path = folder.path("config/dispatcher.toml").display().to_string();
         for word in [path.as_str(), "--config FILE", "--demo"] {
-            assert!(said.contains(word), "{command}: {word} is not in\n{said}");
+            assert!(output.contains(word), "{command}: {word} is not in\n{output}");
         }
     }
-    let said = run(&folder, &["check", "--demo"]).expect(0).said();
-    assert!(said.contains("built-in dispatcher.toml: no problems"), "{said}");
+    let output = run(&folder, &["check", "--demo"]).expect(0).output();
+    assert!(output.contains("built-in dispatcher.toml: no problems"), "{output}");
     assert_eq!(std::fs::read_dir(folder.root()).unwrap().count(), 0);
     run(&folder, &["check", "--demo", "--config", CONFIG]).expect(2);
 }
@@ -169,7 +169,7 @@ fn help_names_every_command_and_version_a_number() {
 }
 
 #[test]
-fn a_reload_changes_the_schedule_the_tokens_and_whom_we_call() {
+fn a_reload_changes_the_schedule_the_tokens_and_the_allowed_addresses() {
     let stage = Stage::with(|config| config.with("[retry]", "delays = [\"60s\"]"));
     stage.receiver.status(500);
     stage.webhook("/hook", &["user.created"]);
@@ -212,12 +212,12 @@ fn a_bad_file_is_refused_with_every_reason_and_the_old_one_stays() {
 }
 
 #[test]
-fn the_metrics_tell_what_an_operator_must_know() {
+fn the_metrics_are_prometheus_text_without_tenant_labels() {
     let stage = Stage::new();
     stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.post_events("user.created", 3);
     stage.dispatcher.acme().wait_for_count("delivered", 3);
-    let page = stage.dispatcher.ask(&Request::get("/metrics")).expect(200);
+    let page = stage.dispatcher.call_admin(&Request::get("/metrics")).expect(200);
     assert!(page.field("content-type").is_some_and(|kind| kind.starts_with("text/plain")));
     let page = page.text();
     let unlabelled = |word: &str| !page.contains(word);
@@ -231,7 +231,7 @@ fn the_metrics_tell_what_an_operator_must_know() {
 }
 
 #[test]
-fn the_metrics_are_of_the_moment_in_which_they_are_asked_for() {
+fn the_metrics_are_current_when_they_are_scraped() {
     let stage = Stage::with(|config| config.with("[egress]", "requests = 1"));
     let metric = |name: &str| stage.dispatcher.metric(&format!("weir_dispatcher_{name}"));
     assert_eq!((metric("webhooks"), metric("deliveries_waiting")), (0.0, 0.0));
@@ -239,7 +239,7 @@ fn the_metrics_are_of_the_moment_in_which_they_are_asked_for() {
     assert_eq!(metric("webhooks"), 1.0);
     let commits = metric("store_commits");
     stage.dispatcher.post_events("user.created", 20);
-    // One may have been sent in the meantime.
+    // An attempt may have started in the meantime.
     assert!(metric("deliveries_waiting") >= 19.0, "{}", metric("deliveries_waiting"));
     assert!(metric("store_commits") > commits);
 }
@@ -247,8 +247,8 @@ fn the_metrics_are_of_the_moment_in_which_they_are_asked_for() {
 #[test]
 fn ready_means_that_every_listener_accepts() {
     let stage = Stage::new();
-    stage.dispatcher.ask(&Request::get("/readyz")).expect(200);
-    stage.dispatcher.ask(&Request::get("/livez")).expect(200);
+    stage.dispatcher.call_admin(&Request::get("/readyz")).expect(200);
+    stage.dispatcher.call_admin(&Request::get("/livez")).expect(200);
 }
 
 #[test]
@@ -263,12 +263,12 @@ fn a_stop_with_nothing_to_do_is_over_at_once() {
 }
 
 #[test]
-fn an_admin_listener_that_others_can_reach_wants_a_token() {
+fn an_admin_listener_beyond_loopback_requires_a_token() {
     let open = config().with("[server]", "admin = \"0.0.0.0:0\"");
     let folder = folder(&open.to_string());
     let finished = run(&folder, &["check", "--config", CONFIG]).expect(64);
-    assert!(finished.said().contains("admin"), "{}", finished.said());
-    assert!(!finished.said().contains(BACKEND));
+    assert!(finished.output().contains("admin"), "{}", finished.output());
+    assert!(!finished.output().contains(BACKEND));
 }
 
 /// A folder with these files, for commands that need no running dispatcher.
@@ -285,17 +285,17 @@ fn without_a_token_the_admin_listener_answers_as_this_machine_alone() {
     let stage = Stage::new();
     for target in ["/metrics", "/config", "/readyz"] {
         for host in ["localhost:9005", "127.0.0.1", "[::1]:9005"] {
-            stage.dispatcher.ask(&Request::get(target).host(host)).expect(200);
+            stage.dispatcher.call_admin(&Request::get(target).host(host)).expect(200);
         }
         for host in ["evil.example", "localhost.evil.example:9005", "192.0.2.1"] {
-            let refused = stage.dispatcher.ask(&Request::get(target).host(host));
+            let refused = stage.dispatcher.call_admin(&Request::get(target).host(host));
             let problem = refused.expect_problem(403);
             assert_eq!(problem["type"], "urn:weir:problem:host", "{target} at {host}");
         }
     }
     let write = Request::post("/reload", "");
     let of_page = write.clone().field("Origin", "http://evil.example");
-    let problem = stage.dispatcher.ask(&of_page).expect_problem(403);
+    let problem = stage.dispatcher.call_admin(&of_page).expect_problem(403);
     assert_eq!(problem["type"], "urn:weir:problem:origin");
-    stage.dispatcher.ask(&write).expect(200);
+    stage.dispatcher.call_admin(&write).expect(200);
 }

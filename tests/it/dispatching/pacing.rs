@@ -1,7 +1,8 @@
-//! Never more attempts at one receiving endpoint than the pace allows, whoever registered it.
+//! Attempts at one receiving endpoint never exceed its pace, whichever workspaces registered
+//! it.
 //!
-//! Starts are read from the dispatcher to the millisecond, which must hold exactly; arrivals are
-//! measured by the receiver, where a busy machine may push them closer together.
+//! The dispatcher reports each start to the millisecond, and these times must obey the pace
+//! exactly. The receiver measures arrivals, which a busy machine may push closer together.
 
 use serde_json::Value;
 use weir_tests::answer::Answer;
@@ -13,7 +14,7 @@ use weir_tests::wait;
 use super::{Stage, attempts, most_within, text};
 
 const WINDOW_MS: u64 = 2_000;
-/// Starts are told in whole milliseconds, so two that are a window apart may look one less.
+/// Starts are reported in whole milliseconds, so two that are a window apart may look one less.
 const EXACTLY_MS: u64 = WINDOW_MS - 1;
 /// Arrivals are measured at the other end of a busy machine.
 const ROUGHLY_MS: u64 = WINDOW_MS - 500;
@@ -53,14 +54,14 @@ fn retries_and_pings_are_paced_with_the_rest() {
 }
 
 #[test]
-fn webhooks_of_one_url_share_the_pace_and_take_turns() {
+fn webhooks_of_one_url_share_the_pace_and_alternate() {
     let stage = Stage::with(paced);
     stage.webhook("/hook", &["user.created"]);
     let quiet = stage.dispatcher.api(QUIET, "ws_quiet");
     // Another spelling of the same URL.
     let spelling = stage.receiver.url("/x/../hook").replacen("http", "HTTP", 1);
     quiet.create_webhook(&spelling, &["user.created"]);
-    // All in one call: however busy the machine is, they wait together.
+    // All in one call, so that they wait together on a busy machine too.
     let of = |workspace, count| (0..count).map(move |_| event(workspace, "user.created"));
     let events: Vec<Value> = of("ws_acme", 20).chain(of("ws_quiet", 5)).collect();
     stage.dispatcher.ingest(&events.into()).expect(202);
@@ -73,14 +74,14 @@ fn webhooks_of_one_url_share_the_pace_and_take_turns() {
 }
 
 #[test]
-fn a_stranger_who_registers_a_url_twenty_times_takes_half_of_its_pace_also_after_a_restart() {
+fn a_workspace_with_twenty_webhooks_on_a_url_gets_half_of_its_pace_also_after_a_restart() {
     let mut stage = Stage::with(paced);
     stage.webhook("/hook", &["user.created"]);
     let url = stage.receiver.url("/hook");
     for _ in 0..20 {
         stage.dispatcher.api(QUIET, "ws_quiet").create_webhook(&url, &["user.created"]);
     }
-    // The stranger's are there first.
+    // The other workspace's deliveries are there first.
     let of = |workspace, count| (0..count).map(move |_| event(workspace, "user.created"));
     let events: Vec<Value> = of("ws_quiet", 5).chain(of("ws_acme", 20)).collect();
     stage.dispatcher.ingest(&events.into()).expect(202);
@@ -109,7 +110,7 @@ fn endpoints_do_not_pace_each_other() {
 }
 
 #[test]
-fn waiting_for_the_pace_costs_no_attempt_and_says_how_long_it_takes() {
+fn waiting_for_the_pace_costs_no_attempt_and_shows_when_it_ends() {
     let stage = Stage::with(|config| {
         config
             .with("[egress]", "requests = 2\nwindow = \"3s\"")
@@ -125,7 +126,7 @@ fn waiting_for_the_pace_costs_no_attempt_and_says_how_long_it_takes() {
     assert!(waiting["position"].as_u64().is_some_and(|at| (3..=5).contains(&at)), "{waiting}");
     assert!(waiting["seconds"].as_u64().is_some_and(|left| left <= 10), "{waiting}");
     assert!(waiting["until"].is_string() && waiting["text"].is_string(), "{waiting}");
-    // Seven at two in 3 s take 9 s, far beyond the 2 s in which one that fails is given up.
+    // Seven at two in 3 s take 9 s, far beyond the 2 s after which a failing delivery is abandoned.
     for delivery in acme.wait_for_count("delivered", 7) {
         assert_eq!(delivery["attempts"], 1, "{delivery}");
     }
@@ -135,7 +136,7 @@ fn waiting_for_the_pace_costs_no_attempt_and_says_how_long_it_takes() {
 fn a_receiver_that_closes_used_connections_costs_no_delivery_an_attempt() {
     let stage = Stage::new();
     let used = std::sync::Mutex::new(std::collections::HashSet::new());
-    // As one that closes idle connections, at the worst moment each time.
+    // Like a receiver that closes idle connections, at the worst moment each time.
     stage.receiver.answer(move |request| {
         let is_new = used.lock().unwrap().insert(request.connection);
         if is_new { Answer::status(200) } else { Answer::script().close() }
@@ -154,7 +155,7 @@ fn a_receiver_that_closes_used_connections_costs_no_delivery_an_attempt() {
 }
 
 #[test]
-fn a_ping_that_waits_for_the_pace_says_so_and_a_list_does_not_guess_its_place() {
+fn a_ping_that_waits_for_the_pace_shows_its_reason_and_a_list_guesses_no_position() {
     let stage = Stage::with(|config| config.with("[egress]", "requests = 1\nwindow = \"1h\""));
     let webhook = stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.post_event("user.created");
@@ -193,7 +194,7 @@ fn the_pace_holds_across_a_restart_and_a_kill() {
 }
 
 #[test]
-fn a_black_hole_is_given_few_sockets() {
+fn an_unresponsive_endpoint_gets_few_sockets() {
     let stage = Stage::with(|config| {
         config
             .with("[egress]", "requests = 10\nwindow = \"2s\"\ndeadline = \"1s\"")
@@ -214,7 +215,7 @@ fn a_black_hole_is_given_few_sockets() {
     never.open();
 }
 
-/// When every attempt so far started, as the dispatcher tells it.
+/// The start of every attempt so far, as the dispatcher reports it.
 #[track_caller]
 fn starts(dispatcher: &Dispatcher) -> Vec<u64> {
     let acme = dispatcher.acme();

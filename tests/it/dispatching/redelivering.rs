@@ -1,11 +1,11 @@
-//! What was given up, or delivered, is sent again when its owner asks for it.
+//! Owners redeliver failed and successful deliveries.
 
 use serde_json::json;
 
 use super::{Stage, text};
 
 #[test]
-fn one_that_failed_is_sent_again_with_a_schedule_of_its_own() {
+fn a_failed_delivery_is_redelivered_with_a_new_schedule() {
     let stage = Stage::with(|config| config.with("[retry]", "give_up_after = \"300ms\""));
     stage.receiver.status(500);
     stage.webhook("/hook", &["user.created"]);
@@ -15,7 +15,7 @@ fn one_that_failed_is_sent_again_with_a_schedule_of_its_own() {
     let before = stage.receiver.count();
     let path = format!("/deliveries/{}:redeliver", text(&failed, "id"));
     acme.act(&path).expect(202);
-    // It has a whole schedule again, and not one attempt alone.
+    // It has a whole schedule again, and not just one attempt.
     stage.receiver.wait(before + 2);
     acme.wait_for_delivery(&id, |one| one["state"] == "failed_permanent");
 
@@ -27,7 +27,7 @@ fn one_that_failed_is_sent_again_with_a_schedule_of_its_own() {
 }
 
 #[test]
-fn what_was_delivered_is_sent_again_too() {
+fn a_successful_delivery_can_be_redelivered() {
     let stage = Stage::new();
     stage.webhook("/hook", &["user.created"]);
     let id = stage.dispatcher.post_event("user.created");
@@ -39,7 +39,7 @@ fn what_was_delivered_is_sent_again_too() {
 }
 
 #[test]
-fn many_are_sent_again_by_a_job_that_says_how_far_it_is() {
+fn a_job_redelivers_many_and_reports_its_progress() {
     let stage = Stage::with(|config| config.with("[retry]", "give_up_after = \"300ms\""));
     stage.receiver.status(500);
     let webhook = stage.webhook("/hook", &["user.created"]);
@@ -67,7 +67,7 @@ fn many_are_sent_again_by_a_job_that_says_how_far_it_is() {
 }
 
 #[test]
-fn an_empty_body_is_told_what_to_send() {
+fn an_empty_redelivery_request_is_refused_with_what_to_send() {
     let stage = Stage::new();
     let acme = stage.dispatcher.acme();
     let problem = acme.act("/deliveries:redeliver").expect_problem(400);
@@ -78,7 +78,7 @@ fn an_empty_body_is_told_what_to_send() {
 }
 
 #[test]
-fn a_job_that_a_crash_interrupts_goes_on_afterwards() {
+fn a_job_that_a_crash_interrupts_resumes() {
     let mut stage = Stage::with(|config| config.with("[retry]", "give_up_after = \"300ms\""));
     stage.receiver.status(500);
     stage.webhook("/hook", &["user.created"]);

@@ -1,4 +1,4 @@
-//! A failed delivery is tried again by the schedule, with the same body, until it is given up.
+//! A failed delivery is retried by the schedule, with the same body, until its deadline.
 
 use weir_tests::answer::Answer;
 use weir_tests::stamp;
@@ -59,7 +59,7 @@ fn no_attempt_is_earlier_than_its_delay_and_the_last_is_at_the_deadline() {
 }
 
 #[test]
-fn a_line_is_written_for_each_attempt() {
+fn each_attempt_writes_one_log_line() {
     let stage = Stage::new();
     let first = std::sync::atomic::AtomicBool::new(true);
     stage.receiver.answer(move |_| {
@@ -87,7 +87,7 @@ fn a_line_is_written_for_each_attempt() {
 }
 
 #[test]
-fn a_receiver_that_asks_for_time_is_given_it() {
+fn a_retry_after_is_honoured() {
     let stage = Stage::with(|config| config.with("[retry]", "give_up_after = \"20s\""));
     let answers = std::sync::atomic::AtomicU32::new(0);
     stage.receiver.answer(move |_| {
@@ -106,7 +106,7 @@ fn a_receiver_that_asks_for_time_is_given_it() {
 }
 
 #[test]
-fn a_wait_that_was_asked_for_never_goes_beyond_the_deadline() {
+fn a_retry_after_never_extends_beyond_the_deadline() {
     let stage = Stage::new();
     stage.receiver.upstream().always(Answer::status(503).field("Retry-After", "86400"));
     stage.webhook("/hook", &["user.created"]);
@@ -119,7 +119,7 @@ fn a_wait_that_was_asked_for_never_goes_beyond_the_deadline() {
 }
 
 #[test]
-fn a_receiver_cannot_ask_for_more_time_than_is_allowed() {
+fn a_retry_after_beyond_its_maximum_is_shortened() {
     let stage = Stage::with(|config| {
         config.with("[retry]", "give_up_after = \"1h\"\nretry_after_max = \"1s\"")
     });
@@ -155,14 +155,14 @@ fn a_receiver_that_comes_back_in_time_gets_its_event() {
 }
 
 #[test]
-fn the_headers_in_time_are_what_counts() {
+fn response_headers_in_time_are_a_success() {
     let stage = Stage::with(|config| {
         config
             .with("[egress]", "deadline = \"1s\"")
             .with("[retry]", "delays = [\"60s\"]\ngive_up_after = \"48h\"")
     });
     stage.receiver.answer(|request| {
-        let slow = |ms| Answer::script().rest(std::time::Duration::from_millis(ms));
+        let slow = |ms| Answer::script().pause(std::time::Duration::from_millis(ms));
         match request.target().as_slice() {
             b"/in-time" => slow(300).and(Answer::status(200)),
             _ => slow(1_500).and(Answer::status(200)),

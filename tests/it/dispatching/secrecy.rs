@@ -1,4 +1,4 @@
-//! What is never told: secrets, tokens, bodies, and the paths of URLs.
+//! Secrets, tokens, bodies and URL paths appear in no log, and secrets on disk are encrypted.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -10,7 +10,7 @@ use weir_tests::request::Request;
 use super::{Stage, text};
 
 #[test]
-fn no_secret_token_body_or_path_is_ever_written_down() {
+fn no_secret_token_body_or_path_is_ever_logged() {
     let mut stage = Stage::with(|config| config.with("[log]", "level = \"debug\""));
     stage.receiver.answer(|request| match request.target().starts_with(b"/hidden-good") {
         true => Answer::ok("hidden-answer"),
@@ -30,23 +30,24 @@ fn no_secret_token_body_or_path_is_ever_written_down() {
     assert!(wrong.status == 422);
     acme.wait_for_count("delivered", 1);
     acme.wait_for_count("failed_permanent", 1);
-    let metrics = stage.dispatcher.ask(&Request::get("/metrics")).expect(200).text();
+    let metrics = stage.dispatcher.call_admin(&Request::get("/metrics")).expect(200).text();
     stage.dispatcher.stop();
 
-    let said = [stage.dispatcher.attempt_log().to_end(), stage.dispatcher.log().to_end(), metrics];
+    let output =
+        [stage.dispatcher.attempt_log().to_end(), stage.dispatcher.log().to_end(), metrics];
     for secret in [&good.secret, &bad.secret, text(&rotated, "secret")] {
-        for said in &said {
-            assert!(!said.contains(secret.trim_start_matches("whsec_")), "{said}");
+        for output in &output {
+            assert!(!output.contains(secret.trim_start_matches("whsec_")), "{output}");
         }
     }
-    for said in &said {
-        assert!(!said.contains("hidden-"), "{said}");
-        assert!(!said.contains("ada@example.com"), "{said}");
+    for output in &output {
+        assert!(!output.contains("hidden-"), "{output}");
+        assert!(!output.contains("ada@example.com"), "{output}");
     }
 }
 
 #[test]
-fn secrets_lie_sealed_on_disk() {
+fn secrets_are_encrypted_on_disk() {
     let mut stage = Stage::new();
     let webhook = stage.webhook("/hook", &["user.created"]);
     let secret = webhook.secret.trim_start_matches("whsec_").as_bytes().to_vec();

@@ -1,4 +1,5 @@
-//! Receivers behind TLS: a certificate that holds is called, one that does not is told nothing.
+//! Receivers with TLS: one with a valid certificate gets requests, one with an invalid
+//! certificate gets none.
 
 use std::process::Command;
 
@@ -10,7 +11,7 @@ use weir_tests::receiver::Receiver;
 use super::{Stage, attempts};
 
 #[test]
-fn curl_agrees_which_certificates_hold() {
+fn curl_agrees_which_certificates_are_valid() {
     let (folder, receiver) = (certificates(), Receiver::start());
     // 60: the certificate cannot be verified.
     for (name, code) in [("server", 0), ("elsewhere", 60), ("lapsed", 60)] {
@@ -19,14 +20,14 @@ fn curl_agrees_which_certificates_hold() {
         curl.args(["--silent", "--cacert"]).arg(folder.path("ca.crt"));
         let url = format!("https://{}/{name}", nginx.address());
         let finished = real::run(curl.args(["--data", "{}", &url]));
-        assert_eq!(finished.code, Some(code), "{name}: {}", finished.said());
+        assert_eq!(finished.code, Some(code), "{name}: {}", finished.output());
     }
     assert_eq!(receiver.wait(1)[0].path(), "/server");
     assert_eq!(receiver.count(), 1);
 }
 
 #[test]
-fn a_certificate_of_an_authority_that_is_trusted_holds() {
+fn a_certificate_of_a_trusted_authority_is_accepted() {
     let (folder, receiver) = (certificates(), Receiver::start());
     let nginx = before(&receiver, &folder, "server");
     let extra_ca = format!("extra_ca = \"{}\"", folder.path("ca.crt"));
@@ -41,7 +42,7 @@ fn a_certificate_of_an_authority_that_is_trusted_holds() {
 }
 
 #[test]
-fn one_that_does_not_hold_is_told_nothing() {
+fn a_receiver_with_an_invalid_certificate_gets_no_request() {
     for (name, trusted) in [("server", false), ("elsewhere", true), ("lapsed", true)] {
         let (folder, receiver) = (certificates(), Receiver::start());
         let nginx = before(&receiver, &folder, name);
@@ -61,7 +62,7 @@ fn one_that_does_not_hold_is_told_nothing() {
 }
 
 #[test]
-fn what_speaks_no_tls_on_an_https_port_is_a_failure_of_tls() {
+fn plain_text_on_an_https_port_is_a_tls_failure() {
     let stage = Stage::new();
     let plain = Nginx::start(|address, _| format!("server {{ listen {address}; }}\n"));
     let url = format!("https://{}/hook", plain.address());

@@ -1,4 +1,4 @@
-//! The tools for customers: `listen`, `verify` and `send-test`, held against each other.
+//! The customers' tools `listen`, `verify` and `send-test`, each checked against the others.
 
 use weir_tests::dispatcher::{PROGRAM, run};
 use weir_tests::folder::Folder;
@@ -10,7 +10,7 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo=";
 const BODY: &str = "{\"id\":\"evt_1\",\"type\":\"user.created\"}";
 
 #[test]
-fn verify_tells_the_true_from_the_forged_and_the_stale() {
+fn verify_accepts_true_signatures_and_refuses_forged_and_stale_ones() {
     let now = wait::unix_seconds();
     let header = |t: u64, secret: &str| format!("t={t},v1={}", sign(secret, t, BODY.as_bytes()));
     verify(&header(now, SECRET), BODY).expect(0);
@@ -24,8 +24,8 @@ fn verify_tells_the_true_from_the_forged_and_the_stale() {
         ("nonsense".to_owned(), BODY),
     ] {
         let finished = verify(&header, body);
-        assert_eq!(finished.code, Some(1), "{header}: {}", finished.said());
-        assert!(!finished.said().contains(SECRET), "{}", finished.said());
+        assert_eq!(finished.code, Some(1), "{header}: {}", finished.output());
+        assert!(!finished.output().contains(SECRET), "{}", finished.output());
     }
 }
 
@@ -40,8 +40,8 @@ fn send_test_sends_what_a_receiver_must_verify() {
     assert!(delivered.envelope()["type"].is_string());
     receiver.status(500);
     let failed = run(&folder, &["send-test", "--secret", SECRET, "--url", &url]);
-    assert_eq!(failed.code, Some(1), "{}", failed.said());
-    assert!(failed.said().contains("500"), "{}", failed.said());
+    assert_eq!(failed.code, Some(1), "{}", failed.output());
+    assert!(failed.output().contains("500"), "{}", failed.output());
     let unnamed = ["send-test", "--secret", SECRET, "--url", &url, "--config", "gone.toml"];
     assert_eq!(run(&folder, &unnamed).code, Some(64));
 }
@@ -53,8 +53,8 @@ fn listen_verifies_prints_and_forwards_what_send_test_sends() {
     let arguments = ["--secret", SECRET, "--address", "127.0.0.1:0", "--forward", &forward];
     let listener = Process::start(PROGRAM, &folder, &[&["listen"], &arguments[..]].concat());
     let url = wait::until("where it listens", || {
-        let said = listener.stdout().text();
-        let (_, after) = said.split_once("listening on ")?;
+        let printed = listener.stdout().text();
+        let (_, after) = printed.split_once("listening on ")?;
         Some(format!("{}/", after.lines().next()?.trim_end_matches('/')))
     });
     run(&folder, &["send-test", "--secret", SECRET, "--url", &url]).expect(0);
@@ -67,11 +67,11 @@ fn listen_verifies_prints_and_forwards_what_send_test_sends() {
     });
 
     let forged = run(&folder, &["send-test", "--secret", "whsec_b2xk", "--url", &url]);
-    assert_eq!(forged.code, Some(1), "{}", forged.said());
+    assert_eq!(forged.code, Some(1), "{}", forged.output());
     assert_eq!(receiver.count(), 1, "what does not verify is not forwarded");
     receiver.status(503);
     let failed = run(&folder, &["send-test", "--secret", SECRET, "--url", &url]);
-    assert!(failed.said().contains("503"), "its answer is passed back: {}", failed.said());
+    assert!(failed.output().contains("503"), "its answer is passed back: {}", failed.output());
 }
 
 #[track_caller]

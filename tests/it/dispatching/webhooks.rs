@@ -60,7 +60,7 @@ fn two_webhooks_never_have_the_same_secret() {
 }
 
 #[test]
-fn a_webhook_is_told_of_what_it_asked_for_and_of_nothing_else() {
+fn a_webhook_gets_the_events_it_subscribed_to_and_no_others() {
     let stage = Stage::new();
     stage.webhook("/users", &["user.created", "user.deleted"]);
     stage.webhook("/all", &EVENTS);
@@ -81,7 +81,7 @@ fn a_webhook_is_told_of_what_it_asked_for_and_of_nothing_else() {
 }
 
 #[test]
-fn what_is_no_url_to_call_is_refused_with_its_reason() {
+fn a_url_that_may_not_be_called_is_refused_with_its_reason() {
     let stage = Stage::with(|config| {
         config.with("[egress]", "allow_http = false\nallow_networks = []\nports = [443, 8443]")
     });
@@ -179,7 +179,7 @@ fn what_is_no_webhook_is_refused_field_by_field() {
 }
 
 #[test]
-fn a_changed_webhook_goes_by_what_it_was_changed_to() {
+fn a_changed_webhook_uses_its_new_settings() {
     let stage = Stage::new();
     let webhook = stage.webhook("/old", &["user.created"]);
     let acme = stage.dispatcher.acme();
@@ -203,7 +203,7 @@ fn a_changed_webhook_goes_by_what_it_was_changed_to() {
 }
 
 #[test]
-fn what_waits_goes_to_the_new_url() {
+fn waiting_deliveries_go_to_the_new_url() {
     let stage = Stage::new();
     stage.receiver.answer(|request| match request.target().as_slice() {
         b"/old" => Answer::status(500),
@@ -234,14 +234,14 @@ fn a_deleted_webhook_is_gone_and_nothing_more_is_sent() {
     acme.get(&path).expect_problem(404);
     acme.call("DELETE", &path, None).expect_problem(404);
     assert!(acme.list("/webhooks", "").is_empty());
-    // One that had begun when it was deleted may still arrive.
+    // An attempt that had begun before the deletion may still arrive.
     wait::pass(Duration::from_millis(300));
     stage.dispatcher.post_event("user.created");
     stage.receiver.assert_quiet(Duration::from_secs(1));
 }
 
 #[test]
-fn a_ping_is_a_signed_delivery_at_once_that_nobody_subscribed_to() {
+fn a_ping_is_a_signed_delivery_at_once_without_a_subscription() {
     let stage = Stage::new();
     let webhook = stage.webhook("/hook", &["plan.changed"]);
     let path = format!("/webhooks/{}:ping", webhook.id);
@@ -255,7 +255,7 @@ fn a_ping_is_a_signed_delivery_at_once_that_nobody_subscribed_to() {
 }
 
 #[test]
-fn both_secrets_sign_while_one_takes_the_place_of_the_other() {
+fn both_secrets_sign_during_a_rotation() {
     let stage = Stage::with(|config| config.with("[secrets]", "rotation_overlap = \"2s\""));
     let webhook = stage.webhook("/hook", &["user.created"]);
     let path = format!("/webhooks/{}:rotate-secret", webhook.id);

@@ -144,7 +144,7 @@ impl Machine {
             self.stop();
         }
         let finished = process::finish(Process::spawn(command, &mut self.shell(command)));
-        let everything = finished.said();
+        let everything = finished.output();
         assert_eq!(finished.code, Some(0), "$ {command}\n{everything}");
         finished.stdout
     }

@@ -64,7 +64,7 @@ pub(super) fn plain(text: &str) -> String {
 }
 
 #[test]
-fn names_and_numbers_are_told_from_what_must_come_so() {
+fn names_and_numbers_match_any_name_and_number() {
     assert_eq!(names("/wh_1:x dlv_2, 'whsec_a+/='"), ["wh_1", "dlv_2", "whsec_a+/="]);
     assert_eq!(
         plain(r#"{"id":"evt_01x","n":12,"s":"waiting"}"#),

@@ -1,4 +1,4 @@
-//! Files of certificates in an operator's hands: taken anew when they change, refused when broken.
+//! Certificate files: changed ones are loaded, broken ones are refused.
 
 use weir_tests::authority::Authority;
 use weir_tests::client::Client;
@@ -17,7 +17,7 @@ fn shown(world: &World, authority: &Authority) -> Vec<u8> {
 }
 
 #[test]
-fn a_new_certificate_is_shown_without_a_restart_and_earlier_connections_go_on() {
+fn a_new_certificate_is_used_without_a_restart_and_open_connections_continue() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
     let mut earlier = secured(&world, &authority);
@@ -39,7 +39,7 @@ fn a_new_certificate_is_shown_without_a_restart_and_earlier_connections_go_on() 
 }
 
 #[test]
-fn a_broken_file_is_refused_with_its_place_and_the_earlier_one_is_shown() {
+fn a_broken_file_is_refused_with_its_place_and_the_earlier_certificate_stays() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
     let (good, key) = (authority.der("server.crt"), authority.read("server.key"));
@@ -62,20 +62,20 @@ fn a_broken_file_is_refused_with_its_place_and_the_earlier_one_is_shown() {
         world.gateway.reload().expect(200);
         assert_eq!(world.gateway.metric("weir_gateway_config_last_reload_successful"), 1.0);
     }
-    // One that cannot be read at all.
+    // A file that cannot be parsed at all.
     std::fs::remove_file(authority.path("server.key")).unwrap();
     let problems = world.gateway.reload().expect_problem(422)["problems"].to_string();
     assert!(problems.contains("cannot be read"), "{problems}");
     assert_eq!(shown(&world, &authority), good);
     authority.write("server.key", &key);
     world.gateway.reload().expect(200);
-    let said = world.gateway.log().text();
-    let secret = |line: &str| line.len() > 20 && said.contains(line);
+    let output = world.gateway.log().text();
+    let secret = |line: &str| line.len() > 20 && output.contains(line);
     assert!(!key.lines().chain(other_key.lines()).any(secret), "a key was logged");
 }
 
 #[test]
-fn when_the_first_certificate_expires_is_told() {
+fn a_metric_shows_when_the_first_certificate_expires() {
     let authority = Authority::new();
     authority.sign("later", "DNS:later.example", 9);
     let later = authority.entry_of("later");
@@ -113,14 +113,14 @@ fn a_reload_adds_a_certificate_to_an_address_and_no_address() {
     assert!(refused.contains("server.https") && refused.contains("restart"), "{refused}");
 }
 
-/// What `check` says of entries.
+/// The output of `check` for these entries.
 #[track_caller]
 fn checked(entries: &[String], code: i32) -> String {
     let folder = Folder::new();
     let add = |config: Config, entry: &String| config.with("[[server.https]]", entry);
     folder.write(gateway::CONFIG, &entries.iter().fold(Config::default(), add).to_string());
     folder.write(gateway::DIRECTORY, DIRECTORY);
-    run(&folder, &["check", "--config", gateway::CONFIG]).expect(code).said()
+    run(&folder, &["check", "--config", gateway::CONFIG]).expect(code).output()
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn check_finds_what_is_wrong_with_certificates() {
     let with = |name, lines: &str| format!("{}\n{lines}", entry(name));
     let ca = format!("client_ca = \"{}\"", authority.path("ca.crt"));
     let mixed = entry("server").replace("server.key", "other.key");
-    let missing = entry("server").replace("server.crt", "nobody.crt");
+    let missing = entry("server").replace("server.crt", "missing.crt");
     let swapped = entry("server").replace("server.crt", "server.key");
     let no_root = with("server", &ca.replace("ca.crt", "server.key"));
     let disagreeing = [entry("server"), with("other", "tls_min = \"1.3\"")];
@@ -156,17 +156,17 @@ fn check_finds_what_is_wrong_with_certificates() {
         (disagreeing.to_vec(), "must agree"),
         (unequal.to_vec(), "must agree"),
     ] {
-        let said = checked(&entries, 64);
-        assert!(said.contains(word) && said.contains("gateway.toml:"), "{word}: {said}");
+        let output = checked(&entries, 64);
+        assert!(output.contains(word) && output.contains("gateway.toml:"), "{word}: {output}");
     }
     checked(&[taken], 0);
     checked(&[entry("nameless"), entry("other")], 0);
-    let said = checked(&[entry("lapsed")], 0);
-    assert!(said.contains("warning: ") && said.contains("lapsed.crt"), "{said}");
+    let output = checked(&[entry("lapsed")], 0);
+    assert!(output.contains("warning: ") && output.contains("lapsed.crt"), "{output}");
 }
 
 #[test]
-fn a_gateway_starts_with_a_certificate_that_has_expired_and_says_so() {
+fn a_gateway_starts_with_an_expired_certificate_and_logs_it() {
     let authority = Authority::new();
     authority.sign("lapsed", NAMES, -1);
     let entry = authority.entry_of("lapsed");

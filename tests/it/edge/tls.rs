@@ -1,4 +1,4 @@
-//! Handshakes: versions, names, sessions, and what of them is told.
+//! Handshakes: versions, names, sessions, failures, and slow readers of TLS responses.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use weir_tests::world::World;
 
 use super::{NAMES, handshake, secured, world_of};
 
-/// Whose certificate a client is shown that asks for this name.
+/// The owner of the certificate that a client with this server name gets.
 #[track_caller]
 fn shown(authority: &Authority, address: &str, name: &str) -> String {
-    // Only whoever is named so is taken, so the one who is taken is told.
+    // Each candidate accepts only its own name, so the accepted name identifies the certificate.
     let client = Client::connect(address).try_secured(&authority.trusted(), name);
     match client {
         Ok(client) => {
@@ -32,7 +32,7 @@ fn shown(authority: &Authority, address: &str, name: &str) -> String {
 }
 
 #[test]
-fn of_several_certificates_the_name_that_is_asked_for_chooses() {
+fn the_server_name_chooses_among_several_certificates() {
     let authority = Authority::new();
     let entries = [
         ("one", "DNS:first.example,IP:127.0.0.1"),
@@ -46,16 +46,16 @@ fn of_several_certificates_the_name_that_is_asked_for_chooses() {
     assert_eq!(shown("in_acme.auth.localhost"), "two");
     assert_eq!(shown("acme.auth.localhost"), "three");
     assert_eq!(shown("first.example"), "one");
-    // An address is asked for without a name, and has the first.
+    // A client that connects to an address sends no name and gets the first certificate.
     assert_eq!(shown("127.0.0.1"), "one");
-    assert_eq!(shown("nobody.example"), "another's");
+    assert_eq!(shown("unknown.example"), "another's");
     let listeners = world.gateway.log().json();
     let listens = |line: &&serde_json::Value| line["listener"] == "https";
     assert_eq!(listeners.iter().filter(listens).count(), 1, "one address is one listener");
 }
 
 #[test]
-fn both_versions_are_taken_and_the_older_one_only_where_it_may_be() {
+fn tls_1_3_is_accepted_and_tls_1_2_only_where_it_is_allowed() {
     let authority = Authority::new();
     for (lines, older) in [("tls_min = \"1.2\"", true), ("tls_min = \"1.3\"", false)] {
         let world = world_of(&authority, &[("server", NAMES)], lines, |config| config);
@@ -92,7 +92,7 @@ fn a_session_is_resumed_in_both_versions() {
 }
 
 #[test]
-fn the_upstream_is_told_that_its_client_came_by_tls() {
+fn the_upstream_sees_that_its_client_used_tls() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
     secured(&world, &authority).get("/v1/me").expect(200);
@@ -104,7 +104,7 @@ fn the_upstream_is_told_that_its_client_came_by_tls() {
 }
 
 #[test]
-fn whatever_is_no_handshake_is_counted_by_its_reason() {
+fn failed_handshakes_are_counted_by_reason() {
     let authority = Authority::new();
     let short = |config: weir_tests::config::Config| {
         config.with("[server]", "handshake_timeout = \"300ms\"")
@@ -117,16 +117,16 @@ fn whatever_is_no_handshake_is_counted_by_its_reason() {
     };
     let mut plain = Client::connect(&address);
     plain.send("GET / HTTP/1.1\r\nHost: api.localhost\r\n\r\n");
-    let said = plain.read_to_end();
-    assert!(!said.starts_with(b"HTTP"), "no HTTP without TLS: {said:?}");
+    let printed = plain.read_to_end();
+    assert!(!printed.starts_with(b"HTTP"), "no HTTP without TLS: {printed:?}");
     counted("malformed", "HTTP where TLS is spoken");
     drop(Client::connect(&address));
     counted("closed", "a client that leaves");
     let mut silent = Client::connect(&address);
     assert_eq!(silent.read_to_end(), b"");
     counted("timeout", "a client that says nothing");
-    let stranger = Authority::new();
-    let refused = Client::connect(&address).try_secured(&stranger.trusted(), "api.localhost");
+    let other = Authority::new();
+    let refused = Client::connect(&address).try_secured(&other.trusted(), "api.localhost");
     assert!(refused.is_err());
     counted("alert", "a client that does not trust us");
     wait::until("all of them gone", || {
@@ -136,7 +136,7 @@ fn whatever_is_no_handshake_is_counted_by_its_reason() {
 }
 
 #[test]
-fn a_handshake_that_drips_is_given_up_on_however_steadily() {
+fn a_handshake_that_arrives_byte_by_byte_times_out() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| {
         config.with("[server]", "handshake_timeout = \"500ms\"")
@@ -196,7 +196,7 @@ fn curl_agrees_on_versions_and_protocols() {
 }
 
 #[test]
-fn every_end_of_ours_is_said_so_that_a_cut_can_be_told_from_it() {
+fn every_close_sends_close_notify() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| {
         config.with("[server]", "idle_timeout = \"300ms\"\nhead_timeout = \"300ms\"")
@@ -210,13 +210,13 @@ fn every_end_of_ours_is_said_so_that_a_cut_can_be_told_from_it() {
     ] {
         let mut client = secured(&world, &authority);
         client.send(sent);
-        let said = client.read_to_word();
-        assert!(said.starts_with(answer.as_bytes()), "{}", String::from_utf8_lossy(&said));
+        let printed = client.read_to_word();
+        assert!(printed.starts_with(answer.as_bytes()), "{}", String::from_utf8_lossy(&printed));
     }
 }
 
 #[test]
-fn an_answer_that_nobody_takes_costs_little() {
+fn a_response_that_is_not_read_costs_little_memory() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
     let large = 64 << 20;
@@ -235,8 +235,9 @@ fn an_answer_that_nobody_takes_costs_little() {
     assert!(grown < 32 << 20, "four answers take {} MiB", grown >> 20);
 }
 
-/// Clients that ask for answers of many lengths, and take nothing yet: the end of one lies with
-/// us, of another with TLS, of a third with the kernel. Behind each the upstream waits for `gate`.
+/// Clients that request responses of many lengths, and read nothing yet: the end of one response
+/// waits in the gateway, of another in TLS, of a third in the kernel. Behind each the upstream
+/// waits for `gate`.
 #[track_caller]
 fn lazy(world: &World, authority: &Authority, gate: &Gate) -> Vec<(u64, Client)> {
     let gate = gate.clone();
@@ -257,7 +258,7 @@ fn lazy(world: &World, authority: &Authority, gate: &Gate) -> Vec<(u64, Client)>
 }
 
 #[test]
-fn what_there_is_of_an_answer_reaches_a_slow_client_though_the_rest_is_not_there_yet() {
+fn a_slow_client_gets_the_available_part_of_an_unfinished_response() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
     let gate = Gate::new();
@@ -274,7 +275,7 @@ fn what_there_is_of_an_answer_reaches_a_slow_client_though_the_rest_is_not_there
 }
 
 #[test]
-fn a_client_that_takes_nothing_of_the_end_is_let_go_whatever_keeps_it() {
+fn a_client_that_does_not_read_the_end_is_disconnected() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| {
         config.with("[server]", "body_timeout = \"300ms\"\nidle_timeout = \"300ms\"")

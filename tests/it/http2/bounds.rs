@@ -1,4 +1,4 @@
-//! What one connection cannot make the gateway do, however hard it tries.
+//! The bounds on what one connection can make the gateway do.
 
 use std::time::Duration;
 
@@ -44,8 +44,7 @@ fn requests_that_are_reset_after_they_were_sent_on_are_bounded_by_the_connection
     let edge = Edge::with(|config| {
         config.with("[server]", "requests_per_connection_max = 50\nstreams_max = 10")
     });
-    // A client with a request in flight is never idle, however slow it is: it is not told to go
-    // for that, which is another end.
+    // A slow client with a request in flight is not idle, and gets no GOAWAY for idleness.
     let gate = Gate::new();
     edge.world.dispatcher.always(Answer::script().wait(&gate).and(Answer::ok("late")));
     let mut client = edge.client();
@@ -61,13 +60,13 @@ fn requests_that_are_reset_after_they_were_sent_on_are_bounded_by_the_connection
             break;
         }
     }
-    assert_eq!(client.goodbye(), Some("ENHANCE_YOUR_CALM"), "it did not go when told");
+    assert_eq!(client.goodbye(), Some("ENHANCE_YOUR_CALM"), "it stayed open after GOAWAY");
     gate.open();
     edge.wait_until_idle();
 }
 
 #[test]
-fn a_client_that_has_its_streams_reset_is_cut_off() {
+fn a_client_that_provokes_resets_is_disconnected() {
     let edge = Edge::new();
     let mut client = edge.client();
     // CVE-2025-8671: each of these makes the server reset a stream that it has begun to serve.
@@ -86,12 +85,12 @@ fn a_client_that_has_its_streams_reset_is_cut_off() {
 }
 
 #[test]
-fn requests_that_are_none_are_counted_and_come_to_an_end() {
+fn malformed_requests_are_counted_and_end_the_connection() {
     let edge = Edge::new();
     let mut client = edge.client();
-    let nobody = [GET[0], GET[1], GET[3]];
+    let no_host = [GET[0], GET[1], GET[3]];
     for _ in 0..100 {
-        client.open(&nobody, true);
+        client.open(&no_host, true);
     }
     check_cut_off(&mut client);
     assert_eq!(edge.metric("weir_gateway_refusals_total{reason=\"malformed-request\"}"), 32.0);
@@ -113,7 +112,7 @@ fn floods_of_frames_that_cost_nothing_to_send_end_the_connection_or_are_nothing(
     client.frames(&[Frame::new(kind::HEADERS, 1, 1, block(&GET))]);
     client.frames(&vec![Frame::new(kind::CONTINUATION, 0, 1, []); 10_000]);
     check_cut_off(&mut client);
-    // DATA of nothing, and of a byte with nobody to take it.
+    // Empty DATA frames, and frames with a byte that no stream reads.
     for piece in ["", "x"] {
         let gate = Gate::new();
         edge.world.control.always(Answer::script().at_head().wait(&gate).and(Answer::ok("x")));
@@ -154,11 +153,11 @@ fn pings_and_settings_are_answered_one_by_one_and_kept_nowhere() {
 }
 
 #[test]
-fn a_head_that_unfolds_costs_no_more_than_a_head_may() {
+fn a_head_that_decompresses_beyond_its_limit_is_refused() {
     let edge = Edge::new();
     let mut client = edge.client();
     let before = edge.world.gateway.resident_bytes();
-    // One long field in the table, and then a byte for each time it is meant (CVE-2016-6581).
+    // One long field in the table, and then a byte for each reference to it (CVE-2016-6581).
     let long = vec![b'v'; 3_900];
     let mut bomb = block(&GET);
     bomb.push(0x40);
@@ -196,7 +195,7 @@ fn a_connection_ends_after_its_requests_and_none_of_them_fails() {
 }
 
 #[test]
-fn a_preface_that_is_none() {
+fn a_wrong_preface_closes_the_connection() {
     let edge = Edge::new();
     let mut client = Http2::raw(&edge.address, &edge.authority);
     client.send(b"GET / HTTP/1.1\r\nHost: api.localhost\r\n\r\n");
@@ -210,7 +209,7 @@ fn a_preface_that_is_none() {
 }
 
 #[test]
-fn a_client_that_does_not_say_what_it_speaks_is_closed() {
+fn a_client_that_sends_no_preface_is_closed() {
     let edge = Edge::with(|config| config.with("[server]", "head_timeout = \"300ms\""));
     let mut silent = Http2::raw(&edge.address, &edge.authority);
     silent.polite = false;
@@ -229,9 +228,9 @@ fn a_client_that_does_not_say_what_it_speaks_is_closed() {
 }
 
 #[test]
-fn a_connection_without_a_request_is_told_to_go_and_closed() {
+fn an_idle_connection_gets_a_goaway_and_is_closed() {
     let edge = Edge::with(|config| config.with("[server]", "idle_timeout = \"300ms\""));
-    // One that answers, one that does not, one that has said half of a head, one that pings.
+    // A client that answers, one that does not, one that has sent half of a head, one that pings.
     let mut polite = edge.client();
     polite.get("/healthz").expect(200);
     let mut silent = edge.client();
@@ -252,7 +251,7 @@ fn a_connection_without_a_request_is_told_to_go_and_closed() {
 }
 
 #[test]
-fn a_request_in_flight_is_no_idleness() {
+fn a_connection_with_a_request_in_flight_is_not_idle() {
     let edge = Edge::with(|config| config.with("[server]", "idle_timeout = \"200ms\""));
     let gate = Gate::new();
     edge.world.control.always(Answer::script().wait(&gate).and(Answer::ok("late")));
@@ -265,7 +264,7 @@ fn a_request_in_flight_is_no_idleness() {
 }
 
 #[test]
-fn a_stream_that_takes_nothing_is_reset_and_the_others_go_on() {
+fn a_stream_that_is_not_read_is_reset_and_the_others_continue() {
     let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"400ms\""));
     edge.world.control.always(Answer::ok(vec![b'x'; 400_000]));
     // No window for bodies at all, until it is opened for one of them.
@@ -288,7 +287,7 @@ fn a_stream_that_takes_nothing_is_reset_and_the_others_go_on() {
 }
 
 #[test]
-fn a_connection_that_takes_nothing_is_given_up() {
+fn a_connection_that_is_not_read_is_closed() {
     let edge = Edge::with(|config| config.with("[server]", "body_timeout = \"500ms\""));
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 << 20);
     edge.world.control.always(Answer::script().send(head).flood(64 << 20));
@@ -327,7 +326,7 @@ fn check_others(edge: &Edge) {
 
 /// The figure of the documents: 1,000 answers that wait for their clients, on ten connections.
 #[test]
-fn a_thousand_stalled_streams_take_a_bounded_room_and_end_at_their_deadline() {
+fn a_thousand_stalled_streams_use_bounded_memory_and_end_at_their_deadline() {
     const IN_FLIGHT: &str = "weir_gateway_requests_in_flight";
     const CONNECTIONS: &str = "weir_gateway_connections";
     const SERVED: &str = "weir_gateway_requests_total{code=\"200\",plane=\"control\"}";
@@ -362,7 +361,7 @@ fn a_thousand_stalled_streams_take_a_bounded_room_and_end_at_their_deadline() {
     check_others(&edge);
     let unread = grown();
     println!("1,000 streams stalled: {without_window} bytes without a window, {unread} unread");
-    // Pingora has nine pieces of 64 KiB on their way through it, whoever the client is.
+    // Pingora keeps nine pieces of 64 KiB in flight for any client.
     assert!(without_window < 700 << 20, "{without_window}");
     assert!(unread < 800 << 20, "{unread}");
     drop(clients);

@@ -1,10 +1,10 @@
-//! Frames that are wrong, and what RFC 9113 wants them answered with.
+//! Invalid frames, and the answers that RFC 9113 demands for them.
 //!
-//! A row has the section that it is about in its name. `goaway` is a connection error, `reset` a
-//! stream error; a number is the status of an answer on stream 1, and `nothing` no answer at all.
-//! Unless the connection ends, another request on it is answered as ever. Where what comes is not
-//! what the RFC asks for, the row says `instead of`: h2 tells few faults apart in a GOAWAY, and
-//! makes connection errors of stream errors, which 5.4.2 allows.
+//! Each row's name begins with the RFC's section. `goaway` is a connection error, `reset` a
+//! stream error; a number is the status of a response on stream 1, and `nothing` no response at
+//! all. Unless the connection ends, another request on it is answered as usual. Where the
+//! gateway differs from the RFC, the row says `instead of`: h2 uses fewer codes in a GOAWAY,
+//! and treats connection errors as stream errors, which 5.4.2 allows.
 
 use weir_tests::frames::{Frame, block, kind};
 use weir_tests::http2::End;
@@ -229,7 +229,7 @@ fn frames_of_a_connection() {
             raw(kind::PING, 0, 0, &[0; 9]),
             "goaway PROTOCOL_ERROR instead of goaway FRAME_SIZE_ERROR",
         ),
-        ("6.7 an acknowledgement nobody asked for", raw(kind::PING, 1, 0, &[0; 8]), "nothing"),
+        ("6.7 an unrequested acknowledgement", raw(kind::PING, 1, 0, &[0; 8]), "nothing"),
         ("6.8 GOAWAY on a stream", raw(kind::GOAWAY, 0, 1, &[0; 8]), "goaway PROTOCOL_ERROR"),
     ]);
 }

@@ -1,4 +1,5 @@
-//! What the gateway answers itself: the same in HTTP/2 as in HTTP/1.1, and the connection stays.
+//! The gateway's own responses: over HTTP/2 they equal those of HTTP/1.1, and the connection
+//! stays open.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ const PATH: &str = "/v1/workspaces/ws_acme";
 const BATCH: &str = "/v1/workspaces/ws_acme/tenants:batch";
 
 #[test]
-fn every_refusal_says_the_same_as_over_http_1_1() {
+fn every_refusal_is_the_same_as_over_http_1_1() {
     let items = |count: usize| format!("[{}]", vec!["1"; count].join(","));
     let long = "v".repeat(33_000);
     let in_no_host = Request::get("/login").host("elsewhere.example");
@@ -50,12 +51,12 @@ fn every_refusal_says_the_same_as_over_http_1_1() {
             answer
         });
         assert_eq!(new.status, status, "{request:?}: {}", new.head_text());
-        assert_eq!(told(&new), told(&old), "{request:?}");
+        assert_eq!(summary(&new), summary(&old), "{request:?}");
     }
 }
 
 #[test]
-fn a_server_that_fails_is_told_of_in_the_same_words() {
+fn a_failing_upstream_gets_the_same_answer_as_over_http_1_1() {
     for (answer, status) in
         [(Answer::script().send("nonsense\r\n\r\n").close(), 502), (Answer::script().close(), 502)]
     {
@@ -64,7 +65,7 @@ fn a_server_that_fails_is_told_of_in_the_same_words() {
         let old = edge.world.get(PATH);
         let mut client = edge.client();
         let new = client.get(PATH);
-        assert_eq!((new.status, told(&new)), (status, told(&old)));
+        assert_eq!((new.status, summary(&new)), (status, summary(&old)));
         assert_eq!(client.get("/nowhere").status, 404, "the connection stays");
     }
     let mut edge = Edge::new();
@@ -72,11 +73,11 @@ fn a_server_that_fails_is_told_of_in_the_same_words() {
     let old = edge.world.get(PATH);
     let mut client = edge.client();
     let new = client.get(PATH);
-    assert_eq!((new.status, told(&new)), (502, told(&old)));
+    assert_eq!((new.status, summary(&new)), (502, summary(&old)));
 }
 
-/// All that an answer says, but for what no two answers share and what is a connection's own.
-fn told(answer: &Response) -> (u16, BTreeMap<String, String>, Value) {
+/// A whole response, except for fields that differ in every response or belong to the connection.
+fn summary(answer: &Response) -> (u16, BTreeMap<String, String>, Value) {
     let mut fields = BTreeMap::new();
     for (name, value) in &answer.head.fields {
         let name = name.to_ascii_lowercase();
@@ -130,7 +131,7 @@ fn an_early_429_reaches_a_client_that_is_still_sending() {
 }
 
 #[test]
-fn a_batch_is_held_back_with_and_without_a_length() {
+fn a_batch_is_buffered_with_and_without_a_length() {
     let edge = Edge::new();
     let mut client = edge.client();
     let items = |count: usize| format!("[{}]", vec![r#"{"name":"a b"}"#; count].join(","));
@@ -164,7 +165,7 @@ fn a_batch_is_held_back_with_and_without_a_length() {
 }
 
 #[test]
-fn a_batch_whose_client_goes_half_way_has_shown_the_upstream_nothing() {
+fn of_a_batch_whose_client_disconnects_the_upstream_sees_nothing() {
     let edge = Edge::new();
     let mut client = edge.client();
     let id = client.head(&Request::post(BATCH, "[1,2]"), false);

@@ -1,4 +1,4 @@
-//! What a request says in HTTP/2, and what its upstream is told in HTTP/1.1.
+//! How an HTTP/2 request is translated for an HTTP/1.1 upstream.
 
 use httlib_hpack::Decoder;
 use weir_tests::frames::{Frame, kind};
@@ -38,12 +38,12 @@ fn the_authority_is_the_host_for_rules_log_and_upstream() {
 }
 
 #[test]
-fn who_is_meant_is_said_once_or_twice_alike() {
+fn authority_and_host_agree_or_the_request_is_refused() {
     let same = [GET.as_slice(), &[("host", "api.localhost")]].concat();
     let other = [GET.as_slice(), &[("host", "in_acme.auth.localhost")]].concat();
     let twice = [GET.as_slice(), &[("host", "api.localhost"), ("host", "api.localhost")]].concat();
     let host = [GET[0], GET[1], GET[3], ("host", "api.localhost")];
-    let nobody = [GET[0], GET[1], GET[3]];
+    let no_host = [GET[0], GET[1], GET[3]];
     let user = [GET[0], GET[1], (":authority", "a@api.localhost"), GET[3]];
     let edge = Edge::new();
     for (fields, expected) in [
@@ -51,7 +51,7 @@ fn who_is_meant_is_said_once_or_twice_alike() {
         (&host, "200"),
         (&other, "400"),
         (&twice, "400"),
-        (&nobody, "400"),
+        (&no_host, "400"),
         (&user, "400"),
     ] {
         let mut client = edge.client();
@@ -69,8 +69,8 @@ fn who_is_meant_is_said_once_or_twice_alike() {
     edge.world.data.assert_untouched();
 }
 
-/// The scheme is never looked at: a proxy before us may pass on what its own client spoke. What
-/// an upstream is told is how the request came to us.
+/// The gateway ignores the scheme: a proxy before it may pass on its own client's. The upstream
+/// learns the protocol of the gateway's connection.
 #[test]
 fn a_scheme_is_ignored_and_the_upstream_is_told_ours() {
     let edge = Edge::new();
@@ -157,7 +157,7 @@ fn a_body_of_another_length_than_announced_ends_its_stream_and_its_upstream_conn
         let id = client.open(&[&[(":method", "POST")], &head[1..]].concat(), false);
         client.frames(&[Frame::data(id, sent, true)]);
         assert_eq!(outcome(client.end(id)), "reset PROTOCOL_ERROR", "{length} {sent}");
-        // The rest of a body that never came is not made of the next request.
+        // The gateway does not complete the missing body with bytes of the next request.
         client.get(PATH).expect(200);
         for request in edge.world.control.requests() {
             let [get, post] = ["GET", "POST"].map(|method| format!("{method} {PATH} HTTP/1.1"));
@@ -217,7 +217,8 @@ fn a_head_beyond_its_cap_is_refused_and_the_connection_stays() {
     let End::Answer(refusal) = with(&mut client, 1, 8_300) else { panic!("no answer") };
     assert_eq!(refusal.expect_problem(431)["type"], "urn:weir:problem:head-too-large");
     assert_eq!(outcome(with(&mut client, 2, 4_200)), "431");
-    // Beyond twice that the frames' parser says no, without a body; far beyond, goodbye.
+    // Beyond twice that the frame parser refuses without a body; far beyond, it closes the
+    // connection.
     assert_eq!(outcome(with(&mut client, 1, 16_000)), "431");
     client.get(PATH).expect(200);
     assert_eq!(edge.world.control.requests().len(), 3);
@@ -247,13 +248,13 @@ fn targets_and_hosts_are_held_to_the_rules_of_http_1_1() {
     for (start, host, expected) in &all {
         let mut words = start.splitn(2, |byte| *byte == b' ');
         let (method, target) = (words.next().unwrap(), words.next().unwrap_or_default());
-        let found = ask(&edge, method, target, host);
+        let found = exchange(&edge, method, target, host);
         forwarded += usize::from(found.contains('@'));
-        // What is no request at all is not answered as one. An absolute form is none in HTTP/2.
+        // A malformed request gets no response. The absolute form is malformed in HTTP/2.
         let refused = ["400", "reset PROTOCOL_ERROR", "goaway PROTOCOL_ERROR"];
         let refused = refused.contains(&found.as_str());
         if target.contains(&b'#') {
-            // The frames' parser drops a fragment without a word. Nobody sees it, rules included.
+            // The frame parser silently drops a fragment, before routes and limits see it.
             assert!(!found.contains('#'), "{found}");
             continue;
         }
@@ -269,8 +270,8 @@ fn targets_and_hosts_are_held_to_the_rules_of_http_1_1() {
     assert!(forwarded > 60, "only {forwarded} were forwarded");
 }
 
-/// What comes of one request, in the words of the tables.
-fn ask(edge: &Edge, method: &[u8], target: &[u8], host: &[u8]) -> String {
+/// The outcome of one request, in the words of the tables.
+fn exchange(edge: &Edge, method: &[u8], target: &[u8], host: &[u8]) -> String {
     let world = &edge.world;
     let upstreams =
         [("control", &world.control), ("data", &world.data), ("dispatcher", &world.dispatcher)];
@@ -309,7 +310,7 @@ fn ask(edge: &Edge, method: &[u8], target: &[u8], host: &[u8]) -> String {
 }
 
 #[test]
-fn what_no_other_answer_says_again_takes_no_room_in_a_clients_table() {
+fn header_values_that_do_not_recur_are_not_indexed() {
     let edge = Edge::new();
     let mut client = edge.client();
     client.open(&GET, true);

@@ -1,4 +1,4 @@
-//! A stop and a reload, seen by clients with streams in flight.
+//! A stop and a reload, as clients with streams in flight see them.
 
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::request::Request;
@@ -15,7 +15,7 @@ fn a_stop_lets_streams_in_flight_finish_and_takes_no_more() {
     edge.world.control.always(Answer::script().wait(&gate).and(Answer::ok("late")));
     let mut client = edge.client();
     let mut ids: Vec<u32> = (0..20).map(|_| client.head(&Request::get(PATH), true)).collect();
-    // One whose body is still on its way.
+    // A request whose body is still arriving.
     let upload = client.head(&Request::post(PATH, "").chunks(&["x"]), false);
     edge.world.control.wait_for_requests(21);
     assert_eq!(edge.metric("weir_gateway_requests_in_flight"), 21.0);
@@ -46,7 +46,7 @@ fn a_stop_does_not_wait_for_connections_without_a_request() {
     let mut edge = Edge::new();
     let mut polite = edge.client();
     polite.get(PATH).expect(200);
-    // One that never answers our PING, and so never says goodbye.
+    // A client that never answers the PING, and so never ends its connection.
     let mut silent = edge.client();
     silent.polite = false;
     silent.get(PATH).expect(200);
@@ -77,7 +77,7 @@ fn a_reload_drops_no_stream_and_the_next_one_goes_by_the_new_rules() {
 }
 
 #[test]
-fn a_client_that_resets_its_stream_is_let_go_of_at_once() {
+fn a_stream_that_its_client_resets_ends_at_once() {
     let edge = Edge::new();
     let gate = Gate::new();
     edge.world.control.always(Answer::script().wait(&gate).and(Answer::ok("late")));

@@ -1,4 +1,4 @@
-//! Clients that others have written: nghttp, h2load and curl find nothing amiss.
+//! Third-party HTTP/2 clients: nghttp, h2load and curl.
 
 use std::process::Command;
 
@@ -12,28 +12,28 @@ fn h2load_has_no_request_fail() {
     let edge = Edge::new();
     edge.world.control.always(Answer::ok("hello"));
     for (clients, streams) in [("1", "1"), ("4", "25"), ("8", "100")] {
-        let said = run(&edge, "h2load", &["-n", "2000", "-c", clients, "-m", streams]);
+        let output = run(&edge, "h2load", &["-n", "2000", "-c", clients, "-m", streams]);
         let all = "2000 total, 2000 started, 2000 done, 2000 succeeded, 0 failed, 0 errored";
-        assert!(said.contains(all), "{said}");
-        assert!(said.contains("2000 2xx, 0 3xx, 0 4xx, 0 5xx"), "{said}");
+        assert!(output.contains(all), "{output}");
+        assert!(output.contains("2000 2xx, 0 3xx, 0 4xx, 0 5xx"), "{output}");
     }
 }
 
 #[test]
 fn h2load_loses_no_request_where_connections_end_after_so_many() {
     let edge = Edge::with(|config| config.with("[server]", "requests_per_connection_max = 150"));
-    // As many as each of its connections may have, for it opens no second one.
-    let said = run(&edge, "h2load", &["-n", "1200", "-c", "8", "-m", "10"]);
-    assert!(said.contains("1200 succeeded, 0 failed, 0 errored"), "{said}");
+    // As many as one connection may have, because h2load opens no second one.
+    let output = run(&edge, "h2load", &["-n", "1200", "-c", "8", "-m", "10"]);
+    assert!(output.contains("1200 succeeded, 0 failed, 0 errored"), "{output}");
 }
 
 #[test]
-fn nghttp_uploads_and_reads_trailers_of_nobody() {
+fn nghttp_and_curl_upload_and_read_their_responses() {
     let edge = Edge::new();
     let body = edge.world.gateway.folder().write("body", &"x".repeat(300_000));
     let body = body.display().to_string();
-    let said = run(&edge, "nghttp", &["-v", "-n", "-d", &body, "--trailer", "x-sum: 1"]);
-    assert!(said.contains(":status: 405"), "{said}");
+    let output = run(&edge, "nghttp", &["-v", "-n", "-d", &body, "--trailer", "x-sum: 1"]);
+    assert!(output.contains(":status: 405"), "{output}");
     let mut curl = Command::new("curl");
     let url = format!("https://api.localhost:{}/v1/me", port(&edge));
     curl.args(["-sS", "--http2", "--cacert", &edge.authority.path("ca.crt"), "--data-binary"]);
@@ -47,13 +47,13 @@ fn port(edge: &Edge) -> &str {
     edge.address.rsplit(':').next().unwrap()
 }
 
-/// What a tool says of `/healthz`.
+/// The output of a tool for `/healthz`.
 #[track_caller]
 fn run(edge: &Edge, tool: &str, arguments: &[&str]) -> String {
     let url = format!("https://127.0.0.1:{}/healthz", port(edge));
     let mut command = Command::new(tool);
     command.args(arguments).args(["-H", ":authority: api.localhost", &url]);
     let finished = real::run(&mut command);
-    assert_eq!(finished.code, Some(0), "{}", finished.said());
-    finished.said()
+    assert_eq!(finished.code, Some(0), "{}", finished.output());
+    finished.output()
 }

@@ -1,4 +1,4 @@
-//! What a client is told about its allowance, on every call that a limit governs.
+//! The rate limit headers of every response that a limit governs.
 
 use weir_tests::answer::Answer;
 use weir_tests::request::{Request, data_host};
@@ -62,7 +62,7 @@ fn exempt_calls_carry_none_even_where_the_upstream_sends_some() {
 }
 
 #[test]
-fn what_an_upstream_says_about_limits_is_replaced() {
+fn limit_headers_of_an_upstream_are_replaced() {
     let world = World::new();
     world.control.always(with_foreign_allowance());
     let answer = world.get("/v1/workspaces/ws_acme").expect(200);
@@ -72,14 +72,14 @@ fn what_an_upstream_says_about_limits_is_replaced() {
 }
 
 #[test]
-fn an_upstreams_own_retry_after_is_its_own() {
+fn a_retry_after_of_an_upstream_passes() {
     let world = World::new();
     world.control.always(Answer::status(503).field("Retry-After", "7"));
     assert_eq!(world.get("/v1/workspaces/ws_acme").expect(503).retry_after(), 7);
 }
 
 #[test]
-fn what_a_client_says_about_limits_reaches_no_upstream() {
+fn limit_headers_of_a_client_reach_no_upstream() {
     let world = World::new();
     let request = Request::get("/v1/workspaces/ws_acme")
         .field("X-RateLimit-Limit", "9999")
@@ -109,7 +109,7 @@ fn the_binding_limit_is_the_one_with_the_least_left() {
     assert_eq!(resource("ws_quiet"), (200, "organisation".to_owned(), 6, 1));
     assert_eq!(resource("ws_quiet"), (200, "organisation".to_owned(), 6, 0));
     assert_eq!(resource("ws_quiet"), (429, "organisation".to_owned(), 6, 0));
-    // Both would refuse; whichever is named, it is one that did.
+    // Both limits would refuse; the response names one of them.
     assert_eq!(resource("ws_acme").0, 429);
 }
 
@@ -141,7 +141,7 @@ fn the_reset_of_a_bucket_is_when_it_is_full_again() {
 }
 
 #[test]
-fn a_refusal_says_the_same_in_fields_and_body_and_keeps_the_connection() {
+fn a_refusal_has_the_same_values_in_headers_and_body_and_keeps_the_connection() {
     let world = World::with(|config| config.with("[limits.workspace]", "requests = 1"));
     let mut client = world.client();
     client.get("/v1/workspaces/ws_acme").expect(200);

@@ -1,4 +1,4 @@
-//! Whose allowance a request is charged to, and how much that tenant is allowed.
+//! Which key a request is charged to, and how large that key's allowance is.
 
 use weir_tests::config::DIRECTORY;
 use weir_tests::request::{Request, data_host};
@@ -82,17 +82,17 @@ fn an_unknown_tenant_has_an_allowance_of_its_own() {
             .with("[limits.workspace]", "requests = 2")
             .with("[limits.instance]", "rate = 1\nburst = 2")
     });
-    for stranger in ["ws_stranger", "ws_other_stranger"] {
-        let request = Request::get(&format!("/v1/workspaces/{stranger}"));
+    for unknown in ["ws_unknown_1", "ws_unknown_2"] {
+        let request = Request::get(&format!("/v1/workspaces/{unknown}"));
         let answers = repeat(&world, 4, &request);
-        assert_eq!((count(&answers, 200), count(&answers, 429)), (2, 2), "{stranger}");
+        assert_eq!((count(&answers, 200), count(&answers, 429)), (2, 2), "{unknown}");
         assert_eq!(answers[0].allowance().resource, "workspace");
     }
     assert_eq!(world.get_from("in_stranger", "/").expect(200).allowance().resource, "instance");
 }
 
 #[test]
-fn where_strangers_reach_the_gateway_unknown_tenants_share_their_addresss_allowance() {
+fn on_a_public_gateway_unknown_tenants_share_their_addresss_allowance() {
     let world = World::with(|config| {
         config
             .with("[directory]", "unknown = \"by_address\"")
@@ -114,7 +114,7 @@ fn where_strangers_reach_the_gateway_unknown_tenants_share_their_addresss_allowa
 }
 
 #[test]
-fn strangers_without_number_neither_push_out_a_tenant_nor_gain_by_it() {
+fn countless_unknown_tenants_neither_evict_a_known_tenant_nor_gain_by_it() {
     let world = World::with(|config| {
         config.with("[store]", "max_keys = 1_000").with("[limits.workspace]", "requests = 1")
     });
@@ -127,7 +127,7 @@ fn strangers_without_number_neither_push_out_a_tenant_nor_gain_by_it() {
         admitted += usize::from(answer.status == 200);
     }
     // Room for 1,000 keys, and beyond it 4,096 states to share: no flood gains more.
-    assert!(admitted < 5_200, "{admitted} of 8,000 strangers were let through");
+    assert!(admitted < 5_200, "{admitted} of 8,000 unknown tenants were admitted");
     world.call(&tenant).expect(429);
     assert_eq!(world.gateway.used("workspace", "ws_acme"), 1);
 }
@@ -182,5 +182,5 @@ fn an_override_on_a_plan_that_has_none_is_refused_at_the_start() {
     folder.write(weir_tests::gateway::CONFIG, &config);
     folder.write(weir_tests::gateway::DIRECTORY, &directory);
     let checked = weir_tests::gateway::run(&folder, &["check", "--config", "gateway.toml"]);
-    assert!(checked.expect(64).said().contains("in_special"));
+    assert!(checked.expect(64).output().contains("in_special"));
 }

@@ -1,21 +1,21 @@
-//! The admin listener: health, metrics, and a look into limits.
+//! The admin listener: health, metrics and limits.
 
 use weir_tests::request::Request;
 use weir_tests::wait;
 use weir_tests::world::World;
 
 #[test]
-fn a_gateway_says_that_it_lives_and_is_ready() {
+fn livez_and_readyz_answer_200() {
     let mut world = World::new();
-    world.gateway.ask(&Request::get("/livez")).expect(200);
-    world.gateway.ask(&Request::get("/readyz")).expect(200);
+    world.gateway.call_admin(&Request::get("/livez")).expect(200);
+    world.gateway.call_admin(&Request::get("/readyz")).expect(200);
     // It is ready to refuse, too: an upstream that is down is no fault of its own.
     world.control.stop();
-    world.gateway.ask(&Request::get("/readyz")).expect(200);
+    world.gateway.call_admin(&Request::get("/readyz")).expect(200);
 }
 
 #[test]
-fn what_the_admin_listener_does_not_know_is_404_or_405() {
+fn unknown_admin_calls_are_404_or_405() {
     let world = World::new();
     for request in [
         Request::get("/nowhere"),
@@ -24,24 +24,24 @@ fn what_the_admin_listener_does_not_know_is_404_or_405() {
         Request::post("/limits/workspace/ws_acme", "{}"),
         Request::new("DELETE", "/metrics"),
     ] {
-        let status = world.gateway.ask(&request).status;
+        let status = world.gateway.call_admin(&request).status;
         assert!([404, 405].contains(&status), "{status}: {request:?}");
     }
 }
 
 #[test]
-fn a_limit_can_be_looked_into_and_looking_costs_nothing() {
+fn showing_a_limit_charges_nothing() {
     let world = World::new();
     let fresh = world.gateway.limit("workspace", "ws_never_seen");
     assert_eq!((&fresh["used"], &fresh["remaining"]), (&0.into(), &60.into()));
-    let told = world.get("/v1/workspaces/ws_acme").expect(200).allowance();
+    let allowance = world.get("/v1/workspaces/ws_acme").expect(200).allowance();
     for _ in 0..3 {
         let state = world.gateway.limit("workspace", "ws_acme");
         assert_eq!(state["limit"], "workspace", "{state}");
         assert_eq!(state["key"], "ws_acme", "{state}");
         assert_eq!(state["used"], 1, "{state}");
         assert_eq!(state["remaining"], 59, "{state}");
-        assert_eq!(state["reset"], told.reset, "{state}");
+        assert_eq!(state["reset"], allowance.reset, "{state}");
     }
     world.get_from("in_acme", "/login").expect(200);
     assert_eq!(world.gateway.allowed("workspace", "ws_acme"), 60);
@@ -56,11 +56,11 @@ fn a_limit_can_be_reset_for_one_key() {
     world.get("/v1/workspaces/ws_acme").expect(200);
     world.get("/v1/workspaces/ws_quiet").expect(200);
     world.get("/v1/workspaces/ws_acme").expect(429);
-    let reset = world.gateway.ask(&Request::new("DELETE", "/limits/workspace/ws_acme"));
+    let reset = world.gateway.call_admin(&Request::new("DELETE", "/limits/workspace/ws_acme"));
     assert!((200..300).contains(&reset.status), "{}", reset.status);
     world.get("/v1/workspaces/ws_acme").expect(200);
     world.get("/v1/workspaces/ws_quiet").expect(429);
-    assert_eq!(world.gateway.used("organisation", "org_acme"), 3, "only what was asked for");
+    assert_eq!(world.gateway.used("organisation", "org_acme"), 3, "only the key that was reset");
 }
 
 #[test]
@@ -100,39 +100,39 @@ fn metrics_have_no_more_series_however_many_tenants_there_are() {
 }
 
 #[test]
-fn the_busiest_and_the_most_refused_can_be_asked_for() {
+fn the_busiest_and_the_most_refused_keys_are_listed() {
     let world = World::with(|config| config.with("[limits.workspace]", "requests = 2"));
     let mut client = world.client();
     for _ in 0..10 {
         client.get("/v1/workspaces/ws_acme");
     }
     client.get("/v1/workspaces/ws_quiet").expect(200);
-    let top = world.gateway.ask(&Request::get("/top")).expect(200).json().to_string();
+    let top = world.gateway.call_admin(&Request::get("/top")).expect(200).json().to_string();
     assert!(top.contains("ws_acme"), "{top}");
 }
 
 #[test]
-fn the_configuration_in_force_can_be_read() {
+fn the_active_configuration_can_be_read() {
     let world = World::new();
-    let answer = world.gateway.ask(&Request::get("/config")).expect(200);
+    let answer = world.gateway.call_admin(&Request::get("/config")).expect(200);
     for word in ["workspace", "organisation", "instance", "batch", "api.localhost"] {
         assert!(answer.text().contains(word), "{word} is not in {}", answer.text());
     }
 }
 
 #[test]
-fn beyond_loopback_the_admin_listener_wants_its_token() {
+fn beyond_loopback_the_admin_listener_requires_its_token() {
     let token = "a-token-of-some-length-0123456789";
     let folder = weir_tests::folder::Folder::new();
     let path = folder.write("admin.token", &format!("{token}\n"));
     let line = format!("admin_token_file = \"{}\"", path.display());
     // Ready or not is no secret; a load balancer has no token.
     let world = World::with(|config| config.with("[server]", &line));
-    world.gateway.ask(&Request::get("/limits/workspace/ws_acme")).expect(401);
-    world.gateway.ask(&Request::post("/reload", "")).expect(401);
+    world.gateway.call_admin(&Request::get("/limits/workspace/ws_acme")).expect(401);
+    world.gateway.call_admin(&Request::post("/reload", "")).expect(401);
     let with = |token: &str| {
         let field = format!("Bearer {token}");
-        world.gateway.ask(&Request::get("/config").field("Authorization", &field))
+        world.gateway.call_admin(&Request::get("/config").field("Authorization", &field))
     };
     with("wrong").expect(401);
     with(&token[1..]).expect(401);
@@ -142,7 +142,7 @@ fn beyond_loopback_the_admin_listener_wants_its_token() {
 
 /// The metrics, in the text format that Prometheus reads.
 fn metrics(world: &World) -> String {
-    let answer = world.gateway.ask(&Request::get("/metrics")).expect(200);
+    let answer = world.gateway.call_admin(&Request::get("/metrics")).expect(200);
     let kind = answer.field("content-type").unwrap_or_default();
     assert!(kind.starts_with("text/plain"), "{kind}");
     let text = answer.text();
@@ -156,17 +156,20 @@ fn without_a_token_the_admin_listener_answers_as_this_machine_alone() {
     let admin = world.gateway.admin().to_owned();
     for target in ["/top", "/config", "/metrics", "/limits/workspace/ws_acme", "/readyz"] {
         for host in ["localhost", "127.0.0.1:8081", &admin, "[::1]"] {
-            world.gateway.ask(&Request::get(target).host(host)).expect(200);
+            world.gateway.call_admin(&Request::get(target).host(host)).expect(200);
         }
-        // A page whose name leads to 127.0.0.1 asks as its browser does.
+        // The request of a page whose host name resolves to 127.0.0.1 (DNS rebinding).
         for host in ["evil.example", "evil.example:8081", "localhost.evil.example", "192.0.2.1"] {
-            let refused = world.gateway.ask(&Request::get(target).host(host));
+            let refused = world.gateway.call_admin(&Request::get(target).host(host));
             let problem = refused.expect_problem(403);
             assert_eq!(problem["type"], "urn:weir:problem:host", "{target} at {host}");
         }
     }
     let write = Request::post("/reload", "");
-    world.gateway.ask(&write.clone().host("evil.example")).expect_problem(403);
-    world.gateway.ask(&write.clone().field("Origin", "http://evil.example")).expect_problem(403);
-    world.gateway.ask(&write).expect(200);
+    world.gateway.call_admin(&write.clone().host("evil.example")).expect_problem(403);
+    world
+        .gateway
+        .call_admin(&write.clone().field("Origin", "http://evil.example"))
+        .expect_problem(403);
+    world.gateway.call_admin(&write).expect(200);
 }

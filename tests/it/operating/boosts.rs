@@ -1,4 +1,4 @@
-//! Allowances raised for a while, by an operator's request.
+//! An operator raises an allowance for a while.
 
 use serde_json::{Value, json};
 use weir_tests::config::DIRECTORY;
@@ -11,7 +11,7 @@ use weir_tests::world::World;
 const TARGET: &str = "/v1/workspaces/ws_acme";
 
 #[test]
-fn a_boost_raises_one_keys_allowance_and_forgets_nothing() {
+fn a_boost_raises_one_keys_allowance_and_keeps_its_count() {
     let world = World::with(|config| config.with("[limits.workspace]", "requests = 2"));
     world.get(TARGET).expect(200);
     world.get(TARGET).expect(200);
@@ -94,13 +94,13 @@ fn a_boost_has_the_window_that_a_reload_has_brought() {
 fn a_boost_raises_each_number_that_it_names() {
     let world = World::new();
     let instance = |body: &str| boost(&world, "instance/in_acme", body);
-    for (body, said) in [
+    for (body, output) in [
         (r#"{"rate":1,"ttl":"10m"}"#, "`rate` is 50 now, and 1 is less"),
         (r#"{"rate":1,"burst":900,"ttl":"10m"}"#, "`rate` is 50 now, and 1 is less"),
         (r#"{"rate":90,"burst":9,"ttl":"10m"}"#, "`burst` is 200 now, and 9 is less"),
     ] {
         let detail = instance(body).expect(422).json()["detail"].to_string();
-        assert!(detail.contains(said), "{body}: {detail}");
+        assert!(detail.contains(output), "{body}: {detail}");
     }
     assert_eq!(world.gateway.limit("instance", "in_acme")["boosted_until"], Value::Null);
     instance(r#"{"rate":60,"ttl":"10m"}"#).expect(200);
@@ -108,7 +108,8 @@ fn a_boost_raises_each_number_that_it_names() {
     assert_eq!(state["allowance"], json!({"rate": 60, "burst": 200}), "{state}");
 }
 
-/// An organisation whose workspaces are on two plans, of which one says how much it may use.
+/// An organisation whose workspaces are on two plans, one of which sets the organisation's
+/// allowance.
 fn shop() -> World {
     let world =
         World::with(|config| config.with("[plans.free]", "limits.organisation = { requests = 3 }"));
@@ -119,7 +120,7 @@ fn shop() -> World {
 }
 
 #[test]
-fn what_is_shown_and_boosted_of_an_organisation_is_what_requests_meet_by_their_plan() {
+fn an_organisations_limits_are_shown_and_boosted_by_plan() {
     let world = shop();
     (0..3).for_each(|_| drop(world.get(TARGET).expect(200)));
     world.get(TARGET).expect(429);
@@ -139,7 +140,7 @@ fn what_is_shown_and_boosted_of_an_organisation_is_what_requests_meet_by_their_p
     assert_eq!(of(&state), [json!([null, 600, 596]), json!(["free", 100, 96])]);
     world.get(TARGET).expect(200);
 
-    let listed = world.gateway.ask(&Request::get("/limits")).expect(200).json();
+    let listed = world.gateway.call_admin(&Request::get("/limits")).expect(200).json();
     let organisation = listed["limits"].as_array().unwrap().iter();
     let organisation = { organisation }.find(|l| l["limit"] == "organisation").unwrap();
     let by_plan = json!([{"plan": "free", "allowance": {"requests": 3, "window": "1m"}}]);
@@ -173,5 +174,5 @@ fn by_a_directory_over_http_any_plan_may_be_that_of_a_workspace() {
 }
 
 fn boost(world: &World, place: &str, body: &str) -> Response {
-    world.gateway.ask(&Request::post(&format!("/limits/{place}/boost"), body))
+    world.gateway.call_admin(&Request::post(&format!("/limits/{place}/boost"), body))
 }

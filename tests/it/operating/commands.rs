@@ -1,4 +1,4 @@
-//! The command line: what it answers, where it writes, and with which code it exits.
+//! The command line: its output, its streams and its exit codes.
 
 use serde_json::Value;
 use weir_tests::config::{Config, DIRECTORY};
@@ -16,7 +16,7 @@ fn a_good_file_is_found_good() {
 }
 
 #[test]
-fn a_setting_that_believes_everybody_is_warned_of_and_taken() {
+fn trusting_every_address_as_a_proxy_is_accepted_with_a_warning() {
     for (key, network) in [
         ("trusted_proxies", "0.0.0.0/0"),
         ("trusted_proxies", "::/0"),
@@ -25,16 +25,16 @@ fn a_setting_that_believes_everybody_is_warned_of_and_taken() {
         let line = format!("{key} = [\"10.0.0.0/8\", \"{network}\"]");
         let config = Config::default().with("[server]", &line);
         let checked = run(&folder_of(&config, DIRECTORY), &["check", "--config", CONFIG]);
-        let said = checked.expect(0).said();
-        assert!(said.contains("warning: ") && said.contains(key), "{said}");
+        let output = checked.expect(0).output();
+        assert!(output.contains("warning: ") && output.contains(key), "{output}");
         let gateway = Gateway::start(&config.to_string(), DIRECTORY);
         gateway.log().wait("the warning", |line| {
             line["level"] == "warn"
                 && line["detail"].as_str().is_some_and(|text| text.contains(key))
         });
     }
-    let said = run(&folder(), &["check", "--config", CONFIG]).expect(0).said();
-    assert!(!said.contains("warning"), "{said}");
+    let output = run(&folder(), &["check", "--config", CONFIG]).expect(0).output();
+    assert!(!output.contains("warning"), "{output}");
 }
 
 #[test]
@@ -42,27 +42,27 @@ fn a_file_that_is_not_there_is_named() {
     let empty = Folder::new();
     for command in ["check", "run"] {
         let finished = run(&empty, &[command, "--config", "nowhere.toml"]).expect(64);
-        assert!(finished.said().contains("nowhere.toml"), "{}", finished.said());
+        assert!(finished.output().contains("nowhere.toml"), "{}", finished.output());
     }
 }
 
 #[test]
-fn without_a_configuration_nothing_starts_and_the_example_is_asked_for() {
+fn without_a_configuration_nothing_starts_and_the_error_names_the_example() {
     let empty = Folder::new();
     for arguments in [&["run"][..], &["check"], &["explain", "GET", "http://api.localhost/"]] {
-        let said = run(&empty, arguments).expect(64).said();
+        let output = run(&empty, arguments).expect(64).output();
         let path = empty.path("config/gateway.toml").display().to_string();
         for word in [path.as_str(), "--config FILE", "--demo"] {
-            assert!(said.contains(word), "{arguments:?}: {word} is not in\n{said}");
+            assert!(output.contains(word), "{arguments:?}: {word} is not in\n{output}");
         }
     }
-    let said = run(&empty, &["check", "--demo"]).expect(0).said();
-    assert!(said.contains("built-in gateway.toml: no problems"), "{said}");
+    let output = run(&empty, &["check", "--demo"]).expect(0).output();
+    assert!(output.contains("built-in gateway.toml: no problems"), "{output}");
     run(&empty, &["explain", "GET", "http://api.localhost/healthz", "--demo"]).expect(0);
 }
 
 #[test]
-fn what_the_command_line_does_not_know_is_an_error() {
+fn an_unknown_argument_is_an_error() {
     for arguments in [&["fly"][..], &["run", "--fast"], &["explain", "GET"], &["limits", "show"]] {
         let finished = run(&folder(), arguments);
         assert_ne!(finished.code, Some(0), "{arguments:?}");
@@ -81,7 +81,7 @@ fn help_names_every_command_and_version_a_number() {
 }
 
 #[test]
-fn shells_are_told_how_to_complete() {
+fn completions_are_printed_for_each_shell() {
     for shell in ["bash", "zsh", "fish"] {
         let script = run(&folder(), &["completions", shell]).expect(0).stdout;
         assert!(script.contains("weir-gateway") && script.contains("explain"), "{shell}");
@@ -89,17 +89,17 @@ fn shells_are_told_how_to_complete() {
 }
 
 #[test]
-fn explain_says_which_limits_a_request_meets_and_whose() {
-    let said = explain(&["GET", "http://api.localhost/v1/workspaces/ws_special/users"]);
+fn explain_prints_the_limits_of_a_request_and_their_keys() {
+    let output = explain(&["GET", "http://api.localhost/v1/workspaces/ws_special/users"]);
     for word in ["/v1/workspaces/{workspace}/{*rest}", "workspace", "ws_special", "organisation"] {
-        assert!(said.contains(word), "{word} is not in\n{said}");
+        assert!(output.contains(word), "{word} is not in\n{output}");
     }
     for word in ["org_globex", "enterprise", "7", "600"] {
-        assert!(said.contains(word), "{word} is not in\n{said}");
+        assert!(output.contains(word), "{word} is not in\n{output}");
     }
 
     let batch = explain(&["POST", "http://api.localhost/v1/workspaces/ws_acme/tenants:batch"]);
-    let limits = |said: &str| said.lines().filter(|line| line.starts_with("limit")).count();
+    let limits = |output: &str| output.lines().filter(|line| line.starts_with("limit")).count();
     assert!(batch.contains("batch for ws_acme") && limits(&batch) == 1, "{batch}");
     let instance = explain(&["GET", "http://in_acme.auth.localhost/login"]);
     assert!(instance.contains("in_acme") && instance.contains("200"), "{instance}");
@@ -108,26 +108,27 @@ fn explain_says_which_limits_a_request_meets_and_whose() {
 }
 
 #[test]
-fn explain_says_what_is_exempt_and_what_is_refused() {
+fn explain_prints_exemptions_and_refusals() {
     assert!(explain(&["GET", "http://api.localhost/healthz"]).contains("exempt"));
     for (method, url, status) in [
         ("GET", "http://api.localhost/healthz/../v1/me", "400"),
         ("GET", "http://api.localhost/nowhere", "404"),
-        ("GET", "http://nobody.example/", "404"),
+        ("GET", "http://unknown.example/", "404"),
         ("POST", "http://api.localhost/healthz", "405"),
         ("get", "http://api.localhost/healthz", "400"),
         ("CONNECT", "http://api.localhost/healthz", "405"),
     ] {
         let finished = run(&folder(), &["explain", method, url, "--config", CONFIG]);
-        assert!(finished.said().contains(status), "{url}: {}", finished.said());
+        assert!(finished.output().contains(status), "{url}: {}", finished.output());
     }
 }
 
 #[test]
-fn explain_takes_headers_and_speaks_json() {
+fn explain_accepts_headers_and_prints_json() {
     let url = "http://api.localhost/v1/workspaces/ws_acme";
-    let said = explain(&["GET", url, "--json", "-H", "Accept: */*", "-H", "X-Forwarded-For: ::1"]);
-    let value: Value = serde_json::from_str(&said).unwrap();
+    let output =
+        explain(&["GET", url, "--json", "-H", "Accept: */*", "-H", "X-Forwarded-For: ::1"]);
+    let value: Value = serde_json::from_str(&output).unwrap();
     let text = value.to_string();
     for word in ["ws_acme", "org_acme", "workspace", "organisation", "60"] {
         assert!(text.contains(word), "{word} is not in {text}");
@@ -161,7 +162,7 @@ fn limits_are_shown_reset_and_raised_through_the_admin_listener() {
 }
 
 #[test]
-fn a_key_that_nobody_knows_is_said_to_be_unknown() {
+fn an_unknown_key_is_reported_as_unknown() {
     let world = World::new();
     world.get("/v1/workspaces/ws_new").expect(200);
     let limits = |arguments: &[&str]| -> Finished {
@@ -169,22 +170,22 @@ fn a_key_that_nobody_knows_is_said_to_be_unknown() {
         run(world.gateway.folder(), &[&["limits"], arguments, &admin].concat())
     };
     for arguments in [
-        &["show", "nobody"][..],
+        &["show", "unknown"][..],
         &["show", "ws_nobody", "--limit", "workspace"],
-        &["reset", "nobody"],
+        &["reset", "unknown"],
         &["unboost", "ws_nobody", "--limit", "workspace"],
         &["show", "no key"],
     ] {
         let finished = limits(arguments).expect(1);
-        let said = format!("unknown key `{}`", arguments[1]);
-        assert!(finished.stderr.contains(&said), "{arguments:?}: {finished:?}");
+        let output = format!("unknown key `{}`", arguments[1]);
+        assert!(finished.stderr.contains(&output), "{arguments:?}: {finished:?}");
         assert_eq!(finished.stdout, "", "{arguments:?}");
     }
-    // One in the directory, one that has a state, and an address are known.
+    // A key in the directory, a key with a count, and an address are known.
     for key in ["ws_quiet", "ws_new", "org_acme", "192.0.2.7"] {
         limits(&["show", key]).expect(0);
     }
-    // Who has not called yet may be boosted before it does.
+    // A tenant may be boosted before its first call.
     let boost = ["boost", "ws_soon", "--limit", "workspace", "--requests", "90"];
     let boosted = limits(&boost).expect(0);
     assert!(boosted.stderr.contains("unknown key `ws_soon`"), "{boosted:?}");
@@ -194,7 +195,7 @@ fn a_key_that_nobody_knows_is_said_to_be_unknown() {
 }
 
 #[test]
-fn limits_are_shown_with_the_plan_that_they_depend_on() {
+fn limits_are_shown_with_their_plan() {
     let world = World::with(|config| {
         config.with("[plans.free]", "limits.organisation = { requests = 22 }")
     });
@@ -227,7 +228,7 @@ fn a_gateway_that_is_not_there_is_an_error_with_its_address() {
     assert_eq!(run(&folder(), &unnamed).code, Some(64), "its address is not known");
 }
 
-/// What `explain` says of a request under the default files.
+/// The output of `explain` for a request under the default files.
 #[track_caller]
 fn explain(arguments: &[&str]) -> String {
     let all = [&["explain"], arguments, &["--config", CONFIG]].concat();

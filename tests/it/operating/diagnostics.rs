@@ -1,4 +1,4 @@
-//! Mistakes in the files: all of them found at once, each with its place and what would be right.
+//! Errors in the configuration: all are reported at once, each with its place and a correction.
 
 use weir_tests::config::{Config, DIRECTORY};
 use weir_tests::gateway::{CONFIG, run};
@@ -55,7 +55,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("[plans.free]", "limits.wrkspace = { requests = 6 }", "workspace"),
     ("[plans.free]", "limits.workspace = { burst = 6 }", "requests"),
     ("[[routes]]", "plane = \"contrl\"\npath = \"/a\"\nupstream = \"control\"", "control"),
-    ("[[routes]]", "plane = \"control\"\npath = \"/a\"\nupstream = \"nobody\"", "nobody"),
+    (
+        "[[routes]]",
+        "plane = \"control\"\npath = \"/a\"\nupstream = \"unknown_upstream\"",
+        "unknown_upstream",
+    ),
     (
         "[[routes]]",
         "plane = \"control\"\npath = \"/a\"\nlimits = [\"wrkspace\"]\nupstream = \"control\"",
@@ -111,22 +115,22 @@ const MISTAKES: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn every_mistake_is_refused_with_its_place() {
+fn every_configuration_error_is_reported_with_its_place() {
     let mut wrong = Vec::new();
     for (section, lines, word) in MISTAKES {
         let config = Config::default().with(section, lines);
         let finished = run(&folder_of(&config, DIRECTORY), &["check", "--config", CONFIG]);
-        let told = finished.said();
-        let placed = told.lines().any(|line| is_placed(line, CONFIG) && line.contains(word));
+        let printed = finished.output();
+        let placed = printed.lines().any(|line| is_placed(line, CONFIG) && line.contains(word));
         if finished.code != Some(64) || !placed {
-            wrong.push(format!("{section} {lines}: exit {:?}, {told}", finished.code));
+            wrong.push(format!("{section} {lines}: exit {:?}, {printed}", finished.code));
         }
     }
     assert!(wrong.is_empty(), "{} mistakes:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
-fn mistakes_in_the_directory_are_found_with_the_rest() {
+fn errors_in_the_directory_are_reported_with_the_others() {
     let mut wrong = Vec::new();
     for (entry, word) in [
         ("[workspaces.ws_x]\norganisation = \"org_nobody\"", "org_nobody"),
@@ -156,18 +160,18 @@ fn mistakes_in_the_directory_are_found_with_the_rest() {
         let directory = format!("{DIRECTORY}\n{entry}\n");
         let folder = folder_of(&Config::default(), &directory);
         let finished = run(&folder, &["check", "--config", CONFIG]);
-        let told = finished.said();
+        let printed = finished.output();
         let placed =
-            told.lines().any(|line| is_placed(line, "directory.toml") && line.contains(word));
+            printed.lines().any(|line| is_placed(line, "directory.toml") && line.contains(word));
         if finished.code != Some(64) || !placed {
-            wrong.push(format!("{entry}: exit {:?}, {told}", finished.code));
+            wrong.push(format!("{entry}: exit {:?}, {printed}", finished.code));
         }
     }
     assert!(wrong.is_empty(), "{} mistakes:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
-fn all_mistakes_are_told_at_once_and_the_place_is_right() {
+fn all_errors_are_reported_at_once_with_their_places() {
     let config = Config::default()
         .with("[server]", "headtimeout = \"1s\"")
         .with("[limits.workspace]", "requests = 0")
@@ -176,19 +180,19 @@ fn all_mistakes_are_told_at_once_and_the_place_is_right() {
     let folder = folder_of(&config, &DIRECTORY.replace("\"free\"", "\"fre\""));
     for command in ["check", "run"] {
         let finished = run(&folder, &[command, "--config", CONFIG]).expect(64);
-        let told = finished.said();
+        let printed = finished.output();
         for line in ["headtimeout = \"1s\"", "requests = 0", "servers = [\"nonsense\"]"] {
             let number = 1 + text.lines().position(|known| known == line).unwrap();
             let place = format!("{CONFIG}:{number}:");
-            assert!(told.contains(&place), "{command} does not say {place} in\n{told}");
+            assert!(printed.contains(&place), "{command} does not say {place} in\n{printed}");
         }
-        let of_directory = told.lines().filter(|line| is_placed(line, "directory.toml")).count();
-        assert_eq!(of_directory, 2, "two workspaces have a plan that is none:\n{told}");
+        let of_directory = printed.lines().filter(|line| is_placed(line, "directory.toml")).count();
+        assert_eq!(of_directory, 2, "two workspaces have a plan that is none:\n{printed}");
     }
 }
 
 #[test]
-fn two_routes_that_no_order_decides_between_are_named_with_their_lines() {
+fn two_ambiguous_routes_are_reported_with_their_lines() {
     let route = |path: &str| {
         format!(
             "plane = \"control\"\npath = \"{path}\"\nlimits = [\"address\"]\n\
@@ -206,18 +210,18 @@ fn two_routes_that_no_order_decides_between_are_named_with_their_lines() {
         text.lines().position(|known| known == line).unwrap() - 1
     };
     let finished = run(&folder_of(&config, DIRECTORY), &["check", "--config", CONFIG]).expect(64);
-    let told = finished.said();
+    let printed = finished.output();
     let (one, two) = (line_of(paths[0]), line_of(paths[1]));
     let expected = format!(
         "{CONFIG}:{two}:1: no order decides between `/a/{{two}}/c` here and `/a/{{one}}/c` of the \
          route in line {one}, for all methods"
     );
-    assert!(told.contains(&expected), "{told}");
-    assert_eq!(told.matches("no order").count(), 1, "{told}");
+    assert!(printed.contains(&expected), "{printed}");
+    assert_eq!(printed.matches("no order").count(), 1, "{printed}");
 }
 
 #[test]
-fn check_online_tries_what_the_file_names_and_gives_the_place_of_what_fails() {
+fn check_online_connects_to_every_server_and_reports_failures_with_their_place() {
     let world = World::new();
     let online = ["check", "--online", "--config", CONFIG];
     run(world.gateway.folder(), &online).expect(0);
@@ -238,7 +242,7 @@ fn check_online_tries_what_the_file_names_and_gives_the_place_of_what_fails() {
     let folder = folder_of(&config, DIRECTORY);
     folder.write(CONFIG, &text);
     run(&folder, &["check", "--config", CONFIG]).expect(0);
-    let told = run(&folder, &online).expect(1).stderr;
+    let printed = run(&folder, &online).expect(1).stderr;
     for line in [
         format!("http = [\"{}\"]", taken.address()),
         "servers = [\"127.0.0.1:9\"]".to_owned(),
@@ -248,12 +252,12 @@ fn check_online_tries_what_the_file_names_and_gives_the_place_of_what_fails() {
         "url = \"http://127.0.0.1:9\"".to_owned(),
     ] {
         let number = 1 + text.lines().position(|known| known.trim() == line).expect(&line);
-        assert!(told.contains(&format!("{CONFIG}:{number}:")), "{line} at {number}:\n{told}");
+        assert!(printed.contains(&format!("{CONFIG}:{number}:")), "{line} at {number}:\n{printed}");
     }
 }
 
 #[test]
-fn only_what_the_running_gateway_has_may_be_taken_already() {
+fn only_addresses_of_the_running_gateway_may_be_in_use() {
     let world = World::new();
     let taken = Upstream::start();
     let of = |http: &str| {
@@ -261,13 +265,13 @@ fn only_what_the_running_gateway_has_may_be_taken_already() {
         folder_of(&world.config().with("[server]", &lines), DIRECTORY)
     };
     let online = ["check", "--online", "--config", CONFIG];
-    let told = run(&of(&taken.address()), &online).expect(1).stderr;
-    assert!(told.contains(&taken.address()), "{told}");
+    let printed = run(&of(&taken.address()), &online).expect(1).stderr;
+    assert!(printed.contains(&taken.address()), "{printed}");
     run(&of("127.0.0.1:0"), &online).expect(0);
 }
 
 #[test]
-fn check_online_makes_nothing() {
+fn check_online_creates_no_file() {
     let world = World::new();
     let folder = world.gateway.folder();
     let kept = world.config().with("[store]", "snapshot = \"data/limits.snapshot\"");
@@ -277,7 +281,7 @@ fn check_online_makes_nothing() {
 }
 
 #[test]
-fn what_a_reload_cannot_take_up_is_told_before_it_with_its_place() {
+fn settings_that_a_reload_cannot_change_are_reported_with_their_place() {
     let world = World::new();
     let admin = world.gateway.admin().to_owned();
     let changed = world
@@ -298,17 +302,17 @@ fn what_a_reload_cannot_take_up_is_told_before_it_with_its_place() {
 }
 
 #[test]
-fn a_token_file_that_holds_none_is_found_before_the_start() {
+fn a_token_file_without_a_token_is_found_before_the_start() {
     let folder = weir_tests::folder::Folder::new();
     let path = folder.write("admin.token", "\n");
     let line = format!("admin_token_file = \"{}\"", path.display());
     let folder = folder_of(&Config::default().with("[server]", &line), DIRECTORY);
-    let told = run(&folder, &["check", "--config", CONFIG]).expect(64).stderr;
-    assert!(told.contains("its first line is empty"), "{told}");
+    let printed = run(&folder, &["check", "--config", CONFIG]).expect(64).stderr;
+    assert!(printed.contains("its first line is empty"), "{printed}");
 }
 
 #[test]
-fn an_address_that_is_taken_is_named_and_the_process_ends() {
+fn an_address_in_use_is_reported_and_the_process_ends() {
     let taken = Upstream::start();
     for key in ["http", "admin"] {
         let value = format!("\"{}\"", taken.address());

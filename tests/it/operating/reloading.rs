@@ -1,4 +1,4 @@
-//! Reloads: never a connection dropped, never a counter lost, never a bad file taken.
+//! A reload drops no connection, loses no counter and never activates an invalid file.
 
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
@@ -11,7 +11,7 @@ use weir_tests::world::World;
 const TARGET: &str = "/v1/workspaces/ws_acme";
 
 #[test]
-fn a_signal_a_changed_file_and_a_call_each_bring_the_new_file_into_force() {
+fn a_signal_a_changed_file_and_a_call_each_activate_the_new_file() {
     let world = World::new();
     write(&world, 70);
     world.gateway.reload().expect(200);
@@ -44,7 +44,7 @@ fn counters_are_kept() {
 }
 
 #[test]
-fn a_limit_lowered_and_raised_again_has_forgotten_nothing() {
+fn a_limit_lowered_and_raised_again_keeps_its_counts() {
     let world = World::with(|config| config.with("[limits.workspace]", "requests = 10"));
     for _ in 0..4 {
         world.get(TARGET).expect(200);
@@ -84,7 +84,8 @@ fn a_bad_file_is_refused_with_every_problem_and_the_old_one_stays() {
 #[test]
 fn a_bad_directory_is_refused_like_a_bad_file() {
     let world = World::new();
-    for bad in ["[workspaces.ws_acme", "[workspaces.ws_acme]\norganisation = \"nobody\"", "x = 1"] {
+    for bad in ["[workspaces.ws_acme", "[workspaces.ws_acme]\norganisation = \"unknown\"", "x = 1"]
+    {
         world.gateway.write_directory(bad);
         world.gateway.reload().expect(422);
         assert_eq!(world.gateway.allowed("workspace", "ws_special"), 7);
@@ -92,7 +93,7 @@ fn a_bad_directory_is_refused_like_a_bad_file() {
 }
 
 #[test]
-fn half_a_file_is_never_taken() {
+fn a_half_written_file_is_never_activated() {
     let world = World::new();
     let text = world.config().with("[limits.workspace]", "requests = 70").to_string();
     let cut = text.len() / 2;
@@ -105,7 +106,7 @@ fn half_a_file_is_never_taken() {
 }
 
 #[test]
-fn connections_and_requests_in_flight_outlive_it() {
+fn connections_and_requests_in_flight_survive_a_reload() {
     let world = World::new();
     let gate = Gate::new();
     world.control.always(Answer::script().wait(&gate).and(Answer::ok("late")));
@@ -121,7 +122,7 @@ fn connections_and_requests_in_flight_outlive_it() {
     gate.open();
     let late = waiting.read().expect(200);
     assert_eq!(late.body, b"late");
-    assert_eq!(late.allowance().limit, 60, "what was decided is what is told");
+    assert_eq!(late.allowance().limit, 60, "the response carries the limit that decided");
     assert_eq!(waiting.get(TARGET).expect(200).allowance().limit, 72);
     assert_eq!(idle.get(TARGET).expect(200).allowance().limit, 72);
 }
@@ -182,7 +183,7 @@ fn by_name(server: &Upstream) -> String {
 }
 
 #[test]
-fn a_server_that_is_named_anew_serves_the_first_request_after_a_reload_and_after_its_undoing() {
+fn a_server_added_by_a_reload_serves_the_next_request_and_so_does_the_one_that_returns() {
     let world = World::new();
     let other = Upstream::start();
     other.always(Answer::ok("other"));
@@ -204,7 +205,7 @@ fn a_server_that_is_named_anew_serves_the_first_request_after_a_reload_and_after
 }
 
 #[test]
-fn a_name_that_leads_nowhere_is_refused_with_its_place_and_what_serves_goes_on() {
+fn an_unresolvable_name_is_refused_with_its_place_and_the_old_file_stays() {
     let world = World::new();
     with_control(&world, "nosuch.invalid:80");
     let refused = world.gateway.reload().expect(422).json();
@@ -214,7 +215,7 @@ fn a_name_that_leads_nowhere_is_refused_with_its_place_and_what_serves_goes_on()
     let line = 1 + config.lines().position(|line| line == "[upstreams.control]").unwrap() + 1;
     assert!(problem.starts_with(&format!("gateway.toml:{line}:")), "{problem}");
     world.get("/healthz").expect(200);
-    world.gateway.ask(&Request::get("/readyz")).expect(200);
+    world.gateway.call_admin(&Request::get("/readyz")).expect(200);
     with_control(&world, &world.control.address());
     let undone = world.gateway.reload().expect(200).json();
     assert_eq!(undone["outcome"], "unchanged");
@@ -222,10 +223,10 @@ fn a_name_that_leads_nowhere_is_refused_with_its_place_and_what_serves_goes_on()
 }
 
 #[test]
-fn a_start_whose_upstream_resolves_nowhere_is_not_ready_until_a_reload_mends_it() {
+fn a_gateway_whose_upstream_does_not_resolve_is_not_ready_until_a_reload_fixes_it() {
     let world = World::new();
     with_control(&world, "nosuch.invalid:80");
-    // Nor is it taken for ready by the process that it would follow.
+    // Nor does the predecessor of an upgrade accept it as ready.
     world.gateway.signal("USR2");
     let why = world.gateway.wait_for_no_successor();
     assert!(why.contains("no server resolves of upstream control"), "{why}");
@@ -237,13 +238,13 @@ fn a_start_whose_upstream_resolves_nowhere_is_not_ready_until_a_reload_mends_it(
     let fresh = weir_tests::process::Process::spawn("weir-gateway", &mut command);
     let admin = fresh.listening("admin");
     let ask = |request: Request| Client::connect(&admin).call(&request);
-    // What listens is not ready at once; whatever it says until then, it never says that it is.
-    let said = wait::until("that it is not ready", || {
+    // A listening process is not ready at once, and never reports ready until then.
+    let output = wait::until("that it is not ready", || {
         let answer = ask(Request::get("/readyz"));
         assert_eq!(answer.status, 503);
         Some(answer.text()).filter(|text| text.contains("upstream"))
     });
-    assert_eq!(said, "not ready: no server resolves of upstream control\n");
+    assert_eq!(output, "not ready: no server resolves of upstream control\n");
     with_control(&world, &by_name(&world.control));
     ask(Request::new("POST", "/reload").body("")).expect(200);
     ask(Request::get("/readyz")).expect(200);
@@ -255,7 +256,7 @@ fn write(world: &World, requests: u32) {
     world.gateway.write_config(&world.config().with("[limits.workspace]", &line).to_string());
 }
 
-/// The limit on workspaces that is in force.
+/// The active limit on workspaces.
 fn limit(world: &World) -> u64 {
     world.gateway.allowed("workspace", "ws_acme")
 }

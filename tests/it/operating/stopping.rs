@@ -1,4 +1,4 @@
-//! The end of a process: what is in flight is finished, nothing new begins, and nobody waits.
+//! A stop finishes requests in flight, accepts no more, and ends as soon as it can.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use weir_tests::wait;
 use weir_tests::world::World;
 
 #[test]
-fn with_nothing_in_flight_it_ends_at_once() {
+fn a_stop_with_nothing_in_flight_ends_at_once() {
     for signal in ["TERM", "INT"] {
         let mut world = World::new();
         let mut idle = world.client();
@@ -26,7 +26,7 @@ fn with_nothing_in_flight_it_ends_at_once() {
 }
 
 #[test]
-fn what_is_in_flight_is_finished_and_nothing_new_begins() {
+fn a_stop_finishes_requests_in_flight_and_accepts_none() {
     let mut world = World::new();
     let gate = Gate::new();
     world.control.always(Answer::script().wait(&gate).and(Answer::ok("finished")));
@@ -68,7 +68,7 @@ fn an_answer_that_streams_is_sent_to_its_end() {
 }
 
 #[test]
-fn the_grace_is_the_longest_it_waits() {
+fn a_stop_waits_no_longer_than_its_grace() {
     let mut world = World::with(|config| config.with("[server]", "shutdown_grace = \"500ms\""));
     let never = Gate::new();
     world.control.always(Answer::script().wait(&never));
@@ -85,7 +85,7 @@ fn the_grace_is_the_longest_it_waits() {
 }
 
 #[test]
-fn counters_outlive_a_restart_where_a_snapshot_is_kept() {
+fn counters_survive_a_restart_with_a_snapshot() {
     let world = World::with(|config| {
         config
             .with("[store]", "snapshot = \"limits.snapshot\"")
@@ -107,7 +107,7 @@ fn counters_outlive_a_restart_where_a_snapshot_is_kept() {
 }
 
 #[test]
-fn a_snapshot_that_is_broken_is_said_and_passed_over() {
+fn a_broken_snapshot_is_logged_and_discarded() {
     for broken in ["", "nonsense", "{\"version\":999}"] {
         let folder = weir_tests::folder::Folder::new();
         folder.write("limits.snapshot", broken);
@@ -151,7 +151,7 @@ fn a_kill_loses_no_more_than_counters() {
 }
 
 #[test]
-fn no_two_requests_are_called_alike_across_a_restart() {
+fn request_ids_are_unique_across_a_restart() {
     let snapshot = "snapshot = \"limits.snapshot\"";
     let mut world = World::with(|config| config.with("[store]", snapshot));
     let name = |answer: weir_tests::response::Response| {
@@ -167,7 +167,7 @@ fn no_two_requests_are_called_alike_across_a_restart() {
 }
 
 #[test]
-fn a_stop_with_a_delay_says_so_first_and_accepts_until_it_is_over() {
+fn a_delayed_stop_reports_not_ready_first_and_accepts_until_the_delay_ends() {
     let delay = Duration::from_millis(1_500);
     let mut world = World::with(|config| config.with("[server]", "shutdown_delay = \"1500ms\""));
     let mut kept = world.client();
@@ -175,9 +175,9 @@ fn a_stop_with_a_delay_says_so_first_and_accepts_until_it_is_over() {
     let before = wait::now();
     world.gateway.signal("TERM");
     wait::until("it not to be ready", || {
-        (world.gateway.ask(&Request::get("/readyz")).status == 503).then_some(())
+        (world.gateway.call_admin(&Request::get("/readyz")).status == 503).then_some(())
     });
-    // Who is there is served and asked to go, and who comes is served too.
+    // Open connections are served and asked to close, and new ones are served too.
     assert_eq!(kept.get("/v1/me").expect(200).field("Connection"), Some("close"));
     world.get("/v1/me").expect(200);
     assert!(before.elapsed() < delay, "too slow to tell");

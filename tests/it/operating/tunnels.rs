@@ -1,4 +1,4 @@
-//! WebSockets at the end of a process: each side is told, between two frames.
+//! WebSockets at the end of a process: each side gets a close frame, between two frames.
 
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
@@ -33,7 +33,7 @@ fn open(world: &World) -> Client {
     client
 }
 
-/// Waits until tunnels are told.
+/// Waits until tunnels get their close frames.
 fn wait_until_told(world: &World) {
     world.gateway.log().wait("a goodbye", |line| line["message"] == "closing tunnels");
 }
@@ -46,7 +46,7 @@ fn passed(server: &Upstream) -> Vec<u8> {
 }
 
 #[test]
-fn a_websocket_that_is_silent_is_told_at_the_end_of_a_stop_and_of_an_upgrade() {
+fn a_silent_websocket_gets_a_close_frame_at_the_end_of_a_stop_and_of_an_upgrade() {
     for signal in ["TERM", "USR2"] {
         let mut world = world();
         world.data.always(Answer::script().send(SWITCH).send(OF_SERVER).at_head());
@@ -78,19 +78,19 @@ fn a_close_frame_waits_for_the_end_of_a_frame_and_nothing_follows_it() {
     assert_eq!(client.read_until(LEAVES_CLIENT), [&OF_SERVER[4..], LEAVES_CLIENT].concat());
     client.send([end, OF_CLIENT].concat());
     let whole = [OF_CLIENT, LEAVES_SERVER].concat();
-    wait::until("the server to be told", || (passed(&world.data) == whole).then_some(()));
+    wait::until("the close frame at the server", || (passed(&world.data) == whole).then_some(()));
     client.expect_end();
     assert_eq!(world.gateway.wait_for_exit(), Some(0));
     assert_eq!(passed(&world.data), whole);
 }
 
 #[test]
-fn what_is_no_websocket_or_has_ended_is_not_written_into() {
-    for said in [&b"no frames at all"[..], b"\x88\x02\x03\xe8", b"\x81\x05hel"] {
+fn other_tunnels_and_closed_websockets_get_no_close_frame() {
+    for output in [&b"no frames at all"[..], b"\x88\x02\x03\xe8", b"\x81\x05hel"] {
         let mut world = world();
-        world.data.always(Answer::script().send(SWITCH).send(said).at_head());
+        world.data.always(Answer::script().send(SWITCH).send(output).at_head());
         let mut client = open(&world);
-        client.read_until(said);
+        client.read_until(output);
         // Unmasked, and so no frame of a client.
         client.send(OF_SERVER);
         wait::until("it to pass", || (passed(&world.data) == OF_SERVER).then_some(()));

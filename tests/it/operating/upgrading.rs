@@ -1,10 +1,9 @@
-//! A program that is started anew in the place of one that serves: nobody is cut off, and nothing
-//! that was counted is forgotten.
+//! An upgrade replaces the running program: no connection fails, and no count is lost.
 
-mod contained;
-mod failing;
-mod loaded;
-mod supervised;
+mod container;
+mod failures;
+mod systemd;
+mod under_load;
 
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::client::Client;
@@ -18,7 +17,7 @@ use weir_tests::world::World;
 const TARGET: &str = "/v1/workspaces/ws_acme";
 
 #[test]
-fn windows_buckets_and_boosts_go_on_where_they_were() {
+fn windows_buckets_and_boosts_survive_an_upgrade() {
     let world = World::with(|config| {
         config
             .with("[limits.workspace]", "requests = 5")
@@ -30,7 +29,7 @@ fn windows_buckets_and_boosts_go_on_where_they_were() {
     }
     let before = world.get_from("in_acme", "/login").expect(200).allowance().remaining;
     let boost = Request::post("/limits/workspace/ws_quiet/boost", r#"{"requests":9,"ttl":"10m"}"#);
-    world.gateway.ask(&boost).expect(200);
+    world.gateway.call_admin(&boost).expect(200);
     let process = world.gateway.upgrade();
     assert_ne!(process, world.gateway.id());
     assert_eq!(world.get(TARGET).expect(200).allowance().remaining, 0);
@@ -43,7 +42,7 @@ fn windows_buckets_and_boosts_go_on_where_they_were() {
 }
 
 #[test]
-fn an_idle_connection_has_one_more_answer_which_the_new_process_decides() {
+fn an_idle_connection_gets_one_more_response_decided_by_the_new_process() {
     let world = World::with(|config| config.with("[limits.workspace]", "requests = 4"));
     let mut idle = [world.client(), world.client(), world.client()];
     idle.iter_mut().for_each(|client| drop(client.get(TARGET).expect(200)));
@@ -62,7 +61,7 @@ fn an_idle_connection_has_one_more_answer_which_the_new_process_decides() {
 }
 
 #[test]
-fn a_connection_that_is_two_processes_behind_is_counted_where_the_counters_are() {
+fn a_connection_two_processes_behind_is_charged_at_the_limit_owner() {
     let world = World::with(|config| config.with("[limits.workspace]", "requests = 5"));
     let mut oldest = world.client();
     oldest.get(TARGET).expect(200);
@@ -77,7 +76,7 @@ fn a_connection_that_is_two_processes_behind_is_counted_where_the_counters_are()
 }
 
 #[test]
-fn what_is_in_flight_is_finished_and_a_batch_that_is_held_too() {
+fn an_upgrade_finishes_requests_in_flight_and_buffered_batches() {
     let mut world = World::new();
     let gate = Gate::new();
     world.control.always(Answer::script().wait(&gate).and(Answer::ok("finished")));
@@ -104,24 +103,24 @@ fn what_is_in_flight_is_finished_and_a_batch_that_is_held_too() {
 }
 
 #[test]
-fn the_admin_listener_follows_and_an_old_connection_to_it_says_so() {
+fn the_admin_listener_moves_and_an_old_admin_connection_reports_it() {
     let world = World::new();
     let mut old = Client::connect(world.gateway.admin());
     let mut older = Client::connect(world.gateway.admin());
     old.get("/readyz").expect(200);
     older.get("/readyz").expect(200);
     world.gateway.upgrade();
-    // The new process may say that it serves a moment before the old one knows.
+    // The new process may report that it serves a moment before the old one learns it.
     wait::until("the old process to be out of service", || {
         (old.get("/readyz").status == 503).then_some(())
     });
     assert_eq!(older.get("/limits/workspace/ws_acme").expect_problem(503)["status"], 503);
-    world.gateway.ask(&Request::get("/readyz")).expect(200);
-    world.gateway.ask(&Request::get("/livez")).expect(200);
+    world.gateway.call_admin(&Request::get("/readyz")).expect(200);
+    world.gateway.call_admin(&Request::get("/livez")).expect(200);
 }
 
 #[test]
-fn two_signals_at_once_make_one_successor() {
+fn two_signals_at_once_start_one_successor() {
     let mut world = World::new();
     world.gateway.signal("USR2");
     world.gateway.signal("USR2");
@@ -132,7 +131,7 @@ fn two_signals_at_once_make_one_successor() {
 }
 
 #[test]
-fn a_stop_right_after_it_ends_the_old_process_and_not_the_new() {
+fn a_stop_right_after_an_upgrade_ends_only_the_old_process() {
     let mut world = World::new();
     let mut idle = world.client();
     idle.get("/healthz").expect(200);

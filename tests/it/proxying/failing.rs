@@ -1,4 +1,5 @@
-//! Upstreams that are down, slow, or talk nonsense: what is tried again, and what is answered.
+//! Upstreams that are down, slow or send malformed responses: which requests are retried, and
+//! what the client gets.
 
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::request::{Request, chunk};
@@ -8,7 +9,7 @@ use weir_tests::world::World;
 use super::listed;
 
 #[test]
-fn a_server_that_refuses_connections_is_passed_over() {
+fn a_server_that_refuses_connections_is_skipped() {
     let servers = [Upstream::refusing(), Upstream::start(), Upstream::refusing()];
     let world = World::with(|config| config.with("[upstreams.control]", &listed(&servers)));
     for _ in 0..10 {
@@ -58,12 +59,12 @@ fn interim_answers_that_never_end_are_a_502() {
     world.control.always(Answer::script().send(hint.repeat(150)).and(Answer::ok("hello")));
     let answer = world.get("/healthz").expect(200);
     assert_eq!((answer.interim.len(), &*answer.body), (150, &b"hello"[..]));
-    // It goes on for as long as anybody takes it.
+    // It continues for as long as a client reads.
     let long = std::time::Duration::from_micros(10);
     world.control.always(Answer::script().drip(hint, 10_000_000, long));
     for request in [Request::get("/healthz"), Request::post("/v1/me", "x")] {
         let answer = world.call(&request);
-        // Of the last ones some may still be on their way through when it ends.
+        // Some of the last ones may still be in flight when it ends.
         let came = answer.interim.len();
         assert!((151..=200).contains(&came), "{came} interim answers");
         answer.expect_problem(502);
@@ -71,7 +72,7 @@ fn interim_answers_that_never_end_are_a_502() {
 }
 
 #[test]
-fn no_connection_goes_on_behind_a_body_that_was_not_read() {
+fn an_unread_request_body_ends_its_connection() {
     let world = World::with(|config| config.with("[limits.address]", "requests = 1000"));
     world.control.always(Answer::ok("early").at_head());
     let head = "POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\n";
@@ -98,9 +99,9 @@ fn no_connection_goes_on_behind_a_body_that_was_not_read() {
 }
 
 #[test]
-fn a_502_says_that_its_connection_ends() {
-    // Pingora gives a connection up once a request has failed on its way; the answer says so,
-    // and a client that reads it opens another without being surprised.
+fn a_502_that_ends_its_connection_carries_connection_close() {
+    // Pingora closes a connection after a failed request; the response announces it, so that the
+    // client opens another.
     let mut world = World::new();
     world.control.stop();
     let answer = world.client().get("/healthz");
@@ -123,7 +124,7 @@ fn a_request_that_may_have_been_carried_out_is_not_sent_twice() {
 }
 
 #[test]
-fn a_pooled_connection_that_the_server_closed_is_not_the_clients_problem() {
+fn a_closed_pooled_connection_is_replaced() {
     let world = World::new();
     world.control.always(Answer::ok("bye").close());
     for _ in 0..20 {
@@ -153,7 +154,7 @@ fn nonsense_from_upstream_is_a_502() {
 }
 
 #[test]
-fn an_answer_that_breaks_off_is_not_passed_off_as_whole() {
+fn a_truncated_response_is_not_passed_as_complete() {
     let world = World::new();
     let fixed = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfive.";
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfive.\r\n";
@@ -205,7 +206,7 @@ fn a_slow_server_may_take_longer_than_one_read() {
 }
 
 #[test]
-fn a_client_that_leaves_takes_its_request_upstream_with_it() {
+fn a_client_that_disconnects_cancels_its_upstream_request() {
     let world = World::new();
     let gate = Gate::new();
     let endless = Answer::script()
@@ -224,27 +225,27 @@ fn a_client_that_leaves_takes_its_request_upstream_with_it() {
 }
 
 #[test]
-fn a_kept_connection_that_is_closed_under_a_post_is_told_as_it_is() {
+fn a_pooled_connection_closed_under_a_post_is_a_502() {
     let world = World::new();
     world.get("/v1/me").expect(200);
     // The server keeps the connection, and closes it when the next request comes.
     world.control.always(Answer::script().close().at_head());
-    let told = world.call(&Request::post("/v1/me", "once")).expect_problem(502);
-    let detail = told["detail"].as_str().unwrap();
+    let problem = world.call(&Request::post("/v1/me", "once")).expect_problem(502);
+    let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("closed the connection before it answered"), "{detail}");
     assert!(detail.contains("may have been carried out"), "{detail}");
-    assert!(!told.to_string().contains("could not be reached"), "{told}");
+    assert!(!problem.to_string().contains("could not be reached"), "{problem}");
     assert_eq!(world.control.requests().iter().filter(|one| one.method() == "POST").count(), 1);
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_and_one_that_talks_nonsense_are_told_apart() {
+fn an_unreachable_server_and_a_malformed_response_are_logged_apart() {
     let mut world = World::new();
     world.control.always(Answer::script().send("nonsense\r\n\r\n").close());
-    let told = world.call(&Request::post("/v1/me", "x")).expect_problem(502);
-    assert!(told["detail"].as_str().unwrap().contains("was not HTTP"), "{told}");
+    let problem = world.call(&Request::post("/v1/me", "x")).expect_problem(502);
+    assert!(problem["detail"].as_str().unwrap().contains("was not HTTP"), "{problem}");
     world.control.stop();
-    let told = world.call(&Request::post("/v1/me", "x")).expect_problem(502);
-    let detail = told["detail"].as_str().unwrap();
+    let problem = world.call(&Request::post("/v1/me", "x")).expect_problem(502);
+    let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("could not be reached: the request was not carried out"), "{detail}");
 }

@@ -1,11 +1,11 @@
-//! What an upstream is told about a client, and what stays between two neighbours.
+//! What an upstream learns about a client, and which headers stop at the gateway.
 
 use weir_tests::answer::Answer;
 use weir_tests::request::{Request, data_host};
 use weir_tests::world::World;
 
 #[test]
-fn what_concerns_one_connection_goes_no_further_upstream() {
+fn hop_by_hop_headers_of_a_client_stop_at_the_gateway() {
     let world = World::new();
     let request = Request::get("/v1/me")
         .field("Connection", "keep-alive, X-Hop, x-other-hop")
@@ -27,7 +27,7 @@ fn what_concerns_one_connection_goes_no_further_upstream() {
 }
 
 #[test]
-fn what_concerns_one_connection_goes_no_further_downstream() {
+fn hop_by_hop_headers_of_an_upstream_stop_at_the_gateway() {
     let world = World::new();
     world.control.always(
         Answer::ok("x")
@@ -46,7 +46,7 @@ fn what_concerns_one_connection_goes_no_further_downstream() {
 }
 
 #[test]
-fn an_upstream_is_told_who_called_and_nobody_else_can_say_so() {
+fn an_upstream_gets_the_clients_address_and_no_client_can_forge_it() {
     let world = World::new();
     let liar = Request::get("/v1/me")
         .field("X-Forwarded-For", "192.0.2.1")
@@ -71,7 +71,7 @@ fn an_upstream_is_told_who_called_and_nobody_else_can_say_so() {
 }
 
 #[test]
-fn a_trusted_proxys_word_is_kept_and_our_own_added() {
+fn forwarded_headers_of_a_trusted_proxy_are_kept_and_extended() {
     let world =
         World::with(|config| config.with("[server]", "trusted_proxies = [\"127.0.0.1/32\"]"));
     let request = Request::get("/v1/me")
@@ -85,7 +85,7 @@ fn a_trusted_proxys_word_is_kept_and_our_own_added() {
 }
 
 #[test]
-fn a_client_cannot_have_our_word_taken_off_on_the_way() {
+fn a_client_cannot_remove_our_headers_by_naming_them_in_connection() {
     let world = World::new();
     for name in ["X-Forwarded-For", "Forwarded", "X-Request-Id", "X-Forwarded-Host", "traceparent"]
     {
@@ -99,7 +99,7 @@ fn a_client_cannot_have_our_word_taken_off_on_the_way() {
 }
 
 #[test]
-fn the_name_that_a_trusted_proxy_gave_a_request_is_its_name() {
+fn a_request_id_of_a_trusted_proxy_is_kept() {
     let world =
         World::with(|config| config.with("[server]", "trusted_proxies = [\"127.0.0.1/32\"]"));
     let name = "given-by-the-proxy-in-front";
@@ -121,7 +121,7 @@ fn the_host_is_passed_on_as_it_was_sent() {
 }
 
 #[test]
-fn every_request_has_one_name_from_end_to_end() {
+fn a_request_has_one_id_in_upstream_response_and_log() {
     let world = World::new();
     let mut names = Vec::new();
     for _ in 0..3 {
@@ -129,7 +129,7 @@ fn every_request_has_one_name_from_end_to_end() {
         let head = world.control.last().head;
         let [name] = head.all("x-request-id")[..] else { panic!("{:?}", head.fields) };
         assert!(name.len() >= 16, "{name} can be guessed, or repeat");
-        assert_eq!(answer.head.all("x-request-id"), [name], "the client is told another");
+        assert_eq!(answer.head.all("x-request-id"), [name], "the client gets another");
         world.gateway.access_log().wait("that name", |line| line.to_string().contains(name));
         names.push(name.to_owned());
     }
@@ -138,7 +138,7 @@ fn every_request_has_one_name_from_end_to_end() {
 }
 
 #[test]
-fn a_refusal_has_a_name_too() {
+fn a_refusal_has_a_request_id_too() {
     let world = World::with(|config| config.with("[limits.address]", "requests = 1"));
     world.get("/v1/me").expect(200);
     for target in ["/v1/me", "/nowhere", "/a//b"] {
@@ -151,7 +151,7 @@ fn a_refusal_has_a_name_too() {
 }
 
 #[test]
-fn a_trace_is_continued_where_it_is_one() {
+fn a_valid_traceparent_is_continued() {
     let world = World::new();
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let traced = Request::get("/v1/me").field("traceparent", trace).field("tracestate", "a=b");
@@ -169,7 +169,7 @@ fn a_trace_is_continued_where_it_is_one() {
 }
 
 #[test]
-fn cookies_and_tokens_are_passed_on_and_never_written_down() {
+fn cookies_and_tokens_are_forwarded_and_never_logged() {
     let world = World::with(|config| config.with("[limits.workspace]", "requests = 2"));
     let request = Request::post("/v1/workspaces/ws_acme?access_token=hush-query", "hush-body")
         .field("Authorization", "Bearer hush-token")
@@ -181,12 +181,12 @@ fn cookies_and_tokens_are_passed_on_and_never_written_down() {
     world.call(&request.host(&data_host("in_acme"))).expect(200);
     let instance = |line: &serde_json::Value| line.to_string().contains("in_acme");
     world.gateway.access_log().wait("the last request", instance);
-    let said = world.gateway.access_log().text() + &world.gateway.log().text();
-    assert!(!said.contains("hush"), "{said}");
+    let output = world.gateway.access_log().text() + &world.gateway.log().text();
+    assert!(!output.contains("hush"), "{output}");
 }
 
 #[test]
-fn the_access_log_has_a_line_for_each_request_with_what_became_of_it() {
+fn each_request_writes_one_access_log_line_with_its_outcome() {
     let world = World::with(|config| config.with("[limits.workspace]", "requests = 1"));
     world.get("/v1/workspaces/ws_acme").expect(200);
     world.get("/v1/workspaces/ws_acme").expect(429);
@@ -238,7 +238,7 @@ fn of_proxies() -> Request {
 }
 
 #[test]
-fn what_a_proxy_says_of_a_client_is_taken_off_where_the_client_says_it() {
+fn proxy_headers_of_an_untrusted_client_are_removed() {
     let edge = crate::http2::Edge::new();
     edge.world.call(&of_proxies()).expect(200);
     edge.client().call(&of_proxies()).expect(200);
@@ -252,7 +252,7 @@ fn what_a_proxy_says_of_a_client_is_taken_off_where_the_client_says_it() {
 }
 
 #[test]
-fn what_a_trusted_proxy_says_of_a_client_passes() {
+fn proxy_headers_of_a_trusted_proxy_pass() {
     let trusted = "trusted_proxies = [\"127.0.0.1/32\"]";
     let world = World::with(|config| config.with("[server]", trusted));
     world.call(&of_proxies()).expect(200);
@@ -260,12 +260,12 @@ fn what_a_trusted_proxy_says_of_a_client_passes() {
     for name in ["X-Forwarded-Port", "X-Original-URL", "X-Real-IP", "SSL_CLIENT_CERT"] {
         assert_eq!(head.all(name), ["192.0.2.66"], "{name}");
     }
-    // What is ours to say has one spelling, whoever sends it.
+    // A header that the gateway sets has one spelling, whatever a client sends.
     assert_eq!(head.field("X_Real_IP"), None);
 }
 
 #[test]
-fn an_operator_says_which_headers_are_of_trusted_proxies_alone() {
+fn an_operator_configures_the_headers_that_only_trusted_proxies_may_send() {
     let lines = "trusted_headers = [\"X-Tenant\", \"x-acme-*\"]";
     let world = World::with(|config| config.with("[server]", lines));
     let request = Request::get("/v1/me")
@@ -282,7 +282,7 @@ fn an_operator_says_which_headers_are_of_trusted_proxies_alone() {
 }
 
 #[test]
-fn what_a_client_may_not_say_goes_no_further_in_another_spelling() {
+fn a_removed_header_does_not_pass_in_another_spelling() {
     let world = World::new();
     const NAMES: [&str; 8] = [
         "X_RateLimit_Limit",

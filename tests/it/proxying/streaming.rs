@@ -1,4 +1,4 @@
-//! Bodies pass as they come: nothing is held back, and nothing piles up.
+//! Bodies stream through: the gateway delays no part and buffers little.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use weir_tests::world::World;
 const MEBIBYTE: u64 = 1024 * 1024;
 
 #[test]
-fn the_beginning_of_an_answer_arrives_while_the_rest_is_still_to_come() {
+fn the_first_part_of_a_response_arrives_before_the_next_is_sent() {
     let world = World::new();
     let gate = Gate::new();
     let chunked = Answer::script()
@@ -48,7 +48,7 @@ fn the_head_of_an_answer_arrives_before_any_of_its_body() {
 }
 
 #[test]
-fn the_beginning_of_a_request_arrives_while_the_rest_is_still_to_come() {
+fn the_first_part_of_a_request_arrives_before_the_next_is_sent() {
     let world = World::new();
     let mut client = world.client();
     client.send(Request::post("/v1/me", "").chunks(&["x"]).head_bytes());

@@ -1,4 +1,4 @@
-//! Requests whose bodies take their time: a server is timed from where they end.
+//! Slow uploads: a server's timeout starts at the end of the request.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use weir_tests::wait;
 
 use crate::http2::{Edge, outcome};
 
-/// What a server may take to answer, in these stories.
+/// The server's response timeout in these tests.
 const READ_TIMEOUT: Duration = Duration::from_millis(600);
 
-/// How long a client takes for each piece of a body: two of them are more than that.
+/// A client's pause between pieces of a body: two pauses exceed the timeout.
 const PIECE: Duration = Duration::from_millis(400);
 
 /// A gateway before `server`, which speaks the HTTP of `lines`.
@@ -26,8 +26,8 @@ fn edge_before(server: &str, lines: &str, body_timeout: &str) -> Edge {
     })
 }
 
-/// What a client of HTTP/1.1 is answered that sends a head, so many pieces of a body, and its end
-/// where there is one.
+/// The response to an HTTP/1.1 client that sends a head, so many pieces of a body, and optionally
+/// its end.
 fn by_http1(edge: &Edge, pieces: u32, ends: bool) -> u16 {
     let mut client = edge.world.gateway.client();
     client.send(Request::post("/v1/me", "").chunks(&["x"]).head_bytes());
@@ -82,19 +82,19 @@ fn a_steady_upload_may_take_longer_than_its_server_may_to_answer() {
 }
 
 #[test]
-fn a_client_that_pauses_its_body_is_told_so_and_its_server_is_not_late() {
+fn a_paused_request_body_is_a_408_and_no_failure_of_its_server() {
     check(true, "1500ms", 1, false, 408);
 }
 
 #[test]
-fn a_server_that_is_silent_after_the_end_of_a_request_is_late_in_its_own_time() {
+fn a_server_is_timed_from_the_end_of_the_request() {
     let before = wait::now();
     check(false, "30s", 3, true, 504);
     assert!(before.elapsed() < Duration::from_secs(24), "body_timeout has no part in it");
 }
 
 #[test]
-fn a_server_that_does_not_tell_a_client_to_go_on_is_late() {
+fn a_server_that_sends_no_100_continue_times_out() {
     let server = Upstream::start();
     let never = Gate::new();
     server.always(Answer::script().wait(&never).at_head());
@@ -107,7 +107,7 @@ fn a_server_that_does_not_tell_a_client_to_go_on_is_late() {
 }
 
 #[test]
-fn a_stream_whose_server_speaks_first_lives_for_as_long_as_its_client_sends() {
+fn a_stream_with_an_early_response_lives_as_long_as_its_client_sends() {
     let server = Http2Server::start(|_| {
         let first = [Step::Head(head(200, &[])), Step::Body(b"first, ".to_vec())];
         first.into_iter().chain([Step::AwaitEnd, Step::LastBody(b"last".to_vec())]).collect()

@@ -1,5 +1,5 @@
-//! gRPC through the gateway, with a server and a client of another make: over TLS in front, over
-//! HTTP/2 without and with TLS behind.
+//! gRPC through the gateway with a third-party server and client: TLS in front, HTTP/2 with and
+//! without TLS behind.
 
 use weir_tests::authority::Authority;
 use weir_tests::process::{Process, finish};
@@ -7,7 +7,7 @@ use weir_tests::real;
 use weir_tests::request::Request;
 use weir_tests::world::World;
 
-use crate::proxying::secure::certificates;
+use crate::proxying::tls::certificates;
 
 #[test]
 fn every_kind_of_call_passes_with_its_trailers() {
@@ -15,9 +15,9 @@ fn every_kind_of_call_passes_with_its_trailers() {
     for secure in [false, true] {
         let server = server(&files, secure);
         let world = world_before(&server, &files, secure, "");
-        let said = call(&world, &files, &[]);
+        let output = call(&world, &files, &[]);
         for name in ["unary", "fails", "both_stream", "large", "many_at_once", "deadline_is_told"] {
-            assert!(said.lines().any(|line| line == format!("ok {name}")), "{said}");
+            assert!(output.lines().any(|line| line == format!("ok {name}")), "{output}");
         }
         for name in ["cancel", "deadline"] {
             server.stderr().wait("that the call was cancelled", |line| {
@@ -28,7 +28,7 @@ fn every_kind_of_call_passes_with_its_trailers() {
 }
 
 #[test]
-fn a_call_that_is_over_its_limit_is_told_so_as_grpc_reads_it() {
+fn a_call_beyond_its_limit_gets_resource_exhausted() {
     let files = certificates();
     let server = server(&files, false);
     let world = world_before(&server, &files, false, "");
@@ -38,7 +38,7 @@ fn a_call_that_is_over_its_limit_is_told_so_as_grpc_reads_it() {
     call(&world, &files, &["empty"]);
     let mut command = client(&world, &files, &["empty"]);
     let refused = finish(Process::spawn("grpc_client", &mut command));
-    // As gRPC says it, and no longer HTTP's 429, which its clients would read as UNAVAILABLE.
+    // A gRPC status, not HTTP's 429, which gRPC clients would read as UNAVAILABLE.
     assert!(refused.stderr.contains("StatusCode.RESOURCE_EXHAUSTED"), "{}", refused.stderr);
 }
 
@@ -47,12 +47,12 @@ fn a_stream_that_is_silent_for_longer_than_the_read_timeout_is_cut() {
     let files = certificates();
     let server = server(&files, false);
     let world = world_before(&server, &files, false, "read_timeout = \"500ms\"");
-    let said = call(&world, &files, &["idle"]);
-    assert!(said.contains("idle ended as StatusCode."), "{said}");
+    let output = call(&world, &files, &["idle"]);
+    assert!(output.contains("idle ended as StatusCode."), "{output}");
     server.stderr().wait("that the server heard of it", |line| line["message"] == "cancelled");
     // A server that is slow with its messages, but within the timeout, is not.
     call(&world, &files, &["server_streams"]);
-    world.gateway.ask(&Request::get("/livez")).expect(200);
+    world.gateway.call_admin(&Request::get("/livez")).expect(200);
 }
 
 fn server(files: &Authority, secure: bool) -> Process {

@@ -1,4 +1,4 @@
-//! WebSockets through the gateway, with servers and clients of two makes.
+//! WebSockets through the gateway, with two third-party servers and clients.
 
 use std::io::{Read as _, Write as _};
 use std::process::Command;
@@ -13,7 +13,7 @@ use weir_tests::real;
 use weir_tests::request::Request;
 use weir_tests::world::World;
 
-use crate::proxying::secure::certificates;
+use crate::proxying::tls::certificates;
 
 const URL: &str = "ws://in_acme.auth.localhost/socket";
 
@@ -25,7 +25,7 @@ fn every_kind_of_frame_passes_plain_and_over_tls() {
         let world = world_before(&server, Some(&files), "");
         for make in [python as fn() -> Command, node] {
             let (plain, https) = (world.gateway.http().to_owned(), world.gateway.https());
-            // The two say different things where they close, so each meets its own.
+            // The two close differently, so each library's client meets its own server.
             if std::ptr::fn_addr_eq(make, calls) {
                 continue;
             }
@@ -33,7 +33,7 @@ fn every_kind_of_frame_passes_plain_and_over_tls() {
             let url = URL.replace("ws:", "wss:");
             expect_ok(make().args(["call", &url, &https]).arg(files.path("ca.crt")));
         }
-        let metrics = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+        let metrics = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
         let charged = "limit_decisions_total{limit=\"instance\",outcome=\"admit\"} 2\n";
         assert!(metrics.contains(charged), "one each, at the upgrade: {metrics}");
     }
@@ -65,7 +65,7 @@ fn a_server_that_speaks_http2_too_is_asked_to_switch_in_http1() {
 }
 
 #[test]
-fn silence_is_not_cut_by_the_timeouts_of_requests() {
+fn request_timeouts_do_not_end_a_silent_websocket() {
     let server = server(python());
     let world = World::with(|config| {
         config
@@ -77,7 +77,7 @@ fn silence_is_not_cut_by_the_timeouts_of_requests() {
 }
 
 #[test]
-fn a_tunnel_has_a_timeout_of_its_own_that_either_side_holds_up() {
+fn a_tunnel_has_its_own_timeout_that_traffic_of_either_side_resets() {
     let server = server(python());
     let world = world_before(&server, None, "tunnel_timeout = \"700ms\"");
     expect_ok(python().args(["listen", URL, world.gateway.http(), "2"]));
@@ -113,7 +113,7 @@ fn a_server_that_never_switches_is_a_504() {
     client.send(UPGRADE);
     client.read().expect_problem(504);
     never.open();
-    // One that says no is heard.
+    // A server that refuses the upgrade is heard.
     world.data.always(Answer::status(403).body("no"));
     let mut client = world.client();
     client.send(UPGRADE);
@@ -121,7 +121,7 @@ fn a_server_that_never_switches_is_a_504() {
 }
 
 #[test]
-fn a_switch_that_comes_at_once_holds() {
+fn an_immediate_101_opens_the_tunnel() {
     // https://github.com/cloudflare/pingora/issues/946: a tunnel is torn down where the 101 is
     // read before the end of the empty request body. A worker is one thread, which learns that
     // there is something to read only when it has nothing else to do; that end has then passed.
@@ -132,8 +132,8 @@ fn a_switch_that_comes_at_once_holds() {
 }
 
 #[test]
-fn a_switch_that_comes_before_it_is_asked_for_may_be_torn_down() {
-    // The same, where it does come to pass: a server that answers before it is asked. That is no
+fn a_101_before_the_request_may_end_the_connection() {
+    // The failing case of the same issue: a server that responds before the request. That violates
     // HTTP, and this asserts what happens today rather than what should.
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let servers = format!("servers = [\"{}\"]", server.local_addr().unwrap());
@@ -149,12 +149,12 @@ fn a_switch_that_comes_before_it_is_asked_for_may_be_torn_down() {
             .with("[limits.instance]", "rate = 1000\nburst = 1000")
             .with("[upstreams.data]", &servers)
     });
-    // How often depends on what else the machine has to do: most hold.
+    // How often it fails depends on the machine's other work: most tunnels hold.
     let torn = (0..3_000).find(|_| !holds(&world));
     assert!(torn.is_some(), "all of 3,000 tunnels held");
 }
 
-/// Switches before it is asked, and answers whatever ends a head after the first.
+/// Sends its 101 before the request, and answers each head after the first.
 fn early(stream: &mut std::net::TcpStream) {
     let (mut seen, mut bytes) = (Vec::new(), [0; 4096]);
     let _ = stream.write_all(SWITCH.as_bytes());

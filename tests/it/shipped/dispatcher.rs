@@ -10,7 +10,7 @@ const TOKENS: &str = "config/tokens.toml";
 const DIRECTORY: &str = "config/directory.toml";
 
 #[test]
-fn the_shipped_files_of_the_dispatcher_are_found_good() {
+fn the_shipped_files_of_the_dispatcher_pass_check() {
     let folder = Folder::new();
     for name in [CONFIG, TOKENS, DIRECTORY] {
         folder.write(name, &shipped(name));
@@ -19,7 +19,7 @@ fn the_shipped_files_of_the_dispatcher_are_found_good() {
 }
 
 #[test]
-fn the_link_in_a_mail_leads_to_a_page_that_takes_none_of_the_workspaces_allowance() {
+fn the_link_in_a_mail_opens_a_page_that_is_not_charged_to_the_workspace() {
     let config = shipped(CONFIG);
     let link = config.lines().find_map(|line| line.strip_prefix("# link = \"")?.split('"').next());
     let link =
@@ -30,6 +30,9 @@ fn the_link_in_a_mail_leads_to_a_page_that_takes_none_of_the_workspaces_allowanc
     }
     let page = format!("{link}/workspaces/ws_acme/webhooks/wh_1");
     let arguments = ["explain", "GET", &page, "--config", "config/gateway.toml"];
-    let said = weir_tests::gateway::run(&folder, &arguments).expect(0).stdout;
-    assert!(said.contains("/dashboard/{*rest}") && !said.contains("workspace for"), "{said}");
+    let printed = weir_tests::gateway::run(&folder, &arguments).expect(0).stdout;
+    assert!(
+        printed.contains("/dashboard/{*rest}") && !printed.contains("workspace for"),
+        "{printed}"
+    );
 }

@@ -1,7 +1,7 @@
-//! The recipe of `deploy/systemd` holds: its lines are run as they stand there, in a root folder of
-//! the test's own, and both programs start on what they have installed, as the units say.
+//! The recipe of `deploy/systemd` works: the test runs its lines in a root folder of its own,
+//! and both programs start on the installed files as the units say.
 //!
-//! Not here: what systemd makes of the units (`operating/upgrading/supervised`).
+//! Not here: how systemd reads the units (`operating/upgrading/systemd`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,8 +15,8 @@ use weir_tests::wait;
 
 use super::{root, shipped};
 
-/// What a root folder stands in for: nothing outside of it is touched, no group is needed on this
-/// machine, and what was asked for is written down.
+/// Stand-ins for system commands: they touch nothing outside of the root folder, need no group on
+/// this machine, and record their arguments.
 const STAND_INS: &str = r#"
 set -eu
 sudo() { "$@"; }
@@ -60,7 +60,7 @@ fn the_recipe_for_systemd_installs_what_both_programs_start_on() {
 }
 
 #[test]
-fn what_the_recipe_installs_is_read_by_whom_it_is_for() {
+fn installed_files_are_readable_only_by_their_program() {
     let installed = Installed::new();
     let users = installed.text("etc/passwd");
     let done = installed.text("done");
@@ -159,7 +159,7 @@ impl Installed {
     }
 }
 
-/// What a unit says of a setting.
+/// A unit's value of a setting.
 #[track_caller]
 fn value<'u>(unit: &'u str, name: &str) -> &'u str {
     let line = unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));

@@ -1,4 +1,5 @@
-//! Targets sent to the control host: where routes lead, what is exempt, and what is refused.
+//! Targets sent to the control host: which route they match, which are exempt and which are
+//! refused.
 
 use super::Target;
 
@@ -117,7 +118,7 @@ pub(super) const EXEMPT: &[Target] = &[
 
 /// Spellings of a path that is charged to the workspace.
 pub(super) const SPELLINGS: &[Target] = &[
-    // One batch is five a minute: no other spelling of it may be had for sixty.
+    // The batch route has five a minute: no other spelling of it may get sixty.
     (b"POST /v1/workspaces/ws_acme/tenants%3Abatch", "400"),
     (b"POST /v1/workspaces/ws_acme/tenants%3abatch", "400"),
     (b"POST /v1/workspaces/ws_acme/tenants:batch/", "400"),
@@ -162,7 +163,7 @@ pub(super) const SPELLINGS: &[Target] = &[
     (b"GET /v1/workspaces/ws_acme/tenants:batch.json", "workspace@control"),
     (b"POST /v1/workspaces/ws_acme/tenants:batch-x", "workspace@control"),
     (b"POST /v1/workspaces/ws_acme/%20/tenants", "workspace@control"),
-    // Escapes that say nothing which the character itself does not.
+    // Escapes of characters that need none.
     (b"GET /v1/workspaces/ws_acm%65/x", "400"),
     (b"GET /v1/workspaces/ws%5Facme/x", "400"),
     (b"GET /v1/w%6frkspaces/ws_acme/x", "400"),

@@ -1,8 +1,8 @@
-//! Whole heads, byte for byte: hosts that contradict, lengths that contradict, lines that are none.
+//! Whole heads, byte for byte: contradicting hosts, contradicting lengths, malformed lines.
 
 /// A request as it stands on the wire, and the outcome.
 pub(super) const HEADS: &[(&[u8], &str)] = &[
-    // Who is meant?
+    // The host.
     (b"GET /healthz HTTP/1.1\r\n\r\n", "400"),
     (b"GET /healthz HTTP/1.1\r\nHost:\r\n\r\n", "400"),
     (b"GET /healthz HTTP/1.0\r\n\r\n", "400"),

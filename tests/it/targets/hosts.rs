@@ -1,4 +1,4 @@
-//! Hosts: what names a plane or an instance, and what names nobody.
+//! Hosts: which ones name a plane or an instance, and which name neither.
 
 const CONTROL: &str = "/v1/workspaces/ws_acme";
 const DATA: &str = "/login";

@@ -1,5 +1,5 @@
-//! Routes that take more spellings: what browsers, SDKs and frameworks send, and what it must not
-//! become.
+//! Routes that allow more spellings: what browsers, SDKs and frameworks send, and what it must
+//! not become.
 
 use weir_tests::config::Config;
 use weir_tests::real;
@@ -28,7 +28,7 @@ fn opened(mut config: Config) -> Config {
     for (path, spellings, limit) in ROUTES {
         let spellings: Vec<String> =
             spellings.split_whitespace().map(|name| format!("\"{name}\"")).collect();
-        // An organisation's limit finds its key in no path of these: a stricter address is one.
+        // These paths contain no organisation: the stricter limit by address stands for it.
         let limit = if limit == "organisation" { "admin" } else { limit };
         config = config.with(
             "[[routes]]",
@@ -74,7 +74,7 @@ const REFUSED: &[Target] = &[
     (b"GET /v1/workspaces/ws_acme/users/a%3Ab", "400"),
     (b"GET /healthz/", "400"),
     (b"GET /v2/", "400"),
-    // What no route takes.
+    // Targets that no route accepts.
     (b"GET /v1/workspaces/ws_acme/files//a", "400"),
     (b"GET /v1/workspaces/ws_acme/files/..", "400"),
     (b"GET /v1/workspaces/ws_acme/files/../users/", "400"),
@@ -91,7 +91,7 @@ const REFUSED: &[Target] = &[
     (b"GET /v1/workspaces/ws_acme/files/a%00/", "400"),
     (b"GET /v1/workspaces/ws_acme/files/%C0%AF/", "400"),
     (b"GET /v1/workspaces/ws_acme/files/a%zz", "400"),
-    // What leads elsewhere once it is decoded, split, stripped or in one case.
+    // Targets that match another route once they are decoded, split, stripped or lowercased.
     (b"GET /v1/workspaces/ws_acme/%66iles/a", "400"),
     (b"GET /v1/workspaces/ws_acme/files%2Fa", "400"),
     (b"GET /v1/workspaces/ws_acme%2Ffiles/a", "400"),
@@ -114,7 +114,7 @@ const REFUSED: &[Target] = &[
 ];
 
 #[test]
-fn what_clients_really_send_is_forwarded_as_it_was_sent_where_a_route_takes_it() {
+fn targets_of_real_clients_are_forwarded_unchanged_where_a_route_allows_them() {
     let table = Table::with(opened);
     for (start, outcome) in SENT.iter().chain(REFUSED) {
         table.check(start, b"api.localhost", outcome);
@@ -123,7 +123,7 @@ fn what_clients_really_send_is_forwarded_as_it_was_sent_where_a_route_takes_it()
 }
 
 #[test]
-fn what_node_and_python_make_of_names_reaches_the_server_byte_for_byte() {
+fn targets_built_by_node_and_python_reach_the_server_byte_for_byte() {
     let world = World::with(opened);
     let base = format!("http://{}/v1/workspaces/ws_acme/files", world.gateway.http());
     for (client, mut command) in [
@@ -131,8 +131,8 @@ fn what_node_and_python_make_of_names_reaches_the_server_byte_for_byte() {
         ("python", real::python("tests/real/spellings.py")),
     ] {
         let before = world.control.requests().len();
-        let said = real::run(command.arg(&base)).expect(0).stdout;
-        let sent: Vec<&str> = said.lines().collect();
+        let output = real::run(command.arg(&base)).expect(0).stdout;
+        let sent: Vec<&str> = output.lines().collect();
         let requests = world.control.requests();
         let seen: Vec<String> = requests[before..]
             .iter()

@@ -1,4 +1,4 @@
-//! Tokens of other libraries, and of those who mean no good: floods, and the shapes of RFC 8725.
+//! Tokens of other libraries and of attackers: floods, and the forgeries of RFC 8725.
 
 use std::thread;
 
@@ -15,18 +15,18 @@ use super::{Guarded, bearing, by_keys, outcomes};
 const TARGET: &str = "/v1/workspaces/ws_acme/users";
 
 #[test]
-fn tokens_that_pyjwt_makes_hold_and_its_forgeries_do_not() {
+fn tokens_of_pyjwt_are_accepted_and_its_forgeries_refused() {
     let mut python = real::python("tests/real/tokens.py");
     hold(&real::run(python.args([ISSUER, AUDIENCE])).expect(0).stdout);
 }
 
 #[test]
-fn tokens_that_jose_makes_hold_and_its_forgeries_do_not() {
+fn tokens_of_jose_are_accepted_and_its_forgeries_refused() {
     let mut node = real::node("tests/real/tokens.mjs");
     hold(&real::run(node.args([ISSUER, AUDIENCE])).expect(0).stdout);
 }
 
-/// Holds a gateway against `{"jwks": …, "good": {name: token}, "bad": {name: token}}`.
+/// Checks a gateway with `{"jwks": …, "good": {name: token}, "bad": {name: token}}`.
 #[track_caller]
 fn hold(made: &str) {
     let made: Value = serde_json::from_str(made).unwrap();
@@ -44,7 +44,7 @@ fn hold(made: &str) {
 }
 
 #[test]
-fn a_flood_of_bad_tokens_ends_in_429_and_those_with_good_ones_go_on() {
+fn a_flood_of_bad_tokens_ends_in_429_and_valid_tokens_pass() {
     let guarded = Guarded::with(|config| config.with("[limits.address]", "requests = 5"));
     let forged = Signer::new("first").token(&json!({ "workspace_id": "ws_acme" }));
     for _ in 0..5 {
@@ -56,18 +56,18 @@ fn a_flood_of_bad_tokens_ends_in_429_and_those_with_good_ones_go_on() {
 }
 
 #[test]
-fn invented_keys_have_the_server_asked_once_a_second_at_most() {
+fn unknown_key_ids_cause_at_most_one_jwks_fetch_a_second() {
     let guarded = Guarded::with(|config| config.with("[limits.address]", "requests = 4000"));
     guarded.get(TARGET, json!({ "workspace_id": "ws_acme" })).expect(200);
     let before = wait::now();
-    let stranger = Signer::new("x");
+    let other = Signer::new("x");
     thread::scope(|scope| {
         for client in 0..16 {
-            let (guarded, stranger) = (&guarded, &stranger);
+            let (guarded, other) = (&guarded, &other);
             scope.spawn(move || {
                 for number in 0..3 {
                     let name = format!("invented-{client}-{number}");
-                    let token = stranger.token_named(&name, &json!({}));
+                    let token = other.token_named(&name, &json!({}));
                     guarded.world.call(&bearing(TARGET, &token)).expect(401);
                 }
             });
@@ -80,14 +80,14 @@ fn invented_keys_have_the_server_asked_once_a_second_at_most() {
 }
 
 #[test]
-fn an_address_that_is_out_of_allowance_has_no_keys_fetched() {
+fn an_address_beyond_its_limit_causes_no_jwks_fetch() {
     let guarded = Guarded::with(|config| config.with("[limits.address]", "requests = 1"));
     guarded.get(TARGET, json!({ "workspace_id": "ws_acme" })).expect(200);
     guarded.world.get(TARGET).expect(401);
     let before = guarded.server.requests().len();
-    let stranger = Signer::new("x");
+    let other = Signer::new("x");
     for number in 0..10 {
-        let token = stranger.token_named(&format!("invented-{number}"), &json!({}));
+        let token = other.token_named(&format!("invented-{number}"), &json!({}));
         guarded.world.call(&bearing(TARGET, &token)).expect(429);
     }
     assert_eq!(guarded.server.requests().len(), before);

@@ -1,5 +1,5 @@
-//! Tokens beside a directory that is asked over HTTP: what it is asked about, and what becomes of
-//! a request that it says nothing about.
+//! Tokens with a directory over HTTP: which entries are fetched, and how a request without an
+//! entry is answered.
 
 use serde_json::json;
 use weir_tests::answer::Answer;
@@ -8,7 +8,7 @@ use weir_tests::directory::Directory;
 
 use super::Guarded;
 
-/// Entries are good for longer than a test takes.
+/// Entries stay valid for longer than a test.
 const LONG: &str = "ttl = \"1h\"\nnegative_ttl = \"1h\"\ntimeout = \"10s\"";
 
 #[track_caller]
@@ -19,7 +19,7 @@ fn guarded(change: impl FnOnce(Config) -> Config) -> (Guarded, Directory) {
 }
 
 #[test]
-fn a_token_of_an_organisation_has_the_workspaces_organisation_looked_up() {
+fn a_token_of_an_organisation_fetches_the_workspaces_entry() {
     let (guarded, directory) = guarded(|config| config);
     let claims = || json!({ "organisation_id": "org_acme" });
     for _ in 0..2 {
@@ -28,8 +28,8 @@ fn a_token_of_an_organisation_has_the_workspaces_organisation_looked_up() {
         assert_eq!(foreign.json()["type"], "urn:weir:problem:foreign-token");
         guarded.get("/v1/workspaces/ws_unknown/users", claims()).expect(403);
     }
-    for asked in ["workspaces/ws_acme", "workspaces/ws_big", "workspaces/ws_unknown"] {
-        assert_eq!(directory.count(asked), 1, "{asked}: {:?}", directory.questions());
+    for entry in ["workspaces/ws_acme", "workspaces/ws_big", "workspaces/ws_unknown"] {
+        assert_eq!(directory.count(entry), 1, "{entry}: {:?}", directory.fetched());
     }
     assert_eq!(guarded.used("workspace", "ws_acme"), 2);
     assert_eq!(guarded.used("organisation", "org_acme"), 2);
@@ -38,7 +38,7 @@ fn a_token_of_an_organisation_has_the_workspaces_organisation_looked_up() {
 }
 
 #[test]
-fn a_directory_that_cannot_say_is_503_and_costs_the_address_alone() {
+fn a_failing_directory_is_a_503_charged_to_the_address_alone() {
     let (guarded, directory) = guarded(|config| config);
     directory.server.always(Answer::status(500));
     for claims in [json!({ "organisation_id": "org_acme" }), json!({ "workspace_id": "ws_acme" })] {
@@ -51,7 +51,7 @@ fn a_directory_that_cannot_say_is_503_and_costs_the_address_alone() {
 }
 
 #[test]
-fn nobody_is_asked_where_the_token_lists_workspaces_and_no_limit_needs_to_know() {
+fn a_token_that_lists_workspaces_needs_no_directory_request() {
     let (guarded, directory) = guarded(|config| {
         config.with(
             "[[routes]]",
@@ -62,9 +62,9 @@ fn nobody_is_asked_where_the_token_lists_workspaces_and_no_limit_needs_to_know()
     let listed = || json!({ "workspace_id": ["ws_quiet", "ws_acme"] });
     guarded.get("/v1/workspaces/ws_acme/status", listed()).expect(200);
     guarded.get("/v1/workspaces/ws_big/status", listed()).expect(403);
-    assert_eq!(directory.questions(), [""; 0]);
-    // The organisation alone says nothing of a workspace.
+    assert_eq!(directory.fetched(), [""; 0]);
+    // The organisation alone does not identify a workspace.
     let claims = json!({ "organisation_id": "org_acme" });
     guarded.get("/v1/workspaces/ws_acme/status", claims).expect(200);
-    assert_eq!(directory.questions(), ["workspaces/ws_acme"]);
+    assert_eq!(directory.fetched(), ["workspaces/ws_acme"]);
 }

@@ -1,4 +1,4 @@
-//! Keys that change, and a server of keys that is down, slow, or says what is no key.
+//! Keys that change, and a JWKS server that is down, slow or sends no valid keys.
 
 use serde_json::json;
 use weir_tests::answer::{Answer, Gate};
@@ -17,11 +17,11 @@ fn of(signer: &Signer) -> Request {
 }
 
 #[test]
-fn keys_change_and_no_request_fails_for_it() {
+fn a_key_rotation_fails_no_request() {
     let guarded = Guarded::new();
     let first = of(&guarded.signer);
     guarded.world.call(&first).expect(200);
-    // One, or another one where the first was under way when the request came.
+    // One fetch, or two where the first was in flight when the request came.
     let fetched = guarded.server.requests().len();
     let second = Signer::new("second");
     guarded.server.always(Answer::ok(published(&[&guarded.signer, &second])));
@@ -31,7 +31,7 @@ fn keys_change_and_no_request_fails_for_it() {
 }
 
 #[test]
-fn a_key_that_is_withdrawn_ends_the_tokens_that_were_verified_by_it() {
+fn a_withdrawn_key_invalidates_its_tokens() {
     let guarded = Guarded::with(|config| config.with("[identity.jwt]", "refresh = \"1s\""));
     let request = of(&guarded.signer);
     guarded.world.call(&request).expect(200);
@@ -42,7 +42,7 @@ fn a_key_that_is_withdrawn_ends_the_tokens_that_were_verified_by_it() {
 }
 
 #[test]
-fn without_any_keys_nobody_is_let_in_until_there_are() {
+fn without_keys_no_token_is_accepted() {
     let (mut server, signer) = (Upstream::refusing(), Signer::new("first"));
     server.always(Answer::ok(published(&[&signer])));
     let world = World::with(|config| by_keys(config, &server));
@@ -56,16 +56,16 @@ fn without_any_keys_nobody_is_let_in_until_there_are() {
     server.start_again();
     wait::until("keys to be fetched", || (world.call(&request).status == 200).then_some(()));
     let lines = world.gateway.log().json();
-    let said = |words: &str| lines.iter().filter(|line| line["message"] == words).count();
-    assert_eq!(said("JWKS fetch failed"), 1);
+    let output = |words: &str| lines.iter().filter(|line| line["message"] == words).count();
+    assert_eq!(output("JWKS fetch failed"), 1);
     let failed = lines.iter().find(|line| line["message"] == "JWKS fetch failed");
     let url = failed.and_then(|line| line["url"].as_str()).expect("which keys");
     assert!(url.contains(&server.address()), "{url}");
-    assert_eq!(said("JWKS fetch recovered"), 1);
+    assert_eq!(output("JWKS fetch recovered"), 1);
 }
 
 #[test]
-fn while_the_server_is_down_or_talks_nonsense_the_earlier_keys_do() {
+fn while_the_jwks_server_fails_the_earlier_keys_stay_valid() {
     let mut guarded = Guarded::with(|config| {
         config
             .with("[identity.jwt]", "refresh = \"1s\"")
@@ -102,7 +102,7 @@ fn while_the_server_is_down_or_talks_nonsense_the_earlier_keys_do() {
 }
 
 #[test]
-fn a_server_that_never_answers_keeps_nobody_waiting_for_long() {
+fn a_jwks_server_that_never_answers_delays_requests_only_to_the_timeout() {
     let (server, gate) = (Upstream::start(), Gate::new());
     server.always(Answer::script().wait(&gate));
     let world =
@@ -115,7 +115,7 @@ fn a_server_that_never_answers_keeps_nobody_waiting_for_long() {
 }
 
 #[test]
-fn a_reload_with_another_issuer_takes_effect_at_once_and_another_without_asks_nobody() {
+fn a_reload_with_a_new_issuer_takes_effect_at_once_and_one_without_fetches_nothing() {
     let guarded = Guarded::new();
     let gateway = &guarded.world.gateway;
     let request = of(&guarded.signer);
@@ -133,7 +133,7 @@ fn a_reload_with_another_issuer_takes_effect_at_once_and_another_without_asks_no
     guarded.world.call(&request).expect(401);
     guarded.world.call(&of(&signer)).expect(200);
 
-    // The same server, so that its keys are still known; another audience, so that none holds.
+    // The same server, so that its keys stay known; another audience, so that no token is valid.
     let other = by_keys(config, &server).with("[identity.jwt]", "audience = [\"x\"]");
     gateway.write_config(&other.to_string());
     gateway.reload().expect(200);

@@ -1,9 +1,10 @@
 //! Stands in for the backends that `./run` puts behind the gateway.
 //!
-//! It answers any request with a small JSON that says what arrived, so that one can see what the
-//! gateway passes on. One thread per connection; each connection serves any number of requests.
+//! It answers any request with a small JSON document that describes the request, so that one
+//! sees what the gateway forwards. One thread per connection; each connection serves any number
+//! of requests.
 //!
-//! Not here: recording and scripted answers, which the tests need (`weir_tests::upstream`).
+//! Not here: recording and scripted responses, which the tests need (`weir_tests::upstream`).
 
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +15,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use weir_tests::wire::{Framing, Head, Reader};
 
-/// A connection that says nothing for so long is given up.
+/// A connection that is silent for so long is closed.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
 const USAGE: &str = "usage: demo-backend NAME=ADDRESS..., as in control=127.0.0.1:9001";
@@ -58,12 +59,12 @@ fn accept(name: &str, listener: &TcpListener) {
     // A connection that fails here was closed by its client in the meantime.
     for stream in listener.incoming().flatten() {
         let name = name.to_owned();
-        // An error within is the client leaving; without room for a thread, it is asked to.
+        // An error within is a client that disconnects; without a thread the connection is closed.
         let _ = Builder::new().spawn(move || converse(&name, &stream));
     }
 }
 
-/// Answers what comes on one connection, until it ends.
+/// Answers the requests of one connection, until it ends.
 fn converse(name: &str, stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
@@ -87,7 +88,7 @@ fn writer(stream: &TcpStream) -> impl Write {
     stream
 }
 
-/// What arrived, as JSON, in one message.
+/// The response: the request as JSON, in one message.
 fn answer(name: &str, head: &Head, body_bytes: usize) -> Vec<u8> {
     let (method, rest) = head.start.split_once(' ').unwrap_or_default();
     let (target, _) = rest.rsplit_once(' ').unwrap_or_default();

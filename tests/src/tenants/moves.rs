@@ -1,5 +1,5 @@
-//! What a workspace can do to the others within its allowance: each move is named for the shared
-//! thing that it goes for.
+//! What a workspace can do to others within its allowance: each move is named for the shared
+//! resource that it loads.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -27,7 +27,7 @@ const LARGE_CALL: usize = 100;
 /// Connections that wait for a backend that does not answer.
 const HANGING: usize = 40;
 
-/// One thing that the other workspace does.
+/// One kind of load by the other workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
     /// Webhooks whose names never resolve, changed again and again.
@@ -107,28 +107,28 @@ impl Move {
         }
     }
 
-    /// Does it once, and says how long to wait until the next time; nothing where its webhooks
-    /// and the events for them are all there is to it.
+    /// Performs the move once, and returns the pause until the next time; does nothing if its
+    /// webhooks and their events are the whole move.
     fn act(self, platform: &Platform, webhooks: &[String], number: usize) -> Option<Duration> {
         let webhook = webhooks.get(number % webhooks.len().max(1)).map_or("", String::as_str);
         let path = format!("/webhooks/{webhook}");
         let pause = match self {
             Self::SilentNames => {
                 let url = format!("http://p{number}.silent:8443/hook");
-                ask(
+                call(
                     platform,
                     &platform.other().request("PATCH", &path, Some(&json!({ "url": url }))),
                 );
                 200
             }
             Self::Pings => {
-                ask(platform, &platform.other().request("POST", &format!("{path}:ping"), None));
+                call(platform, &platform.other().request("POST", &format!("{path}:ping"), None));
                 100
             }
             Self::Jobs => {
                 let waiting = json!({ "state": "waiting" });
                 let path = "/deliveries:redeliver";
-                ask(platform, &platform.other().request("POST", path, Some(&waiting)));
+                call(platform, &platform.other().request("POST", path, Some(&waiting)));
                 100
             }
             Self::LargeCalls => {
@@ -138,7 +138,7 @@ impl Move {
                 500
             }
             Self::FailingBackend => {
-                ask(platform, &Request::get("/v1/workspaces/ws_acme/failing"));
+                call(platform, &Request::get("/v1/workspaces/ws_acme/failing"));
                 20
             }
             Self::InventedNames => {
@@ -146,7 +146,7 @@ impl Move {
                     Request::get(&format!("/v1/workspaces/ws_invented{number}/x")),
                     Request::get("/x").host(&data_host(&format!("in_invented{number}"))),
                 ];
-                names.iter().for_each(|request| ask(platform, request));
+                names.iter().for_each(|request| call(platform, request));
                 20
             }
             Self::HangingBackend
@@ -165,8 +165,8 @@ pub(super) fn receiver(request: &Received) -> Answer {
     let target = String::from_utf8_lossy(&request.target()).into_owned();
     let interim = "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n";
     match target.split('/').nth(1).unwrap_or_default() {
-        "slow" => Answer::script().rest(DEADLINE * 9 / 10).and(Answer::status(200)),
-        "unresponsive" => Answer::script().rest(DEADLINE * 2).close(),
+        "slow" => Answer::script().pause(DEADLINE * 9 / 10).and(Answer::status(200)),
+        "unresponsive" => Answer::script().pause(DEADLINE * 2).close(),
         "head" => Answer::status(200).field("X-Large", &"x".repeat(380 << 10)),
         // As fast as they are read, for half a minute at most.
         "interim" => Answer::script().drip(interim.repeat(1_000), 30_000, Duration::ZERO),
@@ -180,7 +180,7 @@ pub(super) fn backend(request: &Received) -> Answer {
     match request.target() {
         target if target.ends_with(b"/failing") => Answer::status(503),
         target if target.ends_with(b"/hanging") => {
-            Answer::script().rest(DEADLINE * 10).and(Answer::status(200))
+            Answer::script().pause(DEADLINE * 10).and(Answer::status(200))
         }
         _ => Answer::ok("[]"),
     }
@@ -251,9 +251,9 @@ fn hang(platform: &Platform) -> Vec<Client> {
     clients.collect()
 }
 
-/// Asks the gateway, and takes what comes of it: a refusal and a broken connection are the other
-/// workspace's own affair.
-fn ask(platform: &Platform, request: &Request) {
+/// Calls the gateway and ignores the result: refusals and broken connections concern only the other
+/// workspace.
+fn call(platform: &Platform, request: &Request) {
     send(platform.gateway.gateway.http(), request);
 }
 

@@ -1,4 +1,4 @@
-//! How many events a commit takes, and what that does to whoever waits for it: by the number of
+//! Measures how many events one commit stores and how long a post then waits, by the number of
 //! connections that post one event a call.
 
 use std::time::Duration;

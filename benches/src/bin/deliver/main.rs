@@ -31,7 +31,7 @@ const USAGE: &str = "usage: deliver [--dispatcher PATH] [--rounds 3] [--endpoint
     [--only speed|holes|crowd|curve] [--deadlines 2s,10s] [--shares 10,50,90] \
     [--dark silent,deaf,dripping] [--crowd 1000000] [--before PATH] [--no-log]";
 
-/// What a delivery may take while others arrive.
+/// The longest time of one delivery while others arrive.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How often it is looked whether all is on disk.
@@ -43,7 +43,7 @@ const REST: Duration = Duration::from_millis(5);
 /// What a machine may have open: a connection for each attempt at either end.
 const DESCRIPTORS: u64 = 16_384;
 
-/// The parts of an event's way. It may arrive before whoever posted it has read the answer.
+/// The parts of an event's latency. It may arrive before its sender has read the response.
 const PARTS: [&str; 3] = ["post to arrival", "post to 202", "202 to arrival"];
 
 struct Plan {
@@ -118,7 +118,7 @@ impl Plan {
         self.only.is_empty() || self.only == part
     }
 
-    /// The dispatchers to measure, with what tells them apart in a table.
+    /// The dispatchers to measure, with their names in a table.
     fn programs(&self) -> Vec<(&'static str, &Path)> {
         let now = ("", self.dispatcher.as_path());
         let earlier = ("before: ", self.before.as_path());
@@ -126,7 +126,7 @@ impl Plan {
     }
 }
 
-/// A way of loading the dispatcher, and what it showed, round after round.
+/// One kind of load, and its measurements, round after round.
 struct Row {
     name: &'static str,
     per_call: u64,
@@ -202,7 +202,7 @@ impl Lab {
         println!("Resident at the end: {} MiB", resident.range(0));
     }
 
-    /// Records what each part of an event's way took of all that have arrived.
+    /// Records the duration of each part of the latency, for all events that have arrived.
     fn parts_of_the_way(&self, parts: &mut [[Series; 3]; 3], answered: &[Answered]) {
         let arrived: HashMap<Tick, Tick> = self.arrivals.take().into_iter().collect();
         let [arrivals, answers, between] = parts;
@@ -236,7 +236,7 @@ impl Lab {
         Load { events, per_call, connections: self.plan.connections }
     }
 
-    /// Posts one event after another has arrived, for as long as `on` says.
+    /// Posts each event after the last has arrived, while `on` is true.
     fn one_by_one(&self, aim: &Aim, on: impl Fn() -> bool) -> Vec<Answered> {
         let (mut line, mut answered) = (Line::connect(aim), Vec::new());
         for nth in 0..self.plan.idle {
@@ -290,7 +290,7 @@ impl Lab {
         answered
     }
 
-    /// Waits until the dispatcher says that nothing waits: every outcome is on disk.
+    /// Waits until the dispatcher reports no waiting delivery: every outcome is on disk.
     fn settle(&self, dispatcher: &Dispatcher) {
         let began = self.clock.now().tick;
         while dispatcher.metric("deliveries_waiting") > 0.0 {

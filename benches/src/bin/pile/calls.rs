@@ -1,4 +1,4 @@
-//! What customers and operators call, and how long that takes.
+//! Times the calls of customers and operators.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::Lab;
 /// Calls of each kind.
 const CALLS: usize = 50;
 
-/// The workspace whose one webhook has a tenth of all.
+/// The workspace whose one webhook has a tenth of the backlog.
 pub(crate) const LARGE: &str = "/v1/workspaces/ws_b0";
 
 impl Lab {

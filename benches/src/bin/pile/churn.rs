@@ -1,5 +1,5 @@
-//! Days of steady traffic on a clock that is turned by hand: through the store, and through the
-//! sweep as the dispatcher's own loop calls it. Prints how large the files are after each day.
+//! Days of steady traffic on a simulated clock: through the store, and through maintenance as
+//! the dispatcher's own loop runs it. Prints the size of the files after each day.
 
 use std::time::Duration;
 

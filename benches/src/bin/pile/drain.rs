@@ -1,5 +1,5 @@
-//! One endpoint's backlog, drained: how long it takes beside what the pace alone would, and how
-//! many starts the fullest window held.
+//! Drains one endpoint's backlog: how long it takes compared with the pace alone, and the most
+//! starts in any window.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::{Lab, urls};
 const REQUESTS: u64 = 4_000;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Two clocks are read for a start, and each is cut to a microsecond: it is told by the one, and
-/// the pace goes by the other.
+/// The dispatcher reports a start by one clock and paces by another, each truncated to a
+/// microsecond.
 const CLOCKS: u64 = 10;
 
 /// How long nothing may arrive while a backlog drains.

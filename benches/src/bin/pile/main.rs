@@ -27,17 +27,17 @@ use weir_common::time::Clock;
 const USAGE: &str = "usage: pile [--dispatcher PATH] [--webhooks 100000] [--deliveries 10000000] \
     [--backlog 1000000] [--starts 3] [--days 30] [--only pile|drain|churn]";
 
-/// How the settings that ship say how fast an endpoint may be called.
+/// The pace in the shipped settings.
 const SHIPPED_REQUESTS: &str = "requests = 100                  # attempts";
 const SHIPPED_WINDOW: &str = "window = \"1m\"                   # …";
 
 /// After a start has settled.
 const SETTLED: Duration = Duration::from_secs(12);
 
-/// Calls are made beside this share of the pile too, one in so many.
+/// Calls are measured beside this share of the backlog too, one in so many.
 const SMALL: u64 = 100;
 
-/// This share of the pile, one in so many, waits for one webhook alone.
+/// This share of the backlog, one in so many, belongs to one webhook.
 const FOR_ONE: u64 = 10;
 
 struct Plan {
@@ -97,7 +97,7 @@ impl Lab {
         dispatcher
     }
 
-    /// One whose endpoints may be called once in an hour.
+    /// A dispatcher that may call each endpoint once an hour.
     fn still(&self, folder: &Folder) -> Dispatcher {
         self.paced(folder, 1, Duration::from_secs(3_600))
     }

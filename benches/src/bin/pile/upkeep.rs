@@ -1,7 +1,7 @@
-//! Large pieces of work, and what becomes of events that are posted beside them: one at a time,
-//! each written and answered by the thread that does the work.
+//! Large maintenance jobs, and the latency of events posted beside them: one at a time, each
+//! written and answered by the thread that does the job.
 //!
-//! States that take days to come about are put into the database while nobody has it open.
+//! States that take days to arise are written into the database while no process has it open.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! What goes wrong with a new process costs the old one nothing.
+//! A new process that fails costs the old one nothing.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -19,7 +19,7 @@ use super::TARGET;
 use crate::http2::Edge;
 
 #[test]
-fn a_configuration_with_a_mistake_leaves_the_old_process_serving() {
+fn an_invalid_configuration_leaves_the_old_process_serving() {
     let world = World::new();
     world.get(TARGET).expect(200);
     let mut kept = world.client();
@@ -32,14 +32,14 @@ fn a_configuration_with_a_mistake_leaves_the_old_process_serving() {
     let again = kept.get(TARGET).expect(200);
     assert_eq!(again.allowance().remaining, 57);
     assert_ne!(again.field("Connection"), Some("close"));
-    world.gateway.ask(&Request::get("/readyz")).expect(200);
+    world.gateway.call_admin(&Request::get("/readyz")).expect(200);
     world.gateway.write_config(&world.config().to_string());
     world.gateway.upgrade();
     assert_eq!(world.get(TARGET).expect(200).allowance().remaining, 56);
 }
 
 #[test]
-fn an_address_that_is_taken_leaves_the_old_process_serving() {
+fn an_address_in_use_leaves_the_old_process_serving() {
     let world = World::new();
     let taken = world.data.address();
     let bad = world.config().with("[server]", &format!("http = [\"127.0.0.1:0\", \"{taken}\"]"));
@@ -67,7 +67,7 @@ fn put_script(gateway: &Gateway, script: &str) {
 }
 
 #[test]
-fn a_program_that_is_none_leaves_the_old_process_serving() {
+fn a_file_that_is_no_program_leaves_the_old_process_serving() {
     let upstream = Upstream::start();
     let gateway = by_link(&upstream);
     let all = [
@@ -82,14 +82,16 @@ fn a_program_that_is_none_leaves_the_old_process_serving() {
         put_script(&gateway, script);
         gateway.signal("USR2");
         let failures = || {
-            let said = |line: &serde_json::Value| {
-                line["message"].as_str().is_some_and(|said| said.starts_with("nobody has taken"))
+            let output = |line: &serde_json::Value| {
+                line["message"]
+                    .as_str()
+                    .is_some_and(|output| output.starts_with("nobody has taken"))
             };
-            gateway.log().json().into_iter().filter(said).collect::<Vec<_>>()
+            gateway.log().json().into_iter().filter(output).collect::<Vec<_>>()
         };
         wait::until("the failure", || (failures().len() > nth).then_some(()));
-        let said = failures()[nth]["error"].to_string();
-        assert!(said.contains(why), "{script}: {said}");
+        let output = failures()[nth]["error"].to_string();
+        assert!(output.contains(why), "{script}: {output}");
         gateway.client().get(TARGET).expect(200);
     }
     put_link(&gateway, &program("weir-gateway"));
@@ -104,7 +106,7 @@ fn put_link(gateway: &Gateway, to: &Path) {
 }
 
 #[test]
-fn a_process_that_dies_with_the_counters_half_way_gives_them_back() {
+fn a_successor_that_dies_during_the_transfer_leaves_the_counters_with_the_old_process() {
     let upstream = Upstream::start();
     let gateway = by_link(&upstream);
     gateway.client().get(TARGET).expect(200);
@@ -118,11 +120,11 @@ fn a_process_that_dies_with_the_counters_half_way_gives_them_back() {
     assert!(why.contains("counters") || why.contains("new process"), "{why}");
     assert_eq!(kept.get(TARGET).expect(200).allowance().remaining, 57);
     assert_eq!(gateway.used("workspace", "ws_acme"), 3);
-    gateway.ask(&Request::get("/readyz")).expect(200);
+    gateway.call_admin(&Request::get("/readyz")).expect(200);
 }
 
 #[test]
-fn a_stop_does_not_wait_for_a_process_that_is_starting() {
+fn a_stop_does_not_wait_for_a_starting_successor() {
     let upstream = Upstream::start();
     let mut gateway = by_link(&upstream);
     put_script(&gateway, "echo started >&2; exec sleep 60");
@@ -135,25 +137,25 @@ fn a_stop_does_not_wait_for_a_process_that_is_starting() {
 }
 
 #[test]
-fn where_the_new_process_is_lost_the_old_one_guesses_nothing_and_ends() {
+fn when_the_new_process_is_lost_the_old_one_admits_nothing_and_ends() {
     let mut world = World::new();
     let mut idle = world.client();
     idle.get(TARGET).expect(200);
     let new = world.gateway.upgrade();
     assert!(process::signal(new, "KILL"));
     world.gateway.log().wait("that it is lost", |line| line["message"] == "limit owner lost");
-    // Idle connections are closed then: there is nobody to ask for them.
+    // Idle connections are closed then: no process can decide on their next request.
     idle.expect_end();
     assert_eq!(world.gateway.wait_for_exit(), Some(0));
 }
 
 #[test]
-fn what_is_in_flight_when_the_new_process_is_lost_is_finished_and_nothing_more_is_decided() {
+fn when_the_new_process_is_lost_requests_in_flight_finish_and_no_more_are_admitted() {
     let mut edge = Edge::new();
     let gate = Gate::new();
     let world = &mut edge.world;
     world.control.always(Answer::script().wait(&gate).and(Answer::ok("finished")));
-    // One that was charged, a batch whose body is on its way, and one whose head is.
+    // A charged request, a batch whose body is arriving, and a request whose head is arriving.
     let mut down = world.client();
     down.send(Request::get(TARGET).head_bytes());
     let mut up = world.client();
@@ -172,7 +174,7 @@ fn what_is_in_flight_when_the_new_process_is_lost_is_finished_and_nothing_more_i
     let new = world.gateway.upgrade();
     assert!(process::signal(new, "KILL"));
     world.gateway.log().wait("that it is lost", |line| line["message"] == "limit owner lost");
-    // Nobody can say whether it fits; where nothing is to be decided nobody is asked.
+    // No process can decide on a limited request; an exempt one needs no decision.
     let refused = several.call(&Request::get(TARGET)).expect_problem(503);
     assert_eq!(refused["type"], "urn:weir:problem:limits-unavailable");
     several.get("/assets/a").expect(200);

@@ -1,4 +1,4 @@
-//! One address cannot take every place, one connection cannot go on for ever.
+//! One address cannot use all connections, and one connection cannot last for ever.
 
 use weir_tests::authority::Authority;
 use weir_tests::client::Client;
@@ -16,7 +16,7 @@ fn is_served(mut client: Client) -> Option<Client> {
 }
 
 #[test]
-fn an_address_has_so_many_connections_and_others_have_theirs() {
+fn an_address_has_its_own_connection_limit() {
     let world = World::with(|config| config.with("[server]", "connections_per_address_max = 3"));
     let http = world.gateway.http();
     let from = |address| is_served(Client::connect_from(address, http));
@@ -29,7 +29,7 @@ fn an_address_has_so_many_connections_and_others_have_theirs() {
 }
 
 #[test]
-fn a_trusted_proxy_has_as_many_as_there_are() {
+fn a_trusted_proxy_has_no_per_address_limit() {
     let world = World::with(|config| {
         let lines = "connections_per_address_max = 1\ntrusted_proxies = [\"127.0.0.5\"]";
         config.with("[server]", lines)
@@ -42,7 +42,7 @@ fn a_trusted_proxy_has_as_many_as_there_are() {
 }
 
 #[test]
-fn whoever_has_not_ended_its_handshake_counts_too() {
+fn unfinished_handshakes_count_against_the_limit() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| {
         config.with("[server]", "connections_per_address_max = 2\nconnections_max = 3")
@@ -69,10 +69,10 @@ fn whoever_has_not_ended_its_handshake_counts_too() {
 }
 
 #[test]
-fn the_last_request_of_a_connection_is_told_so() {
+fn the_last_request_of_a_connection_gets_connection_close() {
     let lines = "requests_per_connection_max = 3";
     let world = World::with(|config| config.with("[server]", lines));
-    // What we answer ourselves counts as well, and says the same.
+    // The gateway's own responses count as well, and carry the same header.
     for target in ["/healthz", "/nowhere/../to/go"] {
         let mut client = world.client();
         for nth in 1..=3 {
@@ -88,6 +88,6 @@ fn the_last_request_of_a_connection_is_told_so() {
     let mut client = world.client();
     let closes =
         |answer: weir_tests::response::Response| answer.head.field("connection") == Some("close");
-    let told: Vec<bool> = (0..5).map(|_| closes(client.get("/healthz"))).collect();
-    assert_eq!(told, [false, false, false, false, true]);
+    let closing: Vec<bool> = (0..5).map(|_| closes(client.get("/healthz"))).collect();
+    assert_eq!(closing, [false, false, false, false, true]);
 }

@@ -1,4 +1,4 @@
-//! Certificates that are exchanged while clients come and go.
+//! Certificates are replaced while clients connect and disconnect.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use weir_tests::wait;
 use super::{NAMES, handshake, world_of};
 
 #[test]
-fn certificates_that_are_exchanged_under_load_fail_no_connection() {
+fn certificates_replaced_under_load_fail_no_connection() {
     let authority = Authority::new();
     for fields in [&[][..], &["-H", "Connection: close"]] {
         let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
@@ -28,24 +28,24 @@ fn certificates_that_are_exchanged_under_load_fail_no_connection() {
             world.gateway.reload().expect(200);
             wait::pass(Duration::from_millis(100));
         }
-        let metrics = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+        let metrics = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
         let failed = |line: &&str| line.starts_with("weir_gateway_handshake_failures_total");
         let failed: Vec<&str> = metrics.lines().filter(failed).collect();
-        // wrk looks first whether anybody is there.
+        // wrk first opens a connection to see whether the port is open.
         let own = |line: &&str| line.ends_with("{reason=\"closed\"} 1");
         assert!(failed.iter().all(own), "{failed:?}");
         // It counts to the end where it is interrupted.
         wrk.signal("INT");
-        let said = process::finish(wrk).stdout;
-        assert!(said.contains(" requests in "), "{said}");
-        assert!(!said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
-        // It asks for an address as a name, in each of its handshakes: that is no line each.
+        let output = process::finish(wrk).stdout;
+        assert!(output.contains(" requests in "), "{output}");
+        assert!(!output.contains("Socket errors") && !output.contains("Non-2xx"), "{output}");
+        // It sends an address as the server name in each handshake, which must not log a line each.
         assert!(world.gateway.log().json().len() < 50);
     }
 }
 
 #[test]
-fn a_session_under_an_earlier_certificate_is_made_anew_and_the_next_is_resumed() {
+fn a_session_of_an_earlier_certificate_gets_a_full_handshake_and_the_next_is_resumed() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
     for version in VERSIONS {
@@ -54,20 +54,20 @@ fn a_session_under_an_earlier_certificate_is_made_anew_and_the_next_is_resumed()
         assert_eq!([kind(), kind()], [HandshakeKind::Full, HandshakeKind::Resumed]);
         authority.sign("server", NAMES, 2);
         world.gateway.reload().expect(200);
-        // Whoever shows what it has kept is not turned away for it.
+        // A client that offers its old session is not refused.
         assert_eq!([kind(), kind()], [HandshakeKind::Full, HandshakeKind::Resumed]);
     }
 }
 
 #[test]
-fn nothing_is_taken_before_the_handshake_that_could_be_played_again() {
+fn early_data_is_refused() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
     let mut config = Arc::unwrap_or_clone(authority.trusted());
     config.enable_early_data = true;
     let config = Arc::new(config);
     for expected in [HandshakeKind::Full, HandshakeKind::Resumed] {
-        // The ticket says how much may come early: nothing.
+        // The ticket allows no early data.
         let name = "api.localhost".try_into().unwrap();
         let mut early = rustls::ClientConnection::new(config.clone(), name).unwrap();
         assert!(early.early_data().is_none());

@@ -1,5 +1,5 @@
-//! Where an answer of ours ends: to HEAD, to an upgrade, before a body, to an old client; and what
-//! follows on the connection.
+//! The framing of the gateway's own responses: to HEAD, to an upgrade, before a request body
+//! and to HTTP/1.0 clients; and the state of the connection afterwards.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use weir_tests::request::{CONTROL, Request};
 use weir_tests::wait;
 use weir_tests::world::World;
 
-use super::{House, WAYS, Way};
+use super::{House, PROTOCOLS, Protocol};
 
 const TARGET: &str = "/v1/workspaces/ws_acme/users";
 
@@ -25,21 +25,23 @@ fn used_up() -> House {
 #[test]
 fn a_refusal_of_head_has_the_length_of_one_of_get_and_no_body() {
     let house = used_up();
-    for way in WAYS {
-        let get = house.call(way, &[], TARGET);
-        let head = house.call(way, &["-I"], TARGET).expect(429);
-        assert_eq!(head.field("content-length"), get.field("content-length"), "{way:?}");
+    for protocol in PROTOCOLS {
+        let get = house.call(protocol, &[], TARGET);
+        let head = house.call(protocol, &["-I"], TARGET).expect(429);
+        assert_eq!(head.field("content-length"), get.field("content-length"), "{protocol:?}");
         assert_eq!(head.field("content-length"), Some(get.body.len().to_string().as_str()));
         assert_eq!(head.field("content-type"), Some("application/problem+json"));
-        assert!(head.body.is_empty(), "{way:?}: {}", head.text());
+        assert!(head.body.is_empty(), "{protocol:?}: {}", head.text());
         assert_eq!(head.allowance().remaining, 0);
         head.retry_after();
         get.expect_problem(429);
         // And the connection goes on behind it.
-        let url = house.url(way, TARGET);
-        let said = house
-            .curl(way, &["-I", "-w", "%{num_connects} ", "-o", "none", &url, "-o", "none", &url]);
-        assert_eq!(said.trim(), "1 0", "{way:?}");
+        let url = house.url(protocol, TARGET);
+        let output = house.curl(
+            protocol,
+            &["-I", "-w", "%{num_connects} ", "-o", "none", &url, "-o", "none", &url],
+        );
+        assert_eq!(output.trim(), "1 0", "{protocol:?}");
     }
     // To the byte: what comes next on the connection is the next answer.
     let mut client = house.world.client();
@@ -57,16 +59,16 @@ fn an_answer_of_not_modified_shows_the_allowance_and_has_no_body() {
         Some("\"tag\"") => Answer::status(304).field("ETag", "\"tag\""),
         _ => Answer::ok("hello").field("ETag", "\"tag\""),
     });
-    for way in WAYS {
-        let answer = house.call(way, &["-H", "If-None-Match: \"tag\""], TARGET).expect(304);
-        assert_eq!(answer.allowance().limit, 60, "{way:?}");
+    for protocol in PROTOCOLS {
+        let answer = house.call(protocol, &["-H", "If-None-Match: \"tag\""], TARGET).expect(304);
+        assert_eq!(answer.allowance().limit, 60, "{protocol:?}");
         assert!(answer.body.is_empty());
-        assert_eq!(answer.field("content-length"), None, "{way:?}");
-        assert_eq!(answer.field("transfer-encoding"), None, "{way:?}");
-        let url = house.url(way, TARGET);
+        assert_eq!(answer.field("content-length"), None, "{protocol:?}");
+        assert_eq!(answer.field("transfer-encoding"), None, "{protocol:?}");
+        let url = house.url(protocol, TARGET);
         let tag = "If-None-Match: \"tag\"";
-        let said = house.curl(
-            way,
+        let output = house.curl(
+            protocol,
             &[
                 "-H",
                 tag,
@@ -80,7 +82,7 @@ fn an_answer_of_not_modified_shows_the_allowance_and_has_no_body() {
                 &url,
             ],
         );
-        assert_eq!(said.trim(), "304 1 304 0", "{way:?}");
+        assert_eq!(output.trim(), "304 1 304 0", "{protocol:?}");
     }
 }
 
@@ -102,7 +104,7 @@ fn a_websocket_beyond_its_limit_gets_a_plain_refusal_on_a_connection_that_goes_o
     assert_eq!(house.world.control.requests().len(), 1, "a refused request was forwarded");
     client.get("/healthz").expect(200);
     let fields = ["-H", "Connection: Upgrade", "-H", "Upgrade: websocket"];
-    house.call(Way::Http1ByTls, &fields, TARGET).expect_problem(429);
+    house.call(Protocol::Http1OverTls, &fields, TARGET).expect_problem(429);
     assert_eq!(house.world.gateway.used("workspace", "ws_acme"), 1);
 }
 
@@ -126,13 +128,13 @@ fn a_websocket_is_counted_once() {
 }
 
 #[test]
-fn a_refused_body_is_never_asked_for() {
+fn a_refused_request_gets_no_100_continue() {
     let house = used_up();
     house.authority.write("large", &"x".repeat(300_000));
-    for way in WAYS {
+    for protocol in PROTOCOLS {
         let arguments = ["-H", "Expect: 100-continue", "--data-binary", "@large"];
-        let answer = house.call(way, &arguments, TARGET);
-        assert!(answer.interim.is_empty(), "{way:?}: {:?}", answer.interim);
+        let answer = house.call(protocol, &arguments, TARGET);
+        assert!(answer.interim.is_empty(), "{protocol:?}: {:?}", answer.interim);
         answer.expect_problem(429);
     }
     // To the letter: the client that waits gets the refusal, and then the end.
@@ -167,61 +169,62 @@ fn clients_of_http_1_0_are_refused_as_they_expect_it() {
     assert_eq!(answer.field("connection"), Some("close"));
     answer.expect_problem(429);
     client.expect_end();
-    let answer = house.call(Way::Http1ByTls, &["--http1.0"], TARGET);
+    let answer = house.call(Protocol::Http1OverTls, &["--http1.0"], TARGET);
     assert_eq!(answer.field("connection"), Some("close"));
     answer.expect_problem(429);
 }
 
 #[test]
-fn a_refusal_is_read_whatever_of_the_body_is_still_on_its_way() {
+fn a_refusal_is_read_while_the_request_body_is_still_arriving() {
     let house = used_up();
     house.authority.write("small", &"x".repeat(30_000));
     house.authority.write("large", &"x".repeat(3_000_000));
-    for way in WAYS {
+    for protocol in PROTOCOLS {
         for (body, connects) in [("@small", "1 0"), ("@large", "1 1")] {
             let arguments = ["-H", "Expect:", "--data-binary", body];
-            house.call(way, &arguments, TARGET).expect_problem(429);
+            house.call(protocol, &arguments, TARGET).expect_problem(429);
             let chunked = ["-H", "Transfer-Encoding: chunked"];
-            if way != Way::Http2 {
+            if protocol != Protocol::Http2 {
                 let arguments = [&arguments[..], &chunked].concat();
-                house.call(way, &arguments, TARGET).expect_problem(429);
+                house.call(protocol, &arguments, TARGET).expect_problem(429);
             }
-            let url = house.url(way, TARGET);
+            let url = house.url(protocol, TARGET);
             let twice = ["-w", "%{num_connects} ", "-o", "none", &url, "-o", "none", &url];
-            let said = house.curl(way, &[&arguments[..], &twice].concat());
+            let output = house.curl(protocol, &[&arguments[..], &twice].concat());
             // A stream of HTTP/2 ends alone; a connection with an unread body cannot go on.
-            let expected = if way == Way::Http2 { "1 0" } else { connects };
-            assert_eq!(said.trim(), expected, "{way:?} {body}");
+            let expected = if protocol == Protocol::Http2 { "1 0" } else { connects };
+            assert_eq!(output.trim(), expected, "{protocol:?} {body}");
         }
     }
     let url = format!("https://{}{TARGET}", house.https);
     let host = format!(":authority: {CONTROL}");
     let mut nghttp = Command::new("nghttp");
     nghttp.args(["-v", "-d", "large", "-H", &host, &url]).current_dir(house.authority.root());
-    let said = real::run(&mut nghttp).expect(0).stdout;
-    let at = |what: &str| said.find(what).unwrap_or_else(|| panic!("no {what} in {said}"));
-    // RFC 9113, 8.1: the whole answer, and then the client is told to stop, which is no error.
-    assert!(at(":status: 429") < at("urn:weir:problem:rate-limited"), "{said}");
-    assert!(at("urn:weir:problem:rate-limited") < at("recv RST_STREAM"), "{said}");
-    assert!(at("recv RST_STREAM") < at("error_code=NO_ERROR"), "{said}");
+    let output = real::run(&mut nghttp).expect(0).stdout;
+    let at = |what: &str| output.find(what).unwrap_or_else(|| panic!("no {what} in {output}"));
+    // RFC 9113, 8.1: the whole response, and then a reset with NO_ERROR, which asks the client to
+    // stop.
+    assert!(at(":status: 429") < at("urn:weir:problem:rate-limited"), "{output}");
+    assert!(at("urn:weir:problem:rate-limited") < at("recv RST_STREAM"), "{output}");
+    assert!(at("recv RST_STREAM") < at("error_code=NO_ERROR"), "{output}");
     assert_eq!(house.world.control.requests().len(), 1);
     assert_eq!(house.world.gateway.used("workspace", "ws_acme"), 1);
 }
 
 #[test]
-fn an_answer_is_read_that_comes_before_the_body_has_been_sent() {
+fn an_early_response_is_read_before_the_request_body_is_sent() {
     let house =
         House::with(|config| config.with("[upstreams.dispatcher]", "servers = [\"127.0.0.1:9\"]"));
     house.authority.write("large", &"x".repeat(3_000_000));
     let early = Answer::status(413).field("Connection", "close").body("no").at_head().close();
     house.world.control.always(early);
-    for way in WAYS {
+    for protocol in PROTOCOLS {
         for (target, status) in [(TARGET, 413), ("/v1/workspaces/ws_acme/webhooks", 502)] {
-            // Often enough for one that is lost to chance.
+            // Often enough to catch a response that is lost by chance.
             for _ in 0..5 {
                 let arguments = ["-H", "Expect:", "--data-binary", "@large"];
-                let answer = house.call(way, &arguments, target);
-                assert_eq!(answer.status, status, "{way:?}: {}", answer.text());
+                let answer = house.call(protocol, &arguments, target);
+                assert_eq!(answer.status, status, "{protocol:?}: {}", answer.text());
             }
         }
     }

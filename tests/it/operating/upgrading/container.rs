@@ -1,4 +1,4 @@
-//! Process 1 of a container, which cannot end while another serves in its place.
+//! Process 1 of a container stays until the process that serves in its place ends.
 
 use std::fs;
 use std::process::Command;
@@ -13,7 +13,7 @@ use weir_tests::wait;
 
 use super::TARGET;
 
-/// A gateway as process 1 of a namespace. What it says of processes holds in there alone.
+/// A gateway as process 1 of a namespace. The process ids in its log are valid only in there.
 struct Container {
     process: Process,
     folder: Folder,
@@ -45,18 +45,18 @@ impl Container {
         assert!(process::signal(self.first, name), "process 1 is gone");
     }
 
-    /// Waits until so many have said this.
+    /// Waits until so many lines have this message.
     fn wait_for(&self, count: usize, message: &str) {
-        let said = || {
+        let output = || {
             let lines = self.process.stderr().json();
             lines.iter().filter(|line| line["message"] == message).count()
         };
-        wait::until(message, || (said() >= count).then_some(()));
+        wait::until(message, || (output() >= count).then_some(()));
     }
 }
 
 #[test]
-fn process_1_hands_over_more_than_once_and_stands_for_the_one_that_serves() {
+fn process_1_upgrades_more_than_once_and_stands_for_the_serving_process() {
     let upstream = Upstream::start();
     let servers = format!("servers = [\"{}\"]", upstream.address());
     let config = Config::default().with("[upstreams.control]", &servers);
@@ -70,7 +70,7 @@ fn process_1_hands_over_more_than_once_and_stands_for_the_one_that_serves() {
         container.wait_for(nth, "handed over");
         assert_eq!(left(&container), 59 - nth as u64, "what was counted is not forgotten");
     }
-    // A reload reaches the one that serves.
+    // A reload reaches the serving process.
     let fewer = config.with("[limits.workspace]", "requests = 50");
     container.folder.write(gateway::CONFIG, &fewer.to_string());
     container.signal("HUP");
@@ -81,7 +81,7 @@ fn process_1_hands_over_more_than_once_and_stands_for_the_one_that_serves() {
 }
 
 #[test]
-fn process_1_ends_with_the_one_that_serves_and_says_that_it_failed() {
+fn process_1_ends_with_the_serving_process_and_reports_its_failure() {
     let mut container = Container::start(&Config::default());
     container.signal("USR2");
     container.wait_for(1, "handed over");
@@ -89,6 +89,6 @@ fn process_1_ends_with_the_one_that_serves_and_says_that_it_failed() {
     let serving = fs::read_to_string(children).unwrap().trim().parse().unwrap();
     assert!(process::signal(serving, "KILL"));
     assert_eq!(container.process.wait_for_exit(), Some(1));
-    let said = container.process.stderr().to_end();
-    assert!(said.contains("the process that had taken over ended with 137"), "{said}");
+    let output = container.process.stderr().to_end();
+    assert!(output.contains("the process that had taken over ended with 137"), "{output}");
 }

@@ -1,4 +1,4 @@
-//! Thousands that drip: each is closed at its deadline, and leaves nothing behind.
+//! Thousands of slow clients: each is closed at its deadline and leaks nothing.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ const MANY: usize = 1_000;
 const LOTS: usize = 6;
 
 #[test]
-fn thousands_that_drip_are_closed_at_their_deadlines_and_leave_nothing_behind() {
+fn thousands_of_slow_clients_are_closed_at_their_deadlines_and_leak_nothing() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| {
         let lines = "head_timeout = \"2s\"\nhandshake_timeout = \"2s\"\n\

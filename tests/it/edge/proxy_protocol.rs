@@ -1,4 +1,4 @@
-//! Load balancers that say whose a connection is, by a PROXY header.
+//! Load balancers that name the client's address in a PROXY header.
 
 use std::net::Ipv6Addr;
 use std::process::Command;
@@ -17,7 +17,7 @@ use super::{NAMES, world_of};
 const V1: &str = "PROXY TCP4 192.0.2.77 198.51.100.1 40000 443\r\n";
 const TRUSTS_ONE: &str = "proxy_protocol_from = [\"127.0.0.1\"]\nhandshake_timeout = \"500ms\"";
 
-/// A world that takes PROXY headers from 127.0.0.1 alone, and has TLS too.
+/// A world that accepts PROXY headers only from 127.0.0.1, and has TLS too.
 #[track_caller]
 fn balanced() -> (World, Authority) {
     let authority = Authority::new();
@@ -32,15 +32,15 @@ fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
     [b"\r\n\r\n\0\r\nQUIT\n".as_slice(), &[command, family], &length, rest].concat()
 }
 
-/// Whom the last request came from, as the upstream was told.
+/// The address that the upstream got with the last request.
 #[track_caller]
-fn told(world: &World) -> String {
+fn client_address(world: &World) -> String {
     let head = world.control.requests().pop().unwrap().head;
     head.field("x-forwarded-for").unwrap().to_owned()
 }
 
 #[test]
-fn the_address_in_a_header_is_the_clients_in_both_versions_by_both_ways() {
+fn the_address_in_a_header_is_the_clients_in_both_versions_with_and_without_tls() {
     let (world, authority) = balanced();
     let v4 = [192, 0, 2, 77, 198, 51, 100, 1, 0x9c, 0x40, 1, 187];
     let long = [&v4[..], &[0x04, 0x10, 0], &[7; 4_096]].concat();
@@ -60,12 +60,12 @@ fn the_address_in_a_header_is_the_clients_in_both_versions_by_both_ways() {
         // The request comes in one piece with the header, and not a byte of it is lost.
         plain.send([header.as_slice(), &Request::get("/v1/me").head_bytes()].concat());
         plain.read().expect(200);
-        assert_eq!(told(&world), client);
+        assert_eq!(client_address(&world), client);
         let mut client_of_tls = Client::connect(&world.gateway.https());
         client_of_tls.send(&header);
         let mut client_of_tls = client_of_tls.secured(&authority.trusted(), "api.localhost");
         client_of_tls.get("/v1/me").expect(200);
-        assert_eq!(told(&world), client);
+        assert_eq!(client_address(&world), client);
     }
     let line = |line: &serde_json::Value| line["client"] == "192.0.2.77";
     world.gateway.access_log().wait("the client's address", line);
@@ -81,12 +81,12 @@ fn a_header_may_come_byte_by_byte() {
             client.send([byte]);
         }
         client.read().expect(200);
-        assert_eq!(told(&world), "192.0.2.77");
+        assert_eq!(client_address(&world), "192.0.2.77");
     }
 }
 
 #[test]
-fn who_must_bring_a_header_and_brings_none_is_closed_without_a_word() {
+fn a_connection_without_its_required_header_is_closed_without_an_answer() {
     let (world, _) = balanced();
     let too_long = v2(0x21, 0x11, &[0; 60_000]);
     let endless = [b"PROXY UNKNOWN ".as_slice(), &[b'x'; 300]].concat();
@@ -125,7 +125,7 @@ fn a_header_has_a_deadline_together_with_the_handshake() {
 }
 
 #[test]
-fn a_header_of_one_who_may_not_say_so_is_no_header() {
+fn a_header_from_an_untrusted_peer_is_no_header() {
     let (world, authority) = balanced();
     let forged = [V1.as_bytes(), &Request::get("/v1/me").head_bytes()].concat();
     let mut client = Client::connect_from("127.0.0.9", world.gateway.http());
@@ -137,13 +137,13 @@ fn a_header_of_one_who_may_not_say_so_is_no_header() {
     world.control.assert_untouched();
     let mut client = Client::connect_from("127.0.0.9", world.gateway.http());
     client.get("/v1/me").expect(200);
-    assert_eq!(told(&world), "127.0.0.9");
+    assert_eq!(client_address(&world), "127.0.0.9");
     // The operator's listener is none that a load balancer stands before.
-    world.gateway.ask(&Request::get("/readyz")).expect(200);
+    world.gateway.call_admin(&Request::get("/readyz")).expect(200);
 }
 
 #[test]
-fn limits_and_caps_go_by_the_address_in_the_header() {
+fn limits_use_the_address_in_the_header() {
     let world = World::with(|config| {
         let lines = "proxy_protocol_from = [\"127.0.0.0/8\"]\nconnections_per_address_max = 2";
         let config = config.with("[server]", lines);
@@ -170,7 +170,7 @@ fn limits_and_caps_go_by_the_address_in_the_header() {
 }
 
 #[test]
-fn haproxy_says_who_its_client_is() {
+fn haproxy_passes_its_clients_address() {
     let (world, authority) = balanced();
     let (http, https) = (world.gateway.http().to_owned(), world.gateway.https());
     let pem = [authority.read("server.crt"), authority.read("server.key")].concat();
@@ -182,7 +182,7 @@ fn haproxy_says_who_its_client_is() {
         ("", format!("{http} send-proxy-v2"), "http://api.localhost"),
         ("", format!("{https} send-proxy"), secret),
         ("", format!("{https} send-proxy-v2"), secret),
-        // Here HAProxy ends TLS, and tells of it in its header.
+        // Here HAProxy terminates TLS, and its header records that.
         (ends.as_str(), format!("{http} send-proxy-v2-ssl-cn"), secret),
         (ends.as_str(), format!("{http} send-proxy-v2-ssl"), secret),
     ] {
@@ -193,7 +193,7 @@ fn haproxy_says_who_its_client_is() {
         curl.args(["--cacert", &authority.path("ca.crt"), "--output", "/dev/null"]);
         curl.args(["--resolve", &format!("api.localhost:{port}:127.0.0.1")]);
         real::run(curl.arg(format!("{scheme}:{port}/v1/me"))).expect(0);
-        assert_eq!(told(&world), "127.0.0.3", "{bind} {server}");
+        assert_eq!(client_address(&world), "127.0.0.3", "{bind} {server}");
     }
 }
 
@@ -209,6 +209,6 @@ fn curl_as_a_load_balancer_is_understood() {
         curl.args(["--cacert", &authority.path("ca.crt")]);
         curl.args(["--resolve", &format!("api.localhost:{port}:127.0.0.1")]);
         real::run(curl.arg(format!("{scheme}://api.localhost:{port}/v1/me"))).expect(0);
-        assert_eq!(told(&world), "127.0.0.1");
+        assert_eq!(client_address(&world), "127.0.0.1");
     }
 }

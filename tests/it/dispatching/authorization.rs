@@ -1,4 +1,5 @@
-//! Who may call what: no token, a wrong one, one of another workspace, one for other things.
+//! Which tokens may call what: none, an unknown one, one of another workspace, one with other
+//! scopes.
 
 use serde_json::json;
 use weir_tests::client::Client;
@@ -8,7 +9,7 @@ use weir_tests::request::Request;
 use super::Stage;
 
 #[test]
-fn without_a_token_that_is_known_nothing_is_told() {
+fn a_call_without_a_known_token_is_a_401() {
     let stage = Stage::new();
     let webhook = stage.webhook("/hook", &["user.created"]);
     let target = format!("/v1/workspaces/ws_acme/webhooks/{}", webhook.id);
@@ -26,7 +27,7 @@ fn without_a_token_that_is_known_nothing_is_told() {
 }
 
 #[test]
-fn a_workspace_knows_nothing_of_another() {
+fn a_workspace_sees_nothing_of_another() {
     let stage = Stage::new();
     let webhook = stage.webhook("/hook", &["user.created"]);
     let quiet = stage.dispatcher.api(QUIET, "ws_quiet");
@@ -41,7 +42,7 @@ fn a_workspace_knows_nothing_of_another() {
     assert!(quiet.list("/webhooks", "").is_empty());
     assert!(quiet.list("/deliveries", &format!("webhook={}", webhook.id)).is_empty());
 
-    // A workspace that exists cannot be told from one that does not.
+    // An existing workspace and an unknown one get the same answer.
     let trespass = |workspace| {
         let answer = stage.dispatcher.api(QUIET, workspace).get("/webhooks");
         assert!([403, 404].contains(&answer.status), "{}", answer.status);
@@ -54,7 +55,7 @@ fn a_workspace_knows_nothing_of_another() {
 }
 
 #[test]
-fn a_token_is_good_for_what_it_was_made_for() {
+fn a_token_allows_only_its_scopes() {
     let stage = Stage::new();
     let webhook = stage.webhook("/hook", &["user.created"]);
     let path = format!("/webhooks/{}", webhook.id);
@@ -73,7 +74,7 @@ fn a_token_is_good_for_what_it_was_made_for() {
 }
 
 #[test]
-fn each_listener_answers_its_own_calls_alone() {
+fn each_listener_answers_only_its_own_calls() {
     let stage = Stage::new();
     let owner =
         |target: &str| Request::get(target).field("Authorization", &format!("Bearer {ACME}"));
@@ -85,6 +86,9 @@ fn each_listener_answers_its_own_calls_alone() {
         let answer = Client::connect(stage.dispatcher.ingest_address()).call(&owner(target));
         answer.expect_problem(404);
     }
-    stage.dispatcher.ask(&Request::get("/livez")).expect(200);
-    stage.dispatcher.ask(&Request::get("/v1/workspaces/ws_acme/webhooks")).expect_problem(404);
+    stage.dispatcher.call_admin(&Request::get("/livez")).expect(200);
+    stage
+        .dispatcher
+        .call_admin(&Request::get("/v1/workspaces/ws_acme/webhooks"))
+        .expect_problem(404);
 }

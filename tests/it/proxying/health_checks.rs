@@ -1,4 +1,4 @@
-//! Servers that are asked whether they are well, and servers that go by a name.
+//! Active health probes, and servers given by host name.
 
 use weir_tests::answer::Answer;
 use weir_tests::upstream::{Received, Upstream};
@@ -8,7 +8,7 @@ use weir_tests::world::World;
 const HEALTH: &str = "\n[upstreams.control.health]\npath = \"/are-you-well\"\n\
     interval = \"50ms\"\ntimeout = \"500ms\"\nunhealthy_after = 2\nhealthy_after = 2";
 
-/// Requests that clients sent, as opposed to those that ask after a server's health.
+/// The requests of clients, without the health probes.
 fn served(server: &Upstream) -> usize {
     server.requests().iter().filter(|request| request.target() != b"/are-you-well").count()
 }
@@ -22,7 +22,7 @@ fn feeling(status: u16) -> impl Fn(&Received) -> Answer + Send + Sync + 'static 
 }
 
 #[test]
-fn a_server_that_is_not_well_gets_no_requests_until_it_is() {
+fn an_unhealthy_server_gets_no_requests_until_it_recovers() {
     let [well, ill] = [(); 2].map(|()| Upstream::start());
     well.answer(feeling(200));
     ill.answer(feeling(500));
@@ -30,7 +30,7 @@ fn a_server_that_is_not_well_gets_no_requests_until_it_is() {
     let world = World::with(|config| config.with("[upstreams.control]", &servers));
     let metrics = |number: &str| {
         let request = weir_tests::request::Request::get("/metrics");
-        let text = world.gateway.ask(&request).expect(200).text();
+        let text = world.gateway.call_admin(&request).expect(200).text();
         let line = format!(
             "upstream_healthy{{server=\"{}\",upstream=\"control\"}} {number}",
             ill.address()
@@ -52,7 +52,7 @@ fn a_server_that_is_not_well_gets_no_requests_until_it_is() {
 }
 
 #[test]
-fn with_no_server_well_the_answer_is_503_and_says_when_to_come_back() {
+fn without_a_healthy_server_the_response_is_503_with_retry_after() {
     let ill = Upstream::start();
     ill.answer(feeling(500));
     let servers = format!("servers = [\"{}\"]{HEALTH}", ill.address());
@@ -67,7 +67,7 @@ fn with_no_server_well_the_answer_is_503_and_says_when_to_come_back() {
 }
 
 #[test]
-fn servers_that_go_and_come_turn_answers_into_503_and_back_as_often_as_they_do() {
+fn responses_are_503_exactly_while_no_server_is_healthy() {
     let servers = [(); 2].map(|()| Upstream::start());
     let lines =
         format!("servers = [\"{}\", \"{}\"]{HEALTH}", servers[0].address(), servers[1].address());
@@ -99,7 +99,7 @@ fn servers_that_go_and_come_turn_answers_into_503_and_back_as_often_as_they_do()
 }
 
 #[test]
-fn a_server_may_go_by_a_name() {
+fn a_server_may_be_a_host_name() {
     let server = Upstream::start();
     let port = server.address().rsplit(':').next().unwrap().to_owned();
     let servers = format!("servers = [\"localhost:{port}\"]");
@@ -109,17 +109,17 @@ fn a_server_may_go_by_a_name() {
 }
 
 #[test]
-fn a_reload_that_asks_more_often_takes_effect_before_the_old_interval_is_over() {
+fn a_shorter_probe_interval_takes_effect_before_the_old_one_ends() {
     let server = Upstream::start();
     let servers = |interval: &str| {
         let health = HEALTH.replace("50ms", interval);
         format!("servers = [\"{}\"]{health}", server.address())
     };
-    let asked = || server.requests().len();
+    let probes = || server.requests().len();
     let world = World::with(|config| config.with("[upstreams.control]", &servers("1h")));
-    wait::until("the first question", || (asked() == 1).then_some(()));
+    wait::until("the first probe", || (probes() == 1).then_some(()));
     let often = world.config().with("[upstreams.control]", &servers("50ms"));
     world.gateway.write_config(&often.to_string());
     world.gateway.reload().expect(200);
-    wait::until("two more", || (asked() >= 3).then_some(()));
+    wait::until("two more", || (probes() >= 3).then_some(()));
 }

@@ -1,4 +1,4 @@
-//! Those whose token is missing, bad or somebody else's, as clients of every kind are told so.
+//! Responses to a missing, invalid or foreign token, as clients of every kind read them.
 
 use serde_json::json;
 use weir_tests::answer::Answer;
@@ -10,27 +10,27 @@ use weir_tests::response::Response;
 use weir_tests::upstream::Upstream;
 
 use super::browsers::assert_readable;
-use super::{APP, House, WAYS, Way, readable};
+use super::{APP, House, PROTOCOLS, Protocol, readable};
 use crate::tokens::by_keys;
 
 const TARGET: &str = "/v1/workspaces/ws_acme/users";
 
 /// One request, on a connection of its own.
 #[track_caller]
-fn call(house: &House, way: Way, request: &Request) -> Response {
+fn call(house: &House, protocol: Protocol, request: &Request) -> Response {
     let secured = || {
         let client = Client::connect(&house.https);
         client.secured(&house.authority.trusted(), CONTROL)
     };
-    match way {
-        Way::Http1 => house.world.call(request),
-        Way::Http1ByTls => secured().call(request),
-        Way::Http2 => Http2::connect(&house.https, &house.authority).call(request),
+    match protocol {
+        Protocol::Http1 => house.world.call(request),
+        Protocol::Http1OverTls => secured().call(request),
+        Protocol::Http2 => Http2::connect(&house.https, &house.authority).call(request),
     }
 }
 
 #[test]
-fn who_has_no_token_or_anothers_is_told_so_and_can_read_it() {
+fn a_missing_or_foreign_token_gets_a_401_or_403_that_every_client_can_read() {
     let (keys, signer) = (Upstream::start(), Signer::new("first"));
     keys.always(Answer::ok(published(&[&signer])));
     let house = House::with(|config| {
@@ -39,7 +39,7 @@ fn who_has_no_token_or_anothers_is_told_so_and_can_read_it() {
     let bearer = |claims| format!("Bearer {}", signer.token(&claims));
     let own = bearer(json!({ "workspace_id": "ws_acme" }));
     let foreign = bearer(json!({ "workspace_id": "ws_quiet" }));
-    for way in WAYS {
+    for protocol in PROTOCOLS {
         for (tokens, status, grpc, challenge) in [
             (vec![], 401, "16", "Bearer"),
             (vec!["Bearer x"], 401, "16", "Bearer error=\"invalid_token\""),
@@ -50,24 +50,24 @@ fn who_has_no_token_or_anothers_is_told_so_and_can_read_it() {
                 let add = |request: Request, token: &&str| request.field("Authorization", token);
                 tokens.iter().fold(request.field("Origin", APP), add)
             };
-            let answer = call(&house, way, &sent(Request::get(TARGET)));
-            assert_eq!(answer.status, status, "{way:?} {tokens:?}: {}", answer.text());
+            let answer = call(&house, protocol, &sent(Request::get(TARGET)));
+            assert_eq!(answer.status, status, "{protocol:?} {tokens:?}: {}", answer.text());
             assert_readable(&answer);
-            let told = answer.field("www-authenticate").unwrap_or_default();
-            assert!(told.starts_with(challenge), "{way:?} {tokens:?}: {told}");
+            let header = answer.field("www-authenticate").unwrap_or_default();
+            assert!(header.starts_with(challenge), "{protocol:?} {tokens:?}: {header}");
             answer.expect_problem(status);
 
             let post = Request::new("POST", TARGET).field("Content-Type", "application/grpc");
-            let answer = call(&house, way, &sent(post.body("x"))).expect(200);
-            assert_eq!(answer.field("grpc-status"), Some(grpc), "{way:?} {tokens:?}");
+            let answer = call(&house, protocol, &sent(post.body("x"))).expect(200);
+            assert_eq!(answer.field("grpc-status"), Some(grpc), "{protocol:?} {tokens:?}");
             assert_eq!(answer.field("access-control-allow-origin"), Some(APP));
         }
         let request = Request::get(TARGET).field("Authorization", &own);
-        let answer = call(&house, way, &request).expect(200);
-        assert_eq!(answer.allowance().resource, "workspace", "{way:?}");
+        let answer = call(&house, protocol, &request).expect(200);
+        assert_eq!(answer.allowance().resource, "workspace", "{protocol:?}");
     }
-    assert_eq!(house.world.control.requests().len(), WAYS.len());
-    assert_eq!(house.world.gateway.used("workspace", "ws_acme"), WAYS.len() as u64);
+    assert_eq!(house.world.control.requests().len(), PROTOCOLS.len());
+    assert_eq!(house.world.gateway.used("workspace", "ws_acme"), PROTOCOLS.len() as u64);
     assert_eq!(house.world.gateway.used("workspace", "ws_quiet"), 0);
-    assert_eq!(house.world.gateway.used("address", "127.0.0.1"), 2 * 4 * WAYS.len() as u64);
+    assert_eq!(house.world.gateway.used("address", "127.0.0.1"), 2 * 4 * PROTOCOLS.len() as u64);
 }

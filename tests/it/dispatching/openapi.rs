@@ -1,4 +1,5 @@
-//! The OpenAPI document is true: schemathesis calls what it describes, and finds it as described.
+//! The OpenAPI document is true: schemathesis calls every documented operation and compares the
+//! responses.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +14,7 @@ use weir_tests::wait;
 use super::Stage;
 
 #[test]
-fn the_document_describes_every_call_of_the_contract() {
+fn the_openapi_document_describes_every_call() {
     let stage = Stage::new();
     let answer = Client::connect(stage.dispatcher.api_address()).get("/openapi.json").expect(200);
     let document = answer.json();
@@ -39,7 +40,7 @@ fn the_document_describes_every_call_of_the_contract() {
 }
 
 #[test]
-fn strangers_inputs_find_no_server_error_and_no_answer_that_is_not_described() {
+fn generated_inputs_find_no_server_error_and_no_undocumented_response() {
     let stage = Stage::with(|config| config.with("[webhooks]", "per_workspace_max = 10000"));
     stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.post_event("user.created");
@@ -50,7 +51,7 @@ fn strangers_inputs_find_no_server_error_and_no_answer_that_is_not_described() {
     let finished = run_bounded(&mut schemathesis(&url, &config, &stage));
     assert!(finished.0, "{}", finished.1);
     let alive = Request::get("/readyz");
-    stage.dispatcher.ask(&alive).expect(200);
+    stage.dispatcher.call_admin(&alive).expect(200);
 }
 
 fn schemathesis(url: &str, config: &Path, stage: &Stage) -> Command {
@@ -69,7 +70,7 @@ fn schemathesis(url: &str, config: &Path, stage: &Stage) -> Command {
     schemathesis
 }
 
-/// Runs a command that takes longer than other waits, but not for ever.
+/// Runs a command with a longer timeout than other waits have.
 fn run_bounded(command: &mut Command) -> (bool, String) {
     let mut process = weir_tests::process::Process::spawn("schemathesis", command);
     let code = wait::within(Duration::from_secs(90), || process.try_wait());

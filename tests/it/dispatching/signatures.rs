@@ -1,4 +1,4 @@
-//! What customers are given to verify with holds against a delivery, and against forgery.
+//! Signatures verify with everything that customers are given, and forgeries do not.
 //!
 //! The same deliveries go to the snippets of `docs/verify/` and to the packages that verify
 //! Stripe's webhooks and those of Standard Webhooks.
@@ -78,7 +78,7 @@ impl Case {
         all
     }
 
-    /// What every snippet that can run here says of it.
+    /// The verdict of every snippet that can run here.
     fn snippets(&self) -> Vec<(&'static str, bool)> {
         let body = std::fs::read(self.folder.path("body")).unwrap();
         let rust = snippet::verify(&self.secret, self.signature(), &body, wait::unix_seconds());
@@ -90,7 +90,7 @@ impl Case {
             command.arg(real::root().join("docs/verify").join(name));
             all.push((name, self.says(&mut command)));
         }
-        all.extend(self.go().map(|said| ("verify.go", said)));
+        all.extend(self.go().map(|printed| ("verify.go", printed)));
         all
     }
 
@@ -117,28 +117,28 @@ impl Case {
 }
 
 #[test]
-fn the_packages_of_others_accept_what_is_signed_as_the_contract_says() {
+fn third_party_packages_accept_our_signatures() {
     for (name, finished) in Case::signed(0, BODY).packages() {
-        assert_eq!(finished.code, Some(0), "{name}: {}", finished.said());
+        assert_eq!(finished.code, Some(0), "{name}: {}", finished.output());
     }
 }
 
 #[test]
-fn the_packages_of_others_refuse_what_is_forged_or_stale() {
+fn third_party_packages_refuse_forged_and_stale_signatures() {
     for case in [Case::signed(0, &BODY.replace("Zoë", "Zoe")), Case::signed(400, BODY)] {
         for (name, finished) in case.packages() {
             assert_ne!(finished.code, Some(0), "{name}");
-            let said = finished.said().to_lowercase();
+            let printed = finished.output().to_lowercase();
             assert!(
-                ["signature", "timestamp", "tolerance"].iter().any(|word| said.contains(word)),
-                "{name} broke rather than refuse: {said}"
+                ["signature", "timestamp", "tolerance"].iter().any(|word| printed.contains(word)),
+                "{name} broke rather than refuse: {printed}"
             );
         }
     }
 }
 
 #[test]
-fn the_snippets_of_the_documents_tell_the_true_from_the_forged() {
+fn the_documented_snippets_accept_true_and_refuse_forged_signatures() {
     for (case, good) in [
         (Case::signed(0, BODY), true),
         (Case::signed(290, BODY), true),
@@ -147,8 +147,8 @@ fn the_snippets_of_the_documents_tell_the_true_from_the_forged() {
         (Case::new(SECRET, json!({ "service-signature": "" }), b"{}"), false),
         (Case::new(SECRET, json!({ "service-signature": "t=x,v1=é,=" }), b"{}"), false),
     ] {
-        for (name, said) in case.snippets() {
-            assert_eq!(said, good, "{name} of {}", case.headers);
+        for (name, printed) in case.snippets() {
+            assert_eq!(printed, good, "{name} of {}", case.headers);
         }
     }
 }
@@ -163,9 +163,9 @@ fn a_real_delivery_verifies_with_every_package_and_every_snippet() {
     delivered.verify_standard(&webhook.secret);
     let case = Case::captured(&delivered, &webhook.secret);
     for (name, finished) in case.packages() {
-        assert_eq!(finished.code, Some(0), "{name}: {}", finished.said());
+        assert_eq!(finished.code, Some(0), "{name}: {}", finished.output());
     }
-    for (name, said) in case.snippets() {
-        assert!(said, "{name}");
+    for (name, printed) in case.snippets() {
+        assert!(printed, "{name}");
     }
 }

@@ -1,5 +1,5 @@
-//! Upstreams that speak HTTP/2, frame by frame: what they refuse, break, and say to clients that
-//! speak HTTP/1.1.
+//! HTTP/2 upstreams, frame by frame: refused streams, broken connections, and responses for
+//! HTTP/1.1 clients.
 
 use weir_tests::http2_server::{Begun, Http2Server, Step, head};
 use weir_tests::request::Request;
@@ -19,7 +19,7 @@ fn world_before(servers: &[&Http2Server]) -> World {
     World::with(|config| config.with("[upstreams.control]", &read).with("[server]", "threads = 1"))
 }
 
-/// What each method is answered by a server that does `first` with the first request of each, and
+/// The response to each method by a server that does `first` with the first request of each, and
 /// serves the others; and how often it began to serve one.
 fn check(first: fn() -> Vec<Step>, expected: &[(&str, u16, usize)]) {
     for (method, status, begun) in expected {
@@ -38,12 +38,12 @@ fn check(first: fn() -> Vec<Step>, expected: &[(&str, u16, usize)]) {
 }
 
 #[test]
-fn what_a_server_refuses_unread_is_sent_again_whatever_the_method() {
+fn a_stream_refused_unprocessed_is_retried_with_any_method() {
     check(|| vec![Step::Reset(REFUSED_STREAM)], &[("GET", 200, 2), ("POST", 200, 2)]);
 }
 
 #[test]
-fn a_server_that_refuses_everything_is_asked_no_more_often_than_allowed() {
+fn a_server_that_refuses_every_stream_gets_no_more_than_the_allowed_attempts() {
     let server = Http2Server::start(|_| vec![Step::Reset(REFUSED_STREAM)]);
     let world = world_before(&[&server]);
     world.call(&Request::post("/v1/workspaces/ws_acme", "x")).expect_problem(502);
@@ -52,13 +52,13 @@ fn a_server_that_refuses_everything_is_asked_no_more_often_than_allowed() {
 }
 
 #[test]
-fn a_stream_after_the_last_that_is_taken_is_sent_again_whatever_the_method() {
+fn a_stream_after_the_goaways_last_is_retried_with_any_method() {
     let away = || vec![Step::GoAway { before: 1, code: 0 }, Step::Close];
     check(away, &[("GET", 200, 2), ("POST", 200, 2)]);
 }
 
 #[test]
-fn a_stream_that_was_taken_is_not_sent_again() {
+fn a_stream_that_the_goaway_accepted_is_not_retried() {
     let reset = || vec![Step::Reset(INTERNAL_ERROR)];
     check(reset, &[("POST", 502, 1), ("GET", 502, 1)]);
     check(|| vec![Step::Close], &[("POST", 502, 1)]);
@@ -68,7 +68,7 @@ fn a_stream_that_was_taken_is_not_sent_again() {
 
 #[test]
 fn nonsense_is_a_502_and_a_request_that_was_sent_is_not_repeated() {
-    // cloudflare/pingora#979: such an error says that it may be repeated, though it was sent.
+    // cloudflare/pingora#979: such an error is marked as retryable, although the request was sent.
     let no_frame = || vec![Step::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), Step::Close];
     check(no_frame, &[("POST", 502, 1)]);
     let no_status = || vec![Step::LastHead(vec![("x-status", "200".to_owned())])];
@@ -76,7 +76,7 @@ fn nonsense_is_a_502_and_a_request_that_was_sent_is_not_repeated() {
 }
 
 #[test]
-fn nothing_is_sent_again_once_an_answer_has_begun() {
+fn a_request_is_not_retried_once_its_response_has_begun() {
     for end in [Step::Reset(REFUSED_STREAM), Step::GoAway { before: 1, code: 0 }, Step::Close] {
         let server = Http2Server::start(move |_| {
             let begun = [Step::Head(head(200, &[])), Step::Body(b"begun".to_vec())];
@@ -129,11 +129,11 @@ fn answers_reach_a_client_that_speaks_http1() {
 }
 
 #[test]
-fn a_body_that_is_not_as_long_as_it_says_is_not_passed_off_as_whole() {
-    for (said, sent) in [("10", 5), ("5", 10)] {
+fn a_body_of_the_wrong_length_is_not_passed_as_complete() {
+    for (output, sent) in [("10", 5), ("5", 10)] {
         let server = Http2Server::start(move |_| {
             vec![
-                Step::Head(head(200, &[("content-length", said)])),
+                Step::Head(head(200, &[("content-length", output)])),
                 Step::LastBody(vec![b'x'; sent]),
             ]
         });
@@ -147,7 +147,7 @@ fn a_body_that_is_not_as_long_as_it_says_is_not_passed_off_as_whole() {
 }
 
 #[test]
-fn a_connection_that_the_server_closed_meanwhile_is_not_the_clients_problem() {
+fn a_closed_pooled_connection_is_replaced() {
     let server = Http2Server::start(|_| ok().into_iter().chain([Step::Close]).collect());
     let world = world_before(&[&server]);
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Servers that fail requests rest, and which requests are sent again.
+//! Passive ejection of servers that fail requests, and which requests are retried.
 
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::request::Request;
@@ -28,13 +28,13 @@ fn ejection_by_default(failures: u32, pause: &str) -> String {
 }
 
 fn metric(world: &World, name: &str, server: &Upstream) -> Option<String> {
-    let text = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+    let text = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
     let labels = format!("{name}{{server=\"{}\",upstream=\"control\"}} ", server.address());
     text.lines().find_map(|line| line.split_once(&labels)).map(|(_, value)| value.to_owned())
 }
 
 #[test]
-fn a_server_that_fails_in_a_row_rests_and_one_request_finds_it_back() {
+fn a_server_with_consecutive_failures_is_ejected_and_one_request_probes_it() {
     let servers = [(); 2].map(|()| Upstream::start());
     for (status, gateway_errors) in [(503, true), (502, true), (504, true)] {
         servers[0].always(Answer::status(status));
@@ -48,9 +48,9 @@ fn a_server_that_fails_in_a_row_rests_and_one_request_finds_it_back() {
         let line = world
             .gateway
             .log()
-            .wait("that it rests", |line| line["message"] == "upstream server ejected");
+            .wait("the ejection", |line| line["message"] == "upstream server ejected");
         assert_eq!(line["server"], servers[0].address());
-        // Each probe fails and makes the rest longer; all others go to the other server.
+        // Each probe fails and extends the ejection; all other requests go to the other server.
         wait::pass(std::time::Duration::from_millis(320));
         assert_eq!(bad(&mut client, 10), 1);
         servers[0].always(Answer::ok("back"));
@@ -66,7 +66,7 @@ fn a_server_that_fails_in_a_row_rests_and_one_request_finds_it_back() {
 }
 
 #[test]
-fn one_that_comes_and_goes_is_back_in_full_each_time_and_rests_no_longer_than_the_first_time() {
+fn a_flapping_server_returns_in_full_each_time_and_its_ejections_do_not_grow() {
     let servers = [(); 2].map(|()| Upstream::start());
     let world = world_of(&servers, &ejection(1, "400ms"));
     let mut client = world.client();
@@ -74,14 +74,14 @@ fn one_that_comes_and_goes_is_back_in_full_each_time_and_rests_no_longer_than_th
         servers[0].always(Answer::status(503));
         wait::until("it to fail", || (client.get("/healthz").status == 503).then_some(()));
         servers[0].always(Answer::ok("back"));
-        let rests = metric(&world, "upstream_ejections_total", &servers[0]).unwrap();
-        assert_eq!(rests, nth.to_string());
+        let ejections = metric(&world, "upstream_ejections_total", &servers[0]).unwrap();
+        assert_eq!(ejections, nth.to_string());
         let line = |line: &serde_json::Value| line["message"] == "upstream server ejected";
-        let told = wait::until("it to be told", || {
-            let told: Vec<_> = world.gateway.log().json().into_iter().filter(line).collect();
-            (told.len() >= nth).then_some(told)
+        let lines = wait::until("its log line", || {
+            let lines: Vec<_> = world.gateway.log().json().into_iter().filter(line).collect();
+            (lines.len() >= nth).then_some(lines)
         });
-        assert_eq!(told[nth - 1]["seconds"], 0.4, "it is not held against it for ever");
+        assert_eq!(lines[nth - 1]["seconds"], 0.4, "it is not held against it for ever");
         let before = servers[0].requests().len();
         wait::until("it to be found back", || {
             client.get("/healthz").expect(200);
@@ -94,7 +94,7 @@ fn one_that_comes_and_goes_is_back_in_full_each_time_and_rests_no_longer_than_th
 }
 
 #[test]
-fn one_that_is_back_is_not_kept_waiting_for_the_end_of_a_long_answer() {
+fn a_recovered_server_returns_before_its_long_response_ends() {
     let servers = [(); 2].map(|()| Upstream::start());
     servers[0].always(Answer::status(503));
     let world = world_of(&servers, &ejection(1, "1s"));
@@ -114,7 +114,7 @@ fn one_that_is_back_is_not_kept_waiting_for_the_end_of_a_long_answer() {
 }
 
 #[test]
-fn a_servers_own_errors_do_not_make_it_rest() {
+fn a_servers_own_5xx_do_not_eject_it() {
     let servers = [(); 2].map(|()| Upstream::start());
     let (gateway_errors, by_default) = (ejection(2, "1h"), ejection_by_default(2, "1h"));
     for (status, more) in [(500, &gateway_errors), (429, &gateway_errors), (503, &by_default)] {
@@ -127,7 +127,7 @@ fn a_servers_own_errors_do_not_make_it_rest() {
 }
 
 #[test]
-fn a_tenant_that_knows_a_path_with_errors_takes_no_server_from_another() {
+fn a_tenant_that_provokes_errors_ejects_no_server_of_another() {
     let servers = [(); 3].map(|()| Upstream::start());
     for server in &servers {
         server.answer(|request| match request.target().ends_with(b"/broken") {
@@ -149,19 +149,19 @@ fn a_tenant_that_knows_a_path_with_errors_takes_no_server_from_another() {
 }
 
 #[test]
-fn one_that_cannot_be_connected_to_is_not_asked_by_every_request() {
+fn an_unreachable_server_is_not_tried_by_every_request() {
     let servers = [Upstream::start(), Upstream::refusing()];
     let world = world_of(&servers, &ejection(3, "1h"));
     for _ in 0..30 {
         world.get("/healthz").expect(200);
     }
-    let text = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+    let text = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
     let line = "upstream_failures_total{kind=\"connect\",upstream=\"control\"} 3";
     assert!(text.contains(line), "{text}");
 }
 
 #[test]
-fn timeouts_and_nonsense_make_it_rest_and_a_rest_outlives_a_reload() {
+fn timeouts_and_malformed_responses_eject_and_an_ejection_survives_a_reload() {
     let never = Gate::new();
     for bad in [Answer::script().wait(&never), Answer::script().send("nonsense\r\n\r\n").close()] {
         let servers = [(); 2].map(|()| Upstream::start());
@@ -183,13 +183,13 @@ fn timeouts_and_nonsense_make_it_rest_and_a_rest_outlives_a_reload() {
 }
 
 #[test]
-fn a_client_that_is_slow_with_its_body_makes_no_server_rest() {
+fn a_slow_request_body_ejects_no_server() {
     let servers = [(); 2].map(|()| Upstream::start());
     let more = format!("{}\nread_timeout = \"100ms\"{}", listed(&servers), ejection(1, "1h"));
     let world = World::with(|config| {
         config.with("[upstreams.control]", &more).with("[server]", "body_timeout = \"300ms\"")
     });
-    // Nor one that says that it would rather speak something else.
+    // Nor a server that offers another protocol.
     for lines in ["", "Upgrade: a\r\nConnection: upgrade\r\n"].repeat(4) {
         let mut client = world.client();
         let head = format!("POST /v1/me HTTP/1.1\r\nHost: api.localhost\r\n{lines}");
@@ -202,7 +202,7 @@ fn a_client_that_is_slow_with_its_body_makes_no_server_rest() {
 }
 
 #[test]
-fn a_lone_server_never_rests() {
+fn a_lone_server_is_never_ejected() {
     let server = Upstream::start();
     server.always(Answer::status(503));
     let world = world_of(std::slice::from_ref(&server), &ejection(1, "1h"));
@@ -215,7 +215,7 @@ fn a_lone_server_never_rests() {
 }
 
 #[test]
-fn of_many_that_fail_the_last_goes_on() {
+fn the_last_server_is_not_ejected() {
     let servers = [(); 3].map(|()| Upstream::start());
     for server in &servers {
         server.always(Answer::status(503));
@@ -225,14 +225,14 @@ fn of_many_that_fail_the_last_goes_on() {
         world.get("/healthz").expect(503);
     }
     assert_eq!(servers.iter().map(|server| server.requests().len()).sum::<usize>(), 10);
-    let resting =
+    let ejected =
         servers.iter().filter(|s| metric(&world, "upstream_ejected", s).as_deref() == Some("1"));
-    assert_eq!(resting.count(), 2);
+    assert_eq!(ejected.count(), 2);
 }
 
 #[test]
-fn a_kept_connection_found_closed_is_repeated_only_where_the_method_allows() {
-    // The server says that it keeps the connection, and closes it at the next request.
+fn a_request_on_a_closed_pooled_connection_is_retried_only_if_idempotent() {
+    // The server announces a persistent connection, and closes it at the next request.
     let closing = || {
         let server = Upstream::start();
         let seen = std::sync::Mutex::new(std::collections::HashSet::new());
@@ -271,13 +271,13 @@ fn no_more_servers_are_tried_than_allowed_and_none_twice() {
     let servers = [(); 5].map(|()| Upstream::refusing());
     let world = world_of(&servers, &format!("tries = 4{}", ejection(0, "1s")));
     world.call(&Request::post("/v1/workspaces/ws_acme", "x")).expect_problem(502);
-    let text = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+    let text = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
     assert!(text.contains("upstream_failures_total{kind=\"connect\",upstream=\"control\"} 4"));
     assert_eq!(world.gateway.used("workspace", "ws_acme"), 1);
 }
 
 #[test]
-fn nothing_is_sent_again_once_an_answer_has_begun() {
+fn a_request_is_not_retried_once_its_response_has_begun() {
     let servers = [(); 2].map(|()| Upstream::start());
     for server in &servers {
         let begun = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfive.";
@@ -291,7 +291,7 @@ fn nothing_is_sent_again_once_an_answer_has_begun() {
 }
 
 #[test]
-fn what_an_upstream_says_in_its_head_is_bounded() {
+fn a_response_head_has_a_size_limit() {
     let world = World::new();
     let large = format!("HTTP/1.1 200 OK\r\nX-Large: {}\r\n\r\n", "x".repeat(2 << 20));
     world.control.always(Answer::script().send(large).close());

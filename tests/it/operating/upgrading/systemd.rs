@@ -1,4 +1,4 @@
-//! What a service supervisor is told, and what it is given to read.
+//! The notifications that systemd receives, and the unit files that it reads.
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
@@ -10,7 +10,7 @@ use weir_tests::process::{self, Process, program};
 use weir_tests::wait;
 
 #[test]
-fn a_supervisor_hears_who_serves_and_that_it_ends() {
+fn systemd_is_notified_of_the_main_process_and_of_its_end() {
     let folder = Folder::new();
     let place = folder.path("notify");
     let supervisor = UnixDatagram::bind(&place).unwrap();
@@ -34,7 +34,7 @@ fn a_supervisor_hears_who_serves_and_that_it_ends() {
 }
 
 #[test]
-fn the_units_are_what_systemd_takes_and_are_well_fenced() {
+fn systemd_accepts_the_units_and_rates_them_as_sandboxed() {
     for unit in ["weir-gateway.service", "weir-dispatcher.service"] {
         let folder = Folder::new();
         let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/systemd");
@@ -45,7 +45,7 @@ fn the_units_are_what_systemd_takes_and_are_well_fenced() {
         let text = text.replace(&format!("/usr/local/bin/{name}"), &here);
         let path = folder.write(unit, &text).display().to_string();
         let verified = analyze(&["verify", "--man=no", &path]).expect(0);
-        assert_eq!(verified.said().trim(), "", "{unit}");
+        assert_eq!(verified.output().trim(), "", "{unit}");
         // From 0, wholly fenced, to 10 in tenths.
         analyze(&["security", "--offline=yes", "--threshold=20", &path]).expect(0);
     }

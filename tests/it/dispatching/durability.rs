@@ -1,4 +1,5 @@
-//! What was acknowledged arrives, however the process ends.
+//! Acknowledged events arrive although the process ends, is killed, or loses its database or
+//! its disk space.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -83,7 +84,7 @@ fn missing(stage: &Stage, acknowledged: &BTreeSet<String>) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_stop_finishes_what_is_in_flight_and_begins_nothing() {
+fn a_stop_finishes_attempts_in_flight_and_starts_none() {
     let mut stage = Stage::with(|config| {
         config
             .with("[egress]", "deadline = \"10s\"\nrequests = 8\nwindow = \"1s\"")
@@ -108,7 +109,7 @@ fn a_stop_finishes_what_is_in_flight_and_begins_nothing() {
 }
 
 #[test]
-fn the_grace_is_the_longest_a_stop_waits_and_what_was_cut_off_is_no_attempt() {
+fn a_stop_waits_no_longer_than_its_grace_and_records_no_interrupted_attempt() {
     let mut stage = Stage::with(|config| {
         config.with("[egress]", "deadline = \"30s\"").with("[server]", "shutdown_grace = \"500ms\"")
     });
@@ -131,7 +132,7 @@ fn the_grace_is_the_longest_a_stop_waits_and_what_was_cut_off_is_no_attempt() {
 }
 
 #[test]
-fn a_restart_goes_on_where_the_schedule_was() {
+fn a_restart_continues_the_schedule() {
     let mut stage =
         Stage::with(|config| config.with("[retry]", "delays = [\"2s\"]\ngive_up_after = \"60s\""));
     stage.receiver.status(500);
@@ -152,7 +153,7 @@ fn a_restart_goes_on_where_the_schedule_was() {
 fn a_second_process_on_the_same_database_is_refused() {
     let stage = Stage::new();
     let second = run(stage.dispatcher.folder(), &["run", "--config", CONFIG]);
-    assert!(second.code.is_some_and(|code| code != 0), "{}", second.said());
+    assert!(second.code.is_some_and(|code| code != 0), "{}", second.output());
     assert!(second.stderr.contains("dispatcher.db"), "{}", second.stderr);
     stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.post_event("user.created");
@@ -160,7 +161,7 @@ fn a_second_process_on_the_same_database_is_refused() {
 }
 
 #[test]
-fn a_backup_taken_while_it_works_opens_as_a_store() {
+fn a_backup_taken_under_load_opens_as_a_store() {
     let stage = Stage::new();
     stage.webhook("/hook", &["user.created"]);
     let ids = stage.dispatcher.post_events("user.created", 20);
@@ -186,20 +187,20 @@ fn a_backup_taken_while_it_works_opens_as_a_store() {
 }
 
 #[test]
-fn without_the_key_of_its_secrets_it_does_not_start() {
+fn without_its_key_file_the_dispatcher_does_not_start() {
     let mut stage = Stage::new();
     stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.stop();
     let folder = stage.dispatcher.folder();
     fs::remove_file(folder.path("secrets.key")).unwrap();
     let refused = run(folder, &["run", "--config", CONFIG]);
-    assert!(refused.code.is_some_and(|code| code != 0), "{}", refused.said());
+    assert!(refused.code.is_some_and(|code| code != 0), "{}", refused.output());
     assert!(refused.stderr.contains("secrets.key"), "{}", refused.stderr);
     assert!(!folder.path("secrets.key").exists(), "no other key is made in its place");
 }
 
 #[test]
-fn what_is_moved_away_while_it_runs_takes_no_events_and_says_so_once() {
+fn a_database_moved_away_at_run_time_accepts_no_events_and_does_not_flood_the_log() {
     let stage = Stage::new();
     stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.post_event("user.created");
@@ -224,18 +225,18 @@ fn what_is_moved_away_while_it_runs_takes_no_events_and_says_so_once() {
     };
     wait::until("the log to tell", || errors().iter().any(is_told).then_some(()));
     assert!(errors().len() < 5, "each call says the same: {:?}", errors());
-    let readiness = || stage.dispatcher.ask(&Request::get("/readyz"));
+    let readiness = || stage.dispatcher.call_admin(&Request::get("/readyz"));
     let not_ready = readiness().expect(503).text();
     assert!(not_ready.contains("the database cannot be written"), "{not_ready}");
     fs::rename(path("elsewhere.db"), path("dispatcher.db")).unwrap();
-    // Without an event that would show it: who is not ready is sent none.
+    // Readiness returns without an event: a process that is not ready receives none.
     readiness().expect(200);
     stage.dispatcher.post_event("user.created");
     acme.wait_for_count("delivered", 2);
 }
 
 #[test]
-fn a_file_that_may_grow_no_further_is_a_full_disk_and_ends_nothing() {
+fn a_file_size_limit_counts_as_a_full_disk_and_ends_nothing() {
     let stage = Stage::new();
     stage.webhook("/hook", &["user.created"]);
     let limit = |bytes: &str| {
@@ -251,7 +252,7 @@ fn a_file_that_may_grow_no_further_is_a_full_disk_and_ends_nothing() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_holds_up_neither_deliveries_nor_a_stop() {
+fn an_unread_log_delays_neither_deliveries_nor_a_stop() {
     let mut stage = Stage::new();
     stage.webhook("/hook", &["user.created"]);
     stage.dispatcher.stop();
@@ -273,7 +274,7 @@ fn a_log_that_nobody_reads_holds_up_neither_deliveries_nor_a_stop() {
             break;
         }
     }
-    // Each says a line, and a pipe has room for hundreds.
+    // Each writes a line, and a pipe has room for hundreds.
     let mut admin = Client::connect(&addresses["admin"]);
     for _ in 0..1_500 {
         admin.call(&Request::new("POST", "/reload").body("")).expect(200);

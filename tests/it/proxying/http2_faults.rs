@@ -1,5 +1,5 @@
-//! Upstreams that speak HTTP/2 and lie, stall or flood: their clients get a clear answer in time,
-//! and never half of one as the whole.
+//! HTTP/2 upstreams that break the protocol, stall or flood: clients get a definite response in
+//! time, and never a truncated one as complete.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ fn raw(frame: Frame) -> Step {
     Step::Raw(frame.bytes())
 }
 
-/// A head without a status, or with more than one: whatever `fields` say.
+/// A head with exactly these fields: without a status, or with more than one.
 fn fields(stream: u32, fields: &[(&str, &str)]) -> Vec<Step> {
     vec![raw(Frame::headers(stream, fields, false)), Step::LastBody(b"hello".to_vec())]
 }
@@ -36,7 +36,7 @@ fn begun(then: impl IntoIterator<Item = Step>) -> Vec<Step> {
     begun.into_iter().chain(then).collect()
 }
 
-/// A gateway before a server that lies to requests which say so.
+/// A gateway before a server that misbehaves as a request's target demands.
 struct Liar {
     edge: Edge,
     lie: Arc<Mutex<Lie>>,
@@ -46,10 +46,10 @@ struct Liar {
 impl Liar {
     fn new(settings: &[(u16, u32)]) -> Self {
         let lie = Arc::new(Mutex::new(truth as Lie));
-        let told = lie.clone();
+        let names = lie.clone();
         let server = Http2Server::start_with(settings, move |begun| {
-            // Each lie is told once.
-            let lie = std::mem::replace(&mut *told.lock().unwrap(), truth);
+            // Each fault happens once.
+            let lie = std::mem::replace(&mut *names.lock().unwrap(), truth);
             lie(begun.stream)
         });
         let lines = format!(
@@ -83,7 +83,7 @@ impl Liar {
         [by_http1, by_http2]
     }
 
-    /// Whatever it was, the next one is served, and nothing in the gateway has failed.
+    /// The next request is served after any fault, and nothing in the gateway has failed.
     fn check_well(&self, of: &str) {
         self.edge.wait_until_idle();
         self.edge.world.get("/healthz").expect(200);
@@ -101,7 +101,7 @@ fn by_http1(client: &mut Client) -> String {
     }
 }
 
-/// Tells each lie to clients of both versions; `allowed` are the words for what they may see.
+/// Plays each fault for clients of both versions; `allowed` are the outcomes that they may see.
 #[track_caller]
 fn check(lies: &[(&str, &str, Lie)]) {
     let liar = Liar::new(&[]);
@@ -119,15 +119,15 @@ fn check(lies: &[(&str, &str, Lie)]) {
 }
 
 #[test]
-fn a_head_that_is_none_is_a_502() {
+fn a_malformed_head_is_a_502() {
     check(&[
         ("no status", "502", |s| fields(s, &[("x", "y")])),
         ("two statuses", "502", |s| fields(s, &[(":status", "200"), (":status", "404")])),
         ("a word", "502", |s| fields(s, &[(":status", "fine")])),
         ("a long number", "502", |s| fields(s, &[(":status", "0200")])),
-        // h2 reads it, and tells nobody.
+        // h2 accepts it without an error.
         ("a request's field", "502, 200 5", |s| fields(s, &[(":status", "200"), (":path", "/")])),
-        ("one that nobody knows", "502", |s| fields(s, &[(":status", "200"), (":x", "y")])),
+        ("an unknown pseudo-header", "502", |s| fields(s, &[(":status", "200"), (":x", "y")])),
         ("one that comes late", "502", |s| fields(s, &[("x", "y"), (":status", "200")])),
         ("upper case", "502", |s| fields(s, &[(":status", "200"), ("X-Y", "z")])),
         ("a name with a space", "502", |s| fields(s, &[(":status", "200"), ("x y", "z")])),
@@ -199,7 +199,7 @@ fn a_head_is_as_large_as_over_http_1_1_and_no_larger() {
 }
 
 #[test]
-fn half_an_answer_is_never_the_whole() {
+fn a_truncated_response_is_never_passed_as_complete() {
     check(&[
         ("a longer length", "cut, 502", |_| {
             vec![Step::Head(head(200, &[("content-length", "10")])), Step::LastBody(vec![b'x'; 5])]
@@ -246,7 +246,7 @@ fn half_an_answer_is_never_the_whole() {
 }
 
 #[test]
-fn what_follows_a_whole_answer_is_none_of_it() {
+fn frames_after_a_complete_response_never_alter_it() {
     check(&[
         ("a body", "200 5, cut, 502", |s| {
             truth(s).into_iter().chain([raw(Frame::data(s, "more", true))]).collect()
@@ -267,7 +267,7 @@ fn what_follows_a_whole_answer_is_none_of_it() {
 }
 
 #[test]
-fn floods_end_at_the_deadline_of_the_answer() {
+fn floods_end_at_the_response_deadline() {
     check(&[
         ("interim answers", "502, 504", |s| {
             vec![Step::Forever(Frame::headers(s, &head(103, &[("link", "</a>")]), false).bytes())]
@@ -280,7 +280,7 @@ fn floods_end_at_the_deadline_of_the_answer() {
         ("priorities", "502, 504", |s| {
             vec![Step::Forever(Frame::new(kind::PRIORITY, 0, s, [0; 5]).bytes())]
         }),
-        ("frames that nobody knows", "502, 504", |s| {
+        ("unknown frames", "502, 504", |s| {
             vec![Step::Forever(Frame::new(77, 0, s, [0; 100]).bytes())]
         }),
         ("nothing", "504", |_| Vec::new()),
@@ -288,7 +288,7 @@ fn floods_end_at_the_deadline_of_the_answer() {
 }
 
 #[test]
-fn a_body_that_a_server_takes_nothing_of_ends_at_its_deadline() {
+fn a_request_body_that_the_server_does_not_read_ends_at_its_deadline() {
     // No window for any body: SETTINGS_INITIAL_WINDOW_SIZE is 0, and stays so.
     let liar = Liar::new(&[(4, 0)]);
     for length in [1, 100_000, 1_000_000] {
@@ -296,13 +296,13 @@ fn a_body_that_a_server_takes_nothing_of_ends_at_its_deadline() {
         assert_eq!(outcomes, ["504", "504"], "{length}");
         liar.check_well("no window");
     }
-    // One that answers without having taken it is heard.
+    // A server that responds before it has read the body is heard.
     let outcomes = liar.outcomes(truth, &Request::post("/v1/me", vec![b'x'; 100_000]));
     assert_eq!(outcomes, ["200 5", "200 5"]);
 }
 
 #[test]
-fn limits_of_a_server_reach_nobody_after_its_body_either() {
+fn limit_fields_in_a_servers_trailers_reach_no_client() {
     let liar = Liar::new(&[]);
     *liar.lie.lock().unwrap() = |_| {
         let last = [("x-ratelimit-limit", "7"), ("ratelimit", "a"), ("grpc-status", "0")];
@@ -311,6 +311,6 @@ fn limits_of_a_server_reach_nobody_after_its_body_either() {
     };
     let answer = liar.edge.client().get("/v1/me").expect(200);
     assert_eq!(answer.text(), "half");
-    let told: Vec<&str> = answer.trailers.fields.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(told, ["grpc-status"]);
+    let names: Vec<&str> = answer.trailers.fields.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["grpc-status"]);
 }

@@ -1,4 +1,4 @@
-//! Names that anybody can invent: millions of them must not grow the gateway.
+//! Keys that a client invents: millions of them must not grow the gateway's memory.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn resident() -> usize {
     pages * 4_096
 }
 
-fn ask(seed: &Seed, name: u32, known: bool) -> LimitCheck {
+fn check(seed: &Seed, name: u32, known: bool) -> LimitCheck {
     let quota = Quota::Rolling(rolling::Quota { requests: 60, window: Duration::from_secs(60) });
     let limit = seed.limit("workspace");
     let key = Key::new(seed.owner(Scope::Workspace, &name.to_be_bytes()), limit);
@@ -26,23 +26,24 @@ fn ask(seed: &Seed, name: u32, known: bool) -> LimitCheck {
 }
 
 #[test]
-fn five_million_invented_names_leave_memory_flat_and_tenants_untouched() {
+fn five_million_unknown_keys_leave_memory_flat_and_known_tenants_untouched() {
     let seed = Seed::new([9; 16]);
     let store = Store::new(ROOM);
-    let tenant = ask(&seed, u32::MAX, true);
+    let tenant = check(&seed, u32::MAX, true);
     for _ in 0..7 {
         assert!(store.judge(&[tenant], Tick(1)).unwrap().is_admitted());
     }
     let names = |from: u32, to: u32| {
         for name in from..to {
-            let _ = store.judge(&[ask(&seed, name, false)], Tick(u64::from(name)));
+            let _ = store.judge(&[check(&seed, name, false)], Tick(u64::from(name)));
         }
     };
     names(0, 500_000);
     let early = resident();
     names(500_000, 5_000_000);
     let grown = resident().saturating_sub(early);
-    // Other tests of this process take some meanwhile; a state for each name would take 500 MiB.
+    // Other tests of this process use some memory meanwhile; a count for each key would need 500
+    // MiB.
     assert!(grown < 64 << 20, "{} KiB more after ten times as many", grown >> 10);
     let fill = store.fill();
     assert!(fill.strangers <= ROOM + ROOM / 10, "{fill:?}");

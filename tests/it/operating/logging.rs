@@ -1,4 +1,5 @@
-//! What is told of requests, and what never is.
+//! What the access log, the error log and the metrics record of a request, and what they never
+//! contain.
 
 use weir_tests::answer::{Answer, Gate};
 use weir_tests::request::Request;
@@ -6,7 +7,7 @@ use weir_tests::wait;
 use weir_tests::world::World;
 
 #[test]
-fn a_line_of_the_access_log_says_whose_request_it_was_and_what_each_limit_said() {
+fn an_access_log_line_names_the_tenant_and_each_limits_decision() {
     let world = World::with(|config| config.with("[limits.workspace]", "requests = 1"));
     world.get("/v1/workspaces/ws_acme/users").expect(200);
     world.get("/v1/workspaces/ws_acme/users").expect(429);
@@ -21,10 +22,13 @@ fn a_line_of_the_access_log_says_whose_request_it_was_and_what_each_limit_said()
     ] {
         assert_eq!(line[field], value, "{field} of {line}");
     }
-    let said = |nth: usize, field: &str| line["limits"][nth][field].clone();
-    assert_eq!((said(0, "limit"), said(0, "decision")), ("workspace".into(), "refuse".into()));
-    assert_eq!((said(1, "limit"), said(1, "decision")), ("organisation".into(), "admit".into()));
-    assert_eq!(said(1, "remaining"), 599, "the refused request cost nothing");
+    let output = |nth: usize, field: &str| line["limits"][nth][field].clone();
+    assert_eq!((output(0, "limit"), output(0, "decision")), ("workspace".into(), "refuse".into()));
+    assert_eq!(
+        (output(1, "limit"), output(1, "decision")),
+        ("organisation".into(), "admit".into())
+    );
+    assert_eq!(output(1, "remaining"), 599, "the refused request cost nothing");
 }
 
 #[test]
@@ -34,7 +38,7 @@ fn no_query_token_cookie_or_body_is_ever_logged() {
         .field("Authorization", "Bearer hidden-token")
         .field("Cookie", "session=hidden-cookie");
     world.call(&request).expect(200);
-    // A failure on the way is where such things slip out.
+    // Failures are where secrets leak most easily.
     world.control.stop();
     world.call(&request).expect_problem(502);
     world.gateway.access_log().wait("the failure", |line| line["status"] == 502);
@@ -46,12 +50,12 @@ fn no_query_token_cookie_or_body_is_ever_logged() {
 }
 
 #[test]
-fn what_is_in_flight_is_counted_until_it_is_over() {
+fn requests_in_flight_are_counted_until_they_end() {
     let world = World::new();
     let gate = Gate::new();
     world.control.always(Answer::script().wait(&gate).and(Answer::ok("done")));
     let in_flight = |number: &str| {
-        let metrics = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+        let metrics = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
         let line = format!("\nweir_gateway_requests_in_flight {number}\n");
         metrics.contains(&line).then_some(())
     };
@@ -65,7 +69,7 @@ fn what_is_in_flight_is_counted_until_it_is_over() {
 }
 
 #[test]
-fn a_line_of_the_access_log_says_what_called_and_how_much_and_how_long_the_server_took() {
+fn an_access_log_line_has_client_bytes_and_upstream_time() {
     let world = World::new();
     let gate = Gate::new();
     world.control.always(Answer::script().wait(&gate).and(Answer::ok("answer")));
@@ -84,7 +88,7 @@ fn a_line_of_the_access_log_says_what_called_and_how_much_and_how_long_the_serve
     assert_eq!((&line["bytes_received"], &line["bytes_sent"]), (&5.into(), &6.into()));
     let [upstream, whole] = ["upstream_ms", "duration_ms"].map(|name| line[name].as_f64().unwrap());
     assert!((120.0..=whole).contains(&upstream), "{line}");
-    // A batch is held, and read by us alone; a refusal asks no server.
+    // The gateway buffers a batch and reads it itself; a refusal calls no server.
     let batch = Request::post("/v1/workspaces/ws_acme/tenants:batch", "[1]");
     world.call(&batch).expect(200);
     let line = world.gateway.access_log().wait("a batch", |line| line["bytes_received"] == 3);
@@ -95,7 +99,7 @@ fn a_line_of_the_access_log_says_what_called_and_how_much_and_how_long_the_serve
 }
 
 #[test]
-fn nothing_that_a_client_sends_steers_the_terminal_that_shows_a_log() {
+fn no_log_line_contains_a_clients_control_characters() {
     let world = World::new();
     let odd = "\u{9b}31m \u{85} \u{7f} \u{2028} \u{2029} \u{202e} é";
     let agent = Request::get("/v1/me").field("User-Agent", &odd.replace('\u{7f}', ""));
@@ -109,15 +113,16 @@ fn nothing_that_a_client_sends_steers_the_terminal_that_shows_a_log() {
     assert!(text.contains("\\u009b31m") && text.contains('é'), "{text}");
     // The program's own log, with a key that an operator's tool passed on.
     let key = "/limits/address/%C2%9B31m%7F";
-    world.gateway.ask(&Request::new("DELETE", key));
+    world.gateway.call_admin(&Request::new("DELETE", key));
     world.gateway.signal("TERM");
     assert!(!world.gateway.log().to_end().contains(steers));
 }
 
 #[test]
-fn an_upstream_that_cannot_be_reached_is_named_until_it_can() {
+fn an_unreachable_upstream_is_reported_until_it_recovers() {
     let mut world = World::new();
-    let ready = |world: &World| world.gateway.ask(&Request::get("/readyz")).expect(200).text();
+    let ready =
+        |world: &World| world.gateway.call_admin(&Request::get("/readyz")).expect(200).text();
     world.control.stop();
     for _ in 0..3 {
         world.get("/v1/me").expect_problem(502);

@@ -16,7 +16,7 @@ use weir_tests::world::World;
 
 use super::TARGET;
 
-/// So many upgrades, one after another, while something else goes on.
+/// So many upgrades, one after another, while `load` runs.
 const UPGRADES: usize = 10;
 
 /// So long is each of them loaded before the next.
@@ -28,7 +28,7 @@ fn generous(config: Config) -> Config {
         .with("[limits.organisation]", "requests = 4096\nwindow = \"10m\"")
 }
 
-/// What wrk says who loads a gateway for as long as the upgrades take.
+/// The output of wrk, which loads a gateway for as long as the upgrades take.
 fn upgraded_under_wrk(world: &World, fields: &[&str]) -> String {
     let url = format!("http://{}{TARGET}", world.gateway.http());
     let mut wrk = Command::new("wrk");
@@ -49,25 +49,26 @@ fn upgraded_under_wrk(world: &World, fields: &[&str]) -> String {
 }
 
 #[track_caller]
-fn number(said: &str, words: &str, before: bool) -> u64 {
-    let line = said.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{said}"));
+fn number(output: &str, words: &str, before: bool) -> u64 {
+    let line =
+        output.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{output}"));
     let (left, right) = line.split_once(words).unwrap();
     let digits = if before { left } else { right };
-    digits.trim().parse().unwrap_or_else(|_| panic!("{said}"))
+    digits.trim().parse().unwrap_or_else(|_| panic!("{output}"))
 }
 
 #[test]
-fn ten_upgrades_under_wrk_fail_no_connection_and_forget_no_count() {
+fn ten_upgrades_under_wrk_fail_no_connection_and_lose_no_count() {
     for fields in [&[][..], &["-H", "Connection: close"]] {
         let world = World::with(generous);
-        let said = upgraded_under_wrk(&world, fields);
-        assert!(!said.contains("Socket errors"), "{fields:?}\n{said}");
-        let all = number(&said, " requests in", true);
-        let refused = number(&said, "Non-2xx or 3xx responses:", false);
-        assert!(all > 1_000, "{said}");
+        let output = upgraded_under_wrk(&world, fields);
+        assert!(!output.contains("Socket errors"), "{fields:?}\n{output}");
+        let all = number(&output, " requests in", true);
+        let refused = number(&output, "Non-2xx or 3xx responses:", false);
+        assert!(all > 1_000, "{output}");
         let admitted = world.control.requests().len();
-        assert_eq!(admitted, 1_000, "{fields:?}\n{said}");
-        assert_eq!(all - refused, 1_000, "{fields:?}\n{said}");
+        assert_eq!(admitted, 1_000, "{fields:?}\n{output}");
+        assert_eq!(all - refused, 1_000, "{fields:?}\n{output}");
         assert_eq!(world.gateway.used("organisation", "org_acme"), 1_000);
         let strange = |status: &u64| ![200, 429, 499].contains(status);
         let log = world.gateway.access_log().all();
@@ -81,7 +82,7 @@ fn ten_upgrades_under_wrk_fail_no_connection_and_forget_no_count() {
 /// When each admitted request was sent, and when its answer was there: it was decided between.
 type Admitted = Vec<(Instant, Instant)>;
 
-/// Asks as fast as it goes until told to stop.
+/// Sends requests at full speed until it is stopped.
 fn hammer(address: &str, stop: &AtomicBool, admitted: &Mutex<Admitted>) {
     let mut client = Client::connect(address);
     while !stop.load(Ordering::Relaxed) {
@@ -131,7 +132,7 @@ fn no_window_holds_more_than_the_limit_and_none_much_less() {
     assert!(admitted.len() >= LIMIT * windows, "{} in {lasted:?}", admitted.len());
 }
 
-/// A world with a TLS listener beside the plain one, and who signed its certificate.
+/// A world with a TLS listener beside the plain one, and the signer of its certificate.
 fn with_tls() -> (World, Authority) {
     let authority = Authority::of_server();
     let https = authority.entry_of("server");
@@ -139,7 +140,7 @@ fn with_tls() -> (World, Authority) {
 }
 
 #[test]
-fn a_tls_listener_follows_and_http2_loses_no_request() {
+fn a_tls_listener_moves_and_http2_loses_no_request() {
     let (world, _certificate) = with_tls();
     let address = world.gateway.listening("https");
     let port = address.rsplit(':').next().unwrap();
@@ -154,7 +155,7 @@ fn a_tls_listener_follows_and_http2_loses_no_request() {
     }
     let Finished { stdout, stderr, .. } = process::finish(curl).expect(0);
     assert!(world.gateway.successors().len() > 1, "it was over too soon");
-    let count = |line: &str| stdout.lines().filter(|said| *said == line).count();
+    let count = |line: &str| stdout.lines().filter(|output| *output == line).count();
     assert_eq!(count("200 2"), 1_000, "{stderr}");
     assert_eq!(count("429 2"), 3_000, "{stderr}");
     assert_eq!(world.control.requests().len(), 1_000);

@@ -1,19 +1,19 @@
-//! A directory that is asked over HTTP: slow, broken, gone, changing, and asked by strangers.
+//! A directory over HTTP: slow, broken, down, changing, and flooded with unknown keys.
 
-mod asking;
-mod failing;
+mod failures;
+mod requests;
 
 use weir_tests::directory::Directory;
 use weir_tests::response::Response;
 use weir_tests::world::World;
 
-/// A directory, and a world that asks it.
-struct Asked {
+/// A directory, and a world that uses it.
+struct Setup {
     directory: Directory,
     world: World,
 }
 
-impl Asked {
+impl Setup {
     /// With these lines more in `[directory]`.
     #[track_caller]
     fn with(lines: &str) -> Self {
@@ -28,7 +28,7 @@ impl Asked {
         self.world.get(&format!("/v1/workspaces/{workspace}/users"))
     }
 
-    /// What the headers of such a call say is allowed.
+    /// The allowance in the headers of such a call.
     #[track_caller]
     fn limit(&self, workspace: &str) -> u64 {
         self.get(workspace).expect(200).allowance().limit

@@ -1,4 +1,4 @@
-//! Clients that show certificates of their own.
+//! Client certificates: which ones a listener accepts, and what the upstream learns of them.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use rustls::{HandshakeKind, SupportedProtocolVersion};
@@ -10,7 +10,7 @@ use weir_tests::world::World;
 
 use super::{NAMES, world_of};
 
-/// A world that asks its clients for certificates, which the authority of `clients` signs.
+/// A world that requests client certificates, which the authority of `clients` signs.
 #[track_caller]
 fn asking(authority: &Authority, clients: &Authority, how: &str) -> World {
     let lines =
@@ -28,21 +28,21 @@ fn client_of(authority: &Authority, clients: &Authority, name: &str) {
 }
 
 #[test]
-fn only_who_shows_a_certificate_of_the_authority_comes_in_where_it_is_required() {
-    let (authority, clients, strangers) = (Authority::new(), Authority::new(), Authority::new());
+fn a_listener_that_requires_client_certificates_accepts_only_those_of_its_authority() {
+    let (authority, clients, others) = (Authority::new(), Authority::new(), Authority::new());
     client_of(&authority, &clients, "client");
-    client_of(&authority, &strangers, "stranger");
+    client_of(&authority, &others, "other");
     let world = asking(&authority, &clients, "required");
     for version in VERSIONS {
-        for (shown, comes_in) in [(Some("client"), true), (None, false), (Some("stranger"), false)]
+        for (presented, accepted) in [(Some("client"), true), (None, false), (Some("other"), false)]
         {
-            let config = authority.client(&[version], shown);
+            let config = authority.client(&[version], presented);
             let client = Client::connect(&world.gateway.https());
             // In TLS 1.3 a client is done before the server has seen what it shows.
             let answer = client
                 .try_secured(&config, "api.localhost")
                 .and_then(|mut client| client.try_exchange(Request::get("/healthz").head_bytes()));
-            assert_eq!(answer.is_ok(), comes_in, "{version:?} {shown:?}");
+            assert_eq!(answer.is_ok(), accepted, "{version:?} {presented:?}");
         }
     }
     let failures = "weir_gateway_handshake_failures_total{reason=\"client_certificate\"}";
@@ -51,7 +51,7 @@ fn only_who_shows_a_certificate_of_the_authority_comes_in_where_it_is_required()
 }
 
 #[test]
-fn the_upstream_is_told_of_the_certificate_and_of_no_other() {
+fn the_upstream_gets_the_verified_client_certificate_and_no_forged_one() {
     let (authority, clients) = (Authority::new(), Authority::new());
     client_of(&authority, &clients, "client");
     let world = asking(&authority, &clients, "optional");
@@ -59,39 +59,39 @@ fn the_upstream_is_told_of_the_certificate_and_of_no_other() {
         .field("Client-Cert", ":Zm9yZ2Vk:")
         .field("client_cert", ":Zm9yZ2Vk:")
         .field("Client-Cert-Chain", ":Zm9yZ2Vk:");
-    let told = || {
+    let forwarded = || {
         let head = world.control.requests().pop().unwrap().head;
         assert_eq!((head.field("client-cert-chain"), head.field("client_cert")), (None, None));
         head.all("client-cert").into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     let real = format!(":{}:", BASE64_STANDARD.encode(clients.der("client.crt")));
-    for (shown, expected) in [(Some("client"), vec![real]), (None, vec![])] {
-        let config = authority.client(VERSIONS, shown);
+    for (presented, expected) in [(Some("client"), vec![real]), (None, vec![])] {
+        let config = authority.client(VERSIONS, presented);
         let client = Client::connect(&world.gateway.https());
         let mut client = client.secured(&config, "api.localhost");
         for _ in 0..2 {
             client.call(&forged).expect(200);
-            assert_eq!(told(), expected);
+            assert_eq!(forwarded(), expected);
         }
     }
     // Nor is it believed from a client without TLS, or over HTTP/2.
     world.gateway.client().call(&forged).expect(200);
-    assert_eq!(told(), Vec::<String>::new());
+    assert_eq!(forwarded(), Vec::<String>::new());
 }
 
 #[test]
-fn over_http2_the_upstream_is_told_the_same() {
+fn over_http2_the_upstream_gets_the_same_certificate_headers() {
     let (authority, clients) = (Authority::new(), Authority::new());
     client_of(&authority, &clients, "client");
     let world = asking(&authority, &clients, "optional");
     let address = world.gateway.https();
     let port = address.rsplit(':').next().unwrap();
-    let curl = |shown: bool| {
+    let curl = |presented: bool| {
         let mut command = std::process::Command::new("curl");
         command.args(["--silent", "--fail", "--http2", "--cacert", &authority.path("ca.crt")]);
         command.args(["--resolve", &format!("api.localhost:{port}:127.0.0.1")]);
         command.args(["--header", "Client-Cert: :Zm9yZ2Vk:", "--output", "/dev/null"]);
-        if shown {
+        if presented {
             let (cert, key) = (authority.path("client.crt"), authority.path("client.key"));
             command.args(["--cert", &cert, "--key", &key]);
         }
@@ -106,51 +106,51 @@ fn over_http2_the_upstream_is_told_the_same() {
 }
 
 #[test]
-fn an_authority_that_is_taken_away_lets_nobody_in_any_more() {
+fn a_removed_authority_admits_no_client() {
     let (authority, clients, next) = (Authority::new(), Authority::new(), Authority::new());
     client_of(&authority, &clients, "client");
     let world = asking(&authority, &clients, "required");
     for version in VERSIONS {
         let old_ca = clients.read("ca.crt");
         let config = authority.client(&[version], Some("client"));
-        let comes_in = || {
+        let accepted = || {
             let client = Client::connect(&world.gateway.https());
             let mut client = client.try_secured(&config, "api.localhost").ok()?;
             client.try_exchange(Request::get("/healthz").head_bytes()).ok()?;
             client.tls().handshake_kind()
         };
-        // Each is shown and verified anew: nothing is resumed.
-        assert_eq!(comes_in(), Some(HandshakeKind::Full));
-        assert_eq!(comes_in(), Some(HandshakeKind::Full));
+        // Each client certificate is verified again: no session is resumed.
+        assert_eq!(accepted(), Some(HandshakeKind::Full));
+        assert_eq!(accepted(), Some(HandshakeKind::Full));
         clients.write("ca.crt", &next.read("ca.crt"));
         world.gateway.reload().expect(200);
-        assert_eq!(comes_in(), None, "{version:?}");
+        assert_eq!(accepted(), None, "{version:?}");
         clients.write("ca.crt", &old_ca);
         world.gateway.reload().expect(200);
     }
 }
 
 #[test]
-fn a_certificate_that_is_over_lets_nobody_in() {
+fn an_expired_client_certificate_is_refused() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let world = asking(&authority, &clients, "optional");
-    for (days, comes_in) in [(2, true), (-1, false)] {
+    for (days, accepted) in [(2, true), (-1, false)] {
         clients.sign("client", "DNS:client.example", days);
         for end in ["crt", "key"] {
             authority.write(&format!("client.{end}"), &clients.read(&format!("client.{end}")));
         }
         for version in VERSIONS {
-            assert_eq!(answers(&authority, &world, version), comes_in, "{version:?} {days}");
+            assert_eq!(answers(&authority, &world, version), accepted, "{version:?} {days}");
         }
     }
     let failures = "weir_gateway_handshake_failures_total{reason=\"client_certificate\"}";
     wait::until("two failures", || (world.gateway.metric(failures) == 2.0).then_some(()));
 }
 
-/// Not what an operator might expect, and why `docs/security.md` says so: an authority is trusted
-/// for as long as its file is there, whatever stands in it.
+/// An operator might not expect this, so `docs/security.md` states it: an authority is trusted for
+/// as long as its file exists, even after it has expired.
 #[test]
-fn an_authority_that_is_over_is_trusted_until_it_is_taken_away() {
+fn an_expired_authority_is_trusted_until_it_is_removed() {
     let (authority, clients) = (Authority::new(), Authority::new());
     client_of(&authority, &clients, "client");
     clients.lapse();
@@ -160,7 +160,7 @@ fn an_authority_that_is_over_is_trusted_until_it_is_taken_away() {
     }
 }
 
-/// Whether one who shows `client` is answered.
+/// Whether a client with the certificate `client` gets a response.
 fn answers(
     authority: &Authority,
     world: &World,

@@ -1,4 +1,5 @@
-//! Upstreams that are reached by TLS, by HTTP/2, or both: an nginx behind the gateway says how.
+//! Upstreams over TLS, over HTTP/2, or both: an nginx behind the gateway reports how it was
+//! reached.
 
 use weir_tests::authority::{Authority, NAMES};
 use weir_tests::folder::Folder;
@@ -30,7 +31,7 @@ fn an_upstream_is_reached_by_tls_under_its_name() {
 }
 
 #[test]
-fn a_server_that_speaks_http1_alone_is_spoken_to_so() {
+fn a_server_without_http2_is_called_over_http1() {
     let files = certificates();
     let nginx = secure_nginx(&files, "server", "");
     let ca = line(&files, "ca", "ca.crt");
@@ -56,9 +57,9 @@ fn an_upstream_without_tls_may_speak_http2() {
 }
 
 #[test]
-fn a_server_that_goes_away_now_and_then_loses_no_request() {
-    // nginx says GOAWAY after so many requests, while others are on their way.
-    // Several of its connections may end in a row: they use up none of the three tries.
+fn occasional_goaways_of_a_server_lose_no_request() {
+    // nginx sends GOAWAY after so many requests, while others are in flight. Several of its
+    // connections may end in a row: they use up none of the three attempts.
     let nginx = Nginx::start(|address, folder| {
         let log = folder.join("served.log").display().to_string();
         format!(
@@ -79,9 +80,9 @@ fn a_server_that_goes_away_now_and_then_loses_no_request() {
                 let mut client = world.client();
                 let request = Request::post("/v1/me", "x");
                 for _ in 0..50 {
-                    // This nginx may answer before it has the body: the client's connection then
-                    // closes, and where the body was already read, without a word (see the known
-                    // limitations). What was sent into the close has reached nobody.
+                    // This nginx may respond before it has the body. The client's connection then
+                    // closes, without a notice if the body was already read (see the known
+                    // limitations). A request sent into the close has reached no server.
                     let bytes = [request.head_bytes(), request.body_bytes()].concat();
                     let answer = client.try_exchange(bytes).unwrap_or_else(|_| {
                         client = world.client();
@@ -96,7 +97,7 @@ fn a_server_that_goes_away_now_and_then_loses_no_request() {
             });
         }
     });
-    // It served each once: what was sent again had not been taken before.
+    // It served each once: a retried request had not been processed before.
     let served = || std::fs::read_to_string(nginx.folder().root().join("served.log")).unwrap();
     let lines = || served().lines().filter(|line| line.contains("\"POST /v1/me")).count();
     wait::until("the server's log of 400 requests", || (lines() >= 400).then_some(()));
@@ -147,7 +148,7 @@ fn upstreams_of_other_credentials_share_no_connection() {
 }
 
 #[test]
-fn a_client_certificate_is_shown_where_there_is_one() {
+fn a_configured_client_certificate_is_presented() {
     let files = certificates();
     let nginx = Nginx::start(|address, _| {
         let path = |name: &str| files.path(name);
@@ -162,12 +163,12 @@ fn a_client_certificate_is_shown_where_there_is_one() {
     let [certificate, key] = ["crt", "key"].map(|end| files.path(&format!("client.{end}")));
     let shown = format!("{ca}\nclient_certificate = \"{certificate}\"\nclient_key = \"{key}\"");
     assert_eq!(world_before(&nginx, &shown).get("/healthz").expect(200).text(), "CN=client");
-    // nginx says so in HTTP rather than in the handshake.
+    // nginx reports it in HTTP rather than in the handshake.
     world_before(&nginx, &ca).get("/healthz").expect(400);
 }
 
 #[test]
-fn a_changed_root_is_taken_up() {
+fn a_changed_root_certificate_is_picked_up() {
     let (files, other) = (certificates(), certificates());
     let nginx = secure_nginx(&files, "server", "");
     let kept = Folder::new();
@@ -180,7 +181,7 @@ fn a_changed_root_is_taken_up() {
     wait::until("the root to be read again", || {
         (world.get("/healthz").status == 200).then_some(())
     });
-    // One that cannot be read leaves the earlier one in force.
+    // A file that cannot be read leaves the earlier one active.
     kept.write("ca.crt", "no certificate");
     let refused = |line: &serde_json::Value| {
         line["message"].as_str().is_some_and(|message| message.starts_with("configuration refused"))
@@ -191,7 +192,7 @@ fn a_changed_root_is_taken_up() {
 }
 
 #[test]
-fn health_is_asked_for_in_the_way_that_requests_are_sent() {
+fn health_probes_use_the_protocol_of_requests() {
     let (files, other) = (certificates(), certificates());
     let nginx = secure_nginx(&files, "server", "http2");
     let health = "\nhttp = \"2\"\n[upstreams.control.health]\npath = \"/are-you-well\"\n\
@@ -199,8 +200,8 @@ fn health_is_asked_for_in_the_way_that_requests_are_sent() {
     for (files, expected) in [(&files, 1), (&other, 0)] {
         let ca = line(files, "ca", "ca.crt");
         let world = world_before(&nginx, &format!("{ca}\nserver_name = \"backend.test\"{health}"));
-        wait::until("the server to be asked", || {
-            let text = world.gateway.ask(&Request::get("/metrics")).expect(200).text();
+        wait::until("a request to the server", || {
+            let text = world.gateway.call_admin(&Request::get("/metrics")).expect(200).text();
             let line = format!(
                 "upstream_healthy{{server=\"{}\",upstream=\"control\"}} {expected}",
                 nginx.address()
@@ -212,7 +213,7 @@ fn health_is_asked_for_in_the_way_that_requests_are_sent() {
 }
 
 #[test]
-fn what_cannot_be_used_is_a_mistake_with_its_place() {
+fn unusable_tls_settings_are_reported_with_their_place() {
     let files = certificates();
     files.write("empty.crt", "");
     let path = |name: &str| files.path(name);
@@ -240,10 +241,10 @@ fn what_cannot_be_used_is_a_mistake_with_its_place() {
         folder.write("gateway.toml", &config.to_string());
         folder.write("directory.toml", weir_tests::config::DIRECTORY);
         let check = gateway::run(&folder, &["check", "--config", "gateway.toml"]);
-        let said = format!("{}{}", check.stdout, check.stderr);
-        assert_eq!(check.code, Some(64), "{lines}: {said}");
-        let problem = said.lines().find(|line| line.contains(message));
-        let problem = problem.unwrap_or_else(|| panic!("{lines}: no `{message}` in {said}"));
+        let output = format!("{}{}", check.stdout, check.stderr);
+        assert_eq!(check.code, Some(64), "{lines}: {output}");
+        let problem = output.lines().find(|line| line.contains(message));
+        let problem = problem.unwrap_or_else(|| panic!("{lines}: no `{message}` in {output}"));
         let place: Vec<&str> = problem.splitn(4, ':').collect();
         assert!(place[0].ends_with("gateway.toml") && place[1] != "1", "{problem}");
     }

@@ -1,4 +1,4 @@
-//! What the tools that people trust say of our TLS.
+//! Two TLS scanners, sslscan and testssl, find no weakness.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use weir_tests::real;
 
 use super::{NAMES, world_of};
 
-/// It is a script of many thousand lines, and takes half a minute where nothing else runs.
+/// It is a script of many thousand lines, and takes half a minute on an idle machine.
 const TESTSSL_PATIENCE: Duration = Duration::from_secs(240);
 
 #[test]
@@ -49,7 +49,7 @@ fn sslscan_finds_nothing_old_and_nothing_weak() {
 }
 
 #[test]
-fn testssl_finds_nothing_to_worry_about() {
+fn testssl_finds_no_weakness() {
     let authority = Authority::new();
     let world = world_of(&authority, &[("server", NAMES)], "", |config| config);
     let file = authority.path("testssl.json");
@@ -59,8 +59,8 @@ fn testssl_finds_nothing_to_worry_about() {
     testssl.args(["--compression", "--heartbleed", "--ccs-injection"]);
     let mut testssl = Process::spawn("testssl", testssl.arg(world.gateway.https()));
     testssl.wait_for_exit_within(TESTSSL_PATIENCE);
-    let said = || panic!("{}", testssl.stdout().text());
-    let found = std::fs::read_to_string(&file).unwrap_or_else(|_| said());
+    let output = || panic!("{}", testssl.stdout().text());
+    let found = std::fs::read_to_string(&file).unwrap_or_else(|_| output());
     let found: Value = serde_json::from_str(&found).unwrap();
     let found = found.as_array().unwrap();
     let of = |id: &str| {

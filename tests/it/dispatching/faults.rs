@@ -1,5 +1,5 @@
-//! What was acknowledged arrives, though the process stands still, its disk is full or its clock is
-//! set: the checker of the bench `survive`, for seconds.
+//! Acknowledged events arrive although the process is killed or suspended, its disk is full or
+//! fails, or its clock is stepped: the checker of the bench `survive`, run for seconds.
 
 use std::time::Duration;
 
@@ -39,26 +39,26 @@ fn check(part: Part) -> Verdict {
 }
 
 #[test]
-fn killed_at_any_time_it_loses_nothing_and_repeats_nothing_unexplained() {
+fn a_dispatcher_killed_at_any_time_loses_nothing_and_repeats_nothing_unexplained() {
     let verdict = check(Part::Kill);
     assert!(verdict.figure("kills") > 3, "{verdict}");
 }
 
 #[test]
-fn standing_still_for_seconds_it_loses_nothing_and_keeps_the_pace() {
+fn a_dispatcher_suspended_for_seconds_loses_nothing_and_keeps_the_pace() {
     let verdict = check(Part::Stop);
     assert!(verdict.figure("frozen") > 2, "{verdict}");
 }
 
 #[test]
-fn without_room_it_acknowledges_nothing_that_is_lost_and_goes_on_with_room() {
+fn on_a_full_disk_no_acknowledged_event_is_lost_and_work_resumes_with_space() {
     let verdict = check(Part::Full);
     assert!(verdict.figure("disk full") > 2, "{verdict}");
     assert!(verdict.figure("calls made while it was full, and refused") > 0, "{verdict}");
 }
 
 #[test]
-fn where_the_disk_refuses_every_write_it_loses_nothing_and_goes_on_when_it_does_not() {
+fn while_every_write_fails_nothing_is_lost_and_work_resumes_afterwards() {
     let verdict = check(Part::Refuse);
     assert!(verdict.figure("disk full") > 2, "{verdict}");
     assert!(verdict.figure("calls made while it was full, and refused") > 0, "{verdict}");
@@ -66,7 +66,7 @@ fn where_the_disk_refuses_every_write_it_loses_nothing_and_goes_on_when_it_does_
 }
 
 #[test]
-fn whatever_the_clock_is_set_to_it_loses_nothing() {
+fn a_wall_clock_step_loses_nothing() {
     let verdict = check(Part::Clock);
     assert!(verdict.figure("clock set") > 2, "{verdict}");
 }

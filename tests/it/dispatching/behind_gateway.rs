@@ -1,4 +1,4 @@
-//! The gateway and the dispatcher together: an owner's calls go through the one to the other.
+//! The dispatcher behind the gateway: an owner's calls pass through the one to the other.
 
 use serde_json::json;
 use weir_tests::world::World;

@@ -1,0 +1,295 @@
+//! Which entries the gateway fetches, how often, and how it caches them.
+
+use std::thread;
+
+use weir_tests::answer::{Answer, Gate};
+use weir_tests::config::Config;
+use weir_tests::directory::Directory;
+use weir_tests::folder::Folder;
+use weir_tests::gateway::{CONFIG, run};
+use weir_tests::request::{Request, data_host};
+use weir_tests::wait;
+use weir_tests::world::World;
+
+use super::super::{at_once, count};
+use super::{ADDRESS, Setup};
+
+/// Entries stay valid for longer than a test, unless it sets another time.
+const LONG: &str = "ttl = \"1h\"\nnegative_ttl = \"1h\"\ntimeout = \"10s\"";
+
+#[test]
+fn a_tenant_is_fetched_once_and_limited_as_by_the_file() {
+    let setup = Setup::with(LONG);
+    for _ in 0..3 {
+        assert_eq!(setup.limit("ws_acme"), 60);
+        assert_eq!(setup.limit("ws_special"), 7, "its own, against 600 of its plan");
+        assert_eq!(setup.limit("ws_big"), 600);
+    }
+    let login = Request::get("/login").host(&data_host("in_special"));
+    for _ in 0..3 {
+        assert_eq!(setup.world.call(&login).expect(200).allowance().limit, 9);
+    }
+    assert_eq!(
+        setup.directory.fetched(),
+        [
+            "workspaces/ws_acme",
+            "organisations/org_acme",
+            "workspaces/ws_special",
+            "organisations/org_globex",
+            "workspaces/ws_big",
+            "instances/in_special",
+        ]
+    );
+    assert_eq!(setup.world.gateway.used("organisation", "org_globex"), 6);
+    assert_eq!(setup.world.gateway.allowed("workspace", "ws_special"), 7);
+    assert_eq!(setup.metric("weir_gateway_directory_requests_total{outcome=\"known\"}"), 6.0);
+    assert_eq!(setup.metric("weir_gateway_directory_request_duration_seconds_count"), 6.0);
+    assert_eq!(setup.metric("weir_gateway_directory_entries{kind=\"known\"}"), 6.0);
+}
+
+#[test]
+fn a_hundred_requests_at_once_for_one_tenant_fetch_it_once() {
+    for workspace in ["ws_acme", "ws_stranger"] {
+        let setup = Setup::with(LONG);
+        let gate = Gate::new();
+        let path = format!("workspaces/{workspace}");
+        let answer = match workspace {
+            "ws_acme" => Answer::ok(r#"{"organisation": "org_acme"}"#),
+            _ => Answer::status(404),
+        };
+        setup.directory.answer(&path, Answer::script().wait(&gate).and(answer));
+        let request = Request::get(&format!("/v1/workspaces/{workspace}/users"));
+        thread::scope(|scope| {
+            let answers = scope.spawn(|| at_once(&setup.world, 100, 1, &request));
+            setup.world.control.assert_untouched();
+            setup.directory.server.wait("the question", |seen| seen.requests.first().map(|_| ()));
+            wait::until("all hundred", || {
+                (setup.metric("weir_gateway_requests_in_flight") >= 100.0).then_some(())
+            });
+            gate.open();
+            let answers = answers.join().unwrap();
+            assert_eq!((count(&answers, 200), count(&answers, 429)), (60, 40), "{workspace}");
+        });
+        assert_eq!(setup.directory.count(&path), 1);
+    }
+}
+
+#[test]
+fn a_change_or_removal_is_seen_when_the_cached_entry_expires() {
+    let setup = Setup::with("ttl = \"300ms\"\nnegative_ttl = \"300ms\"\ntimeout = \"10s\"");
+    assert_eq!(setup.limit("ws_special"), 7);
+    let changed = r#"{"plan": "enterprise", "limits": {"workspace": {"requests": 5}}}"#;
+    setup.directory.set("workspaces/ws_special", changed);
+    // Admitted or refused, the response carries the allowance.
+    let seen = |what, limit| {
+        wait::until(what, || (setup.get("ws_special").allowance().limit == limit).then_some(()));
+    };
+    seen("the change", 5);
+    setup.directory.remove("workspaces/ws_special");
+    seen("the removal", 60);
+    setup.directory.set("workspaces/ws_special", changed);
+    seen("the return", 5);
+}
+
+#[test]
+fn an_operator_refreshes_an_entry_at_once() {
+    let setup = Setup::with(LONG);
+    assert_eq!(setup.limit("ws_special"), 7);
+    assert_eq!(setup.limit("ws_new"), 60);
+    setup.directory.set("workspaces/ws_special", r#"{"limits": {"workspace": {"requests": 5}}}"#);
+    setup.directory.set("workspaces/ws_new", r#"{"limits": {"workspace": {"requests": 4}}}"#);
+    assert_eq!((setup.limit("ws_special"), setup.limit("ws_new")), (7, 60));
+    for name in ["ws_special", "ws_new"] {
+        let forget = Request::new("POST", &format!("/directory/forget/workspaces/{name}")).body("");
+        let forgotten = setup.world.gateway.call_admin(&forget).expect(200).json();
+        assert_eq!(forgotten["forgotten"], format!("workspaces/{name}"));
+    }
+    assert_eq!((setup.limit("ws_special"), setup.limit("ws_new")), (5, 4));
+    for wrong in ["tenants/ws_new", "workspaces/a.b", "workspaces"] {
+        let forget = Request::new("POST", &format!("/directory/forget/{wrong}")).body("");
+        setup.world.gateway.call_admin(&forget).expect(404);
+    }
+    let forget = Request::new("POST", "/directory/forget/workspaces/ws_acme").body("");
+    World::new().gateway.call_admin(&forget).expect_problem(409);
+}
+
+#[test]
+fn an_organisation_that_a_known_entry_names_is_known() {
+    let setup = Setup::with(&format!("{LONG}\nunknown = \"by_address\""));
+    setup.directory.remove("organisations/org_acme");
+    setup.directory.remove("workspaces/ws_acme");
+    setup.directory.set("workspaces/ws_quiet", r#"{"organisation": "org_acme"}"#);
+    let own = Request::get("/v1/organisations/org_acme");
+    let before = setup.world.call(&own).expect(200).allowance();
+    assert_eq!(before.resource, "address", "no known entry names it yet");
+    assert_eq!(setup.get("ws_quiet").expect(200).allowance().resource, "workspace");
+    assert_eq!(setup.world.gateway.used("organisation", "org_acme"), 1);
+    assert_eq!(setup.world.gateway.used("address", ADDRESS), 1);
+    setup.world.get_from("in_acme", "/login").expect(200);
+    assert_eq!(setup.directory.count("organisations/org_acme"), 1, "it was asked already");
+}
+
+#[test]
+fn a_request_without_a_tenant_limit_fetches_no_entry() {
+    let setup = Setup::with(LONG);
+    setup.world.get("/healthz").expect(200);
+    setup.world.get("/v1/me").expect(200);
+    setup.world.get_from("in_acme", "/oauth/v2/keys").expect(200);
+    assert_eq!(setup.directory.fetched(), [""; 0]);
+    let batch = Request::post("/v1/workspaces/ws_acme/tenants:batch", "[]");
+    setup.world.call(&batch).expect(200);
+    setup.world.get_from("in_acme", "/login").expect(200);
+    assert_eq!(setup.directory.fetched(), ["workspaces/ws_acme", "instances/in_acme"]);
+}
+
+#[test]
+fn an_address_that_invents_names_has_a_bounded_number_fetched_and_delays_no_other() {
+    let directory = Directory::start();
+    let world = World::with(|config| {
+        let config = config.with("[server]", "trusted_proxies = [\"127.0.0.1\"]");
+        directory.within(config, &format!("{LONG}\nunknown = \"by_address\""))
+    });
+    let setup = Setup { directory, world };
+    assert_eq!(setup.limit("ws_acme"), 60);
+    let from = |address: &str, workspace: &str| {
+        Request::get(&format!("/v1/workspaces/{workspace}/users")).field("X-Forwarded-For", address)
+    };
+    let started = wait::now();
+    thread::scope(|scope| {
+        for thread in 0..20 {
+            let (setup, from) = (&setup, &from);
+            scope.spawn(move || {
+                let mut client = setup.world.client();
+                for number in 0..50 {
+                    let name = format!("ws_invented_{thread}_{number}");
+                    let status = client.call(&from("198.51.100.7", &name)).status;
+                    assert!([200, 429, 503].contains(&status), "{status}");
+                }
+            });
+        }
+    });
+    let invented =
+        setup.directory.fetched().iter().filter(|path| path.contains("invented")).count();
+    // 60 at once, one each second, and those in flight together with the last.
+    let most = 60 + 8 + usize::try_from(started.elapsed().as_secs()).unwrap() + 1;
+    assert!((60..=most).contains(&invented), "{invented} questions, of 60 to {most}");
+    assert_eq!(setup.world.gateway.used("address", "198.51.100.7"), 60);
+
+    // This address still reaches a cached tenant, and another address an uncached one.
+    setup.world.call(&from("198.51.100.7", "ws_acme")).expect(200);
+    setup.world.call(&from("198.51.100.8", "ws_quiet")).expect(200);
+}
+
+#[test]
+fn one_address_may_call_for_many_known_tenants() {
+    let setup = Setup::with(&format!("{LONG}\nunknown = \"by_address\""));
+    for number in 0..200 {
+        setup.directory.set(&format!("workspaces/ws_{number}"), "{}");
+    }
+    thread::scope(|scope| {
+        for thread in 0..20 {
+            let setup = &setup;
+            scope.spawn(move || {
+                for number in 0..10 {
+                    setup.get(&format!("ws_{}", thread * 10 + number)).expect(200);
+                }
+            });
+        }
+    });
+    assert_eq!(setup.world.gateway.used("address", ADDRESS), 0);
+}
+
+#[test]
+fn a_reload_keeps_the_cache_unless_the_directory_changes() {
+    let setup = Setup::with(LONG);
+    assert_eq!((setup.limit("ws_big"), setup.limit("ws_special")), (600, 7));
+    let before = setup.directory.fetched().len();
+    // The plans and limits that an entry names have other places then, and so has the section.
+    let config = setup
+        .world
+        .config()
+        .with(
+            "[limits.aaa]",
+            "key = \"workspace\"\nalgorithm = \"token_bucket\"\nrate = 1\nburst = 1",
+        )
+        .with("[plans.aaa]", "")
+        .with("[server]", "body_timeout = \"20s\"\nidle_timeout = \"1234567ms\"");
+    setup.world.gateway.write_config(&config.to_string());
+    setup.world.gateway.reload().expect(200);
+    assert_eq!((setup.limit("ws_big"), setup.limit("ws_special")), (600, 7));
+    assert_eq!(setup.directory.fetched().len(), before, "it was asked again");
+
+    setup.world.gateway.write_config(&config.with("[directory]", "ttl = \"2h\"").to_string());
+    setup.world.gateway.reload().expect(200);
+    assert_eq!(setup.limit("ws_special"), 7);
+    assert!(setup.directory.fetched().len() > before, "it was not asked again");
+}
+
+#[test]
+fn directory_requests_carry_the_token_and_a_new_token_is_picked_up() {
+    let folder = Folder::new();
+    let token = folder.write("token", "secret-one\n").display().to_string();
+    let setup = Setup::with(&format!("{LONG}\ntoken_file = \"{token}\""));
+    setup.get("ws_acme").expect(200);
+    let sent = |at: usize| {
+        let head = setup.directory.server.requests()[at].head.clone();
+        head.field("authorization").unwrap_or_default().to_owned()
+    };
+    assert_eq!(sent(0), "Bearer secret-one");
+    folder.write("token", "secret-two\n");
+    setup.world.gateway.reload().expect(200);
+    setup.get("ws_acme").expect(200);
+    assert_eq!(setup.directory.fetched().len(), 2, "a new token forgets nothing");
+    setup.get("ws_quiet").expect(200);
+    assert_eq!(sent(2), "Bearer secret-two");
+    let all = setup.world.gateway.log().text() + &setup.world.gateway.access_log().text();
+    assert!(!all.contains("secret-"), "{all}");
+}
+
+#[test]
+fn explain_fetches_entries_too() {
+    let directory = Directory::start();
+    let folder = Folder::new();
+    folder.write(CONFIG, &directory.within(Config::default(), LONG).to_string());
+    let url = "http://api.localhost/v1/workspaces/ws_special/users";
+    let explain = || run(&folder, &["explain", "GET", url, "--config", CONFIG]).expect(0).stdout;
+    let output = explain();
+    for word in ["org_globex", "enterprise", "7 requests", "its own, in the directory"] {
+        assert!(output.contains(word), "{word} is not in\n{output}");
+    }
+    directory.server.always(Answer::status(500));
+    let output = explain();
+    assert!(output.contains("503") && output.contains("cannot be looked up"), "{output}");
+}
+
+#[test]
+fn a_wrong_directory_setting_is_reported_with_its_place() {
+    let http = "source = \"http\"\n";
+    for (lines, word) in [
+        ("url = \"directory.example.com\"", "must be a URL"),
+        ("url = \"ftp://127.0.0.1\"", "must start with https://"),
+        ("url = \"http://directory.example.com\"", "http:// is allowed on loopback"),
+        ("url = \"http://127.0.0.1\"\npath = \"directory.toml\"", "no domains of their own"),
+        (
+            "url = \"http://127.0.0.1\"\ntoken_file = \"nowhere\"",
+            "cannot read a token in `nowhere`",
+        ),
+        ("url = \"https://127.0.0.1\"\nca = \"nowhere\"", "cannot read `nowhere`"),
+        ("url = \"https://127.0.0.1\"\nca = \"gateway.toml\"", "gateway.toml"),
+        ("ttl = \"1m\"", "url is missing"),
+    ] {
+        let config = Config::default().without("[directory]");
+        let folder = Folder::new();
+        folder.write(CONFIG, &config.with("[directory]", &format!("{http}{lines}")).to_string());
+        let output = run(&folder, &["check", "--config", CONFIG]).expect(64).output();
+        assert!(output.contains(word), "{lines}: {output}");
+        assert!(output.trim().starts_with("gateway.toml:"), "{output}");
+        assert_eq!(output.trim().lines().count(), 1, "{output}");
+    }
+    let config = Config::default().with("[directory]", "url = \"http://127.0.0.1\"");
+    let folder = Folder::new();
+    folder.write(CONFIG, &config.to_string());
+    folder.write("directory.toml", "");
+    let output = run(&folder, &["check", "--config", CONFIG]).expect(64).output();
+    assert!(output.contains("source = \"http\""), "{output}");
+}
