@@ -1,39 +1,31 @@
-//! What customers call: one table of operations, from which come both the routing and the
-//! document that describes it.
+//! The customers' API: one table of operations, used for routing and for the OpenAPI document.
 //!
 //! # Invariants
 //!
-//! 1. What is described is what is served: path, parameters, bodies and answers stand in
-//!    `routes`, and bodies are checked by the very schemas that the document shows.
-//! 2. An object of a workspace that the token may not see is answered as if nothing were there.
-//! 3. A body's faults are all named at once.
-//! 4. A secret leaves twice at most: when its webhook is registered, and when it is rotated.
+//! 1. The OpenAPI document describes what is served: paths, parameters, bodies and responses stand
+//!    in `routes`, and bodies are validated against the schemas in the document.
+//! 2. An object of a workspace that the token does not cover is 404, like one that does not exist.
+//! 3. A response to an invalid body lists every error.
+//! 4. The API returns a secret only when its webhook is created and when the secret is rotated.
 //!
-//! Not here: events coming in (`ingest`), limits (the gateway).
+//! Not here: events (`ingest`), rate limits (the gateway).
 
 mod deliveries;
 
-// core
 mod validate;
 
-// core
 mod openapi;
 
-// core
 mod routes;
 
-// core
 mod query;
 
 mod redeliveries;
 
-// core
 mod dto;
 
-// core
 mod times;
 
-// core
 mod wait_reason;
 
 mod webhooks;
@@ -50,20 +42,20 @@ use weir_common::log::events;
 use weir_common::time::UnixTime;
 
 use crate::api::query::Query;
-use crate::api::routes::{Act, Found, Operation, Place};
-use crate::http_errors::{self, Flaw, Flaws};
+use crate::api::routes::{Operation, OperationKind, PathParameters, RouteMatch};
+use crate::http_errors::{self, ValidationError, ValidationErrors};
 use crate::http_server::{Call, Handler, Head, Reply, problems};
 use crate::ingest::sensitive_data;
 use crate::live_config::ActiveConfig;
 use crate::state::State;
 use crate::store::{Management, StoreError};
 
-/// The largest body: a URL, and the types of events.
+/// The largest body: a URL and event types need less.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// The listener of customers.
+/// The listener for customers.
 pub struct Api {
-    /// What everyone shares.
+    /// What listeners and background tasks share.
     pub state: Arc<State>,
 }
 
@@ -73,7 +65,7 @@ impl Handler for Api {
         self.answer(&call).await.unwrap_or_else(|reply| reply)
     }
 
-    /// Whoever may not ask is not listened to.
+    /// Refuses a call by its head, before its body is read.
     fn refuses(&self, head: &Head) -> Option<Reply> {
         permitted(&self.state.active.load(), &head.method, head.uri.path(), &head.headers).err()
     }
@@ -86,62 +78,62 @@ impl Handler for Api {
 impl Api {
     async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
         let active = self.state.active.load_full();
-        let (operation, place) = permitted(&active, &call.method, &call.path, &call.headers)?;
+        let (operation, parameters) = permitted(&active, &call.method, &call.path, &call.headers)?;
         let query = Query::read(call.query.as_deref(), operation.query);
-        // Whoever takes parameters reads them, and names what is wrong with all of them at once.
+        // An operation with parameters reads them itself, and reports all errors together.
         if operation.query.is_empty() {
-            query.nothing().map_err(bad_query)?;
+            query.none().map_err(bad_query)?;
         }
-        let asked = Asked {
+        let request = ApiRequest {
             state: &self.state,
             active: &active,
             operation,
-            workspace: place.workspace,
-            id: place.id,
+            workspace: parameters.workspace,
+            id: parameters.id,
             query,
             call,
             now: self.state.clock.now().unix,
         };
-        match operation.act {
-            Act::CreateWebhook => webhooks::create(&asked).await,
-            Act::ListWebhooks => webhooks::list(&asked).await,
-            Act::ReadWebhook => webhooks::read(&asked).await,
-            Act::ChangeWebhook => webhooks::change(&asked).await,
-            Act::DeleteWebhook => webhooks::delete(&asked).await,
-            Act::ReactivateWebhook => webhooks::reactivate(&asked).await,
-            Act::RotateSecret => webhooks::rotate_secret(&asked).await,
-            Act::PingWebhook => webhooks::ping(&asked).await,
-            Act::ListDeliveries => deliveries::list(&asked).await,
-            Act::ReadDelivery => deliveries::read(&asked).await,
-            Act::Redeliver => deliveries::redeliver(&asked).await,
-            Act::RedeliverMany => redeliveries::create(&asked).await,
-            Act::ReadRedelivery => redeliveries::read(&asked).await,
-            Act::Describe => Ok(json(200, openapi::document())),
+        match operation.kind {
+            OperationKind::CreateWebhook => webhooks::create(&request).await,
+            OperationKind::ListWebhooks => webhooks::list(&request).await,
+            OperationKind::ReadWebhook => webhooks::read(&request).await,
+            OperationKind::ChangeWebhook => webhooks::change(&request).await,
+            OperationKind::DeleteWebhook => webhooks::delete(&request).await,
+            OperationKind::ReactivateWebhook => webhooks::reactivate(&request).await,
+            OperationKind::RotateSecret => webhooks::rotate_secret(&request).await,
+            OperationKind::PingWebhook => webhooks::ping(&request).await,
+            OperationKind::ListDeliveries => deliveries::list(&request).await,
+            OperationKind::ReadDelivery => deliveries::read(&request).await,
+            OperationKind::Redeliver => deliveries::redeliver(&request).await,
+            OperationKind::RedeliverMany => redeliveries::create(&request).await,
+            OperationKind::ReadRedelivery => redeliveries::read(&request).await,
+            OperationKind::Describe => Ok(json(200, openapi::document())),
         }
     }
 }
 
-/// The operation that is asked for, where the token that was sent allows it.
+/// The operation of a call, if its token may call it.
 fn permitted<'p>(
     active: &ActiveConfig,
     method: &Method,
     path: &'p str,
     headers: &HeaderMap,
-) -> Result<(&'static Operation, Place<'p>), Reply> {
-    let (operation, place) = match routes::find(method, path) {
-        Found::Operation(operation, place) => (operation, place),
-        Found::Methods(allow) => return Err(problems::method_not_allowed(&allow)),
-        Found::Nothing => return Err(problems::not_found()),
+) -> Result<(&'static Operation, PathParameters<'p>), Reply> {
+    let (operation, parameters) = match routes::match_route(method, path) {
+        RouteMatch::Operation(operation, parameters) => (operation, parameters),
+        RouteMatch::OtherMethods(allow) => return Err(problems::method_not_allowed(&allow)),
+        RouteMatch::NoPath => return Err(problems::not_found()),
     };
     if let Some(scope) = operation.scope {
-        let authorised = active.tokens.authorise(headers, scope, Some(place.workspace));
-        authorised.map_err(|denial| denial.reply())?;
+        let authorised = active.tokens.authorise(headers, scope, Some(parameters.workspace));
+        authorised.map_err(|refusal| refusal.reply())?;
     }
-    Ok((operation, place))
+    Ok((operation, parameters))
 }
 
-/// One request that may be answered.
-struct Asked<'a> {
+/// One authorised request.
+struct ApiRequest<'a> {
     state: &'a State,
     active: &'a ActiveConfig,
     operation: &'static Operation,
@@ -152,33 +144,38 @@ struct Asked<'a> {
     now: UnixTime,
 }
 
-impl Asked<'_> {
+impl ApiRequest<'_> {
     fn store(&self) -> &dyn Management {
         self.state.store.as_ref()
     }
 
-    /// What a store that could not do as it was asked means for the client.
+    /// Counts an error of the store, and makes its response.
     fn failed(&self, error: &StoreError) -> Reply {
         self.state.metrics.store_failed(error);
         http_errors::store(error)
     }
 
-    /// What was sent, once it fits the schema; `more` says what no schema can.
-    fn body<T: DeserializeOwned>(&self, more: impl FnOnce(&Value, &mut Flaws)) -> Result<T, Reply> {
+    /// The body, if it matches the schema; `more` adds checks that a schema cannot express.
+    fn body<T: DeserializeOwned>(
+        &self,
+        more: impl FnOnce(&Value, &mut ValidationErrors),
+    ) -> Result<T, Reply> {
         let value = self.value()?;
-        let mut flaws = Flaws::default();
+        let mut errors = ValidationErrors::default();
         if let Ok(text) = std::str::from_utf8(&self.call.body) {
-            sensitive_data::check_twice(text, &mut flaws);
+            sensitive_data::check_duplicate_keys(text, &mut errors);
         }
         if let Some(schema) = routes::request_schema(self.operation) {
-            validate::check(schema, &value, "", &mut flaws);
+            validate::check(schema, &value, "", &mut errors);
         }
-        more(&value, &mut flaws);
-        if !flaws.is_empty() {
-            return Err(http_errors::unprocessable(&flaws));
+        more(&value, &mut errors);
+        if !errors.is_empty() {
+            return Err(http_errors::unprocessable(&errors));
         }
         serde_json::from_value(value).map_err(|error| {
-            http_errors::unprocessable(&Flaw::at("", format!("cannot be read: {error}")).into())
+            http_errors::unprocessable(
+                &ValidationError::at("", format!("cannot be parsed: {error}")).into(),
+            )
         })
     }
 
@@ -200,8 +197,8 @@ impl Asked<'_> {
     }
 }
 
-fn bad_query(flaws: Flaws) -> Reply {
-    http_errors::flawed(400, "invalid-query", "The query does not fit", &flaws)
+fn bad_query(errors: ValidationErrors) -> Reply {
+    http_errors::validation_problem(400, "invalid-query", "Invalid query", &errors)
 }
 
 fn json(status: u16, value: &impl Serialize) -> Reply {
@@ -213,18 +210,18 @@ fn json(status: u16, value: &impl Serialize) -> Reply {
         },
         Err(error) => {
             let fields = [("error", error.to_string().into())];
-            events::event(Level::Error, "an answer could not be written", &fields);
+            events::event(Level::Error, "response write failed", &fields);
             problems::broken()
         }
     }
 }
 
-/// So many random bytes; without them nothing secret can be made.
+/// Random bytes for secrets and identifiers, or 500.
 fn random<const COUNT: usize>() -> Result<[u8; COUNT], Reply> {
     let mut bytes = [0; COUNT];
     getrandom::fill(&mut bytes).map_err(|error| {
         let fields = [("error", error.to_string().into())];
-        events::event(Level::Error, "the system has no random bytes", &fields);
+        events::event(Level::Error, "system random source failed", &fields);
         problems::broken()
     })?;
     Ok(bytes)

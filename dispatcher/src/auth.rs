@@ -1,11 +1,11 @@
-//! Who may call, and for what: bearer tokens, of which only hashes are known.
+//! Authenticates and authorises calls by bearer tokens, of which only hashes are stored.
 //!
 //! # Invariants
 //!
-//! 1. Whether a workspace exists is told to nobody who may not see it: the denial is
-//!    [`Denial::Hidden`], answered just as if nothing were there.
-//! 2. A token is found by its SHA-256. How long that takes says nothing about the token.
-//! 3. Tokens are made of 32 random bytes; nobody guesses one, so a plain hash is enough.
+//! 1. A token learns nothing about workspaces it may not access: [`AuthRefusal::Hidden`] is the
+//!    same 404 as for a workspace that does not exist.
+//! 2. A token is looked up by its SHA-256, so the time of a lookup reveals nothing about it.
+//! 3. A token is 32 random bytes and cannot be guessed, so a plain hash is enough.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,25 +21,25 @@ use weir_common::identifier::IdForm;
 
 use crate::http_server::{Reply, problems};
 
-/// What stands in the file for every workspace.
-const EVERY: &str = "*";
+/// The entry for every workspace.
+const ALL_WORKSPACES: &str = "*";
 
-/// What a token may do.
+/// A permission of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Look at webhooks and deliveries.
+    /// Read webhooks and deliveries.
     WebhooksRead,
-    /// Register, change and delete webhooks, and have deliveries sent again.
+    /// Create, change and delete webhooks; redeliver.
     WebhooksWrite,
     /// Send events.
     EventsWrite,
 }
 
 impl Scope {
-    /// All of them.
+    /// Every scope.
     pub const ALL: [Self; 3] = [Self::WebhooksRead, Self::WebhooksWrite, Self::EventsWrite];
 
-    /// Its name in the file.
+    /// The scope's name in `tokens.toml`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,58 +53,60 @@ impl Scope {
 /// One token, without its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// What the operator calls it.
+    /// The operator's name for it.
     pub name: Arc<str>,
-    reach: Reach,
+    workspaces: WorkspaceAccess,
     scopes: Vec<Scope>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Reach {
-    Every,
-    These(Vec<String>),
+enum WorkspaceAccess {
+    All,
+    Only(Vec<String>),
 }
 
 impl Token {
-    /// Whether it may see this workspace.
+    /// Whether the token covers this workspace.
     #[must_use]
-    pub fn sees(&self, workspace: &str) -> bool {
-        match &self.reach {
-            Reach::Every => true,
-            Reach::These(names) => names.iter().any(|name| name == workspace),
+    pub fn may_access(&self, workspace: &str) -> bool {
+        match &self.workspaces {
+            WorkspaceAccess::All => true,
+            WorkspaceAccess::Only(names) => names.iter().any(|name| name == workspace),
         }
     }
 }
 
-/// Why a caller may not.
+/// Why a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Denial {
-    /// No token was sent.
+pub enum AuthRefusal {
+    /// The call has no token.
     Missing,
-    /// What was sent is no token that is known.
+    /// The token is not registered.
     Unknown,
-    /// The token may not do this.
+    /// The token lacks this scope.
     Scope(Scope),
-    /// The token may not see this workspace, or nothing is there.
+    /// The token does not cover this workspace, or the workspace does not exist.
     Hidden,
 }
 
-impl Denial {
-    /// What the caller is told (RFC 6750).
+impl AuthRefusal {
+    /// The response, with its challenge (RFC 6750).
     #[must_use]
     pub fn reply(self) -> Reply {
         let problem = |status, detail: String| {
             Reply::problem(&problems::plain(
                 status,
                 if status == 401 { "unauthorized" } else { "insufficient-scope" },
-                if status == 401 { "Not signed in" } else { "Not permitted" },
+                if status == 401 { "Missing or invalid token" } else { "Not permitted" },
                 detail,
             ))
         };
         match self {
-            Self::Missing => problem(401, "Send `Authorization: Bearer <token>`, once.".to_owned())
-                .with("www-authenticate", "Bearer"),
-            Self::Unknown => problem(401, "No such token is registered.".to_owned())
+            Self::Missing => {
+                problem(401, "Send one `Authorization: Bearer <token>` header.".to_owned())
+                    .with("www-authenticate", "Bearer")
+            }
+            Self::Unknown => problem(401, "This token is not registered.".to_owned())
                 .with("www-authenticate", "Bearer error=\"invalid_token\""),
             Self::Scope(scope) => {
                 let name = scope.name();
@@ -118,25 +120,25 @@ impl Denial {
     }
 }
 
-/// The tokens that are known, hashed.
+/// The registered tokens, by hash.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     by_hash: HashMap<[u8; 32], Token>,
 }
 
 impl Tokens {
-    /// Reads `document`, which then holds the mistakes. `workspaces` is what their identifiers
-    /// look like.
+    /// Parses `document` and reports its errors there. `workspaces` is their form.
     #[must_use]
     pub fn read(document: &Document, workspaces: &IdForm) -> Self {
         Self::read_with_schema(document, workspaces).0
     }
 
-    /// Reads `document`, and gives the JSON Schema of such a file beside what it holds.
+    /// Parses `document`, and returns the JSON Schema of such a file as well.
     #[must_use]
     pub fn read_with_schema(document: &Document, workspaces: &IdForm) -> (Self, serde_json::Value) {
         let entry_of = |table: &mut Table<'_>| entry_of(table, workspaces);
-        let reading = document.read(|root| root.list("tokens", "Who may call.", entry_of));
+        let reading =
+            document.read(|root| root.list("tokens", "The tokens that may call.", entry_of));
         let mut tokens = Self::default();
         let mut names = HashMap::new();
         for Entry { name, hash, token } in reading.made {
@@ -154,47 +156,48 @@ impl Tokens {
         (tokens, reading.schema)
     }
 
-    /// How many there are.
+    /// The number of tokens.
     #[must_use]
     pub fn count(&self) -> usize {
         self.by_hash.len()
     }
 
-    /// Whose call this is, where it may do `scope` to `workspace`; to none yet, where not given.
+    /// The token of a call, if it has `scope` and covers `workspace` (where one is given).
     pub fn authorise(
         &self,
         headers: &HeaderMap,
         scope: Scope,
         workspace: Option<&str>,
-    ) -> Result<&Token, Denial> {
+    ) -> Result<&Token, AuthRefusal> {
         let text = bearer(headers)?;
         let hash: [u8; 32] = Sha256::digest(text).into();
-        let token = self.by_hash.get(&hash).ok_or(Denial::Unknown)?;
+        let token = self.by_hash.get(&hash).ok_or(AuthRefusal::Unknown)?;
         if !token.scopes.contains(&scope) {
-            return Err(Denial::Scope(scope));
+            return Err(AuthRefusal::Scope(scope));
         }
         match workspace {
-            Some(workspace) if !token.sees(workspace) => Err(Denial::Hidden),
+            Some(workspace) if !token.may_access(workspace) => Err(AuthRefusal::Hidden),
             _ => Ok(token),
         }
     }
 }
 
-/// The token that a call carries. Two of them are none: nobody knows which one was checked.
-fn bearer(headers: &HeaderMap) -> Result<&[u8], Denial> {
+/// The bearer token of a call. Two `Authorization` headers are refused: a proxy may have checked
+/// either of them.
+fn bearer(headers: &HeaderMap) -> Result<&[u8], AuthRefusal> {
     let mut values = headers.get_all(AUTHORIZATION).into_iter();
     let value = match (values.next(), values.next()) {
-        (None, _) => return Err(Denial::Missing),
+        (None, _) => return Err(AuthRefusal::Missing),
         (Some(value), None) => value.as_bytes(),
-        (Some(_), Some(_)) => return Err(Denial::Unknown),
+        (Some(_), Some(_)) => return Err(AuthRefusal::Unknown),
     };
     let mut parts = value.splitn(2, |byte| *byte == b' ');
     let scheme = parts.next().unwrap_or_default();
     if !scheme.eq_ignore_ascii_case(b"bearer") {
-        return Err(Denial::Missing);
+        return Err(AuthRefusal::Missing);
     }
     let text = parts.next().unwrap_or_default().trim_ascii();
-    if text.is_empty() { Err(Denial::Unknown) } else { Ok(text) }
+    if text.is_empty() { Err(AuthRefusal::Unknown) } else { Ok(text) }
 }
 
 struct Entry {
@@ -208,7 +211,7 @@ fn entry_of(table: &mut Table<'_>, form: &IdForm) -> Entry {
     table.require("sha256");
     table.require("workspaces");
     table.require("scopes");
-    let name = table.text("name", "What you call it.");
+    let name = table.text("name", "A name of your choice, unique in this file.");
     let text = table.text("sha256", "The SHA-256 of the token, in 64 hex digits.");
     let hash = text.and_then(|text| {
         let mut value = [0; 32];
@@ -219,28 +222,33 @@ fn entry_of(table: &mut Table<'_>, form: &IdForm) -> Entry {
         table.fault_at(text.at, format!("sha256 must be 64 hex digits, not {found} characters"));
         None
     });
-    let workspaces =
-        table.texts("workspaces", "Whose objects it may see: identifiers, or \"*\" for all.");
+    let workspaces = table.texts(
+        "workspaces",
+        "The workspaces that the token covers: identifiers, or \"*\" for all.",
+    );
     if workspaces.is_empty() && table.has("workspaces") {
         table.fault("workspaces is empty: name at least one workspace, or \"*\" for all");
     }
-    for one in workspaces.iter().filter(|one| one.value != EVERY && !form.allows(&one.value)) {
+    for one in
+        workspaces.iter().filter(|one| one.value != ALL_WORKSPACES && !form.allows(&one.value))
+    {
         let remedy = "identifiers.workspace_prefix sets another";
-        let text = format!("workspaces must hold \"*\" or {form}, not `{}`; {remedy}", one.value);
+        let text = format!("workspaces must list \"*\" or {form}, not `{}`; {remedy}", one.value);
         table.fault_at(one.at, text);
     }
-    let scopes = table.texts("scopes", "webhooks:read, webhooks:write, events:write.");
+    let scopes = table
+        .texts("scopes", "What the token may do: webhooks:read, webhooks:write, events:write.");
     if scopes.is_empty() && table.has("scopes") {
         table.fault("scopes is empty: name at least one scope");
     }
     let scopes = scopes.into_iter().filter_map(|scope| scope_of(table, &scope)).collect();
-    let reach = if workspaces.iter().any(|one| one.value == EVERY) {
-        Reach::Every
+    let workspaces = if workspaces.iter().any(|one| one.value == ALL_WORKSPACES) {
+        WorkspaceAccess::All
     } else {
-        Reach::These(workspaces.into_iter().map(|one| one.value).collect())
+        WorkspaceAccess::Only(workspaces.into_iter().map(|one| one.value).collect())
     };
     let shown = name.as_ref().map_or("", |name| name.value.as_str());
-    Entry { hash, token: Token { name: shown.into(), reach, scopes }, name }
+    Entry { hash, token: Token { name: shown.into(), workspaces, scopes }, name }
 }
 
 fn scope_of(table: &Table<'_>, text: &Spanned<String>) -> Option<Scope> {
@@ -254,8 +262,7 @@ fn scope_of(table: &Table<'_>, text: &Spanned<String>) -> Option<Scope> {
     found
 }
 
-/// A new token, and the entry that makes it known: the token itself is shown once and kept by
-/// nobody here.
+/// A new token, and its entry for `tokens.toml`. The token itself is not stored.
 #[must_use]
 pub fn entry(
     name: &str,
@@ -282,7 +289,7 @@ struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
+        // A JSON string is a TOML basic string, except for DEL, which TOML requires escaped.
         let text = serde_json::Value::from(self.0).to_string();
         f.write_str(&text.replace('\u{7f}', "\\u007F"))
     }
@@ -310,12 +317,12 @@ mod tests {
         }
         match tokens().authorise(&headers, scope, workspace) {
             Ok(token) => token.name.to_string(),
-            Err(denial) => format!("{denial:?}"),
+            Err(refusal) => format!("{refusal:?}"),
         }
     }
 
     #[test]
-    fn a_known_token_may_do_what_it_says_where_it_says() {
+    fn a_token_may_use_its_scopes_on_its_workspaces() {
         let (acme, all) = (bearer_of(1), bearer_of(2));
         assert_eq!(check(&[&acme], Scope::WebhooksRead, Some("ws_a")), "acme");
         assert_eq!(check(&[&acme], Scope::WebhooksRead, None), "acme");
@@ -325,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheme_is_read_in_any_case_and_nothing_else_is() {
+    fn the_scheme_is_case_insensitive_and_the_token_is_not() {
         let token = bearer_of(1);
         for scheme in ["bearer ", "BEARER   "] {
             let value = token.replace("Bearer ", scheme);
@@ -344,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_in_the_file_has_its_place() {
+    fn every_error_in_the_file_has_its_place() {
         let hash = "0f".repeat(32);
         let text = format!(
             "[[tokens]]\nname = \"a\"\nsha256 = \"0g\"\nworkspaces = []\n\
@@ -362,7 +369,7 @@ mod tests {
             "t.toml:5:27: unknown scope `x`; known: webhooks:read, webhooks:write, events:write",
             "t.toml:6:1: scopes is empty: name at least one scope",
             "t.toml:7:8: another token already has the name `a`",
-            "t.toml:9:15: workspaces must hold \"*\" or `ws_` and letters, digits, _ or -, 64 at \
+            "t.toml:9:15: workspaces must list \"*\" or `ws_` and letters, digits, _ or -, 64 at \
              most, not `w/s`; identifiers.workspace_prefix sets another",
             "t.toml:11:1: tokens.name is missing",
             "t.toml:12:10: another token has the same hash",
@@ -371,15 +378,18 @@ mod tests {
     }
 
     #[test]
-    fn who_sent_no_token_is_told_so_otherwise_than_who_sent_a_wrong_one() {
-        let challenge = |denial: Denial| {
-            let reply = denial.reply();
+    fn a_missing_and_an_unknown_token_have_different_challenges() {
+        let challenge = |refusal: AuthRefusal| {
+            let reply = refusal.reply();
             let found = reply.headers.iter().find(|(name, _)| *name == "www-authenticate");
             (reply.status, found.map(|(_, value)| value.clone()).unwrap_or_default())
         };
-        assert_eq!(challenge(Denial::Missing), (401, "Bearer".to_owned()));
-        assert_eq!(challenge(Denial::Unknown), (401, "Bearer error=\"invalid_token\"".to_owned()));
-        assert_eq!(challenge(Denial::Scope(Scope::EventsWrite)).0, 403);
-        assert_eq!(Denial::Hidden.reply().body, problems::not_found().body);
+        assert_eq!(challenge(AuthRefusal::Missing), (401, "Bearer".to_owned()));
+        assert_eq!(
+            challenge(AuthRefusal::Unknown),
+            (401, "Bearer error=\"invalid_token\"".to_owned())
+        );
+        assert_eq!(challenge(AuthRefusal::Scope(Scope::EventsWrite)).0, 403);
+        assert_eq!(AuthRefusal::Hidden.reply().body, problems::not_found().body);
     }
 }

@@ -1,7 +1,5 @@
-//! What an operator may set, and how `dispatcher.toml` is read.
+//! The settings of `dispatcher.toml`: their types, and the parser.
 
-// core
 pub mod allowed_fields;
 pub mod read;
-// core
 pub mod settings;

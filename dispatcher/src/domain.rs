@@ -1,24 +1,14 @@
-//! Webhooks, events, deliveries and attempts: what they are and what follows for them.
+//! Webhooks, events, deliveries and attempts, and the decisions about them. (core)
 //!
-//! Invariant: nothing here waits, reads the clock, or imports another area.
+//! Invariant: nothing here waits, reads a clock, or imports another area of the dispatcher.
 
-// core
 pub mod attempt;
-// core
 pub mod delivery;
-// core
 pub mod event;
-// core
 pub mod health;
-// core
 pub mod id;
-// core
 pub mod outcome;
-// core
 pub mod public_id;
-// core
 pub mod retry;
-// core
 pub mod sensitive;
-// core
 pub mod webhook;

@@ -2,5 +2,4 @@
 
 pub mod outbox;
 pub mod smtp;
-// core
 pub mod templates;

@@ -1,6 +1,6 @@
-//! Refusals of what a body or query says, and of what the store cannot do.
+//! Problem responses for invalid bodies and queries, and for errors of the store.
 //!
-//! A refused body or query names each thing that is wrong with it, at once: a [`Flaw`] each.
+//! Invariant: a response to an invalid body or query lists every error at once, up to a bound.
 
 use log::Level;
 use serde_json::{Value, json};
@@ -10,16 +10,15 @@ use weir_common::problem::Problem;
 use crate::http_server::{Reply, problems};
 use crate::store::StoreError;
 
-/// Flaws that are listed; nobody mends more from one answer.
-const FLAWS_MAX: usize = 100;
+/// Errors listed in one response: more than a person corrects from one answer.
+const ERRORS_MAX: usize = 100;
 
-/// One thing wrong with what was sent.
+/// One error in a body or query.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Flaw {
+pub(crate) struct ValidationError {
     place: Place,
-    /// What is wrong, and what would be right.
     detail: String,
-    /// Which event of several it is of.
+    /// The event's index in a batch.
     index: Option<usize>,
 }
 
@@ -31,14 +30,14 @@ enum Place {
     Parameter(String),
 }
 
-impl Flaw {
-    /// Of a value in the body.
+impl ValidationError {
+    /// An error in the body, at a JSON pointer.
     pub(crate) fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { place: Place::Pointer(pointer.into()), detail: detail.into(), index: None }
     }
 
-    /// Of a parameter of the query.
-    pub(crate) fn of_parameter(name: impl Into<String>, detail: impl Into<String>) -> Self {
+    /// An error in a query parameter.
+    pub(crate) fn in_query(name: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { place: Place::Parameter(name.into()), detail: detail.into(), index: None }
     }
 
@@ -53,7 +52,7 @@ impl Flaw {
     }
 }
 
-impl std::fmt::Display for Flaw {
+impl std::fmt::Display for ValidationError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.place {
             Place::Pointer(place) if place.is_empty() => write!(f, "the body {}", self.detail),
@@ -64,60 +63,59 @@ impl std::fmt::Display for Flaw {
     }
 }
 
-/// Everything that is wrong with one request: the first of it listed, all of it counted.
+/// The errors of one request: all are counted, the first [`ERRORS_MAX`] are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flaws {
-    listed: Vec<Flaw>,
+pub(crate) struct ValidationErrors {
+    listed: Vec<ValidationError>,
     count: usize,
     index: Option<usize>,
 }
 
-impl Flaws {
-    /// One more; made only where it is still listed.
-    pub(crate) fn add(&mut self, make: impl FnOnce() -> Flaw) {
+impl ValidationErrors {
+    /// Adds an error; `make` runs only while errors are still listed.
+    pub(crate) fn add(&mut self, make: impl FnOnce() -> ValidationError) {
         self.count += 1;
-        if self.listed.len() < FLAWS_MAX {
-            self.listed.push(Flaw { index: self.index, ..make() });
+        if self.listed.len() < ERRORS_MAX {
+            self.listed.push(ValidationError { index: self.index, ..make() });
         }
     }
 
-    /// What is added from here on is of this event of several.
-    pub(crate) fn go_to(&mut self, index: Option<usize>) {
+    /// Sets the batch index of all errors added from here on.
+    pub(crate) fn set_index(&mut self, index: Option<usize>) {
         self.index = index;
     }
 
-    /// One more, of a value in the body.
+    /// Adds an error in the body.
     pub(crate) fn at(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
-        self.add(|| Flaw::at(pointer, detail));
+        self.add(|| ValidationError::at(pointer, detail));
     }
 
-    /// Where each of those listed is.
+    /// The places of the listed errors.
     #[cfg(test)]
     pub(crate) fn pointers(&self) -> Vec<String> {
-        let place = |flaw: &Flaw| match &flaw.place {
+        let place = |error: &ValidationError| match &error.place {
             Place::Pointer(place) | Place::Parameter(place) => place.clone(),
         };
         self.listed.iter().map(place).collect()
     }
 
-    /// Whether nothing is wrong.
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// How much is wrong.
+    /// All errors, listed or not.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 }
 
-impl From<Flaw> for Flaws {
-    fn from(flaw: Flaw) -> Self {
-        Self { listed: vec![flaw], count: 1, index: None }
+impl From<ValidationError> for ValidationErrors {
+    fn from(error: ValidationError) -> Self {
+        Self { listed: vec![error], count: 1, index: None }
     }
 }
 
-impl std::fmt::Display for Flaws {
+impl std::fmt::Display for ValidationErrors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some(first) = self.listed.first() {
             write!(f, "{first}")?;
@@ -129,36 +127,41 @@ impl std::fmt::Display for Flaws {
     }
 }
 
-/// A name as one step of a JSON pointer.
+/// Escapes a name as one step of a JSON pointer.
 pub(crate) fn step(name: &str) -> String {
     format!("/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
-/// What is wrong, all of it: `errors` lists the first of very many, `errors_count` counts.
-pub(crate) fn flawed(status: u16, kind: &'static str, title: &'static str, flaws: &Flaws) -> Reply {
-    let errors = flaws.listed.iter().map(Flaw::shown).collect::<Vec<_>>();
-    let members = vec![("errors", errors.into()), ("errors_count", flaws.count.into())];
-    Reply::problem(&Problem { status, kind, title, detail: flaws.to_string(), members })
+/// A problem with `errors` (the first [`ERRORS_MAX`]) and `errors_count`.
+pub(crate) fn validation_problem(
+    status: u16,
+    kind: &'static str,
+    title: &'static str,
+    errors: &ValidationErrors,
+) -> Reply {
+    let listed = errors.listed.iter().map(ValidationError::shown).collect::<Vec<_>>();
+    let members = vec![("errors", listed.into()), ("errors_count", errors.count.into())];
+    Reply::problem(&Problem { status, kind, title, detail: errors.to_string(), members })
 }
 
-/// A body that is JSON and does not say what it should.
-pub(crate) fn unprocessable(flaws: &Flaws) -> Reply {
-    flawed(422, "invalid-body", "The body does not fit", flaws)
+/// 422: the body is JSON and violates its schema.
+pub(crate) fn unprocessable(errors: &ValidationErrors) -> Reply {
+    validation_problem(422, "invalid-body", "Invalid body", errors)
 }
 
-/// What a store that could not do as it was asked means for the client.
+/// The response to an error of the store.
 pub(crate) fn store(error: &StoreError) -> Reply {
     match error {
         StoreError::Busy => {
             problems::busy("Too many writes are waiting for the disk; send the call again.")
         }
-        // It was written down when it began; every call that comes meanwhile would say it again.
+        // The store logged the cause when the outage began: one log line, not one for each call.
         StoreError::Unavailable(_) => {
             problems::busy("The database cannot be written at the moment; send the call again.")
         }
         StoreError::Damaged(_) => {
             let fields = [("error", error.to_string().into())];
-            events::event(Level::Error, "the store is damaged", &fields);
+            events::event(Level::Error, "store damaged", &fields);
             problems::broken()
         }
     }
@@ -169,15 +172,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_flaw_is_listed_up_to_a_bound_and_all_are_counted() {
-        let mut flaws = Flaws::default();
+    fn errors_are_listed_up_to_a_bound_and_all_are_counted() {
+        let mut errors = ValidationErrors::default();
         for n in 0..250 {
-            flaws.go_to((n >= 50).then_some(n));
-            flaws.at(format!("/{n}"), "is wrong");
+            errors.set_index((n >= 50).then_some(n));
+            errors.at(format!("/{n}"), "is wrong");
         }
         let body: Value =
-            serde_json::from_slice(&unprocessable(&flaws).body).expect("a problem is JSON");
-        assert_eq!(body["errors"].as_array().map(Vec::len), Some(FLAWS_MAX));
+            serde_json::from_slice(&unprocessable(&errors).body).expect("a problem is JSON");
+        assert_eq!(body["errors"].as_array().map(Vec::len), Some(ERRORS_MAX));
         assert_eq!(body["errors"][7], json!({"pointer": "/7", "detail": "is wrong"}));
         let later = json!({"index": 50, "pointer": "/50", "detail": "is wrong"});
         assert_eq!(body["errors"][50], later);
@@ -186,10 +189,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_whole_body_is_said_of_the_body() {
-        let flaws = Flaws::from(Flaw::at("", "has 300083 bytes; at most 262144 may be"));
-        assert_eq!(flaws.to_string(), "the body has 300083 bytes; at most 262144 may be");
-        assert_eq!(Flaws::from(Flaw::at("/a", "is missing")).to_string(), "/a: is missing");
+    fn an_error_of_the_whole_body_names_the_body() {
+        let errors = ValidationErrors::from(ValidationError::at(
+            "",
+            "has 300083 bytes; at most 262144 may be",
+        ));
+        assert_eq!(errors.to_string(), "the body has 300083 bytes; at most 262144 may be");
+        assert_eq!(
+            ValidationErrors::from(ValidationError::at("/a", "is missing")).to_string(),
+            "/a: is missing"
+        );
     }
 
     #[test]
@@ -198,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_busy_is_asked_again_and_one_that_is_damaged_is_not() {
+    fn a_busy_store_is_503_with_retry_after_and_a_damaged_one_is_500() {
         let busy = store(&StoreError::Busy);
         assert_eq!(busy.status, 503);
         assert!(busy.headers.contains(&("retry-after", "1".to_owned())));

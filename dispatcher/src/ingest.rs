@@ -1,23 +1,20 @@
-//! Accepts events: authenticates, checks, makes durable, and only then says 202.
+//! Accepts events: authenticates, validates, stores, and then answers 202.
 //!
 //! # Invariants
 //!
-//! 1. A 202 means that all events of the call, with all their deliveries, are on disk; any other
-//!    answer means that none of them is there because of this call.
-//! 2. What is wrong is all named at once, by JSON pointers; nothing of a bad batch is stored.
-//! 3. Calls that wait for the disk are bounded; one more is 503 at once.
-//! 4. Large bodies are read one at a time, beside the threads that serve everybody, and only some
-//!    may wait: however many come, others' small calls are let in and deliveries go on.
+//! 1. A 202 means that all events of the call, with all their deliveries, are on disk; after any
+//!    other answer this call has stored none.
+//! 2. A refusal lists every error at its JSON pointer; of an invalid batch no event is stored.
+//! 3. The number of calls that wait for the disk is bounded; a call beyond it is 503 at once.
+//! 4. Large bodies are parsed one at a time on a thread of their own, and a bounded share of the
+//!    calls may wait for it: a burst of large calls delays neither small calls nor deliveries.
 //!
-//! Not here: what makes an event a good one (`ingest::event`, `ingest::forbidden`).
+//! Not here: what makes an event valid (`ingest::event`, `ingest::sensitive_data`).
 
-// core
 pub(crate) mod parse;
 
-// core
 pub(crate) mod event;
 
-// core
 pub(crate) mod sensitive_data;
 
 use std::sync::Arc;
@@ -32,95 +29,93 @@ use weir_common::time::{Clock, UnixTime};
 use crate::auth::{Scope, Token, Tokens};
 use crate::blocking_pool::Threads;
 use crate::config::settings::Settings;
-use crate::http_errors::{self, Flaw, Flaws};
+use crate::http_errors::{self, ValidationError, ValidationErrors};
 use crate::http_server::{Call, Handler, Head, Reply, problems};
-use crate::ingest::event::Checked;
-use crate::ingest::parse::{Batch, Form, MEDIA_TYPES, Unreadable};
+use crate::ingest::event::ValidEvent;
+use crate::ingest::parse::{Batch, BatchError, BodyFormat, MEDIA_TYPES};
 use crate::live_config::ActiveConfig;
 use crate::state::State;
 use crate::store::{Accepted, NewEvent};
 
-/// The one path.
 const PATH: &str = "/internal/v1/events";
 
-/// A body to any other path is not for us.
-const STRAY_BYTES_MAX: usize = 64 * 1024;
+/// A body sent to any other path is read to keep the connection, and dropped.
+const OTHER_PATH_BYTES_MAX: usize = 64 * 1024;
 
-/// A body up to so many bytes is read at once, where it came in: within about half a millisecond.
+/// A body up to this size is parsed on the connection's own thread, in about half a millisecond.
 const SMALL_BODY_BYTES: usize = 32 * 1024;
 
-/// So many larger bodies are read at one time: what one workspace posts on many connections takes
-/// one core of the machine, and not all of them from the store's writer and from deliveries.
+/// Larger bodies parsed at a time: one workspace that posts on many connections uses one core and
+/// leaves the others to the store's writer and to deliveries.
 const LARGE_AT_ONCE: usize = 1;
 
-/// Of the calls that may wait, those with larger bodies may be this share, one in so many: the
-/// other places are left to small ones.
+/// One in this many waiting calls may have a larger body; the rest is reserved for small ones.
 const LARGE_SHARE: usize = 2;
 
-/// The listener of backends.
+/// The listener for backends.
 pub struct Ingest {
     state: Arc<State>,
-    waiting: Waiting,
-    /// Places for large bodies that are read.
-    large: Arc<Semaphore>,
+    pending_calls: PendingCalls,
+    /// One permit for each large body being parsed.
+    large_permits: Arc<Semaphore>,
     threads: Threads,
 }
 
 impl Ingest {
-    /// With these parts.
+    /// A handler with a thread of its own for large bodies.
     #[must_use]
     pub fn new(state: Arc<State>) -> Self {
-        let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
+        let large_permits = Arc::new(Semaphore::new(LARGE_AT_ONCE));
         let threads = Threads::new("ingest", LARGE_AT_ONCE);
-        Self { state, waiting: Waiting::default(), large, threads }
+        Self { state, pending_calls: PendingCalls::default(), large_permits, threads }
     }
 
     async fn answer(&self, call: Call) -> Result<Reply, Reply> {
         let active = self.state.active.load_full();
         let token = permitted(&active.tokens, &call.method, &call.path, &call.headers)?;
         let is_large = call.body.len() > SMALL_BODY_BYTES;
-        // Counted before the body is looked at: reading it is work as well.
-        let place =
-            self.waiting.enter(active.settings.ingest.waiting_max, is_large).ok_or_else(|| {
-                problems::busy("Too many calls wait to be written; send this one again.")
-            })?;
-        let Read { events, pointers, now } = if is_large {
+        // The call counts before its body is parsed: parsing is work as well.
+        let pending =
+            self.pending_calls.admit(active.settings.ingest.waiting_max, is_large).ok_or_else(
+                || problems::busy("Too many calls are waiting to be written; send the call again."),
+            )?;
+        let ParsedCall { events, pointers, now } = if is_large {
             self.read_large(call, Arc::clone(&active)).await?
         } else {
             read(&call, &active.settings, token, &self.state.clock)?
         };
         let ids: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(&event.id)).collect();
         let accepted = self.state.store.accept(events, now).await;
-        drop(place);
+        drop(pending);
         let failed = |error| {
             self.state.metrics.store_failed(&error);
             http_errors::store(&error)
         };
         match accepted.map_err(failed)? {
             Accepted::Stored { new, arrivals } => {
-                self.counted(&new, arrivals.len());
+                self.count_accepted(&new, arrivals.len());
                 self.state.mailbox.arrived(arrivals);
-                Ok(stored(&ids, &new))
+                Ok(accepted_reply(&ids, &new))
             }
             Accepted::Conflict(places) => Err(conflict(&places, &pointers)),
         }
     }
 
-    /// Reads a body that takes its time, when it is its turn.
-    async fn read_large(&self, call: Call, active: Arc<ActiveConfig>) -> Result<Read, Reply> {
-        // Nobody closes it.
-        let turn = Arc::clone(&self.large).acquire_owned().await;
+    /// Parses a large body once a permit is free.
+    async fn read_large(&self, call: Call, active: Arc<ActiveConfig>) -> Result<ParsedCall, Reply> {
+        // The semaphore is never closed.
+        let permit = Arc::clone(&self.large_permits).acquire_owned().await;
         let clock = self.state.clock.clone();
-        // Whoever called may leave, the thread stays: so it, not the call, holds the turn.
+        // The client may disconnect while the thread still parses: the thread owns the permit.
         let reading = self.threads.run(move || {
-            let _turn = turn;
+            let _permit = permit;
             let token = permitted(&active.tokens, &call.method, &call.path, &call.headers)?;
             read(&call, &active.settings, token, &clock)
         });
         reading.await.unwrap_or_else(|_| Err(problems::broken()))
     }
 
-    fn refused(&self, reply: Reply) -> Reply {
+    fn count_refused(&self, reply: Reply) -> Reply {
         let outcome = match reply.status {
             409 => "conflict",
             503 => "busy",
@@ -130,7 +125,7 @@ impl Ingest {
         reply
     }
 
-    fn counted(&self, new: &[bool], deliveries: usize) {
+    fn count_accepted(&self, new: &[bool], deliveries: usize) {
         let metrics = &self.state.metrics;
         let accepted = new.iter().filter(|new| **new).count();
         let count = |outcome: &str, count: usize| {
@@ -142,7 +137,7 @@ impl Ingest {
     }
 }
 
-/// Whose call this is, where path, method and token let it in; a body changes nothing about that.
+/// The token of a call whose path, method and token are allowed; independent of its body.
 fn permitted<'t>(
     tokens: &'t Tokens,
     method: &Method,
@@ -155,159 +150,167 @@ fn permitted<'t>(
     if *method != Method::POST {
         return Err(problems::method_not_allowed("POST"));
     }
-    tokens.authorise(headers, Scope::EventsWrite, None).map_err(|denial| denial.reply())
+    tokens.authorise(headers, Scope::EventsWrite, None).map_err(|refusal| refusal.reply())
 }
 
-/// How many calls wait.
+/// Counts the calls that wait to be parsed or written.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingCalls {
     all: AtomicUsize,
-    /// Of them, those with large bodies.
+    /// Those with large bodies among them.
     large: AtomicUsize,
 }
 
-impl Waiting {
-    /// One more, unless there are `most` already, or as many large ones as may be among them.
-    fn enter(&self, most: usize, is_large: bool) -> Option<Place<'_>> {
+impl PendingCalls {
+    /// Admits a call unless `most` are pending, or the share of large ones is used up.
+    fn admit(&self, most: usize, is_large: bool) -> Option<PendingCall<'_>> {
         let all = self.all.fetch_add(1, Ordering::Relaxed);
         let large = self.large.fetch_add(is_large.into(), Ordering::Relaxed);
-        let place = Place { waiting: self, is_large };
+        let pending = PendingCall { calls: self, is_large };
         let too_many = is_large && large >= (most / LARGE_SHARE).max(1);
-        (all < most && !too_many).then_some(place)
+        (all < most && !too_many).then_some(pending)
     }
 }
 
-/// A call among those that wait; leaves when dropped.
-struct Place<'a> {
-    waiting: &'a Waiting,
+/// A pending call; dropping it ends the wait.
+struct PendingCall<'a> {
+    calls: &'a PendingCalls,
     is_large: bool,
 }
 
-impl Drop for Place<'_> {
+impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
-        self.waiting.all.fetch_sub(1, Ordering::Relaxed);
-        self.waiting.large.fetch_sub(self.is_large.into(), Ordering::Relaxed);
+        self.calls.all.fetch_sub(1, Ordering::Relaxed);
+        self.calls.large.fetch_sub(self.is_large.into(), Ordering::Relaxed);
     }
 }
 
 #[async_trait::async_trait]
 impl Handler for Ingest {
     async fn handle(&self, call: Call) -> Reply {
-        self.answer(call).await.unwrap_or_else(|reply| self.refused(reply))
+        self.answer(call).await.unwrap_or_else(|reply| self.count_refused(reply))
     }
 
-    /// Whoever may not send is not listened to.
+    /// Refuses a call by its head, before its body is read.
     fn refuses(&self, head: &Head) -> Option<Reply> {
         let tokens = &self.state.active.load().tokens;
         let permitted = permitted(tokens, &head.method, head.uri.path(), &head.headers);
-        permitted.err().map(|reply| self.refused(reply))
+        permitted.err().map(|reply| self.count_refused(reply))
     }
 
     fn body_bytes_max(&self, path: &str) -> usize {
         if path == PATH {
             self.state.active.load().settings.ingest.body_bytes_max
         } else {
-            STRAY_BYTES_MAX
+            OTHER_PATH_BYTES_MAX
         }
     }
 }
 
-/// What a call holds.
-struct Read {
+/// The events of a call, ready to be stored.
+struct ParsedCall {
     events: Vec<NewEvent>,
-    /// Where each stands in the body.
+    /// The JSON pointer of each event in the body.
     pointers: Vec<String>,
-    /// When they were named.
+    /// The time in their identifiers and envelopes.
     now: UnixTime,
 }
 
-/// The events of a call, ready to be stored; or the answer that says what is wrong with them.
-fn read(call: &Call, settings: &Settings, token: &Token, clock: &Clock) -> Result<Read, Reply> {
-    let (checked, pointers) = checked(call, settings, token)?;
+/// Validates the events of a call and assigns their identifiers; or the refusal.
+fn read(
+    call: &Call,
+    settings: &Settings,
+    token: &Token,
+    clock: &Clock,
+) -> Result<ParsedCall, Reply> {
+    let (valid, pointers) = validate(call, settings, token)?;
     let now = clock.now().unix;
-    let events = named(checked, now).map_err(|()| problems::broken())?;
-    Ok(Read { events, pointers, now })
+    let events = assign_ids(valid, now).map_err(|()| problems::broken())?;
+    Ok(ParsedCall { events, pointers, now })
 }
 
-/// The events of a call, each found good and permitted, and where they stand; or the answer that
-/// says what is wrong with them.
-fn checked<'a>(
+/// The events of a call, all valid and permitted, with their JSON pointers; or the refusal.
+fn validate<'a>(
     call: &'a Call,
     settings: &Settings,
     token: &Token,
-) -> Result<(Vec<Checked<'a>>, Vec<String>), Reply> {
-    let (allowed, identifiers) = (&settings.ingest, &settings.identifiers);
-    let form = Form::of(&call.headers).ok_or_else(|| problems::media_type(&MEDIA_TYPES))?;
+) -> Result<(Vec<ValidEvent<'a>>, Vec<String>), Reply> {
+    let (limits, identifiers) = (&settings.ingest, &settings.identifiers);
+    let format = BodyFormat::of(&call.headers).ok_or_else(|| problems::media_type(&MEDIA_TYPES))?;
     let batch =
-        Batch::read(&call.body, form, allowed.events_max).map_err(
-            |unreadable| match unreadable {
-                Unreadable::Malformed(detail) => problems::malformed(detail),
-                Unreadable::Empty => {
-                    http_errors::unprocessable(&Flaw::at("", "must hold at least one event").into())
-                }
-                Unreadable::TooMany => {
-                    let text = format!("must hold at most {} events", allowed.events_max);
-                    too_large(&Flaw::at("", text).into())
-                }
-            },
-        )?;
-    let mut large = Flaws::default();
-    for item in batch.items.iter().filter(|item| item.text.len() > allowed.event_bytes_max) {
-        large.go_to(item.index);
-        let (found, most) = (item.text.len(), allowed.event_bytes_max);
+        Batch::read(&call.body, format, limits.events_max).map_err(|error| match error {
+            BatchError::Malformed(detail) => problems::malformed(detail),
+            BatchError::Empty => http_errors::unprocessable(
+                &ValidationError::at("", "must hold at least one event").into(),
+            ),
+            BatchError::TooMany => {
+                let text = format!("must hold at most {} events", limits.events_max);
+                too_large(&ValidationError::at("", text).into())
+            }
+        })?;
+    let mut large = ValidationErrors::default();
+    for item in batch.items.iter().filter(|item| item.text.len() > limits.event_bytes_max) {
+        large.set_index(item.index);
+        let (found, most) = (item.text.len(), limits.event_bytes_max);
         large.at(
             &item.pointer,
-            item.said(&format!("has {found} bytes; at most {most} are allowed")),
+            item.message_at(&format!("has {found} bytes; at most {most} are allowed")),
         );
     }
     if !large.is_empty() {
         return Err(too_large(&large));
     }
-    let (mut events, mut flaws, mut foreign) = (Vec::new(), Flaws::default(), Flaws::default());
+    let (mut events, mut errors, mut foreign) =
+        (Vec::new(), ValidationErrors::default(), ValidationErrors::default());
     for item in &batch.items {
-        let reading = event::read(item, &allowed.allowed, identifiers, &mut flaws);
-        if let Some(workspace) = reading.workspace.filter(|name| !token.sees(name)) {
-            let text = format!("this token may not send events of `{workspace}`");
-            foreign.go_to(item.index);
-            foreign.at(format!("{}/workspace_id", item.pointer), item.said(&text));
+        let parsed = event::read(item, &limits.allowed, identifiers, &mut errors);
+        if let Some(workspace) = parsed.workspace.filter(|name| !token.may_access(name)) {
+            let text = format!("this token may not send events for `{workspace}`");
+            foreign.set_index(item.index);
+            foreign.at(format!("{}/workspace_id", item.pointer), item.message_at(&text));
         }
-        events.extend(reading.event);
+        events.extend(parsed.event);
     }
     if !foreign.is_empty() {
-        return Err(http_errors::flawed(403, "foreign-workspace", "Not permitted", &foreign));
+        return Err(http_errors::validation_problem(
+            403,
+            "foreign-workspace",
+            "Not permitted",
+            &foreign,
+        ));
     }
-    if !flaws.is_empty() {
-        return Err(http_errors::unprocessable(&flaws));
+    if !errors.is_empty() {
+        return Err(http_errors::unprocessable(&errors));
     }
     Ok((events, batch.items.into_iter().map(|item| item.pointer).collect()))
 }
 
-fn too_large(flaws: &Flaws) -> Reply {
-    http_errors::flawed(413, "body-too-large", "The body is too large", flaws)
+fn too_large(errors: &ValidationErrors) -> Reply {
+    http_errors::validation_problem(413, "body-too-large", "The body is too large", errors)
 }
 
-/// The events with the names and envelopes that they are stored under.
-fn named(checked: Vec<Checked<'_>>, now: UnixTime) -> Result<Vec<NewEvent>, ()> {
-    let nameless = checked.iter().filter(|event| event.id.is_none()).count();
-    let mut random = vec![0; nameless * event::ID_RANDOM_BYTES];
+/// The events as they are stored, each with an identifier and its envelope.
+fn assign_ids(valid: Vec<ValidEvent<'_>>, now: UnixTime) -> Result<Vec<NewEvent>, ()> {
+    let without_id = valid.iter().filter(|event| event.id.is_none()).count();
+    let mut random = vec![0; without_id * event::ID_RANDOM_BYTES];
     getrandom::fill(&mut random).map_err(|error| {
         let fields = [("error", error.to_string().into())];
-        events::event(Level::Error, "the system has no random bytes", &fields);
+        events::event(Level::Error, "system random source failed", &fields);
     })?;
-    // In the order in which they stand: the store's index of names then grows at one end.
+    // Sorted, so that identifiers ascend in the order of the call and the index grows at its end.
     let mut random: Vec<&[u8]> = random.chunks_exact(event::ID_RANDOM_BYTES).collect();
     random.sort_unstable();
     let mut random = random.into_iter();
     let created_at = now.rfc3339();
-    let stored = checked.into_iter().map(|event| {
+    let stored = valid.into_iter().map(|event| {
         let chunk = if event.id.is_none() { random.next() } else { None };
         event.stored(chunk.unwrap_or_default(), now, &created_at)
     });
     Ok(stored.collect())
 }
 
-fn stored(ids: &[Arc<str>], new: &[bool]) -> Reply {
-    // Written by hand: there may be a thousand, and identifiers need no escapes.
+fn accepted_reply(ids: &[Arc<str>], new: &[bool]) -> Reply {
+    // Formatted without serde: a call has up to a thousand events, and identifiers need no escapes.
     let events = ids.iter().zip(new).map(|(id, new)| format!("{{\"id\":\"{id}\",\"new\":{new}}}"));
     let events: Vec<String> = events.collect();
     let headers = vec![("content-type", "application/json".to_owned())];
@@ -315,13 +318,13 @@ fn stored(ids: &[Arc<str>], new: &[bool]) -> Reply {
 }
 
 fn conflict(places: &[usize], pointers: &[String]) -> Reply {
-    let mut flaws = Flaws::default();
+    let mut errors = ValidationErrors::default();
     for (index, pointer) in places.iter().filter_map(|place| Some((*place, pointers.get(*place)?)))
     {
-        flaws.go_to((!pointer.is_empty()).then_some(index));
-        flaws.at(format!("{pointer}/id"), "another event already has this id");
+        errors.set_index((!pointer.is_empty()).then_some(index));
+        errors.at(format!("{pointer}/id"), "another event already has this id");
     }
-    http_errors::flawed(409, "id-taken", "The id is taken", &flaws)
+    http_errors::validation_problem(409, "id-taken", "The id is taken", &errors)
 }
 
 #[cfg(test)]
@@ -350,25 +353,25 @@ mod tests {
 
     fn with<T>(
         call: &Call,
-        then: impl FnOnce(Result<(Vec<Checked<'_>>, Vec<String>), Reply>) -> T,
+        then: impl FnOnce(Result<(Vec<ValidEvent<'_>>, Vec<String>), Reply>) -> T,
     ) -> T {
         let (_, file) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
         let tokens = Tokens::read(&Document::new("t.toml", &file), &IdForm::workspace());
         let token = tokens.authorise(&call.headers, Scope::EventsWrite, None).expect("a token");
         let mut settings = crate::config::read::read(&Document::new("", "")).made;
-        settings.ingest = crate::config::settings::Ingest {
+        settings.ingest = crate::config::settings::IngestSettings {
             events_max: 3,
             event_bytes_max: 100,
             body_bytes_max: 1_000,
             waiting_max: 1,
-            allowed: crate::config::allowed_fields::Allowed::default(),
+            allowed: crate::config::allowed_fields::AllowedFields::default(),
         };
-        then(checked(call, &settings, token))
+        then(validate(call, &settings, token))
     }
 
-    /// The status of a refusal and where its errors are, or how many events are good.
+    /// The status of a refusal and the places of its errors, or the number of valid events.
     fn check(kind: &str, body: &str) -> String {
-        with(&call(kind, body), |checked| match checked {
+        with(&call(kind, body), |validated| match validated {
             Ok((events, pointers)) => format!("{} good at {pointers:?}", events.len()),
             Err(reply) => {
                 let body: Value = serde_json::from_slice(&reply.body).expect("a problem is JSON");
@@ -387,7 +390,7 @@ mod tests {
     const LINES: &str = "application/x-ndjson";
 
     #[test]
-    fn one_event_or_several_are_taken_as_they_stand() {
+    fn a_body_is_one_event_an_array_or_lines() {
         assert_eq!(check(JSON, GOOD), "1 good at [\"\"]");
         let two = "2 good at [\"/0\", \"/1\"]";
         assert_eq!(check(JSON, &format!("[{GOOD},{GOOD}]")), two);
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_batch_is_refused_with_every_reason() {
+    fn an_invalid_batch_is_refused_with_every_error() {
         let bad = GOOD.replace("{}", "{\"a\":[{\"pwd\":\"x\"}]}").replace("tn_1", "x");
         let batch = format!("[{GOOD},{bad},7]");
         assert_eq!(check(JSON, &batch), "422 1:/1/tenant_id 1:/1/data/a/0/pwd 2:/2");
@@ -405,16 +408,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_token_may_not_send_for_is_403_whatever_else_is_wrong() {
+    fn a_foreign_workspace_is_403_whatever_else_is_invalid() {
         let foreign = GOOD.replace("ws_a", "ws_b");
         assert_eq!(check(JSON, &foreign), "403 /workspace_id");
         assert_eq!(check(JSON, &format!("[{GOOD},7,{foreign}]")), "403 2:/2/workspace_id");
-        // What names no workspace is nobody's.
+        // An invalid workspace identifier belongs to no token: 422.
         assert_eq!(check(JSON, &GOOD.replace("ws_a", "b")), "422 /workspace_id");
     }
 
     #[test]
-    fn what_is_too_much_or_no_json_is_refused() {
+    fn a_body_that_is_too_large_or_no_json_is_refused() {
         assert_eq!(check("text/plain", GOOD), "415");
         assert_eq!(check(JSON, "{"), "400");
         assert_eq!(check(LINES, &format!("{GOOD}\n{{")), "400");
@@ -425,10 +428,10 @@ mod tests {
     }
 
     #[test]
-    fn another_media_type_is_told_all_that_are_taken() {
-        let detail = with(&call("text/plain", GOOD), |checked| {
-            let reply = checked.map(|_| ()).expect_err("it is refused");
-            String::from_utf8(reply.body.to_vec()).expect("a text")
+    fn a_415_lists_every_accepted_media_type() {
+        let detail = with(&call("text/plain", GOOD), |validated| {
+            let reply = validated.map(|_| ()).expect_err("it is refused");
+            String::from_utf8(reply.body.to_vec()).expect("UTF-8")
         });
         for name in MEDIA_TYPES {
             assert!(detail.contains(&format!("{name}`")), "{detail}");
@@ -437,32 +440,33 @@ mod tests {
     }
 
     #[test]
-    fn every_event_has_a_name_of_its_own_and_given_names_stay() {
+    fn every_event_has_its_own_id_and_given_ids_stay() {
         let named_one = GOOD.replace("{\"type", "{\"id\":\"evt_mine\",\"type");
         let call = call(JSON, &format!("[{GOOD},{named_one},{GOOD}]"));
-        let events = with(&call, |checked| {
-            named(checked.map_err(|_| ()).expect("they are good").0, UnixTime(1))
+        let events = with(&call, |validated| {
+            assign_ids(validated.map_err(|_| ()).expect("they are valid").0, UnixTime(1))
         });
-        let events = events.expect("there is luck");
+        let events = events.expect("the random source works");
         assert_eq!(events[1].id.as_ref(), "evt_mine");
         assert_ne!(events[0].id, events[2].id);
         assert_eq!(events[0].digest, events[1].digest);
     }
 
     #[test]
-    fn names_of_ours_sort_as_their_events_stand_in_the_call() {
-        let nameless = || Checked {
+    fn assigned_ids_ascend_in_the_order_of_the_call() {
+        let without_id = || ValidEvent {
             id: None,
             kind: crate::domain::event::EventType::PlanChanged,
             workspace: "ws_a".to_owned(),
             tenant: "tn_1".to_owned(),
             data: "{}",
         };
-        let events = named((0..64).map(|_| nameless()).collect(), UnixTime(1));
-        assert!(events.expect("there is luck").is_sorted_by(|one, next| one.id < next.id));
+        let events = assign_ids((0..64).map(|_| without_id()).collect(), UnixTime(1));
+        let events = events.expect("the random source works");
+        assert!(events.is_sorted_by(|one, next| one.id < next.id));
     }
 
-    /// A listener, and a body that is large for it.
+    /// A handler, and a body over its limit for small ones.
     fn listener(folder: &Folder) -> (Ingest, String) {
         let clock = Clock::manual(UnixTime(1_790_000_000_000_000));
         let (_, tokens) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
@@ -474,7 +478,7 @@ mod tests {
         let files =
             [("dispatcher.toml", &*config), ("tokens.toml", &tokens), ("directory.toml", "")];
         for (name, text) in files {
-            std::fs::write(folder.path(name), text).expect("there is room");
+            std::fs::write(folder.path(name), text).expect("the disk has space");
         }
         let store = open_store(folder, &clock);
         let ingest = Ingest::new(Arc::new(state_of(folder, &clock, store).0));
@@ -483,12 +487,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_body_waits_for_its_turn_and_a_small_one_does_not() {
+    async fn a_large_body_waits_for_a_permit_and_a_small_one_does_not() {
         let folder = Folder::new();
         let (ingest, body) = listener(&folder);
-        let turn = ingest.large.try_acquire().expect("nobody reads");
+        let permit = ingest.large_permits.try_acquire().expect("the permit is free");
         let mut large = std::pin::pin!(ingest.handle(call(JSON, &body)));
-        // Time enough for a large one that has not to wait.
+        // Enough calls for a large one to end, if it did not wait.
         let many_small = async {
             for _ in 0..300 {
                 assert_eq!(ingest.handle(call(JSON, GOOD)).await.status, 202);
@@ -499,18 +503,18 @@ mod tests {
             reply = &mut large => panic!("it did not wait: {}", reply.status),
             () = many_small => {}
         }
-        drop(turn);
+        drop(permit);
         assert_eq!(large.await.status, 202);
         let foreign = call(JSON, &body.replace("ws_a", "ws_b"));
         assert_eq!(ingest.handle(foreign).await.status, 403);
-        assert_eq!(ingest.large.available_permits(), LARGE_AT_ONCE);
+        assert_eq!(ingest.large_permits.available_permits(), LARGE_AT_ONCE);
     }
 
     #[tokio::test]
-    async fn a_call_that_is_given_up_keeps_its_turn_for_as_long_as_its_body_is_read() {
+    async fn a_disconnected_call_keeps_its_permit_while_its_body_is_parsed() {
         let folder = Folder::new();
         let (ingest, body) = listener(&folder);
-        // The one thread is busy, so that the reading goes on for as long as we like.
+        // The one thread is busy, so parsing has not ended when the call is dropped.
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let busy = ingest.threads.run(move || wait.recv());
         {
@@ -521,24 +525,24 @@ mod tests {
                 () = tokio::task::yield_now() => {}
             }
         }
-        assert_eq!(ingest.waiting.all.load(Ordering::Relaxed), 0);
-        assert_eq!(ingest.large.available_permits(), 0);
+        assert_eq!(ingest.pending_calls.all.load(Ordering::Relaxed), 0);
+        assert_eq!(ingest.large_permits.available_permits(), 0);
         drop(go);
-        busy.await.expect("it waited").expect_err("nobody said anything");
-        let turn = ingest.large.acquire().await;
-        assert!(turn.is_ok(), "it is over");
+        busy.await.expect("it waited").expect_err("the sender is gone");
+        let permit = ingest.large_permits.acquire().await;
+        assert!(permit.is_ok(), "the permit is free again");
     }
 
     #[test]
-    fn an_answer_names_each_event_and_says_whether_it_is_new() {
-        let reply = stored(&["evt_1".into(), "evt_2".into()], &[true, false]);
+    fn a_202_lists_each_event_and_whether_it_is_new() {
+        let reply = accepted_reply(&["evt_1".into(), "evt_2".into()], &[true, false]);
         assert_eq!(reply.status, 202);
         let expected = r#"{"events":[{"id":"evt_1","new":true},{"id":"evt_2","new":false}]}"#;
         assert_eq!(reply.body, expected);
     }
 
     #[test]
-    fn a_call_is_let_in_by_its_head_alone() {
+    fn a_call_is_permitted_by_its_head_alone() {
         let (text, file) = entry("a", &["ws_a".to_owned()], &[Scope::EventsWrite], RANDOM);
         let (reader, read_only) = entry("b", &["*".to_owned()], &[Scope::WebhooksRead], [2; 32]);
         let tokens = Tokens::read(
@@ -562,24 +566,24 @@ mod tests {
     }
 
     #[test]
-    fn no_more_calls_wait_than_may_and_large_ones_leave_places_to_others() {
-        let waiting = Waiting::default();
+    fn pending_calls_are_bounded_and_large_ones_leave_room_for_small_ones() {
+        let calls = PendingCalls::default();
         let check = |most: usize, large: &str, expected: &str| {
-            let places: Vec<_> = large.chars().map(|one| waiting.enter(most, one == 'L')).collect();
-            let let_in = places.iter().map(|place| if place.is_some() { '+' } else { '-' });
-            assert_eq!(let_in.collect::<String>(), expected, "{large} where {most} may wait");
+            let pending: Vec<_> = large.chars().map(|one| calls.admit(most, one == 'L')).collect();
+            let admitted = pending.iter().map(|one| if one.is_some() { '+' } else { '-' });
+            assert_eq!(admitted.collect::<String>(), expected, "{large} where {most} may wait");
         };
         check(2, "sss", "++-");
         check(4, "LLLsss", "++-++-");
         check(4, "sssLL", "++++-");
         check(1, "Ls", "+-");
         check(1, "sL", "+-");
-        // Whoever left, or was refused, takes no place.
-        assert_eq!([waiting.all, waiting.large].map(AtomicUsize::into_inner), [0, 0]);
+        // Calls that ended or were refused no longer count.
+        assert_eq!([calls.all, calls.large].map(AtomicUsize::into_inner), [0, 0]);
     }
 
     #[test]
-    fn a_name_that_is_taken_is_pointed_at() {
+    fn a_conflict_points_at_the_id() {
         let errors = |reply: Reply| -> Value {
             serde_json::from_slice(&reply.body)
                 .map(|body: Value| body["errors"].clone())

@@ -1,9 +1,9 @@
-//! Every metric the dispatcher has, declared in one list.
+//! Every metric of the dispatcher, declared in one list.
 //!
-//! The first of them is the one to wake somebody for: it rises when deliveries that could be sent
-//! are not, whatever the reason, and stays at zero when they merely wait for their time.
+//! `past_due_oldest_seconds` is the one to alert on: it rises while due deliveries are not sent,
+//! for any reason, and stays at zero while deliveries only wait for their time.
 //!
-//! No label ever names a tenant, a webhook or a URL: who fares badly is told by the API.
+//! Invariant: no label names a tenant, a webhook or a URL; the API shows which webhooks fail.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -17,54 +17,53 @@ use crate::store::StoreError;
 metrics! {
     prefix: "weir_dispatcher_";
 
-    /// Age of the oldest delivery that could be sent now and has not been.
+    /// Time since the oldest unsent delivery became due and allowed to start.
     past_due_oldest: Gauge = "past_due_oldest_seconds";
-    /// From when a delivery could start to its start.
+    /// Time from when a delivery could start to its start.
     start_lag: Histogram = "start_lag_seconds";
-    /// Attempts that ended, by what came of them: status_2xx to status_5xx, timeout, dns, …
+    /// Attempts that ended, by outcome: status_2xx to status_5xx, timeout, dns, …
     attempts: IntCounterVec = "attempts_total", "outcome";
-    /// From the start of an attempt to its outcome.
+    /// Time from the start of an attempt to its outcome.
     attempt_duration: Histogram = "attempt_duration_seconds";
-    /// Attempts that are under way.
+    /// Attempts in flight.
     in_flight: IntGauge = "attempts_in_flight";
     /// Deliveries that ended: delivered or failed_permanent.
     deliveries_ended: IntCounterVec = "deliveries_ended_total", "state";
-    /// Deliveries that wait, for whatever reason.
+    /// Waiting deliveries, for any reason.
     waiting: IntGauge = "deliveries_waiting";
-    /// Webhooks that are registered.
+    /// Registered webhooks.
     webhooks: IntGauge = "webhooks";
-    /// Receiving endpoints with deliveries that wait.
+    /// Endpoints with waiting deliveries.
     endpoints: IntGauge = "endpoints_active";
-    /// Events that were accepted or repeated; calls with events that were refused, in conflict or
-    /// busy.
+    /// Events by outcome: accepted, repeated; and refused calls: refused, conflict, busy.
     events: IntCounterVec = "events_total", "outcome";
-    /// Deliveries made of the events that were accepted, one for each webhook.
+    /// Deliveries created for accepted events, one for each subscribed webhook.
     deliveries_created: IntCounter = "deliveries_created_total";
-    /// Webhooks paused because nothing arrived for too long.
+    /// Pauses of webhooks without a 2xx for health.pause_after.
     pauses: IntCounter = "pauses_total";
-    /// Webhooks whose owners were warned.
+    /// Warnings to owners of failing webhooks.
     warnings: IntCounter = "warnings_total";
-    /// Mails: sent, failed or dropped.
+    /// Mails by outcome: sent, failed (retried later), dropped.
     mails: IntCounterVec = "mails_total", "outcome";
-    /// Transactions that the store has committed since the start.
+    /// Transactions committed since the start.
     store_commits: IntGauge = "store_commits";
-    /// Bytes of the store's files.
+    /// Size of the store's files in bytes.
     store_bytes: IntGauge = "store_bytes";
-    /// Calls of the store that failed.
+    /// Store calls that failed.
     store_failures: IntCounter = "store_failures_total";
-    /// Outcomes of attempts that are not yet on disk: a crash would send those again.
+    /// Outcomes not yet on disk; a crash would repeat these attempts.
     unrecorded: IntGauge = "outcomes_unrecorded";
-    /// Lines of attempts dropped because nobody read them.
+    /// Attempt log lines dropped because standard output was not read.
     log_dropped: IntCounter = "attempt_log_dropped_total";
-    /// Connections to the API's listener and to that of events.
+    /// Open connections to the API and ingest listeners.
     connections: IntGauge = "connections";
-    /// Reloads of the configuration: applied, unchanged or refused.
+    /// Configuration reloads by outcome: applied, unchanged, refused.
     reloads: IntCounterVec = "config_reloads_total", "outcome";
-    /// When the configuration in force was put there, in Unix seconds.
+    /// When the active configuration was applied, in Unix seconds.
     config_applied: Gauge = "config_applied_timestamp_seconds";
-    /// Whether the configuration last looked at is the one in force: 1, or 0 where it was refused.
+    /// 1 if the last reload succeeded, 0 if it was refused.
     config_ok: IntGauge = "config_last_reload_successful";
-    /// The version that runs: always 1.
+    /// Always 1; the label has the version.
     build: IntGaugeVec = "build_info", "version";
 }
 
@@ -75,7 +74,7 @@ impl Metrics {
         self.attempt_duration.observe(took.as_secs_f64());
     }
 
-    /// Counts a call of the store that failed; one for which there was no room was none.
+    /// Counts a failed store call; a full queue is no failure.
     pub fn store_failed(&self, error: &StoreError) {
         if !matches!(error, StoreError::Busy) {
             self.store_failures.inc();
@@ -83,7 +82,7 @@ impl Metrics {
     }
 }
 
-/// An outcome's name with its status as hundreds: a receiver must not invent series.
+/// An outcome's label, with the class of its status: receivers must not create series.
 fn class(outcome: &Outcome) -> Cow<'static, str> {
     Cow::Borrowed(match outcome {
         Outcome::Delivered { .. } => "status_2xx",
@@ -104,7 +103,7 @@ mod tests {
     use crate::domain::outcome::Fault;
 
     #[test]
-    fn every_metric_has_a_name_of_its_own_and_counts() {
+    fn every_metric_is_registered_and_counts() {
         let metrics = Metrics::new();
         metrics.past_due_oldest.set(1.5);
         metrics.deliveries_ended.with_label_values(&["delivered"]).inc();
@@ -112,7 +111,7 @@ mod tests {
         for line in [
             "weir_dispatcher_past_due_oldest_seconds 1.5",
             "weir_dispatcher_deliveries_ended_total{state=\"delivered\"} 1",
-            "# HELP weir_dispatcher_warnings_total Webhooks whose owners were warned.",
+            "# HELP weir_dispatcher_warnings_total Warnings to owners of failing webhooks.",
         ] {
             assert!(text.lines().any(|one| one == line), "{line} in\n{text}");
         }

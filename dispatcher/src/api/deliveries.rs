@@ -1,128 +1,134 @@
-//! Deliveries: list, show with all attempts and the reason for waiting, send one again.
+//! Deliveries: list, show with all attempts and the reason for waiting, redeliver.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::api::dto::{
-    AttemptView, DeliveryDetail, DeliveryPage, DeliveryView, Kind, Nothing, ShownState, Time,
+    AttemptView, DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, Kind, ShownState, Time,
 };
-use crate::api::wait_reason::{self, AHEAD_MAX, Facts, Pace};
-use crate::api::{Asked, bad_query, json};
+use crate::api::wait_reason::{self, AHEAD_MAX, EndpointRate, Facts};
+use crate::api::{ApiRequest, bad_query, json};
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::Webhook;
 use crate::http_server::{Reply, problems};
 use crate::mailbox::Standing;
 
-/// The worker answers between two steps of its own; where it does not, less is shown.
+/// How long to wait for the worker; without its reply, the response omits what only it knows.
 const WORKER_DEADLINE: Duration = Duration::from_secs(1);
 
-pub(super) async fn list(asked: &Asked<'_>) -> Result<Reply, Reply> {
-    let ids = asked.store().ids();
-    let (filter, after, limit) = asked.query.deliveries(ids).map_err(bad_query)?;
-    let page = asked.store().deliveries(asked.workspace, &filter, after, limit).await;
-    let page = page.map_err(|error| asked.failed(&error))?;
-    let webhooks = webhooks_of(asked, &page.items).await?;
-    let standings = standings_of(asked, &page.items).await;
+pub(super) async fn list(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
+    let ids = request.store().ids();
+    let (filter, after, limit) = request.query.deliveries(ids).map_err(bad_query)?;
+    let page = request.store().deliveries(request.workspace, &filter, after, limit).await;
+    let page = page.map_err(|error| request.failed(&error))?;
+    let webhooks = webhooks_of(request, &page.items).await?;
+    let standings = standings_of(request, &page.items).await;
     let shown = page.items.iter().map(|delivery| {
         let webhook = webhooks.get(&delivery.webhook);
         let standing = standings.get(&delivery.id).copied().unwrap_or_default();
-        view(asked, &facts(asked, delivery, webhook, standing, None))
+        view(request, &facts(request, delivery, webhook, standing, None))
     });
     let data = shown.collect();
     Ok(json(200, &DeliveryPage { data, next_cursor: page.next.map(|next| ids.cursor(next)) }))
 }
 
-pub(super) async fn read(asked: &Asked<'_>) -> Result<Reply, Reply> {
-    let found = asked.store().delivery(asked.workspace, id_of(asked)?).await;
-    let found = found.map_err(|error| asked.failed(&error))?;
+pub(super) async fn read(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
+    let found = request.store().delivery(request.workspace, id_of(request)?).await;
+    let found = found.map_err(|error| request.failed(&error))?;
     let (delivery, attempts) = found.ok_or_else(problems::not_found)?;
-    let delivery = shown(asked, &delivery).await?;
+    let delivery = shown(request, &delivery).await?;
     let attempt_log = attempts.iter().map(AttemptView::of).collect();
     Ok(json(200, &DeliveryDetail { delivery, attempt_log }))
 }
 
-pub(super) async fn redeliver(asked: &Asked<'_>) -> Result<Reply, Reply> {
-    let id = id_of(asked)?;
-    let Nothing {} = asked.body(|_, _| {})?;
-    let again = asked.store().redeliver(asked.workspace, id, asked.now).await;
-    let again = again.map_err(|error| asked.failed(&error))?;
+pub(super) async fn redeliver(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
+    let id = id_of(request)?;
+    let EmptyBody {} = request.body(|_, _| {})?;
+    let again = request.store().redeliver(request.workspace, id, request.now).await;
+    let again = again.map_err(|error| request.failed(&error))?;
     let delivery = again.ok_or_else(problems::not_found)?;
-    asked.state.mailbox.changed(delivery.webhook);
-    Ok(json(202, &shown(asked, &delivery).await?))
+    request.state.mailbox.changed(delivery.webhook);
+    Ok(json(202, &shown(request, &delivery).await?))
 }
 
-/// The delivery that the path names.
-fn id_of(asked: &Asked<'_>) -> Result<DeliveryId, Reply> {
-    asked.store().ids().delivery_of(asked.id).ok_or_else(problems::not_found)
+/// The delivery identifier of the path.
+fn id_of(request: &ApiRequest<'_>) -> Result<DeliveryId, Reply> {
+    request.store().ids().delivery_of(request.id).ok_or_else(problems::not_found)
 }
 
 /// One delivery, with its place in the queue.
-pub(super) async fn shown(asked: &Asked<'_>, delivery: &Delivery) -> Result<DeliveryView, Reply> {
+pub(super) async fn shown(
+    request: &ApiRequest<'_>,
+    delivery: &Delivery,
+) -> Result<DeliveryView, Reply> {
     let one = std::slice::from_ref(delivery);
-    let webhooks = webhooks_of(asked, one).await?;
-    let standings = standings_of(asked, one).await;
-    let ahead = if delivery.state == DeliveryState::Waiting && delivery.due <= asked.now {
+    let webhooks = webhooks_of(request, one).await?;
+    let standings = standings_of(request, one).await;
+    let ahead = if delivery.state == DeliveryState::Waiting && delivery.due <= request.now {
         let (webhook, due) = (delivery.webhook, delivery.due);
-        let counted = asked.store().ahead_of(webhook, due, delivery.id, AHEAD_MAX).await;
-        Some(counted.map_err(|error| asked.failed(&error))?)
+        let counted = request.store().ahead_of(webhook, due, delivery.id, AHEAD_MAX).await;
+        Some(counted.map_err(|error| request.failed(&error))?)
     } else {
         None
     };
     let webhook = webhooks.get(&delivery.webhook);
     let standing = standings.get(&delivery.id).copied().unwrap_or_default();
-    Ok(view(asked, &facts(asked, delivery, webhook, standing, ahead)))
+    Ok(view(request, &facts(request, delivery, webhook, standing, ahead)))
 }
 
-/// The webhooks of a page, each looked up once.
+/// The webhooks of a page, each read once.
 async fn webhooks_of(
-    asked: &Asked<'_>,
+    request: &ApiRequest<'_>,
     deliveries: &[Delivery],
 ) -> Result<HashMap<WebhookId, Webhook>, Reply> {
     let mut webhooks = HashMap::new();
-    let mut gone = Vec::new();
+    let mut deleted = Vec::new();
     for id in deliveries.iter().map(|delivery| delivery.webhook) {
-        if webhooks.contains_key(&id) || gone.contains(&id) {
+        if webhooks.contains_key(&id) || deleted.contains(&id) {
             continue;
         }
-        let found = asked.store().webhook(asked.workspace, id).await;
-        match found.map_err(|error| asked.failed(&error))? {
+        let found = request.store().webhook(request.workspace, id).await;
+        match found.map_err(|error| request.failed(&error))? {
             Some(webhook) => drop(webhooks.insert(id, webhook)),
-            None => gone.push(id),
+            None => deleted.push(id),
         }
     }
     Ok(webhooks)
 }
 
-/// What the worker knows of those that wait.
-async fn standings_of(asked: &Asked<'_>, deliveries: &[Delivery]) -> HashMap<DeliveryId, Standing> {
+/// The worker's state of the waiting deliveries.
+async fn standings_of(
+    request: &ApiRequest<'_>,
+    deliveries: &[Delivery],
+) -> HashMap<DeliveryId, Standing> {
     let waiting = deliveries.iter().filter(|one| one.state == DeliveryState::Waiting);
     let of: Vec<_> = waiting.map(|one| (one.webhook, one.id)).collect();
     if of.is_empty() {
         return HashMap::new();
     }
-    let asking = asked.state.mailbox.standings(of.clone());
-    let answered = tokio::time::timeout(WORKER_DEADLINE, asking).await.unwrap_or_default();
+    let reply = request.state.mailbox.standings(of.clone());
+    let answered = tokio::time::timeout(WORKER_DEADLINE, reply).await.unwrap_or_default();
     of.into_iter().map(|(_, id)| id).zip(answered).collect()
 }
 
 fn facts<'a>(
-    asked: &Asked<'_>,
+    request: &ApiRequest<'_>,
     delivery: &'a Delivery,
     webhook: Option<&'a Webhook>,
     standing: Standing,
     ahead: Option<usize>,
 ) -> Facts<'a> {
-    let egress = &asked.active.settings.egress;
-    let pace = Pace { requests: egress.requests, window: egress.window };
-    Facts { delivery, webhook, standing, ahead, pace, now: asked.now }
+    let egress = &request.active.settings.egress;
+    let rate = EndpointRate { requests: egress.requests, window: egress.window };
+    Facts { delivery, webhook, standing, ahead, rate, now: request.now }
 }
 
-fn view(asked: &Asked<'_>, facts: &Facts<'_>) -> DeliveryView {
-    let (ids, delivery) = (asked.store().ids(), facts.delivery);
+fn view(request: &ApiRequest<'_>, facts: &Facts<'_>) -> DeliveryView {
+    let (ids, delivery) = (request.store().ids(), facts.delivery);
     let waits = delivery.state == DeliveryState::Waiting;
     let deadline_at = || {
-        let give_up_after = asked.active.settings.retry.give_up_after;
+        let give_up_after = request.active.settings.retry.give_up_after;
         let first = delivery.first_attempt_at?;
         Some(facts.webhook?.deadline(first, delivery.paused_before, give_up_after, facts.now))
     };

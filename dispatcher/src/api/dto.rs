@@ -1,7 +1,7 @@
-//! What goes over the wire, in both directions: these types are serialised, and their schemas are
-//! what the document shows and what bodies are checked by.
+//! The bodies of requests and responses. Their schemas are in the OpenAPI document, and request
+//! bodies are validated against them.
 //!
-//! Those that hold a secret cannot be printed.
+//! Invariant: a type with a secret implements no `Debug`.
 
 use std::borrow::Cow;
 
@@ -17,44 +17,46 @@ use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Webhook, WebhookState};
 use crate::store::Job;
 
-/// A webhook that is to be registered.
+/// A webhook to create.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "NewWebhook")]
 #[serde(deny_unknown_fields)]
-pub(super) struct NewWebhook {
+pub(super) struct NewWebhookBody {
     /// Where deliveries go: an absolute https URL whose host is public.
     #[schemars(length(max = 2048), extend("format" = "uri"))]
     pub(super) url: String,
-    /// The types of events that it is told of.
+    /// The event types that it subscribes to.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub(super) events: Vec<Subscribed>,
 }
 
-/// What is to change of a webhook; at least one of these.
+/// Changes to a webhook: at least one member.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WebhookPatch {
-    /// Another URL.
+    /// The new URL.
     #[schemars(length(max = 2048), extend("format" = "uri"))]
     pub(super) url: Option<String>,
-    /// Other types of events, in place of the present ones.
+    /// The new event types, replacing the present ones.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub(super) events: Option<Vec<Subscribed>>,
 }
 
-/// Nothing: `{}`, or no body at all.
+/// `{}`, or no body.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Nothing")]
 #[serde(deny_unknown_fields)]
-pub(super) struct Nothing {}
+pub(super) struct EmptyBody {}
 
-/// Which deliveries are to be sent again; what is not given matches all.
+/// Selects the deliveries to redeliver; an absent member matches all.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RedeliveryFilter {
-    /// In this state. Not given: `failed_permanent`.
+    /// Their state. Default: `failed_permanent`.
     pub(super) state: Option<DeliveryState>,
-    /// For the webhook of this `id`.
+    /// The `id` of their webhook.
     pub(super) webhook: Option<String>,
-    /// Of this type.
+    /// Their event type.
     #[serde(rename = "type")]
     pub(super) kind: Option<Kind>,
     /// Accepted at or after this time.
@@ -65,24 +67,23 @@ pub(super) struct RedeliveryFilter {
     pub(super) until: Option<String>,
 }
 
-/// A subscription.
+/// A webhook.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Webhook")]
 pub(super) struct WebhookView {
-    /// Its identifier.
+    /// The identifier.
     pub(super) id: String,
-    /// Where deliveries go, in its canonical form.
+    /// Where deliveries go, in canonical form.
     pub(super) url: String,
-    /// The types of events that it is told of.
+    /// The event types that it subscribes to.
     pub(super) events: Vec<Subscribed>,
-    /// When it was registered.
+    /// When it was created.
     pub(super) created_at: Time,
-    /// How it fares.
+    /// Whether deliveries succeed, fail or are paused.
     pub(super) state: WebhookState,
 }
 
 impl WebhookView {
-    /// As its owner sees it.
     pub(super) fn of(ids: &PublicIds, webhook: &Webhook) -> Self {
         Self {
             id: ids.webhook(webhook.id),
@@ -94,40 +95,40 @@ impl WebhookView {
     }
 }
 
-/// A subscription just registered, with its secret: the only time that it is shown.
+/// A webhook just created, with its secret, which is shown only here.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct CreatedWebhook {
-    /// Its identifier.
+    /// The identifier.
     pub(super) id: String,
-    /// Where deliveries go, in its canonical form.
+    /// Where deliveries go, in canonical form.
     pub(super) url: String,
-    /// What deliveries are signed with. Keep it.
+    /// The key that signs deliveries. Keep it.
     pub(super) secret: String,
-    /// The types of events that it is told of.
+    /// The event types that it subscribes to.
     pub(super) events: Vec<Subscribed>,
-    /// When it was registered.
+    /// When it was created.
     pub(super) created_at: Time,
-    /// How it fares.
+    /// Whether deliveries succeed, fail or are paused.
     pub(super) state: WebhookState,
 }
 
-/// A new secret: the only time that it is shown.
+/// A new secret, which is shown only here.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct RotatedSecret {
     /// The webhook's identifier.
     pub(super) id: String,
-    /// What deliveries are signed with from now on. Keep it.
+    /// The key that signs deliveries from now on. Keep it.
     pub(super) secret: String,
-    /// Until when they are signed with the secret before it as well.
+    /// Until when the previous secret signs as well.
     pub(super) previous_valid_until: Time,
 }
 
 /// A page of webhooks, oldest first.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct WebhookPage {
-    /// What is on it.
+    /// The webhooks.
     pub(super) data: Vec<WebhookView>,
-    /// The `cursor` of the next page; null on the last.
+    /// The `cursor` of the next page; null on the last page.
     pub(super) next_cursor: Option<String>,
 }
 
@@ -135,53 +136,52 @@ pub(super) struct WebhookPage {
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[schemars(rename = "Delivery")]
 pub(super) struct DeliveryView {
-    /// Its identifier.
+    /// The identifier.
     pub(super) id: String,
     /// The event's `id`, as receivers see it.
     pub(super) event_id: String,
-    /// For which webhook.
+    /// The webhook's identifier.
     pub(super) webhook_id: String,
     /// The event's type.
     #[serde(rename = "type")]
     pub(super) kind: Kind,
-    /// Where it stands.
+    /// The delivery's state.
     pub(super) state: ShownState,
-    /// How many attempts there were.
+    /// The number of attempts so far.
     pub(super) attempts: u32,
-    /// What the last attempt came to: `status_…`, `timeout`, `dns`, `refused`, `connection`,
-    /// `tls` or `blocked_address`; null before the first.
+    /// The outcome of the last attempt: `status_…`, `timeout`, `dns`, `refused`, `connection`,
+    /// `tls` or `blocked_address`; null before the first attempt.
     pub(super) last_outcome: Option<String>,
     /// When the event was accepted.
     pub(super) created_at: Time,
     /// When the first attempt started.
     pub(super) first_attempt_at: Option<Time>,
-    /// When the next attempt is due; null where none is.
+    /// When the next attempt is due; null if none is.
     pub(super) next_attempt_at: Option<Time>,
-    /// When it is given up, unless its webhook pauses; null before the first attempt and after
-    /// the end.
+    /// When it fails permanently, unless its webhook is paused before; null before the first
+    /// attempt and after the end.
     pub(super) deadline_at: Option<Time>,
-    /// When it ended.
+    /// When it was delivered or failed permanently.
     pub(super) ended_at: Option<Time>,
-    /// Why it has not been delivered yet; null once it has ended.
+    /// Why it waits; null once it has ended.
     pub(super) waiting_for: Option<WaitingFor>,
 }
 
 /// A delivery with all its attempts.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct DeliveryDetail {
-    /// The delivery.
     #[serde(flatten)]
     pub(super) delivery: DeliveryView,
-    /// Its attempts, oldest first.
+    /// The attempts, oldest first.
     pub(super) attempt_log: Vec<AttemptView>,
 }
 
 /// A page of deliveries, newest first.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct DeliveryPage {
-    /// What is on it; it may be short, even empty, and not the last.
+    /// The deliveries; a page may be short, even empty, without being the last.
     pub(super) data: Vec<DeliveryView>,
-    /// The `cursor` of the next page; null on the last.
+    /// The `cursor` of the next page; null on the last page.
     pub(super) next_cursor: Option<String>,
 }
 
@@ -189,20 +189,19 @@ pub(super) struct DeliveryPage {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Attempt")]
 pub(super) struct AttemptView {
-    /// From 1.
+    /// Counted from 1.
     pub(super) number: u32,
     /// When it started.
     pub(super) started_at: Time,
-    /// From its start to its outcome.
+    /// From the start to the outcome.
     pub(super) duration_ms: u64,
     /// `status_…`, `timeout`, `dns`, `refused`, `connection`, `tls` or `blocked_address`.
     pub(super) outcome: String,
-    /// The HTTP status, where there was an answer.
+    /// The HTTP status, if the receiver answered.
     pub(super) status: Option<u16>,
 }
 
 impl AttemptView {
-    /// As its owner sees it.
     pub(super) fn of(attempt: &Attempt) -> Self {
         Self {
             number: attempt.number,
@@ -214,87 +213,86 @@ impl AttemptView {
     }
 }
 
-/// Where a delivery stands.
+/// The state of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ShownState {
-    /// Until it is due, or until its webhook may be called.
+    /// Waits until it is due and its webhook may be called.
     Waiting,
-    /// An attempt is under way.
+    /// An attempt is in flight.
     InFlight,
-    /// A receiver answered 2xx.
+    /// The receiver answered 2xx.
     Delivered,
-    /// Given up.
+    /// No attempt was answered 2xx before the deadline.
     FailedPermanent,
 }
 
-/// Why a delivery has not been delivered yet.
+/// Why a delivery waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct WaitingFor {
-    /// What it waits for.
+    /// The reason.
     pub(super) reason: Reason,
-    /// Since when, where it waits for its owner.
+    /// Since when the webhook is paused.
     pub(super) since: Option<Time>,
-    /// Until when, where that is known.
+    /// Until when, if known.
     pub(super) until: Option<Time>,
-    /// How many deliveries of its webhook go first, itself counted; only of a single delivery.
+    /// The place in its webhook's queue, from 1; only in a response with a single delivery.
     pub(super) position: Option<usize>,
-    /// How many seconds that takes, at a guess; of a place in the queue only with its `position`.
+    /// The estimated wait in seconds; of a queued delivery only together with `position`.
     pub(super) seconds: Option<u64>,
-    /// The same for people.
+    /// The reason as a sentence.
     pub(super) text: String,
 }
 
-/// What a delivery waits for.
+/// The reason why a delivery waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Reason {
-    /// An attempt is under way.
+    /// An attempt is in flight.
     InFlight,
-    /// The webhook is paused, until its owner reactivates it.
+    /// The webhook is paused until its owner reactivates it.
     Paused,
-    /// The webhook was reactivated: one delivery at a time, until a 2xx.
+    /// The webhook was reactivated: a single delivery is sent until a 2xx.
     Probe,
     /// The last attempt failed; the next one is due later.
     Retry,
-    /// The name of the endpoint's host could not be resolved; it is tried again later.
+    /// The endpoint's host name did not resolve; the lookup is repeated.
     NameUnresolved,
-    /// Others go first, or the endpoint was called as often as it may be.
+    /// Earlier deliveries go first, or the endpoint's rate limit is used up.
     Paced,
-    /// Nothing: it is sent in a moment.
+    /// It is sent within moments.
     Ready,
     /// The webhook was deleted: it is never sent.
     Deleted,
 }
 
-/// A job that sends deliveries again.
+/// A job that redelivers by filter.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Redelivery")]
 pub(super) struct JobView {
-    /// Its identifier.
+    /// The identifier.
     pub(super) id: String,
-    /// Whether it is at its end.
+    /// Whether it has ended.
     pub(super) state: JobState,
-    /// How many deliveries wait again because of it.
+    /// The number of deliveries that wait again because of it.
     pub(super) redelivered: u64,
-    /// When it was asked for.
+    /// When it was created.
     pub(super) created_at: Time,
-    /// When it had looked at everything.
+    /// When it had checked every delivery.
     pub(super) ended_at: Option<Time>,
 }
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum JobState {
-    /// There is more to look at.
+    /// More deliveries are to be checked.
     Running,
-    /// At its end.
+    /// Ended.
     Done,
 }
 
 impl JobView {
-    /// As its owner sees it.
     pub(super) fn of(ids: &PublicIds, job: &Job) -> Self {
         Self {
             id: ids.job(job.id),
@@ -306,7 +304,7 @@ impl JobView {
     }
 }
 
-/// A time, written as RFC 3339 has it, in UTC.
+/// A time, written in RFC 3339, in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Time(pub(super) UnixTime);
 
@@ -330,11 +328,11 @@ impl JsonSchema for Time {
     }
 }
 
-/// A type that one may subscribe to.
+/// An event type that a webhook may subscribe to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Subscribed(pub(super) EventType);
 
-/// A type that a delivery may have: those, and the test's.
+/// The event type of a delivery, `webhook.ping` included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind(pub(super) EventType);
 
@@ -350,7 +348,7 @@ macro_rules! named_types {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let name = String::deserialize(deserializer)?;
                 let found = $all.into_iter().find(|one: &EventType| one.name() == name);
-                found.map(Self).ok_or_else(|| D::Error::custom("no type of event"))
+                found.map(Self).ok_or_else(|| D::Error::custom("unknown event type"))
             }
         }
 
@@ -368,12 +366,11 @@ macro_rules! named_types {
 }
 
 named_types! {
-    Subscribed, "EventType", "What happened.", EventType::ALL;
-    Kind, "DeliveredType", "What happened, or that a test was asked for.",
+    Subscribed, "EventType", "The event type.", EventType::ALL;
+    Kind, "DeliveredType", "The event type, `webhook.ping` for a test included.",
         EventType::ALL.into_iter().chain([EventType::Ping]);
 }
 
-/// The set of types that a list names.
 pub(super) fn set_of(types: &[Subscribed]) -> EventSet {
     EventSet::of(types.iter().map(|one| one.0))
 }

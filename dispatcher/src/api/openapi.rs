@@ -1,4 +1,4 @@
-//! The document that describes the interface, made from the table of operations.
+//! The OpenAPI document, generated from the table of operations (`routes`).
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::api::query::{LIMIT_DEFAULT, LIMIT_MAX};
-use crate::api::routes::{OPERATIONS, Operation, Takes};
+use crate::api::routes::{OPERATIONS, Operation, ParameterKind};
 use crate::domain::delivery::DeliveryState;
 use crate::domain::event::EventType;
 
@@ -18,10 +18,10 @@ pub(super) fn document() -> &'static Value {
     &DOCUMENT
 }
 
-/// What is taken and what is answered differ in what may be left out of them.
+/// Requests and responses differ in which members are optional.
 struct Generators {
-    taken: SchemaGenerator,
-    answered: SchemaGenerator,
+    request: SchemaGenerator,
+    response: SchemaGenerator,
 }
 
 impl Generators {
@@ -32,8 +32,8 @@ impl Generators {
                 settings.meta_schema = None;
             })
         };
-        let taken = settings().for_deserialize().into_generator();
-        Self { taken, answered: settings().for_serialize().into_generator() }
+        let request = settings().for_deserialize().into_generator();
+        Self { request, response: settings().for_serialize().into_generator() }
     }
 }
 
@@ -47,15 +47,15 @@ fn make() -> Value {
             path.insert(method, described(operation, &mut generators));
         }
     }
-    let mut schemas = generators.answered.take_definitions(true);
-    schemas.extend(generators.taken.take_definitions(true));
+    let mut schemas = generators.response.take_definitions(true);
+    schemas.extend(generators.request.take_definitions(true));
     schemas.insert("Problem".to_owned(), problem());
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Weir: webhooks",
             "version": "1",
-            "description": "Webhooks of a workspace, and what was delivered to them.",
+            "description": "Webhooks of a workspace, and their deliveries.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -78,13 +78,13 @@ fn described(operation: &Operation, generators: &mut Generators) -> Value {
         }
     };
     if let Some(request) = &operation.request {
-        let schema = (request.schema)(&mut generators.taken).to_value();
+        let schema = (request.schema)(&mut generators.request).to_value();
         let content = json!({"application/json": {"schema": schema}});
         put("requestBody", json!({"required": !request.optional, "content": content}));
     }
     let mut success = json!({"description": operation.answer});
     if let (Some(schema), Value::Object(success)) = (operation.response, &mut success) {
-        let schema = schema(&mut generators.answered).to_value();
+        let schema = schema(&mut generators.response).to_value();
         success.insert("content".to_owned(), json!({"application/json": {"schema": schema}}));
     }
     put(
@@ -92,7 +92,7 @@ fn described(operation: &Operation, generators: &mut Generators) -> Value {
         json!({
             operation.status.to_string(): success,
             "default": {
-                "description": "Why it was not done.",
+                "description": "The problem (RFC 9457).",
                 "content": {"application/problem+json": {
                     "schema": {"$ref": "#/components/schemas/Problem"},
                 }},
@@ -102,7 +102,7 @@ fn described(operation: &Operation, generators: &mut Generators) -> Value {
     match operation.scope {
         Some(scope) => {
             put("security", json!([{"token": []}]));
-            put("description", format!("Needs the scope `{}`.", scope.name()).into());
+            put("description", format!("Requires the scope `{}`.", scope.name()).into());
         }
         None => put("security", json!([])),
     }
@@ -125,38 +125,38 @@ fn parameters(operation: &Operation) -> Vec<Value> {
             "name": parameter.name,
             "in": "query",
             "description": parameter.description,
-            "schema": schema_of(parameter.takes),
+            "schema": schema_of(parameter.kind),
         })
     });
     in_path.chain(in_query).collect()
 }
 
-fn schema_of(takes: Takes) -> Value {
-    match takes {
-        Takes::Text => json!({"type": "string"}),
-        Takes::Time => json!({"type": "string", "format": "date-time"}),
-        Takes::State => {
+fn schema_of(kind: ParameterKind) -> Value {
+    match kind {
+        ParameterKind::Text => json!({"type": "string"}),
+        ParameterKind::Time => json!({"type": "string", "format": "date-time"}),
+        ParameterKind::State => {
             json!({"type": "string", "enum": DeliveryState::ALL.map(|one| one.to_string())})
         }
-        Takes::Type => {
+        ParameterKind::Type => {
             let all = EventType::ALL.into_iter().chain([EventType::Ping]);
             json!({"type": "string", "enum": all.map(EventType::name).collect::<Vec<_>>()})
         }
-        Takes::Limit => json!({
+        ParameterKind::Limit => json!({
             "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT,
         }),
     }
 }
 
-/// RFC 9457, with what we add to it.
+/// The problem object of RFC 9457, with our members.
 fn problem() -> Value {
     let error = json!({
         "type": "object",
         "required": ["detail"],
         "properties": {
-            "index": {"type": "integer", "description": "Which of several it is of."},
-            "pointer": {"type": "string", "description": "Where in the body (RFC 6901)."},
-            "parameter": {"type": "string", "description": "Which parameter of the query."},
+            "index": {"type": "integer", "description": "Index of the event in a batch."},
+            "pointer": {"type": "string", "description": "JSON pointer into the body (RFC 6901)."},
+            "parameter": {"type": "string", "description": "Name of the query parameter."},
             "detail": {"type": "string"},
         },
     });
@@ -164,12 +164,12 @@ fn problem() -> Value {
         "type": "object",
         "required": ["type", "title", "status", "detail"],
         "properties": {
-            "type": {"type": "string", "format": "uri", "description": "What programs compare."},
+            "type": {"type": "string", "format": "uri", "description": "Stable, for programs."},
             "title": {"type": "string"},
             "status": {"type": "integer"},
             "detail": {"type": "string"},
-            "errors": {"type": "array", "items": error, "description": "Each thing, or the first."},
-            "errors_count": {"type": "integer", "description": "How many things in all."},
+            "errors": {"type": "array", "items": error, "description": "The errors, 100 at most."},
+            "errors_count": {"type": "integer", "description": "The number of all errors."},
         },
     })
 }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_leads_somewhere() {
+    fn every_reference_resolves() {
         fn references(value: &Value, found: &mut Vec<String>) {
             match value {
                 Value::Object(members) => {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_body_may_leave_out_is_described_as_it_is_checked() {
+    fn required_members_are_described_as_they_are_validated() {
         for operation in &OPERATIONS {
             let Some(checked) = request_schema(operation) else { continue };
             let described = &document()["paths"][operation.path]
@@ -241,13 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_is_described_as_it_is_read() {
+    fn a_parameter_is_described_as_it_is_parsed() {
         let described = parameters(operation_of("listDeliveries"));
         let schema = |name: &str| {
             let found = described.iter().find(|one| one["name"] == name);
             &found.expect("it is described")["schema"]
         };
-        let fits = |text: &str| {
+        let is_valid = |text: &str| {
             let ids = PublicIds::new([7; 32]);
             Query::read(Some(text), DELIVERIES_QUERY).deliveries(&ids).is_ok()
         };
@@ -255,17 +255,17 @@ mod tests {
             let words = schema(name)["enum"].as_array().expect("words");
             assert!(words.len() >= 3);
             for word in words {
-                assert!(fits(&format!("{name}={}", word.as_str().expect("a word"))), "{word}");
+                assert!(is_valid(&format!("{name}={}", word.as_str().expect("a word"))), "{word}");
             }
         }
         let (least, most) = (&schema("limit")["minimum"], &schema("limit")["maximum"]);
-        assert!(fits(&format!("limit={least}")) && fits(&format!("limit={most}")));
-        assert!(!fits("limit=0") && !fits(&format!("limit={most}0")));
+        assert!(is_valid(&format!("limit={least}")) && is_valid(&format!("limit={most}")));
+        assert!(!is_valid("limit=0") && !is_valid(&format!("limit={most}0")));
         assert_eq!(schema("since")["format"], "date-time");
     }
 
     #[test]
-    fn nothing_is_described_that_is_not_so_of_every_dispatcher() {
+    fn the_document_mentions_no_setting_and_no_internal_outcome() {
         let text = document().to_string();
         for word in ["48 hours", "internal_"] {
             assert!(!text.contains(word), "{word}");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_names_its_parameters_once_and_they_are_described() {
+    fn each_path_parameter_is_described_once() {
         for operation in &OPERATIONS {
             let names: Vec<String> = parameters(operation)
                 .iter()
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_of_a_webhook_has_the_fields_of_the_contract_and_no_secret() {
+    fn the_schema_of_a_webhook_has_no_secret() {
         let schemas = &document()["components"]["schemas"];
         let fields = |name: &str| -> Vec<String> {
             let properties = schemas[name]["properties"].as_object().expect("properties");

@@ -1,6 +1,7 @@
-//! Every operation there is: its path, who may ask, what it takes and what it answers.
+//! The table of operations: path, scope, parameters, request and response of each.
 //!
-//! Requests are routed by this table and described by it (`openapi`), so the two cannot disagree.
+//! Invariant: requests are routed by this table and described by it (`openapi`), so that the two
+//! cannot disagree.
 
 use std::sync::LazyLock;
 
@@ -11,14 +12,13 @@ use serde_json::Value;
 use weir_common::identifier::is_identifier;
 
 use crate::api::dto::{
-    CreatedWebhook, DeliveryDetail, DeliveryPage, DeliveryView, JobView, NewWebhook, Nothing,
+    CreatedWebhook, DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, JobView, NewWebhookBody,
     RedeliveryFilter, RotatedSecret, WebhookPage, WebhookPatch, WebhookView,
 };
 use crate::auth::Scope;
 
-/// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum OperationKind {
     CreateWebhook,
     ListWebhooks,
     ReadWebhook,
@@ -35,94 +35,101 @@ pub(super) enum Act {
     Describe,
 }
 
-/// Makes a schema, and notes those that it refers to.
+/// Generates a schema, and the definitions that it refers to.
 pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
-/// An operation.
 pub(super) struct Operation {
-    pub(super) act: Act,
-    /// What programs call it.
+    pub(super) kind: OperationKind,
+    /// The `operationId`.
     pub(super) id: &'static str,
     pub(super) method: Method,
-    /// With `{workspace}` and `{id}` in the places of identifiers.
+    /// With `{workspace}` and `{id}` for identifiers.
     pub(super) path: &'static str,
-    /// What a token needs; none for what everybody may see.
+    /// The required scope; `None` for what needs no token.
     pub(super) scope: Option<Scope>,
     pub(super) summary: &'static str,
     pub(super) query: &'static [Parameter],
     pub(super) request: Option<Request>,
-    /// The status of its success, and what is answered then.
+    /// The status of success; `answer` and `response` describe its body.
     pub(super) status: u16,
     pub(super) answer: &'static str,
     pub(super) response: Option<SchemaOf>,
 }
 
 impl Operation {
-    /// What is said to whoever sends nothing where there must be something.
+    /// The detail of the problem for an empty body.
     pub(super) fn empty_body(&self) -> &'static str {
-        match self.act {
-            Act::RedeliverMany => "the body is empty; send a JSON object, `{}` at the least",
+        match self.kind {
+            OperationKind::RedeliverMany => "the body is empty; send a JSON object, at least `{}`",
             _ => "the body is empty; send a JSON object",
         }
     }
 }
 
-/// What an operation takes.
+/// The body of a request.
 pub(super) struct Request {
     pub(super) schema: SchemaOf,
-    /// Whether no body is as good as `{}`.
+    /// Whether an empty body means `{}`.
     pub(super) optional: bool,
 }
 
-/// A parameter of a query.
+/// A query parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) description: &'static str,
-    pub(super) takes: Takes,
+    pub(super) kind: ParameterKind,
 }
 
-/// What a parameter may be.
+/// The values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Takes {
-    /// An identifier or a cursor, as it was given out.
+pub(super) enum ParameterKind {
+    /// An identifier or a cursor, as the API returned it.
     Text,
-    /// A time.
     Time,
-    /// Where a delivery stands on disk.
+    /// A delivery's state on disk.
     State,
-    /// A type that a delivery may have.
+    /// An event type, pings included.
     Type,
-    /// How many a page holds.
+    /// The size of a page.
     Limit,
 }
 
-const fn parameter(name: &'static str, takes: Takes, description: &'static str) -> Parameter {
-    Parameter { name, description, takes }
+const fn parameter(
+    name: &'static str,
+    kind: ParameterKind,
+    description: &'static str,
+) -> Parameter {
+    Parameter { name, description, kind }
 }
 
-const LIMIT: Parameter = parameter("limit", Takes::Limit, "How many a page holds.");
-const CURSOR: Parameter = parameter("cursor", Takes::Text, "The `next_cursor` of the page before.");
+const LIMIT: Parameter = parameter("limit", ParameterKind::Limit, "The size of the page.");
+const CURSOR: Parameter =
+    parameter("cursor", ParameterKind::Text, "The `next_cursor` of the previous page.");
 
-/// Of every list.
+/// The parameters of every list.
 pub(super) const LIST_QUERY: &[Parameter] = &[LIMIT, CURSOR];
 
-/// Of the list of deliveries.
+/// The parameters of the list of deliveries.
 pub(super) const DELIVERIES_QUERY: &[Parameter] = &[
-    parameter("state", Takes::State, "Where it stands; those in flight are `waiting` as well."),
-    parameter("webhook", Takes::Text, "The `id` of a webhook."),
-    parameter("type", Takes::Type, "The event's type."),
-    parameter("since", Takes::Time, "Accepted at or after this time (RFC 3339)."),
-    parameter("until", Takes::Time, "Accepted before this time (RFC 3339)."),
+    parameter(
+        "state",
+        ParameterKind::State,
+        "The delivery's state; deliveries in flight are `waiting`.",
+    ),
+    parameter("webhook", ParameterKind::Text, "The `id` of a webhook."),
+    parameter("type", ParameterKind::Type, "The event's type."),
+    parameter("since", ParameterKind::Time, "Accepted at or after this time (RFC 3339)."),
+    parameter("until", ParameterKind::Time, "Accepted before this time (RFC 3339)."),
     LIMIT,
     CURSOR,
 ];
 
 const WEBHOOKS: &str = "/v1/workspaces/{workspace}/webhooks";
 
-/// What most operations are, for those below to differ from.
+/// The common members of operations; those below override them.
 const PLAIN: Operation = Operation {
-    act: Act::Describe,
+    kind: OperationKind::Describe,
     id: "describe",
     method: Method::GET,
     path: "/openapi.json",
@@ -138,17 +145,17 @@ const READ: Operation = Operation { scope: Some(Scope::WebhooksRead), ..PLAIN };
 const WRITE: Operation =
     Operation { scope: Some(Scope::WebhooksWrite), method: Method::POST, ..PLAIN };
 const NO_BODY: Option<Request> =
-    Some(Request { schema: SchemaGenerator::subschema_for::<Nothing>, optional: true });
+    Some(Request { schema: SchemaGenerator::subschema_for::<EmptyBody>, optional: true });
 
 /// The table.
 pub(super) static OPERATIONS: [Operation; 14] = [
     Operation {
-        act: Act::CreateWebhook,
+        kind: OperationKind::CreateWebhook,
         id: "createWebhook",
         path: WEBHOOKS,
-        summary: "Registers a webhook. The answer holds its secret, which is never shown again.",
+        summary: "Creates a webhook. The response has its secret, which is never shown again.",
         request: Some(Request {
-            schema: SchemaGenerator::subschema_for::<NewWebhook>,
+            schema: SchemaGenerator::subschema_for::<NewWebhookBody>,
             optional: false,
         }),
         status: 201,
@@ -157,7 +164,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         ..WRITE
     },
     Operation {
-        act: Act::ListWebhooks,
+        kind: OperationKind::ListWebhooks,
         id: "listWebhooks",
         path: WEBHOOKS,
         summary: "Lists a workspace's webhooks, oldest first.",
@@ -167,7 +174,7 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         ..READ
     },
     Operation {
-        act: Act::ReadWebhook,
+        kind: OperationKind::ReadWebhook,
         id: "readWebhook",
         path: "/v1/workspaces/{workspace}/webhooks/{id}",
         summary: "Shows a webhook.",
@@ -176,62 +183,62 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         ..READ
     },
     Operation {
-        act: Act::ChangeWebhook,
+        kind: OperationKind::ChangeWebhook,
         id: "changeWebhook",
         method: Method::PATCH,
         path: "/v1/workspaces/{workspace}/webhooks/{id}",
-        summary: "Changes a webhook's URL, its types of events, or both.",
+        summary: "Changes a webhook's URL, its event types, or both.",
         request: Some(Request {
             schema: SchemaGenerator::subschema_for::<WebhookPatch>,
             optional: false,
         }),
-        answer: "The webhook as it is now.",
+        answer: "The changed webhook.",
         response: Some(SchemaGenerator::subschema_for::<WebhookView>),
         ..WRITE
     },
     Operation {
-        act: Act::DeleteWebhook,
+        kind: OperationKind::DeleteWebhook,
         id: "deleteWebhook",
         method: Method::DELETE,
         path: "/v1/workspaces/{workspace}/webhooks/{id}",
-        summary: "Deletes a webhook. What waits for it is never sent.",
+        summary: "Deletes a webhook. Its waiting deliveries are never sent.",
         status: 204,
-        answer: "It is deleted.",
+        answer: "The webhook is deleted.",
         ..WRITE
     },
     Operation {
-        act: Act::ReactivateWebhook,
+        kind: OperationKind::ReactivateWebhook,
         id: "reactivateWebhook",
         path: "/v1/workspaces/{workspace}/webhooks/{id}:reactivate",
-        summary: "Ends a pause: one delivery goes first, and after its 2xx the others in order.",
+        summary: "Ends a pause: one delivery is a probe; after its 2xx the others follow in order.",
         request: NO_BODY,
-        answer: "The webhook as it is now; unchanged where it was not paused.",
+        answer: "The webhook; unchanged if it was not paused.",
         response: Some(SchemaGenerator::subschema_for::<WebhookView>),
         ..WRITE
     },
     Operation {
-        act: Act::RotateSecret,
+        kind: OperationKind::RotateSecret,
         id: "rotateSecret",
         path: "/v1/workspaces/{workspace}/webhooks/{id}:rotate-secret",
-        summary: "Makes a new secret, shown once; for a while the one before it signs as well.",
+        summary: "Creates a new secret, shown once. The previous secret still signs for a while.",
         request: NO_BODY,
-        answer: "The new secret, and until when the one before signs as well.",
+        answer: "The new secret, and until when the previous one signs.",
         response: Some(SchemaGenerator::subschema_for::<RotatedSecret>),
         ..WRITE
     },
     Operation {
-        act: Act::PingWebhook,
+        kind: OperationKind::PingWebhook,
         id: "pingWebhook",
         path: "/v1/workspaces/{workspace}/webhooks/{id}:ping",
-        summary: "Sends a test event of type `webhook.ping`, and answers with its delivery.",
+        summary: "Sends a test event of type `webhook.ping`, and returns its delivery.",
         request: NO_BODY,
         status: 202,
-        answer: "The test's delivery, which waits or is under way.",
+        answer: "The delivery of the test, waiting or in flight.",
         response: Some(SchemaGenerator::subschema_for::<DeliveryView>),
         ..WRITE
     },
     Operation {
-        act: Act::ListDeliveries,
+        kind: OperationKind::ListDeliveries,
         id: "listDeliveries",
         path: "/v1/workspaces/{workspace}/deliveries",
         summary: "Lists a workspace's deliveries, newest first.",
@@ -241,87 +248,85 @@ pub(super) static OPERATIONS: [Operation; 14] = [
         ..READ
     },
     Operation {
-        act: Act::ReadDelivery,
+        kind: OperationKind::ReadDelivery,
         id: "readDelivery",
         path: "/v1/workspaces/{workspace}/deliveries/{id}",
-        summary: "Shows a delivery, its attempts, and why it has not been delivered yet.",
+        summary: "Shows a delivery, its attempts, and why it waits.",
         answer: "The delivery, with its attempts.",
         response: Some(SchemaGenerator::subschema_for::<DeliveryDetail>),
         ..READ
     },
     Operation {
-        act: Act::Redeliver,
+        kind: OperationKind::Redeliver,
         id: "redeliver",
         path: "/v1/workspaces/{workspace}/deliveries/{id}:redeliver",
-        summary: "Lets a delivery begin anew, with a schedule of its own.",
+        summary: "Redelivers a delivery, with a new retry schedule.",
         request: NO_BODY,
         status: 202,
-        answer: "The delivery, which waits again.",
+        answer: "The delivery, waiting again.",
         response: Some(SchemaGenerator::subschema_for::<DeliveryView>),
         ..WRITE
     },
     Operation {
-        act: Act::RedeliverMany,
+        kind: OperationKind::RedeliverMany,
         id: "redeliverMany",
         path: "/v1/workspaces/{workspace}/deliveries:redeliver",
-        summary: "Lets all deliveries that match begin anew, in the background.",
+        summary: "Redelivers all deliveries that match, in the background.",
         request: Some(Request {
             schema: SchemaGenerator::subschema_for::<RedeliveryFilter>,
             optional: false,
         }),
         status: 202,
-        answer: "The job, which has just begun.",
+        answer: "The job, just started.",
         response: Some(SchemaGenerator::subschema_for::<JobView>),
         ..WRITE
     },
     Operation {
-        act: Act::ReadRedelivery,
+        kind: OperationKind::ReadRedelivery,
         id: "readRedelivery",
         path: "/v1/workspaces/{workspace}/redeliveries/{id}",
-        summary: "Shows how far a redelivery of many has come.",
-        answer: "The job, and how far it has come.",
+        summary: "Shows the progress of a redelivery job.",
+        answer: "The job, with its progress.",
         response: Some(SchemaGenerator::subschema_for::<JobView>),
         ..READ
     },
     PLAIN,
 ];
 
-/// What a path names.
+/// The identifiers in a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place<'p> {
+pub(super) struct PathParameters<'p> {
     pub(super) workspace: &'p str,
     pub(super) id: &'p str,
 }
 
-/// What stands behind a method and a path.
-pub(super) enum Found<'p> {
-    /// This.
-    Operation(&'static Operation, Place<'p>),
-    /// Others, by these methods.
-    Methods(String),
-    /// Nothing.
-    Nothing,
+/// The result of matching a method and a path.
+pub(super) enum RouteMatch<'p> {
+    Operation(&'static Operation, PathParameters<'p>),
+    /// The path exists with these methods only.
+    OtherMethods(String),
+    /// No such path.
+    NoPath,
 }
 
-/// The operation that a request asks for. Identifiers have no colons, so no two templates fit one
-/// path.
-pub(super) fn find<'p>(method: &Method, path: &'p str) -> Found<'p> {
+/// The operation of a request. Identifiers have no colons, so a path matches one template at most.
+pub(super) fn match_route<'p>(method: &Method, path: &'p str) -> RouteMatch<'p> {
     let mut allow = Vec::new();
     for operation in &OPERATIONS {
-        let Some(place) = place_in(operation.path, path) else { continue };
+        let Some(parameters) = path_parameters(operation.path, path) else { continue };
         if operation.method == *method {
-            return Found::Operation(operation, place);
+            return RouteMatch::Operation(operation, parameters);
         }
         allow.push(operation.method.as_str());
         if operation.method == Method::GET {
             allow.push(Method::HEAD.as_str());
         }
     }
-    if allow.is_empty() { Found::Nothing } else { Found::Methods(allow.join(", ")) }
+    if allow.is_empty() { RouteMatch::NoPath } else { RouteMatch::OtherMethods(allow.join(", ")) }
 }
 
-fn place_in<'p>(template: &str, path: &'p str) -> Option<Place<'p>> {
-    let (mut steps, mut place) = (path.split('/'), Place::default());
+fn path_parameters<'p>(template: &str, path: &'p str) -> Option<PathParameters<'p>> {
+    let (mut steps, mut parameters) = (path.split('/'), PathParameters::default());
     for wanted in template.split('/') {
         let step = steps.next()?;
         match wanted.strip_prefix('{').and_then(|name| name.split_once('}')) {
@@ -330,25 +335,25 @@ fn place_in<'p>(template: &str, path: &'p str) -> Option<Place<'p>> {
             Some((name, verb)) => {
                 let value = step.strip_suffix(verb).filter(|value| is_identifier(value))?;
                 match name {
-                    "workspace" => place.workspace = value,
-                    _ => place.id = value,
+                    "workspace" => parameters.workspace = value,
+                    _ => parameters.id = value,
                 }
             }
         }
     }
-    steps.next().is_none().then_some(place)
+    steps.next().is_none().then_some(parameters)
 }
 
-/// The schema of an operation's body, with nothing left to look up.
+/// The schema of an operation's body, with all definitions inlined.
 pub(super) fn request_schema(operation: &Operation) -> Option<&'static Value> {
-    static SCHEMAS: LazyLock<Vec<(Act, Value)>> = LazyLock::new(|| {
+    static SCHEMAS: LazyLock<Vec<(OperationKind, Value)>> = LazyLock::new(|| {
         let mut generator = SchemaSettings::draft2020_12()
             .with(|settings| settings.inline_subschemas = true)
             .into_generator();
-        let requests = OPERATIONS.iter().filter_map(|one| Some((one.act, one.request.as_ref()?)));
-        requests.map(|(act, one)| (act, (one.schema)(&mut generator).to_value())).collect()
+        let requests = OPERATIONS.iter().filter_map(|one| Some((one.kind, one.request.as_ref()?)));
+        requests.map(|(kind, one)| (kind, (one.schema)(&mut generator).to_value())).collect()
     });
-    SCHEMAS.iter().find(|(act, _)| *act == operation.act).map(|(_, schema)| schema)
+    SCHEMAS.iter().find(|(kind, _)| *kind == operation.kind).map(|(_, schema)| schema)
 }
 
 #[cfg(test)]
@@ -356,17 +361,17 @@ mod tests {
     use super::*;
 
     fn found(method: &str, path: &str) -> String {
-        match find(&method.parse().expect("a method"), path) {
-            Found::Operation(operation, Place { workspace, id }) => {
+        match match_route(&method.parse().expect("a method"), path) {
+            RouteMatch::Operation(operation, PathParameters { workspace, id }) => {
                 format!("{} {workspace} {id}", operation.id).trim_end().to_owned()
             }
-            Found::Methods(allow) => allow,
-            Found::Nothing => "nothing".to_owned(),
+            RouteMatch::OtherMethods(allow) => allow,
+            RouteMatch::NoPath => "nothing".to_owned(),
         }
     }
 
     #[test]
-    fn a_path_and_a_method_lead_to_one_operation() {
+    fn a_method_and_a_path_match_one_operation() {
         for (method, path, expected) in [
             ("POST", "/v1/workspaces/ws_a/webhooks", "createWebhook ws_a"),
             ("GET", "/v1/workspaces/ws_a/webhooks", "listWebhooks ws_a"),
@@ -384,14 +389,14 @@ mod tests {
     }
 
     #[test]
-    fn a_method_that_a_path_does_not_know_is_told_those_that_it_does() {
+    fn an_unsupported_method_gets_the_supported_ones() {
         assert_eq!(found("PUT", "/v1/workspaces/w/webhooks/x"), "GET, HEAD, PATCH, DELETE");
         assert_eq!(found("GET", "/v1/workspaces/w/webhooks/x:ping"), "POST");
         assert_eq!(found("OPTIONS", "/v1/workspaces/w/webhooks"), "POST, GET, HEAD");
     }
 
     #[test]
-    fn other_spellings_lead_nowhere() {
+    fn other_spellings_of_a_path_match_no_operation() {
         for path in [
             "",
             "/",

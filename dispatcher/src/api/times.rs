@@ -1,10 +1,10 @@
-//! Reads times as RFC 3339 writes them.
+//! Parses RFC 3339 times. (core)
 //!
-//! Not here: writing them, which `weir_common::time` does.
+//! Not here: formatting them (`weir_common::time`).
 
 use weir_common::time::UnixTime;
 
-/// The time that an RFC 3339 text stands for, to the microsecond; from 1970 on.
+/// Parses an RFC 3339 time, to the microsecond; from 1970 on.
 pub(super) fn time_of(text: &str) -> Option<UnixTime> {
     let number = |range: std::ops::Range<usize>| -> Option<i64> {
         let digits = text.get(range)?;
@@ -28,7 +28,7 @@ pub(super) fn time_of(text: &str) -> Option<UnixTime> {
     Some(UnixTime(seconds.checked_mul(1_000_000)?.checked_add(micros)?))
 }
 
-/// The microseconds that a text begins with, if it begins with a dot, and what follows.
+/// Splits a leading fraction, in microseconds, from the rest.
 fn fraction(text: &str) -> Option<(u64, &str)> {
     let Some(rest) = text.strip_prefix('.') else { return Some((0, text)) };
     let end = rest.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(rest.len());
@@ -38,7 +38,7 @@ fn fraction(text: &str) -> Option<(u64, &str)> {
     (!digits.is_empty()).then_some((micros, zone))
 }
 
-/// By how many seconds a zone's clocks are ahead of UTC.
+/// The zone's offset from UTC in seconds.
 fn offset(zone: &str) -> Option<i64> {
     if matches!(zone, "Z" | "z") {
         return Some(0);
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_read_back_from_what_is_shown() {
+    fn a_time_is_parsed_back_from_its_text() {
         for micros in [0, 1_000, 951_782_399_999_000, 951_782_400_000_000, 1_709_164_800_000_000]
             .into_iter()
             .chain((0..2_000).map(|n| n * 86_399_123_000 * 7))
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_and_fractions_are_read() {
+    fn zones_and_fractions_are_parsed() {
         for (text, micros) in [
             ("1970-01-01T01:00:00+01:00", Some(0)),
             ("1970-01-01t00:00:00.5z", Some(500_000)),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn what_is_no_rfc_3339_time_is_refused() {
         for text in [
             "",
             "now",

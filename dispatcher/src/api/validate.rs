@@ -1,50 +1,56 @@
-//! Compares a body with the schema that describes it, and names everything that does not fit.
+//! Validates a body against its JSON Schema, and reports every error at its JSON pointer.
+//! Deserialising would stop at the first error.
 //!
-//! It reads as much of JSON Schema as our own schemas use; a test holds them to that. A fault
-//! that is found here is named by a pointer, where deserialising would stop at the first.
+//! Invariant: it implements the keywords that our schemas use; a test refuses a schema with others.
 
 use serde_json::Value;
 use weir_common::config::document::suggestion;
 
-use crate::http_errors::{Flaws, step};
+use crate::http_errors::{ValidationErrors, step};
 
-/// The longest word that is compared with those that may have been meant.
+/// The longest word that gets a suggestion: comparing takes time.
 const MEANT_MAX: usize = 64;
 
-/// Names in `flaws` what of `value`, which stands at `pointer`, does not fit `schema`.
-pub(super) fn check(schema: &Value, value: &Value, pointer: &str, flaws: &mut Flaws) {
+/// Adds to `errors` where `value`, at `pointer`, violates `schema`.
+pub(super) fn check(schema: &Value, value: &Value, pointer: &str, errors: &mut ValidationErrors) {
     if let Some(choices) = choices(schema) {
-        return any_of(schema, choices, value, pointer, flaws);
+        return any_of(schema, choices, value, pointer, errors);
     }
     if let Some(kinds) = schema.get("type").filter(|kinds| !is_any(kinds, value)) {
-        return flaws.at(pointer, format!("must be {}", named(kinds)));
+        return errors.at(pointer, format!("must be {}", named(kinds)));
     }
     match value {
-        Value::Object(members) => object(schema, members, pointer, flaws),
-        Value::Array(items) => array(schema, items, pointer, flaws),
-        Value::String(text) => string(schema, text, pointer, flaws),
+        Value::Object(members) => object(schema, members, pointer, errors),
+        Value::Array(items) => array(schema, items, pointer, errors),
+        Value::String(text) => string(schema, text, pointer, errors),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-/// Schemas of which one has to fit. Ours never overlap, so that both words mean one thing.
+/// Alternatives of `anyOf` or `oneOf`. Ours never overlap, so both keywords mean the same.
 fn choices(schema: &Value) -> Option<&Vec<Value>> {
     ["anyOf", "oneOf"].iter().find_map(|word| schema.get(word)).and_then(Value::as_array)
 }
 
-fn any_of(schema: &Value, of: &[Value], value: &Value, pointer: &str, flaws: &mut Flaws) {
-    let fits = |choice: &Value| {
-        let mut tried = Flaws::default();
+fn any_of(
+    schema: &Value,
+    of: &[Value],
+    value: &Value,
+    pointer: &str,
+    errors: &mut ValidationErrors,
+) {
+    let is_valid = |choice: &Value| {
+        let mut tried = ValidationErrors::default();
         check(choice, value, pointer, &mut tried);
         tried.is_empty()
     };
-    if !of.iter().any(fits) {
+    if !of.iter().any(is_valid) {
         let words = words(schema);
-        flaws.at(pointer, unknown(value.as_str().unwrap_or_default(), &words));
+        errors.at(pointer, unknown(value.as_str().unwrap_or_default(), &words));
     }
 }
 
-/// The texts that a schema lets through by name.
+/// The strings that a schema lists (`enum`, `const`).
 fn words(schema: &Value) -> Vec<&str> {
     let below = choices(schema).into_iter().flatten().flat_map(words);
     let constant = schema.get("const").and_then(Value::as_str);
@@ -89,61 +95,61 @@ fn object(
     schema: &Value,
     members: &serde_json::Map<String, Value>,
     pointer: &str,
-    flaws: &mut Flaws,
+    errors: &mut ValidationErrors,
 ) {
     let known = schema.get("properties").and_then(Value::as_object);
     for name in strings(schema.get("required")) {
         if !members.contains_key(name) {
-            flaws.at(pointer.to_owned() + &step(name), "is missing");
+            errors.at(pointer.to_owned() + &step(name), "is missing");
         }
     }
     for (name, value) in members {
         let pointer = pointer.to_owned() + &step(name);
         match known.and_then(|known| known.get(name)) {
-            Some(schema) => check(schema, value, &pointer, flaws),
+            Some(schema) => check(schema, value, &pointer, errors),
             None => {
                 let names: Vec<&str> =
                     known.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
-                flaws.at(pointer, format!("is unknown; {}", hint(name, &names)));
+                errors.at(pointer, format!("is unknown; {}", hint(name, &names)));
             }
         }
     }
 }
 
-fn array(schema: &Value, items: &[Value], pointer: &str, flaws: &mut Flaws) {
+fn array(schema: &Value, items: &[Value], pointer: &str, errors: &mut ValidationErrors) {
     let least = schema.get("minItems").and_then(Value::as_u64).unwrap_or(0);
     if (items.len() as u64) < least {
-        flaws.at(pointer, format!("must have at least {least} entries"));
+        errors.at(pointer, format!("must have at least {least} entries"));
     }
     let unique = schema.get("uniqueItems") == Some(&Value::Bool(true));
     let mut seen = std::collections::HashSet::new();
     for (place, item) in items.iter().enumerate() {
         let pointer = format!("{pointer}/{place}");
         if let Some(schema) = schema.get("items") {
-            check(schema, item, &pointer, flaws);
+            check(schema, item, &pointer, errors);
         }
         if unique && !seen.insert(item.to_string()) {
-            flaws.at(pointer, "appears twice");
+            errors.at(pointer, "appears twice");
         }
     }
 }
 
-fn string(schema: &Value, text: &str, pointer: &str, flaws: &mut Flaws) {
+fn string(schema: &Value, text: &str, pointer: &str, errors: &mut ValidationErrors) {
     let words = words(schema);
     if !words.is_empty() && !words.contains(&text) {
-        flaws.at(pointer, unknown(text, &words));
+        errors.at(pointer, unknown(text, &words));
     }
     let most = schema.get("maxLength").and_then(Value::as_u64).unwrap_or(u64::MAX);
     if text.chars().count() as u64 > most {
-        flaws.at(pointer, format!("must have at most {most} characters"));
+        errors.at(pointer, format!("must have at most {most} characters"));
     }
 }
 
-/// What may have been meant, or else what there is.
+/// A suggestion for a misspelt word, or else the known words.
 pub(super) fn hint(word: &str, known: &[&str]) -> String {
     let meant = (word.len() <= MEANT_MAX).then(|| suggestion(word, known)).flatten();
     meant.unwrap_or_else(|| match known {
-        [] => "nothing is known here".to_owned(),
+        [] => "no members are allowed here".to_owned(),
         known => format!("known: {}", known.join(", ")),
     })
 }
@@ -165,20 +171,20 @@ mod tests {
 
     fn check_for(id: &str, value: &Value) -> Vec<String> {
         let operation = OPERATIONS.iter().find(|one| one.id == id);
-        let schema = operation.and_then(request_schema).expect("it takes a body");
-        let mut flaws = Flaws::default();
-        super::check(schema, value, "", &mut flaws);
-        flaws.pointers()
+        let schema = operation.and_then(request_schema).expect("it has a body");
+        let mut errors = ValidationErrors::default();
+        super::check(schema, value, "", &mut errors);
+        errors.pointers()
     }
 
     #[test]
-    fn what_fits_has_no_flaws() {
+    fn a_valid_body_has_no_errors() {
         let good = json!({"url": "https://example.com", "events": ["user.created"]});
         assert_eq!(check(&good), [""; 0]);
     }
 
     #[test]
-    fn everything_that_does_not_fit_is_named_at_once() {
+    fn every_error_is_listed_at_once() {
         let cases = [
             (json!([]), vec![""]),
             (json!({}), vec!["/url", "/events"]),
@@ -199,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_left_out_may_be_null_and_has_to_fit_otherwise() {
+    fn an_optional_member_may_be_null_and_is_validated_otherwise() {
         let check = |value| check_for("redeliverMany", &value);
         assert_eq!(check(json!({"state": "delivered", "type": null, "webhook": "x"})), [""; 0]);
         let wrong = json!({"state": "in_flight", "type": "x", "webhook": 1, "since": []});
@@ -208,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn our_schemas_use_no_more_than_is_checked_here() {
+    fn our_schemas_use_only_keywords_that_are_implemented_here() {
         let known = [
             "$schema",
             "title",
@@ -241,9 +247,9 @@ mod tests {
             assert_eq!(schema["additionalProperties"], false, "{schema}");
             let mut found = Vec::new();
             keywords(schema, &mut found);
-            let strange: Vec<_> =
+            let unknown: Vec<_> =
                 found.iter().filter(|word| !known.contains(&word.as_str())).collect();
-            assert!(strange.is_empty(), "{strange:?} in {schema}");
+            assert!(unknown.is_empty(), "{unknown:?} in {schema}");
         }
     }
 }

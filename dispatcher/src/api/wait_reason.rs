@@ -1,8 +1,8 @@
-//! Says why a delivery has not been delivered yet.
+//! Explains why a delivery waits.
 //!
-//! The first of these that holds: it has ended; an attempt is under way; its webhook is gone, is
-//! paused, or lets one delivery through at a time; its last attempt failed and the next is due
-//! later; the name of its host was not found; others go first; nothing at all.
+//! The first that applies: it has ended; an attempt is in flight; its webhook was deleted, is
+//! paused, or waits for a probe's 2xx; its next attempt is due later; its host name does not
+//! resolve; the endpoint's rate limit or earlier deliveries come first; it is sent next.
 
 use std::time::Duration;
 
@@ -13,41 +13,39 @@ use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::webhook::{Probe, Webhook};
 use crate::mailbox::Standing;
 
-/// How far a queue is counted: a place beyond it is a matter of hours.
+/// How far a queue is counted: a place beyond it takes hours.
 pub(super) const AHEAD_MAX: usize = 10_000;
 
-/// How fast an endpoint is called.
+/// The rate limit of an endpoint: `requests` attempts within `window`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    /// So many attempts
+pub(super) struct EndpointRate {
     pub(super) requests: u32,
-    /// in so long.
     pub(super) window: Duration,
 }
 
-/// What is known of a delivery and of whom it is for.
+/// What the reason depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
     pub(super) delivery: &'a Delivery,
-    /// None once it is deleted.
+    /// `None` once it is deleted.
     pub(super) webhook: Option<&'a Webhook>,
-    /// What the worker knows of it.
+    /// The worker's state of the delivery.
     pub(super) standing: Standing,
-    /// How many deliveries of its webhook go first, where they were counted: [`AHEAD_MAX`] are so
-    /// many at the least.
+    /// Deliveries of its webhook that go first, if they were counted; [`AHEAD_MAX`] means as many
+    /// or more.
     pub(super) ahead: Option<usize>,
-    pub(super) pace: Pace,
+    pub(super) rate: EndpointRate,
     pub(super) now: UnixTime,
 }
 
-/// Why it waits; nothing where it has ended.
+/// Why it waits; `None` once it has ended.
 pub(super) fn waiting_for(facts: &Facts<'_>) -> Option<WaitingFor> {
     if facts.delivery.state != DeliveryState::Waiting {
         return None;
     }
     if facts.standing.in_flight {
         let number = facts.delivery.attempts.saturating_add(1);
-        return Some(plain(Reason::InFlight, format!("Attempt {number} is under way.")));
+        return Some(plain(Reason::InFlight, format!("Attempt {number} is in flight.")));
     }
     let Some(webhook) = facts.webhook else {
         let text = "Its webhook was deleted; it is never sent.";
@@ -72,13 +70,12 @@ pub(super) fn waiting_for(facts: &Facts<'_>) -> Option<WaitingFor> {
         return Some(probe(facts.standing.held_until.filter(|until| *until > facts.now)));
     }
     Some(
-        paced(facts).unwrap_or_else(|| {
-            plain(Reason::Ready, "It is due, and is sent in a moment.".to_owned())
-        }),
+        paced(facts)
+            .unwrap_or_else(|| plain(Reason::Ready, "It is due and is sent next.".to_owned())),
     )
 }
 
-/// When the next attempt is due, where one is.
+/// When the next attempt is due, if one is.
 pub(super) fn next_attempt_at(facts: &Facts<'_>) -> Option<UnixTime> {
     let delivery = facts.delivery;
     let webhook = facts.webhook.filter(|webhook| webhook.paused_at.is_none())?;
@@ -100,24 +97,24 @@ fn plain(reason: Reason, text: String) -> WaitingFor {
 
 fn paused(since: UnixTime) -> WaitingFor {
     let shown = since.rfc3339();
-    let text = format!("Its webhook is paused since {shown}, until it is reactivated.");
+    let text = format!("Its webhook has been paused since {shown}, until it is reactivated.");
     WaitingFor { since: Some(Time(since)), ..plain(Reason::Paused, text) }
 }
 
 fn behind_probe() -> WaitingFor {
-    let text = "Its webhook was reactivated; one delivery goes first, alone, until a 2xx.";
+    let text = "Its webhook was reactivated; a single delivery is sent first, until a 2xx.";
     plain(Reason::Probe, text.to_owned())
 }
 
 fn probe(until: Option<UnixTime>) -> WaitingFor {
-    let text = "Its webhook was reactivated; this delivery goes first, alone.";
+    let text = "Its webhook was reactivated; this delivery is sent first, alone.";
     WaitingFor { until: until.map(Time), ..plain(Reason::Probe, text.to_owned()) }
 }
 
 fn retry(facts: &Facts<'_>, until: UnixTime) -> WaitingFor {
     let (attempts, shown) = (facts.delivery.attempts, until.rfc3339());
     let text = match &facts.delivery.last_outcome {
-        _ if attempts == 0 => format!("It is tried at {shown}."),
+        _ if attempts == 0 => format!("The next attempt is at {shown}."),
         None => format!("Attempt {attempts} failed; the next one is at {shown}."),
         Some(outcome) => {
             let why = outcome.in_words();
@@ -134,7 +131,7 @@ fn retry(facts: &Facts<'_>, until: UnixTime) -> WaitingFor {
 
 fn name_unresolved(until: UnixTime) -> WaitingFor {
     let shown = until.rfc3339();
-    let text = format!("The host's name could not be resolved; it is tried again at {shown}.");
+    let text = format!("The host name did not resolve; the next lookup is at {shown}.");
     WaitingFor { until: Some(Time(until)), ..plain(Reason::NameUnresolved, text) }
 }
 
@@ -144,24 +141,26 @@ fn paced(facts: &Facts<'_>) -> Option<WaitingFor> {
     if until.is_none() && ahead.is_none() {
         return None;
     }
-    let Pace { requests, window } = facts.pace;
+    let EndpointRate { requests, window } = facts.rate;
     let turn = window.as_micros() * ahead.unwrap_or(0) as u128 / u128::from(requests.max(1));
     let held = until.map_or(0, |until| until.since(facts.now).as_micros());
     let seconds = u64::try_from(turn.max(held).div_ceil(1_000_000)).unwrap_or(u64::MAX);
-    let (asked, span) = (requests, weir_common::config::document::shown(window));
+    let span = weir_common::config::document::shown(window);
     let counted = facts.ahead.filter(|ahead| *ahead < AHEAD_MAX);
     let text = match facts.ahead {
         Some(AHEAD_MAX..) => format!(
-            "{AHEAD_MAX} or more of its webhook go first, so that it is {seconds} s away or \
-             more: the endpoint is called {asked} times in {span} at most."
+            "{AHEAD_MAX} or more deliveries of its webhook go first, which takes {seconds} s or \
+             more: the endpoint is called at most {requests} times in {span}."
         ),
         Some(ahead) => format!(
-            "It is number {} of its webhook's queue, about {seconds} s away: the endpoint is \
-             called {asked} times in {span} at most.",
+            "It is number {} in its webhook's queue, which takes about {seconds} s: the endpoint \
+             is called at most {requests} times in {span}.",
             ahead + 1
         ),
-        // Of those in a list nobody knows how many go first, and so not how long it takes.
-        None => format!("Its endpoint was called {asked} times within {span}; it waits its turn."),
+        // A list counts no queue positions, so the wait is unknown.
+        None => {
+            format!("Its endpoint was called {requests} times within {span}, which is its limit.")
+        }
     };
     Some(WaitingFor {
         until: until.map(Time),
@@ -238,20 +237,20 @@ mod tests {
         Case { delivery: delivery(at(due), attempts), webhook, standing, ahead: None }
     }
 
-    /// The reason, until when, the position, the seconds; and when the next attempt is.
+    /// Reason, until, position and seconds, and when the next attempt is due.
     fn check(case: &Case) -> (Option<WaitingFor>, String) {
         let facts = Facts {
             delivery: &case.delivery,
             webhook: case.webhook.as_ref(),
             standing: case.standing,
             ahead: case.ahead,
-            pace: Pace { requests: 100, window: Duration::from_secs(60) },
+            rate: EndpointRate { requests: 100, window: Duration::from_secs(60) },
             now: NOW,
         };
         let seconds = |time: UnixTime| time.since(NOW).as_secs();
         let next = next_attempt_at(&facts).map(seconds);
         let waiting = waiting_for(&facts);
-        let shown = waiting.as_ref().map_or("nothing".to_owned(), |waiting| {
+        let shown = waiting.as_ref().map_or("ended".to_owned(), |waiting| {
             let until = waiting.until.map(|time| seconds(time.0));
             format!("{:?} {until:?} {:?} {:?}", waiting.reason, waiting.position, waiting.seconds)
         });
@@ -263,27 +262,27 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_waits_for_nothing() {
+    fn an_ended_delivery_has_no_reason() {
         for state in [DeliveryState::Delivered, DeliveryState::FailedPermanent] {
             let mut ended = case(9, 3);
             ended.delivery.state = state;
             ended.standing.in_flight = true;
-            assert_eq!(shown(ended), "nothing, next None");
+            assert_eq!(shown(ended), "ended, next None");
         }
     }
 
     #[test]
-    fn an_attempt_under_way_comes_before_every_other_reason() {
+    fn an_attempt_in_flight_comes_before_every_other_reason() {
         let mut flying = case(0, 1);
         flying.standing.in_flight = true;
         flying.webhook = Some(webhook(Some(NOW), Some(Probe::Any)));
         let (waiting, shown) = check(&flying);
         assert_eq!(shown, "InFlight None None None, next None");
-        assert_eq!(waiting.map(|one| one.text).as_deref(), Some("Attempt 2 is under way."));
+        assert_eq!(waiting.map(|one| one.text).as_deref(), Some("Attempt 2 is in flight."));
     }
 
     #[test]
-    fn a_pause_says_since_when_and_has_no_next_attempt() {
+    fn a_pause_has_its_start_and_no_next_attempt() {
         let mut paused = case(9, 3);
         paused.webhook = Some(webhook(Some(UnixTime(0)), None));
         let (waiting, shown) = check(&paused);
@@ -292,12 +291,12 @@ mod tests {
         assert_eq!(waiting.since, Some(Time(UnixTime(0))));
         assert_eq!(
             waiting.text,
-            "Its webhook is paused since 1970-01-01T00:00:00.000Z, until it is reactivated."
+            "Its webhook has been paused since 1970-01-01T00:00:00.000Z, until it is reactivated."
         );
     }
 
     #[test]
-    fn a_deleted_webhook_is_sent_nothing() {
+    fn a_delivery_of_a_deleted_webhook_is_never_sent() {
         let mut gone = case(9, 3);
         gone.webhook = None;
         assert_eq!(shown(gone), "Deleted None None None, next None");
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_waits_for_its_next_attempt() {
+    fn a_failed_delivery_waits_for_its_next_attempt() {
         let (waiting, shown) = check(&case(61, 2));
         assert_eq!(shown, "Retry 61 None 61, next 61");
         assert_eq!(
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_says_what_the_last_attempt_came_to() {
+    fn a_retry_has_the_outcome_of_the_last_attempt() {
         for (failure, expected) in [
             (Failure::Status(503), "was answered 503, which is not 2xx;"),
             (Failure::Status(302), "was answered 302, a redirect, which is not followed;"),
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_says_which_place_and_about_how_long() {
+    fn a_queued_delivery_has_its_position_and_an_estimate() {
         let paced = |ahead, held_until| {
             let mut case = case(0, 0);
             case.ahead = ahead;
@@ -365,13 +364,13 @@ mod tests {
         assert_eq!(paced(Some(0), Some(at(20))), "Paced 20 1 20, next 20");
         assert_eq!(paced(None, Some(at(20))), "Paced 20 None None, next 20");
         assert_eq!(paced(Some(9_999), None), "Paced None 10000 6000, next 0");
-        assert_eq!(paced(Some(10_000), None), "Paced None None None, next 0", "nobody counted on");
+        assert_eq!(paced(Some(10_000), None), "Paced None None None, next 0", "counted no further");
         assert_eq!(paced(Some(0), None), "Ready None None None, next 0");
         assert_eq!(paced(None, Some(NOW)), "Ready None None None, next 0");
     }
 
     #[test]
-    fn a_name_that_finds_no_answer_says_so_and_when_it_is_tried_again() {
+    fn an_unresolved_name_has_the_time_of_the_next_lookup() {
         let mut unresolved = case(0, 0);
         unresolved.ahead = Some(3);
         unresolved.standing =
@@ -381,7 +380,7 @@ mod tests {
         assert_eq!(
             waiting.map(|one| one.text).as_deref(),
             Some(
-                "The host's name could not be resolved; it is tried again at \
+                "The host name did not resolve; the next lookup is at \
                  2023-11-14T22:13:52.000Z."
             )
         );
@@ -392,18 +391,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_counted_says_nothing_of_its_place() {
+    fn a_delivery_in_a_list_has_no_position() {
         let mut listed = case(0, 0);
         listed.standing.held_until = Some(at(20));
         let text = check(&listed).0.map(|one| one.text);
         assert_eq!(
             text.as_deref(),
-            Some("Its endpoint was called 100 times within 1m; it waits its turn.")
+            Some("Its endpoint was called 100 times within 1m, which is its limit.")
         );
     }
 
     #[test]
-    fn the_text_of_a_queue_has_its_numbers() {
+    fn the_text_of_a_queued_delivery_has_its_numbers() {
         let text = |ahead| {
             let mut queued = case(0, 0);
             queued.ahead = Some(ahead);
@@ -411,13 +410,13 @@ mod tests {
         };
         assert_eq!(
             text(9),
-            "It is number 10 of its webhook's queue, about 6 s away: the endpoint is called \
-             100 times in 1m at most."
+            "It is number 10 in its webhook's queue, which takes about 6 s: the endpoint is \
+             called at most 100 times in 1m."
         );
         assert_eq!(
             text(AHEAD_MAX),
-            "10000 or more of its webhook go first, so that it is 6000 s away or more: the \
-             endpoint is called 100 times in 1m at most."
+            "10000 or more deliveries of its webhook go first, which takes 6000 s or more: the \
+             endpoint is called at most 100 times in 1m."
         );
     }
 }

@@ -1,11 +1,11 @@
-//! Which fields of events may hold what only sounds or looks like a secret, as the operator says.
+//! The fields of events that the operator exempts from the search for secrets (`ingest.allow`).
 //!
 //! # Invariants
 //!
-//! 1. A field is allowed by its whole path, for one type of event or for all of them; what lies
-//!    below it, or beside it, is checked as ever.
-//! 2. No entry allows what CONTRACT §6.4 names itself, nor what lies below it, whatever a `*`
-//!    meets.
+//! 1. An entry allows one field, by its whole path, for one event type or for all. Fields below it
+//!    and beside it are still checked.
+//! 2. No entry, with or without `*`, allows a password, a password hash, or an access, refresh or
+//!    ID token, nor anything below such a key.
 
 use weir_common::config::document::{Spanned, Table, suggestion};
 
@@ -13,39 +13,39 @@ use crate::domain::event::EventType;
 use crate::domain::sensitive::is_disguised;
 use crate::domain::sensitive::never_allowed::is_never;
 
-/// Stands for every type of event, and in a path for any one step.
+/// The wildcard: every event type, or any one step of a path.
 const ANY: &str = "*";
 
-/// Where every path begins.
+/// The prefix of every path.
 const ROOT: &str = "/data/";
 
-/// The fields that may pass.
+/// The fields that pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AllowedFields {
     fields: Vec<Field>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Field {
-    /// Of events of this type; of any, where there is none.
+    /// The event type; `None` means all.
     kind: Option<EventType>,
     /// The steps below `data`.
     steps: Vec<String>,
 }
 
-impl Allowed {
-    /// Reads every `[[ingest.allow]]`.
+impl AllowedFields {
+    /// Parses every `[[ingest.allow]]`.
     pub(crate) fn read(table: &mut Table<'_>) -> Self {
-        let doc = "Fields that only sound or look like secrets: they pass.";
+        let doc = "Fields that are accepted although their name or value looks like a secret.";
         let entries = table.list("allow", doc, |entry| {
             entry.require("type");
             entry.require("fields");
-            let kind = entry.text("type", "The type of event, or \"*\" for every type.");
-            let doc = "Their JSON pointers, as \"/data/keys/*/hash\"; * is any one step.";
+            let kind = entry.text("type", "The event type, or \"*\" for every type.");
+            let doc = "JSON pointers, such as \"/data/keys/*/hash\"; * matches any one step.";
             let fields = entry.texts("fields", doc);
             let kind = kind.and_then(|kind| kind_of(&kind, entry));
             if fields.is_empty() && entry.has("fields") {
-                entry.fault("allow.fields lists none: list one, or leave the entry out");
+                entry.fault("allow.fields is empty: list a field, or remove the entry");
             }
             let mut seen = Vec::new();
             for field in &fields {
@@ -61,21 +61,21 @@ impl Allowed {
         Self { fields: entries.into_iter().flatten().collect() }
     }
 
-    /// Whether the field at these steps below `data` may pass.
+    /// Whether the field at these steps below `data` passes.
     pub(crate) fn covers(&self, kind: Option<EventType>, path: &[String]) -> bool {
         self.fields.iter().any(|field| {
-            // A key that pretends to be another is only allowed by its name.
-            let fits = |(wanted, step): (&String, &String)| {
+            // A key with look-alike letters is allowed by its exact name, not by a wildcard.
+            let matches = |(wanted, step): (&String, &String)| {
                 wanted == step || wanted == ANY && !is_disguised(step)
             };
             (field.kind.is_none() || field.kind == kind)
                 && field.steps.len() == path.len()
-                && field.steps.iter().zip(path).all(fits)
+                && field.steps.iter().zip(path).all(matches)
         }) && !path.iter().any(|step| is_never(step))
     }
 }
 
-/// The type that is meant; `Some(None)` is every type.
+/// The named event type; `Some(None)` is every type.
 fn kind_of(text: &Spanned<String>, table: &Table<'_>) -> Option<Option<EventType>> {
     if text.value == ANY {
         return Some(None);
@@ -85,7 +85,7 @@ fn kind_of(text: &Spanned<String>, table: &Table<'_>) -> Option<Option<EventType
         let names = EventType::ALL.map(EventType::name);
         let hint = suggestion(&text.value, &names)
             .unwrap_or_else(|| format!("known: {ANY}, {}", names.join(", ")));
-        table.fault_at(text.at, format!("`{}` is no type of event; {hint}", text.value));
+        table.fault_at(text.at, format!("`{}` is not a known event type; {hint}", text.value));
     }
     kind.map(Some)
 }
@@ -95,33 +95,35 @@ fn steps_of(text: &Spanned<String>, table: &Table<'_>) -> Option<Vec<String>> {
     let pointer = &text.value;
     let Some(path) = pointer.strip_prefix(ROOT).filter(|path| !path.is_empty()) else {
         fault(format!(
-            "`{pointer}` must begin with {ROOT}: the pointer that a refusal names, without the \
-             number of the event"
+            "`{pointer}` must begin with {ROOT}: take the pointer of a refusal, without the index \
+             of the event"
         ));
         return None;
     };
     let Some(steps) = path.split('/').map(unescaped).collect::<Option<Vec<_>>>() else {
-        fault(format!("`{pointer}` is no JSON pointer: after ~ comes 0 or 1"));
+        fault(format!("`{pointer}` is not a JSON pointer: ~ must be followed by 0 or 1"));
         return None;
     };
     if let Some(never) = steps.iter().find(|step| is_never(step)) {
-        fault(format!("`{never}` is never sent, nor what is in it: no setting allows it"));
+        fault(format!("`{never}` and anything below it is never sent: no setting allows it"));
         return None;
     }
     if let Some(stars) = steps.iter().find(|step| step.len() > 1 && step.bytes().all(|c| c == b'*'))
     {
-        fault(format!("`{stars}` is no step: * is any one, and none is any number of them"));
+        fault(format!(
+            "`{stars}` is not a step: * matches one step, and no wildcard matches several"
+        ));
         return None;
     }
     Some(steps)
 }
 
-/// A step of a JSON pointer as it is meant (RFC 6901).
+/// A step of a JSON pointer without its escapes (RFC 6901).
 fn unescaped(step: &str) -> Option<String> {
-    let mut meant = String::new();
+    let mut plain = String::new();
     let mut rest = step.chars();
     while let Some(one) = rest.next() {
-        meant.push(match one {
+        plain.push(match one {
             '~' => match rest.next()? {
                 '0' => '~',
                 '1' => '/',
@@ -130,7 +132,7 @@ fn unescaped(step: &str) -> Option<String> {
             one => one,
         });
     }
-    Some(meant)
+    Some(plain)
 }
 
 #[cfg(test)]
@@ -139,9 +141,9 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str) -> (Allowed, Vec<String>) {
+    fn read(text: &str) -> (AllowedFields, Vec<String>) {
         let document = Document::new("d", text);
-        let allowed = document.read(Allowed::read).made;
+        let allowed = document.read(AllowedFields::read).made;
         (allowed, document.diagnostics().iter().map(ToString::to_string).collect())
     }
 
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_is_every_type_and_any_one_step() {
+    fn a_wildcard_is_every_type_and_any_one_step() {
         let entry = "[[allow]]\ntype = \"*\"\nfields = [\"/data/keys/*/a~1b~0\"]\n";
         let covered = |path: &[&str]| covers(entry, EventType::PlanChanged, path);
         assert!(covered(&["keys", "0", "a/b~"]) && covered(&["keys", "x", "a/b~"]));
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_a_mistake_with_its_place() {
+    fn an_invalid_entry_is_an_error_with_its_place() {
         let (allowed, diagnostics) = read(
             "[[allow]]\ntype = \"user.update\"\nfields = [\"/data/x\"]\n\
              [[allow]]\ntype = \"*\"\nfields = [\"x\", \"/data/\", \"/data/~2\", \
@@ -183,22 +185,24 @@ mod tests {
              [[allow]]\ntype = \"*\"\nfields = [\"/data/password/value\", \
              \"/data/access_token/0\", \"/data/**\", \"/data/**\"]\n",
         );
-        assert_eq!(allowed, Allowed::default());
-        let begin = "must begin with /data/: the pointer that a refusal names, without the number \
+        assert_eq!(allowed, AllowedFields::default());
+        let begin = "must begin with /data/: take the pointer of a refusal, without the index \
             of the event";
-        let star = "is no step: * is any one, and none is any number of them";
+        let star = "is not a step: * matches one step, and no wildcard matches several";
         let expected = [
-            "d:2:8: `user.update` is no type of event; did you mean `user.updated`?".to_owned(),
+            "d:2:8: `user.update` is not a known event type; did you mean `user.updated`?"
+                .to_owned(),
             format!("d:6:11: `x` {begin}"),
             format!("d:6:16: `/data/` {begin}"),
-            "d:6:26: `/data/~2` is no JSON pointer: after ~ comes 0 or 1".to_owned(),
-            "d:6:38: `Access_Token` is never sent, nor what is in it: no setting allows it"
+            "d:6:26: `/data/~2` is not a JSON pointer: ~ must be followed by 0 or 1".to_owned(),
+            "d:6:38: `Access_Token` and anything below it is never sent: no setting allows it"
                 .to_owned(),
             "d:7:1: allow.fields is missing".to_owned(),
             "d:7:1: allow.type is missing".to_owned(),
-            "d:8:1: allow.fields lists none: list one, or leave the entry out".to_owned(),
-            "d:13:11: `password` is never sent, nor what is in it: no setting allows it".to_owned(),
-            "d:13:35: `access_token` is never sent, nor what is in it: no setting allows it"
+            "d:8:1: allow.fields is empty: list a field, or remove the entry".to_owned(),
+            "d:13:11: `password` and anything below it is never sent: no setting allows it"
+                .to_owned(),
+            "d:13:35: `access_token` and anything below it is never sent: no setting allows it"
                 .to_owned(),
             format!("d:13:59: `**` {star}"),
             format!("d:13:71: `**` {star}"),

@@ -1,8 +1,9 @@
-//! Reads `dispatcher.toml`, each key in one place: its bounds, its default and one line on why.
+//! Parses `dispatcher.toml`: each option with its bounds, its default and its documentation.
 //!
-//! What options mean together is checked where they are read; each mistake has its place.
+//! Invariant: all errors are reported at once, each with its place; contradictions between options
+//! are among them.
 //!
-//! Not here: whether the files that it names can be read (`live_config`), whom we call and how
+//! Not here: whether the named files can be read (`live_config`), options of deliveries
 //! (`read::outbound`).
 
 mod outbound;
@@ -16,65 +17,81 @@ use log::LevelFilter;
 use weir_common::config::document::{Document, Parsed, Spanned, Table, span_of};
 use weir_common::identifier::IdForm;
 
-use crate::config::allowed_fields::Allowed;
+use crate::config::allowed_fields::AllowedFields;
 use crate::config::settings::{
-    Auth, Directory, Identifiers, Ingest, Log, Retention, Secrets, Server, Settings, Store,
-    Webhooks,
+    Auth, Directory, Identifiers, IngestSettings, Log, Retention, SecretSettings, Server, Settings,
+    StoreSettings, Webhooks,
 };
 
-/// Any wait an operator may ask for: from a moment that a clock can tell to a day.
+/// The range of waits: 1 ms to a day.
 const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
 
-/// How long things may take that take days: to ten years.
+/// The range of longer times: 1 ms to ten years.
 const LONG: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(10 * 365 * 86_400);
 
-/// Reads `dispatcher.toml`; its mistakes stay in `document`.
+/// Parses `dispatcher.toml`; `document` collects the errors.
 #[must_use]
 pub fn read(document: &Document) -> Parsed<Settings> {
     document.read(|root| Settings {
-        server: root.table("server", "Sockets, threads, deadlines.", server),
-        store: root.table("store", "Where everything is kept.", store),
-        auth: root.table("auth", "Who may call.", |table| Auth {
+        server: root.table("server", "Listeners, threads, timeouts.", server),
+        store: root.table("store", "The database.", store),
+        auth: root.table("auth", "Authentication.", |table| Auth {
             tokens: file(
                 table,
                 "tokens",
                 "config/tokens.toml",
-                "The file of hashed tokens; a change is taken up.",
+                "The file of hashed tokens; reloaded when it changes.",
             ),
         }),
-        identifiers: root.table("identifiers", "What identifiers look like.", |table| {
-            let doc = "What those of workspaces begin with; \"\": with anything.";
+        identifiers: root.table("identifiers", "The form of identifiers.", |table| {
+            let doc = "The prefix of workspace identifiers; \"\" accepts any.";
             let workspaces = IdForm::read(table, "workspace_prefix", IdForm::workspace(), doc);
-            let doc = "What those of tenants begin with; \"\": with anything.";
+            let doc = "The prefix of tenant identifiers; \"\" accepts any.";
             let tenants = IdForm::read(table, "tenant_prefix", IdForm::tenant(), doc);
             Identifiers { workspaces, tenants }
         }),
-        secrets: root.table("secrets", "What webhooks' secrets are sealed with.", secrets),
-        ingest: root.table("ingest", "What backends may send at one time.", ingest),
-        webhooks: root.table("webhooks", "What workspaces may have.", |table| Webhooks {
+        secrets: root.table("secrets", "Encryption of webhook secrets.", secrets),
+        ingest: root.table("ingest", "Limits of calls that send events.", ingest),
+        webhooks: root.table("webhooks", "Limits of workspaces.", |table| Webhooks {
             per_workspace_max: table.number_or(
                 "per_workspace_max",
                 1..=10_000,
                 20,
-                "Webhooks of one workspace: each is sent its own copy of an event.",
+                "Webhooks of one workspace; each event is delivered to every one that subscribes.",
             ),
         }),
-        signature: root.table("signature", "How deliveries are signed.", outbound::signature),
-        egress: root.table("egress", "Whom we call, and how fast.", outbound::egress),
-        retry: root.table("retry", "When we call again.", outbound::retry),
+        signature: root.table("signature", "Signatures of deliveries.", outbound::signature),
+        egress: root.table(
+            "egress",
+            "Outbound requests: limits and allowed addresses.",
+            outbound::egress,
+        ),
+        retry: root.table("retry", "The retry schedule.", outbound::retry),
         health: root.table(
             "health",
-            "When owners are told, and deliveries paused.",
+            "When owners are warned, and deliveries paused.",
             outbound::health,
         ),
-        mail: root.table("mail", "How owners are told.", outbound::mail),
-        directory: root.table("directory", "Who the owners are.", directory),
-        retention: root.table("retention", "How long what has ended is kept.", |table| Retention {
-            delivered: long(table, "delivered", "7d", "What was delivered."),
-            failed: long(table, "failed", "30d", "What was given up: time to send it again."),
+        mail: root.table("mail", "Mails to owners.", outbound::mail),
+        directory: root.table("directory", "The owners of workspaces.", directory),
+        retention: root.table("retention", "How long ended deliveries are kept.", |table| {
+            Retention {
+                delivered: long(
+                    table,
+                    "delivered",
+                    "7d",
+                    "How long delivered deliveries are kept.",
+                ),
+                failed: long(
+                    table,
+                    "failed",
+                    "30d",
+                    "How long failed deliveries are kept, and can be redelivered.",
+                ),
+            }
         }),
-        log: root.table("log", "What is written down.", log),
+        log: root.table("log", "Logs.", log),
     })
 }
 
@@ -100,21 +117,26 @@ fn server(table: &mut Table<'_>) -> Server {
             "connections_max",
             1..=10_000_000,
             4_096,
-            "Connections to each listener at one time; more are closed at once.",
+            "Open connections per listener; further ones are closed.",
         ),
-        head_timeout: wait(table, "head_timeout", "10s", "A whole request head."),
-        body_timeout: wait(table, "body_timeout", "30s", "A whole request body."),
-        idle_timeout: wait(table, "idle_timeout", "1m", "A connection without a request."),
+        head_timeout: wait(table, "head_timeout", "10s", "Timeout for a request head."),
+        body_timeout: wait(table, "body_timeout", "30s", "Timeout for a request body."),
+        idle_timeout: wait(
+            table,
+            "idle_timeout",
+            "1m",
+            "Timeout of a connection without a request.",
+        ),
         shutdown_grace: wait(
             table,
             "shutdown_grace",
             "30s",
-            "The longest a stop waits for what is in flight.",
+            "The longest that a shutdown waits for attempts and requests in flight.",
         ),
     }
 }
 
-/// Where we listen.
+/// The addresses of the listeners.
 struct Listeners {
     api: Spanned<SocketAddr>,
     ingest: Spanned<SocketAddr>,
@@ -124,18 +146,28 @@ struct Listeners {
 impl Listeners {
     fn read(table: &mut Table<'_>) -> Self {
         Self {
-            api: address(table, "api", 9_003, "Customers' calls, through the gateway."),
-            ingest: address(table, "ingest", 9_004, "Events; for backends alone."),
+            api: address(
+                table,
+                "api",
+                9_003,
+                "The address of the customers' API, behind the gateway.",
+            ),
+            ingest: address(
+                table,
+                "ingest",
+                9_004,
+                "The address that accepts events; for backends only.",
+            ),
             admin: address(
                 table,
                 "admin",
                 9_005,
-                "The operator's address. Loopback, or with a token.",
+                "The admin address: loopback, or with admin_token_file.",
             ),
         }
     }
 
-    /// No two can listen at one address.
+    /// Reports listeners with the same address.
     fn check(&self, table: &Table<'_>) {
         let pairs = [
             ("ingest", &self.ingest, "api", &self.api),
@@ -144,7 +176,7 @@ impl Listeners {
         ];
         for (name, one, other_name, other) in pairs {
             if overlap(one.value, other.value) {
-                // The one that stands in the file is the one to change.
+                // The error points at an address in the file, not at a default.
                 let at = if one.at == table.at() { other.at } else { one.at };
                 let message = format!(
                     "server.{name} and server.{other_name} cannot both listen on {}: give each an \
@@ -157,59 +189,59 @@ impl Listeners {
     }
 }
 
-/// Whether one of two listeners would be in the other's way. Port 0 is whichever is free.
+/// Whether two listeners conflict. Port 0 is any free port.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let (all, also) = (one.ip().is_unspecified(), other.ip().is_unspecified());
     one.port() != 0 && one.port() == other.port() && (all || also || one.ip() == other.ip())
 }
 
-fn store(table: &mut Table<'_>) -> Store {
+fn store(table: &mut Table<'_>) -> StoreSettings {
     table.choice("kind", &[("sqlite", ())], "sqlite: one file on this machine.");
-    let doc = "The database, from the directory the program runs in; on a disk of this machine.";
+    let doc = "The database file, relative to the working directory; on a local disk.";
     let path = file(table, "path", "data/dispatcher.db", doc);
-    Store { path: PathBuf::from(path.value), path_at: path.at }
+    StoreSettings { path: PathBuf::from(path.value), path_at: path.at }
 }
 
-fn secrets(table: &mut Table<'_>) -> Secrets {
+fn secrets(table: &mut Table<'_>) -> SecretSettings {
     let key_file = file(
         table,
         "key_file",
         "data/secrets.key",
-        "Made on the first start. Without it no stored secret can be read: keep a copy.",
+        "The encryption key, created on the first start; without it no secret can be read.",
     );
     let overlap = Duration::ZERO..=*LONG.end();
-    let doc = "How long a secret signs on after another has taken its place.";
-    Secrets {
+    let doc = "How long the previous secret still signs after a rotation.";
+    SecretSettings {
         key_file: PathBuf::from(key_file.value),
         key_file_at: key_file.at,
         rotation_overlap: span(table, "rotation_overlap", overlap, "24h", doc),
     }
 }
 
-fn ingest(table: &mut Table<'_>) -> Ingest {
-    let ingest = Ingest {
+fn ingest(table: &mut Table<'_>) -> IngestSettings {
+    let ingest = IngestSettings {
         events_max: count(
             table,
             "events_max",
             1..=100_000,
             1_000,
-            "Events in one call: all of them are written, or none.",
+            "Events in one call; all of them are stored, or none.",
         ),
-        event_bytes_max: bytes(
+        event_bytes_max: bytes(table, "event_bytes_max", 256 << 10, "The largest event."),
+        body_bytes_max: bytes(
             table,
-            "event_bytes_max",
-            256 << 10,
-            "The largest event: it is kept, and sent to each webhook.",
+            "body_bytes_max",
+            16 << 20,
+            "The largest body of a call; a larger one is 413.",
         ),
-        body_bytes_max: bytes(table, "body_bytes_max", 16 << 20, "The largest call; more is 413."),
         waiting_max: count(
             table,
             "waiting_max",
             1..=1_000_000,
             1_024,
-            "Calls that wait to be written; more are 503, to be sent again.",
+            "Calls that wait to be stored; further ones are 503.",
         ),
-        allowed: Allowed::read(table),
+        allowed: AllowedFields::read(table),
     };
     if ingest.event_bytes_max > ingest.body_bytes_max {
         let (event, body) = (ingest.event_bytes_max, ingest.body_bytes_max);
@@ -222,8 +254,8 @@ fn ingest(table: &mut Table<'_>) -> Ingest {
 }
 
 fn directory(table: &mut Table<'_>) -> Directory {
-    table.choice("source", &[("file", ())], "file: read at start, and again when it changes.");
-    let doc = "The file, from the directory the program runs in; the gateway's own will do.";
+    table.choice("source", &[("file", ())], "file: read at start, and reloaded when it changes.");
+    let doc = "The file, relative to the working directory; the gateway's can be shared.";
     Directory { path: file(table, "path", "config/directory.toml", doc) }
 }
 
@@ -235,11 +267,11 @@ fn log(table: &mut Table<'_>) -> Log {
         ("debug", LevelFilter::Debug),
     ];
     Log {
-        level: table.choice("level", &levels, "The least that is written to standard error."),
+        level: table.choice("level", &levels, "The lowest level that is logged to standard error."),
         attempts: table.choice(
             "attempts",
             &[("stdout", true), ("off", false)],
-            "Where one JSON line per attempt goes.",
+            "Where attempts are logged, one JSON line each.",
         ),
     }
 }
@@ -258,13 +290,13 @@ fn address(table: &mut Table<'_>, key: &str, port: u16, doc: &str) -> Spanned<So
     Spanned { value, at: text.at }
 }
 
-/// The name of a file.
+/// The path of a file.
 fn file(table: &mut Table<'_>, key: &str, default: &str, doc: &str) -> Spanned<String> {
     let text = table.text(key, doc);
     table.set_default(key, default.into());
     let name = text.unwrap_or(Spanned { value: default.to_owned(), at: table.at() });
     if name.value.is_empty() {
-        table.fault_at(name.at, format!("`{key}` names no file, as \"{default}\" does"));
+        table.fault_at(name.at, format!("`{key}` is empty: name a file, such as \"{default}\""));
     }
     name
 }
@@ -277,7 +309,7 @@ fn long(table: &mut Table<'_>, key: &str, default: &str, doc: &str) -> Duration 
     span(table, key, LONG, default, doc)
 }
 
-/// A length of time whose default is shown as the contract writes it: 48h, where we would say 2d.
+/// A duration whose default is printed as written here: 48h, not 2d.
 fn span(
     table: &mut Table<'_>,
     key: &str,
@@ -326,13 +358,13 @@ mod tests {
         assert_eq!(found, expected, "{text}");
     }
 
-    /// The names of all options in a schema that are no tables.
+    /// The names of all options in a schema, and whether each has a default.
     fn options(schema: &Value, path: &str, found: &mut Vec<(String, bool)>) {
-        for (key, shape) in schema["properties"].as_object().into_iter().flatten() {
-            if shape["type"] == "object" {
-                options(shape, key, found);
+        for (key, option) in schema["properties"].as_object().into_iter().flatten() {
+            if option["type"] == "object" {
+                options(option, key, found);
             } else {
-                found.push((format!("{path}.{key}"), shape.get("default").is_some()));
+                found.push((format!("{path}.{key}"), option.get("default").is_some()));
             }
         }
     }
@@ -340,7 +372,7 @@ mod tests {
     const SHIPPED: &str = include_str!("../../../config/dispatcher.toml");
 
     #[test]
-    fn the_shipped_file_says_what_holds_without_it() {
+    fn the_shipped_file_has_the_defaults() {
         assert_eq!(effective(SHIPPED), effective(""));
         let (file, nothing) = (Document::new("d", SHIPPED), Document::new("d", ""));
         let (file, nothing) = (read(&file).made, read(&nothing).made);
@@ -364,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_commented_out_in_the_shipped_file_can_be_put_in() {
+    fn commented_options_of_the_shipped_file_are_valid() {
         let mut text = String::new();
         for line in SHIPPED.lines() {
             let option = line
@@ -379,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_down_to_a_millisecond() {
+    fn times_are_parsed_down_to_a_millisecond() {
         let text = "[retry]\ndelays = [\"1ms\"]\ngive_up_after = \"1ms\"\n\
             [health]\nwarn_for = \"30ms\"\npause_after = \"1ms\"\n\
             [egress]\ndeadline = \"1ms\"\nwindow = \"1ms\"";
@@ -394,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_reported_at_once_with_its_place() {
+    fn every_error_is_reported_at_once_with_its_place() {
         check(
             "[server]\napi = \"here\"\nthreads = -1\n[ingest]\nevent_max = 1\n\
             [health]\nwarn_share = 5\n[retry]\ndelays = [\"1m\", \"soon\"]\n[webhook]\n",
@@ -411,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_listeners_share_an_address() {
+    fn two_listeners_at_one_address_are_refused() {
         check(
             "[server]\napi = \"127.0.0.1:9004\"",
             &["d:2:7: server.ingest and server.api cannot both listen on 127.0.0.1:9004: give \
@@ -429,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admin_listener_that_others_reach_needs_a_token() {
+    fn an_admin_listener_beyond_loopback_needs_a_token() {
         check(
             "[server]\nadmin = \"0.0.0.0:9005\"",
             &["d:2:9: server.admin is not a loopback address: set server.admin_token_file as well"],
@@ -438,11 +470,11 @@ mod tests {
     }
 
     #[test]
-    fn an_event_fits_a_call_and_a_file_has_a_name() {
+    fn an_event_larger_than_a_call_and_an_empty_path_are_refused() {
         check(
             "[store]\npath = \"\"\n[ingest]\nbody_bytes_max = \"1KiB\"",
             &[
-                "d:2:8: `path` names no file, as \"data/dispatcher.db\" does",
+                "d:2:8: `path` is empty: name a file, such as \"data/dispatcher.db\"",
                 "d:3:1: ingest.event_bytes_max is 262144 bytes; it must not exceed \
                  ingest.body_bytes_max, which is 1024 bytes",
             ],

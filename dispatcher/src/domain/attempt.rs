@@ -1,4 +1,6 @@
-//! One try at a delivery.
+//! One attempt of a delivery. (core)
+
+#![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
 
 use std::time::Duration;
 
@@ -8,31 +10,28 @@ use crate::domain::delivery::NextState;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
 
-/// One try.
+/// An attempt that has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
-    /// From 1.
+    /// Counted from 1.
     pub number: u32,
-    /// When it started, which is what the pace counts.
+    /// When it started; the rate limit counts starts.
     pub started_at: UnixTime,
-    /// From its start to its outcome.
+    /// From the start to the outcome.
     pub took: Duration,
-    /// What came of it.
+    /// What the receiver did, or why there was no attempt.
     pub outcome: Outcome,
 }
 
-/// An attempt that has ended.
+/// An attempt as it is recorded, with the delivery's state after it.
 #[derive(Clone, Debug)]
 pub struct AttemptRecord {
-    /// Of which delivery.
     pub delivery: DeliveryId,
-    /// For whom.
     pub webhook: WebhookId,
-    /// On which endpoint it started.
+    /// The endpoint that it called.
     pub endpoint: EndpointId,
-    /// The attempt.
     pub attempt: Attempt,
-    /// What becomes of the delivery.
+    /// The delivery's state after it.
     pub after: NextState,
     /// `QueuedDelivery::first_attempt_at` from now on.
     pub first_attempt_at: Option<UnixTime>,

@@ -1,4 +1,4 @@
-//! One event for one webhook: its states, and what an attempt needs of it.
+//! A delivery: one event for one webhook, its states, and what an attempt needs. (core)
 //!
 //! ```text
 //!  ingest           claim             2xx
@@ -7,8 +7,10 @@
 //!             └─ again at t ─┘   └─ 48 h ──▶ FailedPermanent ── redeliver ──▶ Waiting
 //! ```
 //!
-//! That a delivery is in flight is known to the process that sends it and to nobody else: on disk
-//! it waits until its outcome is recorded, so that a crash sends it again rather than lose it.
+//! Invariant: in flight is a state of the sending process alone. On disk the delivery waits until
+//! its outcome is recorded, so that a crash repeats the attempt and loses no delivery.
+
+#![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,23 +24,23 @@ use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::Outcome;
 
-/// Where a delivery stands on disk.
+/// A delivery's state on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryState {
-    /// Until it is due, or until its webhook may be called.
+    /// Waits until it is due and its webhook may be called.
     Waiting,
-    /// A receiver answered 2xx.
+    /// The receiver answered 2xx.
     Delivered,
-    /// Given up: no attempt was answered 2xx, and its time is over.
+    /// No attempt was answered 2xx before the deadline.
     FailedPermanent,
 }
 
 impl DeliveryState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 3] = [Self::Waiting, Self::Delivered, Self::FailedPermanent];
 
-    /// What a store keeps. Never changes its meaning.
+    /// The stored code. A code never changes its meaning.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {
@@ -48,7 +50,7 @@ impl DeliveryState {
         }
     }
 
-    /// The state that a code stands for.
+    /// The state with this code.
     #[must_use]
     pub fn of_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.code() == code)
@@ -65,103 +67,90 @@ impl fmt::Display for DeliveryState {
     }
 }
 
-/// A delivery that waits, with all that an attempt needs.
+/// A waiting delivery, with what an attempt needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueuedDelivery {
-    /// Its number.
     pub id: DeliveryId,
-    /// When it may be tried; [`QueuedDelivery::created_at`] before the first attempt.
+    /// When the next attempt may start; [`QueuedDelivery::created_at`] before the first.
     pub due: UnixTime,
     /// When the event was accepted.
     pub created_at: UnixTime,
-    /// The event's public identifier, which is in the body as well.
+    /// The event's public identifier, also in the body.
     pub event_id: Arc<str>,
-    /// What happened.
     pub kind: EventType,
     /// The envelope, byte for byte the same on every attempt.
     pub body: Bytes,
-    /// How many attempts there were.
+    /// The number of attempts so far.
     pub attempts: u32,
-    /// How many of them failed since the schedule began: 0 again after a reactivation.
+    /// Failures since the schedule began; a reactivation begins it anew.
     pub step: u32,
-    /// When the first of them started.
+    /// When the first attempt started.
     pub first_attempt_at: Option<UnixTime>,
-    /// When the first of them since the schedule began started.
+    /// When the first attempt of the schedule started.
     pub since: Option<UnixTime>,
-    /// How long the webhook had stood paused when the first attempt started.
+    /// The webhook's total pause when the first attempt started.
     pub paused_before: Duration,
-    /// Whether it is sent on a new connection, because a reused one died under it. In memory alone.
+    /// Whether it needs a new connection, because a reused one closed. In memory only.
     pub fresh_connection: bool,
 }
 
-/// A delivery that has just come to wait, and for whom.
+/// A delivery that was just queued, with its webhook.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrival {
-    /// For whom.
     pub webhook: WebhookId,
-    /// What.
     pub ready: QueuedDelivery,
 }
 
-/// Deliveries that wait, in the order in which they are due.
+/// Waiting deliveries, in the order of their due times.
 #[derive(Clone, Debug, Default)]
 pub struct Fetched {
-    /// The first of them.
     pub ready: Vec<QueuedDelivery>,
-    /// Whether there are more behind them.
+    /// Whether more are in the store.
     pub more: bool,
 }
 
-/// What becomes of a delivery after an attempt.
+/// The state of a delivery after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextState {
-    /// A 2xx.
     Delivered,
-    /// It waits until then.
+    /// It waits for the next attempt.
     Again {
-        /// Until when.
         due: UnixTime,
         /// [`QueuedDelivery::step`] from now on.
         step: u32,
     },
-    /// Given up.
     FailedPermanent,
 }
 
-/// A delivery as its owner sees it.
+/// A delivery as the API shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
-    /// Its number.
     pub id: DeliveryId,
     /// The event's public identifier.
     pub event_id: Arc<str>,
-    /// For whom.
     pub webhook: WebhookId,
-    /// What happened.
     pub kind: EventType,
-    /// Where it stands.
     pub state: DeliveryState,
-    /// How many attempts there were.
+    /// The number of attempts so far.
     pub attempts: u32,
     /// When the event was accepted.
     pub created_at: UnixTime,
-    /// When it may be tried next; without meaning once it has ended.
+    /// When the next attempt may start; without meaning once it has ended.
     pub due: UnixTime,
     /// When the first attempt started.
     pub first_attempt_at: Option<UnixTime>,
-    /// How long the webhook had stood paused when the first attempt started.
+    /// The webhook's total pause when the first attempt started.
     pub paused_before: Duration,
-    /// When it ended.
+    /// When it was delivered or failed permanently.
     pub ended_at: Option<UnixTime>,
-    /// What the last attempt came to, be it one before the delivery began anew.
+    /// The outcome of the last attempt, also of one before a redelivery.
     pub last_outcome: Option<Outcome>,
 }
 
-/// Where a page of deliveries begins: after this one.
+/// The last delivery of the previous page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// When it was accepted; unknown of a cursor that an earlier version gave out.
+    /// When it was accepted; `None` in a cursor of an earlier version.
     pub created_at: Option<UnixTime>,
-    /// Its number.
     pub id: DeliveryId,
 }

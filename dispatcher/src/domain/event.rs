@@ -1,6 +1,6 @@
-//! What happens: the types of events, and sets of them.
+//! The event types, and sets of them. (core)
 
-/// What happened (CONTRACT §6), or that somebody wants to see a webhook work.
+/// The type of an event: what happened, or a test of a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum EventType {
@@ -26,12 +26,12 @@ pub enum EventType {
     MauThresholdWarning,
     /// The spending cap was reached.
     SignupsBlocked,
-    /// Nothing happened: a test, asked for by the webhook's owner. Nobody subscribes to it.
+    /// A test that the webhook's owner requested; no webhook subscribes to it.
     Ping,
 }
 
 impl EventType {
-    /// Those that a webhook may subscribe to and a backend may send.
+    /// The types that a webhook may subscribe to and a backend may send.
     pub const ALL: [Self; 11] = [
         Self::UserCreated,
         Self::UserUpdated,
@@ -46,7 +46,7 @@ impl EventType {
         Self::SignupsBlocked,
     ];
 
-    /// Its name in an envelope.
+    /// The name in envelopes.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -65,43 +65,43 @@ impl EventType {
         }
     }
 
-    /// The type of that name, pings included.
+    /// The type with this name, pings included.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().chain([Self::Ping]).find(|one| one.name() == name)
     }
 
-    /// The type that [`EventType::code`] stands for.
+    /// The type with this [`EventType::code`].
     #[must_use]
     pub fn of_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().chain([Self::Ping]).find(|one| one.code() == code)
     }
 
-    /// What a store keeps. Never changes its meaning.
+    /// The stored code. A code never changes its meaning.
     #[must_use]
     pub fn code(self) -> u8 {
         self as u8
     }
 }
 
-/// The types that a webhook is told of.
+/// The event types that a webhook subscribes to, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventSet(pub u16);
 
 impl EventSet {
-    /// The set of these.
+    /// The set of these types.
     #[must_use]
     pub fn of(types: impl IntoIterator<Item = EventType>) -> Self {
         Self(types.into_iter().fold(0, |set, one| set | 1 << one.code()))
     }
 
-    /// Whether `one` is in it.
+    /// Whether the set contains `one`.
     #[must_use]
     pub fn has(self, one: EventType) -> bool {
         self.0 & 1 << one.code() != 0
     }
 
-    /// Those in it, in the contract's order.
+    /// The types in the set, in the order of [`EventType::ALL`].
     pub fn types(self) -> impl Iterator<Item = EventType> {
         EventType::ALL.into_iter().filter(move |one| self.has(*one))
     }

@@ -1,21 +1,22 @@
-//! Decides what a webhook's attempts have come to: fine, failing, down.
+//! Decides from a webhook's attempts whether it is healthy, failing or down. (core)
 //!
-//! Attempts are counted in buckets of a thirtieth of `warn_for`. The window is the bucket of now
-//! and the thirty before it. An *episode* begins with a failure and ends when the window holds no
-//! failure, or at most half of `warn_share` of them. A webhook is *down* from its first failure
-//! after a 2xx to the next 2xx.
+//! Attempts are counted in buckets of a thirtieth of `warn_for`. The window is the current bucket
+//! and the thirty before it. An *episode* begins with a failure and ends when the window has no
+//! failure, or a share of failures of at most half of `warn_share`. A webhook is *down* from the
+//! first failure after a 2xx to the next 2xx.
 //!
 //! # Invariants
 //!
-//! 1. One warning per episode: more than `warn_share` of the window and of the latest five buckets
-//!    in use failed, at least three attempts did, and the episode began `warn_for` ago.
-//! 2. A pause only after `pause_after` without a 2xx, of which failures of ours cover at least
-//!    half: that we slept is no evidence.
-//! 3. When time is looked at, and how often, changes nothing: what ends in between, has ended.
-//! 4. A clock that is set back brings no notice; what lies in the future counts as now's.
+//! 1. One warning per episode, once the episode is `warn_for` old, at least three attempts failed,
+//!    and the share of failures exceeds `warn_share` both in the window and in its latest five
+//!    buckets in use.
+//! 2. A pause only after `pause_after` without a 2xx, with observed failures over at least half of
+//!    it: the time that the dispatcher did not run is no evidence.
+//! 3. The times and the number of checks change nothing: an episode that ended between two checks
+//!    has ended.
+//! 4. A clock that is set back causes no notice; attempts in the future count as now.
 //!
-//! Not here: which outcomes count at all (`outcome`), what is done about a notice (`worker`,
-//! `outbox`).
+//! Not here: which outcomes count (`outcome`), what a notice leads to (`worker`, `email`).
 
 mod window;
 
@@ -26,32 +27,32 @@ use weir_common::time::UnixTime;
 
 use crate::domain::health::window::Window;
 
-/// Fewer failures than this are no evidence, whatever their share.
+/// Fewer failures are no evidence, whatever their share.
 const FAILURES_MIN: u64 = 3;
 
-/// When owners are warned, and when deliveries pause.
+/// The thresholds of warnings and pauses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// More than this share of failures, from 0 to 1, warns.
+    /// The share of failures, from 0 to 1, above which owners are warned.
     pub warn_share: f64,
-    /// For so long; 30 buckets of it are kept.
+    /// How long an episode lasts before a warning; 30 buckets cover it.
     pub warn_for: Duration,
-    /// No 2xx for so long pauses.
+    /// The time without a 2xx after which deliveries pause.
     pub pause_after: Duration,
 }
 
-/// What an attempt says of its webhook.
+/// What an attempt shows about its webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// A 2xx.
     Well,
-    /// A 2xx to a ping: counts in no share, and ends being down.
+    /// A 2xx to a ping: ends being down, but counts in no share.
     PingWell,
-    /// A failure of the receiver's.
+    /// A failure of the receiver.
     Ill,
 }
 
-/// What follows for the owners.
+/// A notice to the owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Too many deliveries fail.
@@ -60,7 +61,7 @@ pub enum Notice {
     Pause,
 }
 
-/// What a webhook's attempts have come to.
+/// The health of a webhook.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Health {
@@ -75,7 +76,7 @@ pub struct Health {
     last_well: Option<u64>,
 }
 
-/// Failures that have not yet become few again.
+/// An episode that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Episode {
     /// In microseconds.
@@ -88,34 +89,33 @@ struct Episode {
 /// Failures since the last 2xx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Down {
-    /// In microseconds: the first of them.
+    /// The first failure, in microseconds.
     #[serde(rename = "s")]
     since: u64,
-    /// In microseconds: the last of them.
+    /// The last failure, in microseconds.
     #[serde(rename = "l", default)]
     last: u64,
     #[serde(rename = "n", default)]
     failures: u64,
-    /// Whether this has paused deliveries: attempts that were in flight may still fail.
+    /// Whether it paused deliveries: attempts then in flight may still fail.
     #[serde(rename = "p", default)]
     paused: bool,
 }
 
 impl Health {
-    /// What a webhook starts again with when its owner reactivates it.
+    /// The health after a reactivation.
     #[must_use]
     pub fn reactivated() -> Self {
         Self::default()
     }
 
-    /// Whether its owners were warned and it has not recovered since, as of the last attempt or
-    /// look.
+    /// Whether the owners were warned in an episode that has not ended, as of the last update.
     #[must_use]
     pub fn is_failing(&self) -> bool {
         self.episode.is_some_and(|episode| episode.warned)
     }
 
-    /// Takes an attempt's end into account.
+    /// The health after an attempt, and a notice if one is due.
     #[must_use]
     pub fn after(
         &self,
@@ -139,13 +139,13 @@ impl Health {
         health.judged(policy, now)
     }
 
-    /// Takes the passing of time into account.
+    /// The health at `now`, and a notice if one is due.
     #[must_use]
     pub fn look(&self, policy: &Policy, now: UnixTime) -> (Self, Option<Notice>) {
         self.seen(policy, now).judged(policy, now)
     }
 
-    /// When time alone may bring a notice; later than `now`.
+    /// When a notice becomes due without further attempts; later than `now`.
     #[must_use]
     pub fn look_at(&self, policy: &Policy, now: UnixTime) -> Option<UnixTime> {
         let health = self.seen(policy, now);
@@ -156,36 +156,36 @@ impl Health {
         pause.into_iter().chain(warning).min()
     }
 
-    /// When the last 2xx was.
+    /// The time of the last 2xx.
     #[must_use]
     pub fn last_well(&self) -> Option<UnixTime> {
         self.last_well.map(UnixTime)
     }
 
-    /// When the first failure after it was.
+    /// The time of the first failure since then.
     #[must_use]
     pub fn down_since(&self) -> Option<UnixTime> {
         self.down.map(|down| UnixTime(down.since))
     }
 
-    /// When too many began to fail: when the episode began of which owners were warned.
+    /// The begin of the episode that owners were warned of.
     #[must_use]
     pub fn failing_since(&self) -> Option<UnixTime> {
         self.episode.filter(|episode| episode.warned).map(|episode| UnixTime(episode.since))
     }
 
-    /// When each bucket in use starts, and its attempts: 2xx, failures. The oldest comes first.
+    /// Start, 2xx and failures of each bucket in use, oldest first.
     pub fn counts(&self) -> impl Iterator<Item = (UnixTime, u32, u32)> {
         self.window.counts()
     }
 
-    /// This as it stands at `now`: what has left the window is gone, and what ended, has ended.
+    /// The health at `now`: without the buckets that left the window and episodes that ended.
     fn seen(&self, policy: &Policy, now: UnixTime) -> Self {
         let mut health = self.clone();
         health.window.fit(policy.warn_for);
         let set_back = health.window.set_back(now);
         if let Some(episode) = &mut health.episode {
-            // Where the clock was set back nobody knows how long it has lasted.
+            // A clock that was set back leaves its duration unknown: it begins anew.
             episode.since = if set_back { now.0 } else { episode.since.min(now.0) };
         }
         if let Some(down) = &mut health.down {
@@ -218,7 +218,7 @@ impl Health {
         }
     }
 
-    /// Decides whether this is worth a notice, and notes that it was given.
+    /// Decides whether a notice is due, and records it.
     fn judged(mut self, policy: &Policy, now: UnixTime) -> (Self, Option<Notice>) {
         if let Some(down) = &mut self.down {
             let for_long = now.since(UnixTime(down.since)) >= policy.pause_after;
@@ -236,9 +236,9 @@ impl Health {
         (self, Some(Notice::Warn))
     }
 
-    /// When a warning is due if nothing else happens: at `earliest`, later, or never.
+    /// When a warning is due without further attempts: at `earliest`, later, or never.
     fn warns_at(&self, policy: &Policy, earliest: UnixTime) -> Option<UnixTime> {
-        // What owners of a paused webhook were told last says all there is to say.
+        // After a pause a warning adds nothing.
         let paused = self.down.is_some_and(|down| down.paused);
         let episode = self.episode.filter(|episode| !episode.warned && !paused)?;
         let mut window = self.window.clone();
@@ -254,14 +254,14 @@ impl Health {
             if all.is_over(policy.warn_share) && window.latest().is_over(policy.warn_share) {
                 return Some(at);
             }
-            // Only what leaves the window can change this.
+            // Only a bucket that leaves the window can change this.
             at = window.drops_at()?;
         }
     }
 }
 
 impl Down {
-    /// Whether it pauses deliveries once it has lasted long enough.
+    /// Whether it pauses deliveries once it is `pause_after` old.
     fn would_pause(&self, policy: &Policy) -> bool {
         let span = UnixTime(self.last).since(UnixTime(self.since));
         !self.paused && self.failures >= FAILURES_MIN && span >= policy.pause_after / 2
@@ -279,7 +279,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const MINUTE: Duration = Duration::from_secs(60);
     const HOUR: Duration = Duration::from_secs(3_600);
-    /// In the middle of a bucket, where times usually are.
+    /// In the middle of a bucket, like most times.
     const START: UnixTime = UnixTime(1_800_000_017_345_678);
 
     fn policy() -> Policy {
@@ -291,17 +291,17 @@ mod tests {
     }
 
     type Story = Vec<(UnixTime, Observation)>;
-    type Told = Vec<(Duration, Notice)>;
+    type Notices = Vec<(Duration, Notice)>;
 
     fn stored_and_read(health: &Health) -> Health {
         serde_json::from_str(&serde_json::to_string(health).unwrap()).unwrap()
     }
 
-    /// What owners are told by a caller that sets its timer to `look_at`.
-    fn told(policy: &Policy, story: &Story, until: UnixTime) -> Told {
-        let (mut health, mut told) = (Health::default(), Told::new());
-        let mut tell = |at: UnixTime, notice: Option<Notice>| {
-            told.extend(notice.map(|notice| (at.since(START), notice)));
+    /// The notices of a caller that sets its timer to `look_at`.
+    fn notices(policy: &Policy, story: &Story, until: UnixTime) -> Notices {
+        let (mut health, mut notices) = (Health::default(), Notices::new());
+        let mut notify = |at: UnixTime, notice: Option<Notice>| {
+            notices.extend(notice.map(|notice| (at.since(START), notice)));
         };
         let mut now = START;
         let end = (until, None);
@@ -313,18 +313,18 @@ mod tests {
                 assert_eq!(health.look(policy, before).1, None, "a timer that is late");
                 let (next, notice) = health.look(policy, timer);
                 assert!(notice.is_some(), "a timer for nothing");
-                tell(timer, notice);
+                notify(timer, notice);
                 (health, now) = (stored_and_read(&next), timer);
             }
             let (next, notice) = match sign {
                 Some(sign) => health.after(policy, sign, at),
                 None => health.look(policy, at),
             };
-            tell(at, notice);
+            notify(at, notice);
             (health, now) = (next, at);
-            assert_eq!(health.look(policy, now).1, None, "told twice");
+            assert_eq!(health.look(policy, now).1, None, "a second notice");
         }
-        told
+        notices
     }
 
     /// `count` attempts evenly over `from..to`, of which `ill` in a hundred fail.
@@ -342,13 +342,13 @@ mod tests {
         minutes.iter().map(|at| (START.plus(in_minutes(*at)), Observation::Ill)).collect()
     }
 
-    /// One story of minutes, and when owners are warned in it.
+    /// Checks when owners are warned in a story.
     #[track_caller]
     fn check(story: Story, warned: &[Duration]) {
         let until = story.last().unwrap().0.plus(3 * HOUR);
-        let told = told(&policy(), &story, until);
-        let expected: Told = warned.iter().map(|at| (*at, Notice::Warn)).collect();
-        assert_eq!(told, expected);
+        let notices = notices(&policy(), &story, until);
+        let expected: Notices = warned.iter().map(|at| (*at, Notice::Warn)).collect();
+        assert_eq!(notices, expected);
     }
 
     #[test]
@@ -404,12 +404,12 @@ mod tests {
         let mut story = traffic(Duration::ZERO, 40 * MINUTE, 400, 50);
         story.extend(traffic(40 * MINUTE, 100 * MINUTE, 600, 0));
         story.extend(traffic(100 * MINUTE, 140 * MINUTE, 400, 50));
-        // The first few among 300 that went well are not yet an episode.
+        // The first few failures among 300 successes are not yet an episode.
         check(story, &[30 * MINUTE, 130 * MINUTE + 72 * SECOND]);
     }
 
     #[test]
-    fn a_clock_that_jumps_ahead_without_traffic_tells_nothing() {
+    fn a_clock_that_jumps_ahead_without_traffic_causes_no_notice() {
         let mut health = Health::default();
         for (at, sign) in failing_at(&[0, 1, 2]) {
             health = health.after(&policy(), sign, at).0;
@@ -420,13 +420,13 @@ mod tests {
         assert_eq!((notice, health.down_since()), (None, Some(START)));
     }
 
-    /// The contract's schedule; each failure ends as it starts.
+    /// The default schedule; each attempt fails at once.
     const ATTEMPTS: [u32; 9] = [0, 1, 6, 36, 156, 516, 1_236, 2_676, 2_880];
 
     #[test]
     fn a_lone_failing_event_pauses_its_webhook_after_exactly_a_day() {
-        let told = told(&policy(), &failing_at(&ATTEMPTS), START.plus(48 * HOUR));
-        assert_eq!(told, [(30 * MINUTE, Notice::Warn), (24 * HOUR, Notice::Pause)]);
+        let notices = notices(&policy(), &failing_at(&ATTEMPTS), START.plus(48 * HOUR));
+        assert_eq!(notices, [(30 * MINUTE, Notice::Warn), (24 * HOUR, Notice::Pause)]);
     }
 
     #[test]
@@ -434,32 +434,32 @@ mod tests {
         for well in [Observation::Well, Observation::PingWell] {
             let mut story = failing_at(&[0, 200, 1_236, 1_440]);
             story.insert(3, (START.plus(1_439 * MINUTE), well));
-            assert_eq!(told(&policy(), &story, START.plus(72 * HOUR)), []);
+            assert_eq!(notices(&policy(), &story, START.plus(72 * HOUR)), []);
         }
     }
 
     #[test]
-    fn failures_on_one_day_that_then_nobody_repeats_never_pause() {
+    fn failures_on_one_day_without_further_attempts_never_pause() {
         let early = failing_at(&[0, 600, 719]);
-        assert_eq!(told(&policy(), &early, START.plus(72 * HOUR)), []);
+        assert_eq!(notices(&policy(), &early, START.plus(72 * HOUR)), []);
         let two = failing_at(&[0, 720]);
-        assert_eq!(told(&policy(), &two, START.plus(72 * HOUR)), []);
-        let enough = told(&policy(), &failing_at(&[0, 600, 720]), START.plus(72 * HOUR));
+        assert_eq!(notices(&policy(), &two, START.plus(72 * HOUR)), []);
+        let enough = notices(&policy(), &failing_at(&[0, 600, 720]), START.plus(72 * HOUR));
         assert_eq!(enough, [(24 * HOUR, Notice::Pause)]);
     }
 
     #[test]
-    fn a_dispatcher_that_slept_must_see_one_more_failure() {
+    fn a_suspended_dispatcher_must_see_one_more_failure() {
         let story = failing_at(&[0, 1, 6, 2_880]);
-        let told = told(&policy(), &story, START.plus(72 * HOUR));
-        assert_eq!(told, [(30 * MINUTE, Notice::Warn), (48 * HOUR, Notice::Pause)]);
+        let notices = notices(&policy(), &story, START.plus(72 * HOUR));
+        assert_eq!(notices, [(30 * MINUTE, Notice::Warn), (48 * HOUR, Notice::Pause)]);
     }
 
     #[test]
     fn reactivated_and_still_dead_it_pauses_again_a_day_later() {
         let health = Health::reactivated();
         assert_eq!(health.look_at(&policy(), START), None);
-        let again = told(&policy(), &failing_at(&ATTEMPTS), START.plus(48 * HOUR));
+        let again = notices(&policy(), &failing_at(&ATTEMPTS), START.plus(48 * HOUR));
         assert_eq!(again.last(), Some(&(24 * HOUR, Notice::Pause)));
     }
 
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_what_happened() {
+    fn the_shown_state_matches_the_attempts() {
         let mut health = Health::default();
         for (at, sign) in failing_at(&[0, 1, 6]) {
             health = health.after(&policy(), sign, at).0;
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn an_episode_ends_even_if_nobody_looks_while_failures_are_few() {
+    fn an_episode_ends_between_two_checks() {
         let mut story = failing_at(&[0; 6]);
         story.extend(vec![(START.plus(MINUTE), Observation::Well); 210]);
         // Of 215 in the window from minute 31 to minute 32, 5 failed; afterwards, 5 of 5.
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_that_end_together_are_told_in_any_order() {
+    fn attempts_that_end_together_count_in_any_order() {
         let minute = UnixTime(START.0 - START.0 % 60_000_000 + 120_000_000);
         let before = UnixTime(minute.0 - 1_000);
         let story =
@@ -604,19 +604,18 @@ mod tests {
         assert_eq!(due, Some(START.plus(60 * MINUTE)));
     }
 
-    /// The dumbest correct version: remembers every attempt, and looks at every moment at which
-    /// anything could change.
+    /// The reference: keeps every attempt, and checks at every time at which anything can change.
     struct Memory<'s> {
         policy: &'s Policy,
         seen: Story,
         episode: Option<UnixTime>,
         warned: bool,
         paused: bool,
-        told: Told,
+        notices: Notices,
     }
 
     impl Memory<'_> {
-        fn told(policy: &Policy, story: &Story, until: UnixTime) -> Told {
+        fn notices(policy: &Policy, story: &Story, until: UnixTime) -> Notices {
             let mut times: BTreeSet<UnixTime> = BTreeSet::from([until]);
             for (at, _) in story {
                 let bucket = at.0 / width(policy);
@@ -629,7 +628,7 @@ mod tests {
                 episode: None,
                 warned: false,
                 paused: false,
-                told: Vec::new(),
+                notices: Vec::new(),
             };
             for now in times.into_iter().filter(|at| *at <= until) {
                 memory.look(now);
@@ -642,7 +641,7 @@ mod tests {
                     memory.look(now);
                 }
             }
-            memory.told
+            memory.notices
         }
 
         fn share(&self, from: u64) -> (usize, f64) {
@@ -667,7 +666,7 @@ mod tests {
                 let spread = last.0.since(first.0) >= self.policy.pause_after / 2;
                 if long && spread && down.len() >= 3 && !self.paused {
                     self.paused = true;
-                    self.told.push((now.since(START), Notice::Pause));
+                    self.notices.push((now.since(START), Notice::Pause));
                 }
             }
             let real = self.seen.iter().rfind(|(_, sign)| *sign != Observation::PingWell);
@@ -677,7 +676,7 @@ mod tests {
             let over = failures >= 3 && over(share) && over(self.share(latest).1);
             if long && over && !self.warned && !self.paused {
                 self.warned = true;
-                self.told.push((now.since(START), Notice::Warn));
+                self.notices.push((now.since(START), Notice::Warn));
             }
         }
     }
@@ -702,7 +701,7 @@ mod tests {
             for _ in 0..roll(60) {
                 at = at.plus(Duration::from_micros(roll(2 * gap)));
                 let sign = match roll(100) {
-                    dice if dice < ill => Observation::Ill,
+                    number if number < ill => Observation::Ill,
                     99 => Observation::PingWell,
                     _ => Observation::Well,
                 };
@@ -713,22 +712,22 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_what_whoever_remembers_everything_would() {
+    fn notices_are_those_of_the_reference() {
         let (mut warned, mut paused) = (0, 0);
         for seed in 0..400 {
             let story = random_story(seed);
             let end = story.last().map_or(START, |last| last.0).plus(30 * SECOND);
-            let told = told(&small_policy(), &story, end);
-            let expected = Memory::told(&small_policy(), &story, end);
-            assert_eq!(told, expected, "seed {seed}");
-            warned += told.iter().filter(|(_, notice)| *notice == Notice::Warn).count();
-            paused += told.iter().filter(|(_, notice)| *notice == Notice::Pause).count();
+            let notices = notices(&small_policy(), &story, end);
+            let expected = Memory::notices(&small_policy(), &story, end);
+            assert_eq!(notices, expected, "seed {seed}");
+            warned += notices.iter().filter(|(_, notice)| *notice == Notice::Warn).count();
+            paused += notices.iter().filter(|(_, notice)| *notice == Notice::Pause).count();
         }
         assert!(warned > 50 && paused > 20, "{warned} warnings and {paused} pauses are few");
     }
 
     #[test]
-    fn looks_in_between_change_nothing() {
+    fn checks_in_between_change_nothing() {
         for seed in 0..200 {
             let story = random_story(seed);
             let (mut looked, mut left) = (Health::default(), Health::default());
@@ -737,7 +736,7 @@ mod tests {
                 for part in 1..4 {
                     let between = before.plus(at.since(before) * part / 4);
                     let (next, notice) = looked.look(&small_policy(), between);
-                    // What was told is remembered on purpose.
+                    // A notice changes the state on purpose.
                     looked = if notice.is_none() { next } else { looked };
                 }
                 looked = looked.after(&small_policy(), sign, at).0;
@@ -750,7 +749,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_tells_nothing() {
+    fn a_clock_that_is_set_back_causes_no_notice() {
         for seed in 0..200 {
             let mut health = Health::default();
             for (at, sign) in random_story(seed) {

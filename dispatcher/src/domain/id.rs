@@ -1,4 +1,4 @@
-//! Numbers that the store gives: each kind is a type of its own.
+//! Row numbers of the store, each kind a type of its own. (core)
 
 macro_rules! ids {
     ($($(#[doc = $doc:literal])+ $name:ident;)+) => {$(
@@ -9,14 +9,14 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A webhook's number in the store.
+    /// A webhook's row.
     WebhookId;
-    /// A delivery's number in the store; a later one is larger.
+    /// A delivery's row; later deliveries have larger numbers.
     DeliveryId;
-    /// An endpoint's number in the store.
+    /// An endpoint's row.
     EndpointId;
-    /// The number of a job that redelivers by filter.
+    /// The row of a redelivery job.
     JobId;
-    /// A mail's number in the store.
+    /// A mail's row.
     MailId;
 }

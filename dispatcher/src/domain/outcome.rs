@@ -1,61 +1,61 @@
-//! What an attempt came to, and what that means.
+//! The outcome of an attempt, and whose failure it is. (core)
 //!
-//! Not here: when it is tried again (`domain::retry`), what it says of the webhook (`health`).
+//! Not here: when the delivery is retried (`retry`), what the outcome means for the webhook
+//! (`health`).
 
 use std::fmt;
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A 2xx in time.
+    /// A 2xx before the deadline.
     Delivered {
         /// 200 to 299.
         status: u16,
     },
-    /// The receiver's, or its owner's, affair: counts in the schedule and in health.
+    /// A failure of the receiver: counts in the schedule and in health.
     Failed(Failure),
-    /// Our own affair: tried again soon, counts nowhere.
+    /// A fault of the dispatcher: retried soon, counts nowhere.
     Internal(Fault),
 }
 
 /// How a receiver failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// An answer that is no 2xx; redirects are among them.
+    /// A status that is not 2xx; redirects are among them.
     Status(u16),
-    /// Its name does not resolve, or to no address that we call.
+    /// The host name does not resolve, or resolves to no allowed address.
     Dns,
-    /// Nobody accepts connections there, or the way there is closed.
+    /// The connection was refused, or no route exists.
     Refused,
-    /// The connection broke, or what came back was no HTTP.
+    /// The connection broke, or the response was not HTTP.
     Connection,
-    /// No handshake, or a certificate that does not hold.
+    /// The TLS handshake failed, or the certificate is invalid.
     Tls,
-    /// No status line and headers within the deadline.
+    /// No response headers within the deadline.
     Timeout,
-    /// Its URL, or the address in it, is one that we do not call.
+    /// The URL, or the address in it, is not allowed.
     BlockedAddress,
 }
 
-/// What kept us from trying.
+/// A fault of the dispatcher or its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// No file descriptors, no memory.
+    /// Out of file descriptors or memory.
     Resources,
-    /// Nothing answered for the host's name: our resolver is out of order, or cannot reach those
-    /// that know the name.
+    /// The lookup got no answer: the resolver is down, or cannot reach the name's servers.
     Resolver,
-    /// A mistake in this program.
+    /// A bug in this program.
     Broken,
-    /// This process, or the whole machine, stood still past the deadline: what the receiver did
-    /// meanwhile nobody knows.
+    /// The process or the machine was suspended past the deadline, so the receiver's reply is
+    /// unknown.
     Stalled,
-    /// A connection that had been used before died before a byte of the answer came: its receiver
-    /// may have closed it while the request was on its way.
+    /// A reused connection closed before the first byte of a response: the receiver may have
+    /// closed it while the request was sent.
     StaleConnection,
 }
 
-/// The names of the classes, for an error in the outcome's place of a store or a filter.
+/// The name in the store, the API, logs and metrics.
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -87,7 +87,7 @@ impl fmt::Display for Failure {
 }
 
 impl Outcome {
-    /// The outcome that [`Outcome`]'s text stands for.
+    /// Parses the name of an outcome.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         let status = name.strip_prefix("status_").and_then(|digits| digits.parse().ok());
@@ -109,7 +109,7 @@ impl Outcome {
         })
     }
 
-    /// What an answer with this status means.
+    /// The outcome of a response with this status.
     #[must_use]
     pub fn of_status(status: u16) -> Self {
         if (200..300).contains(&status) {
@@ -119,7 +119,7 @@ impl Outcome {
         }
     }
 
-    /// What it is for people, behind `Last attempt:` or `failed:`.
+    /// The outcome in words, to follow `Last attempt:` or `failed:`.
     #[must_use]
     pub fn in_words(&self) -> String {
         let failure = match self {
@@ -142,7 +142,7 @@ impl Outcome {
         .to_owned()
     }
 
-    /// The status, where there was an answer.
+    /// The status, if the receiver answered.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         match self {
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_outcome_is_read_back_from_its_name() {
+    fn every_outcome_is_parsed_back_from_its_name() {
         let failures = [
             Failure::Status(302),
             Failure::Status(503),
@@ -180,7 +180,7 @@ mod tests {
         for outcome in all {
             assert_eq!(Outcome::of_name(&outcome.to_string()), Some(outcome));
         }
-        assert_eq!(Outcome::of_name("luck"), None);
+        assert_eq!(Outcome::of_name("unknown"), None);
     }
 
     #[test]

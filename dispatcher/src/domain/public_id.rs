@@ -1,12 +1,11 @@
-//! Shows numbers to the outside: `wh_…`, `dlv_…`, `job_…`, and where a list goes on; they tell
-//! nothing, and are not to be guessed.
+//! Public identifiers of rows (`wh_…`, `dlv_…`, `job_…`) and cursors: opaque, not guessable. (core)
 //!
-//! An identifier is a prefix and digits of base 32: a keyed hash of the prefix and the number, and
-//! the number hidden by what another keyed hash makes of the first (a synthetic IV, as in SIV).
-//! Who does not have the key learns neither the number nor the order of two, and finds an
-//! identifier that is one in 2⁶⁴ guesses; nothing has to be stored or looked up to read one.
+//! An identifier is a prefix and base-32 digits: a keyed hash of prefix and number, and the number
+//! masked by a second keyed hash of the first (a synthetic IV, as in SIV). Without the key, neither
+//! the number nor the order of two identifiers can be derived, and a valid one takes 2⁶⁴ guesses.
+//! Parsing needs no lookup.
 //!
-//! What an earlier version showed (the number itself, and a hash) is read for ever.
+//! Invariant: identifiers of an earlier version (the number in plain text, and a hash) stay valid.
 //!
 //! Not here: identifiers of events, which their senders may choose.
 
@@ -27,7 +26,7 @@ const DIGIT_BITS: usize = 5;
 /// Bytes of a number, and of the hash before it.
 const WORD: usize = 8;
 
-/// What the two hashes are told apart by.
+/// The labels that separate the two hashes.
 const HASHES: &[u8] = b"hash";
 const HIDES: &[u8] = b"hide";
 
@@ -36,56 +35,56 @@ const DELIVERY: &str = "dlv_";
 const JOB: &str = "job_";
 const CURSOR: &str = "cur_";
 
-/// Makes and reads identifiers.
+/// Formats and parses identifiers.
 #[derive(Clone)]
 pub struct PublicIds {
     key: [u8; 32],
 }
 
 impl PublicIds {
-    /// With this key, which must stay the same for as long as the store does.
+    /// `key` must stay the same for the lifetime of the store.
     #[must_use]
     pub fn new(key: [u8; 32]) -> Self {
         Self { key }
     }
 
-    /// What a webhook is called.
+    /// Formats a webhook's identifier.
     #[must_use]
     pub fn webhook(&self, id: WebhookId) -> String {
         self.shown(WEBHOOK, [id.0])
     }
 
-    /// The webhook that is called so.
+    /// Parses a webhook's identifier.
     #[must_use]
     pub fn webhook_of(&self, text: &str) -> Option<WebhookId> {
         self.number(WEBHOOK, text).map(WebhookId)
     }
 
-    /// What a delivery is called.
+    /// Formats a delivery's identifier.
     #[must_use]
     pub fn delivery(&self, id: DeliveryId) -> String {
         self.shown(DELIVERY, [id.0])
     }
 
-    /// The delivery that is called so.
+    /// Parses a delivery's identifier.
     #[must_use]
     pub fn delivery_of(&self, text: &str) -> Option<DeliveryId> {
         self.number(DELIVERY, text).map(DeliveryId)
     }
 
-    /// What a job is called.
+    /// Formats a job's identifier.
     #[must_use]
     pub fn job(&self, id: JobId) -> String {
         self.shown(JOB, [id.0])
     }
 
-    /// The job that is called so.
+    /// Parses a job's identifier.
     #[must_use]
     pub fn job_of(&self, text: &str) -> Option<JobId> {
         self.number(JOB, text).map(JobId)
     }
 
-    /// What stands for a place in a list of deliveries.
+    /// Formats a cursor.
     #[must_use]
     pub fn cursor(&self, cursor: Cursor) -> String {
         match cursor.created_at {
@@ -94,7 +93,7 @@ impl PublicIds {
         }
     }
 
-    /// The place that it stands for. An earlier version gave out the last delivery's identifier.
+    /// Parses a cursor. Cursors of an earlier version are the last delivery's identifier.
     #[must_use]
     pub fn cursor_of(&self, text: &str) -> Option<Cursor> {
         match self.read(CURSOR, text) {
@@ -134,7 +133,7 @@ impl PublicIds {
         Some(numbers)
     }
 
-    /// A number that was shown as it is, before a hash of the prefix and it.
+    /// Parses the earlier form: the number, then a hash of prefix and number.
     fn read_earlier(&self, prefix: &str, text: &str) -> Option<i64> {
         let bytes = bytes(text.strip_prefix(prefix)?, WORD * 2)?;
         let (number, hash) = bytes.split_at_checked(WORD)?;
@@ -143,7 +142,7 @@ impl PublicIds {
         same(hash, right.get(..WORD)?).then_some(number)
     }
 
-    /// Hides what is in the open, and shows what is hidden. Of two words at most.
+    /// Masks numbers, and unmasks them; at most two.
     fn hide(&self, prefix: &str, hash: &[u8], words: &[u8]) -> Vec<u8> {
         let mask = self.hash(&[HIDES, prefix.as_bytes(), hash]);
         words.iter().zip(mask).map(|(byte, mask)| byte ^ mask).collect()
@@ -151,13 +150,13 @@ impl PublicIds {
 
     fn hash(&self, parts: &[&[u8]]) -> [u8; 32] {
         let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes keys of any length");
+            Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC accepts keys of any length");
         parts.iter().for_each(|part| mac.update(part));
         mac.finalize().into_bytes().into()
     }
 }
 
-/// How many digits so many bytes have: the first stands for what is over.
+/// The number of digits of so many bytes; the first one encodes the remaining bits.
 fn digits_count(bytes: usize) -> usize {
     (bytes * 8).div_ceil(DIGIT_BITS)
 }
@@ -165,7 +164,7 @@ fn digits_count(bytes: usize) -> usize {
 fn digits(bytes: &[u8]) -> impl Iterator<Item = char> {
     let count = digits_count(bytes.len());
     (0..count).map(move |nth| {
-        // From the last bit on: bytes and digits end together.
+        // Counted from the last bit, where bytes and digits end together.
         let low = (count - 1 - nth) * DIGIT_BITS;
         let bit = |at: usize| {
             let byte = bytes.len().checked_sub(1 + at / 8).and_then(|nth| bytes.get(nth));
@@ -176,7 +175,7 @@ fn digits(bytes: &[u8]) -> impl Iterator<Item = char> {
     })
 }
 
-/// So many bytes, where the text stands for as many and no more.
+/// Decodes exactly `count` bytes.
 fn bytes(text: &str, count: usize) -> Option<Vec<u8>> {
     if text.len() != digits_count(count) {
         return None;
@@ -199,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identifier_is_read_back_as_the_number_it_shows() {
+    fn an_identifier_is_parsed_back() {
         let ids = PublicIds::new([7; 32]);
         for number in [0, 1, 31, 32, 4_711, i64::MAX] {
             let text = ids.webhook(WebhookId(number));
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_showed_is_read_for_ever() {
+    fn identifiers_of_an_earlier_version_stay_valid() {
         // Made by that version, with this key.
         let ids = PublicIds::new([7; 32]);
         assert_eq!(ids.webhook_of("wh_0000000000008tjg30t9184v67"), Some(WebhookId(17)));
@@ -225,23 +224,23 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_tell_neither_how_many_there_are_nor_which_is_older() {
+    fn identifiers_reveal_neither_a_count_nor_an_order() {
         let ids = PublicIds::new([7; 32]);
         let shown: Vec<String> = (0..2_000).map(|n| ids.delivery(DeliveryId(n))).collect();
         let rising = shown.windows(2).filter(|pair| pair[0] < pair[1]).count();
         assert!((800..1_200).contains(&rising), "{rising} of 1,999 are in order");
-        // Each digit but the first, which stands for three bits, is any digit.
+        // Every digit but the first, which has three bits, takes all values.
         for at in 5..shown[0].len() {
             let seen: BTreeSet<u8> = shown.iter().map(|text| text.as_bytes()[at]).collect();
             assert_eq!(seen.len(), 32, "digit {at}");
         }
-        // A hidden number is hidden otherwise each time.
+        // Each number has a mask of its own.
         let last = |id| ids.webhook(WebhookId(id)).split_off(3 + 14);
         assert_ne!(last(1), last(2));
     }
 
     #[test]
-    fn what_was_not_made_with_the_key_is_nobody() {
+    fn an_identifier_made_with_another_key_is_invalid() {
         let ids = PublicIds::new([7; 32]);
         let text = ids.webhook(WebhookId(1));
         assert_eq!(PublicIds::new([8; 32]).webhook_of(&text), None);

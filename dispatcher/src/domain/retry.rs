@@ -1,30 +1,29 @@
-//! Decides when a failed delivery is tried again.
+//! Decides when a failed delivery is retried. (core)
 //!
 //! # Invariants
 //!
-//! 1. The next try is never before `now`, never before the receiver asks for it (within
+//! 1. The next attempt is never before `now`, never before the receiver's `Retry-After` (up to
 //!    `retry_after_max`), and never after the deadline.
-//! 2. A delivery is given up by an attempt that fails at its deadline or later, and by nothing
-//!    else: so there is always one attempt at the deadline itself.
+//! 2. Only an attempt that fails at or after the deadline ends a delivery, so there is always one
+//!    attempt at the deadline itself.
 //!
-//! Not here: whether a failure counts (`outcome`), when the deadline is (`domain`), how fast an
-//! endpoint may be called and whether it is paused (`scheduler`). Those delay a try; they
-//! do not end a delivery.
+//! Not here: whether a failure counts (`outcome`), when the deadline is (`webhook`), the rate limit
+//! of an endpoint and pauses (`scheduler`). Those delay an attempt; they do not end a delivery.
 
 use std::time::Duration;
 
 use weir_common::time::UnixTime;
 
-/// When attempts follow each other.
+/// The retry schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// What the delays count from.
     pub mode: Mode,
-    /// One for each failure; the last one is repeated. Not empty.
+    /// The delay after each failure; the last one repeats. Not empty.
     pub delays: Vec<Duration>,
     /// From the first attempt to the last.
     pub give_up_after: Duration,
-    /// The longest wait that a receiver may ask for.
+    /// The longest `Retry-After` that is honoured.
     pub retry_after_max: Duration,
 }
 
@@ -37,30 +36,30 @@ pub enum Mode {
     Offset,
 }
 
-/// An attempt that has failed.
+/// A failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {
     /// Failures since the schedule began, without this one.
     pub step: u32,
-    /// When the first attempt since the schedule began started.
+    /// When the first attempt of the schedule started.
     pub since: UnixTime,
-    /// When the delivery is given up, as seen now.
+    /// When the delivery fails permanently, as of now.
     pub deadline: UnixTime,
-    /// How long the receiver asked us to wait (`Retry-After`).
+    /// The receiver's `Retry-After`.
     pub hint: Option<Duration>,
 }
 
-/// When to try next, or never.
+/// When the next attempt is due, if ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Then.
+    /// At this time.
     At(UnixTime),
     /// This was the last attempt.
     GiveUp,
 }
 
 impl Schedule {
-    /// When to try again after this failure.
+    /// When to retry after this failure.
     #[must_use]
     pub fn next(&self, failed: Failed, now: UnixTime) -> Next {
         if now >= failed.deadline {
@@ -80,7 +79,7 @@ impl Schedule {
     }
 
     fn offset_after(&self, since: UnixTime, now: UnixTime) -> Option<UnixTime> {
-        // A clock that was set back must not push the next try out by as much.
+        // A clock that is set back must not delay the next attempt by as much.
         let since = since.min(now);
         let elapsed = now.since(since);
         self.delays.iter().find(|offset| **offset > elapsed).map(|offset| since.plus(*offset))
@@ -103,13 +102,13 @@ mod tests {
         Schedule { mode, delays, give_up_after: 48 * HOUR, retry_after_max: HOUR }
     }
 
-    /// When attempts start that each take `taking` and fail, counted from the first.
-    fn attempts(schedule: &Schedule, taking: Duration) -> Vec<Duration> {
+    /// The starts, counted from the first, of attempts that each last `duration` and fail.
+    fn attempts(schedule: &Schedule, duration: Duration) -> Vec<Duration> {
         let deadline = START.plus(schedule.give_up_after);
         let (mut at, mut all) = (START, vec![Duration::ZERO]);
         for step in 0..1_000 {
             let failed = Failed { step, since: START, deadline, hint: None };
-            match schedule.next(failed, at.plus(taking)) {
+            match schedule.next(failed, at.plus(duration)) {
                 Next::At(next) => at = next,
                 Next::GiveUp => return all,
             }
@@ -135,17 +134,17 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_takes_its_time_moves_delays_and_not_offsets() {
-        let taking = Duration::from_secs(10);
-        let delayed = attempts(&contract(Mode::Delay), taking);
-        assert_eq!(delayed[1..3], [MINUTE + taking, 6 * MINUTE + 2 * taking]);
+    fn a_slow_attempt_moves_delays_and_not_offsets() {
+        let duration = Duration::from_secs(10);
+        let delayed = attempts(&contract(Mode::Delay), duration);
+        assert_eq!(delayed[1..3], [MINUTE + duration, 6 * MINUTE + 2 * duration]);
         assert_eq!(delayed.last(), Some(&(48 * HOUR)));
         let expected = [0, 1, 5, 30, 120, 360, 720, 1_440, 2_880];
-        assert_eq!(attempts(&contract(Mode::Offset), taking), in_minutes(&expected));
+        assert_eq!(attempts(&contract(Mode::Offset), duration), in_minutes(&expected));
     }
 
     #[test]
-    fn a_receiver_may_ask_for_more_than_the_schedule_and_for_no_more_than_is_allowed() {
+    fn retry_after_lengthens_the_delay_up_to_its_maximum() {
         let schedule = contract(Mode::Delay);
         let next = |hint| {
             let deadline = START.plus(48 * HOUR);
@@ -167,21 +166,21 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_last_offset_comes_the_deadline() {
+    fn after_the_last_offset_comes_the_deadline() {
         let (delays, give_up_after) = (vec![MINUTE, HOUR], 3 * HOUR);
         let schedule = Schedule { delays, give_up_after, ..contract(Mode::Offset) };
         assert_eq!(attempts(&schedule, Duration::ZERO), in_minutes(&[0, 1, 60, 180]));
     }
 
     #[test]
-    fn a_late_attempt_skips_the_offsets_that_have_gone_by() {
+    fn a_late_attempt_skips_past_offsets() {
         let failed = Failed { step: 0, since: START, deadline: START.plus(48 * HOUR), hint: None };
         let next = contract(Mode::Offset).next(failed, START.plus(3 * HOUR));
         assert_eq!(next, Next::At(START.plus(6 * HOUR)));
     }
 
     #[test]
-    fn a_receiver_may_ask_for_later_and_never_for_earlier() {
+    fn retry_after_never_brings_an_attempt_forward() {
         for mode in [Mode::Delay, Mode::Offset] {
             for (hint, expected) in
                 [(Duration::from_secs(1), MINUTE), (2 * MINUTE, 2 * MINUTE), (HOUR, HOUR / 2)]
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_does_not_push_a_try_out() {
+    fn a_clock_set_back_does_not_delay_an_attempt() {
         let now = UnixTime(START.0 - 365 * 24 * 3_600_000_000);
         let failed = Failed { step: 0, since: START, deadline: START.plus(48 * HOUR), hint: None };
         for mode in [Mode::Delay, Mode::Offset] {
@@ -219,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_next_try_is_neither_early_nor_late(
+        fn the_next_attempt_is_neither_early_nor_late(
             schedule in schedules(),
             step in any::<u32>(),
             times in any::<[u64; 3]>(),
@@ -234,7 +233,7 @@ mod tests {
                     let hint = hint.unwrap_or_default().min(schedule.retry_after_max);
                     let asked_for = now.plus(hint);
                     prop_assert!(at == deadline || at >= asked_for);
-                    prop_assert!(at > now, "no schedule has a delay of nothing");
+                    prop_assert!(at > now, "no schedule has a zero delay");
                 }
             }
         }
@@ -246,7 +245,7 @@ mod tests {
                 Mode::Delay => schedule.give_up_after.as_micros() / shortest.as_micros() + 2,
                 Mode::Offset => schedule.delays.len() as u128 + 2,
             };
-            // Of very many attempts only the first thousand are looked at.
+            // Long schedules are cut off by `attempts`.
             if most < 1_000 {
                 let all = attempts(&schedule, Duration::ZERO);
                 prop_assert!(all.len() as u128 <= most);

@@ -1,4 +1,6 @@
-//! A subscription: where it leads, what it subscribes to, its secrets and its state.
+//! A webhook: its URL, event types, secrets and state. (core)
+
+#![expect(missing_docs, reason = "plain data: the names of fields say what they are")]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,39 +14,35 @@ use crate::domain::health::Health;
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::outcome::Outcome;
 
-/// A subscription: who asked to be told, where and of what.
+/// A webhook: a workspace's subscription of a URL to event types.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Webhook {
-    /// Its number.
     pub id: WebhookId,
-    /// Whose it is.
     pub workspace: Arc<str>,
     /// The canonical URL.
     pub url: Arc<str>,
-    /// The queue towards that URL, which webhooks of one URL share.
+    /// The endpoint, which all webhooks with this URL share.
     pub endpoint: EndpointId,
-    /// What it is told of.
     pub events: EventSet,
-    /// When it was registered.
     pub created_at: UnixTime,
-    /// What deliveries are signed with: the newest first, then the one still honoured.
+    /// The keys that sign deliveries.
     pub secrets: Secrets,
-    /// Since when nothing is sent.
+    /// Since when deliveries pause.
     pub paused_at: Option<UnixTime>,
-    /// How long it has stood paused, all earlier pauses together: by so much deadlines shift.
+    /// The sum of all earlier pauses; deadlines shift by it.
     pub paused_total: Duration,
-    /// After a reactivation: nothing is sent but one delivery, until a 2xx.
+    /// After a reactivation: the single delivery that is sent until a 2xx.
     pub probing: Option<Probe>,
-    /// Whether a reactivation is still putting its deliveries back into the order of creation.
+    /// Whether a reactivation is still restoring the order of its deliveries.
     pub reordering: bool,
-    /// What its attempts have come to.
+    /// The health, from the outcomes of its attempts.
     pub health: Health,
-    /// What the last of them came to.
+    /// The outcome of the last attempt.
     pub last_outcome: Option<Outcome>,
 }
 
 impl Webhook {
-    /// What customers are shown.
+    /// The state that the API shows.
     #[must_use]
     pub fn state(&self) -> WebhookState {
         if self.paused_at.is_some() {
@@ -56,8 +54,8 @@ impl Webhook {
         }
     }
 
-    /// When a delivery first attempted then, as the webhook had stood paused for `paused_before`,
-    /// is given up: the time it stands paused does not count.
+    /// When a delivery fails permanently: `give_up_after` its first attempt, without the pauses
+    /// since then. `paused_before` is the total pause at the first attempt.
     #[must_use]
     pub fn deadline(
         &self,
@@ -72,56 +70,52 @@ impl Webhook {
     }
 }
 
-/// The one delivery that is sent to a webhook that was reactivated.
+/// The single delivery that a reactivated webhook is sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Whichever is the oldest.
+    /// The oldest one.
     Any,
-    /// This one, which has been tried since.
+    /// This one, which was attempted since.
     This(DeliveryId),
 }
 
-/// A webhook that has deliveries waiting, and when the first of them is due.
+/// A webhook with work: waiting deliveries, or a due health check.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    /// Which.
     pub webhook: Webhook,
-    /// When the first that waits is due; `None` where only its health asks for a look.
+    /// When its first delivery is due; `None` if only its health needs a check.
     pub due: Option<UnixTime>,
 }
 
-/// What is known of a webhook after attempts, or after a while.
+/// Changes to a webhook after attempts, or after time passed.
 #[derive(Clone, Debug)]
 pub struct WebhookUpdate {
-    /// Which.
     pub webhook: WebhookId,
-    /// [`Webhook::paused_total`] as it was known: after a reactivation in the meantime all of
-    /// this is out of date, and is passed over.
+    /// [`Webhook::paused_total`] as last read: if a reactivation changed it since, the update is
+    /// stale and ignored.
     pub paused_total: Duration,
-    /// What its attempts have come to.
     pub health: Health,
-    /// What the last of them came to.
     pub last_outcome: Option<Outcome>,
-    /// When it has to be looked at next, though nothing ends.
+    /// When its health needs a check, even without an attempt.
     pub look_at: Option<UnixTime>,
-    /// Since when it is paused. Only ever pauses: a reactivation is `Management::reactivate`.
+    /// Since when it is paused. Never ends a pause: that is `Management::reactivate`.
     pub paused_at: Option<UnixTime>,
-    /// Which delivery probes it.
+    /// The delivery that probes it.
     pub probing: Option<Probe>,
 }
 
-/// What a webhook's deliveries are signed with.
+/// The keys that sign a webhook's deliveries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Secrets {
-    /// The one that its owner was shown last.
+    /// The one that the API showed last.
     pub current: Secret<String>,
-    /// Those before it, newest first, and until when each signs as well, in steady time
+    /// Earlier ones, newest first, with the end of each in steady time
     /// (`DeliveryQueue::steady`).
     pub previous: Vec<(Secret<String>, UnixTime)>,
 }
 
 impl Secrets {
-    /// Those that sign at `now`, in steady time.
+    /// The keys that sign at `now`, in steady time; the newest first.
     pub fn signing(&self, now: UnixTime) -> impl Iterator<Item = &str> {
         let previous = self.previous.iter().filter(move |(_, until)| now < *until);
         let previous = previous.map(|(secret, _)| secret.expose().as_str());
@@ -129,14 +123,14 @@ impl Secrets {
     }
 }
 
-/// How a webhook fares.
+/// Whether deliveries of a webhook succeed, fail or are paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WebhookState {
-    /// Deliveries go out.
+    /// Deliveries are sent.
     Delivering,
-    /// Deliveries go out, and too many of them fail: its owners were warned.
+    /// Too many deliveries fail: the owners were warned.
     Failing,
-    /// Nothing is sent until its owner reactivates it; nothing is dropped.
+    /// Deliveries are queued until the owner reactivates the webhook; none is dropped.
     Paused,
 }

@@ -1,10 +1,10 @@
-//! Empties the outbox: takes the mails that are due, posts them, and writes down what came of it.
+//! Sends the mails that are due, and records the result of each.
 //!
-//! A mail is taken before it is sent and counts as sent from then on, so that a crash sends none
-//! twice; what was taken and not sent in an orderly stop is put back.
+//! Invariant: a mail is claimed before it is sent and counts as sent from then on, so that a crash
+//! sends none twice. A clean shutdown returns the claimed mails that were not sent.
 //!
-//! Not here: what a mail says (`templates`), how it is sent (`smtp`), when one is written
-//! (`health`, `worker`).
+//! Not here: the texts (`templates`), the SMTP client (`smtp`), when a mail is written (`health`,
+//! `worker`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,38 +15,38 @@ use tokio::time::sleep;
 use weir_common::time::{Clock, UnixTime};
 
 use crate::config::settings;
-use crate::email::smtp::{Posting, SmtpSender};
+use crate::email::smtp::{SendResult, SmtpSender};
 use crate::live_config::ActiveConfig;
 use crate::metrics::Metrics;
 use crate::store::{Mail, MailQueue, NewMail, Posted, StoreError};
 
-/// Mails taken at one time: as many as a stop puts back.
-const TAKE_MAX: usize = 10;
+/// Mails claimed at a time: as many as a shutdown returns.
+const CLAIM_MAX: usize = 10;
 
-/// A mail that is written is seen so soon.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The interval between checks of the queue.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A store that fails, or settings that cannot send, are asked again so soon.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// The wait after an error of the store or of the settings.
+const ERROR_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The longest wait between two tries.
+/// The longest wait between two attempts.
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// More tries than this, three quarters of a day, are not made.
-const TRIES_MAX: u32 = 20;
+/// Attempts per mail; with the waits between them about 15 hours.
+const ATTEMPTS_MAX: u32 = 20;
 
-/// The mails that wait, and what sends them.
+/// The queue of mails, and the client that sends them.
 pub struct Outbox {
     store: Arc<dyn MailQueue>,
     clock: Clock,
     active: Arc<ArcSwap<ActiveConfig>>,
     metrics: Arc<Metrics>,
-    /// The postman of the active settings.
-    sender: Option<(settings::Mail, SmtpSender)>,
+    /// The client, with the settings it was made from.
+    sender: Option<(settings::MailSettings, SmtpSender)>,
 }
 
 impl Outbox {
-    /// Over this store; nothing is connected yet.
+    /// Without a connection yet.
     #[must_use]
     pub fn new(
         store: Arc<dyn MailQueue>,
@@ -57,50 +57,54 @@ impl Outbox {
         Self { store, clock, active, metrics, sender: None }
     }
 
-    /// Sends what is due until told to stop. Without `[mail]` the mails stay where they are.
+    /// Sends due mails until shutdown. Without `[mail]` the mails stay in the queue.
     pub async fn run(mut self, mut stopping: watch::Receiver<bool>) {
         loop {
             let mail = self.active.load().settings.mail.clone();
             let wait = match mail {
-                None => LOOK_EVERY,
+                None => CHECK_INTERVAL,
                 Some(mail) => self.round(&mail, &stopping).await,
             };
             tokio::select! {
-                // A sender that is gone is a stop as well.
+                // A dropped sender means shutdown as well.
                 _ = stopping.wait_for(|stop| *stop) => return,
                 () = sleep(wait) => {}
             }
         }
     }
 
-    /// Sends what is due, and says how long to wait before the next look.
-    async fn round(&mut self, mail: &settings::Mail, stopping: &watch::Receiver<bool>) -> Duration {
+    /// Sends due mails, and returns the wait before the next check.
+    async fn round(
+        &mut self,
+        mail: &settings::MailSettings,
+        stopping: &watch::Receiver<bool>,
+    ) -> Duration {
         if self.sender.as_ref().is_none_or(|(settings, _)| settings != mail) {
             match SmtpSender::new(mail) {
                 Ok(sender) => self.sender = Some((mail.clone(), sender)),
                 Err(error) => {
-                    log::error!("no mail is sent: {error}");
-                    return LOOK_AGAIN;
+                    log::error!("mail disabled: {error}");
+                    return ERROR_INTERVAL;
                 }
             }
         }
         let Some((_, sender)) = &self.sender else {
-            return LOOK_AGAIN;
+            return ERROR_INTERVAL;
         };
-        let post = |mail: NewMail| async move { sender.post(&mail).await };
-        match self.send_due(post, mail.retry_after, stopping).await {
-            Ok(()) => LOOK_EVERY,
+        let send = |mail: NewMail| async move { sender.send(&mail).await };
+        match self.send_due(send, mail.retry_after, stopping).await {
+            Ok(()) => CHECK_INTERVAL,
             Err(error) => {
-                log::error!("the outbox cannot be read: {error}");
-                LOOK_AGAIN
+                log::error!("outbox read failed: {error}");
+                ERROR_INTERVAL
             }
         }
     }
 
-    /// Has every mail posted that is due, and writes down what came of it.
-    pub(crate) async fn send_due<P: Future<Output = Posting>>(
+    /// Sends every due mail with `send`, and records each result.
+    pub(crate) async fn send_due<P: Future<Output = SendResult>>(
         &self,
-        post: impl Fn(NewMail) -> P,
+        send: impl Fn(NewMail) -> P,
         retry_after: Duration,
         stopping: &watch::Receiver<bool>,
     ) -> Result<(), StoreError> {
@@ -110,7 +114,7 @@ impl Outbox {
             if store.mail_due().await?.is_none_or(|due| due > now) {
                 return Ok(());
             }
-            let mails = store.take_mails(TAKE_MAX, now).await?;
+            let mails = store.take_mails(CLAIM_MAX, now).await?;
             if mails.is_empty() {
                 return Ok(());
             }
@@ -118,18 +122,15 @@ impl Outbox {
                 let posted = if *stopping.borrow() {
                     Posted::Again(now)
                 } else {
-                    let posting = post(mail.mail.clone()).await;
+                    let result = send(mail.mail.clone()).await;
                     let (posted, why) =
-                        after(posting, mail.failures, retry_after, clock.now().unix);
+                        next_state(result, mail.failures, retry_after, clock.now().unix);
                     metrics.mails.with_label_values(&[outcome(posted)]).inc();
-                    told(&mail, posted, why)
+                    log_result(&mail, posted, why)
                 };
                 if let Err(error) = store.posted(mail.id, posted).await {
-                    // It counts as sent, which for one that was not is a mail lost.
-                    log::error!(
-                        "mail {}: {posted:?} could not be written down: {error}",
-                        mail.id.0
-                    );
+                    // The mail counts as sent; if it was not, it is lost.
+                    log::error!("mail {}: result {posted:?} not recorded: {error}", mail.id.0);
                 }
             }
         }
@@ -137,18 +138,18 @@ impl Outbox {
     }
 }
 
-/// Logs what came of a mail, without its address.
-fn told(mail: &Mail, posted: Posted, why: Option<String>) -> Posted {
+/// Logs the result of a mail, without its address.
+fn log_result(mail: &Mail, posted: Posted, why: Option<String>) -> Posted {
     let (id, why) = (mail.id.0, why.unwrap_or_default());
     match posted {
-        Posted::Sent => log::info!("mail {id} was sent"),
-        Posted::GivenUp => log::error!("mail {id} was given up: {why}"),
-        Posted::Again(at) => log::warn!("mail {id} is tried again at {}: {why}", at.rfc3339()),
+        Posted::Sent => log::info!("mail {id} sent"),
+        Posted::GivenUp => log::error!("mail {id} abandoned: {why}"),
+        Posted::Again(at) => log::warn!("mail {id} retried at {}: {why}", at.rfc3339()),
     }
     posted
 }
 
-/// What a try came to, as a label.
+/// The metric's label of a result.
 fn outcome(posted: Posted) -> &'static str {
     match posted {
         Posted::Sent => "sent",
@@ -157,20 +158,20 @@ fn outcome(posted: Posted) -> &'static str {
     }
 }
 
-/// What becomes of a mail that had failed so often before, and why.
-fn after(
-    posting: Posting,
+/// The next state of a mail after `failures` earlier failures, and the cause.
+fn next_state(
+    result: SendResult,
     failures: u32,
     retry_after: Duration,
     now: UnixTime,
 ) -> (Posted, Option<String>) {
-    match posting {
-        Posting::Sent => (Posted::Sent, None),
-        Posting::GivenUp(why) => (Posted::GivenUp, Some(why)),
-        Posting::Failed(why) if failures.saturating_add(1) >= TRIES_MAX => {
+    match result {
+        SendResult::Sent => (Posted::Sent, None),
+        SendResult::Abandoned(why) => (Posted::GivenUp, Some(why)),
+        SendResult::Failed(why) if failures.saturating_add(1) >= ATTEMPTS_MAX => {
             (Posted::GivenUp, Some(why))
         }
-        Posting::Failed(why) => {
+        SendResult::Failed(why) => {
             let wait = retry_after.saturating_mul(2_u32.saturating_pow(failures)).min(WAIT_MAX);
             (Posted::Again(now.plus(wait)), Some(why))
         }
@@ -188,12 +189,12 @@ mod tests {
         let expected = expected.map_or(Posted::GivenUp, |minutes| {
             Posted::Again(NOW.plus(Duration::from_secs(minutes * 60)))
         });
-        let (posted, why) = after(Posting::Failed("no".to_owned()), failures, MINUTE, NOW);
+        let (posted, why) = next_state(SendResult::Failed("no".to_owned()), failures, MINUTE, NOW);
         assert_eq!((posted, why.as_deref()), (expected, Some("no")), "{failures}");
     }
 
     #[test]
-    fn a_mail_that_fails_waits_twice_as_long_each_time_and_twenty_times_at_most() {
+    fn the_wait_doubles_with_each_failure_and_ends_after_twenty_attempts() {
         for (failures, minutes) in [(0, 1), (1, 2), (2, 4), (5, 32), (6, 60), (18, 60)] {
             check(failures, Some(minutes));
         }
@@ -202,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_or_refused_for_good_is_not_tried_again() {
-        assert_eq!(after(Posting::Sent, 3, MINUTE, NOW), (Posted::Sent, None));
-        let refused = after(Posting::GivenUp("no".to_owned()), 0, MINUTE, NOW);
+    fn a_mail_that_was_sent_or_refused_permanently_is_not_retried() {
+        assert_eq!(next_state(SendResult::Sent, 3, MINUTE, NOW), (Posted::Sent, None));
+        let refused = next_state(SendResult::Abandoned("no".to_owned()), 0, MINUTE, NOW);
         assert_eq!(refused, (Posted::GivenUp, Some("no".to_owned())));
     }
 }

@@ -1,10 +1,8 @@
-//! What a mail says: to whom, of which webhook, since when, why, and what happens next.
+//! The texts of mails to owners: warning and pause.
 //!
-//! # Invariant
+//! Invariant: a mail shows only scheme, host and port of a URL; path and query may be credentials.
 //!
-//! Of a URL a mail names scheme, host and port: path and query may be credentials.
-//!
-//! Not here: when owners are told (`health`), how a mail is sent (`smtp`).
+//! Not here: when a mail is due (`health`), how it is sent (`smtp`).
 
 use url::Url;
 use weir_common::time::UnixTime;
@@ -12,88 +10,88 @@ use weir_common::time::UnixTime;
 use crate::domain::outcome::Outcome;
 use crate::store::NewMail;
 
-/// What a mail is about.
+/// The incident that a mail reports.
 #[derive(Clone, Debug)]
-pub struct About<'a> {
+pub struct Incident<'a> {
     /// The webhook's public identifier.
     pub webhook: &'a str,
-    /// Whose it is.
+    /// The workspace of the webhook.
     pub workspace: &'a str,
-    /// Its URL, whole.
+    /// The whole URL.
     pub url: &'a str,
-    /// When the episode began; two mails about one episode and one owner are one mail.
+    /// When the episode began. An owner gets one mail per episode.
     pub since: UnixTime,
-    /// What the last attempt came to, where that is known.
+    /// The outcome of the last attempt, if known.
     pub last: Option<&'a Outcome>,
-    /// Where the dashboard is, where there is one.
+    /// The dashboard's URL, if configured.
     pub link: Option<&'a str>,
 }
 
-/// Tells an owner that too many deliveries fail.
+/// The mail that warns an owner of failing deliveries.
 #[must_use]
-pub fn warning(about: &About<'_>, to: &str) -> NewMail {
-    let origin = origin(about.url);
+pub fn warning(incident: &Incident<'_>, to: &str) -> NewMail {
+    let origin = origin(incident.url);
     let subject = format!("Webhook deliveries to {origin} are failing");
     let text = format!(
         "Too many deliveries to one of your webhooks fail.\n\n{}\n\
          What happens next: a delivery that fails is tried again, later and later. If none\n\
          succeeds for long, deliveries pause until you reactivate the webhook; events stay\n\
          queued. There is no further mail unless deliveries pause, or recover and fail anew.\n{}",
-        facts(about, &origin, "Failing since"),
-        link(about),
+        facts(incident, &origin, "Failing since"),
+        link(incident),
     );
-    NewMail { to: to.to_owned(), subject, text, key: key("warning", about, to) }
+    NewMail { to: to.to_owned(), subject, text, key: key("warning", incident, to) }
 }
 
-/// Tells an owner that deliveries are paused.
+/// The mail that reports a pause.
 #[must_use]
-pub fn paused(about: &About<'_>, to: &str) -> NewMail {
-    let origin = origin(about.url);
+pub fn paused(incident: &Incident<'_>, to: &str) -> NewMail {
+    let origin = origin(incident.url);
     let subject = format!("Webhook deliveries to {origin} are paused");
     let text = format!(
         "No delivery to one of your webhooks has succeeded for so long that deliveries are\n\
          paused.\n\n{}\n\
          What happens next: nothing is sent until you reactivate the webhook. Events stay\n\
          queued, none are dropped, and are delivered in order once it is reactivated.\n{}{}",
-        facts(about, &origin, "Down since"),
-        how(about),
-        link(about),
+        facts(incident, &origin, "Down since"),
+        how(incident),
+        link(incident),
     );
-    NewMail { to: to.to_owned(), subject, text, key: key("paused", about, to) }
+    NewMail { to: to.to_owned(), subject, text, key: key("paused", incident, to) }
 }
 
-fn facts(about: &About<'_>, origin: &str, since: &str) -> String {
-    let last = about.last.map(|outcome| format!("Last attempt: {}\n", outcome.in_words()));
+fn facts(incident: &Incident<'_>, origin: &str, since: &str) -> String {
+    let last = incident.last.map(|outcome| format!("Last attempt: {}\n", outcome.in_words()));
     format!(
         "Endpoint: {origin}\nWebhook: {}\nWorkspace: {}\n{since}: {}\n{}",
-        about.webhook,
-        about.workspace,
-        about.since.rfc3339(),
+        incident.webhook,
+        incident.workspace,
+        incident.since.rfc3339(),
         last.unwrap_or_default(),
     )
 }
 
-/// How an owner reactivates a webhook by the API, whose calls are counted with the workspace's.
-fn how(about: &About<'_>) -> String {
+/// How an owner reactivates a webhook by the API, within the workspace's rate limit.
+fn how(incident: &Incident<'_>) -> String {
     format!(
-        "\nTo reactivate it, mend the endpoint first, then call\n\
+        "\nTo reactivate it, correct the endpoint first, then call\n\
          POST /v1/workspaces/{}/webhooks/{}:reactivate\n\
-         If the answer is 429, your workspace has used up its calls for the moment: wait as\n\
-         many seconds as Retry-After says, and call again. Nothing is lost by waiting.\n",
-        about.workspace, about.webhook,
+         If the answer is 429, your workspace has used up its rate limit: wait as many\n\
+         seconds as Retry-After says, and call again. Nothing is lost by waiting.\n",
+        incident.workspace, incident.webhook,
     )
 }
 
-fn link(about: &About<'_>) -> String {
-    let Some(link) = about.link else {
+fn link(incident: &Incident<'_>) -> String {
+    let Some(link) = incident.link else {
         return String::new();
     };
     let link = link.trim_end_matches('/');
-    format!("\n{link}/workspaces/{}/webhooks/{}\n", about.workspace, about.webhook)
+    format!("\n{link}/workspaces/{}/webhooks/{}\n", incident.workspace, incident.webhook)
 }
 
-fn key(kind: &str, about: &About<'_>, to: &str) -> String {
-    format!("{kind}:{}:{}:{to}", about.webhook, about.since.0)
+fn key(kind: &str, incident: &Incident<'_>, to: &str) -> String {
+    format!("{kind}:{}:{}:{to}", incident.webhook, incident.since.0)
 }
 
 /// Scheme, host and port.
@@ -106,7 +104,7 @@ mod tests {
     use super::*;
     use crate::domain::outcome::Failure;
 
-    const ABOUT: About<'static> = About {
+    const ABOUT: Incident<'static> = Incident {
         webhook: "wh_1",
         workspace: "ws_acme",
         url: "https://hooks.example:8443/secret/path?token=hunter2",
@@ -115,12 +113,12 @@ mod tests {
         link: Some("https://dash.example/"),
     };
 
-    fn both(about: &About<'_>, to: &str) -> [NewMail; 2] {
-        [warning(about, to), paused(about, to)]
+    fn both(incident: &Incident<'_>, to: &str) -> [NewMail; 2] {
+        [warning(incident, to), paused(incident, to)]
     }
 
     #[test]
-    fn a_mail_names_the_endpoint_the_webhook_since_when_why_and_where_to_look() {
+    fn a_mail_has_the_endpoint_the_webhook_the_start_the_cause_and_a_link() {
         for mail in both(&ABOUT, "a@example.com") {
             assert_eq!(mail.to, "a@example.com");
             assert!(mail.subject.contains("https://hooks.example:8443"), "{}", mail.subject);
@@ -138,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mail_of_a_pause_says_how_it_ends_and_what_to_do_at_429() {
+    fn the_mail_of_a_pause_explains_how_to_reactivate_and_what_429_means() {
         let [warning, paused] = both(&ABOUT, "a@example.com");
         for part in ["\nPOST /v1/workspaces/ws_acme/webhooks/wh_1:reactivate\n", "Retry-After"] {
             assert!(paused.text.contains(part), "{part} in {}", paused.text);
@@ -147,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_never_holds_a_path_or_a_query() {
+    fn a_mail_never_contains_a_path_or_a_query() {
         for mail in both(&ABOUT, "a@example.com") {
             let all = format!("{} {} {}", mail.subject, mail.text, mail.key);
             assert!(!all.contains("secret") && !all.contains("hunter2"), "{all}");
@@ -155,9 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn the_key_tells_episodes_owners_webhooks_and_kinds_apart_and_nothing_else() {
-        let later = About { since: UnixTime(1), ..ABOUT };
-        let other = About { webhook: "wh_2", ..ABOUT };
+    fn the_key_differs_by_episode_owner_webhook_and_kind_alone() {
+        let later = Incident { since: UnixTime(1), ..ABOUT };
+        let other = Incident { webhook: "wh_2", ..ABOUT };
         let mut keys: Vec<String> = [
             both(&ABOUT, "a@example.com"),
             both(&ABOUT, "b@example.com"),
@@ -171,14 +169,14 @@ mod tests {
         keys.sort();
         keys.dedup();
         assert_eq!(keys.len(), 8);
-        let same = About { last: None, link: None, url: "https://x.example/", ..ABOUT };
-        let key = |about: &About<'_>| warning(about, "a@example.com").key;
+        let same = Incident { last: None, link: None, url: "https://x.example/", ..ABOUT };
+        let key = |incident: &Incident<'_>| warning(incident, "a@example.com").key;
         assert_eq!(key(&same), key(&ABOUT));
     }
 
     #[test]
-    fn what_is_not_known_is_left_out() {
-        let bare = About { last: None, link: None, ..ABOUT };
+    fn unknown_parts_are_left_out() {
+        let bare = Incident { last: None, link: None, ..ABOUT };
         for mail in both(&bare, "a@example.com") {
             assert!(!mail.text.contains("Last attempt") && !mail.text.contains("dash"));
         }

@@ -1,11 +1,11 @@
-//! Checks one event, and makes of it what is stored and sent.
+//! Validates one event, and builds the envelope that is stored and sent.
 //!
 //! # Invariants
 //!
 //! 1. `data` is sent byte for byte as it came: numbers of any size, spaces, escapes.
-//! 2. An event that passes fits CONTRACT §2.2 and carries nothing of §6.4.
-//! 3. The digest depends on what the sender said and on nothing else: not on time, not on names
-//!    that we made.
+//! 2. A valid event has the members and identifiers of its type, and no secret in its data.
+//! 3. The digest depends on what the sender sent alone: neither on the time nor on an identifier
+//!    that the dispatcher assigned.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -17,18 +17,18 @@ use weir_common::directory::is_mail_address;
 use weir_common::identifier::{IdForm, is_identifier};
 use weir_common::time::UnixTime;
 
-use crate::config::allowed_fields::Allowed;
+use crate::config::allowed_fields::AllowedFields;
 use crate::config::settings::Identifiers;
 use crate::domain::event::EventType;
-use crate::http_errors::{Flaws, step};
+use crate::http_errors::{ValidationErrors, step};
 use crate::ingest::parse::Item;
 use crate::ingest::sensitive_data;
 use crate::store::NewEvent;
 
-/// What a name of ours is made of, beside the time.
+/// Random bytes of an assigned identifier, beside the time.
 pub(crate) const ID_RANDOM_BYTES: usize = 10;
 
-/// The longest part of an identifier after its `evt_`.
+/// The longest identifier, without its `evt_`.
 const ID_REST_MAX: usize = 60;
 
 /// Digits and lower-case letters that sort as their values do, without i, l, o and u.
@@ -36,86 +36,82 @@ const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 const MEMBERS: [&str; 5] = ["type", "workspace_id", "tenant_id", "data", "id"];
 
-/// What `data` of `user.created` must have (CONTRACT §2.2).
+/// The required members of `data` in `user.created`.
 const USER_CREATED: [&str; 4] = ["user_id", "email", "name", "via_idp"];
 
-/// An event that was found good.
+/// An event without errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Checked<'a> {
-    /// Its name, where the sender gave one.
+pub(crate) struct ValidEvent<'a> {
+    /// The identifier, where the sender chose one.
     pub(crate) id: Option<String>,
-    /// What happened.
     pub(crate) kind: EventType,
-    /// Where.
     pub(crate) workspace: String,
-    /// To whose users.
     pub(crate) tenant: String,
-    /// The payload.
     pub(crate) data: &'a str,
 }
 
-/// What came of reading an event.
+/// The result of parsing one event.
 #[derive(Debug)]
-pub(crate) struct Reading<'a> {
-    /// Whose it says to be, where that can be anybody, be the event good or not.
+pub(crate) struct ParsedEvent<'a> {
+    /// The workspace that it names, if that is an identifier; also of an invalid event.
     pub(crate) workspace: Option<String>,
-    /// The event, where nothing is wrong with it.
-    pub(crate) event: Option<Checked<'a>>,
+    /// The event, if it has no errors.
+    pub(crate) event: Option<ValidEvent<'a>>,
 }
 
-/// Reads one event; `flaws` then names all that is wrong with it.
+/// Parses and validates one event; adds its errors to `errors`.
 pub(crate) fn read<'a>(
     item: &Item<'a>,
-    allowed: &Allowed,
+    allowed: &AllowedFields,
     identifiers: &Identifiers,
-    flaws: &mut Flaws,
-) -> Reading<'a> {
-    let before = flaws.count();
-    flaws.go_to(item.index);
-    let mut look = Look { item, allowed, flaws };
-    let given = match serde_json::from_str::<Given<'a>>(item.text) {
+    errors: &mut ValidationErrors,
+) -> ParsedEvent<'a> {
+    let before = errors.count();
+    errors.set_index(item.index);
+    let mut validator = Validator { item, allowed, errors };
+    let given = match serde_json::from_str::<RawEvent<'a>>(item.text) {
         Ok(given) => given,
         Err(_) if !item.text.starts_with('{') => {
-            look.wrong("", "must be an object");
-            return Reading { workspace: None, event: None };
+            validator.wrong("", "must be an object");
+            return ParsedEvent { workspace: None, event: None };
         }
         Err(error) => {
-            look.wrong("", &format!("cannot be read: {error}"));
-            return Reading { workspace: None, event: None };
+            validator.wrong("", &format!("cannot be read: {error}"));
+            return ParsedEvent { workspace: None, event: None };
         }
     };
     for (name, detail) in &given.wrong {
-        look.wrong(&step(name), detail);
+        validator.wrong(&step(name), detail);
     }
-    let kind = look.required("type", given.kind).and_then(|name| look.kind(&name));
+    let kind = validator.required("type", given.kind).and_then(|name| validator.kind(&name));
     let workspaces = (&identifiers.workspaces, "identifiers.workspace_prefix");
-    let workspace = look.required("workspace_id", given.workspace);
-    let workspace = workspace.filter(|text| look.formed("/workspace_id", text, workspaces));
+    let workspace = validator.required("workspace_id", given.workspace);
+    let workspace = workspace.filter(|text| validator.formed("/workspace_id", text, workspaces));
     let tenants = (&identifiers.tenants, "identifiers.tenant_prefix");
-    let tenant = look.required("tenant_id", given.tenant);
-    let tenant = tenant.filter(|text| look.formed("/tenant_id", text, tenants));
-    let id = given.id.and_then(|raw| look.text("id", raw));
-    look.id(id.as_deref());
-    let data = look.data(given.data, kind);
-    let good = flaws.count() == before;
+    let tenant = validator.required("tenant_id", given.tenant);
+    let tenant = tenant.filter(|text| validator.formed("/tenant_id", text, tenants));
+    let id = given.id.and_then(|raw| validator.text("id", raw));
+    validator.id(id.as_deref());
+    let data = validator.data(given.data, kind);
+    let good = errors.count() == before;
     let event = match (kind, workspace.clone(), tenant, data) {
         (Some(kind), Some(workspace), Some(tenant), Some(data)) if good => {
-            Some(Checked { id, kind, workspace, tenant, data })
+            Some(ValidEvent { id, kind, workspace, tenant, data })
         }
         _ => None,
     };
-    Reading { workspace, event }
+    ParsedEvent { workspace, event }
 }
 
-struct Look<'l, 'a> {
-    item: &'l Item<'a>,
-    allowed: &'l Allowed,
-    flaws: &'l mut Flaws,
+struct Validator<'v, 'a> {
+    item: &'v Item<'a>,
+    allowed: &'v AllowedFields,
+    errors: &'v mut ValidationErrors,
 }
 
-impl<'a> Look<'_, 'a> {
+impl<'a> Validator<'_, 'a> {
     fn wrong(&mut self, below: &str, detail: &str) {
-        self.flaws.at(format!("{}{below}", self.item.pointer), self.item.said(detail));
+        self.errors.at(format!("{}{below}", self.item.pointer), self.item.message_at(detail));
     }
 
     fn required(&mut self, name: &str, raw: Option<&'a RawValue>) -> Option<String> {
@@ -145,21 +141,21 @@ impl<'a> Look<'_, 'a> {
         kind
     }
 
-    /// Whether `text` is an identifier of the form that the option sets.
+    /// Whether `text` is an identifier of the configured form.
     fn formed(&mut self, pointer: &str, text: &str, (form, option): (&IdForm, &str)) -> bool {
-        let fits = form.allows(text);
-        if !fits {
+        let allowed = form.allows(text);
+        if !allowed {
             self.wrong(pointer, &format!("must be {form} ({option} sets another prefix)"));
         }
-        fits
+        allowed
     }
 
     fn id(&mut self, id: Option<&str>) {
-        let fits = |id: &str| {
+        let is_valid = |id: &str| {
             id.strip_prefix("evt_")
                 .is_some_and(|rest| rest.len() <= ID_REST_MAX && is_identifier(rest))
         };
-        if id.is_some_and(|id| !fits(id)) {
+        if id.is_some_and(|id| !is_valid(id)) {
             self.wrong(
                 "/id",
                 "must begin with `evt_`, followed by 1 to 60 letters, digits, `_` or `-`",
@@ -176,10 +172,10 @@ impl<'a> Look<'_, 'a> {
             self.wrong("/data", "must be an object");
             return None;
         }
-        let before = self.flaws.count();
+        let before = self.errors.count();
         let pointer = format!("{}/data", self.item.pointer);
-        sensitive_data::check(raw.get(), &pointer, (self.allowed, kind), self.flaws);
-        if kind == Some(EventType::UserCreated) && self.flaws.count() == before {
+        sensitive_data::check(raw.get(), &pointer, (self.allowed, kind), self.errors);
+        if kind == Some(EventType::UserCreated) && self.errors.count() == before {
             self.user_created(raw);
         }
         Some(raw.get())
@@ -205,15 +201,15 @@ impl<'a> Look<'_, 'a> {
     }
 }
 
-/// The members of an event, unread.
+/// The members of an event, not yet parsed.
 #[derive(Default)]
-struct Given<'a> {
+struct RawEvent<'a> {
     kind: Option<&'a RawValue>,
     workspace: Option<&'a RawValue>,
     tenant: Option<&'a RawValue>,
     data: Option<&'a RawValue>,
     id: Option<&'a RawValue>,
-    /// Members that are not known, or stand here twice.
+    /// Unknown and duplicate members.
     wrong: Vec<(String, String)>,
 }
 
@@ -229,21 +225,21 @@ struct UserCreated<'a> {
     via_idp: Option<&'a RawValue>,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Given<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for RawEvent<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Members;
 
         impl<'de> Visitor<'de> for Members {
-            type Value = Given<'de>;
+            type Value = RawEvent<'de>;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Given<'de>, A::Error> {
-                let mut given = Given::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawEvent<'de>, A::Error> {
+                let mut given = RawEvent::default();
                 while let Some(name) = map.next_key::<String>()? {
-                    given.take(name, map.next_value()?);
+                    given.set(name, map.next_value()?);
                 }
                 Ok(given)
             }
@@ -253,8 +249,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Given<'a> {
     }
 }
 
-impl<'a> Given<'a> {
-    fn take(&mut self, name: String, raw: &'a RawValue) {
+impl<'a> RawEvent<'a> {
+    fn set(&mut self, name: String, raw: &'a RawValue) {
         let member = match name.as_str() {
             "type" => &mut self.kind,
             "workspace_id" => &mut self.workspace,
@@ -273,22 +269,32 @@ impl<'a> Given<'a> {
     }
 }
 
-impl Checked<'_> {
-    /// The event as it is stored; `random` names it where its sender did not.
+impl ValidEvent<'_> {
+    /// The event as it is stored; `random` makes the identifier where the sender chose none.
     pub(crate) fn stored(self, random: &[u8], now: UnixTime, created_at: &str) -> NewEvent {
         let digest = digest(self.kind, &self.workspace, &self.tenant, self.data);
         let id = self.id.unwrap_or_else(|| new_id(now, random));
-        let tenant = Some(self.tenant.as_str());
-        let body = envelope(&id, self.kind, &self.workspace, tenant, created_at, self.data);
+        let envelope = Envelope {
+            id: &id,
+            kind: self.kind,
+            workspace: &self.workspace,
+            tenant: Some(&self.tenant),
+            created_at,
+            data: self.data,
+        };
+        let body = envelope.json();
         NewEvent { id: id.into(), workspace: self.workspace.into(), kind: self.kind, body, digest }
     }
 }
 
-/// A test's event: nothing happened, to nobody.
+/// The event of a test: no tenant, empty data.
 pub(crate) fn ping(workspace: &str, random: &[u8], now: UnixTime) -> NewEvent {
     let (id, data) = (new_id(now, random), "{}");
+    let kind = EventType::Ping;
+    let created_at = &now.rfc3339();
+    let envelope = Envelope { id: &id, kind, workspace, tenant: None, created_at, data };
     NewEvent {
-        body: envelope(&id, EventType::Ping, workspace, None, &now.rfc3339(), data),
+        body: envelope.json(),
         digest: digest(EventType::Ping, workspace, "", data),
         id: id.into(),
         workspace: workspace.into(),
@@ -296,38 +302,43 @@ pub(crate) fn ping(workspace: &str, random: &[u8], now: UnixTime) -> NewEvent {
     }
 }
 
-/// The body of every delivery. Identifiers and times need no escapes; `data` has its own.
-fn envelope(
-    id: &str,
+/// The body of every delivery. Identifiers and times need no escapes; `data` is JSON already.
+struct Envelope<'a> {
+    id: &'a str,
     kind: EventType,
-    workspace: &str,
-    tenant: Option<&str>,
-    created_at: &str,
-    data: &str,
-) -> Bytes {
-    let tenant = tenant.map_or_else(|| "null".to_owned(), |tenant| format!("\"{tenant}\""));
-    let kind = kind.name();
-    Bytes::from(format!(
-        "{{\"id\":\"{id}\",\"type\":\"{kind}\",\"workspace_id\":\"{workspace}\",\
-         \"tenant_id\":{tenant},\"created_at\":\"{created_at}\",\"data\":{data}}}"
-    ))
+    workspace: &'a str,
+    tenant: Option<&'a str>,
+    created_at: &'a str,
+    data: &'a str,
+}
+
+impl Envelope<'_> {
+    fn json(&self) -> Bytes {
+        let Self { id, workspace, created_at, data, .. } = self;
+        let kind = self.kind.name();
+        let tenant = self.tenant.map_or_else(|| "null".to_owned(), |text| format!("\"{text}\""));
+        Bytes::from(format!(
+            "{{\"id\":\"{id}\",\"type\":\"{kind}\",\"workspace_id\":\"{workspace}\",\
+             \"tenant_id\":{tenant},\"created_at\":\"{created_at}\",\"data\":{data}}}"
+        ))
+    }
 }
 
 fn digest(kind: EventType, workspace: &str, tenant: &str, data: &str) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in [kind.name(), workspace, tenant, data] {
-        // Each with its length, so that no two events read alike.
+        // Each part with its length, so that no two events hash the same bytes.
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part.as_bytes());
     }
     hash.finalize().into()
 }
 
-/// `evt_` and 26 digits: 48 bits of milliseconds, 80 of luck; sorted by time.
+/// `evt_` and 26 digits: 48 bits of milliseconds, 80 random bits; sorted by time.
 fn new_id(now: UnixTime, random: &[u8]) -> String {
-    let luck =
+    let random_bits =
         random.iter().take(ID_RANDOM_BYTES).fold(0_u128, |all, one| all << 8 | u128::from(*one));
-    let whole = u128::from(now.0 / 1_000) << 80 | luck;
+    let whole = u128::from(now.0 / 1_000) << 80 | random_bits;
     let digit = |nth: u32| {
         let value = whole.checked_shr(125 - 5 * nth).unwrap_or(0) & 31;
         DIGITS.get(value as usize).copied().map_or('0', char::from)
@@ -347,23 +358,25 @@ mod tests {
     }
 
     fn wrong(text: &str) -> Vec<String> {
-        let mut flaws = Flaws::default();
-        let reading = read(&item(text), &Allowed::default(), &Identifiers::default(), &mut flaws);
-        assert_eq!(reading.event.is_none(), !flaws.is_empty(), "{text}");
-        flaws.pointers()
+        let mut errors = ValidationErrors::default();
+        let parsed =
+            read(&item(text), &AllowedFields::default(), &Identifiers::default(), &mut errors);
+        assert_eq!(parsed.event.is_none(), !errors.is_empty(), "{text}");
+        errors.pointers()
     }
 
-    fn good(text: &str) -> Checked<'_> {
-        let mut flaws = Flaws::default();
+    fn good(text: &str) -> ValidEvent<'_> {
+        let mut errors = ValidationErrors::default();
         let event =
-            read(&item(text), &Allowed::default(), &Identifiers::default(), &mut flaws).event;
-        event.unwrap_or_else(|| panic!("{flaws}"))
+            read(&item(text), &AllowedFields::default(), &Identifiers::default(), &mut errors)
+                .event;
+        event.unwrap_or_else(|| panic!("{errors}"))
     }
 
     #[test]
-    fn an_event_is_read_as_it_was_sent() {
+    fn a_valid_event_is_parsed_as_it_was_sent() {
         let event = good(GOOD);
-        let expected = Checked {
+        let expected = ValidEvent {
             id: None,
             kind: EventType::PlanChanged,
             workspace: "ws_a".to_owned(),
@@ -376,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_with_an_event_is_named() {
+    fn every_error_of_an_event_is_listed() {
         let with = |from: &str, to: &str| GOOD.replace(from, to);
         let long = format!("\"data\":{{}},\"id\":\"evt_{}\"", "x".repeat(61));
         let cases = [
@@ -410,15 +423,19 @@ mod tests {
     }
 
     #[test]
-    fn whose_an_event_is_is_known_though_the_event_is_bad() {
+    fn the_workspace_of_an_invalid_event_is_known() {
         let text = GOOD.replace("plan.changed", "x");
-        let reading =
-            read(&item(&text), &Allowed::default(), &Identifiers::default(), &mut Flaws::default());
-        assert_eq!(reading.workspace.as_deref(), Some("ws_a"));
+        let parsed = read(
+            &item(&text),
+            &AllowedFields::default(),
+            &Identifiers::default(),
+            &mut ValidationErrors::default(),
+        );
+        assert_eq!(parsed.workspace.as_deref(), Some("ws_a"));
     }
 
     #[test]
-    fn a_user_created_has_the_fields_of_the_contract() {
+    fn user_created_has_its_required_members() {
         let event = |data: &str| GOOD.replace("plan.changed", "user.created").replace("{}", data);
         let ada =
             r#"{"user_id":"u","email":"ada@example.com","name":"Ada","via_idp":"x","more":1}"#;
@@ -451,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_depends_on_what_the_sender_said_and_on_nothing_else() {
+    fn a_digest_depends_on_what_was_sent_and_on_nothing_else() {
         let digest = |text: &str, random: u8, now: u64| {
             let now = UnixTime(now);
             good(text).stored(&[random; ID_RANDOM_BYTES], now, &now.rfc3339()).digest
@@ -471,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_we_make_sort_by_time_and_fit_what_we_take() {
+    fn assigned_ids_sort_by_time_and_are_valid() {
         let name = |now: u64, random: u8| new_id(UnixTime(now * 1_000), &[random; ID_RANDOM_BYTES]);
         let times = [0, 1, 31, 32, 1_700_000_000_000, (1 << 48) - 1];
         let names: Vec<String> = times.iter().map(|now| name(*now, 255)).collect();
@@ -486,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ping_is_an_event_of_nobody() {
+    fn a_ping_has_no_tenant() {
         let event = ping("ws_a", &[0; ID_RANDOM_BYTES], UnixTime(0));
         let body: serde_json::Value = serde_json::from_slice(&event.body).expect("it is JSON");
         let expected = serde_json::json!({

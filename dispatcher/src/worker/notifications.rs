@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::domain::health::Notice;
 use crate::domain::webhook::Webhook;
-use crate::email::templates::{About, paused, warning};
+use crate::email::templates::{Incident, paused, warning};
 use crate::store::NewMail;
 use crate::worker::Resources;
 use weir_common::time::UnixTime;
@@ -24,7 +24,7 @@ pub(super) fn mails(
         Notice::Pause => webhook.health.down_since(),
     };
     let id = resources.ids.webhook(webhook.id);
-    let about = About {
+    let incident = Incident {
         webhook: &id,
         workspace: &webhook.workspace,
         url: &webhook.url,
@@ -37,8 +37,8 @@ pub(super) fn mails(
     // Somebody who is named twice is told once.
     let owners: BTreeSet<&str> = owners.map(|owner| owner.value.as_str()).collect();
     let mail = |owner| match notice {
-        Notice::Warn => warning(&about, owner),
-        Notice::Pause => paused(&about, owner),
+        Notice::Warn => warning(&incident, owner),
+        Notice::Pause => paused(&incident, owner),
     };
     owners.into_iter().map(mail).collect()
 }

@@ -171,7 +171,10 @@ fn a_ping_that_waits_for_the_pace_shows_its_reason_and_a_list_guesses_no_positio
     assert_eq!(listed["waiting_for"]["reason"], "paced", "{listed}");
     assert!(listed["waiting_for"]["position"].is_null(), "{listed}");
     assert!(listed["waiting_for"]["seconds"].is_null(), "{listed}");
-    assert!(text(&listed["waiting_for"], "text").ends_with("it waits its turn."), "{listed}");
+    assert!(
+        text(&listed["waiting_for"], "text").ends_with("within 1h, which is its limit."),
+        "{listed}"
+    );
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn an_empty_redelivery_request_is_refused_with_what_to_send() {
     let stage = Stage::new();
     let acme = stage.dispatcher.acme();
     let problem = acme.act("/deliveries:redeliver").expect_problem(400);
-    let detail = "the body is empty; send a JSON object, `{}` at the least";
+    let detail = "the body is empty; send a JSON object, at least `{}`";
     assert_eq!(text(&problem, "detail"), detail);
     let problem = acme.act("/webhooks").expect_problem(400);
     assert_eq!(text(&problem, "detail"), "the body is empty; send a JSON object");

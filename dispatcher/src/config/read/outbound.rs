@@ -1,4 +1,4 @@
-//! Reads what concerns deliveries: their signature, whom we call, when again, and whom we tell.
+//! Parses the options of deliveries: signature, egress, retry schedule, health, mail.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -13,12 +13,12 @@ use weir_common::limit::rolling;
 use weir_common::secret::Secret;
 
 use crate::config::read::{count, long, span, wait};
-use crate::config::settings::{Egress, Mail, Signature};
+use crate::config::settings::{Egress, MailSettings, Signature};
 use crate::domain::health::Policy;
 use crate::domain::retry::{Mode, Schedule};
 
-/// What a delivery is sent with anyway, or what HTTP itself has a use for.
-const TAKEN: [&str; 19] = [
+/// Headers that a delivery has already, or that HTTP itself uses.
+const RESERVED_HEADERS: [&str; 19] = [
     "accept",
     "accept-encoding",
     "authorization",
@@ -42,29 +42,29 @@ const TAKEN: [&str; 19] = [
 
 const HEADER: &str = "service-signature";
 
-/// The contract's, as it writes them.
+/// The default schedule, as the documents write it.
 const DELAYS: [&str; 8] = ["1m", "5m", "30m", "2h", "6h", "12h", "24h", "48h"];
 
-/// A delay of a year is a typing error.
+/// A delay of more than a year is a typing error.
 const DELAY: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(365 * 86_400);
 
 const PORTS: [u16; 2] = [443, 8443];
 
 pub(super) fn signature(table: &mut Table<'_>) -> Signature {
-    let name = table.text("header", "The header of the signature.");
+    let name = table.text("header", "The name of the signature header.");
     table.set_default("header", "Service-Signature".into());
     let header = name.and_then(|name| {
         let header = HeaderName::from_bytes(name.value.as_bytes());
         let header = header
             .map_err(|_| format!("signature.header must be a header name, not `{}`", name.value));
         let free = header.and_then(|header| {
-            let taken = TAKEN.contains(&header.as_str());
+            let reserved = RESERVED_HEADERS.contains(&header.as_str());
             let message = || {
                 let used = "deliveries already use this header for something else";
                 format!("signature.header cannot be `{}`: {used}", name.value)
             };
-            if taken { Err(message()) } else { Ok(header) }
+            if reserved { Err(message()) } else { Ok(header) }
         });
         free.map_err(|message| table.fault_at(name.at, message)).ok()
     });
@@ -73,7 +73,7 @@ pub(super) fn signature(table: &mut Table<'_>) -> Signature {
         standard_webhooks: table.flag(
             "standard_webhooks",
             true,
-            "Also sign as Standard Webhooks does: webhook-id, -timestamp, -signature.",
+            "Also send the headers of Standard Webhooks: webhook-id, -timestamp, -signature.",
         ),
     }
 }
@@ -84,35 +84,35 @@ pub(super) fn egress(table: &mut Table<'_>) -> Egress {
         "requests",
         1..=rolling::REQUESTS_MAX.into(),
         100,
-        "Attempts that may start at one receiving endpoint within the window.",
+        "Rate limit: attempts that may start per endpoint within the window.",
     );
     let egress = Egress {
         deadline: wait(
             table,
             "deadline",
             "10s",
-            "From the start of an attempt to the headers of its answer.",
+            "Timeout of an attempt, from its start to the response headers.",
         ),
         requests: u32::try_from(requests).unwrap_or(rolling::REQUESTS_MAX),
-        window: span(table, "window", window, "1m", "Any stretch of so long."),
+        window: span(table, "window", window, "1m", "The sliding window of the rate limit."),
         in_flight_max: count(
             table,
             "in_flight_max",
             1..=1_000_000,
             4_096,
-            "Attempts in flight, all together: each holds a socket.",
+            "Attempts in flight, in total; each uses a socket.",
         ),
-        allow_http: table.flag("allow_http", false, "Also call http://, where all can read."),
+        allow_http: table.flag("allow_http", false, "Also allow http://, which is not encrypted."),
         allow_networks: networks(table),
         ports: ports(table),
         extra_ca: table
-            .text("extra_ca", "A file of certificates that are trusted beside the system's."),
+            .text("extra_ca", "A file of CA certificates, trusted in addition to the system's."),
     };
     let one = egress.in_flight_per_endpoint();
     if egress.in_flight_max < one {
         table.fault(format!(
-            "egress.in_flight_max is {}; it must be at least {one}, which is what one endpoint \
-             that never answers takes (requests \u{d7} deadline \u{f7} window)",
+            "egress.in_flight_max is {}; it must be at least {one}, the most that one endpoint \
+             that never answers can use (requests \u{d7} deadline \u{f7} window)",
             egress.in_flight_max
         ));
     }
@@ -120,13 +120,14 @@ pub(super) fn egress(table: &mut Table<'_>) -> Egress {
 }
 
 fn networks(table: &mut Table<'_>) -> Vec<IpNet> {
-    let texts = table.texts("allow_networks", "Networks that are private but may be called.");
+    let texts = table.texts("allow_networks", "Private networks that may be called.");
     table.set_default("allow_networks", Vec::<String>::new().into());
     let network = |text: &Spanned<String>| {
         let single = || text.value.parse::<IpAddr>().ok().map(IpNet::from);
         let parsed = text.value.parse().ok().or_else(single);
         if parsed.is_none() {
-            let message = format!("`{}` is not a network; write one as \"10.0.0.0/8\"", text.value);
+            let message =
+                format!("`{}` is not a network; write it like \"10.0.0.0/8\"", text.value);
             table.fault_at(text.at, message);
         }
         parsed
@@ -135,7 +136,7 @@ fn networks(table: &mut Table<'_>) -> Vec<IpNet> {
 }
 
 fn ports(table: &mut Table<'_>) -> Vec<u16> {
-    let given = table.numbers("ports", 1..=65_535, "Ports that are called; any, where empty.");
+    let given = table.numbers("ports", 1..=65_535, "Ports that may be called; empty allows any.");
     table.set_default("ports", PORTS.to_vec().into());
     if table.has("ports") {
         given.iter().filter_map(|port| u16::try_from(port.value).ok()).collect()
@@ -148,20 +149,24 @@ pub(super) fn retry(table: &mut Table<'_>) -> Schedule {
     let mode = table.choice(
         "mode",
         &[("delay", Mode::Delay), ("offset", Mode::Offset)],
-        "What delays count from. delay: the failure before; offset: the first attempt.",
+        "What delays count from. delay: the previous failure; offset: the first attempt.",
     );
-    let given = table.spans("delays", DELAY, "One for each failure; the last one is repeated.");
+    let given = table.spans("delays", DELAY, "The delay after each failure; the last one repeats.");
     table.set_default("delays", DELAYS.to_vec().into());
-    let give_up_after =
-        long(table, "give_up_after", "48h", "From the first attempt to the last, pauses apart.");
+    let give_up_after = long(
+        table,
+        "give_up_after",
+        "48h",
+        "Time from the first attempt to the last; pauses do not count.",
+    );
     let retry_after_max = long(
         table,
         "retry_after_max",
         "1h",
-        "The longest wait that a receiver's Retry-After may ask for.",
+        "The longest Retry-After of a receiver that is honoured.",
     );
     if table.has("delays") && given.is_empty() {
-        table.fault("retry.delays must list at least one time, as [\"1m\"]");
+        table.fault("retry.delays must list at least one time, such as [\"1m\"]");
     }
     if mode == Mode::Offset {
         for (one, next) in given.iter().zip(given.iter().skip(1)) {
@@ -180,25 +185,39 @@ pub(super) fn retry(table: &mut Table<'_>) -> Schedule {
 
 pub(super) fn health(table: &mut Table<'_>) -> Policy {
     Policy {
-        warn_share: table.share_or("warn_share", 0.05, "More than this share of failures warns."),
-        warn_for: wait(table, "warn_for", "30m", "For so long; shares are taken over as long."),
-        pause_after: long(table, "pause_after", "24h", "No 2xx for so long pauses deliveries."),
+        warn_share: table.share_or(
+            "warn_share",
+            0.05,
+            "A share of failures above this warns the owners.",
+        ),
+        warn_for: wait(
+            table,
+            "warn_for",
+            "30m",
+            "How long the share must stay above it, and the period that it is measured over.",
+        ),
+        pause_after: long(
+            table,
+            "pause_after",
+            "24h",
+            "Deliveries pause after this long without a 2xx.",
+        ),
     }
 }
 
-pub(super) fn mail(table: &mut Table<'_>) -> Option<Mail> {
+pub(super) fn mail(table: &mut Table<'_>) -> Option<MailSettings> {
     let smtp =
-        table.text("smtp", "smtps://user@host, smtp+starttls:// or smtp://; no mail without.");
+        table.text("smtp", "smtps://user@host, smtp+starttls:// or smtp://. Unset: no mail.");
     table.hide("smtp");
-    let doc = "A file whose first line is the password of the user in smtp; a change is taken up.";
+    let doc = "A file whose first line is the SMTP password; reloaded when it changes.";
     let password_file = table.text("password_file", doc);
-    let from = table.text("from", "Who mails are from.");
-    let link = table.text("link", "Where the dashboard is: what links in mails begin with.");
+    let from = table.text("from", "The sender of mails.");
+    let link = table.text("link", "The dashboard's URL, prefix of the links in mails.");
     let retry_after = wait(
         table,
         "retry_after",
         "1m",
-        "How long after a failure a mail is tried again; doubled by each further one, to 1h.",
+        "The wait after a mail's first failure; doubled after each further one, up to 1h.",
     );
     if let Some(link) = &link {
         let scheme = Url::parse(&link.value).ok().filter(Url::has_host);
@@ -208,18 +227,18 @@ pub(super) fn mail(table: &mut Table<'_>) -> Option<Mail> {
         }
     }
     if let Some(from) = from.as_ref().filter(|from| from.value.parse::<Mailbox>().is_err()) {
-        let message = "mail.from must be a mail address, as \"weir@example.com\"";
+        let message = "mail.from must be a mail address, such as \"weir@example.com\"";
         let message = format!("{message}, not `{}`", from.value);
         table.fault_at(from.at, message);
     }
     if let Some(smtp) = &smtp {
-        // Whatever stands there may be a password: it is not repeated.
+        // The value may contain a password, so errors do not quote it.
         if let Err(why) = check_smtp(&smtp.value, password_file.is_some()) {
             table.fault_at(smtp.at, why);
         }
     }
     match (smtp, from) {
-        (Some(smtp), Some(from)) => Some(Mail {
+        (Some(smtp), Some(from)) => Some(MailSettings {
             smtp: Secret::new(smtp.value),
             password: None,
             password_file,
@@ -236,10 +255,10 @@ pub(super) fn mail(table: &mut Table<'_>) -> Option<Mail> {
     }
 }
 
-/// A user and a password travel by TLS that is verified, or on this machine.
+/// Requires verified TLS, or loopback, for a user and a password.
 fn check_smtp(text: &str, has_password_file: bool) -> Result<(), &'static str> {
     const FORM: &str = "mail.smtp must be smtps://user@host, smtp+starttls://user@host or \
-                        smtp://host, each with :port where it is not the usual one";
+                        smtp://host, each with :port unless it is the default";
     let url = Url::parse(text).map_err(|_| FORM)?;
     let host = url.host_str().filter(|host| !host.is_empty()).ok_or(FORM)?;
     let is_plain = match url.scheme() {
@@ -248,7 +267,7 @@ fn check_smtp(text: &str, has_password_file: bool) -> Result<(), &'static str> {
         _ => return Err(FORM),
     };
     if !matches!(url.path(), "" | "/") || url.query().or(url.fragment()).is_some() {
-        return Err("mail.smtp has something after its host and port: remove it; for TLS, write \
+        return Err("mail.smtp has a path or a query: remove it; for TLS, write \
                     smtp+starttls:// (port 587) or smtps:// (port 465)");
     }
     let has_user = !url.username().is_empty();
@@ -288,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_has_a_header_of_its_own() {
+    fn a_reserved_or_invalid_signature_header_is_refused() {
         let settings = check("[signature]\nheader = \"Acme-Signature\"", &[]);
         assert_eq!(settings.signature.header, "acme-signature");
         let used = "deliveries already use this header for something else";
@@ -305,7 +324,7 @@ mod tests {
     #[test]
     fn networks_are_ranges_or_addresses() {
         let text = "[egress]\nallow_networks = [\"10.0.0.0/8\", \"::1\", \"lan\"]";
-        let expected = ["d:2:40: `lan` is not a network; write one as \"10.0.0.0/8\""];
+        let expected = ["d:2:40: `lan` is not a network; write it like \"10.0.0.0/8\""];
         let shown: Vec<_> =
             check(text, &expected).egress.allow_networks.iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["10.0.0.0/8", "::1/128"]);
@@ -320,16 +339,16 @@ mod tests {
     }
 
     #[test]
-    fn one_endpoint_cannot_hold_all_there_is() {
-        let full = "egress.in_flight_max is 16; it must be at least 17, which is what one endpoint \
-            that never answers takes (requests × deadline ÷ window)";
+    fn one_endpoint_cannot_use_every_slot() {
+        let full = "egress.in_flight_max is 16; it must be at least 17, the most that one endpoint \
+            that never answers can use (requests × deadline ÷ window)";
         check("[egress]\nin_flight_max = 16", &[&format!("d:1:1: {full}")]);
         check("[egress]\nin_flight_max = 17", &[]);
     }
 
     #[test]
-    fn delays_are_there_and_offsets_grow() {
-        let none = "d:1:1: retry.delays must list at least one time, as [\"1m\"]";
+    fn delays_are_not_empty_and_offsets_grow() {
+        let none = "d:1:1: retry.delays must list at least one time, such as [\"1m\"]";
         check("[retry]\ndelays = []", &[none]);
         check("[retry]\nmode = \"delay\"\ndelays = [\"2m\", \"1m\"]", &[]);
         check(
@@ -339,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn mails_have_a_sender_and_a_way() {
+    fn mail_needs_a_server_and_a_sender() {
         let good = "[mail]\nsmtp = \"smtps://weir:pass@mail.example.com\"\n\
             from = \"Weir <weir@example.com>\"\nlink = \"https://api.example.com\"";
         let mail = check(good, &[]).mail.expect("all of it is there");
@@ -353,14 +372,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_mail_server_does_not_repeat_its_password() {
+    fn an_error_in_a_mail_server_does_not_quote_its_password() {
         for smtp in ["https://u:hunter2@host", "smtp:hunter2", "hunter2", "smtps://u:hunter2@"] {
             check(
                 &format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"nobody\"\nlink = \"ftp://a\""),
                 &[
                     "d:2:8: mail.smtp must be smtps://user@host, smtp+starttls://user@host or \
-                     smtp://host, each with :port where it is not the usual one",
-                    "d:3:8: mail.from must be a mail address, as \"weir@example.com\", \
+                     smtp://host, each with :port unless it is the default",
+                    "d:3:8: mail.from must be a mail address, such as \"weir@example.com\", \
                      not `nobody`",
                     "d:4:8: mail.link must be an http:// or https:// URL, not `ftp://a`",
                 ],
@@ -399,8 +418,8 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_a_mail_servers_host_is_a_mistake() {
-        let why = "d:2:8: mail.smtp has something after its host and port: remove it; for TLS, \
+    fn a_path_or_query_of_a_mail_server_is_refused() {
+        let why = "d:2:8: mail.smtp has a path or a query: remove it; for TLS, \
             write smtp+starttls:// (port 587) or smtps:// (port 465)";
         for (end, expected) in [
             ("", None),
@@ -416,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_may_ask_for_an_hour_unless_it_is_said_otherwise() {
+    fn retry_after_is_honoured_up_to_an_hour_by_default() {
         let hour = std::time::Duration::from_secs(3_600);
         assert_eq!(check("", &[]).retry.retry_after_max, hour);
         let text = "[retry]\nretry_after_max = \"1d\"";

@@ -1,7 +1,7 @@
-//! Counts attempts in buckets of time: the one of now and the thirty before it.
+//! Counts attempts in buckets of time: the current one and the thirty before it. (core)
 //!
-//! Only buckets in use are kept, and few bytes of them: the first one's number, then for each how
-//! many buckets it lies behind the one before, its 2xx and its failures, in one flat list.
+//! Only buckets in use are stored, in one flat list: the number of the first one, then for each
+//! its distance from the previous one, its 2xx and its failures.
 //!
 //! Not here: what the counts mean (`health`).
 
@@ -13,24 +13,24 @@ use weir_common::time::{UnixTime, micros};
 /// Buckets before the current one that still count.
 const BUCKETS: u64 = 30;
 
-/// Buckets that say how an endpoint fares of late.
+/// The most recent buckets in use, which a warning depends on as well.
 const LATEST: u64 = 5;
 
-/// Shares are compared in whole billionths, so that 29 of 100 are never more than 0.29.
+/// Shares are compared in whole billionths, so that 29 of 100 never exceed 0.29.
 const WHOLE: f64 = 1e9;
 
-/// Attempts of late, in the order of time.
+/// Recent attempts, in the order of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Kept", into = "Kept")]
 pub(super) struct Window {
-    /// Of a bucket, in microseconds; 0 before there is any.
+    /// The width of a bucket in microseconds; 0 before the first.
     width: u64,
     buckets: Vec<Bucket>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Bucket {
-    /// Its start, in widths since 1970.
+    /// Its start: widths since 1970.
     number: u64,
     well: u32,
     ill: u32,
@@ -46,12 +46,12 @@ struct Kept {
     /// The number that the first distance counts from.
     #[serde(rename = "n")]
     number: u64,
-    /// Distance, 2xx, failures; distance, 2xx, failures; …
+    /// Triples of distance, 2xx and failures.
     #[serde(rename = "c")]
     counts: Vec<u64>,
 }
 
-/// What some attempts came to.
+/// Counts of 2xx and failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) well: u64,
@@ -59,7 +59,7 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Whether more than `share` of them failed.
+    /// Whether more than `share` of the attempts failed.
     pub(super) fn is_over(self, share: f64) -> bool {
         self.failed() > self.allowed(share)
     }
@@ -79,12 +79,12 @@ impl Counted {
 }
 
 impl Window {
-    /// Whether it holds no attempt.
+    /// Whether it has no attempt.
     pub(super) fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }
 
-    /// Takes up another length of the window.
+    /// Changes the length of the window.
     pub(super) fn fit(&mut self, span: Duration) {
         // Rounded up, so that what is `span` old is still in the window.
         let width = micros(span).div_ceil(BUCKETS).max(1);
@@ -94,10 +94,10 @@ impl Window {
         }
     }
 
-    /// Takes what lies in the future for now's, and says whether there was any.
+    /// Moves attempts in the future to now, and returns whether there were any.
     pub(super) fn set_back(&mut self, now: UnixTime) -> bool {
         let current = now.0 / self.width.max(1);
-        // Attempts that end together are told in any order: one bucket ahead is no other clock.
+        // Attempts that end together arrive in any order: one bucket ahead is no clock change.
         let ahead = self.buckets.last().is_some_and(|last| last.number > current + 1);
         if ahead {
             self.renumber(|number| number.min(current));
@@ -111,7 +111,7 @@ impl Window {
         self.add(Bucket { number, well: well.into(), ill: (!well).into() });
     }
 
-    /// Drops the oldest bucket if it has left the window, and says whether it has.
+    /// Drops the oldest bucket if it has left the window, and returns whether it has.
     pub(super) fn drop_oldest(&mut self, now: UnixTime) -> bool {
         let gone = self.drops_at().is_some_and(|at| at <= now);
         if gone {
@@ -126,19 +126,19 @@ impl Window {
         Some(UnixTime(end.saturating_mul(self.width)))
     }
 
-    /// All attempts in it.
+    /// All attempts in the window.
     pub(super) fn all(&self) -> Counted {
         sum(&self.buckets)
     }
 
-    /// Those of the last five buckets up to the last one in use.
+    /// The attempts of the five buckets up to the last one in use.
     pub(super) fn latest(&self) -> Counted {
         let last = self.buckets.last().map_or(0, |last| last.number);
         let from = self.buckets.partition_point(|one| one.number.saturating_add(LATEST) <= last);
         sum(self.buckets.get(from..).unwrap_or_default())
     }
 
-    /// When each bucket in use starts, its 2xx and its failures.
+    /// Start, 2xx and failures of each bucket in use.
     pub(super) fn counts(&self) -> impl Iterator<Item = (UnixTime, u32, u32)> {
         let start = |bucket: &Bucket| UnixTime(bucket.number.saturating_mul(self.width));
         self.buckets.iter().map(move |bucket| (start(bucket), bucket.well, bucket.ill))
@@ -150,7 +150,7 @@ impl Window {
         }
     }
 
-    /// Adds to the end, or to the last bucket.
+    /// Appends a bucket, or adds to the last one.
     fn add(&mut self, more: Bucket) {
         match self.buckets.last_mut() {
             Some(last) if last.number >= more.number => {
@@ -184,7 +184,7 @@ impl From<Window> for Kept {
 }
 
 impl From<Kept> for Window {
-    /// Takes whatever was stored: what could not be counted, is as much as can.
+    /// Accepts any stored values; larger counts saturate.
     fn from(kept: Kept) -> Self {
         let mut window = Self { width: kept.width, buckets: Vec::new() };
         let mut number = kept.number;

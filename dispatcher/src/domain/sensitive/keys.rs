@@ -1,30 +1,30 @@
-//! Says whether a key names what must never be sent (CONTRACT §6.4).
+//! Decides whether a key names a secret. (core)
 //!
-//! # The rule
+//! # Rules
 //!
-//! 1. A key is compared by its letters and digits alone: however they are written (full width,
-//!    circled, bold, with accents), in lower case. `client-secret` and `clientSecret` are one.
-//! 2. One with a word of [`SECRETS`] in it names a secret, whatever stands around it, unless all
-//!    that follows the word are words of [`ABOUT`], which say something about a secret and not what
-//!    it is: `token_count` and `password_changed_at` pass, `access_token_v2` does not. One of
-//!    [`EXCERPTS`] passes too, but after a password: `api_key_prefix`. What is new to us names a
-//!    secret: its sender sees that at once, a secret once sent is not taken back.
-//! 3. One that ends in a word for hashes and has one for passwords in it names a secret, and one
-//!    that begins with the former and ends in the latter; one that ends in `pw`, in `otp`, or in
-//!    `pass` behind a word of [`OWNERS`]; and one that is nothing but a word of [`WHOLE`]: each
-//!    apart from endings that say how a value is written.
-//! 4. A short word such as `token` or `pw` is not read across a border that the author of a key
-//!    drew (`ship_to_kenya`, `isCrypto`), and words of [`ORDINARY`] are passed over.
-//! 5. One that mixes Latin letters with others that look like them names a secret.
-//! 6. `hash` alone names none: most are of commits and of files. Hashes of passwords have shapes
-//!    of their own (`sensitive::values`), and inside of `password` every text is refused.
+//! 1. Keys are compared by letters and digits alone, normalized (full width, circled, bold,
+//!    accents) and in lower case: `client-secret` equals `clientSecret`.
+//! 2. A key that contains a word of [`SECRETS`] names a secret, unless only words of [`ABOUT`],
+//!    which describe a secret, follow: `token_count` and `password_changed_at` pass,
+//!    `access_token_v2` does not. A word of [`EXCERPTS`] passes as well, except after a password:
+//!    `api_key_prefix`. In doubt a key names a secret: its sender notices a refusal at once, but a
+//!    secret that was sent stays known.
+//! 3. These name a secret as well: a key with a password word that ends in a hash word, or that
+//!    begins with a hash word and ends in a password word; one that ends in `pw`, `otp`, or `pass`
+//!    after a word of [`OWNERS`]; one that equals a word of [`WHOLE`]. Endings of [`FORMS`], which
+//!    describe an encoding, are ignored.
+//! 4. A short word such as `token` or `pw` does not match across a word border of the key
+//!    (`ship_to_kenya`, `isCrypto`), and words of [`ORDINARY`] are skipped.
+//! 5. A key that mixes Latin letters with look-alikes names a secret.
+//! 6. `hash` alone names none: most are of commits and files. Password hashes have formats of
+//!    their own (`sensitive::values`), and below `password` every string is refused.
 //!
-//! Not here: where keys are, and which values a key is about (`ingest::sensitive_data`).
+//! Not here: where keys are, and which values belong to a key (`ingest::sensitive_data`).
 
 use crate::domain::sensitive::normalize::{in_words, plain};
-use crate::domain::sensitive::word_matcher::Sought;
+use crate::domain::sensitive::word_matcher::WordMatcher;
 
-/// What is never sent.
+/// Words that name a secret.
 const SECRETS: [&str; 46] = [
     "token",
     "password",
@@ -61,7 +61,7 @@ const SECRETS: [&str; 46] = [
     "seedphrase",
     "codeverifier",
     "authcookie",
-    // Links and codes that let in whoever has them.
+    // Links and codes that grant access.
     "magiclink",
     "magicurl",
     "loginlink",
@@ -75,7 +75,7 @@ const SECRETS: [&str; 46] = [
     "verificationcode",
 ];
 
-/// What says something about a secret, and the rests of words that only begin as one.
+/// Words that describe a secret, and endings of words that only begin like one.
 const ABOUT: [&str; 100] = [
     // How many, how long.
     "count",
@@ -183,25 +183,25 @@ const ABOUT: [&str; 100] = [
     "ization",
 ];
 
-/// Words that begin or end as ours do, where they stand alone between borders.
+/// Whole words that begin or end like a word for a secret.
 const ORDINARY: [&str; 5] = ["passport", "passenger", "preset", "secretary", "secretariat"];
 
-/// What is not written in parts: across a border it is found by chance, unless it fills its words.
+/// Words that are not written in parts: a match across a word border is chance.
 const IN_ONE: [&str; 5] = ["token", "pwd", "jwt", "bcrypt", "scrypt"];
 
 /// Owners that other words end in (`gold`, `academy`).
 const OWNERS_ALONE: [&str; 3] = ["old", "new", "my"];
 
-/// A part of a secret that is shown so that its owner knows which it is.
+/// Parts of a secret that may be shown to identify it.
 const EXCERPTS: [&str; 4] = ["last4", "prefix", "suffix", "fingerprint"];
 
-/// What no part of is shown.
+/// Secrets of which no part may be shown.
 const NEVER_SHOWN: [&str; 5] = ["password", "passwd", "pwd", "passphrase", "passcode"];
 
-/// The longest that is said about a secret.
+/// The longest description of a secret.
 const ABOUT_BYTES_MAX: usize = 48;
 
-/// What names a secret when it is all of a key.
+/// Words that name a secret only as a whole key.
 const WHOLE: [&str; 14] = [
     "pass",
     "bearer",
@@ -219,7 +219,7 @@ const WHOLE: [&str; 14] = [
     "setcookie",
 ];
 
-/// Whose `pass` is a password: one of no other kind (`boarding_pass`, `bypass`).
+/// Owners whose `pass` is a password, unlike `boarding_pass` or `bypass`.
 const OWNERS: [&str; 34] = [
     "user",
     "username",
@@ -257,17 +257,17 @@ const OWNERS: [&str; 34] = [
     "my",
 ];
 
-/// Words for passwords, for keys that speak of their hashes.
+/// Password words in keys for password hashes.
 const PASSWORDS: [&str; 4] = ["pass", "pwd", "pw", "secret"];
 
-/// What must stand somewhere in a key before a closer look is worth its while.
+/// Keys without any of these need no further check for hashes.
 const HINTS: [&str; 5] = ["pass", "pwd", "pw", "secret", "otp"];
 
-/// What a password is turned into.
+/// Hash words.
 const HASHES: [&str; 10] =
     ["hash", "hashes", "digest", "salt", "hashed", "salted", "md5", "sha1", "sha256", "sha512"];
 
-/// Says how a value is written, and nothing about what it is.
+/// Words for an encoding.
 const FORMS: [&str; 13] = [
     "header",
     "headers",
@@ -284,24 +284,24 @@ const FORMS: [&str; 13] = [
     "hashed",
 ];
 
-/// Whether a key names what is never sent.
+/// Whether a key names a secret.
 pub(crate) fn is_forbidden(key: &str) -> bool {
     let Some(name) = plain(key) else { return true };
     is_suspect(&name, &[]) && !(key.is_ascii() && is_ordinary(key))
 }
 
-/// Whether a key names a secret by its letters; `borders` tells where its words begin.
+/// Whether the letters of a key name a secret; `borders` are the starts of its words.
 fn is_suspect(name: &str, borders: &[usize]) -> bool {
     names_secret(name, borders) || names_hash(name, borders)
 }
 
-/// Whether a key that names a secret by its letters does not by its words.
+/// Whether a key names no secret once its words are separated.
 fn is_ordinary(key: &str) -> bool {
     let (name, borders) = in_words(key, &ORDINARY);
     !is_suspect(&name, &borders)
 }
 
-/// Whether what stands at these letters is a word as it was written, or fills several.
+/// Whether a match is a written word, or fills several words.
 fn is_written(name: &str, borders: &[usize], at: usize, word: &str) -> bool {
     let end = at + word.len();
     let is_border = |at: usize| at == 0 || at == name.len() || borders.contains(&at);
@@ -311,7 +311,7 @@ fn is_written(name: &str, borders: &[usize], at: usize, word: &str) -> bool {
 }
 
 fn names_secret(name: &str, borders: &[usize]) -> bool {
-    static A_SECRET: Sought = Sought::new(&SECRETS);
+    static A_SECRET: WordMatcher = WordMatcher::new(&SECRETS);
     A_SECRET.anywhere(name).any(|rest| {
         let word = name.strip_suffix(rest).unwrap_or_default();
         let by_chance = |one: &&str| {
@@ -325,7 +325,7 @@ fn names_secret(name: &str, borders: &[usize]) -> bool {
     })
 }
 
-/// Whether what follows a secret's name is there and speaks about the secret.
+/// Whether the rest of a key describes the secret.
 pub(super) fn is_about(rest: &str) -> bool {
     let rest = rest.trim_end_matches(|digit: char| digit.is_ascii_digit());
     (1..=ABOUT_BYTES_MAX).contains(&rest.len()) && is_made_of_words(rest)
@@ -336,15 +336,15 @@ fn is_made_of_words(rest: &str) -> bool {
     rest.is_empty() || ABOUT.iter().any(goes_on)
 }
 
-/// Whether a part of the secret follows its name, and may be shown.
+/// Whether the rest of a key names a part that may be shown.
 fn is_excerpt(name: &str, rest: &str) -> bool {
     EXCERPTS.contains(&rest) && !NEVER_SHOWN.iter().any(|word| name.ends_with(word))
 }
 
 fn names_hash(name: &str, borders: &[usize]) -> bool {
-    static A_HINT: Sought = Sought::new(&HINTS);
-    static A_WHOLE: Sought = Sought::new(&WHOLE);
-    // Nearly every key has none of them.
+    static A_HINT: WordMatcher = WordMatcher::new(&HINTS);
+    static A_WHOLE: WordMatcher = WordMatcher::new(&WHOLE);
+    // Nearly every key ends here.
     if A_HINT.anywhere(name).next().is_none() && A_WHOLE.ahead(name).next().is_none() {
         return false;
     }
@@ -359,7 +359,7 @@ fn names_hash(name: &str, borders: &[usize]) -> bool {
         || HASHES.iter().any(|hash| name.starts_with(hash)) && PASSWORDS.iter().any(ends_in)
 }
 
-/// Whether what stands before `pass` ends in an owner of passwords.
+/// Whether the text before `pass` ends in an owner.
 fn is_owner(of: &str, borders: &[usize]) -> bool {
     OWNERS.iter().any(|who| {
         of.strip_suffix(who).is_some_and(|before| {
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_or_disguises_a_name_helps_nothing() {
+    fn a_suffix_or_disguise_hides_no_secret() {
         for key in [
             "hashed_pw",
             "salted_pass",
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_about_a_secret_and_other_kinds_of_passes_pass() {
+    fn descriptions_of_a_secret_and_other_passes_are_allowed() {
         for key in [
             "hash",
             "hashes",
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_only_sound_so_pass() {
+    fn keys_that_only_contain_such_letters_are_allowed() {
         for key in [
             "user_id",
             "email",
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_not_read_across_the_borders_that_a_key_has() {
+    fn words_do_not_match_across_word_borders() {
         for key in [
             "is_crypto",
             "isCrypto",
@@ -652,7 +652,7 @@ mod tests {
         }
     }
 
-    /// The dumbest correct version: takes every key apart, and looks for each word by itself.
+    /// The reference: normalizes every key, and searches for each word by itself.
     fn is_forbidden_word_by_word(key: &str) -> bool {
         let Some(name) = taken_apart(key) else { return true };
         let follows = |word: &'static str| {
@@ -676,8 +676,7 @@ mod tests {
                 && PASSWORDS.iter().any(|word| bare.ends_with(word))
     }
 
-    /// A few of our words or beginnings of them, in letters of several kinds, and what may stand
-    /// around them.
+    /// A few listed words or their beginnings, with varied letters and separators.
     fn random_key(roll: &mut impl FnMut(usize) -> usize) -> String {
         let between = ["", "", "", "_", "-", " .", "s", "2", "64", "x", "\u{e9}", "\u{200b}"];
         let mut key = String::new();
@@ -710,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn all_words_at_once_find_what_each_would() {
+    fn all_words_at_once_match_the_reference() {
         let mut forbidden = 0;
         for seed in 0_u64..400 {
             let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -733,8 +732,8 @@ mod tests {
     }
 
     #[test]
-    fn no_key_takes_long_to_judge() {
-        // Whatever repeats in it, no more than a few passes over it.
+    fn no_key_is_slow_to_check() {
+        // Repetition must not multiply the passes over a key.
         for word in ["token", "tokencount", "count", "in", "pw", "pbkdf"] {
             let key = word.repeat(1_000_000 / word.len());
             let named = word.starts_with("token") || word == "pw";

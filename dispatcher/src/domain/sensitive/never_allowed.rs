@@ -1,4 +1,4 @@
-//! Says what more is kept back by a key that names a secret: from every setting, and of numbers.
+//! Keys that no setting may allow, and keys for one-time codes, whose values may be numbers. (core)
 //!
 //! Not here: whether a key names a secret (`sensitive::keys`).
 
@@ -20,14 +20,14 @@ pub(super) const CODES: [&str; 11] = [
     "authcode",
 ];
 
-/// What CONTRACT §6.4 names: no setting lets these through.
+/// No setting allows these.
 const NEVER: [&str; 6] =
     ["accesstoken", "idtoken", "refreshtoken", "password", "passwordhash", "hashedpassword"];
 
-/// A number of fewer digits under the plural of a code says how many there are.
+/// Below the plural of a code, a number with fewer digits is a count.
 const CODE_DIGITS_MIN: usize = 4;
 
-/// Whether a key names what no setting may let through.
+/// Whether no setting may allow this key.
 pub(crate) fn is_never(key: &str) -> bool {
     plain(key).is_some_and(|name| {
         let bare = without_form(&name);
@@ -36,7 +36,7 @@ pub(crate) fn is_never(key: &str) -> bool {
     })
 }
 
-/// How many digits make a number under this key a secret: a code that is sent to a phone.
+/// The fewest digits that make a number below this key a one-time code; `None` if none does.
 pub(crate) fn code_digits(key: &str) -> Option<usize> {
     let name = plain(key)?;
     let bare = without_form(&name);
@@ -45,7 +45,7 @@ pub(crate) fn code_digits(key: &str) -> Option<usize> {
     if is_code(bare) { Some(1) } else { is_plural() }
 }
 
-/// Whether a key below one that names a secret says something about it: `{"otp":{"length":6}}`.
+/// Whether a key describes the secret above it: `{"otp":{"length":6}}`.
 pub(crate) fn is_detail(key: &str) -> bool {
     plain(key).is_some_and(|name| is_about(&name))
 }

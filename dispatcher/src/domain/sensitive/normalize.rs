@@ -1,11 +1,11 @@
-//! Tells the letters of a text, however they are written: full width, circled, bold, with accents.
+//! Normalizes letters: full width, circled, bold, with accents. (core)
 
 use icu_normalizer::DecomposingNormalizerBorrowed;
 
-/// Letters that are no Latin ones and look like them: phonetic, Greek, Cyrillic, Armenian,
-/// Cherokee, Lisu, and those that were added to these later.
+/// Letters that look like Latin ones: phonetic, Greek, Cyrillic, Armenian, Cherokee, Lisu, and
+/// their extensions.
 const LOOKALIKES: [std::ops::RangeInclusive<char>; 12] = [
-    // The schwa between these two is a letter of Azerbaijani.
+    // The schwa between these ranges is a letter of Azerbaijani.
     '\u{250}'..='\u{258}',
     '\u{25a}'..='\u{2af}',
     '\u{370}'..='\u{58f}',
@@ -23,19 +23,19 @@ const LOOKALIKES: [std::ops::RangeInclusive<char>; 12] = [
 pub(super) const DECOMPOSED: DecomposingNormalizerBorrowed<'static> =
     DecomposingNormalizerBorrowed::new_nfkd();
 
-/// A key's letters and digits, in lower case; nothing where it pretends to be another.
+/// A key's letters and digits, in lower case; `None` if it mixes Latin letters and look-alikes.
 pub(super) fn plain(key: &str) -> Option<String> {
     if !key.is_ascii() {
         return taken_apart(key);
     }
-    // Nothing to take apart, and nothing that looks like something else.
+    // ASCII needs no decomposition and has no look-alikes.
     let mut name = key.to_ascii_lowercase();
     name.retain(|letter| letter.is_ascii_alphanumeric());
     Some(name)
 }
 
-/// The same, of a key in ASCII, without the words that are `skipped`, and where in it words begin:
-/// behind what is no letter or digit, and where capitals begin (`pwdLastSet`, `userJWTValue`).
+/// The same of an ASCII key without the `skipped` words, and where its words begin: after a
+/// separator, or at a capital (`pwdLastSet`, `userJWTValue`).
 pub(super) fn in_words(key: &str, skipped: &[&str]) -> (String, Vec<usize>) {
     let (mut name, mut borders, mut word) = (String::new(), Vec::new(), String::new());
     let mut end = |word: &mut String| {
@@ -47,8 +47,8 @@ pub(super) fn in_words(key: &str, skipped: &[&str]) -> (String, Vec<usize>) {
     };
     let bytes = key.as_bytes();
     for (at, letter) in bytes.iter().enumerate() {
-        let is = |at: Option<usize>, fits: fn(&u8) -> bool| {
-            at.and_then(|at| bytes.get(at)).is_some_and(fits)
+        let is = |at: Option<usize>, test: fn(&u8) -> bool| {
+            at.and_then(|at| bytes.get(at)).is_some_and(test)
         };
         let before = at.checked_sub(1);
         let capital = letter.is_ascii_uppercase()
@@ -64,14 +64,14 @@ pub(super) fn in_words(key: &str, skipped: &[&str]) -> (String, Vec<usize>) {
     (name, borders)
 }
 
-/// The same, of a key in any script.
+/// The same of a key in any script.
 pub(super) fn taken_apart(key: &str) -> Option<String> {
     let (mut name, mut foreign) = (String::new(), false);
     let lower = DECOMPOSED.normalize(key);
     for letter in lower.chars().flat_map(char::to_lowercase) {
         match letter {
             'a'..='z' | '0'..='9' => name.push(letter),
-            // Those that are a letter and a stroke, and no standard takes apart; and micro.
+            // Letters that NFKD does not decompose, and the micro sign.
             '\u{df}' => name.push_str("ss"),
             '\u{f8}' => name.push('o'),
             '\u{111}' => name.push('d'),

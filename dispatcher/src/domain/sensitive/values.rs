@@ -1,21 +1,20 @@
-//! Says whether a text is, as a whole, a secret of a kind that is known by its shape.
+//! Detects values that are, as a whole, a secret in a known format. (core)
 //!
-//! # The rule
+//! # Rules
 //!
-//! 1. The first letters say of which kind it might be; of nearly every text nothing else is read.
-//! 2. All of the text must then fit the kind: its letters, its length, for a token its header. A
+//! 1. The first letters select the candidate formats; for nearly every text that is all that runs.
+//! 2. The whole text must match the format: its letters, its length, for a token its header. A
 //!    sentence that mentions a key is no key.
-//! 3. Quotes around it and `Authorization: Bearer` or a user's name before it change nothing; words
-//!    behind `Bearer`, a path behind `{md5}` and a list of symbols behind `$` are no secrets.
-//! 4. Spaces around it, letters in full width and characters that take no room hide nothing.
+//! 3. Quotes around the text, and `Authorization: Bearer` or `user:` before it, are ignored. Words
+//!    after `Bearer`, a path after `{md5}` and a list of symbols after `$` are no secrets.
+//! 4. Surrounding spaces, full-width letters and zero-width characters hide no secret.
 //!
 //! Prefixes and lengths are those that the issuers document, as secret scanners collect them:
-//! <https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml>; hashes of passwords
-//! are written as crypt(5), RFC 2307 and the [PHC string format] have them, and as Django and
-//! Werkzeug do.
+//! <https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml>. Password hashes follow
+//! crypt(5), RFC 2307, the [PHC string format], Django and Werkzeug.
 //!
 //! Not here: digests without a prefix (MD5, SHA-256 in hexadecimal), which commits and files have
-//! as well; their keys say what they are (`sensitive::keys`).
+//! as well; their keys decide (`sensitive::keys`).
 //!
 //! [PHC string format]: https://github.com/P-H-C/phc-string-format/blob/master/phc-sf-spec.md
 
@@ -27,15 +26,15 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::domain::sensitive::normalize::DECOMPOSED;
-use crate::domain::sensitive::word_matcher::Sought;
+use crate::domain::sensitive::word_matcher::WordMatcher;
 
-/// No kind has a shorter member.
+/// No secret of a known format is shorter.
 pub(super) const BYTES_MIN: usize = 20;
 
-/// So many characters are enough to see of which kind a text might be.
+/// The characters that select the candidate formats.
 const HEAD_CHARS: usize = 64;
 
-/// What all of a kind begin with, how many letters follow, and which.
+/// A format: its prefix, and the number and kind of the letters after it.
 struct Kind {
     name: &'static str,
     start: &'static str,
@@ -50,11 +49,11 @@ enum Letters {
     Upper,
     /// Letters and digits.
     Plain,
-    /// Those, and `_` and `-`.
+    /// Letters, digits, `_` and `-`.
     Word,
-    /// Those, and what else tokens, hashes and their parameters are written with.
+    /// Those of `Word`, and the punctuation of tokens, hashes and their parameters.
     Wide,
-    /// Anything, on as many lines as one likes.
+    /// Any characters, line breaks included.
     Any,
 }
 
@@ -75,7 +74,7 @@ const TOKEN: &str = "an access token";
 const LONG: usize = 4_096;
 
 const KINDS: [Kind; 54] = [
-    // AWS: exactly so long.
+    // AWS: fixed length.
     kind(KEY, "AKIA", 16, 16, Letters::Upper),
     kind(KEY, "ASIA", 16, 16, Letters::Upper),
     kind(KEY, "ABIA", 16, 16, Letters::Upper),
@@ -140,11 +139,11 @@ const KINDS: [Kind; 54] = [
     kind(HASH, "SCRAM-SHA-", 30, 512, Letters::Wide),
 ];
 
-static KNOWN: Sought = Sought::new(&STARTS);
+static KNOWN: WordMatcher = WordMatcher::new(&STARTS);
 
 const STARTS: [&str; KINDS.len()] = starts();
 
-#[expect(clippy::indexing_slicing, reason = "done by the compiler, which would stop there")]
+#[expect(clippy::indexing_slicing, reason = "evaluated at compile time")]
 const fn starts() -> [&'static str; KINDS.len()] {
     let mut starts = [""; KINDS.len()];
     let mut at = 0;
@@ -155,10 +154,10 @@ const fn starts() -> [&'static str; KINDS.len()] {
     starts
 }
 
-/// What openssl writes before a key on a curve.
+/// The block that openssl writes before an elliptic-curve key.
 const CURVE: &str = "-----BEGIN EC PARAMETERS-----";
 
-/// What stands behind `Bearer`, where that is a token: so many letters, but not words alone.
+/// A token after `Bearer`; words alone are none.
 const BEARER: Kind = kind(TOKEN, "", 16, LONG, Letters::Wide);
 
 /// Schemes of RFC 2307, of passlib and of Spring, in lower case, without `-`.
@@ -187,7 +186,7 @@ const SCHEMES: [&str; 22] = [
     "scrypt",
 ];
 
-/// What the text is, where it is a secret.
+/// What kind of secret the text is, if it is one.
 pub(crate) fn secret(text: &str) -> Option<&'static str> {
     let text = text.trim_start_matches(is_blank);
     if text.len() < BYTES_MIN {
@@ -203,10 +202,10 @@ pub(crate) fn secret(text: &str) -> Option<&'static str> {
         return None;
     }
     let whole = if text.is_ascii() { Cow::Borrowed(text) } else { Cow::Owned(undisguised(text)) };
-    fits(whole.trim_end())
+    match_kind(whole.trim_end())
 }
 
-/// Whether a text begins as some kind does.
+/// Whether a text begins like a known format.
 fn might_be(text: &str) -> bool {
     let (text, bearer) = bare(text);
     let first = text.as_bytes();
@@ -216,7 +215,7 @@ fn might_be(text: &str) -> bool {
         || of_user(text).is_some()
 }
 
-fn fits(text: &str) -> Option<&'static str> {
+fn match_kind(text: &str) -> Option<&'static str> {
     let (text, bearer) = bare(text);
     match text.as_bytes() {
         [b'$', ..] => is_crypt(text).then_some(HASH),
@@ -225,16 +224,16 @@ fn fits(text: &str) -> Option<&'static str> {
         _ if text.starts_with(CURVE) => text.contains("PRIVATE KEY-----").then_some(PRIVATE),
         _ => {
             let kinds = KNOWN.ahead(text).filter_map(|(nth, rest)| Some((KINDS.get(nth)?, rest)));
-            let fits = |(kind, rest): &(&Kind, &str)| kind.has(rest);
-            let known = kinds.filter(fits).map(|(kind, _)| kind.name).next();
-            let token = || (bearer && BEARER.has(text) && !is_words(text)).then_some(TOKEN);
+            let matches = |(kind, rest): &(&Kind, &str)| kind.matches(rest);
+            let known = kinds.filter(matches).map(|(kind, _)| kind.name).next();
+            let token = || (bearer && BEARER.matches(text) && !is_words(text)).then_some(TOKEN);
             let hash = || of_user(text).is_some_and(is_crypt).then_some(HASH);
             known.or_else(token).or_else(hash)
         }
     }
 }
 
-/// A text without quotes and without the name of a header, and whether `Bearer` stood before it.
+/// A text without quotes and header name, and whether `Bearer` preceded it.
 fn bare(text: &str) -> (&str, bool) {
     let text = text.trim_matches(['"', '\'']);
     let text = behind(text, "authorization:").map_or(text, str::trim_start);
@@ -243,13 +242,13 @@ fn bare(text: &str) -> (&str, bool) {
     token.map_or((text, false), |token| (token, true))
 }
 
-/// What follows this beginning, in capitals or not.
+/// The rest after a prefix, ignoring case.
 fn behind<'t>(text: &'t str, start: &str) -> Option<&'t str> {
     let (head, rest) = text.split_at_checked(start.len())?;
     head.eq_ignore_ascii_case(start).then_some(rest)
 }
 
-/// The hash behind `user:`, as files of passwords have it.
+/// The hash after `user:`, as in password files.
 fn of_user(text: &str) -> Option<&str> {
     let head = text.as_bytes().iter().take(HEAD_CHARS);
     let at = head.clone().position(|letter| *letter == b'$')?;
@@ -258,7 +257,7 @@ fn of_user(text: &str) -> Option<&str> {
     (!user.is_empty() && !user.contains(char::is_whitespace)).then_some(hash)
 }
 
-/// Whether a text is words and numbers with something between them.
+/// Whether a text is only words and numbers with separators.
 fn is_words(text: &str) -> bool {
     let is_word = |word: &str| {
         let mut rest = word.bytes();
@@ -271,14 +270,14 @@ fn is_words(text: &str) -> bool {
 }
 
 impl Kind {
-    fn has(&self, rest: &str) -> bool {
+    fn matches(&self, rest: &str) -> bool {
         (self.least..=self.most).contains(&rest.len())
-            && rest.bytes().all(|letter| self.letters.have(letter))
+            && rest.bytes().all(|letter| self.letters.contains(letter))
     }
 }
 
 impl Letters {
-    fn have(self, letter: u8) -> bool {
+    fn contains(self, letter: u8) -> bool {
         match self {
             Self::Upper => letter.is_ascii_uppercase() || letter.is_ascii_digit(),
             Self::Plain => letter.is_ascii_alphanumeric(),
@@ -293,12 +292,12 @@ impl Letters {
 fn is_crypt(text: &str) -> bool {
     let mut parts = text.splitn(3, '$').skip(1);
     let (Some(id), Some(rest)) = (parts.next(), parts.next()) else { return false };
-    let id_fits = (1..=16).contains(&id.len())
+    let is_id = (1..=16).contains(&id.len())
         && id.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'-');
-    // No hash is shorter; `_` is in none, and in many a name of a variable.
-    id_fits
+    // No hash is shorter, and none contains `_`, which variable names do.
+    is_id
         && rest.rsplit('$').next().is_some_and(|hash| hash.len() >= 22)
-        && rest.bytes().all(|letter| letter != b'_' && Letters::Wide.have(letter))
+        && rest.bytes().all(|letter| letter != b'_' && Letters::Wide.contains(letter))
 }
 
 /// `{SSHA}…`, `{bcrypt}…`.
@@ -307,7 +306,7 @@ fn is_in_scheme(text: &str) -> bool {
         return false;
     };
     let scheme = scheme.split('@').next().unwrap_or_default().to_ascii_lowercase().replace('-', "");
-    // In base64 or in hexadecimal, of MD5 at least; with parameters, as crypt writes it.
+    // Base64 or hexadecimal, at least as long as MD5; or with parameters as in crypt(5).
     let is_digest = (24..=512).contains(&rest.len())
         && rest.len().is_multiple_of(4)
         && rest
@@ -318,7 +317,7 @@ fn is_in_scheme(text: &str) -> bool {
         let hash = rest.rsplit('$').next().unwrap_or_default();
         rest.contains('$')
             && hash.len() >= 22
-            && rest.bytes().all(|letter| Letters::Wide.have(letter))
+            && rest.bytes().all(|letter| Letters::Wide.contains(letter))
     };
     SCHEMES.contains(&scheme.as_str()) && (is_digest || has_parameters())
 }
@@ -331,7 +330,7 @@ fn is_jwt(text: &str) -> bool {
         _algorithm: IgnoredAny,
     }
     let dots = text.bytes().filter(|letter| *letter == b'.').count();
-    let letters = |letter: u8| letter == b'.' || Letters::Word.have(letter);
+    let letters = |letter: u8| letter == b'.' || Letters::Word.contains(letter);
     if ![2, 4].contains(&dots) || !text.bytes().all(letters) {
         return false;
     }
@@ -400,14 +399,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_a_secret_of_a_known_kind_is_recognised() {
+    fn secrets_of_known_formats_are_found() {
         for text in secrets() {
             assert!(secret(&text).is_some(), "{text}");
         }
     }
 
     #[test]
-    fn a_value_that_only_begins_or_sounds_like_a_secret_is_none() {
+    fn values_that_only_begin_or_look_like_a_secret_are_none() {
         for text in [
             "",
             "ada@example.com",
@@ -449,14 +448,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_value_is_stands_in_the_refusal() {
+    fn the_kind_of_a_secret_is_known() {
         assert_eq!(secret(JWT), Some("a JSON web token"));
         assert_eq!(secret(&made("ghp_", &"a".repeat(36))), Some(TOKEN));
         assert_eq!(secret(&made("$2b$10$", &"a".repeat(53))), Some(HASH));
     }
 
     #[test]
-    fn no_value_takes_long_to_judge() {
+    fn no_value_is_slow_to_check() {
         for start in ["eyJ", "$2b$", "{SSHA}", "Bearer ", "x", "\u{ff45}yJ", "\u{597d}"] {
             for unit in ["a", ".", "$", " ", "\u{200b}", "\u{597d}"] {
                 let _ = secret(&(start.to_owned() + &unit.repeat(1 << 20)));
@@ -464,14 +463,16 @@ mod tests {
         }
     }
 
-    /// The dumbest correct version: each kind is looked for by itself.
+    /// The reference: each format is checked by itself.
     fn secret_kind_by_kind(text: &str) -> bool {
-        KINDS.iter().any(|kind| text.strip_prefix(kind.start).is_some_and(|rest| kind.has(rest)))
+        KINDS
+            .iter()
+            .any(|kind| text.strip_prefix(kind.start).is_some_and(|rest| kind.matches(rest)))
     }
 
     proptest! {
         #[test]
-        fn all_kinds_at_once_find_what_each_would(
+        fn all_formats_at_once_match_the_reference(
             nth in 0..KINDS.len(),
             cut in 0..40_usize,
             rest in "[A-Za-z0-9_.-]{0,70}",

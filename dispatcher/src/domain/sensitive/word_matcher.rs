@@ -1,18 +1,17 @@
-//! Looks for many words in a text at once.
+//! Searches a text for many words at once. (core)
 
-/// Words that are looked for together: two letters of a text say which of them may begin there,
-/// and nothing is made ready for each text.
-pub(super) struct Sought {
+/// A set of words. Two letters of a text select the candidates that may begin there; no setup per
+/// text is needed.
+pub(super) struct WordMatcher {
     words: &'static [&'static str],
-    /// For each letter, a bit for every word that has it first, and for every one that has it
-    /// second.
+    /// For each byte, a bit for every word that has it first, or second.
     first: [u64; 256],
     second: [u64; 256],
 }
 
-impl Sought {
-    /// At most 64 words, each of two letters at least.
-    #[expect(clippy::indexing_slicing, reason = "done by the compiler, which would stop there")]
+impl WordMatcher {
+    /// At most 64 words, each of at least two letters.
+    #[expect(clippy::indexing_slicing, reason = "evaluated at compile time")]
     pub(super) const fn new(words: &'static [&'static str]) -> Self {
         let (mut first, mut second) = ([0; 256], [0; 256]);
         let mut at = 0;
@@ -25,7 +24,7 @@ impl Sought {
         Self { words, first, second }
     }
 
-    /// What follows each of the words, wherever in a text it stands.
+    /// The rest of the text after each match.
     pub(super) fn anywhere<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
         let pairs = text.as_bytes().windows(2).enumerate();
         let places = pairs.filter(|(_, pair)| self.candidates(pair) != 0).map(|(at, _)| at);
@@ -33,7 +32,7 @@ impl Sought {
         tails.flat_map(|tail| self.ahead(tail)).map(|(_, rest)| rest)
     }
 
-    /// The number of each word that a text begins with, and what follows it.
+    /// The index of each word that the text begins with, and the rest of the text.
     pub(super) fn ahead<'t>(&self, text: &'t str) -> impl Iterator<Item = (usize, &'t str)> {
         let some = |bits: u64| (bits != 0).then_some(bits);
         let candidates = some(self.candidates(text.as_bytes()));

@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use tokio::sync::watch;
 use weir_common::time::UnixTime;
 
-use crate::email::smtp::Posting;
+use crate::email::smtp::SendResult;
 use crate::state::State;
 use crate::store::{NewMail, StoreError};
 use crate::worker::simulation::books::{Books, violated};
@@ -29,7 +29,7 @@ const TRIES_MAX: u32 = 20;
 #[derive(Clone, Debug)]
 pub(super) struct Handed {
     key: String,
-    posting: Posting,
+    posting: SendResult,
     at: UnixTime,
 }
 
@@ -53,10 +53,10 @@ pub(super) async fn post(
         // The key would tell of keys that no seed decides.
         let nth = luck.unwrap_or(0).wrapping_add(posted.fetch_add(1, Ordering::Relaxed));
         let posting = match Dice::new(nth).roll(100) {
-            _ if luck.is_none() => Posting::Sent,
-            0..=9 => Posting::GivenUp("nobody is there".to_owned()),
-            10..=54 => Posting::Failed("later".to_owned()),
-            _ => Posting::Sent,
+            _ if luck.is_none() => SendResult::Sent,
+            0..=9 => SendResult::Abandoned("nobody is there".to_owned()),
+            10..=54 => SendResult::Failed("later".to_owned()),
+            _ => SendResult::Sent,
         };
         let handed = Handed { key: mail.key, posting: posting.clone(), at: state.clock.now().unix };
         letters.lock().unwrap().push(handed);
@@ -108,15 +108,15 @@ impl Books {
                 violated("mail", format!("{key} was put off until {}", letter.next.rfc3339()));
             }
             match posting {
-                Posting::Sent | Posting::GivenUp(_) => letter.over = true,
-                Posting::Failed(_) => {
+                SendResult::Sent | SendResult::Abandoned(_) => letter.over = true,
+                SendResult::Failed(_) => {
                     let wait = retry_after.saturating_mul(1 << letter.tries.min(20)).min(WAIT_MAX);
                     letter.tries += 1;
                     letter.next = at.plus(wait);
                     letter.over = letter.tries >= TRIES_MAX;
                 }
             }
-            self.tally.mails += u64::from(posting == Posting::Sent);
+            self.tally.mails += u64::from(posting == SendResult::Sent);
         }
     }
 
