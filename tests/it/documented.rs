@@ -20,7 +20,7 @@ const NOT_HERE: [(&str, &str); 6] = [
     ("cargo build ", "the programs are built before any test"),
     ("cargo test ", "a test does not start tests; ./test runs these"),
     ("WEIR_", "simulations of chosen seeds and lengths; ./test runs one"),
-    ("target/release/survive ", "takes an hour; `dispatching/surviving` runs it for seconds"),
+    ("target/release/survive ", "takes an hour; `dispatching/faults` runs it for seconds"),
     ("install weir-gateway ", "`operating/upgrading` does this and more, under load"),
     ("kill -USR2 ", "`operating/upgrading` does this and more, under load"),
 ];
