@@ -28,8 +28,11 @@ pub mod identifier;
 // Who belongs to whom.
 pub mod directory;
 
-// What an operator sends, and what only a page sends.
-pub mod browser;
+// HTTP/1.1 listeners, bounded.
+pub mod http_server;
+
+// Signals that an operator sends, and the admin listener.
+pub mod admin;
 pub mod signals;
 
 // Whether a signed token holds.

@@ -13,11 +13,11 @@ use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Method};
 use serde_json::{Value, json};
-use weir_common::browser;
+use weir_common::admin::browser;
+use weir_common::http_server::{Call, Handler, Reply};
 use weir_common::problem::Problem;
 use weir_common::secret::{Secret, same};
 
-use crate::http_server::{Call, Handler, Reply};
 use crate::state::{self, Reload, State};
 
 /// Nothing here reads a body.

@@ -38,13 +38,13 @@ use log::Level;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use weir_common::http_server::{Call, Handler, Head, Reply, problems};
 use weir_common::log::events;
 use weir_common::time::UnixTime;
 
 use crate::api::query::Query;
 use crate::api::routes::{Operation, OperationKind, PathParameters, RouteMatch};
 use crate::http_errors::{self, ValidationError, ValidationErrors};
-use crate::http_server::{Call, Handler, Head, Reply, problems};
 use crate::ingest::sensitive_data;
 use crate::live_config::ActiveConfig;
 use crate::state::State;

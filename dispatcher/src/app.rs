@@ -23,6 +23,8 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use weir_common::config::document::Diagnostic;
 use weir_common::config::files;
+use weir_common::http_server::body::BODIES_BYTES_MAX;
+use weir_common::http_server::{self, Bounds, Handler};
 use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
 use weir_common::secret::Secret;
@@ -31,8 +33,6 @@ use weir_common::time::Clock;
 
 use crate::admin::Admin;
 use crate::api::Api;
-use crate::http_server::body::BODIES_BYTES_MAX;
-use crate::http_server::{self, Bounds, Handler};
 use crate::ingest::Ingest;
 use crate::live_config::{ActiveConfig, Config};
 use crate::mailbox::{Command, Mailbox};

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use weir_common::config::document::{Document, Spanned, Table, suggestion};
 use weir_common::identifier::IdForm;
 
-use crate::http_server::{Reply, problems};
+use weir_common::http_server::{Reply, problems};
 
 /// The entry for every workspace.
 const ALL_WORKSPACES: &str = "*";

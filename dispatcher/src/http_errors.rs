@@ -4,10 +4,10 @@
 
 use log::Level;
 use serde_json::{Value, json};
+use weir_common::http_server::{Reply, problems};
 use weir_common::log::events;
 use weir_common::problem::Problem;
 
-use crate::http_server::{Reply, problems};
 use crate::store::StoreError;
 
 /// Errors listed in one response: more than a person corrects from one answer.

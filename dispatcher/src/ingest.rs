@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::{HeaderMap, Method};
 use log::Level;
 use tokio::sync::Semaphore;
+use weir_common::http_server::{Call, Handler, Head, Reply, problems};
 use weir_common::log::events;
 use weir_common::time::{Clock, UnixTime};
 
@@ -30,7 +31,6 @@ use crate::auth::{Scope, Token, Tokens};
 use crate::blocking_pool::Threads;
 use crate::config::settings::Settings;
 use crate::http_errors::{self, ValidationError, ValidationErrors};
-use crate::http_server::{Call, Handler, Head, Reply, problems};
 use crate::ingest::event::ValidEvent;
 use crate::ingest::parse::{Batch, BatchError, BodyFormat, MEDIA_TYPES};
 use crate::live_config::ActiveConfig;

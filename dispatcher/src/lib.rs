@@ -13,9 +13,6 @@ pub mod config;
 // Threads of our own for work that blocks.
 mod blocking_pool;
 
-// HTTP/1.1 listeners, bounded.
-pub mod http_server;
-
 // Events and deliveries on disk.
 pub mod store;
 

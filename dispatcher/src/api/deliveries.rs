@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::time::Duration;
+use weir_common::http_server::{Reply, problems};
 
 use crate::api::dto::{
     AttemptView, DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, Kind, ShownState, Time,
@@ -11,7 +12,6 @@ use crate::api::{ApiRequest, bad_query, json};
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::Webhook;
-use crate::http_server::{Reply, problems};
 use crate::mailbox::Standing;
 
 /// How long to wait for the worker; without its reply, the response omits what only it knows.

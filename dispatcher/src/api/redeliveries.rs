@@ -2,13 +2,14 @@
 //!
 //! Not here: running the jobs (`maintenance`).
 
+use weir_common::http_server::{Reply, problems};
+
 use crate::api::dto::{JobView, RedeliveryFilter};
 use crate::api::query::TIME;
 use crate::api::times::time_of;
 use crate::api::{ApiRequest, json};
 use crate::domain::delivery::DeliveryState;
 use crate::http_errors::{self, ValidationErrors};
-use crate::http_server::{Reply, problems};
 use crate::store::{Filter, JOBS_OPEN_MAX, JobCreated};
 
 /// `Retry-After` of a refused job: a job of a few thousand deliveries ends sooner.

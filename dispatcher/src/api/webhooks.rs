@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+use weir_common::http_server::{Reply, problems};
 use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
 
@@ -18,7 +19,6 @@ use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::id::WebhookId;
 use crate::domain::webhook::Webhook;
 use crate::http_errors::{self, ValidationError, ValidationErrors};
-use crate::http_server::{Reply, problems};
 use crate::ingest::event;
 use crate::store::{
     self, Created, Rotated, Rotation, SECRETS_BEFORE_MAX, StoreError, WebhookChange,

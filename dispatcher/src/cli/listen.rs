@@ -21,6 +21,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use url::Url;
+use weir_common::http_server::body::BODIES_BYTES_MAX;
+use weir_common::http_server::{self, Bounds, Call, Handler, Reply};
 use weir_common::log::visible;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
@@ -31,8 +33,6 @@ use crate::delivery::connection::AttemptRequest;
 use crate::delivery::http_client;
 use crate::delivery::signature::{self, Signed};
 use crate::domain::event::EventType;
-use crate::http_server::body::BODIES_BYTES_MAX;
-use crate::http_server::{self, Bounds, Call, Handler, Reply};
 
 /// What a receiver tolerates between the signature's clock and its own (CONTRACT §5.2).
 const TOLERANCE_SECONDS: u64 = 300;

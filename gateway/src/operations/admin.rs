@@ -23,7 +23,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
 use pingora_http::ResponseHeader;
 use serde_json::{Value, json};
-use weir_common::browser;
+use weir_common::admin::browser;
 use weir_common::problem::{MEDIA_TYPE, Problem};
 use weir_common::secret::{self, Secret};
 

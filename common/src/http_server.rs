@@ -10,8 +10,8 @@
 //!
 //! Not here: what is answered (`api`, `ingest`, `admin`), how often one may ask (the gateway).
 
-pub(crate) mod body;
-pub(crate) mod problems;
+pub mod body;
+pub mod problems;
 mod write_timeout;
 
 use std::convert::Infallible;
@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::log::events;
+use crate::problem::Problem;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 pub use http::request::Parts as Head;
@@ -36,8 +38,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
-use weir_common::log::events;
-use weir_common::problem::Problem;
 
 use crate::http_server::body::Held;
 use crate::http_server::write_timeout::{Patience, Patient, Turns};
@@ -89,7 +89,7 @@ impl Reply {
     /// A problem, with its status.
     #[must_use]
     pub fn problem(problem: &Problem) -> Self {
-        let headers = vec![("content-type", weir_common::problem::MEDIA_TYPE.to_owned())];
+        let headers = vec![("content-type", crate::problem::MEDIA_TYPE.to_owned())];
         Self { status: problem.status, headers, body: problem.body().into() }
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use weir_common::config::document::shown;
-use weir_common::problem::Problem;
+use crate::config::document::shown;
+use crate::problem::Problem;
 
 use crate::http_server::Reply;
 
@@ -11,7 +11,7 @@ use crate::http_server::Reply;
 const AGAIN_SECONDS: &str = "1";
 
 /// A problem without members of its own.
-pub(crate) fn plain(
+pub fn plain(
     status: u16,
     kind: &'static str,
     title: &'static str,
@@ -22,26 +22,26 @@ pub(crate) fn plain(
 
 /// Nothing there, or nothing that this token may see: one answer for both, so that nobody learns
 /// which it is.
-pub(crate) fn not_found() -> Reply {
+pub fn not_found() -> Reply {
     let detail = "There is nothing at this path that this token may see.";
     Reply::problem(&plain(404, "not-found", "Not found", detail))
 }
 
 /// A path that is there, and a method that it does not know.
-pub(crate) fn method_not_allowed(allow: &str) -> Reply {
+pub fn method_not_allowed(allow: &str) -> Reply {
     let detail = format!("This path accepts {allow} only.");
     let problem = plain(405, "method-not-allowed", "Method not allowed", detail);
     Reply::problem(&problem).with("allow", allow)
 }
 
 /// A body of a kind that is not read here.
-pub(crate) fn media_type(wanted: &[&str]) -> Reply {
+pub fn media_type(wanted: &[&str]) -> Reply {
     let detail = format!("Send the body with `Content-Type: {}`.", wanted.join("`, or `"));
     Reply::problem(&plain(415, "unsupported-media-type", "Unsupported media type", detail))
 }
 
 /// A body that comes compressed.
-pub(crate) fn encoding() -> Reply {
+pub fn encoding() -> Reply {
     let detail = "Send the body as it is, without `Content-Encoding`: it is not decompressed here.";
     let title = "Unsupported content encoding";
     // RFC 9110, 15.5.16: this field tells an unsupported coding from an unsupported type.
@@ -50,42 +50,42 @@ pub(crate) fn encoding() -> Reply {
 }
 
 /// A body that is no JSON, and where it stops being so.
-pub(crate) fn malformed(detail: impl Into<String>) -> Reply {
+pub fn malformed(detail: impl Into<String>) -> Reply {
     Reply::problem(&plain(400, "malformed-body", "The body is not JSON", detail))
 }
 
 /// A request whose head is larger than any may be.
-pub(crate) fn head_too_large(most: usize) -> Problem {
+pub fn head_too_large(most: usize) -> Problem {
     let detail =
         format!("The request head is larger than {most} bytes, the most that is accepted.");
     plain(431, "head-too-large", "The head is too large", detail)
 }
 
 /// A request whose body is larger than this path takes.
-pub(crate) fn body_too_large(most: usize) -> Problem {
+pub fn body_too_large(most: usize) -> Problem {
     let detail = format!("The body is larger than {most} bytes, the most that this path accepts.");
     plain(413, "body-too-large", "The body is too large", detail)
 }
 
 /// A request whose body ended before its end.
-pub(crate) fn body_broken() -> Problem {
+pub fn body_broken() -> Problem {
     plain(400, "broken-body", "The body broke off", "The body could not be read to its end.")
 }
 
 /// A request whose body did not arrive in time.
-pub(crate) fn body_too_slow(within: Duration) -> Problem {
+pub fn body_too_slow(within: Duration) -> Problem {
     let detail = format!("The body did not arrive within {}.", shown(within));
     plain(408, "body-too-slow", "The body took too long", detail)
 }
 
 /// Too much waits already.
-pub(crate) fn busy(detail: &str) -> Reply {
+pub fn busy(detail: &str) -> Reply {
     let problem = plain(503, "unavailable", "Not available for the moment", detail);
     Reply::problem(&problem).with("retry-after", AGAIN_SECONDS)
 }
 
 /// Something is wrong on our side.
-pub(crate) fn broken() -> Reply {
+pub fn broken() -> Reply {
     let detail = "The dispatcher failed; the cause is in its log.";
     Reply::problem(&plain(500, "internal", "Internal error", detail))
 }

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::http_server::{Reply, problems};
 
 /// Bytes of bodies that a listener holds over all its connections; one more is 503.
-pub(crate) const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
+pub const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// What comes in small pieces is kept in blocks of so many bytes.
 const BLOCK_BYTES: usize = 64 * 1024;

@@ -1,0 +1,3 @@
+//! The admin listener of both programs.
+
+pub mod browser;
