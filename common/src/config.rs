@@ -1,5 +1,8 @@
-//! Settings files: read whole, every mistake with its place, and their schema.
+//! Settings files: read whole, every mistake with its place, and their schema; read again when they
+//! change.
 
 pub mod document;
 pub mod file;
 pub mod files;
+pub mod reload;
+pub mod watch;

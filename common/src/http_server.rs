@@ -2,16 +2,17 @@
 //!
 //! # Invariants
 //!
-//! 1. A request that a handler has begun is carried to its end, though its client be gone: what
-//!    is on disk by then is told to the worker all the same.
+//! 1. A request that a handler has begun is carried to its end, though its client be gone: what it
+//!    has changed by then has its consequences all the same.
 //! 2. A handler that panics costs its own connection and nothing else.
-//! 3. Told to stop, it answers what it has, closes the rest, and returns.
+//! 3. Told to close, it answers what it has, closes the rest, and returns.
 //! 4. No body is read before the handler has seen its head and let it in.
 //!
-//! Not here: what is answered (`api`, `ingest`, `admin`), how often one may ask (the gateway).
+//! Not here: what is answered (the handlers of each program, `admin`).
 
 pub mod body;
 pub mod problems;
+pub mod reply;
 mod write_timeout;
 
 use std::convert::Infallible;
@@ -21,41 +22,43 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::log::events;
-use crate::problem::Problem;
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::header::CONTENT_ENCODING;
 pub use http::request::Parts as Head;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use log::Level;
-use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 
-use crate::http_server::body::Held;
-use crate::http_server::write_timeout::{Patience, Patient, Turns};
+use crate::http_server::body::ReadBody;
+use crate::http_server::reply::Reply;
+use crate::http_server::write_timeout::{RequestPhase, TimedStream, Timeouts};
+use crate::log::events;
 
-/// A request head. The gateway in front of us takes as much.
-const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// A request head, where no setting says otherwise. The gateway takes as much.
+pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 
 /// After a failed accept (no file descriptors, mostly): long enough for some to come free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long we go on reading what was refused: closing at once would destroy our answer on its
-/// way to a client that is still sending.
+/// How long a refused body is read on: closing at once would destroy our answer on its way to a
+/// client that is still sending.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// The smallest buffer that hyper takes; smaller heads are counted once they are read.
+const BUFFER_BYTES_MIN: usize = 8 * 1024;
 
 /// A request, read whole.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Its method.
+    /// Its method; `GET` for `HEAD`.
     pub method: Method,
     /// Its path, as it was sent.
     pub path: String,
@@ -67,44 +70,10 @@ pub struct Call {
     pub body: Bytes,
 }
 
-/// An answer.
-#[derive(Clone, Debug)]
-pub struct Reply {
-    /// Its status.
-    pub status: u16,
-    /// Its header fields; `Content-Type` among them, where there is a body.
-    pub headers: Vec<(&'static str, String)>,
-    /// Its body.
-    pub body: Bytes,
-}
-
-impl Reply {
-    /// JSON, with this status.
-    #[must_use]
-    pub fn json(status: u16, value: &Value) -> Self {
-        let headers = vec![("content-type", "application/json".to_owned())];
-        Self { status, headers, body: value.to_string().into() }
-    }
-
-    /// A problem, with its status.
-    #[must_use]
-    pub fn problem(problem: &Problem) -> Self {
-        let headers = vec![("content-type", crate::problem::MEDIA_TYPE.to_owned())];
-        Self { status: problem.status, headers, body: problem.body().into() }
-    }
-
-    /// The same with one more header field.
-    #[must_use]
-    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.headers.push((name, value.into()));
-        self
-    }
-}
-
-/// Who answers.
+/// Answers the requests of a listener.
 #[async_trait::async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Answers one request. Nobody waits longer for it than the client does.
+    /// Answers one request. The client is the only one that waits for it.
     async fn handle(&self, call: Call) -> Reply;
 
     /// The answer where a head is enough to refuse a request: its body is not read then.
@@ -116,26 +85,64 @@ pub trait Handler: Send + Sync + 'static {
     fn body_bytes_max(&self, path: &str) -> usize;
 }
 
-/// Those who are answering: they finish what they began, though its client has gone.
-#[derive(Default)]
-struct Hands(Mutex<JoinSet<()>>);
+/// What a listener does with connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Listening {
+    /// It accepts and serves them.
+    #[default]
+    Open,
+    /// It accepts none: new ones wait in the socket.
+    Paused,
+    /// Its socket is closed; each connection ends with its next answer.
+    Draining,
+    /// Idle connections end at once.
+    Closing,
+}
 
-impl Hands {
+/// What a listener allows.
+#[derive(Clone)]
+pub struct Bounds {
+    /// What one connection may take, read when it is accepted: a reload may change it.
+    pub connection: Arc<dyn Fn() -> ConnectionBounds + Send + Sync>,
+    /// Connections that may be open.
+    pub connections: Arc<Semaphore>,
+    /// Bytes of bodies that may be held at one time.
+    pub bodies_bytes_max: usize,
+}
+
+/// What one connection may take.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionBounds {
+    /// Bytes of a request head; more is 431.
+    pub head_bytes_max: usize,
+    /// For a whole request head.
+    pub head_timeout: Duration,
+    /// Without a request.
+    pub idle_timeout: Duration,
+    /// For a whole request body; and for the client to take its answer.
+    pub body_timeout: Duration,
+}
+
+/// Requests that are being answered: they are finished, though their clients have gone.
+#[derive(Default)]
+struct RequestTasks(Mutex<JoinSet<()>>);
+
+impl RequestTasks {
     /// Has a request answered; nothing comes where that ended in a panic.
-    fn take(
+    fn spawn(
         &self,
         handler: Arc<dyn Handler>,
         call: Call,
-        room: Option<OwnedSemaphorePermit>,
+        permit: Option<OwnedSemaphorePermit>,
     ) -> oneshot::Receiver<Reply> {
         let (answer, answered) = oneshot::channel();
-        let mut at_work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(ended) = at_work.try_join_next() {
+        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(ended) = tasks.try_join_next() {
             report(ended);
         }
-        at_work.spawn(async move {
+        tasks.spawn(async move {
             let reply = handler.handle(call).await;
-            drop(room);
+            drop(permit);
             // Its client may have gone in the meantime.
             let _ = answer.send(reply);
         });
@@ -143,68 +150,58 @@ impl Hands {
     }
 
     async fn ended(&self) {
-        let mut at_work =
-            std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        while let Some(ended) = at_work.join_next().await {
+        let mut tasks = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        while let Some(ended) = tasks.join_next().await {
             report(ended);
         }
     }
 }
 
-/// What a listener allows.
-#[derive(Clone, Debug)]
-pub struct Bounds {
-    /// A whole request head.
-    pub head_timeout: Duration,
-    /// A connection without a request.
-    pub idle_timeout: Duration,
-    /// A whole request body; and for the client to take its answer.
-    pub body_timeout: Duration,
-    /// Connections that may be open.
-    pub connections: Arc<Semaphore>,
-    /// Bytes of bodies that may be held at one time.
-    pub bodies_bytes_max: usize,
-}
-
 /// What the connections of a listener have in common.
-struct Desk {
+struct Server {
     handler: Arc<dyn Handler>,
-    hands: Hands,
-    bounds: Bounds,
-    /// Bytes of bodies for which there is room.
+    requests: RequestTasks,
+    /// Bytes of bodies that may still be held.
     bodies: Arc<Semaphore>,
 }
 
-/// Serves until told to stop, then finishes the requests it has.
+/// Serves until told to close, then finishes the requests it has. A sender that is gone closes.
 pub async fn serve(
     listener: TcpListener,
     handler: Arc<dyn Handler>,
     bounds: Bounds,
-    mut stopping: watch::Receiver<bool>,
+    mut listening: watch::Receiver<Listening>,
 ) {
     let mut open = JoinSet::new();
     let bodies = Arc::new(Semaphore::new(bounds.bodies_bytes_max.min(Semaphore::MAX_PERMITS)));
-    let desk = Arc::new(Desk { handler, hands: Hands::default(), bounds, bodies });
+    let server = Arc::new(Server { handler, requests: RequestTasks::default(), bodies });
     loop {
+        let now = *listening.borrow_and_update();
+        if now >= Listening::Draining {
+            break;
+        }
         tokio::select! {
             biased;
-            () = told_to_stop(&mut stopping) => break,
+            changed = listening.changed() => if changed.is_err() {
+                break;
+            },
             Some(ended) = open.join_next() => report(ended),
-            accepted = listener.accept() => match accepted {
+            accepted = listener.accept(), if now == Listening::Open => match accepted {
                 Ok((stream, _)) => {
                     // Over the bound the stream is dropped: closed before a byte is read.
-                    if let Ok(permit) = Arc::clone(&desk.bounds.connections).try_acquire_owned() {
-                        let of = Connection {
-                            desk: Arc::clone(&desk),
-                            stopping: stopping.clone(),
-                            permit,
+                    if let Ok(permit) = Arc::clone(&bounds.connections).try_acquire_owned() {
+                        let task = ConnectionTask {
+                            server: Arc::clone(&server),
+                            bounds: (bounds.connection)(),
+                            listening: listening.clone(),
+                            refused: AtomicBool::new(false),
                         };
-                        open.spawn(of.run(stream));
+                        open.spawn(run(Arc::new(task), stream, permit));
                     }
                 }
                 Err(error) => {
                     let fields = [("error", error.to_string().into())];
-                    events::event(Level::Warn, "a connection could not be accepted", &fields);
+                    events::event(Level::Warn, "accept failed", &fields);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -214,127 +211,129 @@ pub async fn serve(
     while let Some(ended) = open.join_next().await {
         report(ended);
     }
-    desk.hands.ended().await;
+    server.requests.ended().await;
 }
 
-/// Returns once we are to stop, or whoever could say so is gone.
-async fn told_to_stop(stopping: &mut watch::Receiver<bool>) {
-    let _ = stopping.wait_for(|stop| *stop).await;
+async fn closing(listening: &mut watch::Receiver<Listening>) {
+    // An error says that the sender is gone, which closes.
+    let _ = listening.wait_for(|now| *now == Listening::Closing).await;
 }
 
 fn report(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
         let fields = [("error", error.to_string().into())];
-        events::event(Level::Error, "a task ended in a panic", &fields);
+        events::event(Level::Error, "task panicked", &fields);
     }
 }
 
-struct Connection {
-    desk: Arc<Desk>,
-    stopping: watch::Receiver<bool>,
-    permit: OwnedSemaphorePermit,
+/// What the requests of one connection have in common.
+struct ConnectionTask {
+    server: Arc<Server>,
+    bounds: ConnectionBounds,
+    listening: watch::Receiver<Listening>,
+    /// Whether a body was refused unread.
+    refused: AtomicBool,
 }
 
-impl Connection {
-    async fn run(self, stream: TcpStream) {
-        let Self { desk, mut stopping, permit } = self;
-        // Answers are small and waited for. A socket that refuses is slower, not wrong.
-        let _ = stream.set_nodelay(true);
-        let refused = Arc::new(AtomicBool::new(false));
-        let Bounds { head_timeout, idle_timeout, body_timeout, .. } = desk.bounds;
-        let patience = Patience { head: head_timeout, idle: idle_timeout, answer: body_timeout };
-        let turns = Arc::new(Turns::default());
-        let stream = Patient::new(stream, patience, Arc::clone(&turns));
-        let service = service_fn(|request| -> Answering {
-            turns.next();
-            let answering = answer(Arc::clone(&desk), Arc::clone(&refused), request);
-            let turns = Arc::clone(&turns);
-            Box::pin(async move {
-                let answered = answering.await;
-                turns.next();
-                answered
-            })
-        });
-        let mut connection = http1::Builder::new()
-            // The stream has timers of its own, which tell an idle connection from a slow head.
-            .header_read_timeout(None)
-            .max_buf_size(HEAD_BYTES_MAX)
-            .half_close(true)
-            .serve_connection(TokioIo::new(stream), service);
-        let ended = tokio::select! {
-            ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
-            () = told_to_stop(&mut stopping) => {
-                Pin::new(&mut connection).graceful_shutdown();
-                poll_fn(|cx| connection.poll_without_shutdown(cx)).await
-            }
-        };
-        // What goes wrong with a connection its client sees; there is nothing to be done here.
-        if ended.is_ok() {
-            let stream = connection.into_parts().io.into_inner().into_stream();
-            part(stream, refused.load(Ordering::Relaxed)).await;
+async fn run(task: Arc<ConnectionTask>, stream: TcpStream, permit: OwnedSemaphorePermit) {
+    // Answers are small and waited for. A socket that refuses is slower, not wrong.
+    let _ = stream.set_nodelay(true);
+    let ConnectionBounds { head_bytes_max, head_timeout, idle_timeout, body_timeout } = task.bounds;
+    let timeouts = Timeouts { head: head_timeout, idle: idle_timeout, answer: body_timeout };
+    let phase = Arc::new(RequestPhase::default());
+    let stream = TimedStream::new(stream, timeouts, Arc::clone(&phase));
+    let service = service_fn(|request| -> Answering {
+        phase.next();
+        let (task, phase) = (Arc::clone(&task), Arc::clone(&phase));
+        Box::pin(async move {
+            let response = task.answer(request).await;
+            phase.next();
+            Ok(response)
+        })
+    });
+    let mut connection = http1::Builder::new()
+        // The stream has timers of its own, which tell an idle connection from a slow head.
+        .header_read_timeout(None)
+        .max_buf_size(head_bytes_max.max(BUFFER_BYTES_MIN))
+        .half_close(true)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut listening = task.listening.clone();
+    let ended = tokio::select! {
+        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
+        () = closing(&mut listening) => {
+            Pin::new(&mut connection).graceful_shutdown();
+            poll_fn(|cx| connection.poll_without_shutdown(cx)).await
         }
-        drop(permit);
+    };
+    // What goes wrong with a connection its client sees; there is nothing to be done here.
+    if ended.is_ok() {
+        let stream = connection.into_parts().io.into_inner().into_stream();
+        close(stream, task.refused.load(Ordering::Relaxed)).await;
     }
+    drop(permit);
 }
 
-/// Closes a connection, and where a body was refused unread, reads on for a while.
-async fn part(mut stream: TcpStream, refused: bool) {
+/// Closes a connection; where a body was refused unread, a lingering close reads on for a while.
+async fn close(mut stream: TcpStream, refused: bool) {
     let closed = stream.shutdown().await;
     if refused && closed.is_ok() {
         let mut ignored = vec![0; 64 * 1024];
         let reading = async { while let Ok(1..) = stream.read(&mut ignored).await {} };
-        // Whoever still sends after that has had its answer or never reads it.
+        // A client that still sends after that has had its answer or never reads it.
         let _ = tokio::time::timeout(LINGER, reading).await;
     }
 }
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send>>;
 
-async fn answer(
-    desk: Arc<Desk>,
-    refused: Arc<AtomicBool>,
-    request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (mut head, body) = request.into_parts();
-    let is_head = head.method == Method::HEAD;
-    if is_head {
-        head.method = Method::GET;
+impl ConnectionTask {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let (mut head, body) = request.into_parts();
+        let is_head = head.method == Method::HEAD;
+        if is_head {
+            head.method = Method::GET;
+        }
+        let has_body = !body.is_end_stream();
+        let reply = match self.read(&head, body).await {
+            Ok(ReadBody { bytes, permit }) => {
+                let call = Call {
+                    method: head.method,
+                    path: head.uri.path().to_owned(),
+                    query: head.uri.query().map(str::to_owned),
+                    headers: head.headers,
+                    body: bytes,
+                };
+                let Server { handler, requests, .. } = &*self.server;
+                let answered = requests.spawn(Arc::clone(handler), call, permit).await;
+                answered.unwrap_or_else(|_| problems::broken())
+            }
+            Err(reply) if has_body => {
+                self.refused.store(true, Ordering::Relaxed);
+                reply.with("connection", "close")
+            }
+            Err(reply) => reply,
+        };
+        let is_last = *self.listening.borrow() >= Listening::Draining;
+        let reply = if is_last { reply.with("connection", "close") } else { reply };
+        reply.into_response(is_head)
     }
-    let has_body = !body.is_end_stream();
-    let reply = match let_in(&desk, &head, body).await {
-        Ok(Held { bytes, room }) => {
-            let call = Call {
-                method: head.method,
-                path: head.uri.path().to_owned(),
-                query: head.uri.query().map(str::to_owned),
-                headers: head.headers,
-                body: bytes,
-            };
-            let answered = desk.hands.take(Arc::clone(&desk.handler), call, room).await;
-            answered.unwrap_or_else(|_| problems::broken())
-        }
-        Err(reply) if has_body => {
-            refused.store(true, Ordering::Relaxed);
-            reply.with("connection", "close")
-        }
-        Err(reply) => reply,
-    };
-    Ok(written(reply, is_head))
-}
 
-/// The body of a request whose head is good.
-async fn let_in(desk: &Desk, head: &Head, body: Incoming) -> Result<Held, Reply> {
-    if head_bytes(head) > HEAD_BYTES_MAX {
-        return Err(Reply::problem(&problems::head_too_large(HEAD_BYTES_MAX)));
+    /// The body of a request whose head is good.
+    async fn read(&self, head: &Head, body: Incoming) -> Result<ReadBody, Reply> {
+        let head_bytes_max = self.bounds.head_bytes_max;
+        if head_bytes(head) > head_bytes_max {
+            return Err(problems::head_too_large(head_bytes_max));
+        }
+        let handler = &self.server.handler;
+        if let Some(reply) = handler.refuses(head) {
+            return Err(reply);
+        }
+        if is_encoded(&head.headers) {
+            return Err(problems::encoding());
+        }
+        let most = handler.body_bytes_max(head.uri.path());
+        body::read(body, most, self.bounds.body_timeout, &self.server.bodies).await
     }
-    if let Some(reply) = desk.handler.refuses(head) {
-        return Err(reply);
-    }
-    if is_encoded(&head.headers) {
-        return Err(problems::encoding());
-    }
-    let most = desk.handler.body_bytes_max(head.uri.path());
-    body::read(body, most, desk.bounds.body_timeout, &desk.bodies).await
 }
 
 /// Whether a body comes compressed: none is decompressed here.
@@ -354,28 +353,6 @@ fn head_bytes(head: &Head) -> usize {
         name.as_str().len() + value.len() + ": \r\n".len()
     };
     first + head.headers.iter().map(field).sum::<usize>() + "\r\n".len()
-}
-
-/// The answer as it is sent: with what every answer carries, and to HEAD without its body.
-fn written(reply: Reply, is_head: bool) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::new()));
-    *response.status_mut() =
-        StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let headers = response.headers_mut();
-    headers.insert("cache-control", HeaderValue::from_static("no-store"));
-    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
-    for (name, value) in reply.headers {
-        // What no header can hold is left out rather than sent as something else.
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
-            headers.insert(name, value);
-        }
-    }
-    if is_head {
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(reply.body.len()));
-    } else {
-        *response.body_mut() = Full::new(reply.body);
-    }
-    response
 }
 
 #[cfg(test)]
@@ -407,8 +384,8 @@ mod tests {
             self.bodies.fetch_add(call.body.len(), Ordering::Relaxed);
             match call.path.as_str() {
                 "/large" => {
-                    let body = vec![b'x'; LARGE_BYTES].into();
-                    return Reply { status: 200, headers: Vec::new(), body };
+                    let body = vec![b'x'; LARGE_BYTES];
+                    return Reply::new(200, "text/plain", body);
                 }
                 "/panic" => panic!("as it was asked to"),
                 "/wait" => {
@@ -419,12 +396,11 @@ mod tests {
                 _ => {}
             }
             let said = format!("{} {} {}", call.method, call.path, call.body.len());
-            let headers = vec![("content-type", "text/plain".to_owned())];
-            Reply { status: 200, headers, body: said.into() }
+            Reply::new(200, "text/plain", said)
         }
 
         fn refuses(&self, head: &Head) -> Option<Reply> {
-            (head.uri.path() == "/closed").then(problems::not_found)
+            (head.uri.path() == "/closed").then(|| problems::refusal(404, "closed", "Closed", ""))
         }
 
         fn body_bytes_max(&self, _path: &str) -> usize {
@@ -432,38 +408,44 @@ mod tests {
         }
     }
 
-    struct Server {
+    struct Running {
         address: SocketAddr,
         echo: Arc<Echo>,
         connections: Arc<Semaphore>,
-        stop: watch::Sender<bool>,
+        listening: watch::Sender<Listening>,
         serving: JoinSet<()>,
     }
 
-    async fn server(connections: usize) -> Server {
+    async fn server(connections: usize) -> Running {
         server_with(connections, |bounds| bounds).await
     }
 
-    async fn server_with(connections: usize, change: impl FnOnce(Bounds) -> Bounds) -> Server {
+    async fn server_with(
+        connections: usize,
+        change: impl FnOnce(ConnectionBounds) -> ConnectionBounds,
+    ) -> Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (stop, stopping) = watch::channel(false);
+        let (listening, told) = watch::channel(Listening::Open);
         let echo = Arc::new(Echo::default());
-        let places = Arc::new(Semaphore::new(connections));
-        let bounds = Bounds {
+        let connections = Arc::new(Semaphore::new(connections));
+        let each = change(ConnectionBounds {
+            head_bytes_max: HEAD_BYTES_MAX,
             head_timeout: Duration::from_millis(200),
             idle_timeout: Duration::from_secs(3_600),
             body_timeout: Duration::from_millis(200),
-            connections: Arc::clone(&places),
+        });
+        let bounds = Bounds {
+            connection: Arc::new(move || each),
+            connections: Arc::clone(&connections),
             bodies_bytes_max: 15,
         };
-        let bounds = change(bounds);
         let mut serving = JoinSet::new();
-        serving.spawn(serve(listener, Arc::clone(&echo) as Arc<dyn Handler>, bounds, stopping));
-        Server { address, echo, connections: places, stop, serving }
+        serving.spawn(serve(listener, Arc::clone(&echo) as Arc<dyn Handler>, bounds, told));
+        Running { address, echo, connections, listening, serving }
     }
 
-    impl Server {
+    impl Running {
         async fn connect(&self) -> TcpStream {
             TcpStream::connect(self.address).await.expect("it listens")
         }
@@ -599,7 +581,8 @@ mod tests {
         let request = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n";
         for (idle_timeout, head_timeout, next) in [(short, long, ""), (long, short, "GET /b")] {
             let server =
-                server_with(9, |bounds| Bounds { idle_timeout, head_timeout, ..bounds }).await;
+                server_with(9, |bounds| ConnectionBounds { idle_timeout, head_timeout, ..bounds })
+                    .await;
             let mut stream = server.connect().await;
             stream.write_all(request).await.expect("it reads");
             assert!(first_of(&mut stream).await.ends_with("get /a 0"));
@@ -689,13 +672,41 @@ mod tests {
         let mut idle = server.connect().await;
         idle.write_all(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
         assert!(first_of(&mut idle).await.starts_with("http/1.1 200 "));
-        server.stop.send(true).expect("somebody serves");
+        server.listening.send(Listening::Closing).expect("it serves");
         assert_eq!(rest_of(idle).await, "");
         server.echo.go_on.notify_one();
         assert!(rest_of(begun).await.ends_with("get /wait 0"));
         let returned = tokio::time::timeout(SOON, server.serving.join_next()).await;
         assert!(matches!(returned, Ok(Some(Ok(())))), "{returned:?}");
         assert!(TcpStream::connect(server.address).await.is_err(), "nobody listens any more");
+    }
+
+    #[tokio::test]
+    async fn while_it_pauses_a_connection_waits_and_is_served_afterwards() {
+        let server = server(9).await;
+        server.listening.send(Listening::Paused).expect("it serves");
+        let mut stream = server.connect().await;
+        stream.write_all(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it is open");
+        let early = tokio::time::timeout(Duration::from_millis(100), stream.readable()).await;
+        assert!(early.is_err(), "it is answered");
+        server.listening.send(Listening::Open).expect("it serves");
+        assert!(first_of(&mut stream).await.ends_with("get /a 0"));
+    }
+
+    #[tokio::test]
+    async fn while_it_drains_an_idle_connection_has_one_more_answer_and_no_other_is_accepted() {
+        let mut server = server(9).await;
+        let request = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n";
+        let mut idle = server.connect().await;
+        idle.write_all(request).await.expect("it reads");
+        assert!(!first_of(&mut idle).await.contains("connection:"));
+        server.listening.send(Listening::Draining).expect("it serves");
+        // Its socket is closed once it has been told.
+        while TcpStream::connect(server.address).await.is_ok() {}
+        idle.write_all(request).await.expect("it reads");
+        assert!(rest_of(idle).await.contains("\r\nconnection: close\r\n"));
+        let returned = tokio::time::timeout(SOON, server.serving.join_next()).await;
+        assert!(matches!(returned, Ok(Some(Ok(())))), "{returned:?}");
     }
 
     #[tokio::test]

@@ -19,7 +19,7 @@ pub mod log;
 // What a program counts.
 pub mod metrics;
 
-// Settings files: every value, and every mistake with its place.
+// Settings files: every value, and every mistake with its place; reloads.
 pub mod config;
 
 // Identifiers of tenants.
@@ -31,8 +31,11 @@ pub mod directory;
 // HTTP/1.1 listeners, bounded.
 pub mod http_server;
 
-// Signals that an operator sends, and the admin listener.
+// The admin listener: health, metrics, the configuration, reloads.
 pub mod admin;
+
+// What a process has from its system: signals, file descriptors.
+pub mod rlimit;
 pub mod signals;
 
 // Whether a signed token holds.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Where the monotonic clock stands when the machine starts, so that "a month ago" can be written.
 const ORIGIN: Duration = Duration::from_secs(10_000_000);
@@ -164,7 +164,7 @@ impl Clock {
 
 /// How long the machine has been up. Every kernel that we run on has this clock.
 fn monotonic() -> Duration {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }
 
 /// Whole microseconds of `duration`; half a million years at most.

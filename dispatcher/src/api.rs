@@ -38,7 +38,8 @@ use log::Level;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use weir_common::http_server::{Call, Handler, Head, Reply, problems};
+use weir_common::http_server::reply::Reply;
+use weir_common::http_server::{Call, Handler, Head, problems};
 use weir_common::log::events;
 use weir_common::time::UnixTime;
 
@@ -123,7 +124,7 @@ fn permitted<'p>(
     let (operation, parameters) = match routes::match_route(method, path) {
         RouteMatch::Operation(operation, parameters) => (operation, parameters),
         RouteMatch::OtherMethods(allow) => return Err(problems::method_not_allowed(&allow)),
-        RouteMatch::NoPath => return Err(problems::not_found()),
+        RouteMatch::NoPath => return Err(http_errors::not_found()),
     };
     if let Some(scope) = operation.scope {
         let authorised = active.tokens.authorise(headers, scope, Some(parameters.workspace));
@@ -186,14 +187,14 @@ impl ApiRequest<'_> {
             return Ok(Value::Object(serde_json::Map::new()));
         }
         if body.trim_ascii().is_empty() {
-            return Err(problems::malformed(self.operation.empty_body()));
+            return Err(http_errors::malformed(self.operation.empty_body()));
         }
         let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default();
         if !kind.trim().eq_ignore_ascii_case("application/json") {
-            return Err(problems::media_type(&["application/json"]));
+            return Err(http_errors::media_type(&["application/json"]));
         }
-        serde_json::from_slice(body).map_err(|error| problems::malformed(error.to_string()))
+        serde_json::from_slice(body).map_err(|error| http_errors::malformed(error.to_string()))
     }
 }
 

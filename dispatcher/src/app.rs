@@ -8,7 +8,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -21,17 +20,19 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Builder;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use weir_common::config::document::Diagnostic;
-use weir_common::config::files;
+use weir_common::admin::{self, Admin, TokenError};
+use weir_common::config::document::{Diagnostic, lines};
 use weir_common::http_server::body::BODIES_BYTES_MAX;
-use weir_common::http_server::{self, Bounds, Handler};
+use weir_common::http_server::{
+    self, Bounds, ConnectionBounds, HEAD_BYTES_MAX, Handler, Listening,
+};
 use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
-use weir_common::secret::Secret;
+use weir_common::rlimit;
 use weir_common::signals::Signals;
 use weir_common::time::Clock;
 
-use crate::admin::Admin;
+use crate::admin::DispatcherAdmin;
 use crate::api::Api;
 use crate::ingest::Ingest;
 use crate::live_config::{ActiveConfig, Config};
@@ -72,13 +73,8 @@ pub enum RunError {
         source: io::Error,
     },
     /// The token's file cannot be read.
-    #[error("cannot read server.admin_token_file `{path}`: {source}")]
-    Token {
-        /// Which file.
-        path: String,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// The database cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -88,12 +84,6 @@ pub enum RunError {
     /// The system does not give us what every program needs.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
-}
-
-/// Every mistake, a line each.
-#[must_use]
-pub fn lines(diagnostics: &[Diagnostic]) -> String {
-    diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// Runs the dispatcher until it is told to stop.
@@ -118,7 +108,7 @@ async fn serve_until_told(
 ) -> Result<(), RunError> {
     let signals = Signals::take()?;
     let server = active.settings.server.clone();
-    let token = admin_token(&active)?;
+    let token = admin::token(server.admin_token_file.as_ref())?;
     room_for(&active);
     let api = bind(server.api)?;
     let ingest = bind(server.ingest)?;
@@ -129,22 +119,19 @@ async fn serve_until_told(
     state.mark_applied();
     let attempt_log = attempt_log(&state)?;
     let (stop, stopping) = watch::channel(false);
-    // The operator can look on while deliveries are seen out.
-    let (stop_admin, stopping_admin) = watch::channel(false);
     let worker =
         Worker::prepare(state.resources(attempt_log.clone()), inbox, stopping.clone()).await?;
 
     let mut listeners = Listeners::default();
     let handler = Arc::new(Api { state: state.clone() });
-    let bounded = bounds(&state, state.connections.api.clone());
-    listeners.add("api", api, handler, bounded, &stopping)?;
+    listeners.add("api", api, handler, bounds(&state, state.connections.api.clone()))?;
     let handler = Arc::new(Ingest::new(state.clone()));
-    let bounded = bounds(&state, state.connections.ingest.clone());
-    listeners.add("ingest", ingest, handler, bounded, &stopping)?;
+    listeners.add("ingest", ingest, handler, bounds(&state, state.connections.ingest.clone()))?;
+    // The operator can look on while deliveries are seen out.
     let mut operator = Listeners::default();
-    let handler = Arc::new(Admin { state: state.clone(), token });
-    let bounded = bounds(&state, Arc::new(Semaphore::new(server.connections_max)));
-    operator.add("admin", admin, handler, bounded, &stopping_admin)?;
+    let handler = Arc::new(Admin { program: DispatcherAdmin(state.clone()), token });
+    let own = Arc::new(Semaphore::new(server.connections_max));
+    operator.add("admin", admin, handler, bounds(&state, own))?;
     let mut tasks = beside_deliveries(&state);
     let mut post = JoinSet::new();
     post.spawn(state.outbox().run(stopping.clone()));
@@ -162,6 +149,7 @@ async fn serve_until_told(
     events::event(Level::Info, "stopping", &[]);
     // An error means that nobody listens any more, which is what a stop is for.
     let _ = stop.send(true);
+    listeners.close();
     let grace = state.active.load().settings.server.shutdown_grace;
     // A mail server that hangs says nothing of whether deliveries are seen out.
     let (drained, _) = tokio::join!(
@@ -174,7 +162,7 @@ async fn serve_until_told(
     if drained == Drained::Yes {
         state.store.close().await?;
     }
-    let _ = stop_admin.send(true);
+    operator.close();
     let _ = tokio::time::timeout(LISTENERS_GRACE, operator.ended()).await;
     if let Some(log) = attempt_log {
         log.close(LOG_GRACE);
@@ -192,6 +180,7 @@ fn shared(
     let (mailbox, inbox) = Mailbox::new();
     let connections = Connections::new(active.settings.server.connections_max);
     let metrics = Arc::new(Metrics::new());
+    let reloads = metrics.of_reloads();
     metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     let state = State {
         clock,
@@ -202,6 +191,7 @@ fn shared(
         metrics,
         connections,
         jobs: Arc::default(),
+        reloads,
         ready: AtomicBool::new(false),
     };
     (Arc::new(state), inbox)
@@ -218,19 +208,24 @@ fn beside_deliveries(state: &Arc<State>) -> JoinSet<()> {
     tasks
 }
 
-/// The listeners' tasks.
+/// Listeners that close together, and their tasks.
 #[derive(Default)]
 struct Listeners {
     tasks: JoinSet<()>,
+    listening: watch::Sender<Listening>,
 }
 
 /// What a listener with these connections of its own allows.
 fn bounds(state: &State, connections: Arc<Semaphore>) -> Bounds {
     let settings = &state.active.load().settings;
-    Bounds {
+    let each = ConnectionBounds {
+        head_bytes_max: HEAD_BYTES_MAX,
         head_timeout: settings.server.head_timeout,
-        body_timeout: settings.server.body_timeout,
         idle_timeout: settings.server.idle_timeout,
+        body_timeout: settings.server.body_timeout,
+    };
+    Bounds {
+        connection: Arc::new(move || each),
         connections,
         // One body of the largest kind has room in any case.
         bodies_bytes_max: BODIES_BYTES_MAX.max(settings.ingest.body_bytes_max),
@@ -244,13 +239,16 @@ impl Listeners {
         listener: TcpListener,
         handler: Arc<dyn Handler>,
         bounds: Bounds,
-        stopping: &watch::Receiver<bool>,
     ) -> io::Result<()> {
         let address = listener.local_addr()?;
-        self.tasks.spawn(http_server::serve(listener, handler, bounds, stopping.clone()));
+        self.tasks.spawn(http_server::serve(listener, handler, bounds, self.listening.subscribe()));
         let fields = [("listener", json!(name)), ("address", json!(address.to_string()))];
         events::event(Level::Info, "listening", &fields);
         Ok(())
+    }
+
+    fn close(&self) {
+        self.listening.send_replace(Listening::Closing);
     }
 
     async fn ended(&mut self) {
@@ -268,25 +266,19 @@ fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
     bound().map_err(|source| RunError::Bind { address, source })
 }
 
-fn admin_token(active: &ActiveConfig) -> Result<Option<Secret<String>>, RunError> {
-    let Some(file) = &active.settings.server.admin_token_file else { return Ok(None) };
-    let unreadable = |source| RunError::Token { path: file.value.clone(), source };
-    files::first_line(Path::new(&file.value)).map(Some).map_err(unreadable)
-}
-
 /// Asks for as many file descriptors as connections either way may need.
 fn room_for(active: &ActiveConfig) {
     let settings = &active.settings;
     let wanted = settings.server.connections_max * 2 + settings.egress.in_flight_max * 2;
     let wanted = wanted as u64 + OWN_DESCRIPTORS;
-    let descriptors = files::descriptors(wanted);
+    let descriptors = rlimit::raise_descriptors(wanted);
     if descriptors < wanted {
         let fields = [
             ("file_descriptors", json!(descriptors)),
             ("wanted", json!(wanted)),
             ("advice", json!("raise LimitNOFILE or ulimit -n, or lower egress.in_flight_max")),
         ];
-        events::event(Level::Warn, "file descriptors may run out", &fields);
+        events::event(Level::Warn, "RLIMIT_NOFILE too low", &fields);
     }
 }
 

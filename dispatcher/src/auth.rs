@@ -17,9 +17,11 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
 use weir_common::config::document::{Document, Spanned, Table, suggestion};
+use weir_common::http_server::problems;
+use weir_common::http_server::reply::Reply;
 use weir_common::identifier::IdForm;
 
-use weir_common::http_server::{Reply, problems};
+use crate::http_errors;
 
 /// The entry for every workspace.
 const ALL_WORKSPACES: &str = "*";
@@ -94,12 +96,12 @@ impl AuthRefusal {
     #[must_use]
     pub fn reply(self) -> Reply {
         let problem = |status, detail: String| {
-            Reply::problem(&problems::plain(
+            problems::refusal(
                 status,
                 if status == 401 { "unauthorized" } else { "insufficient-scope" },
                 if status == 401 { "Missing or invalid token" } else { "Not permitted" },
                 detail,
-            ))
+            )
         };
         match self {
             Self::Missing => {
@@ -115,7 +117,7 @@ impl AuthRefusal {
                     format!("Bearer error=\"insufficient_scope\", scope=\"{name}\""),
                 )
             }
-            Self::Hidden => problems::not_found(),
+            Self::Hidden => http_errors::not_found(),
         }
     }
 }
@@ -390,6 +392,6 @@ mod tests {
             (401, "Bearer error=\"invalid_token\"".to_owned())
         );
         assert_eq!(challenge(AuthRefusal::Scope(Scope::EventsWrite)).0, 403);
-        assert_eq!(AuthRefusal::Hidden.reply().body, problems::not_found().body);
+        assert_eq!(AuthRefusal::Hidden.reply().body, http_errors::not_found().body);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use url::Url;
-use weir_common::config::document::{Diagnostic, Document};
+use weir_common::config::document::{Diagnostic, Document, lines};
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
@@ -187,13 +187,13 @@ impl CliCommand {
             },
             Action::Check(from) => match check::check(&from.config(), &Clock::system()) {
                 Ok(()) => print(&format!("{}: no problems", from.config().file.name())),
-                Err(diagnostics) => fail(EXIT_USAGE, &app::lines(&diagnostics)),
+                Err(diagnostics) => fail(EXIT_USAGE, &lines(&diagnostics)),
             },
             Action::Listen(receive) => result(receive.execute()),
             Action::Verify(verify) => result(verify.execute()),
             Action::SendTest(send) => match send.settings() {
                 Ok(settings) => result(send.execute(&settings)),
-                Err(diagnostics) => fail(EXIT_USAGE, &app::lines(&diagnostics)),
+                Err(diagnostics) => fail(EXIT_USAGE, &lines(&diagnostics)),
             },
             Action::Backup { from, to } => from.with(|settings| copy(settings, &to)),
             Action::Restore { from, backup, replace } => {
@@ -231,7 +231,7 @@ impl From {
     fn with(&self, act: impl FnOnce(&Settings) -> Result<String, String>) -> u8 {
         match self.config().load(&Clock::system()) {
             Ok(active) => result(act(&active.settings)),
-            Err(diagnostics) => fail(EXIT_USAGE, &app::lines(&diagnostics)),
+            Err(diagnostics) => fail(EXIT_USAGE, &lines(&diagnostics)),
         }
     }
 }
@@ -314,7 +314,7 @@ impl Token {
         let is_missing = config.file.path().is_some_and(|path| !path.exists());
         let is_missing = self.from.config.is_none() && is_missing;
         let config = if is_missing { Config::built_in() } else { config };
-        let form = config.workspaces().map_err(|diagnostics| app::lines(&diagnostics))?;
+        let form = config.workspaces().map_err(|diagnostics| lines(&diagnostics))?;
         let mut names = self.workspaces.iter();
         if let Some(name) = names.find(|name| *name != "*" && !form.allows(name)) {
             return Err(format!("a workspace is * or {form}, not `{name}`; {PREFIX_REMEDY}"));

@@ -4,7 +4,8 @@
 
 use log::Level;
 use serde_json::{Value, json};
-use weir_common::http_server::{Reply, problems};
+use weir_common::http_server::problems;
+use weir_common::http_server::reply::Reply;
 use weir_common::log::events;
 use weir_common::problem::Problem;
 
@@ -165,6 +166,24 @@ pub(crate) fn store(error: &StoreError) -> Reply {
             problems::broken()
         }
     }
+}
+
+/// Nothing there, or nothing that this token may see: one answer for both, so that no
+/// client learns which it is.
+pub(crate) fn not_found() -> Reply {
+    let detail = "There is nothing at this path that this token may see.";
+    problems::refusal(404, "not-found", "Not found", detail)
+}
+
+/// A body of a kind that is not read here.
+pub(crate) fn media_type(wanted: &[&str]) -> Reply {
+    let detail = format!("Send the body with `Content-Type: {}`.", wanted.join("`, or `"));
+    problems::refusal(415, "unsupported-media-type", "Unsupported media type", detail)
+}
+
+/// A body that is no JSON, and where it stops being so.
+pub(crate) fn malformed(detail: impl Into<String>) -> Reply {
+    problems::refusal(400, "malformed-body", "The body is not JSON", detail)
 }
 
 #[cfg(test)]

@@ -23,7 +23,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::{HeaderMap, Method};
 use log::Level;
 use tokio::sync::Semaphore;
-use weir_common::http_server::{Call, Handler, Head, Reply, problems};
+use weir_common::http_server::reply::Reply;
+use weir_common::http_server::{Call, Handler, Head, problems};
 use weir_common::log::events;
 use weir_common::time::{Clock, UnixTime};
 
@@ -145,7 +146,7 @@ fn permitted<'t>(
     headers: &HeaderMap,
 ) -> Result<&'t Token, Reply> {
     if path != PATH {
-        return Err(problems::not_found());
+        return Err(http_errors::not_found());
     }
     if *method != Method::POST {
         return Err(problems::method_not_allowed("POST"));
@@ -236,10 +237,11 @@ fn validate<'a>(
     token: &Token,
 ) -> Result<(Vec<ValidEvent<'a>>, Vec<String>), Reply> {
     let (limits, identifiers) = (&settings.ingest, &settings.identifiers);
-    let format = BodyFormat::of(&call.headers).ok_or_else(|| problems::media_type(&MEDIA_TYPES))?;
+    let format =
+        BodyFormat::of(&call.headers).ok_or_else(|| http_errors::media_type(&MEDIA_TYPES))?;
     let batch =
         Batch::read(&call.body, format, limits.events_max).map_err(|error| match error {
-            BatchError::Malformed(detail) => problems::malformed(detail),
+            BatchError::Malformed(detail) => http_errors::malformed(detail),
             BatchError::Empty => http_errors::unprocessable(
                 &ValidationError::at("", "must hold at least one event").into(),
             ),

@@ -1,4 +1,4 @@
-//! What is in force: the settings, the tokens and the directory, swapped as one by a reload.
+//! What is active: the settings, the tokens and the directory, swapped as one by a reload.
 //!
 //! # Invariants
 //!
@@ -15,7 +15,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use weir_common::config::document::{Diagnostic, Document, Parsed, Spanned};
 use weir_common::config::file::ConfigFile;
-use weir_common::config::files::{self, Stamp};
+use weir_common::config::watch::{self, Stamp};
+use weir_common::config::{files, reload};
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
 use weir_common::time::Clock;
@@ -34,6 +35,23 @@ const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
 
 /// Where a program without `--config` looks.
 const USUAL: &str = "config/dispatcher.toml";
+
+/// The settings that only a restart can take up.
+const RESTART_KEYS: [&str; 13] = [
+    "server.api",
+    "server.ingest",
+    "server.admin",
+    "server.admin_token_file",
+    "server.threads",
+    "server.connections_max",
+    "server.head_timeout",
+    "server.body_timeout",
+    "server.idle_timeout",
+    "store.path",
+    "secrets.key_file",
+    "ingest.waiting_max",
+    "log.attempts",
+];
 
 /// Everything that a reload changes.
 pub struct ActiveConfig {
@@ -57,7 +75,7 @@ pub struct Origin {
     texts: [String; 3],
     extra_ca: Stamp,
     password: Stamp,
-    /// Each key's value in force, as given or by default.
+    /// Each key's active value, as given or by default.
     pub effective: Value,
 }
 
@@ -112,18 +130,12 @@ impl Config {
             "directory.path",
             SHIPPED_DIRECTORY,
         );
-        if let Some(file) = &settings.server.admin_token_file
-            && let Err(why) = files::first_line(Path::new(&file.value))
-        {
-            document.fault(file.at, format!("cannot read `{}`: {why}", file.value));
-        }
+        let token = &settings.server.admin_token_file;
+        let _ = token.as_ref().map(|file| files::secret(file, &document));
         if let Some(mail) = &mut settings.mail
             && let Some(file) = &mail.password_file
         {
-            match files::first_line(Path::new(&file.value)) {
-                Ok(password) => mail.password = Some(password),
-                Err(why) => document.fault(file.at, format!("cannot read `{}`: {why}", file.value)),
-            }
+            mail.password = files::secret(file, &document);
         }
         let of_tokens = Document::new(&settings.auth.tokens.value, &tokens_text);
         let tokens = Tokens::read(&of_tokens, &settings.identifiers.workspaces);
@@ -140,7 +152,7 @@ impl Config {
         let diagnostics: Vec<Diagnostic> =
             diagnostics.into_iter().flat_map(Document::diagnostics).collect();
         let stamp = |file: Option<&Spanned<String>>| {
-            file.and_then(|file| files::stamp(Path::new(&file.value)))
+            file.and_then(|file| watch::stamp(Path::new(&file.value)))
         };
         let extra_ca = stamp(settings.egress.extra_ca.as_ref());
         let password = stamp(settings.password_file());
@@ -157,29 +169,14 @@ impl Config {
 }
 
 impl ActiveConfig {
-    /// What the new settings change that only a restart can.
+    /// What a process that runs with `earlier` cannot take up by a reload, each at its place in the
+    /// file of this `name`.
     #[must_use]
-    pub fn needs_restart(&self, new: &Settings) -> Vec<&'static str> {
-        let old = &self.settings;
-        let token_file = |settings: &Settings| {
-            settings.server.admin_token_file.as_ref().map(|file| file.value.clone())
-        };
-        let changes = [
-            ("server.api", old.server.api != new.server.api),
-            ("server.ingest", old.server.ingest != new.server.ingest),
-            ("server.admin", old.server.admin != new.server.admin),
-            ("server.admin_token_file", token_file(old) != token_file(new)),
-            ("server.threads", old.server.threads != new.server.threads),
-            ("server.connections_max", old.server.connections_max != new.server.connections_max),
-            ("server.head_timeout", old.server.head_timeout != new.server.head_timeout),
-            ("server.body_timeout", old.server.body_timeout != new.server.body_timeout),
-            ("server.idle_timeout", old.server.idle_timeout != new.server.idle_timeout),
-            ("store", old.store.path != new.store.path),
-            ("secrets.key_file", old.secrets.key_file != new.secrets.key_file),
-            ("ingest.waiting_max", old.ingest.waiting_max != new.ingest.waiting_max),
-            ("log.attempts", old.log.attempts != new.log.attempts),
-        ];
-        changes.into_iter().filter(|(_, changed)| *changed).map(|(what, _)| what).collect()
+    pub fn restart_needed(&self, name: &str, earlier: &Self) -> Vec<Diagnostic> {
+        let keys =
+            reload::changed(&RESTART_KEYS, &earlier.origin.effective, &self.origin.effective);
+        let document = Document::new(name, self.origin.settings_text());
+        reload::restart_needed(&document, &keys, "a restart")
     }
 
     /// The files it was read from, beside the settings.

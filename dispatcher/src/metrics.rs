@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use weir_common::config::reload::Reloads;
 use weir_common::metrics;
 
 use crate::domain::outcome::{Failure, Outcome};
@@ -68,6 +69,12 @@ metrics! {
 }
 
 impl Metrics {
+    /// What counts reloads.
+    #[must_use]
+    pub fn of_reloads(&self) -> Reloads {
+        Reloads::new(&self.reloads, &self.config_ok, &self.config_applied)
+    }
+
     /// Counts an attempt that ended.
     pub fn attempt(&self, outcome: &Outcome, took: Duration) {
         self.attempts.with_label_values(&[class(outcome)]).inc();

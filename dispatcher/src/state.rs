@@ -5,12 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
-use log::Level;
-use serde_json::json;
 use tokio::sync::{Notify, Semaphore};
-use weir_common::config::document::Diagnostic;
-use weir_common::config::files::{self, Stamp, stamp};
-use weir_common::log::events;
+use weir_common::config::reload::{Reload, Reloads};
+use weir_common::config::watch::{Stamp, stamp, watch};
 use weir_common::log::json_lines::LineLog;
 use weir_common::time::Clock;
 
@@ -29,7 +26,7 @@ pub struct State {
     pub config: Config,
     /// Where everything is kept.
     pub store: Arc<dyn Store>,
-    /// What is in force.
+    /// What is active.
     pub active: Arc<ArcSwap<ActiveConfig>>,
     /// The way to the worker.
     pub mailbox: Mailbox,
@@ -39,6 +36,8 @@ pub struct State {
     pub connections: Connections,
     /// Tells that a job was written down.
     pub jobs: Arc<Notify>,
+    /// Reloads, one after another.
+    pub reloads: Reloads,
     /// Whether every listener accepts.
     pub ready: AtomicBool,
 }
@@ -69,17 +68,6 @@ impl Connections {
     }
 }
 
-/// What came of a reload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reload {
-    /// The new configuration is in force.
-    Applied,
-    /// It is the one that was in force already.
-    Unchanged,
-    /// It has mistakes; the earlier one stays.
-    Refused(Vec<Diagnostic>),
-}
-
 impl State {
     /// What the worker uses of it.
     pub(crate) fn resources(&self, attempt_log: Option<Arc<LineLog>>) -> Resources {
@@ -101,38 +89,8 @@ impl State {
         Outbox::new(store, clock, self.active.clone(), self.metrics.clone())
     }
 
-    /// Reads the configuration again and puts it in force, if it is good.
+    /// Reads the configuration again and takes it up, if it is good.
     pub fn reload(&self) -> Reload {
-        let reload = self.try_reload();
-        let (outcome, level) = match &reload {
-            Reload::Applied => ("applied", Level::Info),
-            Reload::Unchanged => ("unchanged", Level::Info),
-            Reload::Refused(_) => ("refused", Level::Error),
-        };
-        self.metrics.reloads.with_label_values(&[outcome]).inc();
-        let problems = match &reload {
-            Reload::Refused(diagnostics) => diagnostics.iter().map(ToString::to_string).collect(),
-            Reload::Applied | Reload::Unchanged => Vec::new(),
-        };
-        self.metrics.config_ok.set(i64::from(!matches!(reload, Reload::Refused(_))));
-        let fields = [("outcome", json!(outcome)), ("problems", json!(problems))];
-        events::event(level, "reload", &fields);
-        if reload == Reload::Applied {
-            self.mark_applied();
-            self.mailbox.reloaded();
-        }
-        reload
-    }
-
-    /// Notes when the configuration in force was put there.
-    pub fn mark_applied(&self) {
-        self.metrics.config_ok.set(1);
-        let seconds = self.clock.now().unix.0 / 1_000_000;
-        self.metrics.config_applied.set(seconds as f64);
-        log::set_max_level(self.active.load().settings.log.level);
-    }
-
-    fn try_reload(&self) -> Reload {
         let new = match self.config.load(&self.clock) {
             Ok(new) => new,
             Err(diagnostics) => return Reload::Refused(diagnostics),
@@ -141,20 +99,26 @@ impl State {
         if new.origin == old.origin {
             return Reload::Unchanged;
         }
-        let needs_restart = old.needs_restart(&new.settings);
-        if !needs_restart.is_empty() {
-            let message = format!("{} cannot change without a restart", needs_restart.join(", "));
-            let file = self.config.file.name();
-            return Reload::Refused(vec![Diagnostic { file, line: 1, column: 1, message }]);
+        let needed = new.restart_needed(&self.config.file.name(), &old);
+        if !needed.is_empty() {
+            return Reload::Refused(needed);
         }
         self.active.store(Arc::new(new));
+        self.mark_applied();
+        self.mailbox.reloaded();
         Reload::Applied
+    }
+
+    /// Notes when the active configuration was taken up.
+    pub fn mark_applied(&self) {
+        self.reloads.applied(self.clock.now().unix);
+        log::set_max_level(self.active.load().settings.log.level);
     }
 }
 
 /// Reloads when one of the configuration's files changes.
 pub async fn watch_files(state: Arc<State>) {
-    files::watch(|| stamps(&state), || async { drop(reload(&state).await) }).await;
+    watch(|| stamps(&state), || async { drop(reload(&state).await) }).await;
 }
 
 fn stamps(state: &State) -> Vec<Stamp> {
@@ -165,10 +129,9 @@ fn stamps(state: &State) -> Vec<Stamp> {
 
 /// Reloads on a thread that may block: a large directory takes a moment to read.
 pub async fn reload(state: &Arc<State>) -> Reload {
-    let state = state.clone();
-    let done = tokio::task::spawn_blocking(move || state.reload()).await;
-    // A panic there is ours to mend, and leaves the earlier configuration in force.
-    done.unwrap_or(Reload::Unchanged)
+    let of = state.clone();
+    let attempt = async { tokio::task::spawn_blocking(move || of.reload()).await.ok() };
+    state.reloads.run(attempt).await
 }
 
 #[cfg(test)]

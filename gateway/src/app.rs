@@ -16,7 +16,6 @@ mod workers;
 use std::ffi::OsString;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,9 +28,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use weir_common::config::document::Diagnostic;
-use weir_common::config::files;
+use weir_common::admin::{self, TokenError};
+use weir_common::config::document::{Diagnostic, lines};
 use weir_common::log::events;
+use weir_common::rlimit;
 use weir_common::secret::Secret;
 use weir_common::signals::Signals;
 use weir_common::time::Clock;
@@ -65,13 +65,8 @@ pub enum RunError {
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The token's file cannot be read.
-    #[error("cannot read server.admin_token_file `{path}`: {source}")]
-    Token {
-        /// Which file.
-        path: String,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// The counters cannot be kept for the next start.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
@@ -87,10 +82,6 @@ pub enum RunError {
     /// The system does not give us what every program needs.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
-}
-
-fn lines(diagnostics: &[Diagnostic]) -> String {
-    diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// What a process is started with beside its flags.
@@ -175,7 +166,7 @@ fn start(
         log.share(predecessor.is_some());
     }
     access_log_writer(&shared)?;
-    let (of_clients, of_operators) = (Side::default(), Side::default());
+    let of_clients = Side::default();
     let workers = Workers::start(&shared, &of_clients.end())?;
     // Names are known before the first request asks for them. What is not found in time is asked
     // for again beside requests, and `/readyz` says so until then.
@@ -186,16 +177,20 @@ fn start(
             return Err(RunError::Unreachable(unreachable));
         }
         let states = predecessor.take_counters(&shared)?;
-        events::event(Level::Info, "limits taken over", &[("states", json!(states))]);
+        events::event(
+            Level::Info,
+            "limits received from predecessor",
+            &[("states", json!(states))],
+        );
     }
     let mut serving = Serving {
         shared,
         sockets,
         workers,
         of_clients,
-        of_operators,
-        beside: JoinSet::new(),
+        operators: watch::Sender::default(),
         admin: JoinSet::new(),
+        beside: JoinSet::new(),
         alone: watch::Sender::new(true),
     };
     let _within = control.enter();
@@ -225,7 +220,7 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
     }
     let (mut rules, mut origin) = config.load(seeds.keys).map_err(RunError::Configuration)?;
     events::install(clock.clone(), rules.settings.log.level);
-    let token = admin_token(&rules.settings.server.admin_token_file)?;
+    let token = admin::token(rules.settings.server.admin_token_file.as_ref())?;
     let mut clients = Vec::new();
     for address in &rules.settings.server.http {
         clients.push((sockets.bind("http", *address)?, None));
@@ -251,7 +246,7 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
     shared.mark_applied();
     if let Some(earlier) = earlier {
         let states = persistence::take_up(&shared, earlier);
-        events::event(Level::Info, "limits restored", &[("states", json!(states))]);
+        events::event(Level::Info, "limit snapshot restored", &[("states", json!(states))]);
     }
     Ok(Prepared { shared, sockets, clients, admin, token })
 }
@@ -262,20 +257,12 @@ fn random_seed() -> io::Result<Seed> {
     Ok(Seed::new(bytes))
 }
 
-fn admin_token(
-    file: &Option<weir_common::config::document::Spanned<String>>,
-) -> Result<Option<Secret<String>>, RunError> {
-    let Some(file) = file else { return Ok(None) };
-    let unreadable = |source| RunError::Token { path: file.value.clone(), source };
-    files::first_line(Path::new(&file.value)).map(Some).map_err(unreadable)
-}
-
 /// Asks for as many file descriptors as connections may need, two each and some for ourselves,
 /// and says how many connections there may then be.
 fn room_for(connections_max: u64) -> u64 {
     const OWN: u64 = 128;
     let wanted = connections_max * 2 + OWN;
-    let descriptors = files::descriptors(wanted);
+    let descriptors = rlimit::raise_descriptors(wanted);
     // Without room for ourselves half of what there is goes to clients.
     let fits = (descriptors.saturating_sub(OWN) / 2).max(descriptors / 8);
     if fits < connections_max {
@@ -285,7 +272,7 @@ fn room_for(connections_max: u64) -> u64 {
             ("wanted", json!(wanted)),
             ("advice", json!("raise LimitNOFILE or ulimit -n, or lower server.connections_max")),
         ];
-        events::event(Level::Warn, "file descriptors allow fewer connections", &fields);
+        events::event(Level::Warn, "connection limit lowered by RLIMIT_NOFILE", &fields);
     }
     fits.min(connections_max)
 }

@@ -20,7 +20,7 @@ use weir_benches::report::{Series, quantile, table};
 use weir_benches::secure::Pair;
 use weir_benches::steady::{self, Pace};
 use weir_benches::targets::{Limits, Plane, Target, upstream, weir_with};
-use weir_common::config::files;
+use weir_common::rlimit;
 
 const USAGE: &str = "usage: drip [--gateway PATH] [--rounds 7] [--seconds 5] [--rate 2000] \
     [--connections 64] [--drippers 5000]";
@@ -47,7 +47,7 @@ fn main() {
         connections: flags.value("--connections", 64),
     };
     let [] = flags.rest();
-    let _ = files::descriptors(drippers as u64 * 2 + 1_024);
+    let _ = rlimit::raise_descriptors(drippers as u64 * 2 + 1_024);
     let folders = ["measured", "other"].map(Folder::new);
     let [first, _] = &folders;
     let up = upstream(first);

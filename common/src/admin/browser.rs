@@ -22,7 +22,7 @@ use crate::problem::Problem;
 /// The answer to a request that a page may have sent. `reads` is where it changes nothing,
 /// `needs_token` where the listener asks for one.
 #[must_use]
-pub fn refusal(headers: &HeaderMap, reads: bool, needs_token: bool) -> Option<Problem> {
+pub(super) fn refusal(headers: &HeaderMap, reads: bool, needs_token: bool) -> Option<Problem> {
     let refused = |kind, title, detail: &str| {
         Some(Problem { status: 403, kind, title, detail: detail.to_owned(), members: Vec::new() })
     };

@@ -1,7 +1,7 @@
 //! Reads a settings file: every value it holds, and every mistake in it at once.
 //!
 //! A program asks a [`Table`] for what it knows, key by key. What was asked becomes the JSON
-//! Schema of the file; what stands in the file and was not asked for becomes a [`Mistake`] with
+//! Schema of the file; what stands in the file and was not asked for becomes a [`Diagnostic`] with
 //! line, column and a suggestion. Reading goes on after a mistake with the default in its place.
 //!
 //! # Invariants
@@ -45,6 +45,12 @@ impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)
     }
+}
+
+/// Every mistake, a line each.
+#[must_use]
+pub fn lines(diagnostics: &[Diagnostic]) -> String {
+    diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// A value and where it stands, as a byte offset into its document.

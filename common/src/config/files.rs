@@ -4,18 +4,15 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
 
-use crate::config::document::Diagnostic;
+use rustix::fs::{Access, access};
+
+use crate::config::document::{Diagnostic, Document, Spanned};
 use crate::secret::Secret;
 
 /// A settings file is no larger: a million workspaces take half of it.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-
-/// How often files are looked at: a change is noticed well within five seconds.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Reads a regular file. Anything else could keep us waiting for ever.
 ///
@@ -44,6 +41,14 @@ pub fn first_line(path: &Path) -> io::Result<Secret<String>> {
     }
 }
 
+/// The secret in the first line of a file that the settings name; what is wrong with it is left in
+/// the document.
+#[must_use]
+pub fn secret(file: &Spanned<String>, document: &Document) -> Option<Secret<String>> {
+    let unreadable = |why| document.fault(file.at, format!("cannot read `{}`: {why}", file.value));
+    first_line(Path::new(&file.value)).map_err(unreadable).ok()
+}
+
 /// Where a file is that was named from the directory we run in.
 #[must_use]
 pub fn whole(path: &str) -> String {
@@ -56,44 +61,12 @@ pub fn unreadable(file: &str, why: &io::Error) -> Diagnostic {
     Diagnostic { file: file.to_owned(), line: 1, column: 1, message: format!("cannot read: {why}") }
 }
 
-/// What tells one state of a file from another; `None` where it cannot be looked at.
-pub type Stamp = Option<(u64, u64, i64, i64)>;
-
-/// The state a file is in.
-#[must_use]
-pub fn stamp(path: &Path) -> Stamp {
-    let of = |file: fs::Metadata| (file.ino(), file.len(), file.mtime(), file.mtime_nsec());
-    fs::metadata(path).ok().map(of)
-}
-
-/// Runs `changed` whenever files are found in another state than `stamps` found them in before,
-/// over and over.
-pub async fn watch<F: Future<Output = ()>>(
-    stamps: impl Fn() -> Vec<Stamp>,
-    changed: impl Fn() -> F,
-) {
-    let mut in_force = stamps();
-    let mut seen = in_force.clone();
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        let now = stamps();
-        // A file that is still being written looks different each time: it is left to settle.
-        if now == seen && now != in_force {
-            changed().await;
-            // As they were before: what has changed meanwhile was perhaps not read.
-            in_force.clone_from(&now);
-        }
-        seen = now;
-    }
-}
-
 /// Whether a file could be made at `path`, in a folder that is there or could be made itself.
 ///
 /// # Errors
 ///
 /// Where it could not, and why.
 pub fn may_make(path: &Path) -> io::Result<()> {
-    use nix::unistd::{AccessFlags, access};
     let path = std::path::absolute(path)?;
     // What is not there yet would be made; what is there must be a folder that we may write to.
     let folder = path.ancestors().skip(1).find(|folder| folder.exists()).unwrap_or(Path::new("/"));
@@ -101,18 +74,8 @@ pub fn may_make(path: &Path) -> io::Result<()> {
         let why = format!("{} is no folder", folder.display());
         return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
     }
-    access(folder, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|why| {
+    access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|why| {
         let why = io::Error::from(why);
         io::Error::new(why.kind(), format!("{}: {why}", folder.display()))
     })
-}
-
-/// Asks for as many file descriptors as `wanted`, and says how many there are.
-#[must_use]
-pub fn descriptors(wanted: u64) -> u64 {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return wanted };
-    let raised = wanted.min(hard).max(soft);
-    let holds = setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok();
-    if holds { raised } else { soft }
 }

@@ -13,7 +13,8 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::http_server::{Reply, problems};
+use crate::http_server::problems;
+use crate::http_server::reply::Reply;
 
 /// Bytes of bodies that a listener holds over all its connections; one more is 503.
 pub const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -21,50 +22,54 @@ pub const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// What comes in small pieces is kept in blocks of so many bytes.
 const BLOCK_BYTES: usize = 64 * 1024;
 
-/// A body, and its part of the bound for as long as somebody holds it.
-pub(super) struct Held {
+/// A body, and its part of the bound until it is dropped.
+pub(super) struct ReadBody {
     /// The body.
     pub(super) bytes: Bytes,
     /// Given back when dropped; none for a body without bytes.
-    pub(super) room: Option<OwnedSemaphorePermit>,
+    pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Reads a body of at most `most` bytes, for which there has to be room in `bodies`.
+/// Reads a body of at most `most` bytes, as long as `bodies` has permits for its bytes.
 pub(super) async fn read(
     body: Incoming,
     most: usize,
     within: Duration,
     bodies: &Arc<Semaphore>,
-) -> Result<Held, Reply> {
+) -> Result<ReadBody, Reply> {
     if body.size_hint().lower() > most as u64 {
-        return Err(too_large(most));
+        return Err(problems::body_too_large(most));
     }
     match tokio::time::timeout(within, gather(body, most, bodies)).await {
         Ok(read) => read,
-        Err(_) => Err(Reply::problem(&problems::body_too_slow(within))),
+        Err(_) => Err(problems::body_too_slow(within)),
     }
 }
 
-async fn gather(mut body: Incoming, most: usize, bodies: &Arc<Semaphore>) -> Result<Held, Reply> {
+async fn gather(
+    mut body: Incoming,
+    most: usize,
+    bodies: &Arc<Semaphore>,
+) -> Result<ReadBody, Reply> {
     let (mut blocks, mut count) = (Blocks::default(), 0);
-    let mut room: Option<OwnedSemaphorePermit> = None;
+    let mut permit: Option<OwnedSemaphorePermit> = None;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Reply::problem(&problems::body_broken()))?;
+        let frame = frame.map_err(|_| problems::body_broken())?;
         // Trailers say nothing to us.
         let Ok(piece) = frame.into_data() else { continue };
         count += piece.len();
         if count > most {
-            return Err(too_large(most));
+            return Err(problems::body_too_large(most));
         }
         let more = u32::try_from(piece.len()).unwrap_or(u32::MAX);
         let more = Arc::clone(bodies).try_acquire_many_owned(more).map_err(|_| full())?;
-        match &mut room {
-            Some(room) => room.merge(more),
-            None => room = Some(more),
+        match &mut permit {
+            Some(permit) => permit.merge(more),
+            None => permit = Some(more),
         }
         blocks.add(&piece);
     }
-    Ok(Held { bytes: blocks.joined(), room })
+    Ok(ReadBody { bytes: blocks.joined(), permit })
 }
 
 /// What came of a body: in blocks, none of which is moved to make room for the next, and none of
@@ -92,10 +97,6 @@ impl Blocks {
             }
         }
     }
-}
-
-fn too_large(most: usize) -> Reply {
-    Reply::problem(&problems::body_too_large(most))
 }
 
 fn full() -> Reply {

@@ -22,7 +22,7 @@ use tokio::time::Sleep;
 
 /// How long a peer may let us wait.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct Timeouts {
     /// For the rest of a request's head.
     pub(super) head: Duration,
     /// For a request.
@@ -33,9 +33,9 @@ pub(super) struct Patience {
 
 /// How far the requests of a connection have come: odd while one is answered.
 #[derive(Debug, Default)]
-pub(super) struct Turns(AtomicUsize);
+pub(super) struct RequestPhase(AtomicUsize);
 
-impl Turns {
+impl RequestPhase {
     /// A head has come whole, or its answer is there.
     pub(super) fn next(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
@@ -43,22 +43,22 @@ impl Turns {
 }
 
 /// A stream, and how long its peer may let us wait.
-pub(super) struct Patient<S> {
+pub(super) struct TimedStream<S> {
     stream: S,
-    patience: Patience,
+    timeouts: Timeouts,
     /// Runs while something is written that the peer has not taken whole.
     waiting: Option<Pin<Box<Sleep>>>,
-    turns: Arc<Turns>,
-    /// Which turn the peer is waited for in, whether its request has begun, and for how long yet.
-    turn: usize,
+    phase: Arc<RequestPhase>,
+    /// Which phase the peer is waited for in, whether its request has begun, and for how long yet.
+    seen: usize,
     begun: bool,
     reading: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: Unpin> Patient<S> {
-    pub(super) fn new(stream: S, patience: Patience, turns: Arc<Turns>) -> Self {
+impl<S: Unpin> TimedStream<S> {
+    pub(super) fn new(stream: S, timeouts: Timeouts, phase: Arc<RequestPhase>) -> Self {
         let (waiting, reading) = (None, None);
-        Self { stream, patience, waiting, turns, turn: 0, begun: true, reading }
+        Self { stream, timeouts, waiting, phase, seen: 0, begun: true, reading }
     }
 
     pub(super) fn into_stream(self) -> S {
@@ -72,7 +72,7 @@ impl<S: Unpin> Patient<S> {
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if written.is_pending() && self.waiting.is_none() {
-            self.waiting = Some(Box::pin(tokio::time::sleep(self.patience.answer)));
+            self.waiting = Some(Box::pin(tokio::time::sleep(self.timeouts.answer)));
         }
         let over =
             self.waiting.as_mut().is_some_and(|waiting| waiting.as_mut().poll(cx).is_ready());
@@ -85,11 +85,11 @@ impl<S: Unpin> Patient<S> {
         cx: &mut Context<'_>,
         read: Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
-        let turn = self.turns.0.load(Ordering::Relaxed);
-        if turn != self.turn {
-            (self.turn, self.begun, self.reading) = (turn, false, None);
+        let phase = self.phase.0.load(Ordering::Relaxed);
+        if phase != self.seen {
+            (self.seen, self.begun, self.reading) = (phase, false, None);
         }
-        if turn % 2 == 1 {
+        if phase % 2 == 1 {
             return read; // A body, which is timed where it is read.
         }
         if read.is_ready() {
@@ -98,14 +98,14 @@ impl<S: Unpin> Patient<S> {
             }
             return read;
         }
-        let within = if self.begun { self.patience.head } else { self.patience.idle };
+        let within = if self.begun { self.timeouts.head } else { self.timeouts.idle };
         let reading = self.reading.get_or_insert_with(|| Box::pin(tokio::time::sleep(within)));
         ready!(reading.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -116,7 +116,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -157,18 +157,18 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_millis(100);
+    const ANSWER: Duration = Duration::from_millis(100);
     const HEAD: Duration = Duration::from_secs(10);
     const IDLE: Duration = Duration::from_secs(60);
 
-    fn patient<S: Unpin>(stream: S) -> (Patient<S>, Arc<Turns>) {
-        let turns = Arc::new(Turns::default());
-        let patience = Patience { head: HEAD, idle: IDLE, answer: PATIENCE };
-        (Patient::new(stream, patience, turns.clone()), turns)
+    fn timed<S: Unpin>(stream: S) -> (TimedStream<S>, Arc<RequestPhase>) {
+        let phase = Arc::new(RequestPhase::default());
+        let timeouts = Timeouts { head: HEAD, idle: IDLE, answer: ANSWER };
+        (TimedStream::new(stream, timeouts, phase.clone()), phase)
     }
 
     /// Whether reading fails after this time, and not before.
-    async fn fails_after(stream: &mut Patient<tokio::io::DuplexStream>, time: Duration) {
+    async fn fails_after(stream: &mut TimedStream<tokio::io::DuplexStream>, time: Duration) {
         let a_moment = Duration::from_millis(2);
         let early = tokio::time::timeout(time - a_moment, stream.read_u8()).await;
         assert!(early.is_err(), "{early:?} within {time:?}");
@@ -180,11 +180,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_first_head_and_one_that_has_begun_have_less_time_than_an_idle_connection() {
         let (ours, _theirs) = duplex(64);
-        fails_after(&mut patient(ours).0, HEAD).await;
+        fails_after(&mut timed(ours).0, HEAD).await;
         let answered = |ours| {
-            let (stream, turns) = patient(ours);
-            turns.next();
-            turns.next();
+            let (stream, phase) = timed(ours);
+            phase.next();
+            phase.next();
             stream
         };
         let (ours, _theirs) = duplex(64);
@@ -199,7 +199,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_head_that_drips_has_no_more_time_and_a_body_is_not_timed_here() {
         let (ours, mut theirs) = duplex(64);
-        let (mut stream, _) = patient(ours);
+        let (mut stream, _) = timed(ours);
         let dripping = async {
             loop {
                 tokio::time::sleep(HEAD / 4).await;
@@ -212,17 +212,17 @@ mod tests {
             ended = tokio::time::timeout(HEAD + HEAD / 8, reading) => ended.expect("it ends"),
         }
         let (ours, _theirs) = duplex(64);
-        let (mut stream, turns) = patient(ours);
-        turns.next();
+        let (mut stream, phase) = timed(ours);
+        phase.next();
         assert!(tokio::time::timeout(10 * IDLE, stream.read_u8()).await.is_err());
     }
 
     #[tokio::test]
     async fn taking_a_little_now_and_then_prolongs_nothing() {
         let (ours, mut theirs) = duplex(1);
-        let (mut stream, _) = patient(ours);
+        let (mut stream, _) = timed(ours);
         let trickle = async {
-            let mut each = tokio::time::interval(PATIENCE / 20);
+            let mut each = tokio::time::interval(ANSWER / 20);
             loop {
                 each.tick().await;
                 theirs.read_u8().await.expect("it is open");
@@ -238,7 +238,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_taken_whole_counts_no_more() {
         let (ours, mut theirs) = duplex(1);
-        let (mut stream, _) = patient(ours);
+        let (mut stream, _) = timed(ours);
         let mut took = [0; 2];
         let (written, _) = tokio::join!(stream.write_all(b"ab"), theirs.read_exact(&mut took));
         written.expect("it is taken");

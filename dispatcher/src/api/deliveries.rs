@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::time::Duration;
-use weir_common::http_server::{Reply, problems};
+
+use weir_common::http_server::reply::Reply;
 
 use crate::api::dto::{
     AttemptView, DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, Kind, ShownState, Time,
@@ -12,6 +13,7 @@ use crate::api::{ApiRequest, bad_query, json};
 use crate::domain::delivery::{Delivery, DeliveryState};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::Webhook;
+use crate::http_errors;
 use crate::mailbox::Standing;
 
 /// How long to wait for the worker; without its reply, the response omits what only it knows.
@@ -36,7 +38,7 @@ pub(super) async fn list(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
 pub(super) async fn read(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let found = request.store().delivery(request.workspace, id_of(request)?).await;
     let found = found.map_err(|error| request.failed(&error))?;
-    let (delivery, attempts) = found.ok_or_else(problems::not_found)?;
+    let (delivery, attempts) = found.ok_or_else(http_errors::not_found)?;
     let delivery = shown(request, &delivery).await?;
     let attempt_log = attempts.iter().map(AttemptView::of).collect();
     Ok(json(200, &DeliveryDetail { delivery, attempt_log }))
@@ -47,14 +49,14 @@ pub(super) async fn redeliver(request: &ApiRequest<'_>) -> Result<Reply, Reply> 
     let EmptyBody {} = request.body(|_, _| {})?;
     let again = request.store().redeliver(request.workspace, id, request.now).await;
     let again = again.map_err(|error| request.failed(&error))?;
-    let delivery = again.ok_or_else(problems::not_found)?;
+    let delivery = again.ok_or_else(http_errors::not_found)?;
     request.state.mailbox.changed(delivery.webhook);
     Ok(json(202, &shown(request, &delivery).await?))
 }
 
 /// The delivery identifier of the path.
 fn id_of(request: &ApiRequest<'_>) -> Result<DeliveryId, Reply> {
-    request.store().ids().delivery_of(request.id).ok_or_else(problems::not_found)
+    request.store().ids().delivery_of(request.id).ok_or_else(http_errors::not_found)
 }
 
 /// One delivery, with its place in the queue.

@@ -2,7 +2,8 @@
 //!
 //! Not here: running the jobs (`maintenance`).
 
-use weir_common::http_server::{Reply, problems};
+use weir_common::http_server::problems;
+use weir_common::http_server::reply::Reply;
 
 use crate::api::dto::{JobView, RedeliveryFilter};
 use crate::api::query::TIME;
@@ -56,14 +57,14 @@ fn too_many() -> Reply {
          ended."
     );
     let title = "Too many redeliveries";
-    Reply::problem(&problems::plain(429, "too-many-redeliveries", title, detail))
+    problems::refusal(429, "too-many-redeliveries", title, detail)
         .with("retry-after", AGAIN_SECONDS)
 }
 
 pub(super) async fn read(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let ids = request.store().ids();
-    let id = ids.job_of(request.id).ok_or_else(problems::not_found)?;
+    let id = ids.job_of(request.id).ok_or_else(http_errors::not_found)?;
     let job = request.store().job(request.workspace, id).await;
-    let job = job.map_err(|error| request.failed(&error))?.ok_or_else(problems::not_found)?;
+    let job = job.map_err(|error| request.failed(&error))?.ok_or_else(http_errors::not_found)?;
     Ok(json(200, &JobView::of(ids, &job)))
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
-use weir_common::http_server::{Reply, problems};
+use weir_common::http_server::problems;
+use weir_common::http_server::reply::Reply;
 use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
 
@@ -98,7 +99,7 @@ pub(super) async fn delete(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let id = id_of(request)?;
     let deleted = request.store().delete_webhook(request.workspace, id).await;
     if !deleted.map_err(|error| request.failed(&error))? {
-        return Err(problems::not_found());
+        return Err(http_errors::not_found());
     }
     request.state.mailbox.changed(id);
     Ok(Reply { status: 204, headers: Vec::new(), body: bytes::Bytes::new() })
@@ -122,7 +123,7 @@ pub(super) async fn rotate_secret(request: &ApiRequest<'_>) -> Result<Reply, Rep
     match rotated.map_err(|error| request.failed(&error))? {
         Rotated::Webhook(_) => request.state.mailbox.changed(id),
         Rotated::TooMany { free_in } => return Err(too_many_secrets(free_in)),
-        Rotated::Absent => return Err(problems::not_found()),
+        Rotated::Absent => return Err(http_errors::not_found()),
     }
     let until = request.now.plus(overlap);
     let id = request.store().ids().webhook(id);
@@ -136,13 +137,13 @@ pub(super) async fn ping(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     if webhook.paused_at.is_some() {
         let detail = "The webhook is paused, so no test can be sent: reactivate it first.";
         let title = "The webhook is paused";
-        return Err(Reply::problem(&problems::plain(409, "webhook-paused", title, detail)));
+        return Err(problems::refusal(409, "webhook-paused", title, detail));
     }
     if webhook.probing.is_some() && waits(request, id).await? {
         let detail = "A probe delivery checks whether the endpoint has recovered; a test would \
             wait behind it. See the waiting deliveries.";
         let title = "The webhook was reactivated and has not answered 2xx yet";
-        return Err(Reply::problem(&problems::plain(409, "webhook-probing", title, detail)));
+        return Err(problems::refusal(409, "webhook-probing", title, detail));
     }
     let event =
         event::ping(request.workspace, &random::<{ event::ID_RANDOM_BYTES }>()?, request.now);
@@ -176,11 +177,11 @@ async fn waits(request: &ApiRequest<'_>, id: WebhookId) -> Result<bool, Reply> {
 
 /// The webhook identifier of the path.
 fn id_of(request: &ApiRequest<'_>) -> Result<WebhookId, Reply> {
-    request.store().ids().webhook_of(request.id).ok_or_else(problems::not_found)
+    request.store().ids().webhook_of(request.id).ok_or_else(http_errors::not_found)
 }
 
 fn found<T>(request: &ApiRequest<'_>, answer: Result<Option<T>, StoreError>) -> Result<T, Reply> {
-    answer.map_err(|error| request.failed(&error))?.ok_or_else(problems::not_found)
+    answer.map_err(|error| request.failed(&error))?.ok_or_else(http_errors::not_found)
 }
 
 fn shown(
@@ -218,7 +219,7 @@ fn no_workspace(name: &str, form: &IdForm) -> Reply {
         "`{name}` is not a workspace id, which is {form} (identifiers.workspace_prefix sets \
          another prefix): no event can name it."
     );
-    Reply::problem(&problems::plain(422, "invalid-workspace", "Not a workspace id", detail))
+    problems::refusal(422, "invalid-workspace", "Not a workspace id", detail)
 }
 
 /// Refuses a rotation beyond the limit: to end an earlier secret early would cut receivers off.
@@ -229,12 +230,12 @@ fn too_many_secrets(free_in: Duration) -> Reply {
          expires early; rotate again in {seconds} s."
     );
     let title = "Too many rotations";
-    Reply::problem(&problems::plain(429, "too-many-rotations", title, detail))
+    problems::refusal(429, "too-many-rotations", title, detail)
         .with("retry-after", seconds.to_string())
 }
 
 fn too_many(request: &ApiRequest<'_>) -> Reply {
     let most = request.active.settings.webhooks.per_workspace_max;
     let detail = format!("A workspace has at most {most} webhooks; delete one first.");
-    Reply::problem(&problems::plain(409, "too-many-webhooks", "Too many webhooks", detail))
+    problems::refusal(409, "too-many-webhooks", "Too many webhooks", detail)
 }

@@ -22,7 +22,10 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use url::Url;
 use weir_common::http_server::body::BODIES_BYTES_MAX;
-use weir_common::http_server::{self, Bounds, Call, Handler, Reply};
+use weir_common::http_server::reply::Reply;
+use weir_common::http_server::{
+    self, Bounds, Call, ConnectionBounds, HEAD_BYTES_MAX, Handler, Listening,
+};
 use weir_common::log::visible;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
@@ -75,16 +78,20 @@ impl Listen {
         let listener = TcpListener::bind(self.address).await?;
         print(&format!("listening on http://{}", listener.local_addr()?));
         let receiver = Arc::new(self.receiver(Box::new(print))?);
-        let bounds = Bounds {
+        let each = ConnectionBounds {
+            head_bytes_max: HEAD_BYTES_MAX,
             head_timeout: READ_TIMEOUT,
-            body_timeout: READ_TIMEOUT,
             idle_timeout: READ_TIMEOUT,
+            body_timeout: READ_TIMEOUT,
+        };
+        let bounds = Bounds {
+            connection: Arc::new(move || each),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             bodies_bytes_max: BODIES_BYTES_MAX,
         };
-        // Nobody says stop: it is held so that this is not taken for one.
-        let (_running, stopping) = watch::channel(false);
-        http_server::serve(listener, receiver, bounds, stopping).await;
+        // Held, for one that is gone closes the listener.
+        let listening = watch::Sender::new(Listening::Open);
+        http_server::serve(listener, receiver, bounds, listening.subscribe()).await;
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
+use weir_common::config::reload::Reload;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
@@ -176,6 +177,7 @@ pub(crate) fn state_of(
         metrics: Arc::new(Metrics::new()),
         connections: Connections::new(1),
         jobs: Arc::default(),
+        reloads: Metrics::new().of_reloads(),
         ready: AtomicBool::new(true),
     };
     (state, mailbox)

@@ -21,17 +21,20 @@ use log::Level;
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::Signal;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use weir_common::admin::Admin;
+use weir_common::http_server::body::BODIES_BYTES_MAX;
+use weir_common::http_server::{self, Bounds, ConnectionBounds, Listening};
 use weir_common::log::events;
 use weir_common::secret::Secret;
 
 use crate::app::workers::Workers;
 use crate::config::shared::Shared;
 use crate::edge::drain::turned;
-use crate::edge::listener::{self, Accepting, ConnectionCounts, Drain, ListenerContext, Worker};
+use crate::edge::listener::{self, Accepting, ConnectionCounts, Drain, ListenerContext};
 use crate::identity::auth;
-use crate::operations::admin::Admin;
+use crate::operations::admin::GatewayAdmin;
 use crate::operations::background as beside;
 use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
@@ -88,11 +91,12 @@ pub(super) struct Serving {
     pub(super) sockets: Sockets,
     pub(super) workers: Workers,
     pub(super) of_clients: Side,
-    pub(super) of_operators: Side,
+    /// What the admin listener does with connections.
+    pub(super) operators: watch::Sender<Listening>,
+    /// Serves the operator.
+    pub(super) admin: JoinSet<()>,
     /// What goes on beside requests.
     pub(super) beside: JoinSet<()>,
-    /// Who serves the operator.
-    pub(super) admin: JoinSet<()>,
     /// Whether the process whose place we took is gone, if there was one.
     pub(super) alone: watch::Sender<bool>,
 }
@@ -105,17 +109,30 @@ impl Serving {
         listener: TcpListener,
         token: Option<Secret<String>>,
     ) -> io::Result<()> {
-        let address = listener.local_addr()?;
-        let (way, from) = Worker::new();
-        let shared = &self.shared;
-        let admin = Arc::new(Admin { shared: shared.clone(), token });
-        let workers = Arc::new(vec![way]);
-        let (open, crowd) = (Arc::default(), Arc::default());
-        let door = ListenerContext { workers, open, counted: false, crowd, https: None };
-        self.of_operators.accept(listener, door, shared);
-        self.admin.spawn(listener::serve(admin, from, shared.clone(), self.of_operators.end()));
-        announce("admin", address);
+        announce("admin", listener.local_addr()?);
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let admin = Arc::new(Admin { program: GatewayAdmin(self.shared.clone()), token });
+        let serving =
+            http_server::serve(listener, admin, self.bounds(), self.operators.subscribe());
+        self.admin.spawn(serving);
         Ok(())
+    }
+
+    /// As many connections as clients may have, each with what a client's may take.
+    fn bounds(&self) -> Bounds {
+        let shared = self.shared.clone();
+        let connection = move || {
+            let server = &shared.active.load().rules.settings.server;
+            ConnectionBounds {
+                head_bytes_max: usize::try_from(server.caps.head_bytes_max).unwrap_or(usize::MAX),
+                head_timeout: server.head_timeout,
+                idle_timeout: server.idle_timeout,
+                body_timeout: server.body_timeout,
+            }
+        };
+        let most = usize::try_from(self.shared.connections_max).unwrap_or(usize::MAX);
+        let connections = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        Bounds { connection: Arc::new(connection), connections, bodies_bytes_max: BODIES_BYTES_MAX }
     }
 
     pub(super) fn accept_clients(
@@ -128,7 +145,7 @@ impl Serving {
             let address = listener.local_addr()?;
             let name = if https.is_some() { "https" } else { "http" };
             let (workers, open, crowd) = (self.workers.ways.clone(), open.clone(), crowd.clone());
-            let door = ListenerContext { workers, open, counted: true, crowd, https };
+            let door = ListenerContext { workers, open, crowd, https };
             self.of_clients.accept(listener, door, &self.shared);
             announce(name, address);
         }
@@ -190,7 +207,7 @@ impl Serving {
             // Who connects meanwhile waits for the one who will have the counters.
             let successor = match candidate {
                 Ok(candidate) => {
-                    self.turn_doors(Accepting::Paused);
+                    self.pause(true);
                     candidate.take_counters(&self.shared).await
                 }
                 Err(why) => Err(why),
@@ -198,7 +215,7 @@ impl Serving {
             match successor {
                 Ok(successor) => return Some(successor),
                 Err(why) => {
-                    self.turn_doors(Accepting::Yes);
+                    self.pause(false);
                     let fields = [("error", json!(why.to_string()))];
                     let message = "upgrade failed; this process continues to serve";
                     events::event(Level::Error, message, &fields);
@@ -243,7 +260,7 @@ impl Serving {
         }
         self.beside.spawn(successor.answer(self.shared.clone(), hurry));
         self.sockets = Sockets::default();
-        self.of_operators.close().await;
+        self.operators.send_replace(Listening::Draining);
         self.of_clients.close().await;
         let ended = async {
             tokio::select! {
@@ -258,10 +275,14 @@ impl Serving {
         self.end("handed over", drained).await;
     }
 
-    fn turn_doors(&self, accepting: Accepting) {
-        for side in [&self.of_clients, &self.of_operators] {
-            side.doors.send_replace(accepting);
-        }
+    fn pause(&self, pauses: bool) {
+        let (clients, operators) = if pauses {
+            (Accepting::Paused, Listening::Paused)
+        } else {
+            (Accepting::Yes, Listening::Open)
+        };
+        self.of_clients.doors.send_replace(clients);
+        self.operators.send_replace(operators);
     }
 
     /// Waits for the end of what is in flight, for `shutdown_grace`; those who are still there are
@@ -286,8 +307,7 @@ impl Serving {
 
     async fn end(mut self, message: &str, drained: bool) {
         self.beside.shutdown().await;
-        self.of_operators.close().await;
-        self.of_operators.cut();
+        self.operators.send_replace(Listening::Draining);
         let answered = async { while self.admin.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(ADMIN_GRACE, answered).await;
         events::event(Level::Info, message, &[("drained", json!(drained))]);

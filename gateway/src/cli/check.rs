@@ -25,7 +25,7 @@ use weir_common::time::{Clock, Moment};
 
 use crate::app::RunError;
 use crate::cli::{EXIT_FAILURE, EXIT_USAGE, fail, print};
-use crate::config::active::{ActiveConfig, Config, restart_keys};
+use crate::config::active::{ActiveConfig, Config};
 use crate::edge::listener;
 use crate::identity::directory::RemoteDirectory;
 use crate::identity::http_client;
@@ -59,8 +59,10 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
     };
     let active = ActiveConfig::new(rules, origin, None, &Arc::default(), &clock);
     let document = active.origin.document(&name);
-    let restart = runtime.block_on(try_all(&active, &document, clock.now()));
-    warn(active.origin.restart_needed(&name, &restart).iter());
+    let running = runtime.block_on(try_all(&active, &document, clock.now())).unwrap_or_default();
+    if !running.is_null() {
+        warn(active.origin.restart_needed(&name, &running).iter());
+    }
     let problems = document.diagnostics();
     if problems.is_empty() {
         return print(&format!("{name}: no problems, and what it names works"));
@@ -74,9 +76,9 @@ fn warn<T: std::fmt::Display>(warnings: impl Iterator<Item = T>) {
     }
 }
 
-/// Tries everything, and leaves what fails in `document`. Gives what a gateway that runs could not
-/// take up by a reload.
-async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Vec<&'static str> {
+/// Tries everything, and leaves what fails in `document`. Gives the settings of a gateway that
+/// runs.
+async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Option<Value> {
     let settings = &active.rules.settings;
     let running = running(&settings.server).await;
     try_addresses(&settings.server, running.as_ref(), document);
@@ -88,8 +90,7 @@ async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Vec
         try_directory(active.lookups.as_ref(), document, settings),
         try_upstreams(active, document),
     );
-    let old = running.unwrap_or_default();
-    if old.is_null() { Vec::new() } else { restart_keys(&old, &active.origin.effective) }
+    running
 }
 
 /// What the gateway of the same admin listener runs with, where there is one; null where it does
@@ -104,9 +105,11 @@ async fn running(server: &Server) -> Option<Value> {
     let token = token.and_then(|file| files::first_line(file.value.as_ref()).ok());
     let token = token.as_ref().map(|token| token.expose().as_str());
     let request = Request { path: "/config", token, ..single_request::GET };
-    let answer = single_request::call(server.admin, &request, WAIT).await.ok();
-    let said = answer.and_then(|answer| serde_json::from_slice::<Value>(&answer.body).ok());
-    Some(said.and_then(|said| said.get("settings").cloned()).unwrap_or_default())
+    let answer = single_request::call(server.admin, &request, WAIT).await.ok()?;
+    let shown: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    // The admin listener of another program has the same probes, and another configuration.
+    let settings = shown.get("settings").cloned();
+    settings.or((answer.status != 200).then_some(Value::Null))
 }
 
 fn try_addresses(server: &Server, running: Option<&Value>, document: &Document) {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use weir_common::config::document::{Diagnostic, Document, Parsed, Spanned};
 use weir_common::config::file::ConfigFile;
-use weir_common::config::files;
+use weir_common::config::{files, reload};
 use weir_common::directory::Directory;
 use weir_common::time::{Clock, Tick};
 
@@ -146,11 +146,8 @@ impl Config {
             self.file.beside(&document, path, "directory.path", SHIPPED_DIRECTORY)
         };
         let directory_text = path.as_ref().map(read).unwrap_or_default();
-        if let Some(token) = &settings.server.admin_token_file
-            && let Err(why) = files::first_line(Path::new(&token.value))
-        {
-            document.fault(token.at, format!("cannot read `{}`: {why}", token.value));
-        }
+        let token = &settings.server.admin_token_file;
+        let _ = token.as_ref().map(|file| files::secret(file, &document));
         let tls = tls::load(&settings.server.https, &document);
         let of_upstream =
             |(_, upstream): &(Spanned<String>, _)| credentials::read(upstream, &document);
@@ -196,10 +193,7 @@ fn identity_files(identity: &settings::Identity, document: &Document) -> auth::I
     if let settings::Verify::Introspection(asked) = &identity.verify
         && let Some(path) = &asked.client_secret_file
     {
-        match files::first_line(Path::new(&path.value)) {
-            Ok(secret) => files.client_secret = Some(secret),
-            Err(why) => document.fault(path.at, format!("cannot read `{}`: {why}", path.value)),
-        }
+        files.client_secret = files::secret(path, document);
     }
     files
 }
@@ -213,7 +207,7 @@ pub(crate) fn addresses(https: &[settings::Https]) -> Vec<SocketAddr> {
 }
 
 impl ActiveConfig {
-    /// Puts rules into force. Servers that `earlier` knows go on as they are.
+    /// Makes rules active. Servers that `earlier` knows go on as they are.
     #[must_use]
     pub fn new(
         rules: Rules,
@@ -312,34 +306,18 @@ impl ActiveConfig {
     }
 }
 
-/// The settings that only another process can take up, by a restart or an upgrade, where they
-/// differ between `old` and `new`: each key's value as it is active.
-#[must_use]
-pub fn restart_keys(old: &Value, new: &Value) -> Vec<&'static str> {
-    const KEYS: [&str; 8] = [
-        "server.http",
-        "server.https",
-        "server.admin",
-        "server.admin_token_file",
-        "server.threads",
-        "server.connections_max",
-        "store",
-        "log.access",
-    ];
-    let of = |settings: &Value, key: &str| {
-        let found = key.split('.').fold(settings, |found, step| &found[step]);
-        let Value::Array(entries) = found else { return found.clone() };
-        if key != "server.https" {
-            return found.clone();
-        }
-        // Certificates are read again by a reload; another address needs another socket.
-        let mut addresses: Vec<_> = entries.iter().map(|e| e["address"].to_string()).collect();
-        addresses.sort();
-        addresses.dedup();
-        addresses.into()
-    };
-    KEYS.into_iter().filter(|key| of(old, key) != of(new, key)).collect()
-}
+/// The settings that only another process can take up. Certificates are read again by a reload;
+/// another address needs another socket.
+const RESTART_KEYS: [&str; 8] = [
+    "server.http",
+    "server.https.address",
+    "server.admin",
+    "server.admin_token_file",
+    "server.threads",
+    "server.connections_max",
+    "store",
+    "log.access",
+];
 
 impl Origin {
     /// The settings' text, called `name`, for whatever else is found wrong in it.
@@ -348,14 +326,11 @@ impl Origin {
         Document::new(name, &self.settings)
     }
 
-    /// That a reload cannot take these keys up, each at its place.
+    /// What a process that runs with the `earlier` values of its settings cannot take up by a
+    /// reload, each at its place in the file of this `name`.
     #[must_use]
-    pub fn restart_needed(&self, name: &str, keys: &[&'static str]) -> Vec<Diagnostic> {
-        let document = self.document(name);
-        for key in keys {
-            let how = "changes only with a restart or an upgrade (SIGUSR2), not with a reload";
-            document.fault(document.place(key), format!("`{key}` {how}"));
-        }
-        document.diagnostics()
+    pub fn restart_needed(&self, name: &str, earlier: &Value) -> Vec<Diagnostic> {
+        let keys = reload::changed(&RESTART_KEYS, earlier, &self.effective);
+        reload::restart_needed(&self.document(name), &keys, "a restart or an upgrade (SIGUSR2)")
     }
 }

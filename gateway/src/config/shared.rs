@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use serde_json::json;
-use tokio::sync::{Mutex, Notify};
-use weir_common::config::document::Diagnostic;
+use tokio::sync::Notify;
+use weir_common::config::reload::{Reload, Reloads};
 use weir_common::log::events;
 use weir_common::time::Clock;
 
-use crate::config::active::{ActiveConfig, Config, New, restart_keys};
+use crate::config::active::{ActiveConfig, Config, New};
 use crate::limit::heavy_hitters::HeavyHitters;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::limiter::Limiter;
@@ -49,8 +49,8 @@ pub struct Shared {
     pub ready: AtomicBool,
     /// Notified when a reload was applied: there may be another server to fetch keys from.
     pub applied: Notify,
-    /// Held by the one reload that goes on.
-    pub reloading: Mutex<()>,
+    /// Reloads, one after another.
+    pub reloads: Reloads,
     /// What requests' names are made with. Another one in each process, where `seed` may be an
     /// earlier one's: no two requests are called alike.
     luck: Seed,
@@ -65,17 +65,6 @@ pub struct Seeds {
     pub keys: Seed,
     /// What requests' names are made with.
     pub names: Seed,
-}
-
-/// What a reload came to.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Reload {
-    /// The new configuration is active.
-    Applied,
-    /// It is the one that is active already.
-    Unchanged,
-    /// It is not active; these are its mistakes.
-    Refused(Vec<Diagnostic>),
 }
 
 impl Shared {
@@ -93,6 +82,7 @@ impl Shared {
         let strangers_max = usize::try_from(settings.store.max_keys).unwrap_or(usize::MAX);
         let access_log = settings.log.access.then(|| AccessLog::new(metrics.log_dropped.clone()));
         metrics.strangers_max.set(i64::try_from(strangers_max).unwrap_or(i64::MAX));
+        let reloads = Reloads::new(&metrics.reloads, &metrics.config_ok, &metrics.config_applied);
         metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Self {
             limiter: Limiter::new(clock.clone(), strangers_max),
@@ -106,7 +96,7 @@ impl Shared {
             connections_max,
             seed: seeds.keys,
             applied: Notify::new(),
-            reloading: Mutex::default(),
+            reloads,
             luck: seeds.names,
             ready: AtomicBool::new(false),
             requests: AtomicU64::new(0),
@@ -130,30 +120,6 @@ impl Shared {
         (!unreachable.is_empty()).then(why)
     }
 
-    /// Takes note of what a reload came to.
-    pub fn reloaded(&self, outcome: &Reload) {
-        let word = match outcome {
-            Reload::Applied => "applied",
-            Reload::Unchanged => "unchanged",
-            Reload::Refused(_) => "refused",
-        };
-        self.metrics.reloads.with_label_values(&[word]).inc();
-        match outcome {
-            Reload::Applied => events::event(log::Level::Info, "configuration reloaded", &[]),
-            Reload::Unchanged if self.metrics.config_ok.get() == 0 => {
-                let message = "the configuration is again the one in force";
-                events::event(log::Level::Info, message, &[]);
-            }
-            Reload::Unchanged => {}
-            Reload::Refused(diagnostics) => {
-                let problems: Vec<String> = diagnostics.iter().map(ToString::to_string).collect();
-                let message = "configuration refused; the earlier one stays in force";
-                events::event(log::Level::Error, message, &[("problems", json!(problems))]);
-            }
-        }
-        self.metrics.config_ok.set(i64::from(!matches!(outcome, Reload::Refused(_))));
-    }
-
     /// Reads the configuration again: a new one, or what the reload came to without.
     pub fn read_anew(&self) -> Result<New, Reload> {
         let earlier = self.active.load_full();
@@ -161,10 +127,9 @@ impl Shared {
         if origin == earlier.origin {
             return Err(Reload::Unchanged);
         }
-        let restart = restart_keys(&earlier.origin.effective, &origin.effective);
-        if !restart.is_empty() {
-            let name = self.config.file.name();
-            return Err(Reload::Refused(origin.restart_needed(&name, &restart)));
+        let needed = origin.restart_needed(&self.config.file.name(), &earlier.origin.effective);
+        if !needed.is_empty() {
+            return Err(Reload::Refused(needed));
         }
         Ok(New { rules, origin, earlier })
     }
@@ -204,8 +169,6 @@ impl Shared {
             let fields = [("detail", json!(expired))];
             events::event(log::Level::Warn, "certificate expired", &fields);
         }
-        let seconds = now.0 / 1_000_000;
-        self.metrics.config_ok.set(1);
-        self.metrics.config_applied.set(f64::from(u32::try_from(seconds).unwrap_or(u32::MAX)));
+        self.reloads.applied(now);
     }
 }

@@ -86,8 +86,8 @@ pub struct Accepted {
 struct Place {
     open: Arc<AtomicU64>,
     of_worker: Arc<AtomicU64>,
-    /// Where clients' connections are counted; the operator's are not.
-    gauge: Option<IntGauge>,
+    /// Where connections are counted.
+    gauge: IntGauge,
     /// Its place among those of its address.
     _seat: Option<ConnectionPermit>,
 }
@@ -96,9 +96,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
         self.of_worker.fetch_sub(1, Ordering::Relaxed);
-        if let Some(gauge) = &self.gauge {
-            gauge.dec();
-        }
+        self.gauge.dec();
     }
 }
 
@@ -109,8 +107,6 @@ pub struct ListenerContext {
     pub workers: Arc<Vec<Worker>>,
     /// How many connections are open that share one cap.
     pub open: Arc<AtomicU64>,
-    /// Whether they are clients', and count as such in the metrics.
-    pub counted: bool,
     /// How many each address has.
     pub crowd: Arc<ConnectionCounts>,
     /// The address in the settings, where it is TLS.
@@ -194,19 +190,15 @@ fn hand_over(socket: TcpStream, peer: SocketAddr, door: &ListenerContext, shared
         return refused("total");
     }
     let manners = |has_header| Manners { https: door.https, has_header, crowd: door.crowd.clone() };
-    let (manners, seat) = if door.counted {
-        let active = shared.active.load();
-        let server = &active.rules.settings.server;
-        if is_of(&server.proxy_protocol_from, peer) {
-            (manners(true), None)
-        } else {
-            match place(&door.crowd, peer, server) {
-                Ok(seat) => (manners(false), seat),
-                Err(_) => return refused("address"),
-            }
-        }
+    let active = shared.active.load();
+    let server = &active.rules.settings.server;
+    let (manners, seat) = if is_of(&server.proxy_protocol_from, peer) {
+        (manners(true), None)
     } else {
-        (manners(false), None)
+        match place(&door.crowd, peer, server) {
+            Ok(seat) => (manners(false), seat),
+            Err(_) => return refused("address"),
+        }
     };
     let Some(worker) = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed))
     else {
@@ -214,10 +206,8 @@ fn hand_over(socket: TcpStream, peer: SocketAddr, door: &ListenerContext, shared
     };
     open.fetch_add(1, Ordering::Relaxed);
     worker.load.fetch_add(1, Ordering::Relaxed);
-    let gauge = door.counted.then(|| shared.metrics.connections.clone());
-    if let Some(gauge) = &gauge {
-        gauge.inc();
-    }
+    let gauge = shared.metrics.connections.clone();
+    gauge.inc();
     let place = Place { open: open.clone(), of_worker: worker.load.clone(), gauge, _seat: seat };
     // A socket that fails here was closed by its client in the meantime.
     if let Ok(socket) = socket.into_std() {

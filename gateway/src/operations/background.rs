@@ -12,11 +12,12 @@ use log::Level;
 use pingora_core::connectors::http::Connector;
 use serde_json::json;
 use tokio::task::JoinSet;
-use weir_common::config::files::{self, Stamp, stamp};
+use weir_common::config::reload::Reload;
+use weir_common::config::watch::{Stamp, stamp, watch};
 use weir_common::log::events;
 use weir_common::time::Tick;
 
-use crate::config::shared::{Reload, Shared};
+use crate::config::shared::Shared;
 use crate::limit::memory::SHARDS;
 use crate::settings::Https;
 use crate::upstream::address::Address;
@@ -140,7 +141,7 @@ async fn ask(
             ("healthy", json!(well)),
             ("answer", json!(said)),
         ];
-        events::event(Level::Warn, "a server's health changed", &fields);
+        events::event(Level::Warn, "upstream server health changed", &fields);
     }
     let gauge = shared.metrics.upstream_healthy.with_label_values(&[&upstream.name, &server.name]);
     gauge.set(i64::try_from(server.healthy()).unwrap_or(i64::MAX));
@@ -148,26 +149,23 @@ async fn ask(
 
 /// Reloads when one of the configuration's files changes.
 pub async fn files(shared: Arc<Shared>) {
-    files::watch(|| stamps(&shared), || async { drop(reload(&shared).await) }).await;
+    watch(|| stamps(&shared), || async { drop(reload(&shared).await) }).await;
 }
 
-/// Reads the configuration again, and puts all of it into force or nothing. What takes a moment is
-/// done aside; where the names of new servers lead is known before any request asks for it.
+/// Reads the configuration again, and takes up all of it or nothing. What takes a moment is done
+/// aside; where the names of new servers lead is known before any request asks for it.
 pub async fn reload(shared: &Arc<Shared>) -> Reload {
-    // One at a time: of two, the later must not be put out of force by the earlier.
-    let _alone = shared.reloading.lock().await;
-    let outcome = match aside(shared, |shared| shared.read_anew()).await {
-        Some(Ok(new)) => {
-            let places = names::all(new.unplaced(), LOOKUP_WAIT, names::look_up).await;
-            aside(shared, move |shared| shared.apply(new, &places)).await
+    let attempt = async {
+        match aside(shared, |shared| shared.read_anew()).await? {
+            Ok(new) => {
+                let places = names::all(new.unplaced(), LOOKUP_WAIT, names::look_up).await;
+                aside(shared, move |shared| shared.apply(new, &places)).await
+            }
+            Err(outcome) => Some(outcome),
         }
-        Some(Err(outcome)) => Some(outcome),
-        None => None,
     };
-    // A panic there is ours to mend, and leaves the earlier configuration active.
-    let outcome = outcome.unwrap_or(Reload::Unchanged);
-    shared.reloaded(&outcome);
-    outcome
+    // A configuration is large, and waits for the lookups of names.
+    shared.reloads.run(Box::pin(attempt)).await
 }
 
 async fn aside<T: Send + 'static>(

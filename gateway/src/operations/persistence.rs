@@ -8,9 +8,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use log::Level;
-use rustix::fs::{Access, access};
-use rustix::io::Errno;
 use serde_json::json;
+use weir_common::config::files;
 use weir_common::log::events;
 use weir_common::time::Clock;
 
@@ -37,14 +36,8 @@ pub fn check(store: &Store) -> Result<(), SnapshotError> {
 /// Whether states could be left there, found out without making anything: not even a folder.
 pub fn could_leave(store: &Store) -> Result<(), SnapshotError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
-    let folders = Path::new(path).ancestors().skip(1);
-    let folder =
-        folders.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
-    let tried = match folder.into_iter().find(|folder| folder.exists()) {
-        Some(folder) if folder.is_dir() => access(folder, Access::WRITE_OK | Access::EXEC_OK),
-        _ => Err(Errno::NOTDIR),
-    };
-    tried.map_err(|why| SnapshotError { path: path.to_owned(), source: why.into() })
+    files::may_make(Path::new(path))
+        .map_err(|source| SnapshotError { path: path.to_owned(), source })
 }
 
 /// The file that a snapshot is written to before it takes the place of an earlier one.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use weir_common::config::files;
+use weir_common::rlimit;
 use weir_tests::authority::Authority;
 use weir_tests::wait;
 
@@ -22,7 +22,7 @@ fn thousands_of_slow_clients_are_closed_at_their_deadlines_and_leak_nothing() {
         config.with("[server]", lines)
     });
     // Where a process has a thousand descriptors by default, it may have more.
-    let _ = files::descriptors(2 * MANY as u64);
+    let _ = rlimit::raise_descriptors(2 * MANY as u64);
     // An allocator keeps some of what it had; what is lost would grow with each lot.
     let mut resident = Vec::new();
     for _ in 0..LOTS {

@@ -68,7 +68,7 @@ struct Plan {
 
 fn main() {
     let plan = plan();
-    let descriptors = weir_common::config::files::descriptors(DESCRIPTORS);
+    let descriptors = weir_common::rlimit::raise_descriptors(DESCRIPTORS);
     if descriptors < DESCRIPTORS {
         eprintln!("only {descriptors} files may be open; black holes need more");
     }

@@ -147,6 +147,7 @@ impl Machine {
             metrics: self.metrics.clone(),
             connections: Connections::new(1),
             jobs: Arc::default(),
+            reloads: Metrics::new().of_reloads(),
             ready: AtomicBool::new(true),
         });
         let (stop, stopping) = watch::channel(false);

@@ -259,7 +259,7 @@ async fn a_patience_that_a_reload_shortens_is_over_at_once() {
     let text =
         fs::read_to_string(&file).unwrap().replace("pause_after = \"1h\"", "pause_after = \"30m\"");
     fs::write(&file, text).unwrap();
-    assert_eq!(stage.state.reload(), crate::state::Reload::Applied);
+    assert_eq!(stage.state.reload(), Reload::Applied);
     until("it is paused", async || {
         stage.turn(Duration::from_millis(1)).await;
         stage.store.webhook(WS, webhook.id).await.unwrap().unwrap().paused_at.is_some()

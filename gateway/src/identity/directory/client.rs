@@ -8,7 +8,8 @@ use http::HeaderValue;
 use http::header::{ACCEPT, AUTHORIZATION};
 use reqwest::{Client, RequestBuilder};
 use weir_common::config::document::Spanned;
-use weir_common::config::files::{self, Stamp, stamp};
+use weir_common::config::files;
+use weir_common::config::watch::{Stamp, stamp};
 use weir_common::secret::Secret;
 
 use crate::identity::directory::response::TenantKind;

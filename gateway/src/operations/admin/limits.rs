@@ -14,18 +14,21 @@ use std::time::Duration;
 
 use log::Level;
 use serde_json::{Value, json};
+use weir_common::admin;
 use weir_common::config::document::{shown, span_of};
 use weir_common::directory::Values;
+use weir_common::http_server::problems::refusal;
+use weir_common::http_server::reply::Reply;
 use weir_common::limit::{rolling, token_bucket};
 use weir_common::log::events;
 
 use crate::limit::Quota;
 use crate::limit::boost::{Boost, Unset};
-use crate::operations::admin::{Admin, Reply};
+use crate::operations::admin::GatewayAdmin;
 
-impl Admin {
+impl GatewayAdmin {
     pub(super) fn limits(&self) -> Reply {
-        let active = self.shared.active.load();
+        let active = self.0.active.load();
         let shown = active.rules.limits.iter().enumerate().map(|(index, limit)| {
             let mode = if limit.enforced { "enforce" } else { "observe" };
             let of_plan = |(plan, quota)| json!({"plan": plan, "allowance": allowance(quota)});
@@ -36,16 +39,16 @@ impl Admin {
                 "by_plan": active.rules.values_of_plans(index).map(of_plan).collect::<Value>(),
             })
         });
-        Reply::json(&json!({"limits": shown.collect::<Value>()}))
+        admin::shown(&json!({"limits": shown.collect::<Value>()}))
     }
 
     pub(super) async fn standing(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         let met = self.met(limit, key).await?;
-        let now = self.shared.clock.now();
+        let now = self.0.clock.now();
         let mut shown = Vec::new();
         let mut tightest: Option<(u32, usize)> = None;
         for (nth, (plan, ask)) in met.checks.iter().enumerate() {
-            let standing = self.shared.limiter.store.standing(ask, now.tick)?;
+            let standing = self.0.limiter.store.standing(ask, now.tick)?;
             let next = (standing.remaining, nth);
             tightest = Some(tightest.map_or(next, |other| other.min(next)));
             shown.push(json!({
@@ -57,7 +60,7 @@ impl Admin {
             }));
         }
         let nth = tightest.map_or(0, |(_, nth)| nth);
-        let boost = self.shared.limiter.boosts.of(met.key, now.tick);
+        let boost = self.0.limiter.boosts.of(met.key, now.tick);
         let of = |name: &str| shown.get(nth).and_then(|shown| shown.get(name)).cloned();
         let mut answer = json!({
             "limit": limit,
@@ -75,11 +78,11 @@ impl Admin {
         {
             members.insert("by_plan".to_owned(), shown.into());
         }
-        Ok(Reply::json(&answer))
+        Ok(admin::shown(&answer))
     }
 
     pub(super) async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        self.shared.limiter.store.reset(self.met(limit, key).await?.key)?;
+        self.0.limiter.store.reset(self.met(limit, key).await?.key)?;
         events::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
         self.standing(limit, key).await
     }
@@ -89,16 +92,16 @@ impl Admin {
         let own: Vec<Quota> = met.checks.iter().map(|(_, ask)| ask.lasting).collect();
         let (raised, ttl) = match boosted(&own, body) {
             Ok(boost) => boost,
-            Err(detail) => return Err(Reply::problem(422, "boost", "Not a boost", detail)),
+            Err(detail) => return Err(refusal(422, "boost", "Not a boost", detail)),
         };
-        let now = self.shared.clock.now().tick;
+        let now = self.0.clock.now().tick;
         let boost = Boost { raised, until: now.plus(ttl) };
-        match self.shared.limiter.boosts.set(met.key, boost, now) {
+        match self.0.limiter.boosts.set(met.key, boost, now) {
             Ok(()) => {}
             Err(Unset::Moved(moved)) => return Err(moved.into()),
             Err(Unset::TooMany) => {
                 let detail = "There are too many boosts. A plan or the directory lasts longer.";
-                return Err(Reply::problem(409, "too-many-boosts", "Too many boosts", detail));
+                return Err(refusal(409, "too-many-boosts", "Too many boosts", detail));
             }
         }
         let fields = [
@@ -115,7 +118,7 @@ impl Admin {
     }
 
     pub(super) async fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
-        self.shared.limiter.boosts.clear(self.met(limit, key).await?.key)?;
+        self.0.limiter.boosts.clear(self.met(limit, key).await?.key)?;
         events::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
         self.standing(limit, key).await
     }

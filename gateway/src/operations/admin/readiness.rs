@@ -4,17 +4,16 @@
 //! is told in the body.
 
 use crate::config::active::ActiveConfig;
-use crate::operations::admin::{Admin, Reply};
+use crate::config::shared::Shared;
 
-impl Admin {
-    pub(super) fn readiness(&self) -> Reply {
-        if let Some(why) = self.shared.unready() {
-            return Reply::text(503, &why);
-        }
-        let mut lines = vec!["ready".to_owned()];
-        lines.extend(failing(&self.shared.active.load()).map(|what| format!("failing: {what}")));
-        Reply::text(200, &lines.join("\n"))
+/// That this process should get traffic, with what fails meanwhile; or why it should not.
+pub(super) fn readiness(shared: &Shared) -> Result<String, String> {
+    if let Some(why) = shared.unready() {
+        return Err(why);
     }
+    let mut lines = vec!["ready".to_owned()];
+    lines.extend(failing(&shared.active.load()).map(|what| format!("failing: {what}")));
+    Ok(lines.join("\n"))
 }
 
 /// A sentence for each thing outside that requests need and that does not work.

@@ -3,6 +3,9 @@
 
 use log::Level;
 use serde_json::json;
+use weir_common::admin::{not_found, shown};
+use weir_common::http_server::problems::refusal;
+use weir_common::http_server::reply::Reply;
 use weir_common::identifier::IdForm;
 use weir_common::log::events;
 
@@ -10,7 +13,7 @@ use crate::identity::directory::DirectoryUnavailable;
 use crate::identity::directory::response::TenantKind;
 use crate::limit::LimitCheck;
 use crate::limit::key::Key;
-use crate::operations::admin::{Admin, Reply};
+use crate::operations::admin::GatewayAdmin;
 use crate::settings::LimitKey;
 
 /// What requests of one key meet now.
@@ -25,21 +28,21 @@ pub(super) struct Met {
     pub(super) checks: Vec<(Option<String>, LimitCheck)>,
 }
 
-impl Admin {
+impl GatewayAdmin {
     /// The questions that `limit` would ask about `key` now; or why there are none.
     pub(super) async fn met(&self, limit: &str, key: &str) -> Result<Met, Reply> {
-        let unknown = || Reply::unknown_limit(limit, key);
-        let active = self.shared.active.load_full();
+        let unknown = || unknown_limit(limit, key);
+        let active = self.0.active.load_full();
         let names = active.rules.named(limit, key).ok_or_else(unknown)?;
-        let now = self.shared.clock.now().tick;
+        let now = self.0.clock.now().tick;
         let known = active.known(&names, now).await.map_err(|DirectoryUnavailable| {
             let detail = "The directory cannot be asked; see the log and directory_* metrics.";
-            Reply::problem(503, "directory-unavailable", "Tenants cannot be looked up now", detail)
+            refusal(503, "directory-unavailable", "Tenants cannot be looked up now", detail)
         })?;
         let identity = active.rules.identify(&names, known.as_ref());
         let asked = active.rules.asked_about(limit, key, &identity).ok_or_else(unknown)?;
         let boosted = |(plan, mut ask): (Option<&str>, LimitCheck)| {
-            self.shared.limiter.boosts.apply(std::slice::from_mut(&mut ask), now);
+            self.0.limiter.boosts.apply(std::slice::from_mut(&mut ask), now);
             (plan.map(str::to_owned), ask)
         };
         let checks = asked.checks.into_iter().map(boosted).collect();
@@ -48,10 +51,10 @@ impl Admin {
 
     /// Has the directory asked anew about one tenant, as `workspaces/ws_acme`.
     pub(super) async fn forget(&self, which: &str) -> Reply {
-        let active = self.shared.active.load_full();
+        let active = self.0.active.load_full();
         let Some(lookups) = &active.lookups else {
             let detail = "The directory is a file: it is read again when it changes.";
-            return Reply::problem(409, "directory-file", "Nothing to forget", detail);
+            return refusal(409, "directory-file", "Nothing to forget", detail);
         };
         let found = which.split_once('/').and_then(|(kind, name)| {
             let kind = TenantKind::ALL.into_iter().find(|known| known.plural() == kind)?;
@@ -60,9 +63,14 @@ impl Admin {
             let form = if is_workspace { &active.rules.settings.workspaces } else { &any };
             form.allows(name).then_some((kind, name))
         });
-        let Some((kind, name)) = found else { return Reply::not_found() };
+        let Some((kind, name)) = found else { return not_found() };
         lookups.forget(&active.rules, kind, name).await;
         events::event(Level::Info, "directory entry forgotten", &[("entry", json!(which))]);
-        Reply::json(&json!({"forgotten": which}))
+        shown(&json!({"forgotten": which}))
     }
+}
+
+fn unknown_limit(limit: &str, key: &str) -> Reply {
+    let detail = format!("There is no limit `{limit}`, or `{key}` cannot be a key of it.");
+    refusal(404, "unknown-limit", "Unknown limit or key", detail)
 }
