@@ -9,3 +9,4 @@ pub(crate) mod pool;
 pub(crate) mod read_limit;
 // core
 pub mod signature;
+pub mod transport;

@@ -91,15 +91,6 @@ impl ValidationErrors {
         self.add(|| ValidationError::at(pointer, detail));
     }
 
-    /// The places of the listed errors.
-    #[cfg(test)]
-    pub(crate) fn pointers(&self) -> Vec<String> {
-        let place = |error: &ValidationError| match &error.place {
-            Place::Pointer(place) | Place::Parameter(place) => place.clone(),
-        };
-        self.listed.iter().map(place).collect()
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -189,6 +180,16 @@ pub(crate) fn malformed(detail: impl Into<String>) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl ValidationErrors {
+        /// The places of the listed errors.
+        pub(crate) fn pointers(&self) -> Vec<String> {
+            let place = |error: &ValidationError| match &error.place {
+                Place::Pointer(place) | Place::Parameter(place) => place.clone(),
+            };
+            self.listed.iter().map(place).collect()
+        }
+    }
 
     #[test]
     fn errors_are_listed_up_to_a_bound_and_all_are_counted() {

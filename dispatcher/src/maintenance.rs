@@ -1,6 +1,6 @@
 //! What goes on beside deliveries: jobs and retention.
 //!
-//! Each is a loop that `app` owns and ends; each takes steps, so that nobody waits for it long.
+//! Each is a loop that `app` owns and ends; each takes steps, so that nothing waits for it long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use log::Level;
 use serde_json::json;
 use tokio::sync::Notify;
 use weir_common::log::events;
-use weir_common::time::{Clock, Moment, UnixTime};
+use weir_common::time::{Clock, Moment};
 
 use crate::config::settings::Retention;
 use crate::live_config::ActiveConfig;
 use crate::mailbox::Mailbox;
-use crate::store::{StoreError, Upkeep};
+use crate::store::Upkeep;
 
 /// Deliveries that a job puts back at a time: a commit of some milliseconds.
 const JOB_STEP: usize = 500;
@@ -27,7 +27,7 @@ const JOB_PAUSE: Duration = Duration::from_millis(20);
 const JOB_RETRY: Duration = Duration::from_secs(1);
 
 /// Deliveries that are dropped at a time.
-const SWEEP_STEP: usize = if cfg!(test) { 20 } else { 500 };
+const SWEEP_STEP: usize = 500;
 
 /// Between two steps of dropping, at least: otherwise as long as a step takes, so that others have
 /// half of the store's time however much is to go.
@@ -66,7 +66,6 @@ pub async fn jobs(store: Arc<dyn Upkeep>, clock: Clock, mailbox: Mailbox, more: 
 pub async fn retention(store: Arc<dyn Upkeep>, clock: Clock, active: Arc<ArcSwap<ActiveConfig>>) {
     let mut last = clock.now();
     loop {
-        let retention = active.load().settings.retention.clone();
         let began = clock.now();
         if let Some(seconds) = clock_set(std::mem::replace(&mut last, began), began) {
             let fields = [
@@ -75,7 +74,8 @@ pub async fn retention(store: Arc<dyn Upkeep>, clock: Clock, active: Arc<ArcSwap
             ];
             events::event(Level::Warn, "the wall clock was set", &fields);
         }
-        match drop_old(&*store, &retention, began.unix).await {
+        let Retention { delivered, failed } = active.load().settings.retention;
+        match store.sweep(delivered, failed, began.unix, SWEEP_STEP).await {
             Ok(true) => {
                 let took = clock.now().tick.since(began.tick);
                 tokio::time::sleep(took.max(SWEEP_PAUSE_MIN)).await;
@@ -99,17 +99,10 @@ fn clock_set(before: Moment, now: Moment) -> Option<i64> {
     (seconds.unsigned_abs() >= CLOCK_DRIFT_MAX.as_secs()).then_some(seconds)
 }
 
-/// Drops some of what has been kept for long enough; says whether there may be more.
-pub async fn drop_old(
-    store: &dyn Upkeep,
-    retention: &Retention,
-    now: UnixTime,
-) -> Result<bool, StoreError> {
-    store.sweep(retention.delivered, retention.failed, now, SWEEP_STEP).await
-}
-
 #[cfg(test)]
 mod tests {
+    use weir_common::time::UnixTime;
+
     use super::*;
 
     #[test]

@@ -7,19 +7,16 @@
 //! # Invariants
 //!
 //! 1. An event and all its deliveries are one change.
-//! 2. A workspace never sees another's objects: each look names the workspace.
+//! 2. A workspace never sees another's objects: each call names the workspace.
 //! 3. No method takes longer the more deliveries wait; what must touch many does so in steps.
 //!
-//! `conformance` holds every store to this. Not here: what goes in and comes out (`types`).
+//! `tests::conformance` holds every store to this. Not here: what goes in and comes out (`types`).
 
 // core
 pub mod encryption;
 
 pub mod sqlite;
 mod types;
-
-#[cfg(test)]
-pub mod conformance;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -180,7 +177,7 @@ pub trait DeliveryQueue: Send + Sync + 'static {
     /// use it.
     fn steady(&self, at: Tick) -> UnixTime;
 
-    /// A webhook, whoever's it is. `None` once it is deleted.
+    /// A webhook of any workspace. `None` once it is deleted.
     async fn load(&self, id: WebhookId) -> Result<Option<Queue>, StoreError>;
 
     /// Every webhook that has deliveries waiting, is to be looked at, or is being put in order: the
@@ -218,13 +215,13 @@ pub trait DeliveryQueue: Send + Sync + 'static {
         since: UnixTime,
     ) -> Result<Vec<(EndpointId, UnixTime)>, StoreError>;
 
-    /// Whether the process that had the store before us ended in order, with all outcomes
+    /// Whether the process that had the store before us shut down cleanly, with all outcomes
     /// recorded.
-    fn ended_in_order(&self) -> bool;
+    fn clean_shutdown(&self) -> bool;
 
-    /// When processes before us were found not to have ended in order, oldest first: what they had
+    /// When processes before us were found not to have shut down cleanly, oldest first: what they had
     /// under way by then may have left no trace. As far back as is known.
-    fn cut_off(&self) -> Vec<UnixTime>;
+    fn unclean_shutdowns(&self) -> Vec<UnixTime>;
 
     /// Puts up to `limit` deliveries of a reactivated webhook back into the order of creation,
     /// at the beginning of their schedule. Says whether that was all.
@@ -271,6 +268,11 @@ pub trait Upkeep: Send + Sync + 'static {
     /// How much there is.
     async fn figures(&self) -> Result<Figures, StoreError>;
 
-    /// Finishes what was asked, notes that we ended in order, and lets go. Later calls fail.
+    /// Finishes what was asked, records a clean shutdown, and closes the files. Later calls fail.
     async fn close(&self) -> Result<(), StoreError>;
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    pub(crate) mod conformance;
 }

@@ -180,8 +180,9 @@ impl Worker {
         for (endpoint, started) in starts {
             endpoints.seed(endpoint, now.tick_of(started));
         }
-        for found in resources.store.cut_off().into_iter().filter(|found| *found >= since) {
-            // What was under way when an earlier process was cut off left no trace.
+        let unclean = resources.store.unclean_shutdowns();
+        for found in unclean.into_iter().filter(|found| *found >= since) {
+            // What was under way when an earlier process was killed left no trace.
             endpoints.suspect(egress.in_flight_per_endpoint(), now.tick_of(found));
         }
         let mut hooks = Hooks::default();

@@ -1,76 +1,41 @@
-//! One HTTP attempt, with a deadline and a cap on the answer.
+//! One HTTP attempt, with a deadline.
 //!
 //! # Invariants
 //!
 //! 1. From DNS to the last header of the answer, an attempt takes no longer than `egress.deadline`.
 //!    Where we stood still past it, an answer that came meanwhile counts, and none is our fault.
-//! 2. What a receiver sends is bounded: everything on the wire by `connection::ANSWER_BYTES_MAX`,
-//!    interim answers, chunk framing and trailers included, and the body by `BODY_BYTES_MAX`;
-//!    nothing of it is decompressed, kept or written down.
-//! 3. No redirect is followed, no proxy of the environment is asked, and nothing is sent twice
-//!    within one attempt.
-//! 4. A connection is used for no longer than `pool::AGE_MAX` and an attempt, so that a change of
-//!    DNS is followed.
-//! 5. A reused connection that dies before a byte of the answer costs no attempt: its outcome is
-//!    `Fault::StaleConnection`, which a new connection never has.
+//! 2. A URL is checked again before it is called.
 //!
-//! Not here: what an outcome means (`outcome`), which addresses may be called (`egress`).
+//! Not here: what is sent and read (`transport`), what an outcome means (`outcome`), which
+//! addresses may be called (`egress`).
 
-#[cfg(test)]
-mod read_limit_tests;
-
-use std::error::Error;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::HeaderMap;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use tokio::time::{Sleep, sleep, timeout};
-use tokio_rustls::TlsConnector;
+use tokio::time::{sleep, timeout};
 use weir_common::time::Clock;
 
 use crate::config::settings::Egress;
 use crate::delivery::classify;
-use crate::delivery::connection::{self, AttemptRequest, Connection, OpenError, Origin};
+use crate::delivery::connection::AttemptRequest;
 use crate::delivery::egress::Rules;
-use crate::delivery::http_client::{self, ClientError};
-use crate::delivery::pool::Pool;
+use crate::delivery::http_client::ClientError;
+use crate::delivery::transport::{HttpTransport, Transport};
 use crate::domain::outcome::{Failure, Fault, Outcome};
-
-/// So much of an answer's body is read, so that its connection can be used again.
-const BODY_BYTES_MAX: usize = 16 * 1024;
-
-/// And for so long: what comes later is not worth the place that the attempt takes.
-const BODY_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A deadline that is noticed so much too late is noticed by a process that stood still.
 const STALL: Duration = Duration::from_secs(1);
 
-/// For so long we look what has come while we stood still.
+/// So long an answer that came while we stood still is waited for.
 const STALL_GRACE: Duration = Duration::from_millis(500);
 
 /// Makes attempts.
 pub struct DeliveryClient {
     deadline: Duration,
     rules: Arc<Rules>,
-    tls: TlsConnector,
     clock: Clock,
-    pool: Arc<Pool>,
-    /// What stands in for the network.
-    #[cfg(test)]
-    network: Option<Network>,
+    transport: Arc<dyn Transport>,
 }
-
-/// Answers attempts in the network's place, or says what came of them without an answer.
-#[cfg(test)]
-pub(crate) type Network =
-    Arc<dyn Fn(AttemptRequest) -> Pin<Box<dyn Future<Output = Answered> + Send>> + Send + Sync>;
-
-#[cfg(test)]
-pub(crate) type Answered = Result<http::Response<Bytes>, Outcome>;
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,32 +52,21 @@ impl AttemptResponse {
     }
 }
 
-/// The head of an answer, and where its body comes from.
-struct Answer {
-    status: u16,
-    headers: HeaderMap,
-    rest: Option<(Incoming, Connection, Origin)>,
-}
-
 impl DeliveryClient {
     /// As these settings have it, to where these rules allow.
     pub fn new(egress: &Egress, rules: Arc<Rules>, clock: Clock) -> Result<Self, ClientError> {
-        let tls = http_client::tls(egress.extra_ca.as_ref().map(|path| path.value.as_str()))?;
-        Ok(Self {
-            deadline: egress.deadline,
-            rules,
-            tls: TlsConnector::from(Arc::new(tls)),
-            pool: Arc::new(Pool::new(clock.clone())),
-            clock,
-            #[cfg(test)]
-            network: None,
-        })
+        let transport = HttpTransport::new(egress, rules.clone(), clock.clone())?;
+        Ok(Self::over(Arc::new(transport), egress.deadline, rules, clock))
     }
 
-    /// The same over another network.
-    #[cfg(test)]
-    pub(crate) fn over(self, network: Network) -> Self {
-        Self { network: Some(network), ..self }
+    /// The same over this transport.
+    pub fn over(
+        transport: Arc<dyn Transport>,
+        deadline: Duration,
+        rules: Arc<Rules>,
+        clock: Clock,
+    ) -> Self {
+        Self { deadline, rules, clock, transport }
     }
 
     /// Makes one attempt. Never takes longer than the deadline and a moment.
@@ -124,7 +78,7 @@ impl DeliveryClient {
         }
         let began = self.clock.now().tick;
         let mut over = std::pin::pin!(sleep(self.deadline));
-        let mut sent = std::pin::pin!(self.send(request));
+        let mut sent = self.transport.send(request);
         let answer = tokio::select! {
             biased;
             answer = &mut sent => answer,
@@ -138,111 +92,28 @@ impl DeliveryClient {
                 }
             }
         };
-        let Answer { status, headers, rest } = match answer {
+        let answer = match answer {
             Ok(answer) => answer,
             Err(outcome) => return AttemptResponse::of(outcome),
         };
-        let retry_after = classify::retry_after(status, &headers, self.clock.now().unix);
-        if let Some((body, connection, origin)) = rest {
-            self.finish(body, connection, origin, over).await;
-        }
-        AttemptResponse { outcome: Outcome::of_status(status), retry_after }
-    }
-
-    /// Sends, and waits for the header of an answer, for as long as that takes.
-    async fn send(&self, request: AttemptRequest) -> Result<Answer, Outcome> {
-        #[cfg(test)]
-        if let Some(network) = &self.network {
-            let (head, _) = network(request).await?.into_parts();
-            return Ok(Answer { status: head.status.as_u16(), headers: head.headers, rest: None });
-        }
-        let broken = Outcome::Failed(Failure::Connection);
-        let origin = Origin::of(&request.url).ok_or_else(|| broken.clone())?;
-        let fresh = request.fresh_connection;
-        let mut request = connection::request(request).map_err(|_| broken)?;
-        while !fresh && let Some(mut connection) = self.pool.take(&origin) {
-            match connection.post(request).await {
-                Ok(response) => return Ok(Answer::of(response, connection, origin)),
-                Err(mut failed) => match failed.take_message() {
-                    // It had been closed before: nothing was sent, so another may be used.
-                    Some(unsent) => request = unsent,
-                    None if connection.is_silent() => {
-                        return Err(Outcome::Internal(Fault::StaleConnection));
-                    }
-                    None => return Err(self.explained(&OpenError::Http(failed.into_error()))),
-                },
-            }
-        }
-        // Names, races of addresses and handshakes take room while they last, not as long as the
-        // attempt does.
-        let opening = Connection::open(&origin, &self.rules, &self.tls, self.deadline, &self.clock);
-        let mut connection = Box::pin(opening).await.map_err(|error| self.explained(&error))?;
-        match connection.post(request).await {
-            Ok(response) => Ok(Answer::of(response, connection, origin)),
-            Err(failed) => Err(self.explained(&OpenError::Http(failed.into_error()))),
-        }
-    }
-
-    fn explained(&self, error: &OpenError) -> Outcome {
-        let handshaking = matches!(error, OpenError::Handshake(_));
-        let outcome = classify::outcome_of(error as &(dyn Error + 'static), handshaking);
-        if outcome == Outcome::Internal(Fault::Resources) {
-            self.pool.clear();
-        }
-        outcome
-    }
-
-    /// Reads what is left of a small answer and keeps its connection; closes that of an answer
-    /// that is long or slow.
-    async fn finish(
-        &self,
-        body: Incoming,
-        mut connection: Connection,
-        origin: Origin,
-        over: Pin<&mut Sleep>,
-    ) {
-        let reading = async { is_read(body).await && connection.is_ready().await };
-        let kept = tokio::select! {
-            kept = reading => kept,
-            () = over => false,
-            () = sleep(BODY_WAIT_MAX) => false,
-        };
-        if kept {
-            self.pool.keep(origin, connection);
-        }
-    }
-}
-
-impl Answer {
-    fn of(response: http::Response<Incoming>, connection: Connection, origin: Origin) -> Self {
-        let (head, body) = response.into_parts();
-        let rest = Some((body, connection, origin));
-        Self { status: head.status.as_u16(), headers: head.headers, rest }
-    }
-}
-
-/// Reads a body to its end; says whether there was one within bounds.
-async fn is_read(mut body: Incoming) -> bool {
-    let mut left = BODY_BYTES_MAX;
-    loop {
-        let bytes = match body.frame().await {
-            None => return true,
-            Some(Err(_)) => return false,
-            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
-        };
-        match left.checked_sub(bytes) {
-            Some(less) => left = less,
-            None => return false,
-        }
+        let outcome = Outcome::of_status(answer.status);
+        let now = self.clock.now().unix;
+        let retry_after = classify::retry_after(answer.status, &answer.headers, now);
+        answer.finish(over).await;
+        AttemptResponse { outcome, retry_after }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    mod read_limit;
+
     use std::future::Future;
     use std::net::SocketAddr;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use bytes::Bytes;
+    use http::HeaderMap;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::JoinSet;
@@ -250,22 +121,21 @@ mod tests {
     use weir_common::config::document::Spanned;
     use weir_common::time::UnixTime;
 
-    use super::read_limit_tests::FIXTURES;
     use super::*;
-    use crate::delivery::egress::dns::Scripted;
+    use crate::delivery::client::tests::read_limit::FIXTURES;
+    use crate::delivery::egress::dns::tests::Scripted;
+    use crate::delivery::egress::tests::rules;
+    use crate::delivery::pool::Pool;
 
     /// A receiver on a socket of its own, and how many connections it has taken.
-    pub(crate) struct Receiver {
+    struct Receiver {
         address: SocketAddr,
         taken: Arc<AtomicUsize>,
         _task: JoinSet<()>,
     }
 
     impl Receiver {
-        pub(crate) async fn on<F>(
-            host: &str,
-            answer: impl Fn(TcpStream) -> F + Send + 'static,
-        ) -> Self
+        async fn on<F>(host: &str, answer: impl Fn(TcpStream) -> F + Send + 'static) -> Self
         where
             F: Future<Output = ()> + Send + 'static,
         {
@@ -285,7 +155,7 @@ mod tests {
         }
 
         /// Answers every request on a connection with these bytes.
-        pub(crate) async fn saying(answer: impl Into<Vec<u8>>) -> Self {
+        async fn saying(answer: impl Into<Vec<u8>>) -> Self {
             let answer = answer.into();
             Self::on("127.0.0.1", move |mut stream| {
                 let answer = answer.clone();
@@ -298,11 +168,11 @@ mod tests {
             .await
         }
 
-        pub(crate) fn url(&self, scheme: &str) -> String {
+        fn url(&self, scheme: &str) -> String {
             format!("{scheme}://{}/hook", self.address)
         }
 
-        pub(crate) fn taken(&self) -> usize {
+        fn taken(&self) -> usize {
             self.taken.load(Ordering::SeqCst)
         }
     }
@@ -318,7 +188,13 @@ mod tests {
         String::from_utf8(bytes).ok()
     }
 
-    pub(crate) fn client(names: &[(&str, &str)], deadline: u64) -> (DeliveryClient, Clock) {
+    fn client(names: &[(&str, &str)], deadline: u64) -> (DeliveryClient, Clock) {
+        let (client, _, clock) = pooled(names, deadline);
+        (client, clock)
+    }
+
+    /// A client, the connections that wait for its next attempts, and its clock.
+    fn pooled(names: &[(&str, &str)], deadline: u64) -> (DeliveryClient, Arc<Pool>, Clock) {
         let egress = Egress {
             deadline: Duration::from_millis(deadline),
             allow_http: true,
@@ -327,11 +203,14 @@ mod tests {
             ..crate::delivery::egress::tests::egress(&["127.0.0.1/32", "127.0.0.2/32"])
         };
         let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
-        let rules = Arc::new(Rules::over(egress.clone(), Scripted::table(names)));
-        (DeliveryClient::new(&egress, rules, clock.clone()).expect("it builds"), clock)
+        let rules = Arc::new(rules(egress.clone(), Scripted::table(names)));
+        let transport = HttpTransport::new(&egress, rules.clone(), clock.clone());
+        let transport = Arc::new(transport.expect("it builds"));
+        let pool = Arc::clone(&transport.pool);
+        (DeliveryClient::over(transport, egress.deadline, rules, clock.clone()), pool, clock)
     }
 
-    pub(crate) fn request(url: &str) -> AttemptRequest {
+    fn request(url: &str) -> AttemptRequest {
         let url = Url::parse(url).expect("a URL");
         let (headers, body) = (HeaderMap::new(), Bytes::from_static(b"hello"));
         AttemptRequest { url, headers, body, fresh_connection: false }
@@ -345,10 +224,10 @@ mod tests {
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
     const SILENT: Outcome = Outcome::Failed(Failure::Timeout);
-    pub(crate) const BROKEN: Outcome = Outcome::Failed(Failure::Connection);
+    const BROKEN: Outcome = Outcome::Failed(Failure::Connection);
     const NO_NAME: Outcome = Outcome::Failed(Failure::Dns);
     const BLOCKED: Outcome = Outcome::Failed(Failure::BlockedAddress);
-    pub(crate) const DELIVERED: Outcome = Outcome::Delivered { status: 200 };
+    const DELIVERED: Outcome = Outcome::Delivered { status: 200 };
 
     #[tokio::test]
     async fn any_2xx_is_delivered_and_nothing_else_is() {

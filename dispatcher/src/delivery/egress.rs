@@ -75,13 +75,6 @@ impl Rules {
         Self::new(egress, Names::system())
     }
 
-    /// As these settings have it; each name is looked up there whenever it is called.
-    #[cfg(test)]
-    pub(crate) fn over(egress: Egress, lookup: Arc<dyn dns::Lookup>) -> Self {
-        let names = Names::new(lookup, weir_common::time::Clock::system(), Duration::ZERO);
-        Self::new(egress, Arc::new(names))
-    }
-
     /// The canonical form of a URL that may be called, or why it may not.
     pub fn canonical(&self, text: &str) -> Result<Url, String> {
         canonical_url::canonical(text, &self.egress)
@@ -127,8 +120,15 @@ pub(crate) mod tests {
     use super::*;
     use crate::delivery::client::DeliveryClient;
     use crate::delivery::connection::AttemptRequest;
-    use crate::delivery::egress::dns::Scripted;
+    use crate::delivery::egress::dns::Lookup;
+    use crate::delivery::egress::dns::tests::Scripted;
     use crate::domain::outcome::{Failure, Outcome};
+
+    /// As these settings have it; each name is looked up there whenever it is called.
+    pub(crate) fn rules(egress: Egress, lookup: Arc<dyn Lookup>) -> Rules {
+        let names = Names::new(lookup, weir_common::time::Clock::system(), Duration::ZERO);
+        Rules::new(egress, Arc::new(names))
+    }
 
     /// The defaults, with these networks permitted.
     pub(crate) fn egress(networks: &[&str]) -> Egress {
@@ -153,7 +153,7 @@ pub(crate) mod tests {
             ("again.example", "again"),
             ("short.example", "no-files"),
         ];
-        let rules = Rules::over(egress(&[]), Scripted::table(&script));
+        let rules = rules(egress(&[]), Scripted::table(&script));
         for (name, expected) in [
             ("public.example", Ok(1)),
             ("private.example", Err(AddressError::NoAddress)),
@@ -173,7 +173,7 @@ pub(crate) mod tests {
     async fn an_attempt_waits_for_a_name_for_two_seconds_or_half_of_its_deadline() {
         for (deadline, expected) in [(10_000, 2_000), (1_000, 500)] {
             let egress = Egress { deadline: Duration::from_millis(deadline), ..egress(&[]) };
-            let rules = Rules::over(egress, Scripted::table(&[("name.example", "silence")]));
+            let rules = rules(egress, Scripted::table(&[("name.example", "silence")]));
             let since = tokio::time::Instant::now();
             let found = rules.addresses(None, "name.example").await;
             assert_eq!(found, Err(AddressError::Unanswered));
@@ -187,7 +187,7 @@ pub(crate) mod tests {
             (0..9).map(|nth| (format!("n{nth}.example"), "silence")).collect();
         let mut table: Vec<(&str, &str)> = table.iter().map(|(name, is)| (&**name, *is)).collect();
         table.push(("fine.example", "10.0.0.1"));
-        let rules = Arc::new(Rules::over(egress(&[]), Scripted::table(&table)));
+        let rules = Arc::new(rules(egress(&[]), Scripted::table(&table)));
         let client = DeliveryClient::new(&egress(&[]), rules, weir_common::time::Clock::system());
         let client = Arc::new(client.expect("it builds"));
         let sent = |host: String, workspace: &str| {
@@ -220,7 +220,7 @@ pub(crate) mod tests {
     async fn of_mixed_answers_only_the_public_addresses_are_used() {
         let script = "10.0.0.1 8.8.8.8 ::1 2606:4700::1111 ::ffff:127.0.0.1";
         let script = [("name.example", script)];
-        let rules = Rules::over(egress(&[]), Scripted::table(&script));
+        let rules = rules(egress(&[]), Scripted::table(&script));
         let found = rules.addresses_for_attempt("name.example").await.expect("some are public");
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(found, ["8.8.8.8", "2606:4700::1111"]);

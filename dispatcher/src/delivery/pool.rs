@@ -93,12 +93,6 @@ impl Pool {
         first.map(|since| since.plus(IDLE_MAX).since(now))
     }
 
-    /// Whether any waits that could be used.
-    #[cfg(test)]
-    pub(crate) fn has_open(&self) -> bool {
-        self.lock().connections.values().flatten().any(|(_, one)| !one.is_closed())
-    }
-
     fn lock(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,6 +106,18 @@ async fn sweep(pool: Weak<Pool>) {
         match pool.close_idle() {
             Some(next) => wait = next,
             None => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Pool {
+        /// Whether any waits that could be used.
+        pub(crate) fn has_open(&self) -> bool {
+            self.lock().connections.values().flatten().any(|(_, one)| !one.is_closed())
         }
     }
 }

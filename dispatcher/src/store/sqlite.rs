@@ -13,8 +13,7 @@
 //! 4. No statement goes through all deliveries, events or attempts (`tests` asks SQLite).
 
 use std::fmt;
-use std::path::{Path, PathBuf};
-#[cfg(test)]
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -27,11 +26,13 @@ use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery
 use crate::domain::id::{DeliveryId, EndpointId, JobId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
-use crate::store::encryption::{NONCE_BYTES, Sealer};
-use crate::store::sqlite::read_pool::Readers;
-#[cfg(test)]
-use crate::store::sqlite::read_pool::executor::manual::Looks;
-use crate::store::sqlite::steady_clock::Steady;
+use crate::store::encryption::NONCE_BYTES;
+use crate::store::sqlite::open::{Facts, OpenError, Opened};
+use crate::store::sqlite::pragmas::ConnectionHook;
+use crate::store::sqlite::read_pool::executor::ReadExecutor;
+use crate::store::sqlite::read_pool::executor::manual::ManualReads;
+use crate::store::sqlite::read_pool::{Readers, Source};
+use crate::store::sqlite::writer::manual::ManualWriter;
 use crate::store::sqlite::writer::{Size, Writer};
 use crate::store::{
     Accepted, Created, DeliveryQueue, Figures, Filter, Intake, Job, JobCreated, JobStep,
@@ -55,7 +56,7 @@ pub mod open;
 mod outbox;
 mod pragmas;
 pub(crate) mod preview;
-pub(crate) mod read_pool;
+pub mod read_pool;
 pub mod restore;
 mod retention;
 mod rows;
@@ -64,7 +65,7 @@ mod steady_clock;
 mod unfinished_restore;
 mod wal;
 mod webhooks;
-pub(crate) mod writer;
+pub mod writer;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -74,12 +75,7 @@ const FEW_EVENTS: usize = 64;
 
 /// A store in a file.
 pub struct SqliteStore {
-    path: PathBuf,
-    ids: PublicIds,
-    ended_in_order: bool,
-    cut_off: Vec<UnixTime>,
-    sealer: Sealer,
-    steady: Steady,
+    facts: Facts,
     readers: Readers,
     worker: Readers,
     writer: Writer,
@@ -91,38 +87,49 @@ impl SqliteStore {
     /// # Errors
     ///
     /// Where it is in use, not ours, or sealed with another key; the error says what to do.
-    pub fn open(path: &Path, key_file: &Path, clock: Clock) -> Result<Self, open::OpenError> {
-        let opened = open::open(path, key_file, clock)?;
-        let (path, sealer) = (opened.path, opened.desk.sealer.clone());
-        let (door, steady) = (opened.desk.log.door(), opened.desk.steady.clone());
-        let readers = Readers::new(path.clone(), door.clone(), read_pool::CUSTOMERS_MAX);
-        let worker = Readers::new(path.clone(), door, read_pool::WORKERS_MAX);
-        let writer = Writer::start(opened.desk, &path, opened.lock)
-            .map_err(|source| open::OpenError::Folder { path: path.clone(), source })?;
-        let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);
-        Ok(Self { ids, ended_in_order, cut_off, sealer, steady, readers, worker, path, writer })
+    pub fn open(path: &Path, key_file: &Path, clock: Clock) -> Result<Self, OpenError> {
+        Self::open_hooked(path, key_file, clock, pragmas::no_hook())
     }
 
-    /// As [`SqliteStore::open`]; it writes, and reads for the worker, when it is told to.
-    #[cfg(test)]
-    pub(crate) fn open_by_hand(
+    /// As [`SqliteStore::open`]; `hook` is called with each connection once it is set up.
+    fn open_hooked(
         path: &Path,
         key_file: &Path,
         clock: Clock,
-    ) -> Result<(Self, writer::manual::ByHand, Arc<Looks>), open::OpenError> {
-        let opened = open::open(path, key_file, clock)?;
-        let (path, sealer) = (opened.path, opened.desk.sealer.clone());
-        let (door, steady) = (opened.desk.log.door(), opened.desk.steady.clone());
-        let readers = Readers::on_the_runtime(path.clone(), door.clone(), read_pool::CUSTOMERS_MAX);
-        let (worker, looks) = Readers::by_hand(path.clone(), door, read_pool::WORKERS_MAX);
-        let (writer, by_hand) = Writer::by_hand(opened.desk, opened.lock);
-        let (ids, ended_in_order, cut_off) = (opened.ids, opened.ended_in_order, opened.cut_off);
-        let store =
-            Self { ids, ended_in_order, cut_off, sealer, steady, readers, worker, path, writer };
-        Ok((store, by_hand, looks))
+        hook: ConnectionHook,
+    ) -> Result<Self, OpenError> {
+        let Opened { session, lock, facts } = open::open(path, key_file, clock, &hook)?;
+        let source = Source { path: facts.path.clone(), gate: session.wal.gate(), hook };
+        let readers = Readers::on_threads(&source, read_pool::CUSTOMERS_MAX);
+        let worker = Readers::on_threads(&source, read_pool::WORKERS_MAX);
+        let writer = Writer::start(session, &facts.path, lock)
+            .map_err(|source| OpenError::Folder { path: facts.path.clone(), source })?;
+        Ok(Self { facts, readers, worker, writer })
     }
 
-    /// Bytes on disk, the log of changes included.
+    /// As [`SqliteStore::open`], for simulations: it writes, and reads for the worker, when it is
+    /// stepped, and for customers on the runtime's threads.
+    ///
+    /// # Errors
+    ///
+    /// As [`SqliteStore::open`].
+    pub fn open_manual(
+        path: &Path,
+        key_file: &Path,
+        clock: Clock,
+    ) -> Result<(Self, ManualWriter, Arc<ManualReads>), OpenError> {
+        let hook = pragmas::no_hook();
+        let Opened { session, lock, facts } = open::open(path, key_file, clock, &hook)?;
+        let source = Source { path: facts.path.clone(), gate: session.wal.gate(), hook };
+        let reads = Arc::new(ManualReads::default());
+        let stepped = ReadExecutor::Manual(Arc::clone(&reads));
+        let readers = Readers::new(&source, ReadExecutor::Runtime, read_pool::CUSTOMERS_MAX);
+        let worker = Readers::new(&source, stepped, read_pool::WORKERS_MAX);
+        let (writer, stepped) = Writer::manual(session, lock);
+        Ok((Self { facts, readers, worker, writer }, stepped, reads))
+    }
+
+    /// Bytes on disk, the WAL included.
     fn bytes(path: &Path) -> u64 {
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
@@ -134,7 +141,7 @@ impl SqliteStore {
 
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteStore").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("SqliteStore").field("path", &self.facts.path).finish_non_exhaustive()
     }
 }
 
@@ -151,18 +158,18 @@ const TRIED: &str = "tried";
 #[async_trait]
 impl Management for SqliteStore {
     fn ids(&self) -> &PublicIds {
-        &self.ids
+        &self.facts.ids
     }
 
     async fn create_webhook(&self, new: NewWebhook, now: UnixTime) -> Result<Created, StoreError> {
         let nonce = nonce()?;
-        self.writer.ask(move |desk| webhooks::create(desk, new, nonce, now)).await
+        self.writer.ask(move |session| webhooks::create(session, new, nonce, now)).await
     }
 
     async fn webhook(&self, workspace: &str, id: WebhookId) -> Result<Option<Webhook>, StoreError> {
-        let (workspace, sealer) = (workspace.to_owned(), self.sealer.clone());
-        let look = move |conn: &_| webhooks::of_workspace(conn, &sealer, &workspace, id);
-        self.readers.read(look).await
+        let (workspace, sealer) = (workspace.to_owned(), self.facts.sealer.clone());
+        let read = move |conn: &_| webhooks::of_workspace(conn, &sealer, &workspace, id);
+        self.readers.read(read).await
     }
 
     async fn webhooks(
@@ -171,9 +178,9 @@ impl Management for SqliteStore {
         after: Option<WebhookId>,
         limit: usize,
     ) -> Result<Page<Webhook, WebhookId>, StoreError> {
-        let (workspace, sealer) = (workspace.to_owned(), self.sealer.clone());
-        let look = move |conn: &_| webhooks::page(conn, &sealer, &workspace, after, limit);
-        self.readers.read(look).await
+        let (workspace, sealer) = (workspace.to_owned(), self.facts.sealer.clone());
+        let read = move |conn: &_| webhooks::page(conn, &sealer, &workspace, after, limit);
+        self.readers.read(read).await
     }
 
     async fn change_webhook(
@@ -183,7 +190,7 @@ impl Management for SqliteStore {
         change: WebhookChange,
     ) -> Result<Option<Webhook>, StoreError> {
         let workspace = workspace.to_owned();
-        self.writer.ask(move |desk| webhooks::change(desk, &workspace, id, change)).await
+        self.writer.ask(move |session| webhooks::change(session, &workspace, id, change)).await
     }
 
     async fn rotate(
@@ -193,12 +200,14 @@ impl Management for SqliteStore {
         rotation: Rotation,
     ) -> Result<Rotated, StoreError> {
         let (workspace, nonce) = (workspace.to_owned(), nonce()?);
-        self.writer.ask(move |desk| webhooks::rotate(desk, &workspace, id, &rotation, nonce)).await
+        self.writer
+            .ask(move |session| webhooks::rotate(session, &workspace, id, &rotation, nonce))
+            .await
     }
 
     async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError> {
         let workspace = workspace.to_owned();
-        self.writer.ask(move |desk| webhooks::delete(desk, &workspace, id)).await
+        self.writer.ask(move |session| webhooks::delete(session, &workspace, id)).await
     }
 
     async fn reactivate(
@@ -208,7 +217,7 @@ impl Management for SqliteStore {
         now: UnixTime,
     ) -> Result<Option<Webhook>, StoreError> {
         let workspace = workspace.to_owned();
-        self.writer.ask(move |desk| webhooks::reactivate(desk, &workspace, id, now)).await
+        self.writer.ask(move |session| webhooks::reactivate(session, &workspace, id, now)).await
     }
 
     async fn deliveries(
@@ -219,8 +228,8 @@ impl Management for SqliteStore {
         limit: usize,
     ) -> Result<Page<Delivery, Cursor>, StoreError> {
         let (workspace, filter) = (workspace.to_owned(), filter.clone());
-        let look = move |conn: &_| deliveries::page(conn, &workspace, &filter, after, limit);
-        self.readers.read(look).await
+        let read = move |conn: &_| deliveries::page(conn, &workspace, &filter, after, limit);
+        self.readers.read(read).await
     }
 
     async fn delivery(
@@ -249,7 +258,7 @@ impl Management for SqliteStore {
         now: UnixTime,
     ) -> Result<Option<Delivery>, StoreError> {
         let workspace = workspace.to_owned();
-        self.writer.ask(move |desk| deliveries::redeliver(desk, &workspace, id, now)).await
+        self.writer.ask(move |session| deliveries::redeliver(session, &workspace, id, now)).await
     }
 
     async fn create_job(
@@ -259,7 +268,7 @@ impl Management for SqliteStore {
         now: UnixTime,
     ) -> Result<JobCreated, StoreError> {
         let workspace = workspace.to_owned();
-        self.writer.ask(move |desk| jobs::create(desk, &workspace, &filter, now)).await
+        self.writer.ask(move |session| jobs::create(session, &workspace, &filter, now)).await
     }
 
     async fn job(&self, workspace: &str, id: JobId) -> Result<Option<Job>, StoreError> {
@@ -275,7 +284,9 @@ impl Management for SqliteStore {
         now: UnixTime,
     ) -> Result<Option<Arrival>, StoreError> {
         let workspace = workspace.to_owned();
-        self.writer.ask(move |desk| events::ping(desk, &workspace, webhook, &event, now)).await
+        self.writer
+            .ask(move |session| events::ping(session, &workspace, webhook, &event, now))
+            .await
     }
 }
 
@@ -283,18 +294,18 @@ impl Management for SqliteStore {
 impl Intake for SqliteStore {
     async fn accept(&self, events: Vec<NewEvent>, now: UnixTime) -> Result<Accepted, StoreError> {
         let size = if events.len() > FEW_EVENTS { Size::Large } else { Size::Small };
-        self.writer.ask_if_room(size, move |desk| events::accept(desk, events, now)).await
+        self.writer.ask_if_room(size, move |session| events::accept(session, events, now)).await
     }
 }
 
 #[async_trait]
 impl DeliveryQueue for SqliteStore {
     fn steady(&self, at: Tick) -> UnixTime {
-        self.steady.of(at)
+        self.facts.steady.of(at)
     }
 
     async fn load(&self, id: WebhookId) -> Result<Option<Queue>, StoreError> {
-        let sealer = self.sealer.clone();
+        let sealer = self.facts.sealer.clone();
         self.worker.read(move |conn| backlog::load(conn, &sealer, id)).await
     }
 
@@ -303,7 +314,7 @@ impl DeliveryQueue for SqliteStore {
         after: Option<WebhookId>,
         limit: usize,
     ) -> Result<Page<Queue, WebhookId>, StoreError> {
-        self.writer.ask(move |desk| backlog::page(desk, after, limit)).await
+        self.writer.ask(move |session| backlog::page(session, after, limit)).await
     }
 
     async fn fetch(
@@ -326,33 +337,35 @@ impl DeliveryQueue for SqliteStore {
         fared: Vec<WebhookUpdate>,
         mails: Vec<NewMail>,
     ) -> Result<(), StoreError> {
-        self.writer.ask(move |desk| attempts::record(desk, &ended, &fared, &mails)).await
+        self.writer.ask(move |session| attempts::record(session, &ended, &fared, &mails)).await
     }
 
     async fn starts_since(
         &self,
         since: UnixTime,
     ) -> Result<Vec<(EndpointId, UnixTime)>, StoreError> {
-        self.writer.ask(move |desk| backlog::starts_since(desk, since)).await
+        self.writer.ask(move |session| backlog::starts_since(session, since)).await
     }
 
-    fn ended_in_order(&self) -> bool {
-        self.ended_in_order
+    fn clean_shutdown(&self) -> bool {
+        self.facts.clean_shutdown
     }
 
-    fn cut_off(&self) -> Vec<UnixTime> {
-        self.cut_off.clone()
+    fn unclean_shutdowns(&self) -> Vec<UnixTime> {
+        self.facts.unclean_shutdowns.clone()
     }
 
     async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError> {
-        self.writer.ask_for(Size::Large, move |desk| backlog::reorder(desk, webhook, limit)).await
+        self.writer
+            .ask_for(Size::Large, move |session| backlog::reorder(session, webhook, limit))
+            .await
     }
 }
 
 #[async_trait]
 impl Upkeep for SqliteStore {
     async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError> {
-        self.writer.ask_for(Size::Large, move |desk| jobs::step(desk, limit, now)).await
+        self.writer.ask_for(Size::Large, move |session| jobs::step(session, limit, now)).await
     }
 
     async fn sweep(
@@ -362,7 +375,7 @@ impl Upkeep for SqliteStore {
         now: UnixTime,
         limit: usize,
     ) -> Result<bool, StoreError> {
-        let work = move |desk: &mut _| retention::sweep(desk, delivered, failed, now, limit);
+        let work = move |session: &mut _| retention::sweep(session, delivered, failed, now, limit);
         self.writer.ask_for(Size::Large, work).await
     }
 
@@ -370,11 +383,11 @@ impl Upkeep for SqliteStore {
         if !self.writer.shown().failing.load(Ordering::Relaxed) {
             return true;
         }
-        self.writer.ask(|desk| Ok(schema::set_meta(&desk.conn, TRIED, &[])?)).await.is_ok()
+        self.writer.ask(|session| Ok(schema::set_meta(&session.conn, TRIED, &[])?)).await.is_ok()
     }
 
     async fn figures(&self) -> Result<Figures, StoreError> {
-        let path = self.path.clone();
+        let path = self.facts.path.clone();
         // Without a reader: an operator looks when customers keep them all busy, above all.
         let sizes = tokio::task::spawn_blocking(move || Self::bytes(&path)).await;
         let bytes = sizes.map_err(|error| StoreError::Damaged(error.to_string().into()))?;

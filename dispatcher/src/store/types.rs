@@ -208,7 +208,7 @@ pub struct Figures {
     pub waiting: u64,
     /// Webhooks.
     pub webhooks: u64,
-    /// Bytes on disk, the log of changes included.
+    /// Bytes on disk, the WAL included.
     pub bytes: u64,
     /// Changes made so far, each a commit.
     pub commits: u64,

@@ -221,7 +221,7 @@ fn a_database_moved_away_at_run_time_accepts_no_events_and_does_not_flood_the_lo
     };
     let is_told = |line: &Value| {
         let cause = line["cause"].as_str().unwrap_or_default();
-        line["message"] == "store_cannot_write" && cause.contains("put it back")
+        line["message"] == "store writes failing" && cause.contains("put it back")
     };
     wait::until("the log to tell", || errors().iter().any(is_told).then_some(()));
     assert!(errors().len() < 5, "each call says the same: {:?}", errors());

@@ -15,7 +15,6 @@ use weir_dispatcher::domain::delivery::NextState;
 use weir_dispatcher::domain::event::{EventSet, EventType};
 use weir_dispatcher::domain::id::{DeliveryId, EndpointId, WebhookId};
 use weir_dispatcher::domain::outcome::{Failure, Outcome};
-use weir_dispatcher::maintenance::drop_old;
 use weir_dispatcher::store::sqlite::SqliteStore;
 use weir_dispatcher::store::{
     Accepted, Created, DeliveryQueue, Intake, Management, NewEvent, NewWebhook, StoreError, Upkeep,
@@ -71,7 +70,7 @@ async fn live(days: u32) -> Result<Vec<Vec<String>>, StoreError> {
             };
             let ended = arrivals.iter().map(|one| ended(one.webhook, one.ready.id, now)).collect();
             store.record(ended, Vec::new(), Vec::new()).await?;
-            while drop_old(&store, &KEPT, now).await? {}
+            while store.sweep(KEPT.delivered, KEPT.failed, now, 500).await? {}
         }
         let (bytes, log) = crate::sizes(&folder);
         let took = seconds(real.now().tick.since(began));

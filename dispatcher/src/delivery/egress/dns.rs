@@ -1,4 +1,4 @@
-//! Finds the addresses of a name: by the system, or from a table that a test wrote.
+//! Finds the addresses of a name: by the system, or as a test says.
 //!
 //! Not here: which of them may be called (`address`), how many are looked up at a time
 //! (`resolver`), how long an attempt waits (`egress`).
@@ -6,8 +6,6 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-#[cfg(test)]
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use dns_lookup::{AddrInfoHints, LookupErrorKind, SockType};
@@ -71,66 +69,6 @@ fn meaning(kind: LookupErrorKind, error: &io::Error) -> LookupError {
     }
 }
 
-/// Answers by the script of a test: each lookup of a name takes the next answer, the last stays.
-#[cfg(test)]
-#[derive(Debug, Default)]
-pub(crate) struct Scripted {
-    answers: std::sync::Mutex<std::collections::HashMap<String, Vec<Answer>>>,
-}
-
-/// One answer of a script.
-#[cfg(test)]
-#[derive(Clone, Debug)]
-pub(crate) enum Answer {
-    /// These addresses; none: there is no such name.
-    Is(Vec<IpAddr>),
-    /// Never comes.
-    Silence,
-    /// Not an address.
-    Fails(LookupError),
-}
-
-#[cfg(test)]
-impl Scripted {
-    /// A table of names and, parted by `then`, what each lookup of them finds.
-    pub(crate) fn table(names: &[(&str, &str)]) -> Arc<Self> {
-        let answer = |text: &str| match text.trim() {
-            "silence" => Answer::Silence,
-            "no-files" => Answer::Fails(LookupError::Shortage),
-            "again" => Answer::Fails(LookupError::Unanswered),
-            text => Answer::Is(
-                text.split_whitespace().map(|ip| ip.parse().expect("an address")).collect(),
-            ),
-        };
-        let row = |(name, script): &(&str, &str)| {
-            let mut script: Vec<Answer> = script.split("then").map(answer).collect();
-            // Kept backwards, so that the next answer is at the end.
-            script.reverse();
-            ((*name).to_owned(), script)
-        };
-        Arc::new(Self { answers: std::sync::Mutex::new(names.iter().map(row).collect()) })
-    }
-
-    fn next(&self, name: &str) -> Option<Answer> {
-        let mut answers = self.answers.lock().expect("no test panics here");
-        let script = answers.get_mut(name)?;
-        if script.len() > 1 { script.pop() } else { script.last().cloned() }
-    }
-}
-
-#[cfg(test)]
-#[async_trait]
-impl Lookup for Scripted {
-    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
-        match self.next(name) {
-            None => Err(LookupError::NoSuchName),
-            Some(Answer::Is(addresses)) => Ok(addresses),
-            Some(Answer::Silence) => std::future::pending().await,
-            Some(Answer::Fails(error)) => Err(error),
-        }
-    }
-}
-
 /// Whether this machine has run out of something.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     /// Too many open files, in the system and in this process: `io::ErrorKind` has no name for
@@ -148,8 +86,67 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::collections::HashMap;
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+
+    /// Answers by the script of a test: each lookup of a name takes the next answer, the last stays.
+    #[derive(Debug, Default)]
+    pub(crate) struct Scripted {
+        answers: Mutex<HashMap<String, Vec<Answer>>>,
+    }
+
+    /// One answer of a script.
+    #[derive(Clone, Debug)]
+    enum Answer {
+        /// These addresses; none: there is no such name.
+        Is(Vec<IpAddr>),
+        /// Never comes.
+        Silence,
+        /// Not an address.
+        Fails(LookupError),
+    }
+
+    impl Scripted {
+        /// A table of names and, parted by `then`, what each lookup of them finds.
+        pub(crate) fn table(names: &[(&str, &str)]) -> Arc<Self> {
+            let answer = |text: &str| match text.trim() {
+                "silence" => Answer::Silence,
+                "no-files" => Answer::Fails(LookupError::Shortage),
+                "again" => Answer::Fails(LookupError::Unanswered),
+                text => Answer::Is(
+                    text.split_whitespace().map(|ip| ip.parse().expect("an address")).collect(),
+                ),
+            };
+            let row = |(name, script): &(&str, &str)| {
+                let mut script: Vec<Answer> = script.split("then").map(answer).collect();
+                // Kept backwards, so that the next answer is at the end.
+                script.reverse();
+                ((*name).to_owned(), script)
+            };
+            Arc::new(Self { answers: Mutex::new(names.iter().map(row).collect()) })
+        }
+
+        fn next(&self, name: &str) -> Option<Answer> {
+            let mut answers = self.answers.lock().expect("no test panics here");
+            let script = answers.get_mut(name)?;
+            if script.len() > 1 { script.pop() } else { script.last().cloned() }
+        }
+    }
+
+    #[async_trait]
+    impl Lookup for Scripted {
+        async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
+            match self.next(name) {
+                None => Err(LookupError::NoSuchName),
+                Some(Answer::Is(addresses)) => Ok(addresses),
+                Some(Answer::Silence) => std::future::pending().await,
+                Some(Answer::Fails(error)) => Err(error),
+            }
+        }
+    }
 
     #[tokio::test]
     async fn the_system_knows_addresses_by_their_own_names() {

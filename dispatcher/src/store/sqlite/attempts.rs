@@ -12,7 +12,7 @@ use crate::domain::webhook::WebhookUpdate;
 use crate::store::NewMail;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{at, probe_column, span};
-use crate::store::sqlite::writer::Desk;
+use crate::store::sqlite::writer::WriteSession;
 use crate::store::sqlite::{outbox, webhooks};
 
 const STATE: &str = "SELECT d.state FROM deliveries d JOIN webhooks w \
@@ -23,33 +23,33 @@ pub(super) const NOBODYS: i64 = 0;
 
 /// Writes down attempts and what follows from them.
 pub(super) fn record(
-    desk: &mut Desk,
+    session: &mut WriteSession,
     ended: &[AttemptRecord],
     fared: &[WebhookUpdate],
     mails: &[NewMail],
 ) -> Result<(), Fault> {
     for one in ended {
-        attempt(desk, one)?;
+        attempt(session, one)?;
     }
     for one in fared {
-        webhook(desk, one)?;
+        webhook(session, one)?;
     }
     for mail in mails {
-        outbox::store(&desk.conn, mail)?;
+        outbox::store(&session.conn, mail)?;
     }
     Ok(())
 }
 
-fn attempt(desk: &mut Desk, ended: &AttemptRecord) -> Result<(), Fault> {
-    let mut query = desk.conn.prepare_cached(STATE)?;
+fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Fault> {
+    let mut query = session.conn.prepare_cached(STATE)?;
     let state = query.query_row([ended.delivery.0], |row| row.get::<_, u8>(0)).optional()?;
     drop(query);
     let outcome = ended.attempt.outcome.to_string();
     let ended_at = ended.attempt.started_at.plus(ended.attempt.took);
-    let over_at = at(desk.steady.of_unix(ended_at));
+    let over_at = at(session.steady.of_unix(ended_at));
     let sql = "INSERT INTO attempts (delivery, endpoint, number, started_at, took, outcome, over_at) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-    desk.conn.prepare_cached(sql)?.execute((
+    session.conn.prepare_cached(sql)?.execute((
         if state.is_some() { ended.delivery.0 } else { NOBODYS },
         ended.endpoint.0,
         ended.attempt.number,
@@ -60,19 +60,19 @@ fn attempt(desk: &mut Desk, ended: &AttemptRecord) -> Result<(), Fault> {
     ))?;
     let Some(state) = state else { return Ok(()) };
     if state == DeliveryState::Waiting.code() {
-        waited(desk, ended, &outcome, over_at)
+        waited(session, ended, &outcome, over_at)
     } else {
         let sql = "UPDATE deliveries SET attempts = max(attempts, ?2), last_outcome = ?3 \
             WHERE id = ?1";
         let row = (ended.delivery.0, ended.attempt.number, outcome);
-        desk.conn.prepare_cached(sql)?.execute(row)?;
+        session.conn.prepare_cached(sql)?.execute(row)?;
         Ok(())
     }
 }
 
 /// What becomes of a delivery that waited.
 fn waited(
-    desk: &mut Desk,
+    session: &mut WriteSession,
     ended: &AttemptRecord,
     outcome: &str,
     over_at: i64,
@@ -92,7 +92,7 @@ fn waited(
                 due = ?7, step = ?8 WHERE id = ?1";
             let (id, number, first, since, paused, outcome) = began;
             let row = (id, number, first, since, paused, outcome, at(due), step);
-            desk.conn.prepare_cached(sql)?.execute(row)?;
+            session.conn.prepare_cached(sql)?.execute(row)?;
             return Ok(());
         }
         NextState::Delivered => DeliveryState::Delivered,
@@ -104,16 +104,16 @@ fn waited(
     let (id, number, first, since, paused, outcome) = began;
     let ended_at = at(ended.attempt.started_at.plus(ended.attempt.took));
     let row = (id, number, first, since, paused, outcome, state.code(), ended_at, over_at);
-    desk.conn.prepare_cached(sql)?.execute(row)?;
-    desk.tally.waiting = desk.tally.waiting.saturating_sub(1);
+    session.conn.prepare_cached(sql)?.execute(row)?;
+    session.counters.waiting = session.counters.waiting.saturating_sub(1);
     Ok(())
 }
 
-fn webhook(desk: &Desk, fared: &WebhookUpdate) -> Result<(), Fault> {
+fn webhook(session: &WriteSession, fared: &WebhookUpdate) -> Result<(), Fault> {
     let sql = "UPDATE webhooks SET health = ?2, look_at = ?3, \
         paused_at = coalesce(paused_at, ?4), probing = ?5, last_outcome = ?7 \
         WHERE id = ?1 AND deleted_up_to IS NULL AND paused_total = ?6";
-    desk.conn.prepare_cached(sql)?.execute((
+    session.conn.prepare_cached(sql)?.execute((
         fared.webhook.0,
         webhooks::json(&fared.health)?,
         fared.look_at.map(at),

@@ -15,7 +15,7 @@ use crate::store::encryption::Sealer;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, select_ready, select_webhooks};
 use crate::store::sqlite::webhooks;
-use crate::store::sqlite::writer::Desk;
+use crate::store::sqlite::writer::WriteSession;
 
 const FIRST_DUE: &str =
     "SELECT due FROM deliveries WHERE webhook = ?1 AND state = 0 ORDER BY due, id LIMIT 1";
@@ -60,20 +60,20 @@ pub(super) fn load(
 
 /// Those that have work of the next webhooks.
 pub(super) fn page(
-    desk: &Desk,
+    session: &WriteSession,
     after: Option<WebhookId>,
     limit: usize,
 ) -> Result<Page<Queue, WebhookId>, Fault> {
     let mut items = Vec::new();
-    let mut query = desk.conn.prepare_cached(PAGE)?;
+    let mut query = session.conn.prepare_cached(PAGE)?;
     let mut found = query.query((after.map_or(0, |id| id.0), rows::count(limit)))?;
     let (mut examined, mut last) = (0, None);
     while let Some(row) = found.next()? {
         let webhook: i64 = row.get("id")?;
         (examined, last) = (examined + 1, Some(WebhookId(webhook)));
-        match with_work(desk, row) {
+        match with_work(session, row) {
             Ok(queue) => items.extend(queue),
-            Err(fault) if fault.is_the_disks() => return Err(fault),
+            Err(fault) if fault.is_disk_failure() => return Err(fault),
             Err(fault) => {
                 // One that cannot be read must not keep all others from being served.
                 let fields = [("webhook", webhook.into()), ("cause", fault.to_string().into())];
@@ -84,13 +84,13 @@ pub(super) fn page(
     Ok(Page { items, next: last.filter(|_| examined == limit) })
 }
 
-fn with_work(desk: &Desk, row: &Row<'_>) -> Result<Option<Queue>, Fault> {
-    let due = first_due(&desk.conn, WebhookId(row.get("id")?))?;
+fn with_work(session: &WriteSession, row: &Row<'_>) -> Result<Option<Queue>, Fault> {
+    let due = first_due(&session.conn, WebhookId(row.get("id")?))?;
     let look = rows::time_or(row, "look_at")?.is_some() || row.get("reordering")?;
     if due.is_none() && !look {
         return Ok(None);
     }
-    Ok(Some(Queue { webhook: rows::webhook(row, &desk.sealer)?, due }))
+    Ok(Some(Queue { webhook: rows::webhook(row, &session.sealer)?, due }))
 }
 
 fn first_due(conn: &Connection, webhook: WebhookId) -> rusqlite::Result<Option<UnixTime>> {
@@ -134,35 +134,39 @@ pub(super) fn fetch_one(
 
 /// Puts up to `limit` deliveries that were tried back to the beginning of their schedule. Says
 /// whether that was all.
-pub(super) fn reorder(desk: &mut Desk, webhook: WebhookId, limit: usize) -> Result<bool, Fault> {
+pub(super) fn reorder(
+    session: &mut WriteSession,
+    webhook: WebhookId,
+    limit: usize,
+) -> Result<bool, Fault> {
     let asked = "SELECT 1 FROM webhooks WHERE id = ?1 AND reordering = 1";
-    // Whoever asks once too often must not set back what has failed since.
-    if !desk.conn.prepare_cached(asked)?.exists([webhook.0])? {
+    // A second call must not set back what has failed since.
+    if !session.conn.prepare_cached(asked)?.exists([webhook.0])? {
         return Ok(true);
     }
-    let mut tried = desk.conn.prepare_cached(TRIED)?;
+    let mut tried = session.conn.prepare_cached(TRIED)?;
     let ids = tried.query_map((webhook.0, rows::count(limit)), |row| row.get(0))?;
     let ids = ids.collect::<rusqlite::Result<Vec<i64>>>()?;
     let sql = "UPDATE deliveries SET due = created_at, step = 0, since = NULL WHERE id = ?1";
-    let mut update = desk.conn.prepare_cached(sql)?;
+    let mut update = session.conn.prepare_cached(sql)?;
     for id in &ids {
         update.execute([id])?;
     }
     let all = ids.len() < limit;
     if all {
         let sql = "UPDATE webhooks SET reordering = 0 WHERE id = ?1 AND reordering = 1";
-        desk.conn.prepare_cached(sql)?.execute([webhook.0])?;
+        session.conn.prepare_cached(sql)?.execute([webhook.0])?;
     }
     Ok(all)
 }
 
 /// The attempts that started at or after `since`.
 pub(super) fn starts_since(
-    desk: &Desk,
+    session: &WriteSession,
     since: UnixTime,
 ) -> Result<Vec<(EndpointId, UnixTime)>, Fault> {
     let mut starts = Vec::new();
-    let mut query = desk.conn.prepare_cached(STARTS)?;
+    let mut query = session.conn.prepare_cached(STARTS)?;
     let mut before = i64::MAX;
     loop {
         let mut found = query.query([before])?;

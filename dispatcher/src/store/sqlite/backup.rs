@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use crate::store::sqlite::key_file::{folder_of, sync_folder};
+use crate::store::sqlite::key_file::{folder_of, or_absent, sync_folder};
 use crate::store::sqlite::open::{self, OpenError};
 use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 use crate::store::sqlite::wal::owner;
@@ -45,6 +45,16 @@ pub enum BackupError {
         /// Why.
         source: rusqlite::Error,
     },
+    /// What was written so far is still there.
+    #[error("{cause}; and {} cannot be removed: {source}", path.display())]
+    Left {
+        /// Why there is no copy.
+        cause: Box<BackupError>,
+        /// What is left.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
 }
 
 /// Copies the database at `path`, as it is at this moment, to `to`, which must not be there. The
@@ -67,10 +77,7 @@ pub fn backup(path: &Path, to: &Path) -> Result<(), BackupError> {
     let draft = PathBuf::from(draft);
     copy_to(&conn, &draft)?;
     let moved = fs::rename(&draft, to).and_then(|()| sync_folder(folder_of(to)));
-    moved.map_err(|source| {
-        let _ = fs::remove_file(&draft);
-        BackupError::Write { path: to.to_owned(), source }
-    })
+    moved.map_err(|source| discard(&draft, BackupError::Write { path: to.to_owned(), source }))
 }
 
 /// A database that may be in use, to be read: its one name, and a connection.
@@ -93,11 +100,15 @@ pub(super) fn source(path: &Path) -> Result<(PathBuf, Connection), OpenError> {
 
 /// Makes a copy that is on the disk, or leaves nothing.
 pub(super) fn copy_to(conn: &Connection, draft: &Path) -> Result<(), BackupError> {
-    let copied = try_copy(conn, draft);
-    if copied.is_err() {
-        let _ = fs::remove_file(draft);
+    try_copy(conn, draft).map_err(|cause| discard(draft, cause))
+}
+
+/// Removes a draft after an error, which says so where that fails as well.
+fn discard(draft: &Path, cause: BackupError) -> BackupError {
+    match or_absent(fs::remove_file(draft)) {
+        Ok(()) => cause,
+        Err(source) => BackupError::Left { cause: cause.into(), path: draft.to_owned(), source },
     }
-    copied
 }
 
 fn try_copy(conn: &Connection, draft: &Path) -> Result<(), BackupError> {

@@ -18,7 +18,7 @@ use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::listing::{Key, Newest, Read};
 use crate::store::sqlite::rows::{self, at, select_deliveries};
 use crate::store::sqlite::webhooks;
-use crate::store::sqlite::writer::Desk;
+use crate::store::sqlite::writer::WriteSession;
 use crate::store::{Filter, Page};
 
 /// Rows that one call looks at: some milliseconds.
@@ -154,28 +154,28 @@ pub(super) fn ahead_of(
 
 /// Lets a delivery begin anew, and gives it as it is then.
 pub(super) fn redeliver(
-    desk: &mut Desk,
+    session: &mut WriteSession,
     workspace: &str,
     id: DeliveryId,
     now: UnixTime,
 ) -> Result<Option<Delivery>, Fault> {
-    let Some(delivery) = one(&desk.conn, workspace, id)? else { return Ok(None) };
-    begin_anew(desk, id, delivery.state, now)?;
-    one(&desk.conn, workspace, id)
+    let Some(delivery) = one(&session.conn, workspace, id)? else { return Ok(None) };
+    begin_anew(session, id, delivery.state, now)?;
+    one(&session.conn, workspace, id)
 }
 
 /// Puts a delivery, which stands in `state`, back to the beginning.
 pub(super) fn begin_anew(
-    desk: &mut Desk,
+    session: &mut WriteSession,
     id: DeliveryId,
     state: DeliveryState,
     now: UnixTime,
 ) -> Result<(), Fault> {
     let sql = "UPDATE deliveries SET state = 0, due = ?2, step = 0, first_attempt_at = NULL, \
         since = NULL, paused_before = 0, ended_at = NULL, over_at = NULL WHERE id = ?1";
-    desk.conn.prepare_cached(sql)?.execute((id.0, at(now)))?;
+    session.conn.prepare_cached(sql)?.execute((id.0, at(now)))?;
     if state != DeliveryState::Waiting {
-        desk.tally.waiting += 1;
+        session.counters.waiting += 1;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What goes wrong between us and SQLite, and what those are told who asked.
+//! What goes wrong between us and SQLite, and the error that callers get.
 
 use std::path::PathBuf;
 
@@ -29,8 +29,8 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// Whether it is an error that whoever comes next would meet as well.
-    pub(super) fn is_the_disks(&self) -> bool {
+    /// Whether it is an error that the next caller would meet as well.
+    pub(super) fn is_disk_failure(&self) -> bool {
         let error = match self {
             Self::Sql(rusqlite::Error::SqliteFailure(error, _)) => error,
             Self::Lost(_) => return true,
@@ -48,15 +48,15 @@ impl Fault {
         }
     }
 
-    /// What those are told who asked.
-    pub(super) fn told(&self) -> StoreError {
+    /// The error that callers get.
+    pub(super) fn store_error(&self) -> StoreError {
         let corrupt = matches!(
             self,
             Self::Sql(rusqlite::Error::SqliteFailure(error, _))
                 if matches!(error.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
         );
         let cause = self.to_string().into();
-        if self.is_the_disks() && !corrupt {
+        if self.is_disk_failure() && !corrupt {
             StoreError::Unavailable(cause)
         } else {
             StoreError::Damaged(cause)

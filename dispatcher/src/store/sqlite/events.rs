@@ -19,7 +19,7 @@ use crate::domain::id::{DeliveryId, WebhookId};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::webhooks;
-use crate::store::sqlite::writer::{Desk, Tally};
+use crate::store::sqlite::writer::{Counters, WriteSession};
 use crate::store::{Accepted, NewEvent};
 
 const DIGEST: &str = "SELECT digest FROM events WHERE workspace = ?1 AND name = ?2";
@@ -46,15 +46,15 @@ struct Subscribed {
 
 /// Stores events and their deliveries: all or nothing.
 pub(super) fn accept(
-    desk: &mut Desk,
+    session: &mut WriteSession,
     events: Vec<NewEvent>,
     now: UnixTime,
 ) -> Result<Accepted, Fault> {
-    let new = match which_are_new(&desk.conn, &events)? {
+    let new = match which_are_new(&session.conn, &events)? {
         Ok(new) => new,
         Err(conflicts) => return Ok(Accepted::Conflict(conflicts)),
     };
-    let Desk { conn, tally, steady, .. } = desk;
+    let WriteSession { conn, counters, steady, .. } = session;
     let mut inserts = Inserts::prepare(conn, steady.of_unix(now))?;
     let mut workspaces: HashMap<Arc<str>, Subscribed> = HashMap::new();
     let mut arrivals = Vec::new();
@@ -68,27 +68,27 @@ pub(super) fn accept(
         };
         let told = webhooks.iter().filter(|(_, events)| events.has(event.kind));
         let told: Vec<WebhookId> = told.map(|(id, _)| *id).collect();
-        inserts.store(tally, *workspace, &event, &told, now, &mut arrivals)?;
+        inserts.store(counters, *workspace, &event, &told, now, &mut arrivals)?;
     }
     Ok(Accepted::Stored { new, arrivals })
 }
 
 /// Stores an event for one webhook alone.
 pub(super) fn ping(
-    desk: &mut Desk,
+    session: &mut WriteSession,
     workspace: &str,
     webhook: WebhookId,
     event: &NewEvent,
     now: UnixTime,
 ) -> Result<Option<Arrival>, Fault> {
-    let Some(number) = rows::workspace_of(&desk.conn, workspace)? else { return Ok(None) };
-    if !webhooks::alive(&desk.conn, number)?.contains(&webhook.0) {
+    let Some(number) = rows::workspace_of(&session.conn, workspace)? else { return Ok(None) };
+    if !webhooks::alive(&session.conn, number)?.contains(&webhook.0) {
         return Ok(None);
     }
     let mut arrivals = Vec::new();
-    let Desk { conn, tally, steady, .. } = desk;
+    let WriteSession { conn, counters, steady, .. } = session;
     let mut inserts = Inserts::prepare(conn, steady.of_unix(now))?;
-    inserts.store(tally, number, event, &[webhook], now, &mut arrivals)?;
+    inserts.store(counters, number, event, &[webhook], now, &mut arrivals)?;
     Ok(arrivals.pop())
 }
 
@@ -172,7 +172,7 @@ impl<'c> Inserts<'c> {
     /// it again is kept: nothing ever sends its body.
     fn store(
         &mut self,
-        tally: &mut Tally,
+        counters: &mut Counters,
         workspace: i64,
         event: &NewEvent,
         told: &[WebhookId],
@@ -191,9 +191,9 @@ impl<'c> Inserts<'c> {
         ))?;
         let number = self.conn.last_insert_rowid();
         for webhook in told {
-            tally.deliveries_made += 1;
-            tally.waiting += 1;
-            let id = DeliveryId(tally.deliveries_made);
+            counters.deliveries_made += 1;
+            counters.waiting += 1;
+            let id = DeliveryId(counters.deliveries_made);
             let row = (id.0, number, webhook.0, workspace, event.kind.code(), at(now));
             self.delivery.execute(row)?;
             arrivals.push(Arrival { webhook: *webhook, ready: fresh(id, event, now) });

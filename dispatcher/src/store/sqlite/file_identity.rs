@@ -1,8 +1,8 @@
-//! Looks whether the files that we write are still the ones at their names.
+//! Checks that the files that we write are still the ones at their names.
 //!
 //! A file that was removed, or moved away with its folder, goes on taking what is written to it for
 //! as long as it is open: what was answered as stored would be gone with the process, or lie where
-//! nobody looks for it.
+//! no start finds it.
 //!
 //! Invariant: while a file is not at its name nothing is committed; once it is back all goes on.
 //!
@@ -13,7 +13,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What the names of the database's files end in: itself, its log of changes, what readers share.
+/// What the names of the database's files end in: itself, its WAL, what readers share.
 const ENDINGS: [&str; 3] = ["", "-wal", "-shm"];
 
 /// Which file it is, whatever its name: the disk's number, and the file's on it.
@@ -21,9 +21,9 @@ type Which = (u64, u64);
 
 /// The files of an open database.
 #[derive(Debug)]
-pub(super) struct Place([(PathBuf, Which); ENDINGS.len()]);
+pub(super) struct FileIdentity([(PathBuf, Which); ENDINGS.len()]);
 
-impl Place {
+impl FileIdentity {
     /// Of the database at `path`, which is open and was written to: its files are there.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let there = |ending| {

@@ -10,7 +10,7 @@
 use rusqlite::Connection;
 use weir_common::time::UnixTime;
 
-use crate::store::sqlite::writer::Tally;
+use crate::store::sqlite::writer::Counters;
 
 /// A hundred times what a machine can store.
 const PER_SECOND: i64 = 1 << 20;
@@ -28,11 +28,11 @@ const SECONDS_MAX: u64 = 1 << 33;
 /// Takes all numbers further.
 pub(super) fn jump(
     conn: &Connection,
-    tally: &mut Tally,
+    counters: &mut Counters,
     now: UnixTime,
     luck: i64,
 ) -> rusqlite::Result<()> {
-    for number in [&mut tally.deliveries_made, &mut tally.webhooks_made] {
+    for number in [&mut counters.deliveries_made, &mut counters.webhooks_made] {
         *number = after(*number, now, luck);
     }
     let sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'jobs'";

@@ -16,7 +16,7 @@ use crate::domain::id::{DeliveryId, JobId, WebhookId};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::listing::{self, Key, Read};
 use crate::store::sqlite::rows::{self, at, select_deliveries};
-use crate::store::sqlite::writer::Desk;
+use crate::store::sqlite::writer::WriteSession;
 use crate::store::sqlite::{deliveries, webhooks};
 use crate::store::{Filter, JOBS_OPEN_MAX, Job, JobCreated, JobStep};
 
@@ -60,19 +60,19 @@ struct Position {
 
 /// Writes down what is to be redelivered.
 pub(super) fn create(
-    desk: &mut Desk,
+    session: &mut WriteSession,
     workspace: &str,
     filter: &Filter,
     now: UnixTime,
 ) -> Result<JobCreated, Fault> {
-    let workspace = rows::workspace(&desk.conn, workspace)?;
-    let mut query = desk.conn.prepare_cached(HOW_MANY_OPEN)?;
+    let workspace = rows::workspace(&session.conn, workspace)?;
+    let mut query = session.conn.prepare_cached(HOW_MANY_OPEN)?;
     if query.query_row([workspace], |row| rows::unsigned(row, 0))? >= JOBS_OPEN_MAX {
         return Ok(JobCreated::TooMany);
     }
     let sql = "INSERT INTO jobs (workspace, state, webhook, kind, since, until, created_at, \
         newest) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-    desk.conn.prepare_cached(sql)?.execute((
+    session.conn.prepare_cached(sql)?.execute((
         workspace,
         filter.state.map(DeliveryState::code),
         filter.webhook.map(|webhook| webhook.0),
@@ -80,9 +80,9 @@ pub(super) fn create(
         filter.since.map(at),
         filter.until.map(at),
         at(now),
-        desk.tally.deliveries_made,
+        session.counters.deliveries_made,
     ))?;
-    let id = JobId(desk.conn.last_insert_rowid());
+    let id = JobId(session.conn.last_insert_rowid());
     let filter = filter.clone();
     Ok(JobCreated::Job(Job { id, filter, created_at: now, ended_at: None, redelivered: 0 }))
 }
@@ -132,17 +132,21 @@ fn standing(row: &Row<'_>) -> Result<Standing, Fault> {
 }
 
 /// Takes a job of the workspace whose turn it is a step further.
-pub(super) fn step(desk: &mut Desk, limit: usize, now: UnixTime) -> Result<JobStep, Fault> {
-    let next = match next_open(&desk.conn, desk.job_turn)? {
-        None => next_open(&desk.conn, 0)?,
+pub(super) fn step(
+    session: &mut WriteSession,
+    limit: usize,
+    now: UnixTime,
+) -> Result<JobStep, Fault> {
+    let next = match next_open(&session.conn, session.job_turn)? {
+        None => next_open(&session.conn, 0)?,
         found => found,
     };
     let Some(standing) = next else { return Ok(JobStep::default()) };
-    desk.job_turn = standing.workspace;
-    let (stands, matching) = look(desk, &standing, limit)?;
+    session.job_turn = standing.workspace;
+    let (stands, matching) = look(session, &standing, limit)?;
     let mut webhooks: Vec<WebhookId> = Vec::new();
     for (id, state, webhook) in &matching {
-        deliveries::begin_anew(desk, *id, *state, now)?;
+        deliveries::begin_anew(session, *id, *state, now)?;
         webhooks.push(*webhook);
     }
     webhooks.sort_unstable();
@@ -152,14 +156,14 @@ pub(super) fn step(desk: &mut Desk, limit: usize, now: UnixTime) -> Result<JobSt
     if let Some(Position { webhook, key: (time, delivery) }) = stands {
         let sql = "UPDATE jobs SET at_webhook = ?2, at_time = ?3, at_delivery = ?4, \
             redelivered = redelivered + ?5 WHERE id = ?1";
-        desk.conn.prepare_cached(sql)?.execute((id, webhook, time, delivery, redelivered))?;
+        session.conn.prepare_cached(sql)?.execute((id, webhook, time, delivery, redelivered))?;
     } else {
         let sql = "UPDATE jobs SET redelivered = redelivered + ?2, ended_at = ?3, over_at = ?4 \
             WHERE id = ?1";
-        let over_at = at(desk.steady.of_unix(now));
-        desk.conn.prepare_cached(sql)?.execute((id, redelivered, at(now), over_at))?;
+        let over_at = at(session.steady.of_unix(now));
+        session.conn.prepare_cached(sql)?.execute((id, redelivered, at(now), over_at))?;
     }
-    let more = stands.is_some() || next_open(&desk.conn, 0)?.is_some();
+    let more = stands.is_some() || next_open(&session.conn, 0)?.is_some();
     Ok(JobStep { webhooks, more })
 }
 
@@ -168,7 +172,7 @@ type Matching = Vec<(DeliveryId, DeliveryState, WebhookId)>;
 /// Looks at the next deliveries: where the job stands then, unless at its end, and those of them
 /// that match.
 fn look(
-    desk: &Desk,
+    session: &WriteSession,
     standing: &Standing,
     limit: usize,
 ) -> Result<(Option<Position>, Matching), Fault> {
@@ -179,7 +183,7 @@ fn look(
     let read = if failed { Read::NewerFailed } else { Read::Newer };
     let start = (filter.since.map_or(0, at), i64::MIN);
     let end = filter.until.map_or(i64::MAX, at);
-    let alive = webhooks::alive(&desk.conn, standing.workspace)?;
+    let alive = webhooks::alive(&session.conn, standing.workspace)?;
     let meant = |id: &i64| filter.webhook.is_none_or(|one| one.0 == *id);
     let left_over = alive.into_iter().filter(|id| *id >= standing.at.webhook && meant(id));
     let (mut matching, mut left) = (Vec::new(), limit);
@@ -189,9 +193,9 @@ fn look(
         if left == 0 {
             return Ok((Some(Position { webhook, key: from }), matching));
         }
-        let keys = listing::run(&desk.conn, read, webhook, from, end, left)?;
+        let keys = listing::run(&session.conn, read, webhook, from, end, left)?;
         for (_, id) in &keys {
-            matching.extend(matching_one(desk, standing, &filter, *id)?);
+            matching.extend(matching_one(session, standing, &filter, *id)?);
         }
         // Where all of them came after it, no more is to be found: it does not run after them.
         let came_later = keys.iter().all(|(_, id)| *id > standing.newest);
@@ -206,7 +210,7 @@ fn look(
 
 /// A delivery, where the job is to put it back.
 fn matching_one(
-    desk: &Desk,
+    session: &WriteSession,
     standing: &Standing,
     filter: &Filter,
     id: i64,
@@ -214,7 +218,7 @@ fn matching_one(
     if id <= standing.looked_to || id > standing.newest {
         return Ok(None);
     }
-    let mut query = desk.conn.prepare_cached(THIS)?;
+    let mut query = session.conn.prepare_cached(THIS)?;
     let mut found = query.query([id])?;
     let Some(row) = found.next()? else { return Ok(None) };
     // A test that failed has told its owner what it was to tell.

@@ -1,6 +1,6 @@
 //! The file of the key that secrets are sealed with: made once, read ever after.
 //!
-//! Invariant: a file that is there is never written to. Whoever loses it has lost the secrets.
+//! Invariant: a file that is there is never written to. Without it the secrets are lost.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
@@ -70,7 +70,7 @@ pub(super) fn read_or_make(
     path: &Path,
     may_make: bool,
 ) -> Result<Secret<[u8; KEY_BYTES]>, KeyError> {
-    // Looked at before it is opened: to open a pipe is to wait for whoever writes to it.
+    // Looked at before it is opened: to open a pipe is to wait for its writer.
     match fs::metadata(path) {
         Ok(file) => read(path, &file),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -107,14 +107,14 @@ fn make(path: &Path) -> io::Result<Secret<[u8; KEY_BYTES]>> {
     fs::create_dir_all(folder)?;
     // Under its own name only once it is whole: a crash in between leaves no half a key.
     let draft = path.with_extension("draft");
-    let _ = fs::remove_file(&draft);
+    or_absent(fs::remove_file(&draft))?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     file.write_all(&key)?;
     file.sync_all()?;
     // A link, unlike a renaming, never takes the place of a file that has come meanwhile.
     let linked = fs::hard_link(&draft, path);
-    fs::remove_file(&draft)?;
-    linked?;
+    let removed = fs::remove_file(&draft);
+    linked.and(removed)?;
     sync_folder(folder)?;
     Ok(Secret::new(key))
 }
@@ -122,6 +122,14 @@ fn make(path: &Path) -> io::Result<Secret<[u8; KEY_BYTES]>> {
 /// Where a file is.
 pub(super) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// What was not there need not be moved or removed.
+pub(super) fn or_absent(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
 }
 
 /// Makes sure that the names in a folder outlive a loss of power.

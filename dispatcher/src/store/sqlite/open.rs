@@ -14,15 +14,16 @@ use weir_common::time::{Clock, UnixTime};
 use crate::domain::id::WebhookId;
 use crate::domain::public_id::PublicIds;
 use crate::store::encryption::Sealer;
-use crate::store::sqlite::file_identity::Place;
+use crate::store::sqlite::file_identity::FileIdentity;
 use crate::store::sqlite::key_file::{self, KeyError};
 use crate::store::sqlite::open::startup::{Began, begin};
-use crate::store::sqlite::pragmas::{LOG_BYTES_MAX, prepare};
+use crate::store::sqlite::pragmas::{ConnectionHook, LOG_BYTES_MAX, prepare};
 use crate::store::sqlite::schema::{self, Found};
+use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::unfinished_restore::{aside_of, is_cut_off, left_beside};
-use crate::store::sqlite::wal::limit::Bound;
+use crate::store::sqlite::wal::limit::WalLimit;
 use crate::store::sqlite::wal::owner;
-use crate::store::sqlite::writer::Desk;
+use crate::store::sqlite::writer::WriteSession;
 
 /// Under this name: a text sealed with the key that this database's secrets are sealed with.
 const KEY_CHECK: &str = "key_check";
@@ -48,7 +49,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// It has a second name, by which another process may have it: hard links share no lock, and
-    /// no log of changes.
+    /// no WAL.
     #[error(
         "the database {} has {names} names (hard links); remove all but one",
         path.display()
@@ -167,15 +168,22 @@ pub enum OpenError {
     },
 }
 
-/// What an open store begins with.
+/// A store that is open, before there are threads.
 pub(super) struct Opened {
+    pub(super) session: WriteSession,
+    pub(super) lock: File,
+    pub(super) facts: Facts,
+}
+
+/// What a store knows from its opening.
+pub(super) struct Facts {
     /// Where the file is.
     pub(super) path: PathBuf,
-    pub(super) desk: Desk,
-    pub(super) lock: File,
     pub(super) ids: PublicIds,
-    pub(super) ended_in_order: bool,
-    pub(super) cut_off: Vec<UnixTime>,
+    pub(super) clean_shutdown: bool,
+    pub(super) unclean_shutdowns: Vec<UnixTime>,
+    pub(super) sealer: Sealer,
+    pub(super) steady: Steady,
 }
 
 /// Makes an empty file that only we may read, where there is none: bodies of events lie in it. The
@@ -186,8 +194,13 @@ pub(super) fn private(path: &Path) -> io::Result<()> {
     options.open(path).map(drop)
 }
 
-/// Opens the database at `path`, making what is not there.
-pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened, OpenError> {
+/// Opens the database at `path`, making what is not there; calls `hook` with its connection.
+pub(super) fn open(
+    path: &Path,
+    key_path: &Path,
+    clock: Clock,
+    hook: &ConnectionHook,
+) -> Result<Opened, OpenError> {
     let path = &make(path)?;
     let mut lock = lock(path)?;
     let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
@@ -195,28 +208,36 @@ pub(super) fn open(path: &Path, key_path: &Path, clock: Clock) -> Result<Opened,
     refuse_foreign_log(path, &mut lock)?;
     private(path).map_err(unread)?;
     let mut conn = Connection::open(path).map_err(sqlite)?;
-    // Who is refused closes it: without this, SQLite would fold the log into the database then,
+    // A refusal closes it: without this, SQLite would checkpoint the WAL into the database then,
     // be it the log of another, and what was there before would be lost.
-    fold_on_close(&conn, false).map_err(sqlite)?;
+    checkpoint_on_close(&conn, false).map_err(sqlite)?;
     check_ours(path, &conn)?;
     let sealer = check_key(path, &conn, key_path)?;
-    fold_on_close(&conn, true).map_err(sqlite)?;
+    checkpoint_on_close(&conn, true).map_err(sqlite)?;
     owner::forget(&mut lock).map_err(unread)?;
-    prepare(&mut conn).map_err(sqlite)?;
+    prepare(&mut conn).and_then(|()| hook(&mut conn)).map_err(sqlite)?;
     let began = begin(&conn, &sealer, &clock).map_err(sqlite)?;
     owner::note(&conn, &mut lock).map_err(unread)?;
     let folder = key_file::folder_of(path);
     key_file::sync_folder(folder).map_err(|source| unusable(folder, source))?;
-    let log = Bound::of(LOG_BYTES_MAX.unsigned_abs());
-    let place = Place::of(path).map_err(unread)?;
-    let Began { ids, ended_in_order, cut_off, tally, steady } = began;
-    let desk = Desk { conn, sealer, clock, tally, steady, job_turn: 0, log, place };
-    Ok(Opened { path: path.clone(), desk, lock, ids, ended_in_order, cut_off })
+    let wal = WalLimit::of(LOG_BYTES_MAX.unsigned_abs());
+    let files = FileIdentity::of(path).map_err(unread)?;
+    let Began { ids, clean_shutdown, unclean_shutdowns, counters, steady } = began;
+    let facts = Facts {
+        path: path.clone(),
+        ids,
+        clean_shutdown,
+        unclean_shutdowns,
+        sealer: sealer.clone(),
+        steady: steady.clone(),
+    };
+    let session = WriteSession { conn, sealer, clock, counters, steady, job_turn: 0, wal, files };
+    Ok(Opened { session, lock, facts })
 }
 
-/// Says whether the log of changes is folded into the database when nobody has that open any more.
-fn fold_on_close(conn: &Connection, fold: bool) -> rusqlite::Result<()> {
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !fold).map(drop)
+/// Says whether SQLite checkpoints the WAL when the last connection is closed.
+fn checkpoint_on_close(conn: &Connection, checkpoint: bool) -> rusqlite::Result<()> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !checkpoint).map(drop)
 }
 
 /// Refuses what is not ours, before anything is written to it.
@@ -241,7 +262,7 @@ fn unusable(path: &Path, source: io::Error) -> OpenError {
 fn make(path: &Path) -> Result<PathBuf, OpenError> {
     let folder = key_file::folder_of(path);
     fs::create_dir_all(folder).map_err(|source| unusable(folder, source))?;
-    // What is there is looked at first: to open a pipe is to wait for whoever reads from it.
+    // What is there is looked at first: to open a pipe is to wait for its reader.
     if fs::metadata(path).is_err() {
         refuse_log_alone(path)?;
         private(path).map_err(|source| unusable(path, source))?;
@@ -274,7 +295,7 @@ pub(super) fn refuse_foreign_log(path: &Path, lock: &mut File) -> Result<(), Ope
 }
 
 /// The one name of a database, whatever symbolic links lead to it: what is locked, and what the
-/// log of changes lies beside.
+/// WAL lies beside.
 pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
     let file = fs::metadata(path).map_err(|source| unusable(path, source))?;
     if !file.is_file() {
@@ -299,7 +320,7 @@ pub(super) fn lock_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Takes the lock file beside the database: it is held by whoever has the file open, so that it
+/// Takes the lock file beside the database: the process that has the file open holds it, so that it
 /// goes when the process goes, however that ends.
 pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
     let name = lock_of(path);

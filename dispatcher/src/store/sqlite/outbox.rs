@@ -11,7 +11,7 @@ use crate::domain::id::MailId;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
-use crate::store::sqlite::writer::Desk;
+use crate::store::sqlite::writer::WriteSession;
 use crate::store::{Mail, MailQueue, NewMail, Posted, StoreError};
 
 const DUE: &str = "SELECT id, key, recipient, subject, text, failures FROM mails \
@@ -22,15 +22,15 @@ const NEXT: &str = "SELECT due FROM mails WHERE state = 0 ORDER BY due, id LIMIT
 #[async_trait]
 impl MailQueue for SqliteStore {
     async fn take_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError> {
-        self.writer.ask(move |desk| take(desk, limit, now)).await
+        self.writer.ask(move |session| take(session, limit, now)).await
     }
 
     async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError> {
-        self.writer.ask(move |desk| self::posted(desk, id, posted)).await
+        self.writer.ask(move |session| self::posted(session, id, posted)).await
     }
 
     async fn mail_due(&self) -> Result<Option<UnixTime>, StoreError> {
-        self.writer.ask(|desk| due(&desk.conn)).await
+        self.writer.ask(|session| due(&session.conn)).await
     }
 }
 
@@ -43,8 +43,12 @@ pub(super) fn store(conn: &Connection, mail: &NewMail) -> Result<(), Fault> {
 }
 
 /// Takes mails that are due.
-pub(super) fn take(desk: &Desk, limit: usize, now: UnixTime) -> Result<Vec<Mail>, Fault> {
-    let mut query = desk.conn.prepare_cached(DUE)?;
+pub(super) fn take(
+    session: &WriteSession,
+    limit: usize,
+    now: UnixTime,
+) -> Result<Vec<Mail>, Fault> {
+    let mut query = session.conn.prepare_cached(DUE)?;
     let found = query.query_map((at(now), rows::count(limit)), |row| {
         let mail = NewMail {
             to: row.get("recipient")?,
@@ -55,7 +59,7 @@ pub(super) fn take(desk: &Desk, limit: usize, now: UnixTime) -> Result<Vec<Mail>
         Ok(Mail { id: MailId(row.get("id")?), mail, failures: row.get("failures")? })
     })?;
     let mails = found.collect::<rusqlite::Result<Vec<Mail>>>()?;
-    let mut take = desk.conn.prepare_cached("UPDATE mails SET state = 1 WHERE id = ?1")?;
+    let mut take = session.conn.prepare_cached("UPDATE mails SET state = 1 WHERE id = ?1")?;
     for mail in &mails {
         take.execute([mail.id.0])?;
     }
@@ -63,17 +67,17 @@ pub(super) fn take(desk: &Desk, limit: usize, now: UnixTime) -> Result<Vec<Mail>
 }
 
 /// Writes down what came of a mail. Of its text only the key is kept once it is over.
-pub(super) fn posted(desk: &Desk, id: MailId, posted: Posted) -> Result<(), Fault> {
+pub(super) fn posted(session: &WriteSession, id: MailId, posted: Posted) -> Result<(), Fault> {
     let over = "UPDATE mails SET state = ?2, over_at = ?3, recipient = '', subject = '', \
         text = '' WHERE id = ?1 AND state = 1";
-    let now = at(desk.steady.now());
+    let now = at(session.steady.now());
     match posted {
-        Posted::Sent => desk.conn.prepare_cached(over)?.execute((id.0, 2, now))?,
-        Posted::GivenUp => desk.conn.prepare_cached(over)?.execute((id.0, 3, now))?,
+        Posted::Sent => session.conn.prepare_cached(over)?.execute((id.0, 2, now))?,
+        Posted::GivenUp => session.conn.prepare_cached(over)?.execute((id.0, 3, now))?,
         Posted::Again(due) => {
             let sql = "UPDATE mails SET state = 0, failures = failures + 1, due = ?2 \
                 WHERE id = ?1 AND state = 1";
-            desk.conn.prepare_cached(sql)?.execute((id.0, at(due)))?
+            session.conn.prepare_cached(sql)?.execute((id.0, at(due)))?
         }
     };
     Ok(())

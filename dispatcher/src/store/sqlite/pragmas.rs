@@ -1,5 +1,6 @@
-//! How a connection that writes is set up: durability, memory, the length of the log.
+//! How a connection that writes is set up: durability, memory, the length of the WAL.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -7,7 +8,7 @@ use rusqlite::config::DbConfig;
 
 use crate::store::sqlite::migrations;
 
-/// Another process that looks at the database, a backup for one, may hold us up for so long.
+/// Another process that reads the database, a backup for one, may hold us up for so long.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A commit writes every page that it touches: rows are narrow, and indexes touch many.
@@ -16,12 +17,20 @@ const PAGE_BYTES: i64 = 4 * 1_024;
 /// Memory for pages, in KiB: the hot ends of a few indexes.
 const CACHE_KIB: i64 = 32 * 1_024;
 
-/// The log of changes is folded into the database at 32 MiB: seldom, and never for long.
+/// The WAL is checkpointed at 32 MiB: seldom, and never for long.
 pub(super) const CHECKPOINT_PAGES: u32 = 8_192;
 
-/// A log that had to grow past this, because somebody read it, is cut when it is folded. While it
-/// is folded beside the writer it grows to twice the length at which that begins.
+/// A WAL that had to grow past this, because it was read, is cut when it is checkpointed. While
+/// that is under way it grows to twice the length at which that begins.
 pub(super) const LOG_BYTES_MAX: i64 = 96 * 1_024 * 1_024;
+
+/// Called with each connection once it is set up.
+pub(super) type ConnectionHook = Arc<dyn Fn(&mut Connection) -> rusqlite::Result<()> + Send + Sync>;
+
+/// Does nothing.
+pub(super) fn no_hook() -> ConnectionHook {
+    Arc::new(|_: &mut Connection| Ok(()))
+}
 
 /// Readies a connection for the writer, and brings the tables to the version that we know.
 pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
@@ -40,8 +49,5 @@ pub(super) fn prepare(conn: &mut Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "mmap_size", 0)?;
     conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
-    migrations::migrate(conn)?;
-    #[cfg(test)]
-    crate::store::sqlite::tests::watch::look_on(conn)?;
-    Ok(())
+    migrations::migrate(conn)
 }

@@ -41,7 +41,7 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
     }
     let sealer = key(key_path)?;
     if has_log(&path) {
-        // What stands there is part of the database, and only who has it open may read it.
+        // What stands there is part of the database, and only the process that has it open may read it.
         return Ok(());
     }
     let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
@@ -91,7 +91,7 @@ mod tests {
 
     fn made(folder: &Folder, database: &str, key: &str) {
         let clock = Clock::manual(UnixTime(1));
-        let opened = open::open(&folder.path(database), &folder.path(key), clock);
+        let opened = SqliteStore::open(&folder.path(database), &folder.path(key), clock);
         drop(opened.unwrap());
     }
 
@@ -147,7 +147,8 @@ mod tests {
             fs::write(&log, "junk").unwrap();
             let said = said(&folder, database, "secrets.key");
             assert!(said.contains(expected), "{database}: {said}");
-            let refused = open::open(&folder.path(database), &key, Clock::manual(UnixTime(1)));
+            let clock = Clock::manual(UnixTime(1));
+            let refused = SqliteStore::open(&folder.path(database), &key, clock);
             assert_eq!(refused.err().map(|why| why.to_string()), Some(said), "as a start says");
             assert_eq!(fs::read(&log).unwrap(), b"junk");
         }

@@ -4,7 +4,7 @@
 //!
 //! 1. Nothing is overwritten: what was there is moved aside, with its log, and only where that was
 //!    asked for.
-//! 2. Who could open the database that was there can open the one that is put in its place.
+//! 2. The user who could open the database that was there can open the one in its place.
 //! 3. Wherever it is cut off, a start finds a whole database, or refuses and says what to do: the
 //!    database that was there has two names from the first step to the last, which puts the copy
 //!    over one of them, and a database with two names is refused.
@@ -16,7 +16,7 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use crate::store::sqlite::backup::{self, BackupError};
-use crate::store::sqlite::key_file::{folder_of, sync_folder};
+use crate::store::sqlite::key_file::{folder_of, or_absent, sync_folder};
 use crate::store::sqlite::open::{self, OpenError};
 use crate::store::sqlite::unfinished_restore::{aside_of, draft_of, is_cut_off, with_ending};
 use crate::store::sqlite::wal::owner::{self, has_log, log_of};
@@ -148,7 +148,8 @@ pub(super) fn restore_by_steps(
     }
     let draft = draft_of(path);
     // Of one that was cut off: we have the lock.
-    let _ = fs::remove_file(&draft);
+    let removed = or_absent(fs::remove_file(&draft));
+    removed.map_err(|source| RestoreError::Move { path: draft.clone(), source })?;
     backup::copy_to(&source, &draft)?;
     let owned = keep_owner(path, &[&draft, &open::lock_of(path)]);
     let placed = owned.and_then(|()| place(&draft, path, there, &mut lock, before));
@@ -213,14 +214,6 @@ fn place(
         before(nth).and_then(|()| step()).map_err(failed)?;
     }
     Ok(())
-}
-
-/// What was not there need not be moved.
-fn or_absent(moved: io::Result<()>) -> io::Result<()> {
-    match moved {
-        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
-        moved => moved,
-    }
 }
 
 /// Gives what is there its log back, and takes its second name away.

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. An event stays for as long as a delivery needs it; one that nobody needs, for as long as a
+//! 1. An event stays for as long as a delivery needs it; one that none needs, for as long as a
 //!    delivered one would have, so that it is known when it is sent again.
-//! 2. Nothing is looked at but what is dropped, and no kind of it waits for another.
+//! 2. Nothing is read but what is dropped, and no kind of it waits for another.
 //! 3. That an attempt started outlives its delivery: the pace of an endpoint outlives the webhooks
 //!    that name it, and a restart.
 //! 4. What no setting says how long to keep, ended jobs, keys of mails that are over and endpoints
@@ -23,11 +23,11 @@ use crate::domain::delivery::DeliveryState;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::steady_clock::before;
-use crate::store::sqlite::writer::Desk;
+use crate::store::sqlite::writer::WriteSession;
 use crate::store::sqlite::{attempts, deliveries, webhooks};
 
-/// A month: no window of a pace is longer, so that who comes back to an endpoint later finds it
-/// rested; and whoever asked for a job has looked at what came of it.
+/// A month: no window of a pace is longer, so that an endpoint that is used again later has its
+/// whole rate; and the result of a job is there for as long.
 const KEPT: Duration = WINDOW_MAX;
 
 /// Steady time is written down so often: a part of what passes between two runs at most.
@@ -45,7 +45,7 @@ const GONE: &str =
 const WAITING: &str = "SELECT id FROM deliveries WHERE webhook = ?1 AND state = 0 LIMIT ?2";
 
 /// The oldest attempts of deliveries that are gone.
-const NOBODYS: &str = "SELECT id, coalesce(over_at, started_at) AS over_at FROM attempts \
+const ORPHANS: &str = "SELECT id, coalesce(over_at, started_at) AS over_at FROM attempts \
     WHERE delivery = ?1 ORDER BY id LIMIT ?2";
 
 /// What is dropped a month after it was over: how it is found, and how it goes.
@@ -74,15 +74,15 @@ enum Kind {
 
 /// Drops up to `limit` webhooks, deliveries and events. Says whether there may be more.
 pub(super) fn sweep(
-    desk: &mut Desk,
+    session: &mut WriteSession,
     delivered: Duration,
     failed: Duration,
     now: UnixTime,
     limit: usize,
 ) -> Result<bool, Fault> {
-    let now = desk.steady.of_unix(now);
+    let now = session.steady.of_unix(now);
     let (delivered_before, failed_before) = (before(now, delivered), before(now, failed));
-    note_time(desk);
+    note_time(session);
     let kinds = [
         Kind::Ended(DeliveryState::Delivered, delivered_before),
         Kind::Ended(DeliveryState::FailedPermanent, failed_before),
@@ -93,10 +93,10 @@ pub(super) fn sweep(
     ];
     let share = (limit / kinds.len()).max(1);
     let mut left = limit;
-    // Each has a share of its own; what some do not need is for whoever can use it.
+    // Each has a share of its own; what some do not need others may use.
     for most in [share, limit] {
         for kind in kinds {
-            let dropped = drop_some(desk, kind, most.min(left), now)?;
+            let dropped = drop_some(session, kind, most.min(left), now)?;
             left = left.saturating_sub(dropped);
         }
     }
@@ -104,30 +104,35 @@ pub(super) fn sweep(
 }
 
 /// Has it written down what time it is, every now and then.
-fn note_time(desk: &mut Desk) {
-    let now = desk.steady.now();
-    if now.since(desk.tally.steady.0) >= NOTED_EVERY {
-        desk.tally.steady = (now, desk.clock.now().unix);
+fn note_time(session: &mut WriteSession) {
+    let now = session.steady.now();
+    if now.since(session.counters.steady.0) >= NOTED_EVERY {
+        session.counters.steady = (now, session.clock.now().unix);
     }
 }
 
 /// Drops up to `most` of a kind, and says how many those were.
-fn drop_some(desk: &mut Desk, kind: Kind, most: usize, now: UnixTime) -> Result<usize, Fault> {
+fn drop_some(
+    session: &mut WriteSession,
+    kind: Kind,
+    most: usize,
+    now: UnixTime,
+) -> Result<usize, Fault> {
     match kind {
         Kind::Ended(state, before) => {
             let range = (state.code(), at(before), rows::count(most));
-            drop_deliveries(desk, &ids(&desk.conn, ENDED, range)?, now)
+            drop_deliveries(session, &ids(&session.conn, ENDED, range)?, now)
         }
-        Kind::Gone => drop_gone(desk, most, now),
+        Kind::Gone => drop_gone(session, most, now),
         Kind::Unneeded(before) => {
-            let unneeded = ids(&desk.conn, UNNEEDED, (at(before), rows::count(most)))?;
+            let unneeded = ids(&session.conn, UNNEEDED, (at(before), rows::count(most)))?;
             for id in &unneeded {
-                drop_event(&desk.conn, *id)?;
+                drop_event(&session.conn, *id)?;
             }
             Ok(unneeded.len())
         }
-        Kind::Started(before) => drop_started(&desk.conn, before, most),
-        Kind::Over(before) => drop_over(&desk.conn, before, most),
+        Kind::Started(before) => drop_started(&session.conn, before, most),
+        Kind::Over(before) => drop_over(&session.conn, before, most),
     }
 }
 
@@ -138,35 +143,38 @@ fn ids(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Ve
 }
 
 /// Drops what waits for webhooks that are gone, and those for which nothing does.
-fn drop_gone(desk: &mut Desk, most: usize, now: UnixTime) -> Result<usize, Fault> {
+fn drop_gone(session: &mut WriteSession, most: usize, now: UnixTime) -> Result<usize, Fault> {
     let mut left = most;
     while left > 0 {
         let both = |row: &Row<'_>| Ok((row.get("id")?, row.get("endpoint")?));
-        let gone = desk.conn.prepare_cached(GONE)?.query_row([], both).optional()?;
+        let gone = session.conn.prepare_cached(GONE)?.query_row([], both).optional()?;
         let Some((webhook, endpoint)): Option<(i64, i64)> = gone else { break };
-        let waiting = ids(&desk.conn, WAITING, (webhook, rows::count(left)))?;
-        left = left.saturating_sub(drop_deliveries(desk, &waiting, now)?);
+        let waiting = ids(&session.conn, WAITING, (webhook, rows::count(left)))?;
+        left = left.saturating_sub(drop_deliveries(session, &waiting, now)?);
         // Where there is room for more, nothing waits any more.
         if left > 0 {
-            desk.conn.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([webhook])?;
-            webhooks::leave(desk, endpoint)?;
+            session
+                .conn
+                .prepare_cached("DELETE FROM webhooks WHERE id = ?1")?
+                .execute([webhook])?;
+            webhooks::leave(session, endpoint)?;
             left -= 1;
         }
     }
     Ok(most - left)
 }
 
-fn drop_deliveries(desk: &mut Desk, ids: &[i64], now: UnixTime) -> Result<usize, Fault> {
+fn drop_deliveries(session: &mut WriteSession, ids: &[i64], now: UnixTime) -> Result<usize, Fault> {
     for id in ids {
-        drop_delivery(desk, *id, now)?;
+        drop_delivery(session, *id, now)?;
     }
     Ok(ids.len())
 }
 
 /// Drops a delivery with its attempts, and its event where no other needs it.
-fn drop_delivery(desk: &mut Desk, id: i64, now: UnixTime) -> Result<(), Fault> {
-    let Some((event, state)) = deliveries::event_of(&desk.conn, id)? else { return Ok(()) };
-    let conn = &desk.conn;
+fn drop_delivery(session: &mut WriteSession, id: i64, now: UnixTime) -> Result<(), Fault> {
+    let Some((event, state)) = deliveries::event_of(&session.conn, id)? else { return Ok(()) };
+    let conn = &session.conn;
     if state == DeliveryState::Waiting.code() {
         let sql = "UPDATE attempts SET delivery = ?2, over_at = ?3 WHERE delivery = ?1";
         conn.prepare_cached(sql)?.execute((id, attempts::NOBODYS, at(now)))?;
@@ -181,14 +189,14 @@ fn drop_delivery(desk: &mut Desk, id: i64, now: UnixTime) -> Result<(), Fault> {
         conn.prepare_cached(sql)?.execute([event])?;
     }
     if state == DeliveryState::Waiting.code() {
-        desk.tally.waiting = desk.tally.waiting.saturating_sub(1);
+        session.counters.waiting = session.counters.waiting.saturating_sub(1);
     }
     Ok(())
 }
 
 /// Drops what is kept of attempts whose delivery is gone.
 fn drop_started(conn: &Connection, before: UnixTime, most: usize) -> Result<usize, Fault> {
-    let mut query = conn.prepare_cached(NOBODYS)?;
+    let mut query = conn.prepare_cached(ORPHANS)?;
     let all = query.query_map((attempts::NOBODYS, rows::count(most)), |row| {
         Ok((row.get::<_, i64>("id")?, rows::time(row, "over_at")?))
     })?;

@@ -7,7 +7,7 @@ mod opening;
 mod reading;
 mod restoring;
 mod statements;
-pub(super) mod watch;
+mod watch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,10 +25,13 @@ use crate::domain::event::{EventSet, EventType};
 use crate::domain::id::WebhookId;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::open::OpenError;
+use crate::store::sqlite::pragmas::{ConnectionHook, no_hook};
+use crate::store::sqlite::tests::watch::Watch;
 use crate::store::sqlite::writer::Size;
+use crate::store::tests::conformance;
 use crate::store::{
     Accepted, Created, DeliveryQueue, Filter, Intake, JobCreated, MailQueue, Management, NewEvent,
-    NewMail, NewWebhook, Page, Store, StoreError, Upkeep, conformance,
+    NewMail, NewWebhook, Page, Store, StoreError, Upkeep,
 };
 
 static MADE: AtomicU32 = AtomicU32::new(0);
@@ -65,13 +68,24 @@ const NOW: UnixTime = UnixTime(1_790_000_000_000_000);
 
 /// Opens the database of a folder, which a test may do once at a time.
 fn open(folder: &Folder) -> Result<SqliteStore, OpenError> {
+    opened(folder, no_hook())
+}
+
+fn opened(folder: &Folder, hook: ConnectionHook) -> Result<SqliteStore, OpenError> {
     let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
-    SqliteStore::open(&path, &key, Clock::manual(NOW))
+    SqliteStore::open_hooked(&path, &key, Clock::manual(NOW), hook)
 }
 
 fn fresh() -> (Folder, SqliteStore) {
     let folder = Folder::new();
     let store = open(&folder).unwrap();
+    (folder, store)
+}
+
+/// As [`fresh`], watched.
+fn watched(watch: &Watch) -> (Folder, SqliteStore) {
+    let folder = Folder::new();
+    let store = opened(&folder, watch.hook()).unwrap();
     (folder, store)
 }
 
@@ -129,8 +143,8 @@ async fn waiting(store: &SqliteStore, webhook: WebhookId) -> usize {
 
 /// Says a pragma on the writer's connection.
 async fn pragma(store: &SqliteStore, name: &'static str, value: i64) {
-    let say = move |desk: &mut crate::store::sqlite::writer::Desk| {
-        desk.conn.pragma_update_and_check(None, name, value, |_| Ok(()))?;
+    let say = move |session: &mut crate::store::sqlite::writer::WriteSession| {
+        session.conn.pragma_update_and_check(None, name, value, |_| Ok(()))?;
         Ok(())
     };
     store.writer.ask(say).await.unwrap();
@@ -139,7 +153,7 @@ async fn pragma(store: &SqliteStore, name: &'static str, value: i64) {
 /// Lets everything fail that the writer is asked for, until what this gives is dropped.
 pub(crate) async fn hold_up(store: &SqliteStore) -> Connection {
     pragma(store, "busy_timeout", 1).await;
-    let other = Connection::open(&store.path).unwrap();
+    let other = Connection::open(&store.facts.path).unwrap();
     other.busy_timeout(Duration::from_secs(20)).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     other
@@ -180,7 +194,7 @@ async fn a_job_goes_on_where_it_stood_when_the_process_ended() {
         accept(&store, &format!("evt_{number}")).await.unwrap();
     }
     let all = || "UPDATE deliveries SET state = 2, ended_at = 1";
-    store.writer.ask(move |desk| Ok(desk.conn.execute(all(), [])?)).await.unwrap();
+    store.writer.ask(move |session| Ok(session.conn.execute(all(), [])?)).await.unwrap();
     let JobCreated::Job(job) = store.create_job(WS, Filter::default(), NOW).await.unwrap() else {
         panic!("there are few");
     };
@@ -231,7 +245,7 @@ async fn what_comes_together_is_one_commit() {
     let mut calls = JoinSet::new();
     let holding = Arc::clone(&store);
     calls.spawn(async move {
-        let wait = move |_: &mut crate::store::sqlite::writer::Desk| {
+        let wait = move |_: &mut crate::store::sqlite::writer::WriteSession| {
             held.recv_timeout(Duration::from_secs(30)).expect("the test lets go");
             Ok(())
         };
@@ -264,12 +278,12 @@ async fn one_that_goes_wrong_does_no_harm_to_its_batch() {
 async fn goes_wrong(size: Size) {
     let (_folder, store) = fresh();
     let webhook = webhook(&store).await;
-    let wrong = store.writer.ask_for(size, |desk| {
-        desk.tally.waiting += 5;
+    let wrong = store.writer.ask_for(size, |session| {
+        session.counters.waiting += 5;
         let sql = "INSERT INTO events (name, workspace, kind, digest, created_at, delivery_refs, body) \
             VALUES ('evt_1', 1, 0, x'', 0, 0, x'')";
-        desk.conn.execute(sql, [])?;
-        desk.conn.execute(sql, [])?;
+        session.conn.execute(sql, [])?;
+        session.conn.execute(sql, [])?;
         Ok(())
     });
     let (wrong, right, other) =
@@ -285,8 +299,8 @@ async fn goes_wrong(size: Size) {
 async fn one_that_panics_does_no_harm_to_its_batch_nor_to_the_writer() {
     let (_folder, store) = fresh();
     let webhook = webhook(&store).await;
-    let wrong = store.writer.ask::<(), _>(|desk| {
-        desk.tally.waiting += 5;
+    let wrong = store.writer.ask::<(), _>(|session| {
+        session.counters.waiting += 5;
         panic!("on purpose")
     });
     let (wrong, right) = tokio::join!(wrong, accept(&store, "evt_1"));
@@ -305,8 +319,8 @@ async fn where_the_disk_fails_the_whole_batch_has_done_nothing() {
         wait.recv_timeout(Duration::from_secs(30)).expect("the test lets go");
         Ok(())
     });
-    let fails = store.writer.ask::<(), _>(|desk| {
-        desk.tally.waiting += 5;
+    let fails = store.writer.ask::<(), _>(|session| {
+        session.counters.waiting += 5;
         let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
         Err(rusqlite::Error::SqliteFailure(full, None).into())
     });

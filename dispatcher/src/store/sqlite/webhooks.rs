@@ -11,7 +11,7 @@ use crate::domain::webhook::Webhook;
 use crate::store::encryption::{NONCE_BYTES, Sealer};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at, select_webhooks};
-use crate::store::sqlite::writer::Desk;
+use crate::store::sqlite::writer::WriteSession;
 use crate::store::{
     Created, NewWebhook, Page, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
 };
@@ -29,29 +29,29 @@ const HOW_MANY: &str = "SELECT count(*) FROM webhooks \
 
 /// Registers a webhook, unless its workspace has as many as it may have.
 pub(super) fn create(
-    desk: &mut Desk,
+    session: &mut WriteSession,
     new: NewWebhook,
     nonce: [u8; NONCE_BYTES],
     now: UnixTime,
 ) -> Result<Created, Fault> {
-    let mut query = desk.conn.prepare_cached(HOW_MANY)?;
+    let mut query = session.conn.prepare_cached(HOW_MANY)?;
     let there = query.query_row([&*new.workspace], |row| rows::unsigned(row, 0))?;
     drop(query);
     if there >= new.webhooks_max {
         return Ok(Created::TooMany);
     }
-    let workspace = rows::workspace(&desk.conn, &new.workspace)?;
-    let endpoint = endpoint(&desk.conn, &new.url)?;
-    desk.tally.webhooks_made += 1;
-    desk.tally.webhooks += 1;
-    let id = WebhookId(desk.tally.webhooks_made);
+    let workspace = rows::workspace(&session.conn, &new.workspace)?;
+    let endpoint = endpoint(&session.conn, &new.url)?;
+    session.counters.webhooks_made += 1;
+    session.counters.webhooks += 1;
+    let id = WebhookId(session.counters.webhooks_made);
     let health = Health::default();
     let sql = "INSERT INTO webhooks (id, workspace, endpoint, events, created_at, secret, health) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-    let sealed = desk.sealer.seal(id, new.secret.expose(), nonce);
+    let sealed = session.sealer.seal(id, new.secret.expose(), nonce);
     let row = (id.0, workspace, endpoint, new.events.0, at(now), sealed, json(&health)?);
-    desk.conn.prepare_cached(sql)?.execute(row)?;
-    let made = load(&desk.conn, &desk.sealer, id)?;
+    session.conn.prepare_cached(sql)?.execute(row)?;
+    let made = load(&session.conn, &session.sealer, id)?;
     made.map(|made| Created::Webhook(Box::new(made)))
         .ok_or_else(|| Fault::Damaged("a new webhook is not there".into()))
 }
@@ -73,10 +73,10 @@ fn endpoint(conn: &Connection, url: &str) -> rusqlite::Result<i64> {
 }
 
 /// Notes since when no webhook names an endpoint, where that is so.
-pub(super) fn leave(desk: &Desk, endpoint: i64) -> rusqlite::Result<()> {
+pub(super) fn leave(session: &WriteSession, endpoint: i64) -> rusqlite::Result<()> {
     let sql = "UPDATE endpoints SET unused_since = ?2 WHERE id = ?1 AND unused_since IS NULL \
         AND NOT EXISTS (SELECT 1 FROM webhooks WHERE endpoint = ?1)";
-    desk.conn.prepare_cached(sql)?.execute((endpoint, at(desk.steady.now()))).map(drop)
+    session.conn.prepare_cached(sql)?.execute((endpoint, at(session.steady.now()))).map(drop)
 }
 
 /// What is kept of a webhook's health.
@@ -84,7 +84,7 @@ pub(super) fn json(health: &Health) -> Result<String, Fault> {
     serde_json::to_string(health).map_err(|error| Fault::Damaged(error.to_string()))
 }
 
-/// A webhook, whoever's it is.
+/// A webhook of any workspace.
 pub(super) fn load(
     conn: &Connection,
     sealer: &Sealer,
@@ -131,39 +131,39 @@ pub(super) fn page(
 
 /// Changes a webhook, and gives it as it is then.
 pub(super) fn change(
-    desk: &mut Desk,
+    session: &mut WriteSession,
     workspace: &str,
     id: WebhookId,
     change: WebhookChange,
 ) -> Result<Option<Webhook>, Fault> {
-    let conn = &desk.conn;
-    let Some(before) = of_workspace(conn, &desk.sealer, workspace, id)? else { return Ok(None) };
+    let conn = &session.conn;
+    let Some(before) = of_workspace(conn, &session.sealer, workspace, id)? else { return Ok(None) };
     if let Some(url) = change.url {
         let endpoint = endpoint(conn, &url)?;
         conn.prepare_cached("UPDATE webhooks SET endpoint = ?2 WHERE id = ?1")?
             .execute((id.0, endpoint))?;
-        leave(desk, before.endpoint.0)?;
+        leave(session, before.endpoint.0)?;
     }
     if let Some(events) = change.events {
         let sql = "UPDATE webhooks SET events = ?2 WHERE id = ?1";
         conn.prepare_cached(sql)?.execute((id.0, events.0))?;
     }
-    load(conn, &desk.sealer, id)
+    load(conn, &session.sealer, id)
 }
 
 /// Gives a webhook another secret. Every one before it signs until its own overlap ends.
 pub(super) fn rotate(
-    desk: &mut Desk,
+    session: &mut WriteSession,
     workspace: &str,
     id: WebhookId,
     rotation: &Rotation,
     nonce: [u8; NONCE_BYTES],
 ) -> Result<Rotated, Fault> {
-    let conn = &desk.conn;
-    let Some(before) = of_workspace(conn, &desk.sealer, workspace, id)? else {
+    let conn = &session.conn;
+    let Some(before) = of_workspace(conn, &session.sealer, workspace, id)? else {
         return Ok(Rotated::Absent);
     };
-    let now = desk.steady.now();
+    let now = session.steady.now();
     let (current, earlier) = conn.prepare_cached(SECRETS)?.query_row([id.0], |row| {
         Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Option<String>>(1)?))
     })?;
@@ -175,35 +175,39 @@ pub(super) fn rotate(
         return Ok(Rotated::TooMany { free_in: first.since(now) });
     }
     secrets.insert(0, (now.plus(rotation.overlap), current));
-    let sealed = desk.sealer.seal(id, rotation.secret.expose(), nonce);
+    let sealed = session.sealer.seal(id, rotation.secret.expose(), nonce);
     let sql = "UPDATE webhooks SET secret = ?2, secrets_before = ?3 WHERE id = ?1";
     conn.prepare_cached(sql)?.execute((id.0, sealed, rows::secrets_before_json(&secrets)?))?;
-    let made = load(conn, &desk.sealer, id)?;
+    let made = load(conn, &session.sealer, id)?;
     Ok(made.map_or(Rotated::Absent, |made| Rotated::Webhook(Box::new(made))))
 }
 
 /// Deletes a webhook. What waits for it is dropped in steps, by a sweep.
-pub(super) fn delete(desk: &mut Desk, workspace: &str, id: WebhookId) -> Result<bool, Fault> {
-    let Some(workspace) = rows::workspace_of(&desk.conn, workspace)? else { return Ok(false) };
+pub(super) fn delete(
+    session: &mut WriteSession,
+    workspace: &str,
+    id: WebhookId,
+) -> Result<bool, Fault> {
+    let Some(workspace) = rows::workspace_of(&session.conn, workspace)? else { return Ok(false) };
     // What the sweep needs is the row; what it must never show again goes at once.
     let sql = "UPDATE webhooks SET deleted_up_to = ?3, secret = x'', secrets_before = NULL \
         WHERE id = ?1 AND workspace = ?2 AND deleted_up_to IS NULL";
-    let newest = desk.tally.deliveries_made;
-    let gone = desk.conn.prepare_cached(sql)?.execute((id.0, workspace, newest))? > 0;
+    let newest = session.counters.deliveries_made;
+    let gone = session.conn.prepare_cached(sql)?.execute((id.0, workspace, newest))? > 0;
     if gone {
-        desk.tally.webhooks = desk.tally.webhooks.saturating_sub(1);
+        session.counters.webhooks = session.counters.webhooks.saturating_sub(1);
     }
     Ok(gone)
 }
 
 /// Ends a webhook's pause.
 pub(super) fn reactivate(
-    desk: &mut Desk,
+    session: &mut WriteSession,
     workspace: &str,
     id: WebhookId,
     now: UnixTime,
 ) -> Result<Option<Webhook>, Fault> {
-    let Some(webhook) = of_workspace(&desk.conn, &desk.sealer, workspace, id)? else {
+    let Some(webhook) = of_workspace(&session.conn, &session.sealer, workspace, id)? else {
         return Ok(None);
     };
     let Some(paused_at) = webhook.paused_at else { return Ok(Some(webhook)) };
@@ -211,12 +215,12 @@ pub(super) fn reactivate(
     let paused = now.since(paused_at).max(Duration::from_micros(1));
     let sql = "UPDATE webhooks SET paused_at = NULL, paused_total = :total, health = :health, \
         look_at = NULL, probing = 0, reordering = 1 WHERE id = :id";
-    desk.conn.prepare_cached(sql)?.execute(named_params! {
+    session.conn.prepare_cached(sql)?.execute(named_params! {
         ":total": rows::span(webhook.paused_total + paused),
         ":health": json(&Health::default())?,
         ":id": id.0,
     })?;
-    load(&desk.conn, &desk.sealer, id)
+    load(&session.conn, &session.sealer, id)
 }
 
 /// Those of a workspace that are not deleted.

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Nobody is answered before what they asked for is on disk, or is certain not to be.
+//! 1. No caller is answered before its change is on disk, or is certain not to be.
 //! 2. One that is refused, or goes wrong for a reason of its own, leaves nothing behind and does
 //!    no harm to those it shares a batch with. Where the disk fails, the whole batch did nothing.
 //! 3. A failure ends with its batch: the next is tried anew.
@@ -12,6 +12,7 @@
 //! Not here: what is asked (the files beside this one), whose turn it is (`queue`).
 
 mod counters;
+pub mod manual;
 mod queue;
 mod task;
 
@@ -33,14 +34,14 @@ use weir_common::time::Clock;
 use crate::store::StoreError;
 use crate::store::encryption::Sealer;
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::file_identity::Place;
+use crate::store::sqlite::file_identity::FileIdentity;
 use crate::store::sqlite::pragmas::CHECKPOINT_PAGES;
 use crate::store::sqlite::schema;
 use crate::store::sqlite::steady_clock::Steady;
-use crate::store::sqlite::wal::checkpointer::Fold;
-use crate::store::sqlite::wal::limit::{self, Bound};
+use crate::store::sqlite::wal::checkpointer::Checkpointer;
+use crate::store::sqlite::wal::limit::{self, WalLimit};
 use crate::store::sqlite::wal::owner;
-pub(super) use crate::store::sqlite::writer::counters::{Shown, Tally};
+pub(super) use crate::store::sqlite::writer::counters::{Counters, Shown};
 use crate::store::sqlite::writer::queue::Line;
 pub(super) use crate::store::sqlite::writer::queue::Size;
 use crate::store::sqlite::writer::task::{Asked, Task, caught};
@@ -51,25 +52,25 @@ const WAITING_MAX: usize = 4_096;
 /// A batch is committed after so many, whatever else waits.
 const BATCH_MAX: usize = 1_024;
 
-/// Nobody's answer is held back longer than this for the sake of those behind.
+/// No answer is held back longer than this for the sake of those behind.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(3);
 
-/// After so long without work the log of changes is folded into the database.
+/// After so long without work the WAL is checkpointed.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// What is at hand for work on the writer's thread.
-pub(super) struct Desk {
+pub(super) struct WriteSession {
     pub(super) conn: Connection,
     pub(super) sealer: Sealer,
     pub(super) clock: Clock,
-    pub(super) tally: Tally,
+    pub(super) counters: Counters,
     pub(super) steady: Steady,
     /// The workspace whose job was taken a step further last.
     pub(super) job_turn: i64,
-    /// Keeps the log of changes from growing while it is read.
-    pub(super) log: Bound,
+    /// Keeps the WAL from growing while it is read.
+    pub(super) wal: WalLimit,
     /// Where the files are.
-    pub(super) place: Place,
+    pub(super) files: FileIdentity,
 }
 
 enum Call {
@@ -87,17 +88,25 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Starts the thread. It keeps the lock until the connection is closed.
-    pub(super) fn start(mut desk: Desk, path: &Path, mut lock: File) -> std::io::Result<Self> {
-        let fold = Fold::beside(path, &mut desk.conn, CHECKPOINT_PAGES)?;
-        let (mut writer, mut thread) = Self::over(desk);
+    pub(super) fn start(
+        mut session: WriteSession,
+        path: &Path,
+        mut lock: File,
+    ) -> std::io::Result<Self> {
+        let checkpointer = Checkpointer::beside(path, &mut session.conn, CHECKPOINT_PAGES)?;
+        let (mut writer, mut thread) = Self::over(session);
         let path = path.to_owned();
-        thread.fold = Some(fold);
+        thread.checkpointer = Some(checkpointer);
         let thread =
             std::thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
                 thread.run();
                 if let Err(error) = owner::closed(&path, &mut lock) {
                     let cause = error.to_string();
-                    events::event(Level::Warn, "store_close_unnoted", &[("cause", cause.into())]);
+                    events::event(
+                        Level::Warn,
+                        "clean shutdown not recorded",
+                        &[("cause", cause.into())],
+                    );
                 }
                 // Another process may come in only now that the connection is closed.
                 drop(lock);
@@ -107,20 +116,30 @@ impl Writer {
     }
 
     /// The way to a thread that does not run yet.
-    fn over(desk: Desk) -> (Self, Thread) {
+    fn over(session: WriteSession) -> (Self, Thread) {
         let (calls, inbox) = mpsc::channel();
         let room = Arc::new(Semaphore::new(WAITING_MAX));
         let shown = Arc::new(Shown::default());
-        shown.show(&desk.tally);
+        shown.show(&session.counters);
         let writer = Self {
             calls: Some(calls),
             room: Arc::clone(&room),
             shown: Arc::clone(&shown),
             thread: None,
         };
-        let written = desk.tally;
-        let (fold, line, ending, folded) = (None, Line::new(), None, true);
-        let thread = Thread { fold, written, desk, inbox, line, room, shown, ending, folded };
+        let written = session.counters;
+        let (checkpointer, line, ending, checkpointed) = (None, Line::new(), None, true);
+        let thread = Thread {
+            checkpointer,
+            written,
+            session,
+            inbox,
+            line,
+            room,
+            shown,
+            ending,
+            checkpointed,
+        };
         (writer, thread)
     }
 
@@ -133,7 +152,7 @@ impl Writer {
     pub(super) async fn ask<T, W>(&self, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        W: FnOnce(&mut Desk) -> Result<T, Fault> + Send + 'static,
+        W: FnOnce(&mut WriteSession) -> Result<T, Fault> + Send + 'static,
     {
         self.ask_for(Size::Small, work).await
     }
@@ -142,9 +161,9 @@ impl Writer {
     pub(super) async fn ask_for<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        W: FnOnce(&mut Desk) -> Result<T, Fault> + Send + 'static,
+        W: FnOnce(&mut WriteSession) -> Result<T, Fault> + Send + 'static,
     {
-        let room = self.room.acquire().await.map_err(|_| gone())?;
+        let room = self.room.acquire().await.map_err(|_| closed())?;
         // The writer gives it back once it does the work.
         room.forget();
         self.hand_over(size, work).await
@@ -154,12 +173,12 @@ impl Writer {
     pub(super) async fn ask_if_room<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        W: FnOnce(&mut Desk) -> Result<T, Fault> + Send + 'static,
+        W: FnOnce(&mut WriteSession) -> Result<T, Fault> + Send + 'static,
     {
         match self.room.try_acquire() {
             Ok(room) => room.forget(),
             Err(tokio::sync::TryAcquireError::NoPermits) => return Err(StoreError::Busy),
-            Err(tokio::sync::TryAcquireError::Closed) => return Err(gone()),
+            Err(tokio::sync::TryAcquireError::Closed) => return Err(closed()),
         }
         self.hand_over(size, work).await
     }
@@ -167,24 +186,24 @@ impl Writer {
     async fn hand_over<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        W: FnOnce(&mut Desk) -> Result<T, Fault> + Send + 'static,
+        W: FnOnce(&mut WriteSession) -> Result<T, Fault> + Send + 'static,
     {
         let (task, answered) = Asked::new(work);
         self.send(Call::Task(Box::new(task), size))?;
-        answered.await.map_err(|_| gone())?
+        answered.await.map_err(|_| closed())?
     }
 
     fn send(&self, call: Call) -> Result<(), StoreError> {
-        let calls = self.calls.as_ref().ok_or_else(gone)?;
-        calls.send(call).map_err(|_| gone())
+        let calls = self.calls.as_ref().ok_or_else(closed)?;
+        calls.send(call).map_err(|_| closed())
     }
 
-    /// Takes nothing more, finishes what was asked, and notes that we ended in order.
+    /// Takes nothing more, finishes what was asked, and records a clean shutdown.
     pub(super) async fn end(&self) -> Result<(), StoreError> {
         self.room.close();
         let (answer, answered) = oneshot::channel();
         self.send(Call::End(answer))?;
-        answered.await.map_err(|_| gone())?
+        answered.await.map_err(|_| closed())?
     }
 }
 
@@ -204,26 +223,26 @@ impl fmt::Debug for Writer {
     }
 }
 
-/// What those are told who come after the end.
-pub(super) fn gone() -> StoreError {
+/// The answer to calls that come after the end.
+pub(super) fn closed() -> StoreError {
     StoreError::Unavailable("it was closed".into())
 }
 
 struct Thread {
-    /// Folds the log beside us; without it SQLite does so within commits.
-    fold: Option<Fold>,
-    desk: Desk,
+    /// Checkpoints beside us; without it SQLite does so within commits.
+    checkpointer: Option<Checkpointer>,
+    session: WriteSession,
     inbox: Receiver<Call>,
     /// What has been taken out of it, and waits.
     line: Line<Box<dyn Task>>,
     room: Arc<Semaphore>,
     shown: Arc<Shown>,
-    /// The tally as it is on disk.
-    written: Tally,
-    /// Who waits for the end, once somebody does.
+    /// The counters as they are on disk.
+    written: Counters,
+    /// The caller that waits for the end, once there is one.
     ending: Option<oneshot::Sender<Result<(), StoreError>>>,
-    /// Whether the log of changes has been folded into the database since the last of them.
-    folded: bool,
+    /// Whether the WAL has been checkpointed since the last of them.
+    checkpointed: bool,
 }
 
 impl Thread {
@@ -232,7 +251,7 @@ impl Thread {
             if !self.work_once() {
                 match self.inbox.recv_timeout(IDLE_AFTER) {
                     Ok(call) => self.take(call),
-                    Err(RecvTimeoutError::Timeout) => self.fold(),
+                    Err(RecvTimeoutError::Timeout) => self.checkpoint(),
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
@@ -267,28 +286,28 @@ impl Thread {
     fn end(mut self, answer: oneshot::Sender<Result<(), StoreError>>) {
         // What was handed over before the end was announced is still done.
         while self.work_once() {}
-        self.folded = false;
+        self.checkpointed = false;
         let ended = self.note_the_end();
-        self.fold();
+        self.checkpoint();
         drop(self);
-        let _ = answer.send(ended.map_err(|fault| fault.told()));
+        let _ = answer.send(ended.map_err(|fault| fault.store_error()));
     }
 
     fn note_the_end(&mut self) -> Result<(), Fault> {
-        let Desk { conn, tally, steady, clock, .. } = &mut self.desk;
-        tally.steady = (steady.now(), clock.now().unix);
+        let WriteSession { conn, counters, steady, clock, .. } = &mut self.session;
+        counters.steady = (steady.now(), clock.now().unix);
         let change = conn.unchecked_transaction()?;
-        tally.write(&change)?;
+        counters.write(&change)?;
         schema::set_meta(&change, schema::CLEAN_SHUTDOWN, &[1])?;
         Ok(change.commit()?)
     }
 
     fn batch(&mut self, first: Box<dyn Task>, size: Size) {
-        let began = self.desk.clock.now().tick;
-        let changes = self.desk.conn.total_changes();
+        let began = self.session.clock.now().tick;
+        let changes = self.session.conn.total_changes();
         let mut answers: Vec<(Box<dyn Task>, Result<(), StoreError>)> = Vec::new();
         let mut next = Some(first);
-        let mut went = self.desk.conn.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from);
+        let mut went = self.session.conn.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from);
         while let Some(mut task) = next.take() {
             self.room.add_permits(1);
             let came = if went.is_ok() { self.work(task.as_mut(), size) } else { Ok(Ok(())) };
@@ -297,7 +316,7 @@ impl Thread {
                 Ok(())
             });
             answers.push((task, own));
-            let late = self.desk.clock.now().tick.since(began) >= BATCH_TIME_MAX;
+            let late = self.session.clock.now().tick.since(began) >= BATCH_TIME_MAX;
             if went.is_ok() && !late && size == Size::Small && answers.len() < BATCH_MAX {
                 self.look();
                 next = self.line.small();
@@ -307,70 +326,70 @@ impl Thread {
         for (task, own) in answers {
             task.answer(went.clone().and(own));
         }
-        self.fold.iter_mut().for_each(|fold| fold.committed(&self.desk.conn));
-        let now = self.desk.clock.now().tick;
+        self.checkpointer.iter_mut().for_each(|one| one.committed(&self.session.conn));
+        let now = self.session.clock.now().tick;
         // Of two that copy at one time, one fails.
-        let copied = || self.fold.iter_mut().for_each(Fold::wait);
-        self.desk.log.keep(&self.desk.conn, now, copied);
+        let copied = || self.checkpointer.iter_mut().for_each(Checkpointer::wait);
+        self.session.wal.keep(&self.session.conn, now, copied);
     }
 
     /// Does one task. What goes wrong for a reason of its own is its own answer; an error of the
-    /// disk is everybody's.
+    /// disk is that of the whole batch.
     ///
     /// Within a savepoint SQLite keeps a copy of every page as it was. Large work is alone in its
     /// transaction, and needs none: the transaction itself is undone.
     fn work(&mut self, task: &mut dyn Task, size: Size) -> Result<Result<(), StoreError>, Fault> {
-        let tally = self.desk.tally;
+        let counters = self.session.counters;
         let [before, after, undo, redo] = match size {
             Size::Small => ["SAVEPOINT task", "RELEASE task", "ROLLBACK TO task", "RELEASE task"],
             Size::Large => ["", "", "ROLLBACK", "BEGIN IMMEDIATE"],
         };
         self.say(before)?;
-        match caught(|| task.work(&mut self.desk)) {
+        match caught(|| task.work(&mut self.session)) {
             Ok(()) => self.say(after).map(Ok),
-            Err(fault) if fault.is_the_disks() => Err(fault),
+            Err(fault) if fault.is_disk_failure() => Err(fault),
             Err(fault) => {
-                self.desk.tally = tally;
+                self.session.counters = counters;
                 self.say(undo)?;
                 self.say(redo)?;
                 let cause = fault.to_string();
-                events::event(Level::Error, "store_task_failed", &[("cause", cause.into())]);
-                Ok(Err(fault.told()))
+                events::event(Level::Error, "store task failed", &[("cause", cause.into())]);
+                Ok(Err(fault.store_error()))
             }
         }
     }
 
     fn commit(&mut self, changes: u64) -> Result<(), Fault> {
-        let changed = self.desk.conn.total_changes() != changes;
-        if self.desk.tally != self.written {
-            self.desk.tally.write(&self.desk.conn)?;
+        let changed = self.session.conn.total_changes() != changes;
+        if self.session.counters != self.written {
+            self.session.counters.write(&self.session.conn)?;
         }
-        if let Some(lost) = self.desk.place.lost().filter(|_| changed) {
+        if let Some(lost) = self.session.files.lost().filter(|_| changed) {
             return Err(Fault::Lost(lost.to_owned()));
         }
         self.say("COMMIT")?;
-        self.written = self.desk.tally;
+        self.written = self.session.counters;
         if changed {
-            self.folded = false;
+            self.checkpointed = false;
             self.shown.committed(&self.written);
             if self.shown.failing.swap(false, Ordering::Relaxed) {
-                events::event(Level::Info, "store_recovered", &[]);
+                events::event(Level::Info, "store writes recovered", &[]);
             }
         }
         Ok(())
     }
 
     fn undo(&mut self, fault: &Fault) -> StoreError {
-        self.desk.tally = self.written;
+        self.session.counters = self.written;
         // Some errors have undone everything already.
-        if !self.desk.conn.is_autocommit() {
-            let _ = self.desk.conn.execute_batch("ROLLBACK");
+        if !self.session.conn.is_autocommit() {
+            let _ = self.session.conn.execute_batch("ROLLBACK");
         }
         if !self.shown.failing.swap(true, Ordering::Relaxed) {
             let cause = fault.to_string();
-            events::event(Level::Error, "store_cannot_write", &[("cause", cause.into())]);
+            events::event(Level::Error, "store writes failing", &[("cause", cause.into())]);
         }
-        fault.told()
+        fault.store_error()
     }
 
     /// Says something to SQLite, or nothing.
@@ -378,18 +397,35 @@ impl Thread {
         if sql.is_empty() {
             return Ok(());
         }
-        self.desk.conn.prepare_cached(sql)?.execute([])?;
+        self.session.conn.prepare_cached(sql)?.execute([])?;
         Ok(())
     }
 
-    /// Folds the log of changes into the database and empties it, unless somebody reads it.
-    fn fold(&mut self) {
-        if !std::mem::replace(&mut self.folded, true) {
-            self.fold.iter_mut().for_each(Fold::wait);
-            limit::empty(&self.desk.conn);
+    /// Checkpoints the WAL and empties it, unless it is read.
+    fn checkpoint(&mut self) {
+        if !std::mem::replace(&mut self.checkpointed, true) {
+            self.checkpointer.iter_mut().for_each(Checkpointer::wait);
+            limit::empty(&self.session.conn);
         }
     }
 }
 
 #[cfg(test)]
-pub(crate) mod manual;
+mod tests {
+    use super::*;
+
+    impl Writer {
+        /// Leaves no room, as if so much waited; gives how much there was.
+        pub(in crate::store::sqlite) fn take_all_room(&self) -> usize {
+            self.room.forget_permits(WAITING_MAX)
+        }
+
+        pub(in crate::store::sqlite) fn room_left(&self) -> usize {
+            self.room.available_permits()
+        }
+
+        pub(in crate::store::sqlite) fn give_back_room(&self, room: usize) {
+            self.room.add_permits(room);
+        }
+    }
+}

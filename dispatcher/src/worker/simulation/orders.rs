@@ -7,11 +7,11 @@ use tokio::sync::watch;
 use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
 
+use crate::config::settings::Retention;
 use crate::domain::delivery::{Arrival, Delivery};
 use crate::domain::event::EventSet;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::Webhook;
-use crate::maintenance::drop_old;
 use crate::state::State;
 use crate::store::{
     Accepted, Created, Filter, JobCreated, NewEvent, NewWebhook, Rotated, Rotation, StoreError,
@@ -181,7 +181,7 @@ async fn changed(state: &State, ws: &str, hook: WebhookId, change: WebhookChange
 }
 
 async fn sweep(state: &State, now: UnixTime) -> Result<(), StoreError> {
-    let kept = state.active.load().settings.retention.clone();
-    while drop_old(&*state.store, &kept, now).await? {}
+    let Retention { delivered, failed } = state.active.load().settings.retention;
+    while state.store.sweep(delivered, failed, now, 20).await? {}
     Ok(())
 }

@@ -29,12 +29,12 @@ use crate::metrics::Metrics;
 use crate::state::{Connections, State};
 use crate::store::Upkeep;
 use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::read_pool::executor::manual::Looks;
-use crate::store::sqlite::writer::manual::ByHand;
+use crate::store::sqlite::read_pool::executor::manual::ManualReads;
+use crate::store::sqlite::writer::manual::ManualWriter;
 use crate::worker::simulation::dice::Dice;
 use crate::worker::simulation::orders::{Counter, Order, Reply, perform};
 use crate::worker::simulation::posts::Letters;
-use crate::worker::simulation::receivers::{Calls, network};
+use crate::worker::simulation::receivers::{Calls, Network};
 use crate::worker::{Completion, Drained, InMemory, Memory, Resources, Turn, Worker};
 
 const DIRECTORY: &str = r#"
@@ -86,8 +86,8 @@ pub(super) struct Process {
     letters: Letters,
     stop: watch::Sender<bool>,
     pub(super) store: Arc<SqliteStore>,
-    by_hand: ByHand,
-    looks: Arc<Looks>,
+    writer: ManualWriter,
+    reads: Arc<ManualReads>,
     /// When the worker wants to be turned next.
     pub(super) wake: Option<Tick>,
     pub(super) over: Option<Drained>,
@@ -132,8 +132,8 @@ impl Machine {
     /// Opens the store and reads from it what there is to do, as `app` does.
     pub(super) async fn start(&self) -> Process {
         let (path, key) = (self.folder.join("d.db"), self.folder.join("key"));
-        let (store, mut by_hand, looks) =
-            SqliteStore::open_by_hand(&path, &key, self.clock.clone()).unwrap();
+        let (store, mut writer, reads) =
+            SqliteStore::open_manual(&path, &key, self.clock.clone()).unwrap();
         let store = Arc::new(store);
         let [held, unheard] = self.memory;
         let (mailbox, inbox) = Mailbox::with_room(unheard);
@@ -160,7 +160,7 @@ impl Machine {
             if let Some(prepared) = preparing.try_join_next() {
                 break prepared.unwrap().unwrap();
             }
-            by_hand.work();
+            writer.step();
         };
         worker.begin();
         let mut orders = JoinSet::new();
@@ -178,8 +178,8 @@ impl Machine {
             letters: self.letters.clone(),
             stop,
             store,
-            by_hand,
-            looks,
+            writer,
+            reads,
             wake: None,
             over: None,
             log,
@@ -201,8 +201,8 @@ fn client(
     clock: &Clock,
     calls: &Calls,
 ) -> Arc<DeliveryClient> {
-    let client = DeliveryClient::new(&settings.egress, rules.clone(), clock.clone()).unwrap();
-    Arc::new(client.over(network(calls.clone())))
+    let (network, deadline) = (Arc::new(Network(calls.clone())), settings.egress.deadline);
+    Arc::new(DeliveryClient::over(network, deadline, rules.clone(), clock.clone()))
 }
 
 /// Takes its time.
@@ -273,29 +273,29 @@ impl Process {
 
     /// Lets the store do what it was asked, in one commit.
     pub(super) fn write(&mut self) -> bool {
-        self.by_hand.work()
+        self.writer.step()
     }
 
     /// Lets the store look at what the worker asks for, and tell of what it saw a step ago or
     /// earlier, unless that takes longer; says whether anybody may be told of anything.
     pub(super) fn read(&mut self, dice: &mut Dice, tells: bool) -> bool {
-        let any = self.looks.any();
+        let any = self.reads.any();
         if any && tells && (!self.jumbled || dice.chance(50)) {
-            self.looks.tell();
+            self.reads.deliver();
         }
         if any && (!self.jumbled || dice.chance(50)) {
-            self.looks.begin();
+            self.reads.begin();
         }
         any && tells
     }
 
     /// Whether all that is looked at cannot be read.
     pub(super) fn set_unreadable(&self, unreadable: bool) {
-        self.looks.fail.store(unreadable, Ordering::Relaxed);
+        self.reads.set_failing(unreadable);
     }
 
     pub(super) fn conn(&self) -> &Connection {
-        self.by_hand.conn().unwrap()
+        self.writer.connection().unwrap()
     }
 
     /// Whether somebody waits for the store, or for a while until it is asked again.
@@ -326,7 +326,7 @@ impl Process {
                     closed.unwrap().unwrap();
                     break;
                 }
-                self.by_hand.work();
+                self.writer.step();
             }
         }
         self.kill().await;

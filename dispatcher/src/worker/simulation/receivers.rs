@@ -5,36 +5,39 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
+use async_trait::async_trait;
+use http::HeaderMap;
+use http::header::RETRY_AFTER;
 use tokio::sync::oneshot;
 
-use crate::delivery::client::{Answered, Network};
 use crate::delivery::connection::AttemptRequest;
+use crate::delivery::transport::{Answer, Transport};
 use crate::domain::outcome::{Failure, Fault, Outcome};
 use crate::worker::simulation::dice::Dice;
 
 /// An attempt that has reached the network.
 pub(super) struct Call {
     pub(super) request: AttemptRequest,
-    pub(super) answer: oneshot::Sender<Answered>,
+    pub(super) answer: oneshot::Sender<Result<Answer, Outcome>>,
 }
 
 /// What has reached the network and was not looked at yet.
 pub(super) type Calls = Arc<Mutex<Vec<Call>>>;
 
-/// A network that hands every attempt over, and answers when it is told to.
-pub(super) fn network(calls: Calls) -> Network {
-    Arc::new(move |request| {
+/// Hands every attempt over, and answers when that is said.
+pub(super) struct Network(pub(super) Calls);
+
+#[async_trait]
+impl Transport for Network {
+    async fn send(&self, request: AttemptRequest) -> Result<Answer, Outcome> {
         let (answer, answered) = oneshot::channel();
-        calls.lock().unwrap().push(Call { request, answer });
-        Box::pin(async move {
-            match answered.await {
-                Ok(answer) => answer,
-                // Nobody will ever answer this one.
-                Err(_) => std::future::pending().await,
-            }
-        })
-    })
+        self.0.lock().unwrap().push(Call { request, answer });
+        match answered.await {
+            Ok(answer) => answer,
+            // This one is never answered.
+            Err(_) => std::future::pending().await,
+        }
+    }
 }
 
 /// How a receiver behaves.
@@ -101,13 +104,11 @@ pub(super) struct Reaction {
 
 impl Reaction {
     /// The answer on the wire.
-    pub(super) fn answer(&self) -> Answered {
+    pub(super) fn answer(&self) -> Result<Answer, Outcome> {
         let Some(status) = self.outcome.status() else { return Err(self.outcome.clone()) };
-        let mut response = http::Response::builder().status(status);
-        if let Some(seconds) = self.retry_after {
-            response = response.header("retry-after", seconds.to_string());
-        }
-        Ok(response.body(Bytes::from_static(b"said")).unwrap())
+        let mut headers = HeaderMap::new();
+        headers.extend(self.retry_after.map(|seconds| (RETRY_AFTER, seconds.into())));
+        Ok(Answer::bare(status, headers))
     }
 }
 

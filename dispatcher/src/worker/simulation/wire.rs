@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use weir_common::time::{Moment, Tick};
 
-use crate::delivery::client::Answered;
+use crate::delivery::transport::Answer;
 use crate::domain::id::DeliveryId;
 use crate::domain::outcome::{Failure, Fault, Outcome};
 use crate::worker::simulation::receivers::Reaction;
@@ -25,7 +25,7 @@ struct Pending {
     process: u64,
     delivery: DeliveryId,
     reaction: Reaction,
-    answer: oneshot::Sender<Answered>,
+    answer: oneshot::Sender<Result<Answer, Outcome>>,
     called: Tick,
     deadline: Duration,
     /// It is waited a while longer: the process stood still past its deadline.

@@ -127,7 +127,7 @@ impl World {
         let window = self.books.settings.egress.window;
         let places = self.books.settings.egress.in_flight_per_endpoint();
         let doubts = &mut self.books.doubts;
-        doubts.extend((!store.ended_in_order()).then_some((now.tick, places)));
+        doubts.extend((!store.clean_shutdown()).then_some((now.tick, places)));
         doubts.retain(|(at, _)| now.tick.since(*at) < window);
         // Each is reckoned with by what the process that begins now goes by.
         doubts.iter_mut().for_each(|(_, count)| *count = places);

@@ -10,10 +10,10 @@ use crate::store::encryption::{NONCE_BYTES, Sealer};
 use crate::store::sqlite::open::{CHECKED, KEY_CHECK};
 use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::wal::owner;
-use crate::store::sqlite::writer::Tally;
+use crate::store::sqlite::writer::Counters;
 use crate::store::sqlite::{id_sequence, rows, schema};
 
-/// Under this name: when processes were found not to have recorded all they knew, each in eight
+/// Under this name: when processes were found not to have shut down cleanly, each in eight
 /// bytes, oldest first. One crash after another is more doubt than the last one alone.
 const UNCLEAN_SHUTDOWNS: &str = "unclean_shutdowns";
 
@@ -26,9 +26,9 @@ const PUBLIC_ID_KEY: &str = "public_id_key";
 /// What a process finds of those before it.
 pub(super) struct Began {
     pub(super) ids: PublicIds,
-    pub(super) ended_in_order: bool,
-    pub(super) cut_off: Vec<UnixTime>,
-    pub(super) tally: Tally,
+    pub(super) clean_shutdown: bool,
+    pub(super) unclean_shutdowns: Vec<UnixTime>,
+    pub(super) counters: Counters,
     pub(super) steady: Steady,
 }
 
@@ -36,9 +36,9 @@ pub(super) struct Began {
 pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqlite::Result<Began> {
     let now = clock.now().unix;
     let change = conn.unchecked_transaction()?;
-    let mut tally = read_tally(&change)?;
-    let steady = Steady::from(clock.clone(), last_seen(&change, &tally)?);
-    tally.steady = (steady.now(), now);
+    let mut counters = read_counters(&change)?;
+    let steady = Steady::from(clock.clone(), last_seen(&change, &counters)?);
+    counters.steady = (steady.now(), now);
     let key = match schema::meta(&change, PUBLIC_ID_KEY)?.map(<[u8; 32]>::try_from) {
         Some(Ok(key)) => key,
         Some(Err(_)) => return Err(rusqlite::Error::InvalidQuery),
@@ -52,36 +52,40 @@ pub(super) fn begin(conn: &Connection, sealer: &Sealer, clock: &Clock) -> rusqli
         let nonce: [u8; NONCE_BYTES] = random()?;
         schema::set_meta(&change, KEY_CHECK, &sealer.seal(CHECKED.0, CHECKED.1, nonce))?;
     } else {
-        id_sequence::jump(&change, &mut tally, now, i64::from_le_bytes(random()?))?;
+        id_sequence::jump(&change, &mut counters, now, i64::from_le_bytes(random()?))?;
     }
     schema::set_meta(&change, owner::MARK, &random::<{ owner::MARK_BYTES }>()?)?;
-    // Before a new database there was nobody who could have left anything unsaid.
-    let ended_in_order =
+    // Before a new database there was no process that could have left anything unrecorded.
+    let clean_shutdown =
         schema::meta(&change, schema::CLEAN_SHUTDOWN)?.is_none_or(|value| value == [1]);
-    let mut cut_off = times(&schema::meta(&change, UNCLEAN_SHUTDOWNS)?.unwrap_or_default());
-    if !ended_in_order {
-        cut_off.push(now);
-        cut_off.drain(..cut_off.len().saturating_sub(UNCLEAN_MAX));
-        let bytes: Vec<u8> = cut_off.iter().flat_map(|at| at.0.to_le_bytes()).collect();
+    let mut unclean_shutdowns =
+        times(&schema::meta(&change, UNCLEAN_SHUTDOWNS)?.unwrap_or_default());
+    if !clean_shutdown {
+        unclean_shutdowns.push(now);
+        unclean_shutdowns.drain(..unclean_shutdowns.len().saturating_sub(UNCLEAN_MAX));
+        let bytes: Vec<u8> = unclean_shutdowns.iter().flat_map(|at| at.0.to_le_bytes()).collect();
         schema::set_meta(&change, UNCLEAN_SHUTDOWNS, &bytes)?;
     }
     schema::set_meta(&change, schema::CLEAN_SHUTDOWN, &[0])?;
     let lost = "UPDATE mails SET state = 4, over_at = ?1 WHERE state = 1";
     let lost = change.execute(lost, [rows::at(steady.now())])?;
-    tally.write(&change)?;
+    counters.write(&change)?;
     change.commit()?;
     if lost > 0 {
-        // Whether they went out nobody knows, and none is sent twice.
-        events::event(Level::Warn, "mails_lost", &[("count", lost.into())]);
+        // They may have gone out, and none is sent twice.
+        events::event(Level::Warn, "mails lost", &[("count", lost.into())]);
     }
-    Ok(Began { ids: PublicIds::new(key), ended_in_order, cut_off, tally, steady })
+    Ok(Began { ids: PublicIds::new(key), clean_shutdown, unclean_shutdowns, counters, steady })
 }
 
 /// What steady time it was last, and what the wall clock showed then: as was noted, or else as the
 /// newest of what an earlier version stored.
-fn last_seen(conn: &Connection, tally: &Tally) -> rusqlite::Result<Option<(UnixTime, UnixTime)>> {
-    if tally.steady.0 > UnixTime(0) {
-        return Ok(Some(tally.steady));
+fn last_seen(
+    conn: &Connection,
+    counters: &Counters,
+) -> rusqlite::Result<Option<(UnixTime, UnixTime)>> {
+    if counters.steady.0 > UnixTime(0) {
+        return Ok(Some(counters.steady));
     }
     let mut newest = None;
     for sql in [
@@ -108,11 +112,11 @@ fn random<const N: usize>() -> rusqlite::Result<[u8; N]> {
     Ok(bytes)
 }
 
-fn read_tally(conn: &Connection) -> rusqlite::Result<Tally> {
+fn read_counters(conn: &Connection) -> rusqlite::Result<Counters> {
     let sql = "SELECT waiting, webhooks, deliveries_made, webhooks_made, steady, steady_at \
         FROM counters";
     conn.query_row(sql, [], |row| {
-        Ok(Tally {
+        Ok(Counters {
             waiting: rows::unsigned(row, 0)?,
             webhooks: rows::unsigned(row, 1)?,
             deliveries_made: row.get(2)?,

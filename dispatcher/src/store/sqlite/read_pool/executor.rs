@@ -1,50 +1,48 @@
-//! Where looks are made: on threads of their own, unless a test wants it otherwise.
+//! Where reads are made: on threads of their own, or where a simulation wants them.
 //!
-//! Invariant: a look holds its permit until it ends, whether or not anybody still waits for it.
+//! Invariant: a read holds its permit until it ends, whether or not a caller still waits for it.
 
-#[cfg(test)]
-pub(crate) mod manual;
+pub mod manual;
+
+use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinError;
 
 use crate::blocking_pool::Threads;
 use crate::store::sqlite::error::Fault;
+use crate::store::sqlite::read_pool::executor::manual::ManualReads;
 
+/// What makes reads.
 #[derive(Debug)]
-pub(super) enum Lookout {
-    /// On these threads.
+pub(in crate::store::sqlite) enum ReadExecutor {
+    /// These threads.
     Own(Threads),
-    /// On the runtime's: a clock that is turned by hand stands still while those work, and no
-    /// others.
-    #[cfg(test)]
+    /// The runtime's: a clock that is turned stands still while those work, and no others.
     Runtime,
-    /// On none: a test says when.
-    #[cfg(test)]
-    ByHand(std::sync::Arc<manual::Looks>),
+    /// None: a simulation says when.
+    Manual(Arc<ManualReads>),
 }
 
-impl Lookout {
-    /// Makes a look, which this permits.
-    pub(super) async fn look<T: Send + 'static>(
+impl ReadExecutor {
+    /// Makes a read, which this permits.
+    pub(super) async fn run<T: Send + 'static>(
         &self,
         permit: OwnedSemaphorePermit,
-        look: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+        read: impl FnOnce() -> Result<T, Fault> + Send + 'static,
     ) -> Result<Result<T, Fault>, JoinError> {
         match self {
-            Self::Own(threads) => threads.run(holding(permit, look)).await,
-            #[cfg(test)]
-            Self::Runtime => tokio::task::spawn_blocking(holding(permit, look)).await,
-            #[cfg(test)]
-            Self::ByHand(looks) => Ok(looks.look(permit, look).await),
+            Self::Own(threads) => threads.run(holding(permit, read)).await,
+            Self::Runtime => tokio::task::spawn_blocking(holding(permit, read)).await,
+            Self::Manual(reads) => Ok(reads.run(permit, read).await),
         }
     }
 }
 
-/// Whoever waits may leave, the look goes on: so it, not the waiting, holds the permit.
-fn holding<T>(permit: OwnedSemaphorePermit, look: impl FnOnce() -> T) -> impl FnOnce() -> T {
+/// A caller may leave while its read goes on: the read, not the caller, holds the permit.
+fn holding<T>(permit: OwnedSemaphorePermit, read: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || {
         let _permit = permit;
-        look()
+        read()
     }
 }

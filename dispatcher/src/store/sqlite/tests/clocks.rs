@@ -7,7 +7,6 @@ use crate::domain::attempt::{Attempt, AttemptRecord};
 use crate::domain::delivery::NextState;
 use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::Outcome;
-use crate::maintenance::drop_old;
 use crate::store::sqlite::tests::*;
 use crate::store::{Posted, Rotation};
 
@@ -21,11 +20,11 @@ const KEPT: Retention = Retention {
 
 /// How many rows each table has that is dropped from.
 async fn rows(store: &SqliteStore) -> Vec<(&'static str, i64)> {
-    let count = |desk: &mut crate::store::sqlite::writer::Desk| {
+    let count = |session: &mut crate::store::sqlite::writer::WriteSession| {
         let tables = ["deliveries", "events", "attempts", "jobs", "mails", "endpoints"];
         let count = |table| {
             let sql = format!("SELECT count(*) FROM {table}");
-            Ok((table, desk.conn.query_row(&sql, [], |row| row.get(0))?))
+            Ok((table, session.conn.query_row(&sql, [], |row| row.get(0))?))
         };
         tables.into_iter().map(count).collect()
     };
@@ -44,7 +43,8 @@ fn opened(folder: &Folder, clock: &Clock) -> SqliteStore {
 }
 
 async fn sweep(store: &SqliteStore, clock: &Clock) {
-    while drop_old(store, &KEPT, clock.now().unix).await.unwrap() {}
+    let now = clock.now().unix;
+    while store.sweep(KEPT.delivered, KEPT.failed, now, 20).await.unwrap() {}
 }
 
 /// Something of everything that goes some day.
@@ -243,8 +243,8 @@ async fn the_body_of_an_event_for_no_webhook_is_not_kept() {
     let (_folder, store) = fresh();
     let bodies = async || {
         let sql = "SELECT length(body) FROM events ORDER BY id";
-        let read = move |desk: &mut crate::store::sqlite::writer::Desk| {
-            let mut query = desk.conn.prepare(sql)?;
+        let read = move |session: &mut crate::store::sqlite::writer::WriteSession| {
+            let mut query = session.conn.prepare(sql)?;
             let all = query.query_map([], |row| row.get::<_, i64>(0))?;
             Ok(all.collect::<rusqlite::Result<Vec<_>>>()?)
         };

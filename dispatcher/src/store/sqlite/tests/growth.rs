@@ -11,8 +11,6 @@ use crate::domain::delivery::{Cursor, DeliveryState, NextState};
 use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::webhook::WebhookUpdate;
-use crate::maintenance::drop_old;
-use crate::store::sqlite::tests::watch::Watch;
 use crate::store::sqlite::tests::*;
 use crate::store::{JobCreated, Rotation, WebhookChange};
 
@@ -91,9 +89,9 @@ async fn filled(store: &SqliteStore, thousands: u64) -> Vec<DeliveryId> {
 /// What each call costs in a store of that size, in steps of SQLite's machine.
 fn costs(thousands: u64) -> BTreeMap<&'static str, i64> {
     let watch = Watch::default();
-    watch.wear();
-    watch.runtime().block_on(async {
-        let (_folder, store) = fresh();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (_folder, store) = watched(&watch);
         let all = filled(&store, thousands).await;
         let mut costs = BTreeMap::new();
         let mut cost = |call| {
@@ -174,7 +172,7 @@ async fn writes(store: &SqliteStore, all: &[DeliveryId], cost: &mut impl FnMut(&
     cost("job of the failed");
     store
         .writer
-        .ask(|desk| Ok(desk.conn.execute("UPDATE jobs SET ended_at = 1", [])?))
+        .ask(|session| Ok(session.conn.execute("UPDATE jobs SET ended_at = 1", [])?))
         .await
         .unwrap();
     let delivered = Filter { state: Some(DeliveryState::Delivered), ..Filter::default() };
@@ -266,7 +264,7 @@ async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
             .await
             .unwrap();
         while store.step_job(500, now).await.unwrap().more {}
-        while drop_old(store, &KEPT, now).await.unwrap() {}
+        while store.sweep(KEPT.delivered, KEPT.failed, now, 20).await.unwrap() {}
         if turn % 4 == 3 {
             sizes.push(store.figures().await.unwrap().bytes);
         }
@@ -291,9 +289,9 @@ async fn days_of_traffic_take_no_more_room_than_what_is_kept() {
     for (table, most) in
         [("endpoints", 130), ("mails", 130), ("jobs", 130), ("events", 1_300), ("attempts", 1_300)]
     {
-        let count = move |desk: &mut crate::store::sqlite::writer::Desk| {
+        let count = move |session: &mut crate::store::sqlite::writer::WriteSession| {
             let sql = format!("SELECT count(*) FROM {table}");
-            Ok(desk.conn.query_row(&sql, [], |row| row.get::<_, i64>(0))?)
+            Ok(session.conn.query_row(&sql, [], |row| row.get::<_, i64>(0))?)
         };
         let count = store.writer.ask(count).await.unwrap();
         assert!((1..=most).contains(&count), "{count} {table}");
@@ -307,7 +305,10 @@ async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_endpoin
     let (path, key) = (folder.path("data/dispatcher.db"), folder.path("data/secrets.key"));
     let store = SqliteStore::open(&path, &key, clock.clone()).unwrap();
     let endpoint = async |id| store.webhook(WS, id).await.unwrap().unwrap().endpoint;
-    let sweep = async || while drop_old(&store, &KEPT, clock.now().unix).await.unwrap() {};
+    let sweep = async || {
+        let now = clock.now().unix;
+        while store.sweep(KEPT.delivered, KEPT.failed, now, 20).await.unwrap() {}
+    };
     let url = "https://hooks.example.com/in";
     let first = another(&store, url).await;
     let second = another(&store, "https://hooks.example.com/out").await;
@@ -323,8 +324,10 @@ async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_endpoin
     clock.advance(60 * 24 * HOUR);
     sweep().await;
     assert_eq!(endpoint(second).await, known);
-    let endpoints = |desk: &mut crate::store::sqlite::writer::Desk| {
-        Ok(desk.conn.query_row("SELECT count(*) FROM endpoints", [], |row| row.get::<_, i64>(0))?)
+    let endpoints = |session: &mut crate::store::sqlite::writer::WriteSession| {
+        Ok(session
+            .conn
+            .query_row("SELECT count(*) FROM endpoints", [], |row| row.get::<_, i64>(0))?)
     };
     assert_eq!(store.writer.ask(endpoints).await.unwrap(), 1, "what nobody names goes in the end");
 }
@@ -337,9 +340,9 @@ async fn readers_that_take_turns_do_not_let_the_log_grow() {
     webhook(&store).await;
     arrive(&store, (0..800).map(|nth| format!("evt_{nth}")), NOW).await;
     pragma(&store, "wal_autocheckpoint", 64).await;
-    let set = |desk: &mut crate::store::sqlite::writer::Desk| {
+    let set = |session: &mut crate::store::sqlite::writer::WriteSession| {
         // However busy the machine is, they end.
-        desk.log.bound(MOST, Duration::from_secs(20));
+        (session.wal.bytes_max, session.wal.patience) = (MOST, Duration::from_secs(20));
         Ok(())
     };
     store.writer.ask(set).await.unwrap();

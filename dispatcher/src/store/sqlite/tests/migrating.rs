@@ -133,8 +133,8 @@ async fn check_whole(store: &SqliteStore) {
         [(1, "evt_1")]
     );
     assert_eq!(store.figures().await.unwrap().waiting, 1);
-    assert!(!store.ended_in_order());
-    assert_eq!(store.cut_off().first(), Some(&UnixTime(NOW.0 - 1)));
+    assert!(!store.clean_shutdown());
+    assert_eq!(store.unclean_shutdowns().first(), Some(&UnixTime(NOW.0 - 1)));
     assert!(!accept(store, "evt_5").await.unwrap(), "it is known");
 }
 
@@ -145,7 +145,7 @@ async fn a_database_of_any_earlier_version_opens_whole_and_goes_on() {
         let [path, key] = paths(&folder);
         would_open(&path, &key).unwrap();
         let store = open(&folder).unwrap();
-        let counts = |session: &mut crate::store::sqlite::writer::Desk| {
+        let counts = |session: &mut crate::store::sqlite::writer::WriteSession| {
             let count = |table| {
                 let sql = format!("SELECT count(*) FROM {table}");
                 session.conn.query_row(&sql, [], |row| row.get::<_, i64>(0))
@@ -211,7 +211,7 @@ async fn a_process_that_is_killed_at_any_point_of_a_migration_leaves_a_database_
         let store = open(&folder).unwrap();
         check_whole(&store).await;
         let schema =
-            |session: &mut crate::store::sqlite::writer::Desk| Ok(schema_of(&session.conn));
+            |session: &mut crate::store::sqlite::writer::WriteSession| Ok(schema_of(&session.conn));
         assert_eq!(store.writer.ask(schema).await.unwrap(), fresh_schema());
     }
     assert!(versions.is_sorted(), "{versions:?}");

@@ -10,7 +10,7 @@ use crate::store::sqlite::tests::*;
 #[tokio::test]
 async fn what_was_stored_is_there_when_the_file_is_opened_again() {
     let (folder, store) = fresh();
-    assert!(store.ended_in_order(), "nobody was before the first");
+    assert!(store.clean_shutdown(), "nobody was before the first");
     let webhook = webhook(&store).await;
     accept(&store, "evt_1").await.unwrap();
     let made = store.webhook(WS, webhook).await.unwrap().unwrap();
@@ -19,7 +19,7 @@ async fn what_was_stored_is_there_when_the_file_is_opened_again() {
     store.close().await.unwrap();
     drop(store);
     let store = open(&folder).unwrap();
-    assert!(store.ended_in_order());
+    assert!(store.clean_shutdown());
     assert_eq!(store.webhook(WS, webhook).await.unwrap(), Some(made));
     assert_eq!(store.ids().webhook(webhook), shown);
     assert_eq!(store.fetch(webhook, &[], 10).await.unwrap().ready, ready);
@@ -38,17 +38,17 @@ async fn a_process_that_did_not_close_did_not_end_in_order() {
     accept(&store, "evt_1").await.unwrap();
     drop(store);
     let store = open(&folder).unwrap();
-    assert!(!store.ended_in_order());
-    assert_eq!(store.cut_off(), [NOW]);
+    assert!(!store.clean_shutdown());
+    assert_eq!(store.unclean_shutdowns(), [NOW]);
     assert_eq!(waiting(&store, webhook).await, 1);
     drop(store);
     let store = open(&folder).unwrap();
-    assert_eq!(store.cut_off(), [NOW; 2], "one does not make up for another");
+    assert_eq!(store.unclean_shutdowns(), [NOW; 2], "one does not make up for another");
     store.close().await.unwrap();
     drop(store);
     let store = open(&folder).unwrap();
-    assert!(store.ended_in_order());
-    assert_eq!(store.cut_off().len(), 2, "it may have been a moment ago");
+    assert!(store.clean_shutdown());
+    assert_eq!(store.unclean_shutdowns().len(), 2, "it may have been a moment ago");
 }
 
 #[tokio::test]
@@ -242,9 +242,13 @@ async fn a_copy_is_made_while_the_store_is_open_and_opens_itself() {
     assert!(!folder.path("other.db").exists());
     let said = backup(&from, &folder.path("gone/copy.db")).unwrap_err().to_string();
     assert_eq!(said, format!("there is no folder {}", folder.path("gone").display()));
+    let draft = folder.path(&format!("other.db.{}.draft", std::process::id()));
+    fs::create_dir(&draft).unwrap();
+    let said = backup(&from, &folder.path("other.db")).unwrap_err().to_string();
+    assert!(said.contains(&format!("; and {} cannot be removed", draft.display())), "{said}");
     let copy =
         SqliteStore::open(&to, &folder.path("data/secrets.key"), Clock::manual(NOW)).unwrap();
-    assert!(!copy.ended_in_order());
+    assert!(!copy.clean_shutdown());
     assert_eq!(waiting(&copy, webhook).await, 1);
     assert_eq!(copy.ids().webhook(webhook), store.ids().webhook(webhook));
 }
@@ -252,10 +256,10 @@ async fn a_copy_is_made_while_the_store_is_open_and_opens_itself() {
 #[tokio::test]
 async fn a_file_is_set_up_so_that_what_was_answered_outlives_a_loss_of_power() {
     let (_folder, store) = fresh();
-    let look = |desk: &mut crate::store::sqlite::writer::Desk| {
-        let ask = |name| desk.conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let look = |session: &mut crate::store::sqlite::writer::WriteSession| {
+        let ask = |name| session.conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-        let mode = desk.conn.pragma_query_value(None, "journal_mode", mode)?;
+        let mode = session.conn.pragma_query_value(None, "journal_mode", mode)?;
         Ok((mode, ask("synchronous")?, ask("page_size")?))
     };
     // 2 is FULL: the log is on the disk before a commit says so.

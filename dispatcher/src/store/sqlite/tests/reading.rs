@@ -42,10 +42,10 @@ async fn a_look_that_nobody_waits_for_any_more_keeps_its_place_until_it_ends() {
         }
     }
     begun.recv_timeout(Duration::from_secs(10)).expect("it goes on");
-    assert_eq!(store.worker.places_free(), WORKERS_MAX - 1);
+    assert_eq!(store.worker.permits_free(), WORKERS_MAX - 1);
     assert_eq!(store.worker.read(look).await.unwrap(), 1, "others look meanwhile");
     go.send(()).unwrap();
-    while store.worker.places_free() < WORKERS_MAX {
+    while store.worker.permits_free() < WORKERS_MAX {
         tokio::task::yield_now().await;
     }
 }

@@ -7,7 +7,7 @@ use rusqlite::{Connection, StatementStatus};
 use crate::store::sqlite::migrations::migrate;
 use crate::store::sqlite::pragmas::prepare;
 use crate::store::sqlite::tests::watch::Watch;
-use crate::store::sqlite::tests::{Store, conformance, fresh};
+use crate::store::sqlite::tests::{Store, conformance, watched};
 
 /// What begins or ends a change, or sets a connection up: it names no table.
 const PLAIN: [&str; 6] = ["BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "PRAGMA"];
@@ -28,9 +28,9 @@ const NARROW: [&str; 6] = [
 /// Every statement that the store runs while it keeps its promises.
 fn statements() -> Vec<String> {
     let watch = Watch::default();
-    watch.wear();
-    watch.runtime().block_on(conformance::all(|| {
-        let (folder, store) = fresh();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(conformance::all(|| {
+        let (folder, store) = watched(&watch);
         (folder, Arc::new(store) as Arc<dyn Store>)
     }));
     let seen = watch.take().into_keys();

@@ -1,16 +1,16 @@
-//! Folds the log of changes into the database while the writer goes on.
+//! Checkpoints the WAL into the database while the writer goes on.
 //!
-//! SQLite would do that within a commit: once in many commits everybody who waits would wait for
+//! SQLite would do that within a commit: once in many commits every caller would wait for
 //! dozens of milliseconds more. Here another connection copies the pages, and the writer what has
 //! come meanwhile, which is little; then the log begins anew.
 //!
 //! # Invariants
 //!
-//! 1. The log grows past twice the length at which a fold begins only while somebody reads it:
+//! 1. The WAL grows past twice the length at which a checkpoint begins only while it is read:
 //!    where the copying cannot keep up, the writer waits for it.
-//! 2. A fold that fails loses nothing: what was not copied stays in the log.
+//! 2. A checkpoint that fails loses nothing: what was not copied stays in the WAL.
 //!
-//! Not here: when nobody writes (`writer`), a log that grows all the same (`limit`).
+//! Not here: when nothing is written (`writer`), a WAL that grows all the same (`limit`).
 
 use std::io;
 use std::path::Path;
@@ -31,20 +31,20 @@ const REST_PAGES: u64 = 256;
 /// How often it is tried to leave the writer as few: each time takes a part of the time before.
 const PASSES_MAX: usize = 4;
 
-/// What somebody reads at that moment is tried again so many pages later, then twice as many, up to
-/// a whole length: looks of ours take milliseconds, and a backup minutes.
+/// A WAL that is read at that moment is tried again so many pages later, then twice as many, up to
+/// a whole length: reads of ours take milliseconds, and a backup minutes.
 const AGAIN_PAGES: u64 = 256;
 
-/// The log's length, and what is known of a fold.
+/// The WAL's length, and how far a checkpoint is.
 #[derive(Debug)]
-pub(crate) struct Fold {
+pub(crate) struct Checkpointer {
     /// Pages in the log after the last commit.
     pages: Arc<AtomicU64>,
-    /// Folds are so many pages apart, where nobody reads the log.
+    /// Checkpoints are so many pages apart, where nothing reads the WAL.
     length: u64,
     /// The next begins at this length.
     next: u64,
-    /// How many pages later it is tried again, if somebody reads the log then.
+    /// How many pages later it is tried again, if the WAL is read then.
     again: u64,
     under_way: bool,
     ask: Option<SyncSender<()>>,
@@ -74,14 +74,14 @@ fn due(pages: u64, next: u64, length: u64, under_way: bool) -> Due {
     }
 }
 
-impl Fold {
+impl Checkpointer {
     /// Of the database at `path`, which `writer` writes; begins where the log has so many pages.
     pub(crate) fn beside(path: &Path, writer: &mut Connection, length: u32) -> io::Result<Self> {
         let pages = Arc::new(AtomicU64::new(0));
         let (ask, asked) = sync_channel(1);
         let (tell, done) = sync_channel(1);
         let path = path.to_path_buf();
-        let thread = std::thread::Builder::new().name("store-folder".to_owned());
+        let thread = std::thread::Builder::new().name("store-checkpointer".to_owned());
         let thread = thread.spawn(move || run(&path, &asked, &tell))?;
         let seen = Arc::clone(&pages);
         // It takes the place of what SQLite does by itself.
@@ -126,16 +126,16 @@ impl Fold {
         (self.next, self.again) = match copy(writer) {
             // The next change begins the log anew.
             Some(0) => (self.length, AGAIN_PAGES),
-            // Somebody reads it: it goes on.
+            // It is read: it goes on.
             Some(_) => (pages + self.again, (self.again * 2).min(self.length)),
             None => (pages + self.length, AGAIN_PAGES),
         };
     }
 }
 
-impl Drop for Fold {
+impl Drop for Checkpointer {
     fn drop(&mut self) {
-        // Without anybody to ask it the thread ends; its connection is closed before the writer's.
+        // Without a caller the thread ends; its connection is closed before the writer's.
         self.ask = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -167,7 +167,7 @@ fn open(path: &Path) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
-/// Copies what is in the log, as far as nobody reads it; gives how many pages are left, or `None`
+/// Copies what is in the WAL, as far as it is not read; gives how many pages are left, or `None`
 /// where it cannot.
 fn copy(conn: &Connection) -> Option<u64> {
     let sql = "PRAGMA wal_checkpoint(PASSIVE)";
@@ -180,7 +180,7 @@ fn copy(conn: &Connection) -> Option<u64> {
 
 fn complain(error: &rusqlite::Error) {
     let cause = error.to_string();
-    events::event(Level::Warn, "store_checkpoint_failed", &[("cause", cause.into())]);
+    events::event(Level::Warn, "checkpoint failed", &[("cause", cause.into())]);
 }
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
     const LENGTH: u32 = 300;
 
     #[test]
-    fn a_fold_begins_at_its_length_and_is_waited_for_at_twice_that() {
+    fn a_checkpoint_begins_at_its_length_and_is_waited_for_at_twice_that() {
         for (pages, under_way, expected) in [
             (9, false, Due::Nothing),
             (10, false, Due::Begin),
@@ -208,15 +208,15 @@ mod tests {
         assert_eq!(due(30, 30, 10, true), Due::Finish);
     }
 
-    fn writer(folder: &Folder) -> (Connection, Fold) {
+    fn writer(folder: &Folder) -> (Connection, Checkpointer) {
         let mut conn = Connection::open(folder.path("a.db")).unwrap();
         prepare(&mut conn).unwrap();
         conn.execute_batch("CREATE TABLE blobs (bytes BLOB)").unwrap();
-        let fold = Fold::beside(&folder.path("a.db"), &mut conn, LENGTH).unwrap();
-        (conn, fold)
+        let checkpoint = Checkpointer::beside(&folder.path("a.db"), &mut conn, LENGTH).unwrap();
+        (conn, checkpoint)
     }
 
-    /// Somebody who reads what is there now, until they are dropped.
+    /// Reads what is there now, until it is dropped.
     fn reader(folder: &Folder) -> Connection {
         let reader = Connection::open(folder.path("a.db")).unwrap();
         reader.execute_batch("BEGIN; SELECT count(*) FROM blobs").unwrap();
@@ -224,18 +224,18 @@ mod tests {
     }
 
     /// Writes so many commits of ten pages or some more.
-    fn write(conn: &Connection, fold: &mut Fold, commits: usize) {
+    fn write(conn: &Connection, checkpoint: &mut Checkpointer, commits: usize) {
         for _ in 0..commits {
             conn.execute("INSERT INTO blobs VALUES (randomblob(40000))", []).unwrap();
-            fold.committed(conn);
+            checkpoint.committed(conn);
         }
     }
 
     #[test]
     fn a_log_that_is_written_all_the_time_begins_anew_and_loses_nothing() {
         let folder = Folder::new();
-        let (conn, mut fold) = writer(&folder);
-        write(&conn, &mut fold, 500);
+        let (conn, mut checkpoint) = writer(&folder);
+        write(&conn, &mut checkpoint, 500);
         let log = folder.path("a.db-wal").metadata().unwrap().len();
         let most = u64::from(3 * LENGTH) * 4_200;
         assert!(log < most, "the log has {log} bytes");
@@ -248,30 +248,30 @@ mod tests {
     #[test]
     fn what_is_read_at_that_moment_is_tried_again_soon_and_then_less_often() {
         let folder = Folder::new();
-        let (conn, mut fold) = writer(&folder);
+        let (conn, mut checkpoint) = writer(&folder);
         let reader = reader(&folder);
         let length = u64::from(LENGTH);
         for again in [AGAIN_PAGES, length, length] {
             conn.execute("INSERT INTO blobs VALUES (randomblob(40000))", []).unwrap();
-            fold.finish(&conn);
-            assert_eq!(fold.next, fold.pages.load(Ordering::Relaxed) + again);
+            checkpoint.finish(&conn);
+            assert_eq!(checkpoint.next, checkpoint.pages.load(Ordering::Relaxed) + again);
         }
         drop(reader);
-        fold.finish(&conn);
-        assert_eq!((fold.next, fold.again), (length, AGAIN_PAGES));
+        checkpoint.finish(&conn);
+        assert_eq!((checkpoint.next, checkpoint.again), (length, AGAIN_PAGES));
     }
 
     #[test]
-    fn while_somebody_reads_the_log_goes_on_and_afterwards_it_begins_anew() {
+    fn a_wal_that_is_read_goes_on_and_afterwards_begins_anew() {
         let folder = Folder::new();
-        let (conn, mut fold) = writer(&folder);
+        let (conn, mut checkpoint) = writer(&folder);
         let reader = reader(&folder);
-        write(&conn, &mut fold, 200);
-        let read = fold.pages.load(Ordering::Relaxed);
+        write(&conn, &mut checkpoint, 200);
+        let read = checkpoint.pages.load(Ordering::Relaxed);
         assert!(read > 2_000, "{read} pages");
         drop(reader);
-        write(&conn, &mut fold, 100);
-        let afterwards = fold.pages.load(Ordering::Relaxed);
+        write(&conn, &mut checkpoint, 100);
+        let afterwards = checkpoint.pages.load(Ordering::Relaxed);
         assert!(afterwards < u64::from(3 * LENGTH), "{afterwards} pages");
     }
 }

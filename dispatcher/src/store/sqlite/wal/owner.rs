@@ -1,4 +1,4 @@
-//! Knows whether the log of changes beside a database is its own.
+//! Knows whether the WAL beside a database is its own.
 //!
 //! SQLite applies whatever log lies beside a file. Beside a copy that was put in the file's place,
 //! the log of the file that was there before brings half of the old state back. So each start

@@ -1,16 +1,16 @@
-//! Lets readers in, and keeps them out for the moment in which the log of changes begins anew.
+//! Lets readers in, and keeps them out for the moment in which the WAL begins anew.
 //!
-//! SQLite begins it anew only when nobody reads from it. Without a door, readers that take turns
+//! SQLite begins it anew only when nothing reads from it. Without a gate, readers that take turns
 //! so that there is always one would let it grow for ever.
 //!
-//! Not here: readers of other processes, a backup for one, which nobody keeps out.
+//! Not here: readers of other processes, a backup for one, which nothing keeps out.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A door that readers go through.
+/// A gate that readers pass.
 #[derive(Debug, Default)]
-pub(crate) struct Door {
+pub(crate) struct ReaderGate {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -22,9 +22,9 @@ struct State {
 }
 
 /// A reader that is inside, until it is dropped.
-pub(crate) struct Inside<'a>(&'a Door);
+pub(crate) struct Inside<'a>(&'a ReaderGate);
 
-impl Door {
+impl ReaderGate {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -36,7 +36,7 @@ impl Door {
         Inside(self)
     }
 
-    /// Does something while nobody is inside; `None` where somebody stayed for too long.
+    /// Does something while no reader is inside; `None` where one stayed for too long.
     pub(crate) fn while_empty<T>(&self, patience: Duration, work: impl FnOnce() -> T) -> Option<T> {
         let mut state = self.state();
         state.shut = true;
@@ -66,18 +66,18 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     #[test]
-    fn who_is_inside_is_waited_for_and_who_comes_then_waits() {
-        let door = Door::default();
-        let first = door.enter();
+    fn a_reader_inside_is_waited_for_and_one_that_comes_then_waits() {
+        let gate = ReaderGate::default();
+        let first = gate.enter();
         std::thread::scope(|scope| {
             let (order, told) = mpsc::channel();
             let second = order.clone();
-            let shut = scope.spawn(|| door.while_empty(LONG, move || order.send("work").unwrap()));
-            while !door.state().shut {
+            let shut = scope.spawn(|| gate.while_empty(LONG, move || order.send("work").unwrap()));
+            while !gate.state().shut {
                 std::thread::yield_now();
             }
             let late = scope.spawn(|| {
-                let (_inside, second) = (door.enter(), second);
+                let (_inside, second) = (gate.enter(), second);
                 second.send("late").unwrap();
             });
             drop(first);
@@ -88,10 +88,10 @@ mod tests {
     }
 
     #[test]
-    fn who_stays_for_too_long_keeps_nobody_out() {
-        let door = Door::default();
-        let _inside = door.enter();
-        assert_eq!(door.while_empty(Duration::ZERO, || ()), None);
-        drop(door.enter());
+    fn a_reader_that_stays_for_too_long_keeps_none_out() {
+        let gate = ReaderGate::default();
+        let _inside = gate.enter();
+        assert_eq!(gate.while_empty(Duration::ZERO, || ()), None);
+        drop(gate.enter());
     }
 }

@@ -1,4 +1,4 @@
-//! How much there is: kept, so that nobody counts.
+//! How much there is: kept, so that no statement counts.
 //!
 //! Invariant: what is on disk is written in the transaction that changes what it counts.
 
@@ -11,7 +11,7 @@ use crate::store::sqlite::rows;
 
 /// How much there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::store::sqlite) struct Tally {
+pub(in crate::store::sqlite) struct Counters {
     /// Deliveries that wait.
     pub(in crate::store::sqlite) waiting: u64,
     /// Webhooks that are not deleted.
@@ -24,7 +24,7 @@ pub(in crate::store::sqlite) struct Tally {
     pub(in crate::store::sqlite) steady: (UnixTime, UnixTime),
 }
 
-impl Tally {
+impl Counters {
     pub(in crate::store::sqlite) fn write(&self, conn: &Connection) -> rusqlite::Result<()> {
         let sql = "UPDATE counters SET waiting = ?1, webhooks = ?2, deliveries_made = ?3, \
             webhooks_made = ?4, steady = ?5, steady_at = ?6";
@@ -52,14 +52,14 @@ pub(in crate::store::sqlite) struct Shown {
 
 impl Shown {
     /// This is on disk.
-    pub(super) fn show(&self, tally: &Tally) {
-        self.waiting.store(tally.waiting, Ordering::Relaxed);
-        self.webhooks.store(tally.webhooks, Ordering::Relaxed);
+    pub(super) fn show(&self, counters: &Counters) {
+        self.waiting.store(counters.waiting, Ordering::Relaxed);
+        self.webhooks.store(counters.webhooks, Ordering::Relaxed);
     }
 
     /// The same, after one more commit.
-    pub(super) fn committed(&self, tally: &Tally) {
-        self.show(tally);
+    pub(super) fn committed(&self, counters: &Counters) {
+        self.show(counters);
         self.commits.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -1,7 +1,8 @@
 //! Whose turn it is at the writer: small work, or large.
 //!
 //! A call with a thousand events takes the writer dozens of milliseconds, a receipt a part of one.
-//! Were there one line for both, whoever posts a million events would delay everybody's first.
+//! Were there one queue for both, a client that posts a million events would delay the first of all
+//! others.
 //!
 //! # Invariants
 //!

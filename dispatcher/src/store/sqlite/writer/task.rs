@@ -1,4 +1,4 @@
-//! A piece of work for the writer, and who waits for what comes of it.
+//! A piece of work for the writer, and the caller that waits for its result.
 //!
 //! Not here: when it is done, and with what else (`writer`).
 
@@ -8,12 +8,12 @@ use tokio::sync::oneshot;
 
 use crate::store::StoreError;
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::writer::{Desk, gone};
+use crate::store::sqlite::writer::{WriteSession, closed};
 
-/// Work, and who waits for it.
+/// Work, and its caller.
 pub(super) trait Task: Send {
     /// Does it, within the batch's transaction.
-    fn work(&mut self, desk: &mut Desk) -> Result<(), Fault>;
+    fn work(&mut self, session: &mut WriteSession) -> Result<(), Fault>;
 
     /// Tells what came of it.
     fn answer(self: Box<Self>, kept: Result<(), StoreError>);
@@ -29,19 +29,19 @@ pub(super) struct Asked<T, W> {
 impl<T, W> Task for Asked<T, W>
 where
     T: Send,
-    W: FnOnce(&mut Desk) -> Result<T, Fault> + Send,
+    W: FnOnce(&mut WriteSession) -> Result<T, Fault> + Send,
 {
-    fn work(&mut self, desk: &mut Desk) -> Result<(), Fault> {
+    fn work(&mut self, session: &mut WriteSession) -> Result<(), Fault> {
         if let Some(work) = self.work.take() {
-            self.came = Some(work(desk)?);
+            self.came = Some(work(session)?);
         }
         Ok(())
     }
 
     fn answer(self: Box<Self>, kept: Result<(), StoreError>) {
         let Self { came, answer, .. } = *self;
-        // Whoever asked may have gone; what was done stays done.
-        let _ = answer.send(kept.and_then(|()| came.ok_or_else(gone)));
+        // The caller may have gone; what was done stays done.
+        let _ = answer.send(kept.and_then(|()| came.ok_or_else(closed)));
     }
 }
 
@@ -55,7 +55,7 @@ impl<T, W> Asked<T, W> {
 
 /// Has work done; a panic, which is a mistake of ours, is a fault of that work alone.
 pub(super) fn caught(work: impl FnOnce() -> Result<(), Fault>) -> Result<(), Fault> {
-    // What it leaves half done within the transaction is undone by whoever asks.
+    // What it leaves half done within the transaction is undone by the caller.
     let done = catch_unwind(AssertUnwindSafe(work));
     done.unwrap_or_else(|_| Err(Fault::Damaged("a task of the store broke".into())))
 }

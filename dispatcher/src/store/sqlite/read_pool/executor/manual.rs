@@ -1,92 +1,62 @@
-//! Looks without threads: a test says when each begins, and when whoever asked is told.
+//! Reads without threads, for simulations: they say when each begins, and when its caller gets the
+//! result.
 //!
-//! In between others may write: a look on a thread of its own is as old when it is told.
+//! In between others may write: a read on a thread of its own is as old when its result arrives.
 
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rusqlite::ffi;
-use tokio::sync::{Notify, OwnedSemaphorePermit, SemaphorePermit};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::read_pool::executor::Lookout;
-use crate::store::sqlite::read_pool::{CUSTOMERS_MAX, Readers};
-use crate::store::sqlite::wal::reader_gate::Door;
 
-/// Those that were asked for.
+/// Reads that callers wait for.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
+pub struct ManualReads {
     begin: Notify,
-    tell: Notify,
+    deliver: Notify,
     waiting: AtomicUsize,
-    /// Whether none succeeds.
-    pub(crate) fail: AtomicBool,
+    failing: AtomicBool,
 }
 
-impl Looks {
-    /// Looks when that is said, and tells of it when that is: then it gives back the permit.
-    pub(in crate::store::sqlite::read_pool) async fn look<T>(
+impl ManualReads {
+    /// Reads when [`ManualReads::begin`] is called, and gives the result, and the permit back, when
+    /// [`ManualReads::deliver`] is.
+    pub(super) async fn run<T>(
         &self,
         _permit: OwnedSemaphorePermit,
-        look: impl FnOnce() -> Result<T, Fault>,
+        read: impl FnOnce() -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.begin.notified().await;
-        let seen = if self.fail.load(Ordering::Relaxed) {
+        let found = if self.failing.load(Ordering::Relaxed) {
             let error = ffi::Error::new(ffi::SQLITE_IOERR_READ);
             Err(Fault::Sql(rusqlite::Error::SqliteFailure(error, None)))
         } else {
-            look()
+            read()
         };
-        self.tell.notified().await;
+        self.deliver.notified().await;
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        seen
+        found
     }
 
-    /// Whether anybody waits.
-    pub(crate) fn any(&self) -> bool {
+    /// Whether any caller waits.
+    pub fn any(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Lets those begin that wait for it.
-    pub(crate) fn begin(&self) {
+    /// Begins the reads that have not begun.
+    pub fn begin(&self) {
         self.begin.notify_waiters();
     }
 
-    /// Lets those be told of that have looked.
-    pub(crate) fn tell(&self) {
-        self.tell.notify_waiters();
-    }
-}
-
-impl Readers {
-    /// As [`Readers::new`], by hand.
-    pub(in crate::store::sqlite) fn by_hand(
-        path: PathBuf,
-        door: Arc<Door>,
-        most: usize,
-    ) -> (Self, Arc<Looks>) {
-        let looks = Arc::default();
-        (Self::at(Lookout::ByHand(Arc::clone(&looks)), path, door, most), looks)
+    /// Gives callers the results of reads that have been made.
+    pub fn deliver(&self) {
+        self.deliver.notify_waiters();
     }
 
-    /// As [`Readers::new`], on the runtime's threads.
-    pub(in crate::store::sqlite) fn on_the_runtime(
-        path: PathBuf,
-        door: Arc<Door>,
-        most: usize,
-    ) -> Self {
-        Self::at(Lookout::Runtime, path, door, most)
-    }
-
-    pub(in crate::store::sqlite) fn places_free(&self) -> usize {
-        self.0.permits.available_permits()
-    }
-
-    /// Has others wait until the places are given back.
-    pub(in crate::store::sqlite) fn take_all(&self) -> SemaphorePermit<'_> {
-        let all = u32::try_from(CUSTOMERS_MAX).unwrap_or_default();
-        self.0.permits.try_acquire_many(all).expect("nobody looks")
+    /// Whether reads that begin from now on fail.
+    pub fn set_failing(&self, failing: bool) {
+        self.failing.store(failing, Ordering::Relaxed);
     }
 }

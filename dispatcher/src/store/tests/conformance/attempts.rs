@@ -2,7 +2,7 @@
 
 use crate::domain::id::EndpointId;
 use crate::domain::webhook::Probe;
-use crate::store::conformance::*;
+use crate::store::tests::conformance::*;
 
 pub(super) async fn deliveries_are_fetched_in_the_order_in_which_they_are_due(store: &dyn Store) {
     let made = webhook(store, "one").await;
@@ -62,7 +62,7 @@ pub(super) async fn what_has_ended_is_shown_with_its_attempts(store: &dyn Store)
     assert_eq!(delivery.ended_at, Some(t(63)));
     let over = over(store, &made, "evt_2", t(70), NextState::Delivered).await;
     assert_eq!(
-        crate::store::conformance::delivery(store, over).await.state,
+        crate::store::tests::conformance::delivery(store, over).await.state,
         DeliveryState::Delivered
     );
 }

@@ -4,7 +4,7 @@ use weir_common::secret::Secret;
 use weir_common::time::Tick;
 
 use crate::domain::webhook::{Probe, WebhookState};
-use crate::store::conformance::*;
+use crate::store::tests::conformance::*;
 use crate::store::{Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
 
 pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Store) {

@@ -1,6 +1,6 @@
 //! What is promised of mails, of what is swept away, and of the end.
 
-use crate::store::conformance::*;
+use crate::store::tests::conformance::*;
 use crate::store::{JobStep, Posted, StoreError};
 
 pub(super) async fn a_mail_is_taken_once_and_stored_once(store: &dyn Store) {
@@ -36,7 +36,8 @@ pub(super) async fn a_mail_that_was_not_sent_comes_again_when_it_is_due(store: &
 /// Sweeps until there is no more.
 async fn sweep(store: &dyn Store, delivered_before: UnixTime, failed_before: UnixTime) {
     for _ in 0..100 {
-        if !crate::store::conformance::sweep(store, delivered_before, failed_before, 2).await {
+        if !crate::store::tests::conformance::sweep(store, delivered_before, failed_before, 2).await
+        {
             return;
         }
     }
@@ -90,9 +91,9 @@ pub(super) async fn a_sweep_drops_no_more_than_it_may_at_one_time(store: &dyn St
     for number in 0..5 {
         over(store, &made, &format!("evt_{number}"), t(1), NextState::Delivered).await;
     }
-    assert!(crate::store::conformance::sweep(store, t(100), t(100), 3).await);
+    assert!(crate::store::tests::conformance::sweep(store, t(100), t(100), 3).await);
     assert_eq!(listed(store, Filter::default()).await.len(), 2);
-    assert!(!crate::store::conformance::sweep(store, t(100), t(100), 3).await);
+    assert!(!crate::store::tests::conformance::sweep(store, t(100), t(100), 3).await);
     assert_eq!(listed(store, Filter::default()).await.len(), 0);
 }
 
@@ -141,7 +142,7 @@ pub(super) async fn what_is_kept_of_one_deleted_webhook_holds_up_no_other(store:
     let two = webhook(store, "two").await;
     arrival(store, "evt_waits", t(2)).await;
     store.delete_webhook(WS, two.id).await.unwrap();
-    crate::store::conformance::sweep(store, t(0), t(0), 8).await;
+    crate::store::tests::conformance::sweep(store, t(0), t(0), 8).await;
     assert_eq!(store.figures().await.unwrap().waiting, 0);
 }
 
@@ -155,7 +156,7 @@ pub(super) async fn a_sweep_has_a_share_for_everything_that_is_dropped(store: &d
         let after = if number % 2 == 0 { NextState::Delivered } else { NextState::FailedPermanent };
         over(store, &made, &format!("evt_{number}"), t(1), after).await;
     }
-    assert!(crate::store::conformance::sweep(store, t(9), t(9), 8).await);
+    assert!(crate::store::tests::conformance::sweep(store, t(9), t(9), 8).await);
     let left = |state| listed(store, in_state(state));
     let (delivered, failed) =
         (left(DeliveryState::Delivered).await, left(DeliveryState::FailedPermanent).await);

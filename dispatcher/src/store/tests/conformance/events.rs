@@ -1,6 +1,6 @@
 //! What is promised of events that come in.
 
-use crate::store::conformance::*;
+use crate::store::tests::conformance::*;
 
 pub(super) async fn an_event_waits_for_every_webhook_that_asked_for_it(store: &dyn Store) {
     let one = webhook(store, "one").await;

@@ -7,10 +7,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 
-use super::tests::{BROKEN, DELIVERED, Receiver, client, request};
 use super::*;
 use crate::delivery::connection::ANSWER_BYTES_MAX;
-use crate::delivery::pool;
+use crate::delivery::pool::IDLE_MAX;
 
 /// The buffers of two sockets on the way hold some MiB.
 const ON_THE_WAY: usize = 16 << 20;
@@ -106,7 +105,7 @@ fn acceptor() -> TlsAcceptor {
 }
 
 /// A root, and a certificate of 127.0.0.1 that it signed, for a hundred years.
-pub(crate) const FIXTURES: &str = "src/delivery/fixtures";
+pub(super) const FIXTURES: &str = "src/delivery/fixtures";
 
 async fn check(flood: Flood, expected: Outcome) {
     for tls in [false, true] {
@@ -218,11 +217,11 @@ async fn a_connection_that_was_closed_while_it_waited_is_passed_over() {
         }
     })
     .await;
-    let (client, _) = client(&[], 20_000);
+    let (client, pool, _) = pooled(&[], 20_000);
     for connections in 1..=5 {
         assert_eq!(client.deliver(request(&receiver.url("http"))).await.outcome, DELIVERED);
         // Its end is there before the next attempt.
-        while client.pool.has_open() {
+        while pool.has_open() {
             tokio::task::yield_now().await;
         }
         assert_eq!(receiver.taken(), connections);
@@ -232,15 +231,15 @@ async fn a_connection_that_was_closed_while_it_waited_is_passed_over() {
 #[tokio::test]
 async fn a_connection_waits_four_seconds_and_is_closed_then() {
     let receiver = Receiver::saying(OK).await;
-    let (client, clock) = client(&[], 20_000);
+    let (client, pool, clock) = pooled(&[], 20_000);
     for (turn, connections) in [(0, 1), (3_999, 1), (3_999, 1), (4_000, 2)] {
         clock.advance(Duration::from_millis(turn));
         assert_eq!(client.deliver(request(&receiver.url("http"))).await.outcome, DELIVERED);
         assert_eq!(receiver.taken(), connections, "after {turn} ms more");
     }
-    assert!(client.pool.has_open());
-    assert_eq!(client.pool.close_idle(), Some(pool::IDLE_MAX));
-    clock.advance(pool::IDLE_MAX);
-    assert_eq!(client.pool.close_idle(), None);
-    assert!(!client.pool.has_open());
+    assert!(pool.has_open());
+    assert_eq!(pool.close_idle(), Some(IDLE_MAX));
+    clock.advance(IDLE_MAX);
+    assert_eq!(pool.close_idle(), None);
+    assert!(!pool.has_open());
 }

@@ -1,7 +1,7 @@
 //! What is promised to those who look at deliveries, and redeliver them.
 
 use crate::domain::delivery::Cursor;
-use crate::store::conformance::*;
+use crate::store::tests::conformance::*;
 use crate::store::{JOBS_OPEN_MAX, Job, JobCreated, JobStep};
 
 const FAILED: DeliveryState = DeliveryState::FailedPermanent;
