@@ -5,7 +5,6 @@
 pub mod arrivals;
 pub mod bare;
 pub mod counted;
-pub mod dark;
 pub mod dispatched;
 pub mod flags;
 pub mod lab;
@@ -15,3 +14,4 @@ pub mod report;
 pub mod secure;
 pub mod steady;
 pub mod targets;
+pub mod unresponsive;

@@ -1,16 +1,16 @@
 //! Measures weir-dispatcher from the post of an event to the record of its delivery: how many a
-//! second, how long one takes, and what it costs. Beside this file: what black holes do to the
-//! others (`holes`), what one workspace's backlog does (`crowd`), and how many commits it takes
-//! (`curve`).
+//! second, how long one takes, and what it costs. Beside this file: what unresponsive endpoints do
+//! to the others (`unresponsive`), what one workspace's backlog does (`burst`), and how many
+//! commits it takes (`curve`).
 //!
-//! Every endpoint has a URL, and so a lane, of its own, and each is called no faster than the
-//! shipped pace allows. The database is on the disk of the folder for temporary files, and every
+//! Every endpoint has a URL of its own, and each is called no faster than the shipped pace
+//! allows. The database is on the disk of the folder for temporary files, and every
 //! run ends with nothing waiting. Load, receivers and dispatcher share the machine; the tables say
 //! what share of the processors' time went to the first two.
 
-mod crowd;
+mod burst;
 mod curve;
-mod holes;
+mod unresponsive;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -28,8 +28,8 @@ use weir_common::time::{Clock, Tick, micros};
 
 const USAGE: &str = "usage: deliver [--dispatcher PATH] [--rounds 3] [--endpoints 6000] \
     [--ports 16] [--events 60000] [--connections 64] [--rate 5000] [--seconds 10] [--idle 400] \
-    [--only speed|holes|crowd|curve] [--deadlines 2s,10s] [--shares 10,50,90] \
-    [--dark silent,deaf,dripping] [--crowd 1000000] [--before PATH] [--no-log]";
+    [--only speed|unresponsive|burst|curve] [--deadlines 2s,10s] [--shares 10,50,90] \
+    [--kinds silent,deaf,dripping] [--burst 1000000] [--before PATH] [--no-log]";
 
 /// The longest time of one delivery while others arrive.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -59,8 +59,8 @@ struct Plan {
     only: String,
     deadlines: String,
     shares: String,
-    dark: String,
-    crowd: u64,
+    kinds: String,
+    burst: u64,
     /// Another dispatcher, to be measured in turn with the first.
     before: PathBuf,
     log: bool,
@@ -70,7 +70,7 @@ fn main() {
     let plan = plan();
     let descriptors = weir_common::rlimit::raise_descriptors(DESCRIPTORS);
     if descriptors < DESCRIPTORS {
-        eprintln!("only {descriptors} files may be open; black holes need more");
+        eprintln!("only {descriptors} files may be open; unresponsive endpoints need more");
     }
     let clock = Clock::system();
     let arrivals = Arrivals::receive(plan.ports, &clock);
@@ -78,11 +78,11 @@ fn main() {
     if lab.plan.wants("speed") {
         lab.speed();
     }
-    if lab.plan.wants("holes") {
-        lab.holes();
+    if lab.plan.wants("unresponsive") {
+        lab.unresponsive();
     }
-    if lab.plan.wants("crowd") {
-        lab.crowd();
+    if lab.plan.wants("burst") {
+        lab.burst();
     }
     if lab.plan.wants("curve") {
         lab.curve();
@@ -104,8 +104,8 @@ fn plan() -> Plan {
         only: flags.value("--only", String::new()),
         deadlines: flags.value("--deadlines", "2s,10s".to_owned()),
         shares: flags.value("--shares", "10,50,90".to_owned()),
-        dark: flags.value("--dark", "silent,deaf,dripping".to_owned()),
-        crowd: flags.value("--crowd", 1_000_000),
+        kinds: flags.value("--kinds", "silent,deaf,dripping".to_owned()),
+        burst: flags.value("--burst", 1_000_000),
         before: flags.value("--before", PathBuf::new()),
         log: !flags.has("--no-log"),
     };

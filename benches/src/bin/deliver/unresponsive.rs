@@ -1,15 +1,16 @@
-//! What black holes do to the healthy: how long events take to those that answer, alone, beside as
-//! many more events to others that answer, and beside as many to black holes.
+//! What unresponsive endpoints do to the healthy: how long events take to those that respond,
+//! alone, beside as many more events to others that respond, and beside as many to unresponsive
+//! ones.
 //!
 //! The rate of all events together is fixed; of it the healthy get the share that they are of all
 //! endpoints, in every turn. Each turn has a dispatcher and a database of its own: a later one on
 //! the same would find more in its indexes.
 
-use weir_benches::dark::{Dark, Kind};
 use weir_benches::dispatched::Dispatcher;
 use weir_benches::lab::Folder;
 use weir_benches::post::{Aim, Answered, steadily};
 use weir_benches::report::{Series, sorted, table};
+use weir_benches::unresponsive::{Kind, Unresponsive};
 use weir_common::time::{Tick, micros};
 
 use super::{Lab, PATIENCE, latency, record, urls};
@@ -22,15 +23,15 @@ const BEYOND: u64 = 1;
 enum Beside {
     Nobody,
     Healthy,
-    Dark,
+    Unresponsive,
 }
 
-const TURNS: [Beside; 3] = [Beside::Nobody, Beside::Healthy, Beside::Dark];
+const TURNS: [Beside; 3] = [Beside::Nobody, Beside::Healthy, Beside::Unresponsive];
 
 /// What a program showed in one kind of turn, round after round.
 #[derive(Clone, Default)]
 struct Shown {
-    /// Until the first attempts into black holes have timed out.
+    /// Until the first attempts into unresponsive endpoints have timed out.
     first: [Series; 3],
     /// From then on.
     then: [Series; 3],
@@ -41,24 +42,25 @@ struct Shown {
 /// One way of loading the dispatchers.
 struct Case<'a> {
     deadline: &'a str,
-    /// Black holes among a hundred endpoints.
+    /// Unresponsive endpoints among a hundred endpoints.
     share: u64,
-    dark: &'a Dark,
+    endpoints: &'a Unresponsive,
 }
 
 impl Lab {
-    /// The healthy beside nobody, others and black holes, for each share and deadline.
-    pub(super) fn holes(&self) {
-        let kinds: Vec<Kind> = self.plan.dark.split(',').map(Kind::of_name).collect();
-        let dark = Dark::dig(&kinds, &self.clock);
+    /// The healthy alone, beside others and unresponsive endpoints, for each share and deadline.
+    pub(super) fn unresponsive(&self) {
+        let kinds: Vec<Kind> = self.plan.kinds.split(',').map(Kind::of_name).collect();
+        let endpoints = Unresponsive::open(&kinds, &self.clock);
         let mut rows = Vec::new();
         for deadline in self.plan.deadlines.split(',') {
             for share in self.plan.shares.split(',') {
                 let share = share.parse().unwrap_or_default();
-                rows.extend(self.case(&Case { deadline, share, dark: &dark }));
+                rows.extend(self.case(&Case { deadline, share, endpoints: &endpoints }));
             }
         }
-        let title = format!("The healthy beside black holes, at {} a second", self.plan.rate);
+        let title =
+            format!("The healthy beside unresponsive endpoints, at {} a second", self.plan.rate);
         let head = [
             "",
             "p50 ms",
@@ -83,14 +85,18 @@ impl Lab {
                 let at = (round + nth) % TURNS.len();
                 let Some(beside) = TURNS.get(at) else { continue };
                 for ((_, program), shown) in programs.iter().zip(&mut shown) {
-                    let folder = Folder::new("holes");
+                    let folder = Folder::new("unresponsive");
                     let mut dispatcher = self.start(&folder, program, case.deadline);
                     let Some(shown) = shown.get_mut(at) else { continue };
                     self.turn(&mut dispatcher, case, *beside, shown);
                 }
             }
             let Case { deadline, share, .. } = case;
-            eprintln!("holes, {deadline}, {share} %: round {} of {}", round + 1, self.plan.rounds);
+            eprintln!(
+                "unresponsive, {deadline}, {share} %: round {} of {}",
+                round + 1,
+                self.plan.rounds
+            );
         }
         let named = programs.iter().zip(&shown);
         named.flat_map(|((name, _), shown)| rows(name, case, shown)).collect()
@@ -118,8 +124,8 @@ impl Lab {
                 self.settle(dispatcher);
                 mixed(&healthy, &dispatcher.one_each("x"))
             }
-            Beside::Dark => {
-                dispatcher.register("b", &urls(&case.dark.addresses, "b", others));
+            Beside::Unresponsive => {
+                dispatcher.register("b", &urls(&case.endpoints.addresses, "b", others));
                 mixed(&healthy, &dispatcher.one_each("b"))
             }
         };
@@ -150,7 +156,7 @@ impl Lab {
 }
 
 fn rows(program: &str, case: &Case<'_>, shown: &[Shown; 3]) -> Vec<Vec<String>> {
-    let [alone, healthy, dark] = shown;
+    let [alone, healthy, unresponsive] = shown;
     let p99 = |shown: &Shown| {
         let [_, p99, _] = &shown.then;
         p99.clone()
@@ -167,7 +173,11 @@ fn rows(program: &str, case: &Case<'_>, shown: &[Shown; 3]) -> Vec<Vec<String>> 
         row.extend([answers, first_p99, first_max].map(|series| series.range(1)));
         row
     };
-    vec![row("alone", alone), row("beside healthy", healthy), row("beside black holes", dark)]
+    vec![
+        row("alone", alone),
+        row("beside healthy", healthy),
+        row("beside unresponsive", unresponsive),
+    ]
 }
 
 /// All of both, each as evenly spread as they are many.

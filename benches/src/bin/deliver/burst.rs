@@ -10,18 +10,18 @@ use weir_benches::report::{Series, table};
 
 use super::{Lab, PARTS, latency, record, urls};
 
-/// Events of the crowd in a call: as many as one may hold.
+/// Events of the burst in a call: as many as one may hold.
 const PER_CALL: u64 = 1_000;
 
-/// Connections that the crowd comes on.
+/// Connections that the burst comes on.
 const CONNECTIONS: u64 = 4;
 
 /// When the firsts are posted.
-const WHEN: [&str; 3] = ["idle", "while the crowd is posted", "while the crowd waits"];
+const WHEN: [&str; 3] = ["idle", "while the burst is posted", "while the burst waits"];
 
 impl Lab {
-    /// First events beside a crowd, round after round.
-    pub(super) fn crowd(&self) {
+    /// First events beside a burst, round after round.
+    pub(super) fn burst(&self) {
         let programs = self.plan.programs();
         let mut shown = vec![[const { [const { Series(Vec::new()) }; 3] }; 3]; programs.len()];
         let mut parts = shown.clone();
@@ -29,7 +29,7 @@ impl Lab {
         for round in 0..self.plan.rounds {
             let each = programs.iter().zip(&mut shown).zip(&mut parts).zip(&mut taken);
             for ((((_, program), shown), parts), taken) in each {
-                let folder = Folder::new("crowd");
+                let folder = Folder::new("burst");
                 let mut dispatcher = self.start(&folder, program, "10s");
                 dispatcher.register("c", &urls(&self.arrivals.addresses, "x", 1));
                 for nth in 0..WHEN.len() {
@@ -39,17 +39,17 @@ impl Lab {
                 let [idle, meanwhile, after] = shown;
                 record(idle, &self.firsts(&dispatcher, "f0n", || true));
                 scope(|scope| {
-                    let crowd = scope.spawn(|| self.come(&dispatcher));
-                    let coming = || !crowd.is_finished();
+                    let burst = scope.spawn(|| self.come(&dispatcher));
+                    let coming = || !burst.is_finished();
                     let answered = self.one_by_one(&dispatcher.one_each("f1n"), coming);
                     self.parts_of_the_way(parts, &answered);
-                    taken.0.push(crowd.join().unwrap_or_default());
+                    taken.0.push(burst.join().unwrap_or_default());
                 });
                 let [whole, ..] = parts;
                 meanwhile.clone_from(whole);
                 record(after, &self.firsts(&dispatcher, "f2n", || true));
             }
-            eprintln!("crowd: round {} of {}", round + 1, self.plan.rounds);
+            eprintln!("burst: round {} of {}", round + 1, self.plan.rounds);
         }
         let mut rows = Vec::new();
         let mut ways = Vec::new();
@@ -59,7 +59,7 @@ impl Lab {
                 ways.push(latency(&format!("{name}{part}"), series));
             }
             let rate = taken.range(0);
-            println!("{name}the crowd was taken at {rate} events a second");
+            println!("{name}the burst was taken at {rate} events a second");
             let [[_, idle, _], ..] = shown;
             for (when, series) in WHEN.iter().zip(shown) {
                 let mut row = latency(&format!("{name}{when}"), series);
@@ -68,18 +68,18 @@ impl Lab {
                 rows.push(row);
             }
         }
-        let title = format!("A first event beside {} of one workspace", self.plan.crowd);
+        let title = format!("A first event beside {} of one workspace", self.plan.burst);
         let head = ["", "p50 ms", "p99 ms", "max ms", "p99 × idle"];
         println!("{}", table(&title, &head, &rows));
-        let title = "The way of a first event while the crowd is posted";
+        let title = "The way of a first event while the burst is posted";
         println!("{}", table(title, &["", "p50 ms", "p99 ms", "max ms"], &ways));
     }
 
-    /// Posts the crowd; gives how many of it were taken a second.
+    /// Posts the burst; gives how many of it were taken a second.
     fn come(&self, dispatcher: &Dispatcher) -> f64 {
-        let load = Load { events: self.plan.crowd, per_call: PER_CALL, connections: CONNECTIONS };
+        let load = Load { events: self.plan.burst, per_call: PER_CALL, connections: CONNECTIONS };
         let took = flood(&dispatcher.all_of_each("c"), load, &self.clock);
-        self.plan.crowd as f64 / seconds(took)
+        self.plan.burst as f64 / seconds(took)
     }
 
     /// Posts one event to each webhook of the workspaces with `prefix`, one after another has

@@ -1,4 +1,4 @@
-//! Receivers that never answer: black holes of three kinds.
+//! Receivers that never answer: unresponsive endpoints of three kinds.
 //!
 //! They cost this machine as little as they can, for it is the dispatcher that is measured: one
 //! thread of their own accepts for all of them now and then, nobody reads what they are sent, and
@@ -56,23 +56,25 @@ impl Kind {
             "silent" => Self::Silent,
             "deaf" => Self::Deaf,
             "dripping" => Self::Dripping,
-            _ => fail(&format!("`{name}` is no kind of black hole: silent, deaf or dripping")),
+            _ => fail(&format!(
+                "`{name}` is no kind of unresponsive endpoint: silent, deaf or dripping"
+            )),
         }
     }
 }
 
-/// Black holes, for as long as the process lives.
-pub struct Dark {
+/// Unresponsive endpoints, for as long as the process lives.
+pub struct Unresponsive {
     /// The ports, those of each kind in turn.
     pub addresses: Vec<SocketAddr>,
     /// What keeps the deaf ones' queues full.
     _full: Vec<(Socket, Vec<TcpStream>)>,
 }
 
-impl Dark {
+impl Unresponsive {
     /// Makes some of these kinds.
     #[must_use]
-    pub fn dig(kinds: &[Kind], clock: &Clock) -> Self {
+    pub fn open(kinds: &[Kind], clock: &Clock) -> Self {
         let (mut addresses, mut full, mut open) = (Vec::new(), Vec::new(), Vec::new());
         for kind in kinds.iter().cycle().take(PORTS * kinds.len()) {
             let made = match kind {
@@ -86,10 +88,12 @@ impl Dark {
                     address
                 }),
             };
-            addresses.push(made.unwrap_or_else(|error| fail(&format!("no black hole: {error}"))));
+            addresses.push(
+                made.unwrap_or_else(|error| fail(&format!("no unresponsive endpoint: {error}"))),
+            );
         }
         let clock = clock.clone();
-        let thread = std::thread::Builder::new().name("black-holes".to_owned());
+        let thread = std::thread::Builder::new().name("unresponsive".to_owned());
         let started = thread.spawn(move || hold(&open, &clock));
         drop(started.unwrap_or_else(|error| fail(&format!("no thread: {error}"))));
         Self { addresses, _full: full }
@@ -102,7 +106,7 @@ fn listening() -> std::io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// A port whose queue of connections is full, which nobody takes out of it.
+/// A port whose queue of connections is full, and which no process empties.
 fn deaf() -> std::io::Result<(SocketAddr, (Socket, Vec<TcpStream>))> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
