@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
-use weir_common::time::UnixTime;
 
-use crate::domain::delivery::Arrival;
+use crate::domain::delivery::{Arrival, DeliveryStatus};
 use crate::domain::id::{DeliveryId, WebhookId};
 
 /// Deliveries that wait to be heard of, in bytes: more than a second's at full speed.
@@ -31,19 +30,7 @@ pub enum Command {
     /// Other settings are in force.
     Reloaded,
     /// Somebody wants to know why deliveries wait.
-    Asked(Vec<(WebhookId, DeliveryId)>, oneshot::Sender<Vec<Standing>>),
-}
-
-/// What the worker knows of a delivery that waits on disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// Whether an attempt is under way.
-    pub in_flight: bool,
-    /// When the pace of its endpoint, the failures of a probe, or the name of its host, which was
-    /// not found, allow the next attempt, where that is later than now.
-    pub held_until: Option<UnixTime>,
-    /// Whether it is the name.
-    pub unresolved: bool,
+    Asked(Vec<(WebhookId, DeliveryId)>, oneshot::Sender<Vec<DeliveryStatus>>),
 }
 
 /// The way to the worker.
@@ -127,17 +114,19 @@ impl Mailbox {
     }
 
     /// What the worker knows of these, in their order; nothing where it has ended.
-    pub async fn standings(&self, of: Vec<(WebhookId, DeliveryId)>) -> Vec<Standing> {
+    pub async fn statuses(&self, of: Vec<(WebhookId, DeliveryId)>) -> Vec<DeliveryStatus> {
         let count = of.len();
         let (answer, answered) = oneshot::channel();
         let _ = self.news.send(Command::Asked(of, answer));
-        answered.await.unwrap_or_else(|_| vec![Standing::default(); count])
+        answered.await.unwrap_or_else(|_| vec![DeliveryStatus::default(); count])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use weir_common::time::UnixTime;
 
     use super::*;
     use crate::domain::delivery::QueuedDelivery;

@@ -1,13 +1,18 @@
-//! Decides which delivery starts next, and when to look again.
+//! Decides which delivery starts next, what follows from its attempt, and when to look again.
 //!
-//! An endpoint is the queue towards one receiving endpoint; the webhooks registered for it take
-//! turns on it. A heap orders the endpoints that have something to do by when they may; those that
-//! may now take turns. Nothing here grows with the deliveries that wait, only with the endpoints
-//! that have work.
+//! The scheduler owns all that is known of endpoints, webhooks and what waits for them, and neither
+//! waits, reads the clock, nor writes: [`Scheduler::handle`] takes in what has happened,
+//! [`Scheduler::poll`] says what is to be done about it. `worker` carries that out, and brings the
+//! answers.
+//!
+//! An endpoint is the queue towards one receiving URL; the webhooks registered for it take turns on
+//! it. A heap orders the endpoints that have something to do by when they may; those that may now
+//! take turns. Nothing here grows with the deliveries that wait, only with the endpoints that have
+//! work.
 //!
 //! # Invariants
 //!
-//! 1. On no endpoint do more attempts start within any stretch of the window than the pace allows,
+//! 1. On no endpoint do more attempts start within any stretch of the window than the rate allows,
 //!    whoever registered its webhooks.
 //! 2. A webhook that is paused starts none, one that probes one at a time.
 //! 3. What can start does, in the order in which it could: no endpoint and no webhook starves. On a
@@ -16,114 +21,166 @@
 //! 5. What is in memory of deliveries, be they under way or waiting, is bounded over all webhooks
 //!    together: the more have work the less each may hold, and where that is not
 //!    enough, those that have time hold nothing.
-//! 6. Slow receivers cannot take all places: those that took long last time share half of them,
+//! 6. Slow receivers cannot take all slots: those that took long last time share half of them,
 //!    the last quarter is for endpoints that have nothing under way, the last eighth for endpoints
 //!    whose receivers have answered, and a workspace has few attempts beside others of one webhook
 //!    while other workspaces have any.
 //! 7. An endpoint whose name finds no answer is left alone, longer each time, up to a minute.
+//! 8. A slot, and its place in the rate, is free again only when the result is on disk: a crash
+//!    cannot make two starts out of one place.
+//! 9. What cannot be written is kept and written later; its delivery stays under way. At most one
+//!    write is on its way: what is known of a webhook never grows older on disk.
 //!
 //! # Not here
 //!
-//! How deliveries are sent and what follows (`worker`), when a failed one is due (`domain::retry`).
+//! How deliveries are sent and stored (`worker`), when a failed one is due (`domain::retry`).
 
-pub(crate) mod transition;
+pub mod attempts;
+pub mod reads;
+pub mod webhooks;
+pub mod writes;
 
-mod attempt_result;
 mod backlog;
 mod concurrency;
 mod endpoint;
 mod load;
 mod pick;
+mod queues;
 mod rate_limit;
 mod ready_list;
+mod responsiveness;
 mod status;
 #[cfg(test)]
 mod tests;
+mod transition;
 mod workspace_share;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
-use weir_common::limit::rolling::Log;
 use weir_common::time::{Moment, Tick};
 
-use crate::domain::delivery::{Fetched, QueuedDelivery};
-use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
-pub use crate::scheduler::attempt_result::Answered;
-pub use crate::scheduler::backlog::Gate;
-use crate::scheduler::backlog::Queue;
+use crate::domain::delivery::Arrival;
+use crate::domain::health::Policy;
+use crate::domain::id::{EndpointId, WebhookId};
+use crate::domain::retry::Schedule;
+use crate::domain::webhook::Queue;
+use crate::scheduler::attempts::{AttemptReport, AttemptResult, StartedAttempt};
+use crate::scheduler::backlog::Backlog;
 use crate::scheduler::concurrency::InFlightSlots;
 use crate::scheduler::endpoint::Endpoint;
 use crate::scheduler::load::Load;
-pub use crate::scheduler::rate_limit::Pace;
-use crate::scheduler::rate_limit::suspicious;
-
-/// A queue without work is forgotten after this: a webhook with traffic is not read anew each time.
-const IDLE: Duration = Duration::from_secs(120);
+use crate::scheduler::pick::Pick;
+pub use crate::scheduler::rate_limit::Limits;
+use crate::scheduler::reads::{StoreAnswer, StoreRead, StoreReads};
+use crate::scheduler::webhooks::{HealthAlert, Webhooks};
+use crate::scheduler::writes::{PendingWrites, Write};
 
 /// Deliveries in memory that all webhooks share, in bytes: a quarter of what a dispatcher with
 /// millions waiting may take. The bodies of those under way have half of it at most;
 /// those that wait have the rest.
 pub const HELD_BYTES_ALL: usize = 64 << 20;
 
-/// What all attempts together may take.
-fn most(pace: Pace, held_bytes: usize) -> Load {
-    Load { attempts: pace.total, bytes: (held_bytes / 2).max(1) }
+/// By which settings the scheduler decides.
+#[derive(Clone, Debug)]
+pub struct Policies {
+    /// How fast attempts start, and how many are under way.
+    pub limits: Limits,
+    /// How long an attempt may take.
+    pub deadline: Duration,
+    /// When a failed delivery is tried again.
+    pub retry: Schedule,
+    /// When owners are warned, and when deliveries pause.
+    pub health: Policy,
+}
+
+/// What has happened.
+#[derive(Debug)]
+pub enum Input {
+    /// An attempt started before this process did.
+    StartedBefore(EndpointId, Tick),
+    /// A process before this one was found to have been killed by then: as many attempts as an
+    /// endpoint may have under way may have started, and left no trace. To be told after all of
+    /// [`Input::StartedBefore`], the oldest first.
+    KilledBefore(Tick),
+    /// At the start, the store has this webhook.
+    Restored(Box<Queue>),
+    /// Other settings are active.
+    Configured(Box<Policies>),
+    /// Deliveries are on disk, and wait.
+    Arrived(Vec<Arrival>),
+    /// More are on disk for these webhooks.
+    Missed(BTreeSet<WebhookId>),
+    /// A webhook, or what waits for it, has changed on disk.
+    Changed(WebhookId),
+    /// An attempt is over.
+    Attempted(Box<AttemptResult>),
+    /// The store has answered an [`Action::Read`] about this webhook.
+    Read(WebhookId, StoreAnswer),
+    /// An [`Action::Write`] is on disk.
+    Written,
+    /// It could not be written.
+    NotWritten,
+    /// A second or so has passed: what has nothing to do may be forgotten.
+    Tidy,
+    /// Nothing is to start any more.
+    Stop,
 }
 
 /// What is to be done now.
 #[derive(Debug)]
-pub enum Step {
-    /// Start this delivery: it counts as started.
-    Start {
-        /// For whom.
-        webhook: WebhookId,
-        /// On which endpoint.
-        endpoint: EndpointId,
-        /// What.
-        ready: QueuedDelivery,
-        /// How long it could have started already.
-        lag: Duration,
-    },
-    /// Ask the store what waits for this webhook.
-    Fetch {
-        /// For whom.
-        webhook: WebhookId,
-        /// For so many.
-        limit: usize,
-        /// Not for these, which are under way.
-        but: Vec<DeliveryId>,
-        /// To be handed back with the answer.
-        round: u64,
-    },
-    /// Ask the store for this delivery, which probes.
-    FetchOne {
-        /// For whom.
-        webhook: WebhookId,
-        /// What.
-        delivery: DeliveryId,
-        /// To be handed back with the answer.
-        round: u64,
-    },
+pub enum Action {
+    /// Make this attempt, which counts as started; it could have started so long ago.
+    Start(StartedAttempt, Duration),
+    /// Ask the store.
+    Read(StoreRead),
+    /// Have the store write this.
+    Write(Write),
+    /// Tell operators.
+    Notify(Notification),
     /// Nothing before then, or until something happens.
     Wait(Option<Tick>),
+    /// Nothing ever again: it was to stop, and all that was under way is on disk.
+    Finish,
+}
+
+/// What operators are told.
+#[derive(Debug)]
+pub enum Notification {
+    /// An attempt is over.
+    Attempt(AttemptReport),
+    /// A webhook fails, or is paused.
+    Health(Box<HealthAlert>),
+    /// A webhook's URL, as it is stored, is none.
+    InvalidUrl(WebhookId),
+}
+
+/// Whether attempts start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Running,
+    Stopping,
 }
 
 /// A hundred thousand endpoints may wait: what is known of each is less than this, in bytes.
-const _: () = assert!(size_of::<Endpoint>() <= 128 && size_of::<Queue>() <= 176);
+const _: () = assert!(size_of::<Endpoint>() <= 128 && size_of::<Backlog>() <= 152);
 
-/// All endpoints that have work.
+/// All endpoints and webhooks that have work.
 #[derive(Debug)]
 pub struct Scheduler {
-    pace: Pace,
+    policies: Policies,
+    mode: Mode,
     endpoints: HashMap<EndpointId, Endpoint>,
-    queues: HashMap<WebhookId, Queue>,
+    backlogs: HashMap<WebhookId, Backlog>,
+    webhooks: Webhooks,
+    reads: StoreReads,
+    writes: PendingWrites,
+    notifications: VecDeque<Notification>,
     /// Endpoints by when they have something to do, and in the order in which they came to have it.
     heap: BinaryHeap<Reverse<(Tick, u64, EndpointId)>>,
     came: u64,
-    places: InFlightSlots,
+    slots: InFlightSlots,
     low: Vec<WebhookId>,
     /// What the deliveries in memory take that wait, about.
     held_bytes: usize,
@@ -133,17 +190,27 @@ pub struct Scheduler {
     unseen: Vec<(usize, Tick)>,
 }
 
+/// What all attempts together may take.
+fn most(limits: Limits, held_bytes: usize) -> Load {
+    Load { attempts: limits.total, bytes: (held_bytes / 2).max(1) }
+}
+
 impl Scheduler {
-    /// None yet; deliveries in memory may take so many bytes.
+    /// One that knows of nothing yet; deliveries in memory may take so many bytes.
     #[must_use]
-    pub fn new(pace: Pace, held_bytes_max: usize) -> Self {
+    pub fn new(policies: Policies, held_bytes_max: usize) -> Self {
         Self {
-            pace,
+            slots: InFlightSlots::new(most(policies.limits, held_bytes_max)),
+            policies,
+            mode: Mode::Running,
             endpoints: HashMap::new(),
-            queues: HashMap::new(),
+            backlogs: HashMap::new(),
+            webhooks: Webhooks::default(),
+            reads: StoreReads::default(),
+            writes: PendingWrites::default(),
+            notifications: VecDeque::new(),
             heap: BinaryHeap::new(),
             came: 0,
-            places: InFlightSlots::new(most(pace, held_bytes_max)),
             low: Vec::new(),
             held_bytes: 0,
             held_bytes_max,
@@ -151,215 +218,66 @@ impl Scheduler {
         }
     }
 
-    /// Whether the webhook's queue is known here.
-    #[must_use]
-    pub fn knows(&self, webhook: WebhookId) -> bool {
-        self.queues.contains_key(&webhook)
-    }
-
-    /// Takes a webhook's queue in; the first that waits for it was due then when it was read. One
-    /// that is known begins anew, and the store is asked again: what has come since is in neither.
-    pub fn open(
-        &mut self,
-        webhook: WebhookId,
-        workspace: &Arc<str>,
-        endpoint: EndpointId,
-        gate: Gate,
-        due: Option<Tick>,
-        now: Tick,
-    ) {
-        match self.queues.get_mut(&webhook) {
-            Some(queue) => {
-                let before = queue.endpoint;
-                self.held_bytes -= queue.weight();
-                queue.forget(endpoint, gate, now);
-                if before != endpoint {
-                    self.endpoint(before).turns.retain(|one| *one != webhook);
-                    self.put(before, now);
+    /// Takes in what has happened.
+    pub fn handle(&mut self, input: Input, now: Moment) {
+        match input {
+            Input::StartedBefore(endpoint, started) => self.seed(endpoint, started),
+            Input::KilledBefore(at) => self.suspect(self.policies.limits.per_endpoint, at),
+            Input::Restored(queue) => self.restore(*queue, now),
+            Input::Configured(policies) => {
+                self.policies = *policies;
+                self.apply_limits(now.tick);
+                self.webhooks.replan(&self.policies.health, now.unix);
+            }
+            Input::Arrived(arrivals) => {
+                arrivals.into_iter().for_each(|arrival| self.arrived(arrival, now));
+            }
+            Input::Missed(webhooks) => {
+                webhooks.into_iter().for_each(|webhook| self.missed(webhook, now.tick));
+            }
+            Input::Changed(webhook) => self.load(webhook),
+            Input::Attempted(result) => self.attempted(*result, now),
+            Input::Read(webhook, answer) => {
+                self.reads.answered();
+                self.read(webhook, answer, now);
+            }
+            Input::Written => {
+                for written in self.writes.written() {
+                    self.settle(written, now);
                 }
             }
-            None => {
-                let queue = Queue::new(workspace.clone(), endpoint, gate, due, now);
-                self.queues.insert(webhook, queue);
-            }
+            Input::NotWritten => self.writes.failed(now.tick),
+            Input::Tidy => self.forget_idle(now.tick),
+            Input::Stop => self.mode = Mode::Stopping,
         }
-        let turns = &mut self.endpoint(endpoint).turns;
-        if !turns.contains(&webhook) {
-            turns.push_back(webhook);
-        }
-        self.put(endpoint, now);
     }
 
-    /// Lets a webhook's queue go. What is under way still counts on its endpoint until it ends.
-    pub fn close(&mut self, webhook: WebhookId, now: Tick) {
-        let Some(queue) = self.queues.get_mut(&webhook) else { return };
-        let endpoint = queue.endpoint;
-        self.held_bytes -= queue.weight();
-        queue.forget(endpoint, Gate::Closed, now);
-        queue.gone = true;
-        self.drop_gone(webhook);
-        self.put(endpoint, now);
-    }
-
-    fn drop_gone(&mut self, webhook: WebhookId) {
-        let gone = |queue: &&Queue| queue.gone && queue.in_flight.is_empty();
-        let Some(endpoint) = self.queues.get(&webhook).filter(gone).map(|queue| queue.endpoint)
-        else {
-            return;
+    /// What is to be done now. To be asked until the answer is to wait, or to finish.
+    pub fn poll(&mut self, now: Moment) -> Action {
+        self.check_health(now);
+        if let Some(notification) = self.notifications.pop_front() {
+            return Action::Notify(notification);
+        }
+        let wake = match self.mode {
+            Mode::Stopping => None,
+            Mode::Running => loop {
+                match self.next(now) {
+                    Pick::Start(attempt, lag) => return Action::Start(attempt, lag),
+                    Pick::Read(read) => self.reads.push(read),
+                    Pick::Wait(until) => break until,
+                }
+            },
         };
-        self.remove(webhook);
-        self.endpoint(endpoint).turns.retain(|one| *one != webhook);
-    }
-
-    fn remove(&mut self, webhook: WebhookId) {
-        let gone = self.queues.remove(&webhook);
-        self.held_bytes -= gone.map_or(0, |queue| queue.weight());
-    }
-
-    /// Notes how the last attempt on a webhook's endpoint ended, where that is not known here.
-    pub fn remember(&mut self, webhook: WebhookId, answered: Answered) {
-        let Some(endpoint) = self.queues.get(&webhook).map(|queue| queue.endpoint) else { return };
-        let Some(endpoint) =
-            self.endpoints.get_mut(&endpoint).filter(|endpoint| endpoint.last.is_none())
-        else {
-            return;
-        };
-        let was = endpoint.standing();
-        endpoint.last = Some(answered);
-        self.places.changed(was, endpoint.standing());
-    }
-
-    /// Opens or shuts a webhook's gate.
-    pub fn set_gate(&mut self, webhook: WebhookId, gate: Gate, now: Tick) {
-        let Some(queue) = self.queues.get_mut(&webhook) else { return };
-        queue.gate = gate;
-        let endpoint = queue.endpoint;
-        self.put(endpoint, now);
-    }
-
-    /// Where a webhook's gate stands.
-    #[must_use]
-    pub fn gate(&self, webhook: WebhookId) -> Option<Gate> {
-        self.queues.get(&webhook).map(|queue| queue.gate)
-    }
-
-    /// Takes in a delivery that is on disk and waits, for a webhook that is known.
-    pub fn arrived(&mut self, webhook: WebhookId, ready: QueuedDelivery, now: Moment) {
-        let room = self.room();
-        let Some(queue) = self.queues.get_mut(&webhook) else { return };
-        let before = queue.weight();
-        queue.arrived(ready, room, now);
-        self.held_bytes = self.held_bytes + queue.weight() - before;
-        let endpoint = queue.endpoint;
-        self.put(endpoint, now.tick);
-    }
-
-    /// Forgets what is in memory of what waits for a webhook: there is more on disk than was told.
-    pub fn reread(&mut self, webhook: WebhookId, now: Tick) {
-        let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| !queue.gone) else { return };
-        self.held_bytes -= queue.weight();
-        let (endpoint, gate) = (queue.endpoint, queue.gate);
-        queue.forget(endpoint, gate, now);
-        self.put(endpoint, now);
-    }
-
-    /// Takes in the store's answer to [`Step::Fetch`].
-    pub fn fetched(&mut self, webhook: WebhookId, round: u64, fetched: Fetched, now: Moment) {
-        let room = self.room();
-        let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| queue.round == round) else {
-            return;
-        };
-        let before = queue.weight();
-        queue.answered(fetched, room, now);
-        self.held_bytes = self.held_bytes + queue.weight() - before;
-        let endpoint = queue.endpoint;
-        self.put(endpoint, now.tick);
-    }
-
-    /// Takes in the store's answer to [`Step::FetchOne`].
-    pub fn fetched_one(
-        &mut self,
-        webhook: WebhookId,
-        round: u64,
-        ready: Option<QueuedDelivery>,
-        now: Moment,
-    ) {
-        let Some(queue) = self.queues.get_mut(&webhook).filter(|queue| queue.round == round) else {
-            return;
-        };
-        let before = queue.weight();
-        queue.answered_one(ready, now);
-        self.held_bytes = self.held_bytes + queue.weight() - before;
-        let endpoint = queue.endpoint;
-        self.put(endpoint, now.tick);
-    }
-
-    /// Ends an attempt whose outcome is on disk. `again` is the delivery, where it waits again.
-    pub fn recorded(
-        &mut self,
-        webhook: WebhookId,
-        delivery: DeliveryId,
-        again: Option<QueuedDelivery>,
-        answered: Answered,
-        now: Moment,
-    ) {
-        let room = self.room();
-        let Some(queue) = self.queues.get_mut(&webhook) else { return };
-        let Some((counted_on, bytes)) = queue.ended(delivery, now.tick) else { return };
-        self.places.ended(&queue.workspace, bytes, queue.in_flight.is_empty());
-        let before = queue.weight();
-        match again {
-            Some(ready) => queue.add(ready, room, now),
-            None if queue.gate == Gate::Probe(Some(delivery)) => queue.gate = Gate::Probe(None),
-            None => {}
+        if let Some(read) = self.reads.next(now.tick) {
+            return Action::Read(read);
         }
-        self.held_bytes = self.held_bytes + queue.weight() - before;
-        let endpoint_now = queue.endpoint;
-        let most = self.pace.per_endpoint;
-        let endpoint = self.endpoint(counted_on);
-        let was = endpoint.standing();
-        endpoint.ended(bytes, answered, most, now.tick);
-        let now_is = endpoint.standing();
-        self.places.changed(was, now_is);
-        self.drop_gone(webhook);
-        self.put(counted_on, now.tick);
-        if endpoint_now != counted_on {
-            self.put(endpoint_now, now.tick);
+        if let Some(write) = self.writes.next(&self.webhooks, now.tick) {
+            return Action::Write(write);
         }
-    }
-
-    /// Forgets queues and endpoints that have had nothing to do for a while.
-    pub fn forget_idle(&mut self, now: Tick) {
-        let idle = |queue: &Queue| queue.is_idle() && now.since(queue.used) >= IDLE;
-        let gone: Vec<(WebhookId, EndpointId)> = self
-            .queues
-            .iter()
-            .filter(|(_, queue)| idle(queue))
-            .map(|(id, queue)| (*id, queue.endpoint))
-            .collect();
-        for (webhook, endpoint) in &gone {
-            self.remove(*webhook);
-            self.endpoint(*endpoint).turns.retain(|one| one != webhook);
+        if self.mode == Mode::Stopping && self.in_flight() == 0 && !self.writes.are_with_store() {
+            return Action::Finish;
         }
-        let quota = self.pace.quota;
-        self.unseen.retain(|(_, at)| now.since(*at) < quota.window);
-        self.endpoints.retain(|_, endpoint| {
-            !endpoint.turns.is_empty()
-                || endpoint.under_way.attempts > 0
-                || endpoint.starts.full_at(quota) > now
-        });
-    }
-
-    fn endpoint(&mut self, id: EndpointId) -> &mut Endpoint {
-        // Whoever has not answered yet is tried by few: thousands of black holes would take every
-        // place before the first of them times out.
-        let room = (self.pace.per_endpoint / 4).max(1);
-        let (quota, unseen) = (self.pace.quota, &self.unseen);
-        self.endpoints.entry(id).or_insert_with(|| {
-            let starts = unseen
-                .iter()
-                .fold(Log::default(), |starts, (count, at)| suspicious(starts, quota, *count, *at));
-            Endpoint::new(room, starts)
-        })
+        let check = self.webhooks.next_check().map(|at| now.tick_at(at));
+        Action::Wait(wake.into_iter().chain(check).chain(self.reads.next_at()).min())
     }
 }

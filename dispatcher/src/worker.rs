@@ -1,32 +1,21 @@
-//! The loop: claim, send, record.
+//! The loop: hears what has happened, tells the scheduler, and does what that decides.
 //!
-//! One task knows every webhook that has work: `scheduler` picks what starts next, a task sends it,
-//! and its outcome is written down. What the API, the store and attempts report comes in one after
-//! another, so that nothing here needs a lock.
-//!
-//! # Invariants
-//!
-//! 1. A place in the pace and on an endpoint is free again only when the outcome is on disk: a
-//!    crash
-//!    cannot make two starts out of one place.
-//! 2. What cannot be written is kept and written later; its delivery stays under way.
-//! 3. At most one write is on its way: what is known of a webhook never grows older on disk.
+//! One task owns all scheduling state and takes in commands and results one after another, so that
+//! nothing in the scheduler needs a lock. What it holds is a bounded cache of the store, except for
+//! the attempts under way: after a crash those deliveries still wait on disk, and are sent again.
 //!
 //! # Not here
 //!
-//! Who is next (`scheduler`), how one attempt is made (`delivery`), what follows
-//! (`scheduler::transition`) and how it is written down (`worker::store_writes`).
+//! Decisions (`scheduler`), how one attempt is made (`delivery`).
 
 mod attempt;
 mod notifications;
-mod read_queue;
+mod store_io;
+
 #[cfg(test)]
 mod simulation;
-mod store_reads;
-mod store_writes;
 #[cfg(test)]
 pub(crate) mod tests;
-mod webhooks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,38 +28,18 @@ use tokio::task::{JoinError, JoinSet};
 use weir_common::limit::rolling::Quota;
 use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
-use weir_common::time::{Clock, Moment, Tick, UnixTime};
+use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
 
-use crate::config::settings::Egress;
-use crate::domain::delivery::{Fetched, QueuedDelivery};
-use crate::domain::id::{DeliveryId, WebhookId};
+use crate::config::settings::Settings;
 use crate::domain::public_id::PublicIds;
-use crate::domain::webhook::Queue;
 use crate::live_config::ActiveConfig;
-use crate::mailbox::{Command, Mailbox, Standing};
+use crate::mailbox::{Command, Mailbox};
 use crate::metrics::Metrics;
-use crate::scheduler::{Answered, HELD_BYTES_ALL, Pace, Scheduler, Step};
+use crate::scheduler::{Action, HELD_BYTES_ALL, Input, Limits, Policies, Scheduler};
 use crate::store::{DeliveryQueue, StoreError};
-use crate::worker::attempt::{Sent, Tried};
-use crate::worker::read_queue::{Question, Questions};
-use crate::worker::store_reads::STORE_PAUSE;
-use crate::worker::store_writes::Open;
-use crate::worker::webhooks::Hooks;
 
 /// How often idle queues are forgotten and gauges are set.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
-
-/// What one of the worker's tasks came back with.
-pub struct Completion(Result<Told, JoinError>);
-
-enum Told {
-    Tried(Box<Tried>),
-    Recorded(Vec<Open>, Result<(), StoreError>),
-    Fetched(WebhookId, u64, Result<Fetched, StoreError>),
-    FetchedOne(WebhookId, u64, Result<Option<QueuedDelivery>, StoreError>),
-    Loaded(WebhookId, Result<Option<Queue>, StoreError>),
-    Reordered(WebhookId, Result<bool, StoreError>),
-}
 
 /// What the worker and its attempts use.
 pub struct Resources {
@@ -92,26 +61,6 @@ pub struct Resources {
     pub memory: Memory,
 }
 
-/// The loop and all it knows.
-pub struct Worker {
-    resources: Arc<Resources>,
-    inbox: mpsc::UnboundedReceiver<Command>,
-    endpoints: Scheduler,
-    hooks: Hooks,
-    tasks: JoinSet<Told>,
-    /// What the store is to be asked.
-    questions: Questions,
-    /// Over, and not yet handed to the store.
-    open: Vec<Open>,
-    /// Whether the store is writing.
-    recording: bool,
-    /// When the store may be asked to write again after a failure.
-    store_rests_until: Tick,
-    /// When idle queues were forgotten and gauges set.
-    tidied: Option<Tick>,
-    stopping: watch::Receiver<bool>,
-}
-
 /// How much a worker holds in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
@@ -126,6 +75,23 @@ impl Default for Memory {
         Self { held_bytes: HELD_BYTES_ALL, queues_page: 1_000 }
     }
 }
+
+/// The loop and all it knows.
+pub struct Worker {
+    resources: Arc<Resources>,
+    inbox: mpsc::UnboundedReceiver<Command>,
+    scheduler: Scheduler,
+    /// The configuration that the scheduler decides by.
+    active: Arc<ActiveConfig>,
+    /// Attempts, reads and writes: each comes back with what the scheduler is to know.
+    tasks: JoinSet<Input>,
+    /// When idle queues were forgotten and gauges set.
+    tidied: Option<Tick>,
+    stopping: watch::Receiver<bool>,
+}
+
+/// What one of the worker's tasks came back with.
+pub struct Completion(Result<Input, JoinError>);
 
 /// What is in memory now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,12 +122,15 @@ pub enum Drained {
     No,
 }
 
-fn pace(egress: &Egress) -> Pace {
-    Pace {
+fn policies(settings: &Settings) -> Policies {
+    let egress = &settings.egress;
+    let limits = Limits {
         quota: Quota { requests: egress.requests, window: egress.window },
         per_endpoint: egress.in_flight_per_endpoint(),
         total: egress.in_flight_max,
-    }
+    };
+    let (retry, health) = (settings.retry.clone(), settings.health.clone());
+    Policies { limits, deadline: egress.deadline, retry, health }
 }
 
 impl Worker {
@@ -171,50 +140,40 @@ impl Worker {
         inbox: mpsc::UnboundedReceiver<Command>,
         stopping: watch::Receiver<bool>,
     ) -> Result<Self, StoreError> {
-        let now = resources.clock.now();
-        let egress = resources.active.load().settings.egress.clone();
-        let mut endpoints = Scheduler::new(pace(&egress), resources.memory.held_bytes);
-        let since = UnixTime(now.unix.0.saturating_sub(weir_common::time::micros(egress.window)));
-        let mut starts = resources.store.starts_since(since).await?;
+        let (now, store) = (resources.clock.now(), &resources.store);
+        let active = resources.active.load_full();
+        let policies = policies(&active.settings);
+        let window = micros(policies.limits.quota.window);
+        let mut scheduler = Scheduler::new(policies, resources.memory.held_bytes);
+        let since = UnixTime(now.unix.0.saturating_sub(window));
+        let mut starts = store.starts_since(since).await?;
         starts.sort_by_key(|(_, started)| *started);
         for (endpoint, started) in starts {
-            endpoints.seed(endpoint, now.tick_of(started));
+            scheduler.handle(Input::StartedBefore(endpoint, now.tick_of(started)), now);
         }
-        let unclean = resources.store.unclean_shutdowns();
+        let unclean = store.unclean_shutdowns();
         for found in unclean.into_iter().filter(|found| *found >= since) {
             // What was under way when an earlier process was killed left no trace.
-            endpoints.suspect(egress.in_flight_per_endpoint(), now.tick_of(found));
+            scheduler.handle(Input::KilledBefore(now.tick_of(found)), now);
         }
-        let mut hooks = Hooks::default();
         let mut after = None;
         loop {
-            let page = resources.store.queues(after, resources.memory.queues_page).await?;
+            let page = store.queues(after, resources.memory.queues_page).await?;
             for queue in page.items {
-                hooks.restore(queue, &mut endpoints, now, &resources);
+                scheduler.handle(Input::Restored(Box::new(queue)), now);
             }
             after = page.next;
             if after.is_none() {
                 break;
             }
         }
-        Ok(Self {
-            resources: Arc::new(resources),
-            inbox,
-            endpoints,
-            hooks,
-            tasks: JoinSet::new(),
-            questions: Questions::default(),
-            open: Vec::new(),
-            recording: false,
-            store_rests_until: Tick(0),
-            tidied: None,
-            stopping,
-        })
+        let (tasks, tidied) = (JoinSet::new(), None);
+        let resources = Arc::new(resources);
+        Ok(Self { resources, inbox, scheduler, active, tasks, tidied, stopping })
     }
 
     /// Works until told to stop, then finishes what is under way.
     pub async fn run(mut self) -> Drained {
-        self.begin();
         loop {
             let wake = match self.turn() {
                 Turn::Wait(wake) => wake,
@@ -223,19 +182,12 @@ impl Worker {
             let now = self.resources.clock.now();
             let wait = wake.map_or(TIDY_EVERY, |wake| wake.since(now.tick)).min(TIDY_EVERY);
             tokio::select! {
-                Some(news) = self.inbox.recv() => self.hear(news),
-                Some(told) = self.tasks.join_next() => self.take(Completion(told)),
+                Some(command) = self.inbox.recv() => self.hear(command),
+                Some(result) = self.tasks.join_next() => self.take(Completion(result)),
                 () = tokio::time::sleep(wait) => {}
                 Ok(()) = self.stopping.changed() => {}
             }
             self.catch_up();
-        }
-    }
-
-    /// Goes on with what an earlier process had begun.
-    pub fn begin(&mut self) {
-        for webhook in self.hooks.to_reorder() {
-            self.reorder(webhook);
         }
     }
 
@@ -244,21 +196,32 @@ impl Worker {
         let now = self.resources.clock.now();
         if self.tidied.is_none_or(|tidied| now.tick.since(tidied) >= TIDY_EVERY) {
             self.tidied = Some(now.tick);
-            self.tidy(now);
+            self.scheduler.handle(Input::Tidy, now);
+            self.set_gauges(now);
         }
-        self.look(now);
-        let stopping = *self.stopping.borrow();
-        let wake = if stopping { None } else { self.start(now) };
-        self.ask_store(now);
-        self.record(now);
-        if stopping && self.endpoints.in_flight() == 0 && !self.recording {
-            return Turn::Over(Drained::Yes);
+        if *self.stopping.borrow() {
+            self.scheduler.handle(Input::Stop, now);
         }
-        let look = self.hooks.next_look().map(|at| now.tick_at(at));
-        Turn::Wait(wake.into_iter().chain(look).chain(self.questions.next_at()).min())
+        loop {
+            match self.scheduler.poll(now) {
+                Action::Start(attempt, lag) => {
+                    self.resources.metrics.start_lag.observe(lag.as_secs_f64());
+                    self.tasks.spawn(attempt::send(attempt, self.resources.clone()));
+                }
+                Action::Read(read) => {
+                    self.tasks.spawn(store_io::read(read, self.resources.clone()));
+                }
+                Action::Write(write) => {
+                    self.tasks.spawn(store_io::write(write, self.resources.clone()));
+                }
+                Action::Notify(notification) => notifications::tell(&self.resources, notification),
+                Action::Wait(until) => return Turn::Wait(until),
+                Action::Finish => return Turn::Over(Drained::Yes),
+            }
+        }
     }
 
-    /// Hears what has come by now: one look at the clock's worth. What comes meanwhile is not:
+    /// Takes in what has come by now: one look at the clock's worth. What comes meanwhile is not:
     /// others may talk without end.
     pub fn catch_up(&mut self) {
         for _ in 0..self.inbox.len() {
@@ -295,155 +258,69 @@ impl Worker {
     /// Whether a read or a write is with the store, or waits to be.
     #[must_use]
     pub fn waits_for_store(&self) -> bool {
-        self.recording
-            || !self.open.is_empty()
-            || self.tasks.len() > self.endpoints.in_flight()
-            || self.questions.next_at().is_some()
+        self.scheduler.waits_for_store()
     }
 
     /// What is in memory now.
     #[must_use]
     pub fn in_memory(&self) -> InMemory {
-        let (in_flight, endpoints) = (self.endpoints.in_flight(), self.endpoints.count());
-        InMemory { in_flight, endpoints, held: self.endpoints.held() }
-    }
-
-    /// Starts all that may start now; says when to look again.
-    fn start(&mut self, now: Moment) -> Option<Tick> {
-        loop {
-            match self.endpoints.next(now) {
-                Step::Wait(until) => return until,
-                Step::Fetch { webhook, limit, but, round } => {
-                    self.questions.push(Question::Fetch { webhook, limit, but, round });
-                }
-                Step::FetchOne { webhook, delivery, round } => {
-                    self.questions.push(Question::FetchOne { webhook, delivery, round });
-                }
-                Step::Start { webhook, endpoint, ready, lag } => {
-                    let Some(target) = self.hooks.target(webhook) else {
-                        // It was deleted a moment ago.
-                        self.endpoints.recorded(webhook, ready.id, None, Answered::Yes, now);
-                        continue;
-                    };
-                    self.hooks.started(webhook, ready.id, &self.endpoints);
-                    self.resources.metrics.start_lag.observe(lag.as_secs_f64());
-                    let sent = Sent { webhook, endpoint, ready, started: now, target };
-                    let resources = self.resources.clone();
-                    self.tasks.spawn(async move { Told::Tried(sent.send(&resources).await) });
-                }
-            }
-        }
+        let (in_flight, endpoints) = (self.scheduler.in_flight(), self.scheduler.endpoints());
+        InMemory { in_flight, endpoints, held: self.scheduler.held() }
     }
 
     /// Takes a command into account.
-    pub fn hear(&mut self, news: Command) {
+    pub fn hear(&mut self, command: Command) {
         let now = self.resources.clock.now();
-        match news {
+        let input = match command {
             Command::Arrived(arrivals) => {
                 self.resources.mailbox.heard(&arrivals);
-                for arrival in arrivals {
-                    if self.endpoints.knows(arrival.webhook) {
-                        self.endpoints.arrived(arrival.webhook, arrival.ready, now);
-                    } else {
-                        // The webhook is read together with what waits for it.
-                        self.load(arrival.webhook);
-                    }
-                }
+                Input::Arrived(arrivals)
             }
-            Command::Missed => {
-                for webhook in self.resources.mailbox.missed() {
-                    if self.endpoints.knows(webhook) {
-                        self.endpoints.reread(webhook, now.tick);
-                    } else {
-                        self.load(webhook);
-                    }
-                }
-            }
-            Command::Changed(webhook) => self.load(webhook),
-            Command::Reloaded => {
-                let active = self.resources.active.load_full();
-                self.endpoints.set_pace(pace(&active.settings.egress), now.tick);
-                self.hooks.replan(&active.settings.health, now.unix);
-            }
+            Command::Missed => Input::Missed(self.resources.mailbox.missed()),
+            Command::Changed(webhook) => Input::Changed(webhook),
+            Command::Reloaded => return self.reload(now),
             Command::Asked(of, answer) => {
-                let standing = |(webhook, delivery): &(WebhookId, DeliveryId)| {
-                    let (in_flight, held, unresolved) =
-                        self.endpoints.standing(*webhook, *delivery, now.tick);
-                    let held_until = held.map(|held| now.unix_of(held));
-                    Standing { in_flight, held_until, unresolved }
-                };
-                // Whoever asked may have gone away.
-                let _ = answer.send(of.iter().map(standing).collect());
+                let status = |(webhook, delivery)| self.scheduler.status(webhook, delivery, now);
+                // The call that asked may have ended.
+                let _ = answer.send(of.into_iter().map(status).collect());
+                return;
             }
-        }
+        };
+        self.scheduler.handle(input, now);
     }
 
     /// Takes into account what a task came back with.
     pub fn take(&mut self, completion: Completion) {
         let now = self.resources.clock.now();
-        let told = match completion.0 {
-            Ok(told) => told,
+        match completion.0 {
+            Ok(input) => {
+                self.reload(now);
+                self.scheduler.handle(input, now);
+            }
             Err(error) => {
                 // A mistake of ours: the delivery stays under way until the next start.
                 let fields = [("error", json!(error.to_string()))];
-                events::event(Level::Error, "a task of the worker broke", &fields);
-                return;
-            }
-        };
-        match told {
-            Told::Tried(tried) => self.tried(*tried, now),
-            Told::Recorded(open, Ok(())) => {
-                self.recording = false;
-                for open in open {
-                    self.recorded(open, now);
-                }
-            }
-            Told::Recorded(mut open, Err(error)) => {
-                self.recording = false;
-                self.resources.metrics.store_failures.inc();
-                self.store_rests_until = now.tick.plus(STORE_PAUSE);
-                let fields = [("error", json!(error.to_string())), ("count", json!(open.len()))];
-                events::event(Level::Error, "outcomes cannot be written yet", &fields);
-                open.append(&mut self.open);
-                self.open = open;
-            }
-            Told::Fetched(webhook, round, Ok(fetched)) => {
-                self.endpoints.fetched(webhook, round, fetched, now);
-            }
-            Told::FetchedOne(webhook, round, Ok(one)) => {
-                self.endpoints.fetched_one(webhook, round, one, now);
-            }
-            Told::Loaded(webhook, Ok(queue)) => self.loaded(webhook, queue, now),
-            Told::Reordered(webhook, Ok(true)) => self.load(webhook),
-            Told::Reordered(webhook, Ok(false)) => self.reorder(webhook),
-            Told::Loaded(webhook, Err(_)) => {
-                self.hooks.answered(webhook);
-                self.load_later(webhook, now);
-            }
-            Told::Fetched(webhook, .., Err(_))
-            | Told::FetchedOne(webhook, .., Err(_))
-            | Told::Reordered(webhook, Err(_)) => self.load_later(webhook, now),
-        }
-    }
-
-    /// Looks at the webhooks whose time it is.
-    fn look(&mut self, now: Moment) {
-        for (at, webhook) in self.hooks.due(now) {
-            let mails = self.hooks.look(webhook, at, &mut self.endpoints, &self.resources, now);
-            if let Some(mails) = mails {
-                let (under_way, again, answered) = (None, None, Answered::Yes);
-                self.keep(Open { webhook, under_way, ended: None, mails, again, answered });
+                events::event(Level::Error, "worker task panicked", &fields);
             }
         }
     }
 
-    fn tidy(&mut self, now: Moment) {
-        self.endpoints.forget_idle(now.tick);
-        self.hooks.forget_idle(&self.endpoints);
-        let metrics = &self.resources.metrics;
-        metrics.past_due_oldest.set(self.endpoints.past_due(now.tick).as_secs_f64());
-        metrics.in_flight.set(i64::try_from(self.endpoints.in_flight()).unwrap_or(i64::MAX));
-        metrics.endpoints.set(i64::try_from(self.endpoints.count()).unwrap_or(i64::MAX));
-        metrics.unrecorded.set(i64::try_from(self.open.len()).unwrap_or(i64::MAX));
+    /// Has the scheduler decide by the active configuration.
+    fn reload(&mut self, now: Moment) {
+        let active = self.resources.active.load();
+        if !Arc::ptr_eq(&active, &self.active) {
+            self.active = Arc::clone(&active);
+            let policies = Box::new(policies(&self.active.settings));
+            self.scheduler.handle(Input::Configured(policies), now);
+        }
+    }
+
+    fn set_gauges(&self, now: Moment) {
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let (metrics, scheduler) = (&self.resources.metrics, &self.scheduler);
+        metrics.past_due_oldest.set(scheduler.past_due(now.tick).as_secs_f64());
+        metrics.in_flight.set(count(scheduler.in_flight()));
+        metrics.endpoints.set(count(scheduler.endpoints()));
+        metrics.unrecorded.set(count(scheduler.unwritten()));
     }
 }

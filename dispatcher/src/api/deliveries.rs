@@ -10,11 +10,10 @@ use crate::api::dto::{
 };
 use crate::api::wait_reason::{self, AHEAD_MAX, EndpointRate, Facts};
 use crate::api::{ApiRequest, bad_query, json};
-use crate::domain::delivery::{Delivery, DeliveryState};
+use crate::domain::delivery::{Delivery, DeliveryState, DeliveryStatus};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::Webhook;
 use crate::http_errors;
-use crate::mailbox::Standing;
 
 /// How long to wait for the worker; without its reply, the response omits what only it knows.
 const WORKER_DEADLINE: Duration = Duration::from_secs(1);
@@ -103,13 +102,13 @@ async fn webhooks_of(
 async fn standings_of(
     request: &ApiRequest<'_>,
     deliveries: &[Delivery],
-) -> HashMap<DeliveryId, Standing> {
+) -> HashMap<DeliveryId, DeliveryStatus> {
     let waiting = deliveries.iter().filter(|one| one.state == DeliveryState::Waiting);
     let of: Vec<_> = waiting.map(|one| (one.webhook, one.id)).collect();
     if of.is_empty() {
         return HashMap::new();
     }
-    let reply = request.state.mailbox.standings(of.clone());
+    let reply = request.state.mailbox.statuses(of.clone());
     let answered = tokio::time::timeout(WORKER_DEADLINE, reply).await.unwrap_or_default();
     of.into_iter().map(|(_, id)| id).zip(answered).collect()
 }
@@ -118,7 +117,7 @@ fn facts<'a>(
     request: &ApiRequest<'_>,
     delivery: &'a Delivery,
     webhook: Option<&'a Webhook>,
-    standing: Standing,
+    standing: DeliveryStatus,
     ahead: Option<usize>,
 ) -> Facts<'a> {
     let egress = &request.active.settings.egress;

@@ -9,9 +9,8 @@ use std::time::Duration;
 use weir_common::time::UnixTime;
 
 use crate::api::dto::{Reason, Time, WaitingFor};
-use crate::domain::delivery::{Delivery, DeliveryState};
+use crate::domain::delivery::{Delivery, DeliveryState, DeliveryStatus};
 use crate::domain::webhook::{Probe, Webhook};
-use crate::mailbox::Standing;
 
 /// How far a queue is counted: a place beyond it takes hours.
 pub(super) const AHEAD_MAX: usize = 10_000;
@@ -30,7 +29,7 @@ pub(super) struct Facts<'a> {
     /// `None` once it is deleted.
     pub(super) webhook: Option<&'a Webhook>,
     /// The worker's state of the delivery.
-    pub(super) standing: Standing,
+    pub(super) standing: DeliveryStatus,
     /// Deliveries of its webhook that go first, if they were counted; [`AHEAD_MAX`] means as many
     /// or more.
     pub(super) ahead: Option<usize>,
@@ -227,13 +226,13 @@ mod tests {
     struct Case {
         delivery: Delivery,
         webhook: Option<Webhook>,
-        standing: Standing,
+        standing: DeliveryStatus,
         ahead: Option<usize>,
     }
 
     fn case(due: u64, attempts: u32) -> Case {
         let webhook = Some(webhook(None, None));
-        let standing = Standing::default();
+        let standing = DeliveryStatus::default();
         Case { delivery: delivery(at(due), attempts), webhook, standing, ahead: None }
     }
 
@@ -373,8 +372,11 @@ mod tests {
     fn an_unresolved_name_has_the_time_of_the_next_lookup() {
         let mut unresolved = case(0, 0);
         unresolved.ahead = Some(3);
-        unresolved.standing =
-            Standing { held_until: Some(at(32)), unresolved: true, ..Standing::default() };
+        unresolved.standing = DeliveryStatus {
+            held_until: Some(at(32)),
+            unresolved: true,
+            ..DeliveryStatus::default()
+        };
         let (waiting, shown) = check(&unresolved);
         assert_eq!(shown, "NameUnresolved 32 None None, next 32");
         assert_eq!(

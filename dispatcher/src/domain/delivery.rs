@@ -50,6 +50,16 @@ impl DeliveryState {
         }
     }
 
+    /// How it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Delivered => "delivered",
+            Self::FailedPermanent => "failed_permanent",
+        }
+    }
+
     /// The state with this code.
     #[must_use]
     pub fn of_code(code: u8) -> Option<Self> {
@@ -59,11 +69,7 @@ impl DeliveryState {
 
 impl fmt::Display for DeliveryState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Waiting => "waiting",
-            Self::Delivered => "delivered",
-            Self::FailedPermanent => "failed_permanent",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -120,6 +126,30 @@ pub enum NextState {
         step: u32,
     },
     FailedPermanent,
+}
+
+impl NextState {
+    /// Where the delivery stands from now on.
+    #[must_use]
+    pub fn state(self) -> DeliveryState {
+        match self {
+            Self::Delivered => DeliveryState::Delivered,
+            Self::Again { .. } => DeliveryState::Waiting,
+            Self::FailedPermanent => DeliveryState::FailedPermanent,
+        }
+    }
+}
+
+/// What is known in memory of a delivery that waits on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeliveryStatus {
+    /// Whether an attempt is under way.
+    pub in_flight: bool,
+    /// When the rate limit of its endpoint, the failures of a probe, or the name of its host, which
+    /// was not found, allow the next attempt, where that is later than now.
+    pub held_until: Option<UnixTime>,
+    /// Whether it is the name.
+    pub unresolved: bool,
 }
 
 /// A delivery as the API shows it.

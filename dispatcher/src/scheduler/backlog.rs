@@ -4,7 +4,7 @@
 //!
 //! 1. No delivery is handed out twice, whatever order the store's answers come in, and however
 //!    late it is told of that a delivery has come.
-//! 2. However many wait, no more than [`Room`] allows are in memory.
+//! 2. However many wait, no more than [`MemoryLimit`] allows are in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,9 @@ use weir_common::time::{Moment, Tick, micros};
 
 use crate::domain::delivery::{Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId};
-use crate::scheduler::ready_list::{Held, Key, Line};
+use crate::domain::webhook::Probe;
+use crate::scheduler::ready_list::{Key, Queued, ReadyList};
+use crate::scheduler::webhooks::Flow;
 
 /// Deliveries of one webhook in memory: what may start within [`HELD_FOR`], but no fewer than this,
 /// which at 100 a minute is twenty seconds' worth,
@@ -38,14 +40,14 @@ const HELD_COST: usize = 512;
 
 /// How much one webhook may have in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct MemoryLimit {
     /// Deliveries, at least one.
     pub(super) count: usize,
     /// Bytes of their bodies, unless one alone is larger.
     bytes: usize,
 }
 
-impl Room {
+impl MemoryLimit {
     /// What each of so many webhooks may have in memory of what all share, at this pace.
     pub(super) fn share(bytes: usize, webhooks: usize, quota: Quota) -> Self {
         let own = bytes / webhooks.max(1);
@@ -58,60 +60,48 @@ impl Room {
     }
 }
 
-/// Whether a webhook's deliveries may be started.
+/// What a webhook's backlog has to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    /// All of them.
-    Open,
-    /// One at a time: this one, or else the oldest.
-    Probe(Option<DeliveryId>),
-    /// None.
-    Closed,
-}
-
-/// What a queue would do next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// Start the first delivery.
-    Start,
-    /// Ask the store for more.
-    Fetch,
-    /// Ask the store for this one.
-    FetchOne(DeliveryId),
+pub(super) enum Readiness {
+    /// Its first delivery may start.
+    Ready,
+    /// The store is to be asked for more.
+    NeedsFetch,
+    /// The store is to be asked for this one.
+    NeedsProbe(DeliveryId),
     /// Nothing before then.
-    At(Tick),
+    NotBefore(Tick),
     /// Nothing until something happens.
-    Rest,
+    Idle,
 }
 
-/// A question to the store that is not answered yet.
+/// A read that is not answered yet.
 #[derive(Debug, Default)]
-struct Asked {
+struct PendingFetch {
     /// The last delivery held when it was asked: what is due later waits for the answer, which
     /// may tell of others before it.
     known_to: Option<Key>,
     /// Deliveries whose attempt ended since: the answer may show them as they were before.
     ended: Vec<DeliveryId>,
-    /// Whether deliveries were let go since for want of room.
-    let_go: bool,
+    /// Whether deliveries were evicted since for want of memory.
+    evicted: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct Backlog {
     /// Whose webhook it is.
     pub(super) workspace: Arc<str>,
     pub(super) endpoint: EndpointId,
-    pub(super) gate: Gate,
     /// Whether its webhook is deleted: it stays until what is under way has ended.
     pub(super) gone: bool,
     /// The first that wait, in the order in which they are due.
-    held: Line,
+    held: ReadyList,
     held_bytes: usize,
     /// Whether `held` is all that waits.
     complete: bool,
     /// When the first that waits is due, where none is held and not all are.
     expected: Tick,
-    asked: Option<Box<Asked>>,
+    asked: Option<Box<PendingFetch>>,
     /// The newest delivery that the store has shown. It showed, or has, all older ones as well.
     seen: Option<DeliveryId>,
     /// Tells an answer of the store to a question that was since withdrawn.
@@ -120,25 +110,23 @@ pub(super) struct Queue {
     /// no room while it is empty.
     pub(super) in_flight: BTreeMap<DeliveryId, (EndpointId, usize)>,
     /// The delivery that probes, once it is known.
-    probe: Option<Box<Held>>,
+    probe: Option<Box<Queued>>,
     /// When something was last done.
     pub(super) used: Tick,
 }
 
-impl Queue {
+impl Backlog {
     pub(super) fn new(
         workspace: Arc<str>,
         endpoint: EndpointId,
-        gate: Gate,
         expected: Option<Tick>,
         now: Tick,
     ) -> Self {
         Self {
             workspace,
             endpoint,
-            gate,
             gone: false,
-            held: Line::default(),
+            held: ReadyList::default(),
             held_bytes: 0,
             complete: expected.is_none(),
             expected: expected.unwrap_or_default(),
@@ -153,9 +141,8 @@ impl Queue {
 
     /// Forgets what is in memory but for what is under way: the store knows better. It is asked
     /// whatever it said before: more may have come since.
-    pub(super) fn forget(&mut self, endpoint: EndpointId, gate: Gate, now: Tick) {
+    pub(super) fn forget(&mut self, endpoint: EndpointId, now: Tick) {
         self.endpoint = endpoint;
-        self.gate = gate;
         self.gone = false;
         self.drop_held();
         self.complete = false;
@@ -166,55 +153,55 @@ impl Queue {
     }
 
     /// What to do at `now`, as if the endpoint were free.
-    pub(super) fn turn(&self, now: Tick) -> Turn {
-        match self.gate {
-            Gate::Closed => Turn::Rest,
-            Gate::Probe(_) if !self.in_flight.is_empty() => Turn::Rest,
-            Gate::Probe(Some(id)) => match &self.probe {
-                Some(probe) if probe.at <= now => Turn::Start,
-                Some(probe) => Turn::At(probe.at),
-                None if self.asked.is_some() => Turn::Rest,
-                None => Turn::FetchOne(id),
+    pub(super) fn readiness(&self, flow: Flow, now: Tick) -> Readiness {
+        match flow {
+            Flow::Stopped => Readiness::Idle,
+            Flow::Probing(_) if !self.in_flight.is_empty() => Readiness::Idle,
+            Flow::Probing(Probe::This(id)) => match &self.probe {
+                Some(probe) if probe.at <= now => Readiness::Ready,
+                Some(probe) => Readiness::NotBefore(probe.at),
+                None if self.asked.is_some() => Readiness::Idle,
+                None => Readiness::NeedsProbe(id),
             },
-            Gate::Open | Gate::Probe(None) => self.first(now),
+            Flow::Open | Flow::Probing(Probe::Any) => self.first(now),
         }
     }
 
-    fn first(&self, now: Tick) -> Turn {
+    fn first(&self, now: Tick) -> Readiness {
         if self.first_due(now).is_some() {
-            return Turn::Start;
+            return Readiness::Ready;
         }
         match self.known().map(|held| held.at).min() {
-            Some(soonest) => Turn::At(soonest),
-            None if self.complete || self.asked.is_some() => Turn::Rest,
-            None if self.expected <= now => Turn::Fetch,
-            None => Turn::At(self.expected),
+            Some(soonest) => Readiness::NotBefore(soonest),
+            None if self.complete || self.asked.is_some() => Readiness::Idle,
+            None if self.expected <= now => Readiness::NeedsFetch,
+            None => Readiness::NotBefore(self.expected),
         }
     }
 
     /// The first that may start. Where the wall clock was set since, it need not be the first that
     /// is held.
     fn first_due(&self, now: Tick) -> Option<Key> {
-        self.known().find(|held| held.at <= now).map(Held::key)
+        self.known().find(|held| held.at <= now).map(Queued::key)
     }
 
     /// Those held of which it is known that no other is due before them.
-    fn known(&self) -> impl Iterator<Item = &Held> {
+    fn known(&self) -> impl Iterator<Item = &Queued> {
         let unsure = |key| self.asked.as_ref().is_some_and(|asked| Some(key) > asked.known_to);
         self.held.iter().take_while(move |held| !unsure(held.key()))
     }
 
     /// Whether the store's answer may show a delivery that can start.
-    pub(super) fn is_being_read(&self) -> bool {
-        self.gate == Gate::Open && self.asked.is_some()
+    pub(super) fn is_being_read(&self, flow: Flow) -> bool {
+        flow == Flow::Open && self.asked.is_some()
     }
 
     /// Whether it is time to ask for more, before memory runs out of them.
-    pub(super) fn runs_low(&self, room: Room) -> bool {
-        self.gate == Gate::Open
+    pub(super) fn runs_low(&self, flow: Flow, limit: MemoryLimit) -> bool {
+        flow == Flow::Open
             && self.asked.is_none()
             && !self.complete
-            && (1..=room.count / LOW_SHARE).contains(&self.held.len())
+            && (1..=limit.count / LOW_SHARE).contains(&self.held.len())
     }
 
     /// The bytes that its deliveries take in memory, about.
@@ -237,24 +224,21 @@ impl Queue {
     /// still waits.
     pub(super) fn ask(&mut self) -> Vec<DeliveryId> {
         let known_to = self.held.last();
-        self.asked = Some(Box::new(Asked { known_to, ..Asked::default() }));
+        self.asked = Some(Box::new(PendingFetch { known_to, ..PendingFetch::default() }));
         self.in_flight.keys().copied().collect()
     }
 
     /// Takes the first delivery out, to be started.
-    pub(super) fn take(&mut self, now: Tick) -> Option<QueuedDelivery> {
-        let held = match self.gate {
-            Gate::Closed => None,
-            Gate::Probe(Some(_)) => self.probe.take().map(|probe| *probe),
-            Gate::Open | Gate::Probe(None) => {
+    pub(super) fn take(&mut self, flow: Flow, now: Tick) -> Option<QueuedDelivery> {
+        let held = match flow {
+            Flow::Stopped => None,
+            Flow::Probing(Probe::This(_)) => self.probe.take().map(|probe| *probe),
+            Flow::Open | Flow::Probing(Probe::Any) => {
                 let first = self.first_due(now).and_then(|key| self.held.remove(key));
                 self.held_bytes -= first.as_ref().map_or(0, |held| held.ready.body.len());
                 first
             }
         }?;
-        if let Gate::Probe(of) = &mut self.gate {
-            *of = Some(held.ready.id);
-        }
         self.in_flight.insert(held.ready.id, (self.endpoint, held.ready.body.len()));
         self.used = now;
         Some(held.ready)
@@ -262,20 +246,32 @@ impl Queue {
 
     /// Takes in a delivery that has come, unless the store has shown it in the meantime: it may
     /// have been sent since.
-    pub(super) fn arrived(&mut self, ready: QueuedDelivery, room: Room, now: Moment) {
+    pub(super) fn arrived(
+        &mut self,
+        ready: QueuedDelivery,
+        limit: MemoryLimit,
+        flow: Flow,
+        now: Moment,
+    ) {
         if Some(ready.id) > self.seen {
-            self.add(ready, room, now);
+            self.add(ready, limit, flow, now);
         }
     }
 
     /// Takes in a delivery that is on disk and waits.
-    pub(super) fn add(&mut self, ready: QueuedDelivery, room: Room, now: Moment) {
+    pub(super) fn add(
+        &mut self,
+        ready: QueuedDelivery,
+        limit: MemoryLimit,
+        flow: Flow,
+        now: Moment,
+    ) {
         self.used = now.tick;
         if self.in_flight.contains_key(&ready.id) {
             return;
         }
-        if self.gate == Gate::Probe(Some(ready.id)) {
-            self.probe = Some(Box::new(Held { at: now.tick_at(ready.due), ready }));
+        if flow == Flow::Probing(Probe::This(ready.id)) {
+            self.probe = Some(Box::new(Queued { at: now.tick_at(ready.due), ready }));
             return;
         }
         let key = (ready.due, ready.id);
@@ -294,12 +290,12 @@ impl Queue {
                 self.expected = self.expected.min(due);
             }
         }
-        self.let_go(room);
+        self.evict(limit);
     }
 
     fn hold(&mut self, ready: QueuedDelivery, now: Moment) {
         self.held_bytes += ready.body.len();
-        let before = self.held.insert(Held { at: now.tick_at(ready.due), ready });
+        let before = self.held.insert(Queued { at: now.tick_at(ready.due), ready });
         self.held_bytes -= before.map_or(0, |held| held.ready.body.len());
     }
 
@@ -309,24 +305,24 @@ impl Queue {
         self.held_bytes = 0;
     }
 
-    /// Lets the last ones go while there are too many: they are in the store.
-    fn let_go(&mut self, room: Room) {
+    /// Evicts the last ones while there are too many: they are in the store.
+    fn evict(&mut self, limit: MemoryLimit) {
         let too_many = |queue: &Self| {
             let many = queue.held.len();
-            many > room.count || (many > 1 && queue.held_bytes > room.bytes)
+            many > limit.count || (many > 1 && queue.held_bytes > limit.bytes)
         };
         while too_many(self) {
             let last = self.held.pop_last();
             self.held_bytes -= last.map_or(0, |held| held.ready.body.len());
             self.complete = false;
             if let Some(asked) = &mut self.asked {
-                asked.let_go = true;
+                asked.evicted = true;
             }
         }
     }
 
     /// Takes in what the store answered.
-    pub(super) fn answered(&mut self, fetched: Fetched, room: Room, now: Moment) {
+    pub(super) fn fetched(&mut self, fetched: Fetched, limit: MemoryLimit, now: Moment) {
         let Some(asked) = self.asked.take() else { return };
         let last = fetched.ready.last().map(|ready| (ready.due, ready.id));
         for ready in fetched.ready {
@@ -338,21 +334,21 @@ impl Queue {
                 self.hold(ready, now);
             }
         }
-        self.complete = !fetched.more && !asked.let_go;
+        self.complete = !fetched.more && !asked.evicted;
         if let Some(last) = last.filter(|_| fetched.more) {
             // Between the last one told of and what came meanwhile there may be others.
             let beyond = self.held.after(last);
             self.held_bytes -= beyond.iter().map(|held| held.ready.body.len()).sum::<usize>();
         }
-        self.let_go(room);
+        self.evict(limit);
         if self.held.is_empty() && !self.complete {
             self.expected = now.tick;
         }
         self.used = now.tick;
     }
 
-    /// Takes in the delivery that probes; without it the oldest takes its place.
-    pub(super) fn answered_one(&mut self, ready: Option<QueuedDelivery>, now: Moment) {
+    /// Takes in the delivery that probes, where it waits.
+    pub(super) fn fetched_one(&mut self, ready: Option<QueuedDelivery>, now: Moment) {
         self.asked = None;
         // What came meanwhile was held for an answer that tells of all before it, and this one
         // does not: the store has it, and will show it in its place.
@@ -361,10 +357,7 @@ impl Queue {
             self.drop_held();
             self.expected = self.expected.min(first);
         }
-        match ready {
-            Some(ready) => self.probe = Some(Box::new(Held { at: now.tick_at(ready.due), ready })),
-            None => self.gate = Gate::Probe(None),
-        }
+        self.probe = ready.map(|ready| Box::new(Queued { at: now.tick_at(ready.due), ready }));
     }
 
     /// Ends what was under way. Gives the endpoint that it counted on, and the bytes of its body.
@@ -378,13 +371,13 @@ impl Queue {
     }
 
     /// Whether nothing is left in memory that the store does not know.
-    pub(super) fn is_idle(&self) -> bool {
-        let rests = match self.gate {
-            Gate::Open => self.held.is_empty() && self.complete && self.asked.is_none(),
-            Gate::Closed => true,
-            Gate::Probe(_) => false,
+    pub(super) fn is_idle(&self, flow: Flow) -> bool {
+        let is_idle = match flow {
+            Flow::Open => self.held.is_empty() && self.complete && self.asked.is_none(),
+            Flow::Stopped => true,
+            Flow::Probing(_) => false,
         };
-        rests && self.in_flight.is_empty()
+        is_idle && self.in_flight.is_empty()
     }
 
     /// Deliveries in memory.

@@ -22,14 +22,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::domain::id::EndpointId;
-use crate::scheduler::Answered;
 use crate::scheduler::load::{Load, PARTS};
+use crate::scheduler::responsiveness::Responsiveness;
 use crate::scheduler::workspace_share::Shares;
 
 /// Of [`PARTS`], so many are for endpoints whose last attempt was slow or timed out. With half of
 /// 4,096 places and ten seconds an attempt, five thousand unresponsive endpoints are each tried
 /// every 25 seconds.
-const SILENT: usize = 4;
+const SLOW: usize = 4;
 
 /// For endpoints that nothing is known of, and those: whoever is new waits for no black hole that
 /// is known to be one, and takes nothing from those that are known to answer.
@@ -42,7 +42,7 @@ const SECOND: usize = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// Its last attempt was slow or timed out, and such endpoints have their share.
-    Silent,
+    Slow,
     /// Nothing is known of it, and such endpoints have theirs.
     Unknown,
     /// It has something under way, and few places are left.
@@ -51,9 +51,9 @@ pub(super) enum Refused {
 
 /// Which queues an endpoint waits in.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Aside(u8);
+pub(super) struct Parked(u8);
 
-impl Aside {
+impl Parked {
     /// Notes that it waits for this; says whether it did not already.
     fn begin(&mut self, why: Refused) -> bool {
         let before = self.0;
@@ -68,7 +68,7 @@ impl Aside {
 }
 
 /// What an endpoint counts for: how its last attempt ended, and what is under way.
-pub(super) type Standing = (Option<Answered>, Load);
+pub(super) type Occupancy = (Option<Responsiveness>, Load);
 
 /// The places of all endpoints together.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub(super) struct InFlightSlots {
     doubtful: Load,
     shares: Shares,
     /// Endpoints that were refused. One that is forgotten in the meantime is passed over.
-    silent: VecDeque<EndpointId>,
+    slow: VecDeque<EndpointId>,
     unknown: VecDeque<EndpointId>,
     second: VecDeque<EndpointId>,
 }
@@ -87,9 +87,9 @@ pub(super) struct InFlightSlots {
 impl InFlightSlots {
     /// So many, all free.
     pub(super) fn new(most: Load) -> Self {
-        let [silent, unknown, second] = [const { VecDeque::new() }; 3];
+        let [slow, unknown, second] = [const { VecDeque::new() }; 3];
         let (taken, doubtful) = (Load::default(), Load::default());
-        Self { most, taken, doubtful, shares: Shares::default(), silent, unknown, second }
+        Self { most, taken, doubtful, shares: Shares::default(), slow, unknown, second }
     }
 
     /// There are more, or fewer, from now on.
@@ -108,13 +108,14 @@ impl InFlightSlots {
     }
 
     /// Takes into account that an endpoint has come to stand otherwise.
-    pub(super) fn changed(&mut self, from: Standing, to: Standing) {
+    pub(super) fn changed(&mut self, from: Occupancy, to: Occupancy) {
         let swap = |sum: &mut Load, from: Load, to: Load| {
             sum.attempts = sum.attempts + to.attempts - from.attempts;
             sum.bytes = sum.bytes + to.bytes - from.bytes;
         };
-        let doubtful =
-            |(last, load)| if last == Some(Answered::Yes) { Load::default() } else { load };
+        let doubtful = |(last, load)| {
+            if last == Some(Responsiveness::Prompt) { Load::default() } else { load }
+        };
         swap(&mut self.taken, from.1, to.1);
         swap(&mut self.doubtful, doubtful(from), doubtful(to));
     }
@@ -141,7 +142,7 @@ impl InFlightSlots {
     pub(super) fn has_room(&mut self, workspace: &Arc<str>, endpoint: EndpointId) -> bool {
         let used_up = self.shares.is_used_up(workspace, self.free());
         if used_up {
-            self.shares.leave_out(workspace, endpoint);
+            self.shares.park(workspace, endpoint);
         }
         !used_up
     }
@@ -150,14 +151,14 @@ impl InFlightSlots {
     /// not called back lines up behind those that wait.
     pub(super) fn refused(
         &self,
-        last: Option<Answered>,
+        last: Option<Responsiveness>,
         in_flight: usize,
         called_back: Option<Refused>,
     ) -> Option<Refused> {
         let own = match last {
-            Some(Answered::Yes) => None,
-            Some(Answered::Slowly | Answered::No) => Some(Refused::Silent),
-            Some(Answered::Unreached) | None => Some(Refused::Unknown),
+            Some(Responsiveness::Prompt) => None,
+            Some(Responsiveness::Slow | Responsiveness::TimedOut) => Some(Refused::Slow),
+            Some(Responsiveness::Unresolved) | None => Some(Refused::Unknown),
         };
         let second = Some(Refused::Second).filter(|_| in_flight > 0);
         let waits = |why| called_back != Some(why) && !self.queue(why).is_empty();
@@ -166,7 +167,7 @@ impl InFlightSlots {
 
     fn is_scarce(&self, why: Refused) -> bool {
         let (taken, parts) = match why {
-            Refused::Silent => (self.doubtful, SILENT),
+            Refused::Slow => (self.doubtful, SLOW),
             Refused::Unknown => (self.doubtful, UNKNOWN),
             Refused::Second => (self.taken, SECOND),
         };
@@ -174,30 +175,30 @@ impl InFlightSlots {
     }
 
     /// Leaves an endpoint out until there are such places again.
-    pub(super) fn leave_out(&mut self, id: EndpointId, why: Refused, aside: &mut Aside) {
-        if aside.begin(why) {
+    pub(super) fn park(&mut self, id: EndpointId, why: Refused, parked: &mut Parked) {
+        if parked.begin(why) {
             self.queue_mut(why).push_back(id);
         }
     }
 
     /// Gives an endpoint that there may be a place for again, and what it waited for unless that
     /// was its workspace's share.
-    pub(super) fn call_back(&mut self) -> Option<(EndpointId, Option<Refused>)> {
+    pub(super) fn unpark(&mut self) -> Option<(EndpointId, Option<Refused>)> {
         if self.are_taken() {
             return None;
         }
         // Those first that are sure to be done soon.
-        let why = [Refused::Second, Refused::Unknown, Refused::Silent];
+        let why = [Refused::Second, Refused::Unknown, Refused::Slow];
         let why = why.into_iter().find(|why| !self.is_scarce(*why) && !self.queue(*why).is_empty());
         match why {
             Some(why) => self.queue_mut(why).pop_front().map(|id| (id, Some(why))),
-            None => self.shares.call_back(self.free()).map(|id| (id, None)),
+            None => self.shares.unpark(self.free()).map(|id| (id, None)),
         }
     }
 
     fn queue(&self, why: Refused) -> &VecDeque<EndpointId> {
         match why {
-            Refused::Silent => &self.silent,
+            Refused::Slow => &self.slow,
             Refused::Unknown => &self.unknown,
             Refused::Second => &self.second,
         }
@@ -205,7 +206,7 @@ impl InFlightSlots {
 
     fn queue_mut(&mut self, why: Refused) -> &mut VecDeque<EndpointId> {
         match why {
-            Refused::Silent => &mut self.silent,
+            Refused::Slow => &mut self.slow,
             Refused::Unknown => &mut self.unknown,
             Refused::Second => &mut self.second,
         }
@@ -216,8 +217,8 @@ impl InFlightSlots {
 mod tests {
     use super::*;
 
-    const YES: Option<Answered> = Some(Answered::Yes);
-    const NO: Option<Answered> = Some(Answered::No);
+    const YES: Option<Responsiveness> = Some(Responsiveness::Prompt);
+    const NO: Option<Responsiveness> = Some(Responsiveness::TimedOut);
 
     /// So many, with room for bodies without end.
     fn places(attempts: usize) -> InFlightSlots {
@@ -229,9 +230,9 @@ mod tests {
     }
 
     /// Of so many places, how many endpoints of this kind get one each after those before.
-    fn shares(total: usize, kinds: &[Option<Answered>]) -> Vec<usize> {
+    fn shares(total: usize, kinds: &[Option<Responsiveness>]) -> Vec<usize> {
         let mut places = places(total);
-        let share = |last: &Option<Answered>| {
+        let share = |last: &Option<Responsiveness>| {
             let mut started = 0;
             while !places.are_taken() && places.refused(*last, 0, None).is_none() {
                 places.changed((*last, many(0)), (*last, many(1)));
@@ -274,7 +275,7 @@ mod tests {
     fn what_an_endpoint_has_under_way_counts_by_how_its_last_attempt_ended() {
         let mut places = places(8);
         places.changed((None, many(0)), (None, many(5)));
-        assert_eq!(places.refused(NO, 0, None), Some(Refused::Silent));
+        assert_eq!(places.refused(NO, 0, None), Some(Refused::Slow));
         // One of the five is answered: no doubt is left of the four.
         places.changed((None, many(5)), (YES, many(4)));
         assert_eq!(places.refused(NO, 0, None), None);
@@ -283,36 +284,36 @@ mod tests {
         places.changed((NO, many(3)), (NO, many(4)));
         assert_eq!(
             (places.taken().attempts, places.refused(NO, 0, None)),
-            (4, Some(Refused::Silent))
+            (4, Some(Refused::Slow))
         );
     }
 
     #[test]
     fn whoever_was_left_out_is_called_back_once_when_there_are_such_places() {
         let mut places = places(8);
-        let mut aside = Aside::default();
+        let mut aside = Parked::default();
         places.changed((NO, many(0)), (NO, many(4)));
         for _ in 0..3 {
-            places.leave_out(EndpointId(1), Refused::Silent, &mut aside);
+            places.park(EndpointId(1), Refused::Slow, &mut aside);
         }
-        places.leave_out(EndpointId(1), Refused::Second, &mut aside);
-        assert_eq!(places.call_back(), Some((EndpointId(1), Some(Refused::Second))));
-        assert_eq!(places.call_back(), None, "half of the places are taken");
+        places.park(EndpointId(1), Refused::Second, &mut aside);
+        assert_eq!(places.unpark(), Some((EndpointId(1), Some(Refused::Second))));
+        assert_eq!(places.unpark(), None, "half of the places are taken");
         places.changed((NO, many(4)), (NO, many(3)));
-        assert_eq!(places.call_back(), Some((EndpointId(1), Some(Refused::Silent))));
-        assert_eq!(places.call_back(), None, "it was called back");
-        aside.over(Refused::Silent);
-        places.leave_out(EndpointId(1), Refused::Silent, &mut aside);
-        assert_eq!(places.call_back(), Some((EndpointId(1), Some(Refused::Silent))));
+        assert_eq!(places.unpark(), Some((EndpointId(1), Some(Refused::Slow))));
+        assert_eq!(places.unpark(), None, "it was called back");
+        aside.over(Refused::Slow);
+        places.park(EndpointId(1), Refused::Slow, &mut aside);
+        assert_eq!(places.unpark(), Some((EndpointId(1), Some(Refused::Slow))));
     }
 
     #[test]
     fn whoever_comes_later_lines_up_behind_those_that_wait() {
         let mut places = places(8);
-        let mut aside = Aside::default();
-        places.leave_out(EndpointId(1), Refused::Silent, &mut aside);
-        assert_eq!(places.refused(NO, 0, None), Some(Refused::Silent));
-        assert_eq!(places.refused(NO, 0, Some(Refused::Silent)), None);
+        let mut aside = Parked::default();
+        places.park(EndpointId(1), Refused::Slow, &mut aside);
+        assert_eq!(places.refused(NO, 0, None), Some(Refused::Slow));
+        assert_eq!(places.refused(NO, 0, Some(Refused::Slow)), None);
         assert_eq!(places.refused(None, 0, None), None, "it waits for something else");
     }
 }

@@ -13,9 +13,9 @@ use weir_common::limit::rolling::Log;
 use weir_common::time::Tick;
 
 use crate::domain::id::WebhookId;
-use crate::scheduler::Answered;
-use crate::scheduler::concurrency::{Aside, Standing};
+use crate::scheduler::concurrency::{Occupancy, Parked};
 use crate::scheduler::load::Load;
+use crate::scheduler::responsiveness::Responsiveness;
 
 /// An endpoint is left alone no longer than this: what was out of order may be mended at any time.
 pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(60);
@@ -26,15 +26,15 @@ pub(super) struct Endpoint {
     pub(super) starts: Log,
     pub(super) under_way: Load,
     /// Attempts that may be under way: all, or fewer while the receiver lets them time out.
-    pub(super) room: usize,
+    pub(super) limit: usize,
     /// How the last attempt ended, as far as that is known.
-    pub(super) last: Option<Answered>,
+    pub(super) last: Option<Responsiveness>,
     /// The webhooks on it: the one that has waited longest for its workspace's turn comes first.
     pub(super) turns: VecDeque<WebhookId>,
     /// Its place in the heap: others there are out of date.
     pub(super) due: Option<(Tick, u64)>,
-    /// Where it waits for places to be free again that are for others now.
-    pub(super) aside: Aside,
+    /// Where it waits for slots to be free again that are for others now.
+    pub(super) parked: Parked,
     /// Until then it is left alone.
     backs_off_until: Tick,
     /// So often it has been, one time after another.
@@ -43,12 +43,12 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     /// One with nothing under way.
-    pub(super) fn new(room: usize, starts: Log) -> Self {
-        Self { room, starts, ..Self::default() }
+    pub(super) fn new(limit: usize, starts: Log) -> Self {
+        Self { limit, starts, ..Self::default() }
     }
 
     /// What it counts for among all.
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn occupancy(&self) -> Occupancy {
         (self.last, self.under_way)
     }
 
@@ -58,14 +58,22 @@ impl Endpoint {
     }
 
     /// Takes the end of an attempt into account, where no more than `most` may be under way.
-    pub(super) fn ended(&mut self, bytes: usize, answered: Answered, most: usize, now: Tick) {
+    pub(super) fn ended(
+        &mut self,
+        bytes: usize,
+        responsiveness: Responsiveness,
+        most: usize,
+        now: Tick,
+    ) {
         self.under_way = self.under_way.minus(bytes);
-        match answered {
-            Answered::Unreached => return self.back_off(now),
-            Answered::Yes | Answered::Slowly => self.room = (self.room * 2).clamp(1, most),
-            Answered::No => self.room = (self.room / 2).max(1),
+        match responsiveness {
+            Responsiveness::Unresolved => return self.back_off(now),
+            Responsiveness::Prompt | Responsiveness::Slow => {
+                self.limit = (self.limit * 2).clamp(1, most)
+            }
+            Responsiveness::TimedOut => self.limit = (self.limit / 2).max(1),
         }
-        self.last = Some(answered);
+        self.last = Some(responsiveness);
         self.backoffs = 0;
     }
 

@@ -17,13 +17,13 @@ pub(super) type Key = (UnixTime, DeliveryId);
 
 /// A delivery in memory.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Queued {
     /// When it may start: by the clock that never jumps.
     pub(super) at: Tick,
     pub(super) ready: QueuedDelivery,
 }
 
-impl Held {
+impl Queued {
     pub(super) fn key(&self) -> Key {
         (self.ready.due, self.ready.id)
     }
@@ -31,9 +31,9 @@ impl Held {
 
 /// Deliveries in order.
 #[derive(Debug, Default)]
-pub(super) struct Line(VecDeque<Held>);
+pub(super) struct ReadyList(VecDeque<Queued>);
 
-impl Line {
+impl ReadyList {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -42,17 +42,17 @@ impl Line {
         self.0.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Held> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Queued> {
         self.0.iter()
     }
 
     pub(super) fn last(&self) -> Option<Key> {
-        self.0.back().map(Held::key)
+        self.0.back().map(Queued::key)
     }
 
     /// Puts one in its place; gives the one that stood there.
-    pub(super) fn insert(&mut self, held: Held) -> Option<Held> {
-        match self.0.binary_search_by_key(&held.key(), Held::key) {
+    pub(super) fn insert(&mut self, held: Queued) -> Option<Queued> {
+        match self.0.binary_search_by_key(&held.key(), Queued::key) {
             Ok(place) => self.0.get_mut(place).map(|there| std::mem::replace(there, held)),
             Err(place) => {
                 if self.0.len() == self.0.capacity() {
@@ -64,21 +64,21 @@ impl Line {
         }
     }
 
-    pub(super) fn remove(&mut self, key: Key) -> Option<Held> {
-        let place = self.0.binary_search_by_key(&key, Held::key).ok()?;
+    pub(super) fn remove(&mut self, key: Key) -> Option<Queued> {
+        let place = self.0.binary_search_by_key(&key, Queued::key).ok()?;
         let held = self.0.remove(place);
         self.fit();
         held
     }
 
-    pub(super) fn pop_last(&mut self) -> Option<Held> {
+    pub(super) fn pop_last(&mut self) -> Option<Queued> {
         let last = self.0.pop_back();
         self.fit();
         last
     }
 
     /// Takes out all that come after `key`.
-    pub(super) fn after(&mut self, key: Key) -> VecDeque<Held> {
+    pub(super) fn after(&mut self, key: Key) -> VecDeque<Queued> {
         let place = self.0.partition_point(|held| held.key() <= key);
         let after = self.0.split_off(place);
         self.fit();
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use crate::domain::event::EventType;
 
-    fn held(due: u64, id: i64) -> Held {
+    fn held(due: u64, id: i64) -> Queued {
         let ready = QueuedDelivery {
             id: DeliveryId(id),
             due: UnixTime(due),
@@ -121,7 +121,7 @@ mod tests {
             paused_before: Duration::ZERO,
             fresh_connection: false,
         };
-        Held { at: Tick(due), ready }
+        Queued { at: Tick(due), ready }
     }
 
     proptest! {
@@ -129,7 +129,7 @@ mod tests {
         fn it_does_what_a_sorted_map_would_in_little_room(
             steps in proptest::collection::vec((0..5_u8, 0..6_u64, 0..6_i64), 0..200),
         ) {
-            let (mut line, mut map) = (Line::default(), BTreeMap::new());
+            let (mut line, mut map) = (ReadyList::default(), BTreeMap::new());
             for (what, due, id) in steps {
                 let key = (UnixTime(due), DeliveryId(id));
                 match what {
@@ -149,10 +149,10 @@ mod tests {
                         let next = (UnixTime(due), DeliveryId(id + 1));
                         let after = map.split_off(&next);
                         let taken = line.after(key);
-                        assert!(taken.iter().map(Held::key).eq(after.keys().copied()));
+                        assert!(taken.iter().map(Queued::key).eq(after.keys().copied()));
                     }
                 }
-                assert!(line.iter().map(Held::key).eq(map.keys().copied()));
+                assert!(line.iter().map(Queued::key).eq(map.keys().copied()));
                 assert_eq!((line.len(), line.is_empty()), (map.len(), map.is_empty()));
                 assert_eq!(line.last(), map.last_key_value().map(|(key, ())| *key));
                 assert!(line.0.capacity() <= 4 * line.len().max(1));

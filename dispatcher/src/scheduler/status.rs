@@ -5,34 +5,32 @@
 use std::time::Duration;
 
 use weir_common::limit::decision::Decision;
-use weir_common::time::Tick;
+use weir_common::time::{Moment, Tick};
 
+use crate::domain::delivery::DeliveryStatus;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::scheduler::Scheduler;
-use crate::scheduler::backlog::Queue;
+use crate::scheduler::backlog::Backlog;
 use crate::scheduler::endpoint::Endpoint;
 
 impl Scheduler {
-    /// What is known of a delivery that waits: whether it is under way, until when its endpoint or
-    /// a failed probe holds it back, and whether that is because its host's name was not found.
+    /// What is known of a delivery that waits on disk.
     #[must_use]
-    pub fn standing(
-        &self,
-        webhook: WebhookId,
-        delivery: DeliveryId,
-        now: Tick,
-    ) -> (bool, Option<Tick>, bool) {
-        let Some(queue) = self.queues.get(&webhook) else { return (false, None, false) };
-        let endpoint = self.endpoints.get(&queue.endpoint);
-        let paced = endpoint.map(|endpoint| endpoint.starts.decide(self.pace.quota, 1, now));
+    pub fn status(&self, webhook: WebhookId, delivery: DeliveryId, now: Moment) -> DeliveryStatus {
+        let Some(backlog) = self.backlogs.get(&webhook) else { return DeliveryStatus::default() };
+        let endpoint = self.endpoints.get(&backlog.endpoint);
+        let paced = endpoint
+            .map(|endpoint| endpoint.starts.decide(self.policies.limits.quota, 1, now.tick));
         let paced = match paced {
             Some(Decision::Refuse { retry_at }) => Some(retry_at),
             _ => None,
         };
-        let held = paced.max(queue.probe_at());
-        let left_alone = endpoint.map(Endpoint::backs_off_until).filter(|until| *until > now);
+        let held = paced.max(backlog.probe_at());
+        let left_alone = endpoint.map(Endpoint::backs_off_until).filter(|until| *until > now.tick);
         let unresolved = left_alone.is_some() && left_alone >= held;
-        (queue.in_flight.contains_key(&delivery), held.max(left_alone), unresolved)
+        let in_flight = backlog.in_flight.contains_key(&delivery);
+        let held_until = held.max(left_alone).map(|until| now.unix_of(until));
+        DeliveryStatus { in_flight, held_until, unresolved }
     }
 
     /// How long the first endpoint that may do something has waited for it.
@@ -46,18 +44,30 @@ impl Scheduler {
     /// Attempts under way.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.places.taken().attempts
+        self.slots.taken().attempts
     }
 
     /// Deliveries in memory that wait, and places in the heap.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.queues.values().map(Queue::held).sum::<usize>() + self.heap.len()
+        self.backlogs.values().map(Backlog::held).sum::<usize>() + self.heap.len()
+    }
+
+    /// Results that are not with the store yet.
+    #[must_use]
+    pub fn unwritten(&self) -> usize {
+        self.writes.waiting()
+    }
+
+    /// Whether a read or a write is with the store, or waits to be.
+    #[must_use]
+    pub fn waits_for_store(&self) -> bool {
+        self.reads.are_waited_for() || self.writes.are_with_store() || self.unwritten() > 0
     }
 
     /// Endpoints that are known.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub fn endpoints(&self) -> usize {
         self.endpoints.len()
     }
 }

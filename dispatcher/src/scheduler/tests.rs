@@ -1,6 +1,7 @@
 //! Random worlds of endpoints, held to what `scheduler` promises by remembering everything.
 
 mod answers;
+mod probing;
 mod scarce;
 mod sharing;
 mod world;
@@ -12,16 +13,21 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use weir_common::time::{Moment, UnixTime};
 
-use crate::domain::delivery::{Fetched, QueuedDelivery};
+use crate::domain::delivery::{Arrival, Fetched, NextState, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
-use crate::domain::outcome::Outcome;
-use crate::scheduler::{Answered, Gate, HELD_BYTES_ALL, Scheduler, Step};
-
-use crate::scheduler::tests::world::{World, at, pace, ready, ws};
+use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::webhook::{Probe, Webhook};
+use crate::scheduler::attempts::{AttemptResult, StartedAttempt};
+use crate::scheduler::pick::Pick;
+use crate::scheduler::reads::{StoreAnswer, StoreRead};
+use crate::scheduler::responsiveness::Responsiveness;
+use crate::scheduler::tests::world::{World, at, ended, hook, limits, ready, scheduler};
+use crate::scheduler::webhooks::Flow;
+use crate::scheduler::{Action, HELD_BYTES_ALL, Input, Limits, Scheduler};
 
 #[test]
 fn a_backlog_drains_at_exactly_the_pace_and_in_order() {
-    let mut world = World::new(pace(5, 1_000, 100, 100), &[(1, 1)]);
+    let mut world = World::new(limits(5, 1_000, 100, 100), &[(1, 1)]);
     for due in 0..23 {
         world.arrive(1, due, true);
     }
@@ -35,7 +41,7 @@ fn a_backlog_drains_at_exactly_the_pace_and_in_order() {
 
 #[test]
 fn webhooks_of_one_endpoint_share_its_pace_and_take_turns() {
-    let mut world = World::new(pace(4, 1_000, 100, 100), &[(1, 1), (2, 1)]);
+    let mut world = World::new(limits(4, 1_000, 100, 100), &[(1, 1), (2, 1)]);
     for _ in 0..50 {
         world.arrive(1, 0, true);
     }
@@ -52,7 +58,7 @@ fn webhooks_of_one_endpoint_share_its_pace_and_take_turns() {
 
 #[test]
 fn an_endpoint_with_a_backlog_does_not_delay_another() {
-    let mut world = World::new(pace(1_000, 1_000, 1_000, 10), &[(1, 1), (2, 2)]);
+    let mut world = World::new(limits(1_000, 1_000, 1_000, 10), &[(1, 1), (2, 2)]);
     for _ in 0..500 {
         world.arrive(1, 0, true);
     }
@@ -64,7 +70,7 @@ fn an_endpoint_with_a_backlog_does_not_delay_another() {
 
 #[test]
 fn no_more_are_under_way_than_an_endpoint_and_all_endpoints_have_room_for() {
-    let mut world = World::new(pace(100, 1_000, 12, 5), &[(1, 1), (2, 2)]);
+    let mut world = World::new(limits(100, 1_000, 12, 5), &[(1, 1), (2, 2)]);
     for _ in 0..20 {
         world.arrive(1, 0, true);
         world.arrive(2, 0, true);
@@ -79,7 +85,7 @@ fn no_more_are_under_way_than_an_endpoint_and_all_endpoints_have_room_for() {
 #[test]
 fn an_endpoint_that_was_left_out_goes_on_when_others_have_ended() {
     // Of eight places six are for everyone, the last two for endpoints that have nothing under way.
-    let mut world = World::new(pace(100, 60_000, 12, 8), &[(1, 1), (2, 2), (3, 3)]);
+    let mut world = World::new(limits(100, 60_000, 12, 8), &[(1, 1), (2, 2), (3, 3)]);
     for endpoint in [1, 1, 2, 2, 3, 3, 3] {
         world.arrive(endpoint, 0, true);
     }
@@ -99,7 +105,7 @@ fn an_endpoint_that_was_left_out_goes_on_when_others_have_ended() {
 #[test]
 fn endpoints_whose_attempts_do_not_end_leave_places_for_others() {
     let dark: Vec<(i64, i64)> = (1..=4).map(|one| (one, one)).collect();
-    let mut world = World::new(pace(100, 1_000, 20, 20), &[dark, vec![(5, 5)]].concat());
+    let mut world = World::new(limits(100, 1_000, 20, 20), &[dark, vec![(5, 5)]].concat());
     for id in 0..80 {
         world.arrive(id % 4 + 1, 0, true);
     }
@@ -116,25 +122,30 @@ fn endpoints_whose_attempts_do_not_end_leave_places_for_others() {
 
 #[test]
 fn an_endpoint_has_more_room_the_more_it_answers_and_room_for_one_while_it_times_out() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
-    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(0).tick);
+    let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
+    endpoints.take_in(hook(1, 1, Flow::Open), None, at(0).tick);
     for id in 0..40 {
-        endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
     }
     let starts = |endpoints: &mut Scheduler| {
         let mut ids = Vec::new();
-        while let Step::Start { ready, .. } = endpoints.next(at(0)) {
+        while let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(0)) {
             ids.push(ready.id);
         }
         ids
     };
     // Each number: how many may be under way after those before have ended so.
-    let answers = [Answered::Yes, Answered::Yes, Answered::No, Answered::Yes];
+    let answers = [
+        Responsiveness::Prompt,
+        Responsiveness::Prompt,
+        Responsiveness::TimedOut,
+        Responsiveness::Prompt,
+    ];
     for (room, answered) in [2, 8, 8, 1].into_iter().zip(answers) {
         let under_way = starts(&mut endpoints);
         assert_eq!(under_way.len(), room);
         for id in &under_way {
-            endpoints.recorded(WebhookId(1), *id, None, answered, at(0));
+            endpoints.recorded(WebhookId(1), ended(*id, None, answered), at(0));
         }
     }
     assert_eq!(starts(&mut endpoints).len(), 2);
@@ -142,8 +153,8 @@ fn an_endpoint_has_more_room_the_more_it_answers_and_room_for_one_while_it_times
 
 #[test]
 fn a_paused_webhook_starts_nothing_and_another_on_its_endpoint_goes_on() {
-    let mut world = World::new(pace(100, 1_000, 100, 100), &[(1, 1), (2, 1)]);
-    world.endpoints.set_gate(WebhookId(1), Gate::Closed, at(0).tick);
+    let mut world = World::new(limits(100, 1_000, 100, 100), &[(1, 1), (2, 1)]);
+    world.endpoints.take_in(hook(1, 1, Flow::Stopped), None, at(0).tick);
     world.arrive(1, 0, true);
     world.arrive(2, 0, true);
     world.run(1);
@@ -152,100 +163,30 @@ fn a_paused_webhook_starts_nothing_and_another_on_its_endpoint_goes_on() {
 }
 
 #[test]
-fn a_probe_is_alone_until_it_is_over_and_is_the_one_that_is_tried_again() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
-    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Probe(None), None, at(0).tick);
-    for id in 0..10 {
-        endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
-    }
-    let Step::Start { ready: probe, .. } = endpoints.next(at(0)) else { panic!("no probe") };
-    assert_eq!(probe.id, DeliveryId(0));
-    assert!(matches!(endpoints.next(at(0)), Step::Wait(None)), "a second one beside the probe");
-    let again = QueuedDelivery { due: at(60).unix, ..probe };
-    endpoints.recorded(WebhookId(1), again.id, Some(again), Answered::Yes, at(1));
-    assert!(matches!(endpoints.next(at(59)), Step::Wait(Some(tick)) if tick == at(60).tick));
-    let Step::Start { ready: probe, .. } = endpoints.next(at(60)) else { panic!("no probe") };
-    assert_eq!(probe.id, DeliveryId(0), "another one than before");
-    endpoints.recorded(WebhookId(1), probe.id, None, Answered::Yes, at(61));
-    endpoints.set_gate(WebhookId(1), Gate::Open, at(61).tick);
-    let Step::Start { ready: next, .. } = endpoints.next(at(61)) else { panic!("does not drain") };
-    assert_eq!(next.id, DeliveryId(1));
-}
-
-#[test]
-fn a_probe_that_was_tried_before_a_restart_is_asked_for() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
-    let gate = Gate::Probe(Some(DeliveryId(7)));
-    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), gate, Some(at(0).tick), at(0).tick);
-    let Step::FetchOne { delivery, round, .. } = endpoints.next(at(0)) else { panic!("not asked") };
-    assert_eq!(delivery, DeliveryId(7));
-    endpoints.fetched_one(WebhookId(1), round, Some(ready(7, 5)), at(0));
-    assert!(matches!(endpoints.next(at(4)), Step::Wait(Some(_))));
-    assert!(matches!(endpoints.next(at(5)), Step::Start { .. }));
-}
-
-#[test]
-fn what_comes_while_the_store_is_asked_for_the_probe_does_not_overtake_what_waits() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
-    let gate = Gate::Probe(Some(DeliveryId(7)));
-    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), gate, Some(at(0).tick), at(0).tick);
-    let Step::FetchOne { round, .. } = endpoints.next(at(0)) else { panic!("not asked") };
-    endpoints.arrived(WebhookId(1), ready(9, 0), at(0));
-    endpoints.fetched_one(WebhookId(1), round, Some(ready(7, 0)), at(0));
-    let Step::Start { ready: probe, .. } = endpoints.next(at(0)) else { panic!("no probe") };
-    assert_eq!(probe.id, DeliveryId(7));
-    endpoints.recorded(WebhookId(1), probe.id, None, Answered::Yes, at(1));
-    // The eighth has waited since before the pause, and only the store knows of it.
-    let Step::Fetch { round, .. } = endpoints.next(at(1)) else { panic!("the ninth goes first") };
-    let fetched = Fetched { ready: vec![ready(8, 0), ready(9, 0)], more: false };
-    endpoints.fetched(WebhookId(1), round, fetched, at(1));
-    let Step::Start { ready: next, .. } = endpoints.next(at(1)) else { panic!("no probe") };
-    assert_eq!(next.id, DeliveryId(8));
-}
-
-#[test]
-fn a_probe_that_was_given_up_makes_room_for_the_next_oldest() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
-    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Probe(None), None, at(0).tick);
-    for id in 0..3 {
-        endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
-    }
-    for expected in 0..3 {
-        let Step::Start { ready, .. } = endpoints.next(at(0)) else {
-            panic!("no probe {expected}")
-        };
-        assert_eq!(ready.id, DeliveryId(expected));
-        endpoints.recorded(WebhookId(1), ready.id, None, Answered::Yes, at(0));
-    }
-}
-
-#[test]
 fn what_is_due_sooner_than_all_others_is_not_kept_waiting_for_them() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
+    let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     // In memory, and in the store alone.
     for (webhook, due) in [(1, None), (2, Some(at(900).tick))] {
-        endpoints.open(
-            WebhookId(webhook),
-            &ws(webhook),
-            EndpointId(webhook),
-            Gate::Open,
-            due,
-            at(0).tick,
-        );
+        endpoints.take_in(hook(webhook, webhook, Flow::Open), due, at(0).tick);
     }
-    endpoints.arrived(WebhookId(1), ready(1, 800), at(0));
-    assert!(matches!(endpoints.next(at(0)), Step::Wait(Some(tick)) if tick == at(800).tick));
-    endpoints.arrived(WebhookId(1), ready(2, 20), at(0));
-    endpoints.arrived(WebhookId(2), ready(3, 10), at(0));
-    assert!(matches!(endpoints.next(at(9)), Step::Wait(Some(tick)) if tick == at(10).tick));
-    assert!(matches!(endpoints.next(at(10)), Step::Fetch { webhook: WebhookId(2), .. }));
-    let Step::Start { ready, .. } = endpoints.next(at(20)) else { panic!("kept waiting") };
+    endpoints.arrives(WebhookId(1), ready(1, 800), at(0));
+    assert!(matches!(endpoints.next(at(0)), Pick::Wait(Some(tick)) if tick == at(800).tick));
+    endpoints.arrives(WebhookId(1), ready(2, 20), at(0));
+    endpoints.arrives(WebhookId(2), ready(3, 10), at(0));
+    assert!(matches!(endpoints.next(at(9)), Pick::Wait(Some(tick)) if tick == at(10).tick));
+    assert!(matches!(
+        endpoints.next(at(10)),
+        Pick::Read(StoreRead::Fetch { webhook: WebhookId(2), .. })
+    ));
+    let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(20)) else {
+        panic!("kept waiting")
+    };
     assert_eq!(ready.id, DeliveryId(2));
 }
 
 #[test]
 fn memory_holds_few_of_many_and_none_is_passed_over() {
-    let mut world = World::new(pace(1_000, 1_000, 100, 100), &[(1, 1)]);
+    let mut world = World::new(limits(1_000, 1_000, 100, 100), &[(1, 1)]);
     world.arrive(1, 0, false);
     world.run(5);
     // It was deleted a moment ago: the store answers that nothing waits. While that is on its way,
@@ -263,13 +204,13 @@ fn memory_holds_few_of_many_and_none_is_passed_over() {
 fn what_waits_takes_bounded_memory_however_many_webhooks_have_work() {
     const WEBHOOKS: i64 = 4_000;
     const HOUR: u64 = 3_600_000;
-    let mut endpoints = Scheduler::new(pace(1, HOUR, 17, 10_000), HELD_BYTES_ALL);
+    let mut endpoints = scheduler(limits(1, HOUR, 17, 10_000));
     let body = Bytes::from_static(&[b'x'; 2_000]);
     for id in 0..WEBHOOKS {
-        endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);
+        endpoints.take_in(hook(id, id, Flow::Open), None, at(0).tick);
         for nth in 0..20 {
             let one = QueuedDelivery { body: body.clone(), ..ready(id * 20 + nth, 0) };
-            endpoints.arrived(WebhookId(id), one, at(0));
+            endpoints.arrives(WebhookId(id), one, at(0));
         }
     }
     let first = steps(&mut endpoints, at(0));
@@ -277,7 +218,11 @@ fn what_waits_takes_bounded_memory_however_many_webhooks_have_work() {
     // Nobody may start for an hour, and most hold nothing until then.
     assert!(endpoints.held_bytes <= HELD_BYTES_ALL / 2, "{}", endpoints.held_bytes);
     for id in 0..WEBHOOKS {
-        endpoints.recorded(WebhookId(id), DeliveryId(id * 20), None, Answered::Yes, at(1));
+        endpoints.recorded(
+            WebhookId(id),
+            ended(DeliveryId(id * 20), None, Responsiveness::Prompt),
+            at(1),
+        );
     }
     assert_eq!(steps(&mut endpoints, at(2)), (0, 0));
     let (started, asked) = steps(&mut endpoints, at(HOUR));
@@ -290,16 +235,16 @@ fn steps(endpoints: &mut Scheduler, now: Moment) -> (usize, usize) {
     let (mut started, mut asked) = (0, 0);
     loop {
         match endpoints.next(now) {
-            Step::Start { .. } => started += 1,
-            Step::Fetch { .. } | Step::FetchOne { .. } => asked += 1,
-            Step::Wait(_) => return (started, asked),
+            Pick::Start(..) => started += 1,
+            Pick::Read(_) => asked += 1,
+            Pick::Wait(_) => return (started, asked),
         }
     }
 }
 
 #[test]
 fn what_is_under_way_is_not_started_again_because_the_store_says_that_it_waits() {
-    let mut world = World::new(pace(100, 1_000, 100, 100), &[(1, 1)]);
+    let mut world = World::new(limits(100, 1_000, 100, 100), &[(1, 1)]);
     world.arrive(1, 0, true);
     world.arrive(1, 0, true);
     world.run(5);
@@ -313,36 +258,40 @@ fn what_is_under_way_is_not_started_again_because_the_store_says_that_it_waits()
 
 #[test]
 fn a_retry_that_is_far_away_leaves_no_trace_of_each_event_that_passes_it() {
-    let mut endpoints = Scheduler::new(pace(1_000, 1_000, 8, 100), HELD_BYTES_ALL);
+    let mut endpoints = scheduler(limits(1_000, 1_000, 8, 100));
     // Another endpoint's, which is nearer, hides it.
     for (id, due) in [(1, 86_400_000), (2, 3_600_000)] {
-        endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);
-        endpoints.arrived(WebhookId(id), ready(-id, due), at(0));
+        endpoints.take_in(hook(id, id, Flow::Open), None, at(0).tick);
+        endpoints.arrives(WebhookId(id), ready(-id, due), at(0));
     }
     for id in 1..2_000 {
         let now = at(id * 2);
-        endpoints.arrived(WebhookId(1), ready(id as i64, id * 2), now);
-        let Step::Start { ready, .. } = endpoints.next(now) else { panic!("kept waiting") };
-        endpoints.recorded(WebhookId(1), ready.id, None, Answered::Yes, now);
-        assert!(matches!(endpoints.next(now), Step::Wait(Some(_))));
+        endpoints.arrives(WebhookId(1), ready(id as i64, id * 2), now);
+        let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(now) else {
+            panic!("kept waiting")
+        };
+        endpoints.recorded(WebhookId(1), ended(ready.id, None, Responsiveness::Prompt), now);
+        assert!(matches!(endpoints.next(now), Pick::Wait(Some(_))));
     }
     assert!(endpoints.heap.len() < 100, "{} places for two lanes", endpoints.heap.len());
 }
 
 #[test]
 fn an_answer_of_the_store_that_is_out_of_date_starts_nothing_twice() {
-    let mut world = World::new(pace(100, 1_000, 100, 100), &[(1, 1)]);
+    let mut world = World::new(limits(100, 1_000, 100, 100), &[(1, 1)]);
     for _ in 0..40 {
         world.arrive(1, 0, false);
     }
     world.run(1);
-    let Some(Step::Fetch { webhook, round, .. }) = world.asked.pop() else { panic!("not asked") };
+    let Some(StoreRead::Fetch { webhook, round, .. }) = world.asked.pop() else {
+        panic!("not asked")
+    };
     let all: Vec<QueuedDelivery> = world.stored[&webhook].values().cloned().collect();
     let first = Fetched { ready: all[..32].to_vec(), more: true };
     world.endpoints.fetched(webhook, round, first, at(0));
     world.run(1);
     // It ran low and asked again; before the answer comes, all that were under way have ended.
-    let Some(Step::Fetch { round, .. }) = world.asked.pop() else { panic!("not asked again") };
+    let Some(StoreRead::Fetch { round, .. }) = world.asked.pop() else { panic!("not asked again") };
     world.now = 1;
     world.end(None);
     let stale = Fetched { ready: all, more: false };
@@ -367,7 +316,7 @@ proptest! {
     ) {
         // Webhooks 1 and 2 share an endpoint; 3 and 4 have their own.
         let hooks = [(1, 1), (2, 1), (3, 3), (4, 4)];
-        let mut world = World::new(pace(requests, 50, per_endpoint, total), &hooks);
+        let mut world = World::new(limits(requests, 50, per_endpoint, total), &hooks);
         let mut count = 0;
         for (pass, webhook, later, what) in story {
             world.now += pass;

@@ -19,28 +19,38 @@ use crate::domain::webhook::Webhook;
 
 /// What follows for a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(super) struct Verdict {
     /// What becomes of it.
-    pub(crate) after: NextState,
+    pub(super) after: NextState,
     /// When its first attempt started.
-    pub(crate) first_attempt_at: UnixTime,
+    pub(super) first_attempt_at: UnixTime,
     /// When the first attempt of its schedule started.
-    pub(crate) since: UnixTime,
+    pub(super) since: UnixTime,
     /// How long its webhook had stood paused at its first attempt.
-    pub(crate) paused_before: Duration,
+    pub(super) paused_before: Duration,
 }
 
-/// What follows for a delivery from an attempt that ended `now`; nothing where it was our fault.
+/// An attempt that is over: what the verdict on its delivery goes by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Evidence<'a> {
+    /// Of which delivery, as it was when it started.
+    pub(super) delivery: &'a QueuedDelivery,
+    pub(super) started_at: UnixTime,
+    pub(super) ended_at: UnixTime,
+    pub(super) outcome: &'a Outcome,
+    /// How long the receiver asks us to wait.
+    pub(super) retry_after: Option<Duration>,
+}
+
+/// What follows for a delivery from an attempt; nothing where it was our fault.
 #[must_use]
-pub(crate) fn verdict(
+pub(super) fn verdict(
     webhook: &Webhook,
     schedule: &Schedule,
-    ready: &QueuedDelivery,
-    started_at: UnixTime,
-    outcome: &Outcome,
-    hint: Option<Duration>,
-    now: UnixTime,
+    evidence: &Evidence<'_>,
 ) -> Option<Verdict> {
+    let Evidence { delivery: ready, started_at, ended_at: now, outcome, retry_after: hint } =
+        *evidence;
     let (first_attempt_at, paused_before) = match ready.first_attempt_at {
         Some(first) => (first, ready.paused_before),
         None => (started_at, webhook.paused_total),
@@ -49,7 +59,7 @@ pub(crate) fn verdict(
     let after = match outcome {
         Outcome::Internal(_) => return None,
         Outcome::Delivered { .. } => NextState::Delivered,
-        // Whoever asked for a test wants to know now, and can ask again.
+        // A customer that asks for a test wants to know now, and can ask again.
         Outcome::Failed(_) if ready.kind == EventType::Ping => NextState::FailedPermanent,
         Outcome::Failed(_) => {
             let deadline =
@@ -65,7 +75,7 @@ pub(crate) fn verdict(
 
 /// What an attempt says of its webhook.
 #[must_use]
-pub(crate) fn sign(kind: EventType, outcome: &Outcome) -> Option<Observation> {
+pub(super) fn observation(kind: EventType, outcome: &Outcome) -> Option<Observation> {
     match (outcome, kind) {
         (Outcome::Delivered { .. }, EventType::Ping) => Some(Observation::PingWell),
         (Outcome::Delivered { .. }, _) => Some(Observation::Well),
@@ -76,7 +86,7 @@ pub(crate) fn sign(kind: EventType, outcome: &Outcome) -> Option<Observation> {
 
 /// The delivery as it waits again.
 #[must_use]
-pub(crate) fn again(ready: QueuedDelivery, verdict: &Verdict) -> Option<QueuedDelivery> {
+pub(super) fn again(ready: QueuedDelivery, verdict: &Verdict) -> Option<QueuedDelivery> {
     let NextState::Again { due, step } = verdict.after else { return None };
     Some(QueuedDelivery {
         due,
@@ -164,6 +174,15 @@ mod tests {
         }
     }
 
+    fn evidence<'a>(
+        delivery: &'a QueuedDelivery,
+        started_at: UnixTime,
+        outcome: &'a Outcome,
+        ended_at: UnixTime,
+    ) -> Evidence<'a> {
+        Evidence { delivery, started_at, ended_at, outcome, retry_after: None }
+    }
+
     /// What follows from an attempt of one second that starts so many minutes after the start.
     fn after(
         webhook: &Webhook,
@@ -174,7 +193,7 @@ mod tests {
         let started = START.plus(MINUTE * minutes);
         let ended = started.plus(Duration::from_secs(1));
         let schedule = schedule(Mode::Delay);
-        let verdict = verdict(webhook, &schedule, ready, started, outcome, None, ended);
+        let verdict = verdict(webhook, &schedule, &evidence(ready, started, outcome, ended));
         verdict.map(|verdict| verdict.after)
     }
 
@@ -195,8 +214,8 @@ mod tests {
         for (ready, minutes) in [(fresh(), 0), (tried(), 600), (ping, 0)] {
             assert_eq!(after(&webhook(), &ready, &OURS, minutes), None);
         }
-        assert_eq!(sign(EventType::UserCreated, &OURS), None);
-        assert_eq!(sign(EventType::Ping, &OURS), None);
+        assert_eq!(observation(EventType::UserCreated, &OURS), None);
+        assert_eq!(observation(EventType::Ping, &OURS), None);
     }
 
     #[test]
@@ -224,10 +243,10 @@ mod tests {
         let ping = QueuedDelivery { kind: EventType::Ping, ..fresh() };
         assert_eq!(after(&webhook(), &ping, &FAILED, 0), Some(NextState::FailedPermanent));
         assert_eq!(after(&webhook(), &ping, &WELL, 0), Some(NextState::Delivered));
-        assert_eq!(sign(EventType::Ping, &FAILED), None);
-        assert_eq!(sign(EventType::Ping, &WELL), Some(Observation::PingWell));
-        assert_eq!(sign(EventType::UserCreated, &FAILED), Some(Observation::Ill));
-        assert_eq!(sign(EventType::UserCreated, &WELL), Some(Observation::Well));
+        assert_eq!(observation(EventType::Ping, &FAILED), None);
+        assert_eq!(observation(EventType::Ping, &WELL), Some(Observation::PingWell));
+        assert_eq!(observation(EventType::UserCreated, &FAILED), Some(Observation::Ill));
+        assert_eq!(observation(EventType::UserCreated, &WELL), Some(Observation::Well));
     }
 
     #[test]
@@ -236,7 +255,7 @@ mod tests {
         let ended = started.plus(Duration::from_secs(9));
         let of = |ready: &QueuedDelivery| {
             let schedule = schedule(Mode::Delay);
-            verdict(&webhook(), &schedule, ready, started, &FAILED, None, ended).unwrap()
+            verdict(&webhook(), &schedule, &evidence(ready, started, &FAILED, ended)).unwrap()
         };
         let first = of(&fresh());
         assert_eq!((first.first_attempt_at, first.since), (started, started));
@@ -254,7 +273,7 @@ mod tests {
         let (started, ended) = (START.plus(MINUTE), START.plus(2 * MINUTE));
         let schedule = schedule(Mode::Offset);
         let of = |ready: &QueuedDelivery| {
-            verdict(&webhook(), &schedule, ready, started, &FAILED, None, ended).unwrap().after
+            verdict(&webhook(), &schedule, &evidence(ready, started, &FAILED, ended)).unwrap().after
         };
         assert_eq!(of(&tried()), NextState::Again { due: START.plus(5 * MINUTE), step: 2 });
         let reordered = QueuedDelivery { since: None, step: 0, ..tried() };
@@ -264,8 +283,14 @@ mod tests {
     #[test]
     fn a_receiver_that_asks_for_later_is_heard() {
         let schedule = schedule(Mode::Delay);
-        let hint = Some(20 * MINUTE);
-        let verdict = verdict(&webhook(), &schedule, &fresh(), START, &FAILED, hint, START);
+        let verdict = verdict(
+            &webhook(),
+            &schedule,
+            &Evidence {
+                retry_after: Some(20 * MINUTE),
+                ..evidence(&fresh(), START, &FAILED, START)
+            },
+        );
         assert_eq!(
             verdict.unwrap().after,
             NextState::Again { due: START.plus(20 * MINUTE), step: 1 }
@@ -277,7 +302,7 @@ mod tests {
         let started = START.plus(MINUTE);
         let schedule = schedule(Mode::Delay);
         let of = |outcome| {
-            verdict(&webhook(), &schedule, &fresh(), started, outcome, None, started).unwrap()
+            verdict(&webhook(), &schedule, &evidence(&fresh(), started, outcome, started)).unwrap()
         };
         let expected = QueuedDelivery {
             due: START.plus(2 * MINUTE),

@@ -83,14 +83,14 @@ impl Shares {
     }
 
     /// Leaves an endpoint out, for this workspace of it, until that may have more.
-    pub(super) fn leave_out(&mut self, workspace: &Arc<str>, endpoint: EndpointId) {
+    pub(super) fn park(&mut self, workspace: &Arc<str>, endpoint: EndpointId) {
         self.change(workspace, |share| {
             share.endpoints.insert(endpoint);
         });
     }
 
     /// Gives an endpoint whose workspace may have more again, where so much is free.
-    pub(super) fn call_back(&mut self, free: Load) -> Option<EndpointId> {
+    pub(super) fn unpark(&mut self, free: Load) -> Option<EndpointId> {
         let beside_first = |attempts| Load { attempts, bytes: 0 };
         let mut fewest = self.waiting.iter().take_while(|(attempts, _)| {
             self.workspaces.len() == 1 || !beside_first(*attempts).reaches(SHARE, free)
@@ -151,9 +151,9 @@ mod tests {
         let left = |bytes| Load { attempts: 32, bytes };
         assert!(shares.is_used_up(&greedy, left(6_400)));
         assert!(!shares.is_used_up(&greedy, left(6_401)));
-        shares.leave_out(&greedy, EndpointId(1));
-        assert_eq!(shares.call_back(left(6_400)), None);
-        assert_eq!(shares.call_back(left(6_401)), Some(EndpointId(1)));
+        shares.park(&greedy, EndpointId(1));
+        assert_eq!(shares.unpark(left(6_400)), None);
+        assert_eq!(shares.unpark(left(6_401)), Some(EndpointId(1)));
     }
 
     #[test]
@@ -162,15 +162,15 @@ mod tests {
         let mut shares = Shares::default();
         (0..5).for_each(|nth| shares.started(&greedy, 0, nth == 0));
         shares.started(&other, 0, true);
-        shares.leave_out(&greedy, EndpointId(7));
-        shares.leave_out(&greedy, EndpointId(7));
-        assert_eq!(shares.call_back(FREE), None);
-        assert_eq!(shares.call_back(free(33)), Some(EndpointId(7)));
-        assert_eq!(shares.call_back(free(33)), None, "it was called back");
+        shares.park(&greedy, EndpointId(7));
+        shares.park(&greedy, EndpointId(7));
+        assert_eq!(shares.unpark(FREE), None);
+        assert_eq!(shares.unpark(free(33)), Some(EndpointId(7)));
+        assert_eq!(shares.unpark(free(33)), None, "it was called back");
 
-        shares.leave_out(&greedy, EndpointId(7));
+        shares.park(&greedy, EndpointId(7));
         shares.ended(&other, 0, true);
-        assert_eq!(shares.call_back(FREE), Some(EndpointId(7)), "it is alone");
+        assert_eq!(shares.unpark(FREE), Some(EndpointId(7)), "it is alone");
     }
 
     #[test]
@@ -180,13 +180,13 @@ mod tests {
         (0..4).for_each(|nth| shares.started(&greedy, 0, nth == 0));
         (0..2).for_each(|nth| shares.started(&modest, 0, nth == 0));
         for endpoint in [1, 2, 3] {
-            shares.leave_out(&greedy, EndpointId(endpoint));
+            shares.park(&greedy, EndpointId(endpoint));
         }
-        shares.leave_out(&modest, EndpointId(9));
-        assert_eq!(shares.call_back(FREE), Some(EndpointId(9)));
-        assert_eq!(shares.call_back(FREE), Some(EndpointId(1)));
-        shares.leave_out(&greedy, EndpointId(1));
-        let rest: Vec<_> = std::iter::from_fn(|| shares.call_back(FREE)).collect();
+        shares.park(&modest, EndpointId(9));
+        assert_eq!(shares.unpark(FREE), Some(EndpointId(9)));
+        assert_eq!(shares.unpark(FREE), Some(EndpointId(1)));
+        shares.park(&greedy, EndpointId(1));
+        let rest: Vec<_> = std::iter::from_fn(|| shares.unpark(FREE)).collect();
         assert_eq!(rest, [EndpointId(2), EndpointId(3), EndpointId(1)]);
     }
 
@@ -195,7 +195,7 @@ mod tests {
         let one = Arc::from("ws_one");
         let mut shares = Shares::default();
         shares.started(&one, 10, true);
-        shares.leave_out(&one, EndpointId(1));
+        shares.park(&one, EndpointId(1));
         shares.ended(&one, 10, true);
         assert!(shares.workspaces.is_empty() && shares.waiting.is_empty());
     }

@@ -1,44 +1,107 @@
-//! Tells a webhook's owners that it fails or that it is paused: a mail each, into the outbox.
+//! What operators and owners are told: metrics, the attempt log, events of the log, and mails.
+//!
+//! Not here: bodies, secrets, paths and queries of URLs. They are never logged.
 
 use std::collections::BTreeSet;
 
+use log::Level;
+use serde_json::json;
+use weir_common::log::events;
+use weir_common::log::json_lines::{Added, Line, LineLog};
+use weir_common::time::micros;
+
+use crate::domain::delivery::NextState;
 use crate::domain::health::Notice;
-use crate::domain::webhook::Webhook;
 use crate::email::templates::{Incident, paused, warning};
+use crate::scheduler::Notification;
+use crate::scheduler::attempts::AttemptReport;
+use crate::scheduler::webhooks::HealthAlert;
 use crate::store::NewMail;
 use crate::worker::Resources;
-use weir_common::time::UnixTime;
 
-/// The mails that a notice at `now` asks for: none without `[mail]`, or without owners.
-pub(super) fn mails(
-    resources: &Resources,
-    webhook: &Webhook,
-    notice: Notice,
-    now: UnixTime,
-) -> Vec<NewMail> {
-    let active = resources.active.load();
-    // Who sends no mail does not want to find a heap of it on the day when they do.
-    let Some(settings) = &active.settings.mail else { return Vec::new() };
-    let since = match notice {
-        Notice::Warn => webhook.health.failing_since(),
-        Notice::Pause => webhook.health.down_since(),
+/// Counts and logs what operators are told.
+pub(super) fn tell(resources: &Resources, notification: Notification) {
+    match notification {
+        Notification::Attempt(report) => tell_attempt(resources, &report),
+        Notification::Health(alert) => tell_health(resources, &alert),
+        Notification::InvalidUrl(webhook) => {
+            let fields = [("webhook", json!(resources.ids.webhook(webhook)))];
+            events::event(Level::Error, "stored URL invalid", &fields);
+        }
+    }
+}
+
+fn tell_attempt(resources: &Resources, report: &AttemptReport) {
+    let metrics = &resources.metrics;
+    metrics.attempt(&report.attempt.outcome, report.attempt.took);
+    let Some(after) = report.after else { return };
+    if !matches!(after, NextState::Again { .. }) {
+        metrics.deliveries_ended.with_label_values(&[after.state().name()]).inc();
+    }
+    if let Some(log) = &resources.attempt_log {
+        write_line(resources, log, report, after);
+    }
+}
+
+fn write_line(resources: &Resources, log: &LineLog, report: &AttemptReport, after: NextState) {
+    let (ids, attempt) = (&resources.ids, &report.attempt);
+    let mut line = Line::new();
+    line.text("time", &attempt.started_at.rfc3339());
+    line.text("workspace", &report.workspace);
+    line.text("webhook", &ids.webhook(report.webhook));
+    line.text("delivery", &ids.delivery(report.delivery));
+    line.text("event", &report.event_id);
+    line.text("type", report.kind.name());
+    line.number("attempt", attempt.number.into());
+    line.text("outcome", &attempt.outcome.to_string());
+    if let Some(status) = attempt.outcome.status() {
+        line.number("status", status.into());
+    }
+    line.thousandths("duration_ms", micros(attempt.took));
+    line.text("state", after.state().name());
+    if let NextState::Again { due, .. } = after {
+        line.text("next_attempt_at", &due.rfc3339());
+    }
+    if log.add(&line.end()) == Added::Dropped {
+        resources.metrics.log_dropped.inc();
+    }
+}
+
+fn tell_health(resources: &Resources, alert: &HealthAlert) {
+    let (message, count) = match alert.notice {
+        Notice::Warn => ("a webhook is failing", &resources.metrics.warnings),
+        Notice::Pause => ("a webhook is paused", &resources.metrics.pauses),
     };
-    let id = resources.ids.webhook(webhook.id);
-    let incident = Incident {
+    let fields = [
+        ("webhook", json!(resources.ids.webhook(alert.webhook))),
+        ("workspace", json!(&*alert.workspace)),
+        ("outcome", json!(alert.last_outcome.as_ref().map(ToString::to_string))),
+    ];
+    events::event(Level::Warn, message, &fields);
+    count.inc();
+}
+
+/// The mails to owners that an alert asks for: none without `[mail]`, or without owners.
+pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<NewMail> {
+    let active = resources.active.load();
+    // An operator that sends no mail does not want to find a heap of it on the day it is set up.
+    let Some(settings) = &active.settings.mail else { return Vec::new() };
+    let id = resources.ids.webhook(alert.webhook);
+    let about = Incident {
         webhook: &id,
-        workspace: &webhook.workspace,
-        url: &webhook.url,
-        since: since.unwrap_or(now),
-        last: webhook.last_outcome.as_ref(),
+        workspace: &alert.workspace,
+        url: &alert.url,
+        since: alert.since,
+        last: alert.last_outcome.as_ref(),
         link: settings.link.as_deref(),
     };
-    let owners = active.directory.workspaces.get(&*webhook.workspace);
+    let owners = active.directory.workspaces.get(&*alert.workspace);
     let owners = owners.into_iter().flat_map(|workspace| &workspace.owners);
-    // Somebody who is named twice is told once.
+    // An owner that is named twice is told once.
     let owners: BTreeSet<&str> = owners.map(|owner| owner.value.as_str()).collect();
-    let mail = |owner| match notice {
-        Notice::Warn => warning(&incident, owner),
-        Notice::Pause => paused(&incident, owner),
+    let mail = |owner| match alert.notice {
+        Notice::Warn => warning(&about, owner),
+        Notice::Pause => paused(&about, owner),
     };
     owners.into_iter().map(mail).collect()
 }

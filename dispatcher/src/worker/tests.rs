@@ -16,13 +16,15 @@ use weir_common::config::reload::Reload;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
 
-use crate::domain::delivery::DeliveryState;
+use crate::domain::delivery::{DeliveryState, DeliveryStatus};
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
-use crate::domain::webhook::{Probe, Webhook, WebhookUpdate};
+use crate::domain::id::DeliveryId;
+use crate::domain::webhook::{Webhook, WebhookUpdate};
 use crate::live_config::Config;
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
+use crate::scheduler::reads::{STORE_PAUSE, StoreAnswer};
 use crate::state::{Connections, State};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::tests::{Folder, hold_up};
@@ -293,11 +295,11 @@ impl Stage {
 
     /// Has the worker look at the clock.
     async fn nudge(&self) {
-        self.state.mailbox.standings(Vec::new()).await;
+        self.state.mailbox.statuses(Vec::new()).await;
     }
 
-    async fn standing(&self, webhook: &Webhook, id: DeliveryId) -> Standing {
-        self.state.mailbox.standings(vec![(webhook.id, id)]).await[0]
+    async fn status(&self, webhook: &Webhook, id: DeliveryId) -> DeliveryStatus {
+        self.state.mailbox.statuses(vec![(webhook.id, id)]).await[0]
     }
 
     async fn state(&self, id: DeliveryId) -> (DeliveryState, u32) {
@@ -319,8 +321,8 @@ impl Stage {
         until("the pace holds back what waits", async || {
             self.nudge().await;
             let of = ids.iter().map(|id| (webhook.id, *id)).collect();
-            let standings = self.state.mailbox.standings(of).await;
-            standings.iter().all(|one| one.held_until.is_some() && !one.in_flight)
+            let statuses = self.state.mailbox.statuses(of).await;
+            statuses.iter().all(|one| one.held_until.is_some() && !one.in_flight)
         })
         .await;
     }
@@ -377,7 +379,7 @@ async fn the_worker_wakes_when_a_question_that_failed_may_be_asked_again() {
     let mut worker = prepare(&stage.state, inbox, stopping).await;
     assert_eq!(worker.turn(), Turn::Wait(None));
     let now = stage.clock.now();
-    worker.load_later(webhook.id, now);
+    worker.scheduler.handle(Input::Read(webhook.id, StoreAnswer::NotLoaded), now);
     assert_eq!(worker.turn(), Turn::Wait(Some(now.tick.plus(STORE_PAUSE))));
     stage.clock.advance(STORE_PAUSE);
     assert_eq!((worker.turn(), worker.tasks.len()), (Turn::Wait(None), 1), "it is asked");

@@ -4,8 +4,8 @@ use crate::scheduler::tests::*;
 
 /// Endpoints with one webhook, of which nothing is known yet but that something waits.
 fn unread() -> Scheduler {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 100, 100), HELD_BYTES_ALL);
-    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, Some(at(0).tick), at(0).tick);
+    let mut endpoints = scheduler(limits(100, 1_000, 100, 100));
+    endpoints.take_in(hook(1, 1, Flow::Open), Some(at(0).tick), at(0).tick);
     endpoints
 }
 
@@ -16,7 +16,7 @@ fn answer(
     ready: &[QueuedDelivery],
     more: bool,
 ) -> Vec<DeliveryId> {
-    let Step::Fetch { webhook, but, round, .. } = endpoints.next(at(now)) else {
+    let Pick::Read(StoreRead::Fetch { webhook, but, round, .. }) = endpoints.next(at(now)) else {
         panic!("not asked")
     };
     endpoints.fetched(webhook, round, Fetched { ready: ready.to_vec(), more }, at(now));
@@ -26,7 +26,7 @@ fn answer(
 /// All that may start now.
 fn started(endpoints: &mut Scheduler, now: u64) -> Vec<i64> {
     let mut ids = Vec::new();
-    while let Step::Start { ready, .. } = endpoints.next(at(now)) {
+    while let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(now)) {
         ids.push(ready.id.0);
     }
     ids
@@ -36,9 +36,9 @@ fn started(endpoints: &mut Scheduler, now: u64) -> Vec<i64> {
 fn what_came_while_a_webhook_was_read_anew_is_not_forgotten() {
     let mut endpoints = unread();
     answer(&mut endpoints, 0, &[], false);
-    endpoints.arrived(WebhookId(1), ready(1, 0), at(0));
+    endpoints.arrives(WebhookId(1), ready(1, 0), at(0));
     // The store was asked before it came, and answers after it was told of.
-    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(0).tick);
+    endpoints.take_in(hook(1, 1, Flow::Open), None, at(0).tick);
     answer(&mut endpoints, 0, &[ready(1, 0)], false);
     assert_eq!(started(&mut endpoints, 0), [1]);
 }
@@ -46,8 +46,10 @@ fn what_came_while_a_webhook_was_read_anew_is_not_forgotten() {
 #[test]
 fn what_comes_while_the_store_is_asked_waits_for_what_is_older() {
     let mut endpoints = unread();
-    let Step::Fetch { round, .. } = endpoints.next(at(0)) else { panic!("not asked") };
-    endpoints.arrived(WebhookId(1), ready(2, 0), at(0));
+    let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(0)) else {
+        panic!("not asked")
+    };
+    endpoints.arrives(WebhookId(1), ready(2, 0), at(0));
     assert_eq!(started(&mut endpoints, 0), Vec::<i64>::new());
     let fetched = Fetched { ready: vec![ready(1, 0), ready(2, 0)], more: false };
     endpoints.fetched(WebhookId(1), round, fetched, at(0));
@@ -58,7 +60,7 @@ fn what_comes_while_the_store_is_asked_waits_for_what_is_older() {
 fn what_is_under_way_is_not_asked_for_again() {
     let mut endpoints = unread();
     answer(&mut endpoints, 0, &[ready(1, 0)], true);
-    let Step::Start { .. } = endpoints.next(at(0)) else { panic!("does not start") };
+    let Pick::Start(..) = endpoints.next(at(0)) else { panic!("does not start") };
     let but = answer(&mut endpoints, 0, &[ready(2, 0)], false);
     assert_eq!(but, [DeliveryId(1)]);
     assert_eq!(started(&mut endpoints, 0), [2]);
@@ -69,9 +71,9 @@ fn one_that_was_sent_before_the_worker_was_told_that_it_came_is_sent_once() {
     let mut endpoints = unread();
     answer(&mut endpoints, 0, &[ready(1, 0)], false);
     assert_eq!(started(&mut endpoints, 0), [1]);
-    endpoints.recorded(WebhookId(1), DeliveryId(1), None, Answered::Yes, at(1));
-    endpoints.arrived(WebhookId(1), ready(1, 0), at(2));
-    endpoints.arrived(WebhookId(1), ready(2, 0), at(2));
+    endpoints.recorded(WebhookId(1), ended(DeliveryId(1), None, Responsiveness::Prompt), at(1));
+    endpoints.arrives(WebhookId(1), ready(1, 0), at(2));
+    endpoints.arrives(WebhookId(1), ready(2, 0), at(2));
     assert_eq!(started(&mut endpoints, 2), [2]);
 }
 
@@ -81,15 +83,20 @@ fn one_that_is_put_off_in_memory_alone_is_not_taken_in_again() {
     let nine: Vec<QueuedDelivery> =
         (1..=9).map(|id| ready(id, if id < 9 { 0 } else { 10 })).collect();
     answer(&mut endpoints, 0, &nine, true);
-    let Step::Start { webhook, ready: mut first, .. } = endpoints.next(at(0)) else {
+    let Pick::Start(StartedAttempt { webhook, delivery: mut first, .. }, _) = endpoints.next(at(0))
+    else {
         panic!("none")
     };
-    let Step::Fetch { round, .. } = endpoints.next(at(0)) else { panic!("it runs low") };
+    let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(0)) else {
+        panic!("it runs low")
+    };
     endpoints.fetched(webhook, round, Fetched { ready: nine.clone(), more: true }, at(0));
     // A fault of our own: on disk it is as it was.
     first.due = at(5).unix;
-    endpoints.recorded(webhook, first.id, Some(first), Answered::Yes, at(0));
-    let Step::Start { ready: second, .. } = endpoints.next(at(0)) else { panic!("none") };
+    endpoints.recorded(webhook, ended(first.id, Some(first), Responsiveness::Prompt), at(0));
+    let Pick::Start(StartedAttempt { delivery: second, .. }, _) = endpoints.next(at(0)) else {
+        panic!("none")
+    };
     assert_eq!(second.id, DeliveryId(2));
     answer(&mut endpoints, 0, &nine, false);
     let mut all = started(&mut endpoints, 5);
@@ -108,24 +115,30 @@ fn a_wall_clock_that_is_set_forward_leaves_nobody_behind_a_retry() {
         let mut endpoints = unread();
         answer(&mut endpoints, 0, std::slice::from_ref(&retry), !all_are_held);
         let next = endpoints.next(at(0));
-        assert!(matches!(next, Step::Wait(Some(_)) | Step::Fetch { .. }), "{next:?}");
-        if let Step::Fetch { webhook, round, .. } = next {
+        assert!(
+            matches!(next, Pick::Wait(Some(_)) | Pick::Read(StoreRead::Fetch { .. })),
+            "{next:?}"
+        );
+        if let Pick::Read(StoreRead::Fetch { webhook, round, .. }) = next {
             // Few are held: there are no others yet.
             let again = Fetched { ready: vec![retry.clone()], more: true };
             endpoints.fetched(webhook, round, again, at(0));
         }
-        endpoints.arrived(WebhookId(1), fresh.clone(), later);
+        endpoints.arrives(WebhookId(1), fresh.clone(), later);
         if !all_are_held {
-            let Step::Fetch { webhook, round, .. } = endpoints.next(later) else {
+            let Pick::Read(StoreRead::Fetch { webhook, round, .. }) = endpoints.next(later) else {
                 panic!("not asked")
             };
             let both = Fetched { ready: vec![retry.clone(), fresh.clone()], more: false };
             endpoints.fetched(webhook, round, both, later);
             // By the time of day it is due, too.
-            let Step::Start { ready, .. } = endpoints.next(later) else { panic!("it waits") };
+            let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(later)
+            else {
+                panic!("it waits")
+            };
             assert_eq!(ready.id, DeliveryId(1));
         }
-        let Step::Start { ready, .. } = endpoints.next(later) else {
+        let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(later) else {
             panic!("it waits for another")
         };
         assert_eq!(ready.id, DeliveryId(2));
@@ -134,27 +147,27 @@ fn a_wall_clock_that_is_set_forward_leaves_nobody_behind_a_retry() {
 
 #[test]
 fn what_started_before_counts_in_the_pace() {
-    let mut endpoints = Scheduler::new(pace(3, 1_000, 8, 100), HELD_BYTES_ALL);
+    let mut endpoints = scheduler(limits(3, 1_000, 8, 100));
     endpoints.seed(EndpointId(1), at(0).tick);
     endpoints.seed(EndpointId(1), at(100).tick);
-    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(200).tick);
+    endpoints.take_in(hook(1, 1, Flow::Open), None, at(200).tick);
     for id in 0..3 {
-        endpoints.arrived(WebhookId(1), ready(id, 0), at(200));
+        endpoints.arrives(WebhookId(1), ready(id, 0), at(200));
     }
-    assert!(matches!(endpoints.next(at(200)), Step::Start { .. }));
-    assert!(matches!(endpoints.next(at(200)), Step::Wait(Some(tick)) if tick == at(1_000).tick));
+    assert!(matches!(endpoints.next(at(200)), Pick::Start(..)));
+    assert!(matches!(endpoints.next(at(200)), Pick::Wait(Some(tick)) if tick == at(1_000).tick));
 }
 
 #[test]
 fn starts_that_left_no_trace_count_on_every_endpoint_there_may_be() {
-    let mut endpoints = Scheduler::new(pace(3, 1_000, 8, 100), HELD_BYTES_ALL);
+    let mut endpoints = scheduler(limits(3, 1_000, 8, 100));
     endpoints.seed(EndpointId(1), at(0).tick);
     endpoints.suspect(2, at(100).tick);
     for id in [1, 2] {
-        endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(100).tick);
-        endpoints.arrived(WebhookId(id), ready(id, 0), at(100));
+        endpoints.take_in(hook(id, id, Flow::Open), None, at(100).tick);
+        endpoints.arrives(WebhookId(id), ready(id, 0), at(100));
     }
-    endpoints.arrived(WebhookId(2), ready(3, 0), at(100));
+    endpoints.arrives(WebhookId(2), ready(3, 0), at(100));
     assert_eq!(started(&mut endpoints, 999), [2], "each lane has two that nobody saw");
     assert_eq!(started(&mut endpoints, 1_000), [1]);
     assert_eq!(started(&mut endpoints, 1_100), [3]);
@@ -163,7 +176,7 @@ fn starts_that_left_no_trace_count_on_every_endpoint_there_may_be() {
 #[test]
 fn a_fast_pace_is_kept_up_while_the_store_takes_its_time() {
     const STORE_MS: u64 = 10;
-    let mut world = World::new(pace(4_000, 1_000, 10_000, 10_000), &[(1, 1)]);
+    let mut world = World::new(limits(4_000, 1_000, 10_000, 10_000), &[(1, 1)]);
     for _ in 0..12_000 {
         world.arrive(1, 0, false);
     }

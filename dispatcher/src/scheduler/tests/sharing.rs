@@ -1,12 +1,13 @@
 //! Whose turn it is where webhooks of several workspaces share a URL, and what a reload leaves.
 
+use crate::domain::delivery::DeliveryStatus;
 use crate::scheduler::tests::*;
 
 /// Starts of each workspace on one endpoint, which has this many a second, over so many seconds. A
 /// webhook `id` of workspace `id / 10_000` posts so many a second.
 fn shares(requests: u32, seconds: u64, posts: &[(i64, u64)]) -> BTreeMap<i64, usize> {
     let hooks: Vec<(i64, i64)> = posts.iter().map(|(id, _)| (*id, 1)).collect();
-    let mut world = World::new(pace(requests, 1_000, 100, 1_000), &hooks);
+    let mut world = World::new(limits(requests, 1_000, 100, 1_000), &hooks);
     for second in 0..seconds {
         world.now = second * 1_000;
         for (id, count) in posts {
@@ -51,7 +52,7 @@ fn a_workspace_keeps_its_turn_while_the_store_is_asked_what_it_has() {
     let mut hooks = vec![(0, 1)];
     hooks.extend((0..20).map(|nth| (10_000 + nth, 1)));
     // Little is held in memory: of 21 webhooks one delivery each.
-    let mut world = World::with_memory(4_096, pace(12, 1_000, 100, 1_000), &hooks);
+    let mut world = World::with_memory(4_096, limits(12, 1_000, 100, 1_000), &hooks);
     for (id, _) in &hooks {
         (0..200).for_each(|_| world.arrive(*id, 0, true));
     }
@@ -72,7 +73,7 @@ fn a_workspace_keeps_its_turn_while_the_store_is_asked_what_it_has() {
 fn what_waits_for_the_answer_to_anothers_turn_stays_in_memory() {
     let mut hooks = vec![(0, 1)];
     hooks.extend((0..8).map(|nth| (10_000 + nth, 1)));
-    let mut world = World::with_memory(4_096, pace(100, 60_000, 100, 100), &hooks);
+    let mut world = World::with_memory(4_096, limits(100, 60_000, 100, 100), &hooks);
     world.arrive(0, 60_000, true);
     for (id, _) in &hooks[1..] {
         (0..3).for_each(|_| world.arrive(*id, 0, true));
@@ -98,35 +99,23 @@ fn whoever_waits_for_the_answer_to_anothers_turn_goes_on_when_there_is_none_to_c
         0 => endpoints.close(WebhookId(20_000), at(0).tick),
         1 => {
             let due = Some(at(0).tick);
-            endpoints.open(
-                WebhookId(20_000),
-                &ws(20_000),
-                EndpointId(9),
-                Gate::Open,
-                due,
-                at(0).tick,
-            );
+            endpoints.take_in(hook(20_000, 9, Flow::Open), due, at(0).tick);
         }
-        2 => endpoints.set_gate(WebhookId(20_000), Gate::Closed, at(0).tick),
+        2 => endpoints.take_in(hook(20_000, 1, Flow::Stopped), None, at(0).tick),
         _ => endpoints.fetched(WebhookId(20_000), round, none.clone(), at(0)),
     };
     for way in 0..4 {
-        let mut endpoints = Scheduler::new(pace(12, 1_000, 100, 1_000), HELD_BYTES_ALL);
+        let mut endpoints = scheduler(limits(12, 1_000, 100, 1_000));
         let first = Some(at(0).tick);
-        endpoints.open(
-            WebhookId(20_000),
-            &ws(20_000),
-            EndpointId(1),
-            Gate::Open,
-            first,
-            at(0).tick,
-        );
-        let Step::Fetch { round, .. } = endpoints.next(at(0)) else { panic!("it is not asked") };
-        endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(0).tick);
-        endpoints.arrived(WebhookId(1), ready(1, 0), at(0));
-        assert!(matches!(endpoints.next(at(0)), Step::Wait(_)), "it is not its turn");
+        endpoints.take_in(hook(20_000, 1, Flow::Open), first, at(0).tick);
+        let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(0)) else {
+            panic!("it is not asked")
+        };
+        endpoints.take_in(hook(1, 1, Flow::Open), None, at(0).tick);
+        endpoints.arrives(WebhookId(1), ready(1, 0), at(0));
+        assert!(matches!(endpoints.next(at(0)), Pick::Wait(_)), "it is not its turn");
         leave(&mut endpoints, way, round);
-        let starts = |step| matches!(step, Step::Start { .. });
+        let starts = |step| matches!(step, Pick::Start(..));
         let steps = std::iter::repeat_with(|| endpoints.next(at(0)));
         assert!(steps.take(3).any(starts), "way {way}");
     }
@@ -135,7 +124,7 @@ fn whoever_waits_for_the_answer_to_anothers_turn_goes_on_when_there_is_none_to_c
 #[test]
 fn webhooks_of_one_workspace_share_its_turn_evenly() {
     let hooks = [(0, 1), (1, 1), (2, 1), (10_000, 1)];
-    let mut world = World::new(pace(12, 1_000, 100, 1_000), &hooks);
+    let mut world = World::new(limits(12, 1_000, 100, 1_000), &hooks);
     for (id, _) in hooks {
         (0..12).for_each(|_| world.arrive(id, 0, true));
     }
@@ -146,7 +135,7 @@ fn webhooks_of_one_workspace_share_its_turn_evenly() {
 
 #[test]
 fn a_webhook_that_is_read_anew_gains_no_turn_by_it() {
-    let mut world = World::new(pace(4, 1_000, 100, 1_000), &[(0, 1), (10_000, 1)]);
+    let mut world = World::new(limits(4, 1_000, 100, 1_000), &[(0, 1), (10_000, 1)]);
     for id in [0, 10_000] {
         (0..40).for_each(|_| world.arrive(id, 0, true));
     }
@@ -156,14 +145,7 @@ fn a_webhook_that_is_read_anew_gains_no_turn_by_it() {
         world.endpoints.close(WebhookId(10_000), at(world.now).tick);
         world.end(None);
         let first = at(world.now).tick;
-        world.endpoints.open(
-            WebhookId(10_000),
-            &ws(10_000),
-            EndpointId(1),
-            Gate::Open,
-            Some(first),
-            first,
-        );
+        world.endpoints.take_in(hook(10_000, 1, Flow::Open), Some(first), first);
         world.run(1);
         world.answer();
         world.run(1);
@@ -174,29 +156,29 @@ fn a_webhook_that_is_read_anew_gains_no_turn_by_it() {
 
 #[test]
 fn a_reload_leaves_an_endpoint_that_times_out_the_little_that_it_has() {
-    let mut endpoints = Scheduler::new(pace(100, 1_000, 8, 100), HELD_BYTES_ALL);
-    endpoints.open(WebhookId(1), &ws(1), EndpointId(1), Gate::Open, None, at(0).tick);
+    let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
+    endpoints.take_in(hook(1, 1, Flow::Open), None, at(0).tick);
     for id in 0..40 {
-        endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
     }
     let mut rooms = Vec::new();
     for (per_endpoint, answered) in [
-        (8, Answered::No),
-        (8, Answered::No),
-        (17, Answered::Yes),
-        (17, Answered::Yes),
-        (17, Answered::Yes),
-        (3, Answered::Yes),
-        (3, Answered::Yes),
+        (8, Responsiveness::TimedOut),
+        (8, Responsiveness::TimedOut),
+        (17, Responsiveness::Prompt),
+        (17, Responsiveness::Prompt),
+        (17, Responsiveness::Prompt),
+        (3, Responsiveness::Prompt),
+        (3, Responsiveness::Prompt),
     ] {
-        endpoints.set_pace(pace(100, 1_000, per_endpoint, 100), at(0).tick);
+        endpoints.set_limits(limits(100, 1_000, per_endpoint, 100));
         let mut ids = Vec::new();
-        while let Step::Start { ready, .. } = endpoints.next(at(0)) {
+        while let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(0)) {
             ids.push(ready.id);
         }
         rooms.push(ids.len());
         for id in ids {
-            endpoints.recorded(WebhookId(1), id, None, answered, at(0));
+            endpoints.recorded(WebhookId(1), ended(id, None, answered), at(0));
         }
     }
     assert_eq!(rooms, [2, 1, 1, 2, 8, 3, 3]);
@@ -204,44 +186,60 @@ fn a_reload_leaves_an_endpoint_that_times_out_the_little_that_it_has() {
 
 #[test]
 fn an_endpoint_whose_name_finds_no_answer_is_left_alone_for_longer_each_time() {
-    let mut endpoints = Scheduler::new(pace(1_000, 1_000, 8, 100), HELD_BYTES_ALL);
+    let mut endpoints = scheduler(limits(1_000, 1_000, 8, 100));
     for id in [1, 2] {
-        endpoints.open(WebhookId(id), &ws(id), EndpointId(id), Gate::Open, None, at(0).tick);
+        endpoints.take_in(hook(id, id, Flow::Open), None, at(0).tick);
     }
     for id in 0..4 {
-        endpoints.arrived(WebhookId(1), ready(id, 0), at(0));
+        endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
     }
     let mut now = 0;
     let mut waits = Vec::new();
     for round in 0..9 {
         let mut ids = Vec::new();
-        while let Step::Start { ready, .. } = endpoints.next(at(now)) {
+        while let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(now)) {
             ids.push(ready);
         }
         assert_eq!(ids.len(), 2, "what it may have under way is as it was");
         // They end one after another: that is one more time, not two.
         for one in ids {
             let again = Some(one.clone());
-            endpoints.recorded(WebhookId(1), one.id, again, Answered::Unreached, at(now));
+            endpoints.recorded(
+                WebhookId(1),
+                ended(one.id, again, Responsiveness::Unresolved),
+                at(now),
+            );
         }
         let id = 100 + round;
-        endpoints.arrived(WebhookId(2), ready(id, now), at(now));
-        let Step::Start { webhook, .. } = endpoints.next(at(now)) else { panic!("it waits") };
+        endpoints.arrives(WebhookId(2), ready(id, now), at(now));
+        let Pick::Start(StartedAttempt { webhook, .. }, _) = endpoints.next(at(now)) else {
+            panic!("it waits")
+        };
         assert_eq!(webhook, WebhookId(2));
-        endpoints.recorded(webhook, DeliveryId(id), None, Answered::Yes, at(now));
-        let Step::Wait(Some(until)) = endpoints.next(at(now)) else { panic!("it starts at once") };
+        endpoints.recorded(webhook, ended(DeliveryId(id), None, Responsiveness::Prompt), at(now));
+        let Pick::Wait(Some(until)) = endpoints.next(at(now)) else { panic!("it starts at once") };
         waits.push(until.since(at(now).tick).as_secs());
-        let told = |webhook| endpoints.standing(WebhookId(webhook), DeliveryId(3), at(now).tick);
-        assert_eq!(told(1), (false, Some(until), true));
-        assert_eq!(told(2), (false, None, false), "the other was found");
+        let status = |id| endpoints.status(WebhookId(id), DeliveryId(3), at(now));
+        let held_until = Some(UnixTime(until.0));
+        let alone = DeliveryStatus { in_flight: false, held_until, unresolved: true };
+        assert_eq!(status(1), alone);
+        assert_eq!(status(2), DeliveryStatus::default(), "the other was found");
         now += waits.last().unwrap() * 1_000;
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-    let Step::Start { ready: one, .. } = endpoints.next(at(now)) else { panic!("it never starts") };
-    endpoints.recorded(WebhookId(1), one.id, None, Answered::Yes, at(now));
-    let Step::Start { ready: one, .. } = endpoints.next(at(now)) else { panic!("it waits") };
-    endpoints.recorded(WebhookId(1), one.id, Some(one.clone()), Answered::Unreached, at(now));
-    while let Step::Start { .. } = endpoints.next(at(now)) {}
-    let Step::Wait(Some(until)) = endpoints.next(at(now)) else { panic!("it starts at once") };
+    let Pick::Start(StartedAttempt { delivery: one, .. }, _) = endpoints.next(at(now)) else {
+        panic!("it never starts")
+    };
+    endpoints.recorded(WebhookId(1), ended(one.id, None, Responsiveness::Prompt), at(now));
+    let Pick::Start(StartedAttempt { delivery: one, .. }, _) = endpoints.next(at(now)) else {
+        panic!("it waits")
+    };
+    endpoints.recorded(
+        WebhookId(1),
+        ended(one.id, Some(one.clone()), Responsiveness::Unresolved),
+        at(now),
+    );
+    while let Pick::Start(..) = endpoints.next(at(now)) {}
+    let Pick::Wait(Some(until)) = endpoints.next(at(now)) else { panic!("it starts at once") };
     assert_eq!(until.since(at(now).tick).as_secs(), 1, "it begins anew");
 }

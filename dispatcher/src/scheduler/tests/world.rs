@@ -6,17 +6,27 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_common::limit::rolling::Quota;
+use weir_common::secret::Secret;
 use weir_common::time::{Moment, Tick, UnixTime};
 
-use crate::domain::delivery::{Fetched, QueuedDelivery};
-use crate::domain::event::EventType;
+use crate::domain::delivery::{Arrival, Fetched, NextState, QueuedDelivery};
+use crate::domain::event::{EventSet, EventType};
+use crate::domain::health::{Health, Policy};
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
-use crate::scheduler::{Answered, Gate, HELD_BYTES_ALL, Pace, Scheduler, Step};
+use crate::domain::retry::{Mode, Schedule};
+use crate::domain::webhook::{Queue, Secrets, Webhook};
+use crate::scheduler::attempts::StartedAttempt;
+use crate::scheduler::pick::Pick;
+use crate::scheduler::queues::Ended;
+use crate::scheduler::reads::StoreRead;
+use crate::scheduler::responsiveness::Responsiveness;
+use crate::scheduler::webhooks::Flow;
+use crate::scheduler::{HELD_BYTES_ALL, Input, Limits, Policies, Scheduler};
 
 const START: u64 = 1_000_000_000;
 
-pub(super) fn pace(requests: u32, window_ms: u64, per_endpoint: usize, total: usize) -> Pace {
-    Pace {
+pub(super) fn limits(requests: u32, window_ms: u64, per_endpoint: usize, total: usize) -> Limits {
+    Limits {
         quota: Quota { requests, window: Duration::from_millis(window_ms) },
         per_endpoint,
         total,
@@ -50,16 +60,94 @@ pub(super) fn ready(id: i64, due_ms: u64) -> QueuedDelivery {
     }
 }
 
+/// By these limits, and otherwise by the settings of a test.
+pub(super) fn policies(limits: Limits) -> Policies {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    Policies {
+        limits,
+        deadline: Duration::from_secs(10),
+        retry: Schedule {
+            mode: Mode::Delay,
+            delays: vec![Duration::from_secs(60)],
+            give_up_after: HOUR,
+            retry_after_max: HOUR,
+        },
+        health: Policy { warn_share: 0.5, warn_for: HOUR, pause_after: 24 * HOUR },
+    }
+}
+
+pub(super) fn scheduler(limits: Limits) -> Scheduler {
+    Scheduler::new(policies(limits), HELD_BYTES_ALL)
+}
+
+/// A webhook as the store has it. Each flow has had its pauses: what is read is newer than what
+/// was known with another one.
+pub(super) fn hook(id: i64, endpoint: i64, flow: Flow) -> Webhook {
+    let probing = if let Flow::Probing(probe) = flow { Some(probe) } else { None };
+    let paused_at = (flow == Flow::Stopped).then_some(at(0).unix);
+    let pauses = u64::from(paused_at.is_some()) + 2 * u64::from(probing.is_some());
+    Webhook {
+        id: WebhookId(id),
+        workspace: ws(id),
+        url: "https://hooks.example/in".into(),
+        endpoint: EndpointId(endpoint),
+        events: EventSet::of([EventType::UserCreated]),
+        created_at: at(0).unix,
+        secrets: Secrets { current: Secret::new("whsec_a".to_owned()), previous: Vec::new() },
+        paused_at,
+        paused_total: Duration::from_secs(pauses),
+        probing,
+        reordering: false,
+        health: Health::default(),
+        last_outcome: None,
+    }
+}
+
+pub(super) fn ended(
+    delivery: DeliveryId,
+    again: Option<QueuedDelivery>,
+    responsiveness: Responsiveness,
+) -> Ended {
+    Ended { delivery, again, responsiveness }
+}
+
+impl Scheduler {
+    /// The store has this webhook, and what waits for it is due then.
+    pub(super) fn take_in(&mut self, webhook: Webhook, due: Option<Tick>, now: Tick) {
+        let queue = Queue { webhook, due: due.map(|due| UnixTime(due.0)) };
+        let now = Moment { tick: now, unix: UnixTime(now.0) };
+        self.handle(Input::Restored(Box::new(queue)), now);
+    }
+
+    /// A delivery is on disk, and waits.
+    pub(super) fn arrives(&mut self, webhook: WebhookId, ready: QueuedDelivery, now: Moment) {
+        self.handle(Input::Arrived(vec![Arrival { webhook, ready }]), now);
+    }
+
+    /// An attempt has failed for good, unless its delivery waits again, and that is on disk.
+    pub(super) fn recorded(&mut self, webhook: WebhookId, ended: Ended, now: Moment) {
+        if ended.again.is_none() {
+            self.probed(webhook, ended.delivery, NextState::FailedPermanent);
+        }
+        self.end(webhook, ended, now);
+    }
+
+    /// Other limits are active.
+    pub(super) fn set_limits(&mut self, limits: Limits) {
+        self.handle(Input::Configured(Box::new(policies(limits))), at(0));
+    }
+}
+
 /// A store in memory, receivers that take a while, and everything that ever started.
 pub(super) struct World {
     pub(super) endpoints: Scheduler,
-    pub(super) pace: Pace,
+    pub(super) limits: Limits,
     pub(super) now: u64,
     pub(super) on: HashMap<WebhookId, EndpointId>,
     pub(super) stored: BTreeMap<WebhookId, BTreeMap<(UnixTime, DeliveryId), QueuedDelivery>>,
     /// What is under way, by when it ends.
     pub(super) ends: Vec<(u64, WebhookId, QueuedDelivery)>,
-    pub(super) asked: Vec<Step>,
+    pub(super) asked: Vec<StoreRead>,
     /// What the store has answered, and nobody has heard yet.
     pub(super) read: Vec<(WebhookId, u64, Fetched)>,
     pub(super) starts: Vec<(u64, EndpointId, WebhookId, DeliveryId)>,
@@ -67,29 +155,22 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(pace: Pace, webhooks: &[(i64, i64)]) -> Self {
-        Self::with_memory(HELD_BYTES_ALL, pace, webhooks)
+    pub(super) fn new(limits: Limits, webhooks: &[(i64, i64)]) -> Self {
+        Self::with_memory(HELD_BYTES_ALL, limits, webhooks)
     }
 
     /// The same, where deliveries in memory may take so many bytes.
-    pub(super) fn with_memory(held_bytes: usize, pace: Pace, webhooks: &[(i64, i64)]) -> Self {
-        let mut endpoints = Scheduler::new(pace, held_bytes);
+    pub(super) fn with_memory(held_bytes: usize, limits: Limits, webhooks: &[(i64, i64)]) -> Self {
+        let mut endpoints = Scheduler::new(policies(limits), held_bytes);
         for (webhook, endpoint) in webhooks {
             let now = at(0).tick;
-            endpoints.open(
-                WebhookId(*webhook),
-                &ws(*webhook),
-                EndpointId(*endpoint),
-                Gate::Open,
-                None,
-                now,
-            );
+            endpoints.take_in(hook(*webhook, *endpoint, Flow::Open), None, now);
         }
         let on =
             webhooks.iter().map(|(webhook, endpoint)| (WebhookId(*webhook), EndpointId(*endpoint)));
         Self {
             endpoints,
-            pace,
+            limits,
             now: 0,
             on: on.collect(),
             stored: BTreeMap::new(),
@@ -107,16 +188,13 @@ impl World {
         let webhook = WebhookId(webhook);
         self.stored.entry(webhook).or_default().insert((one.due, one.id), one.clone());
         if told {
-            self.endpoints.arrived(webhook, one, at(self.now));
+            self.endpoints.arrives(webhook, one, at(self.now));
         } else {
             let endpoint = self.on[&webhook];
             let first = self.stored[&webhook].keys().next().map(|(due, _)| *due);
             let first = first.map(|due| at(self.now).tick_at(due));
-            self.endpoints.open(
-                webhook,
-                &ws(webhook.0),
-                endpoint,
-                Gate::Open,
+            self.endpoints.take_in(
+                hook(webhook.0, endpoint.0, Flow::Open),
                 first,
                 at(self.now).tick,
             );
@@ -127,7 +205,7 @@ impl World {
     pub(super) fn run(&mut self, took: u64) {
         loop {
             match self.endpoints.next(at(self.now)) {
-                Step::Start { webhook, endpoint, ready, .. } => {
+                Pick::Start(StartedAttempt { webhook, endpoint, delivery: ready, .. }, _) => {
                     assert!(ready.due <= at(self.now).unix, "started before it was due");
                     self.check_first(webhook, &ready);
                     assert!(
@@ -137,8 +215,8 @@ impl World {
                     self.starts.push((self.now, endpoint, webhook, ready.id));
                     self.ends.push((self.now + took, webhook, ready));
                 }
-                Step::Wait(_) => return,
-                asked => self.asked.push(asked),
+                Pick::Wait(_) => return,
+                Pick::Read(read) => self.asked.push(read),
             }
         }
     }
@@ -163,7 +241,7 @@ impl World {
     /// Lets the store answer everything that it was asked; the answers are still on their way.
     pub(super) fn read(&mut self) {
         for step in std::mem::take(&mut self.asked) {
-            if let Step::Fetch { webhook, limit, but, round } = step {
+            if let StoreRead::Fetch { webhook, limit, but, round } = step {
                 let all = self.stored.get(&webhook).into_iter().flat_map(|all| all.values());
                 let mut rest = all.filter(|one| !but.contains(&one.id)).cloned();
                 let ready: Vec<QueuedDelivery> = rest.by_ref().take(limit).collect();
@@ -189,7 +267,11 @@ impl World {
             if let Some(later) = &later {
                 stored.insert((later.due, later.id), later.clone());
             }
-            self.endpoints.recorded(webhook, one.id, later, Answered::Yes, at(self.now));
+            self.endpoints.recorded(
+                webhook,
+                ended(one.id, later, Responsiveness::Prompt),
+                at(self.now),
+            );
         }
     }
 
@@ -217,11 +299,11 @@ impl World {
         for (when, endpoint, ..) in &self.starts {
             by_endpoint.entry(*endpoint).or_default().push(*when);
         }
-        let window = self.pace.quota.window.as_millis() as u64;
+        let window = self.limits.quota.window.as_millis() as u64;
         for starts in by_endpoint.values() {
             for (nth, first) in starts.iter().enumerate() {
                 let within = starts[nth..].iter().take_while(|start| **start < first + window);
-                assert!(within.count() <= self.pace.quota.requests as usize, "too fast");
+                assert!(within.count() <= self.limits.quota.requests as usize, "too fast");
             }
         }
     }

@@ -155,14 +155,13 @@ impl Machine {
         let memory = Memory { held_bytes: held, queues_page: 2 };
         let resources = Resources { memory, ..state.resources(Some(log.clone())) };
         preparing.spawn(Worker::prepare(resources, inbox, stopping));
-        let mut worker = loop {
+        let worker = loop {
             breathe().await;
             if let Some(prepared) = preparing.try_join_next() {
                 break prepared.unwrap().unwrap();
             }
             writer.step();
         };
-        worker.begin();
         let mut orders = JoinSet::new();
         let (clock, mailbox) = (state.clock.clone(), state.mailbox.clone());
         orders.spawn(maintenance::jobs(store.clone(), clock, mailbox, state.jobs.clone()));

@@ -1,7 +1,5 @@
 //! What is held to: nothing lost, nothing twice, the pace kept, whatever fails in between.
 
-use crate::domain::id::EndpointId;
-use crate::domain::outcome::{Failure, Outcome};
 use crate::mailbox::Mailbox;
 use crate::worker::tests::*;
 
@@ -44,7 +42,7 @@ async fn outcomes_that_cannot_be_written_are_kept_and_nothing_is_sent_twice() {
             stage.failures() > before
         })
         .await;
-        assert!(stage.standing(&webhook, ids[0]).await.in_flight);
+        assert!(stage.status(&webhook, ids[0]).await.in_flight);
         assert_eq!(stage.receiver.count(), 1, "its place is free only when it is on disk");
     }
     drop(failing);
@@ -204,54 +202,6 @@ async fn a_pause_that_cannot_be_written_at_first_is_written_later() {
     assert!(late < MINUTE, "it was paused an hour after the first failure");
 }
 
-#[tokio::test]
-async fn what_the_last_attempt_came_to_is_known_after_a_restart() {
-    let stage = Stage::new(FAST).await;
-    let (made, now) = (stage.webhook().await, stage.clock.now());
-    let silent = Some(Outcome::Failed(Failure::Timeout));
-    // Of two places those that time out have one.
-    for (last, expected) in [(None, 2), (silent, 1), (Some(Outcome::of_status(500)), 2)] {
-        let (mut hooks, mut started) = (Hooks::default(), 0);
-        let egress = &stage.state.active.load().settings.egress;
-        let mut endpoints = Scheduler::new(Pace { total: 2, ..pace(egress) }, HELD_BYTES_ALL);
-        for id in 1..=2 {
-            let (endpoint, last_outcome) = (EndpointId(id), last.clone());
-            let webhook = Webhook { id: WebhookId(id), endpoint, last_outcome, ..made.clone() };
-            let queue = Queue { webhook, due: Some(now.unix) };
-            hooks.restore(queue, &mut endpoints, now, &stage.state.resources(None));
-        }
-        loop {
-            match endpoints.next(now) {
-                Step::Fetch { webhook, round, .. } => {
-                    let id = DeliveryId(webhook.0);
-                    let fetched = Fetched { ready: vec![fresh(id, now.unix)], more: false };
-                    endpoints.fetched(webhook, round, fetched, now);
-                }
-                Step::Start { .. } => started += 1,
-                Step::FetchOne { .. } | Step::Wait(_) => break,
-            }
-        }
-        assert_eq!(started, expected, "{last:?}");
-    }
-}
-
-fn fresh(id: DeliveryId, due: UnixTime) -> QueuedDelivery {
-    QueuedDelivery {
-        id,
-        due,
-        created_at: due,
-        event_id: "evt_1".into(),
-        kind: EventType::UserCreated,
-        body: "{}".into(),
-        attempts: 0,
-        step: 0,
-        first_attempt_at: None,
-        since: None,
-        paused_before: Duration::ZERO,
-        fresh_connection: false,
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_patience_that_a_reload_shortens_is_over_at_once() {
     let (stage, webhook) = failed_for_40_minutes().await;
@@ -299,39 +249,6 @@ async fn reactivated(stage: &mut Stage, waiting: usize) -> (Webhook, Vec<Deliver
     stage.clock.advance(MINUTE);
     let webhook = stage.store.reactivate(WS, made.id, stage.clock.now().unix).await.unwrap();
     (webhook.unwrap(), ids)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_probe_stays_the_probe_when_its_webhook_is_read_anew() {
-    let mut stage = Stage::new(FAST).await;
-    let (webhook, ids) = reactivated(&mut stage, 3).await;
-    let now = stage.clock.now();
-    let mut hooks = Hooks::default();
-    let mut endpoints =
-        Scheduler::new(pace(&stage.state.active.load().settings.egress), HELD_BYTES_ALL);
-    let read =
-        || Queue { webhook: Webhook { reordering: false, ..webhook.clone() }, due: Some(START) };
-    hooks.restore(read(), &mut endpoints, now, &stage.state.resources(None));
-    let Step::Fetch { but, limit, round, .. } = endpoints.next(now) else { panic!("not asked") };
-    let fetched = stage.store.fetch(webhook.id, &but, limit).await.unwrap();
-    endpoints.fetched(webhook.id, round, fetched, now);
-    let Step::Start { ready, .. } = endpoints.next(now) else { panic!("does not probe") };
-    assert_eq!(ready.id, ids[0]);
-    hooks.started(webhook.id, ready.id, &endpoints);
-    hooks.restore(read(), &mut endpoints, now, &stage.state.resources(None));
-    assert!(matches!(endpoints.next(now), Step::Wait(None)));
-    let due = now.unix.plus(MINUTE);
-    endpoints.recorded(
-        webhook.id,
-        ids[0],
-        Some(QueuedDelivery { due, ..ready }),
-        Answered::Yes,
-        now,
-    );
-    let expected = now.tick.plus(MINUTE);
-    assert!(matches!(endpoints.next(now), Step::Wait(Some(tick)) if tick == expected));
-    let record = hooks.record(webhook.id).unwrap();
-    assert_eq!(record.probing, Some(Probe::This(ids[0])));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,187 @@
+//! What follows from an attempt: for its delivery, its webhook and its endpoint.
+//!
+//! Not here: when a failed delivery is tried again (`transition`), how one is sent (`worker`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_common::time::Moment;
+
+use crate::domain::attempt::{Attempt, AttemptRecord};
+use crate::domain::delivery::{NextState, QueuedDelivery};
+use crate::domain::event::EventType;
+use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
+use crate::domain::outcome::{Fault, Outcome};
+use crate::scheduler::queues::Ended;
+use crate::scheduler::responsiveness::Responsiveness;
+use crate::scheduler::transition::{self, Evidence, Verdict};
+use crate::scheduler::webhooks::Target;
+use crate::scheduler::writes::PendingWrite;
+use crate::scheduler::{Notification, Scheduler};
+
+/// How long after a failure of our own a delivery is tried again. Where our resolver fails, its
+/// endpoint is left alone for longer each time.
+const AFTER_FAULT: Duration = Duration::from_secs(1);
+
+/// In a delivery's place, of attempts of which only their start is written.
+const NO_DELIVERY: DeliveryId = DeliveryId(0);
+
+/// An attempt that has started.
+#[derive(Debug)]
+pub struct StartedAttempt {
+    /// For whom.
+    pub webhook: WebhookId,
+    /// On which endpoint.
+    pub endpoint: EndpointId,
+    /// What.
+    pub delivery: QueuedDelivery,
+    /// When.
+    pub started: Moment,
+    /// Where to.
+    pub target: Arc<Target>,
+}
+
+/// An attempt that is over.
+#[derive(Debug)]
+pub struct AttemptResult {
+    /// Which.
+    pub attempt: StartedAttempt,
+    /// What it came to.
+    pub outcome: Outcome,
+    /// How long the receiver asks us to wait before the next.
+    pub retry_after: Option<Duration>,
+    /// When it ended.
+    pub ended: Moment,
+}
+
+/// What operators are told of an attempt.
+#[derive(Clone, Debug)]
+pub struct AttemptReport {
+    /// For whom.
+    pub webhook: WebhookId,
+    /// Whose webhook that is.
+    pub workspace: Arc<str>,
+    /// Of which delivery.
+    pub delivery: DeliveryId,
+    /// The event's public identifier.
+    pub event_id: Arc<str>,
+    /// What happened.
+    pub kind: EventType,
+    /// The attempt; it has a number only where something follows from it.
+    pub attempt: Attempt,
+    /// What becomes of the delivery; nothing where the attempt failed for a fault of ours.
+    pub after: Option<NextState>,
+}
+
+impl AttemptResult {
+    fn attempt(&self) -> Attempt {
+        let StartedAttempt { delivery, started, .. } = &self.attempt;
+        Attempt {
+            number: delivery.attempts.saturating_add(1),
+            started_at: started.unix,
+            took: self.ended.tick.since(started.tick),
+            outcome: self.outcome.clone(),
+        }
+    }
+
+    fn evidence(&self) -> Evidence<'_> {
+        Evidence {
+            delivery: &self.attempt.delivery,
+            started_at: self.attempt.started.unix,
+            ended_at: self.ended.unix,
+            outcome: &self.outcome,
+            retry_after: self.retry_after,
+        }
+    }
+
+    fn report(&self, attempt: &Attempt, after: Option<NextState>) -> Notification {
+        let StartedAttempt { webhook, ref delivery, ref target, .. } = self.attempt;
+        Notification::Attempt(AttemptReport {
+            webhook,
+            workspace: target.workspace.clone(),
+            delivery: delivery.id,
+            event_id: delivery.event_id.clone(),
+            kind: delivery.kind,
+            attempt: attempt.clone(),
+            after,
+        })
+    }
+}
+
+impl Scheduler {
+    /// Decides what follows from an attempt, and keeps it until it is written.
+    pub(super) fn attempted(&mut self, result: AttemptResult, now: Moment) {
+        let StartedAttempt { webhook, started, .. } = result.attempt;
+        let took = result.ended.tick.since(started.tick);
+        let responsiveness = Responsiveness::of(&result.outcome, took, self.policies.deadline);
+        let known = self.webhooks.webhook(webhook);
+        let verdict = known
+            .and_then(|known| transition::verdict(known, &self.policies.retry, &result.evidence()));
+        let Some(verdict) = verdict else {
+            let waits = known.is_some();
+            return self.nothing_follows(result, waits, responsiveness, now);
+        };
+        let attempt = result.attempt();
+        self.notifications.push_back(result.report(&attempt, Some(verdict.after)));
+        let AttemptResult {
+            attempt: StartedAttempt { endpoint, delivery, .. },
+            outcome,
+            ended,
+            ..
+        } = result;
+        let alert = transition::observation(delivery.kind, &outcome)
+            .and_then(|observation| self.observe(webhook, observation, &outcome, ended));
+        self.probed(webhook, delivery.id, verdict.after);
+        let Verdict { after, first_attempt_at, since, paused_before } = verdict;
+        let record = AttemptRecord {
+            delivery: delivery.id,
+            webhook,
+            endpoint,
+            attempt,
+            after,
+            first_attempt_at: Some(first_attempt_at),
+            since: Some(since),
+            paused_before,
+        };
+        let (delivery, again) = (delivery.id, transition::again(delivery, &verdict));
+        let attempt = Some((Ended { delivery, again, responsiveness }, record));
+        self.keep(PendingWrite { webhook, attempt, alert });
+    }
+
+    /// Ends an attempt that failed for a fault of ours, or whose webhook is deleted.
+    fn nothing_follows(
+        &mut self,
+        result: AttemptResult,
+        waits: bool,
+        responsiveness: Responsiveness,
+        now: Moment,
+    ) {
+        let attempt = result.attempt();
+        self.notifications.push_back(result.report(&attempt, None));
+        let StartedAttempt { webhook, endpoint, delivery, .. } = result.attempt;
+        // On a connection of its own it is sent at once, as soon as the rate has a place for it.
+        let fresh_connection = attempt.outcome == Outcome::Internal(Fault::StaleConnection);
+        let due = if fresh_connection { delivery.due } else { now.unix.plus(AFTER_FAULT) };
+        let (id, first_attempt_at) = (delivery.id, delivery.first_attempt_at);
+        let (since, paused_before) = (delivery.since, delivery.paused_before);
+        let again = waits.then_some(QueuedDelivery { due, fresh_connection, ..delivery });
+        let ended = Ended { delivery: id, again, responsiveness };
+        if let Outcome::Internal(Fault::Resources | Fault::Resolver) = attempt.outcome {
+            // Its receiver has heard nothing of it.
+            return self.end(webhook, ended, now);
+        }
+        // That it started counts all the same, in the process to come as well: nothing else of it
+        // is written.
+        let record = AttemptRecord {
+            delivery: NO_DELIVERY,
+            webhook,
+            endpoint,
+            attempt,
+            after: NextState::FailedPermanent,
+            first_attempt_at,
+            since,
+            paused_before,
+        };
+        self.keep(PendingWrite { webhook, attempt: Some((ended, record)), alert: None });
+    }
+}

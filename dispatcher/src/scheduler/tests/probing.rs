@@ -1,0 +1,173 @@
+//! What a webhook that was reactivated is sent: one delivery at a time, until it takes one.
+
+use crate::scheduler::tests::*;
+
+#[test]
+fn a_probe_is_alone_until_it_is_over_and_is_the_one_that_is_tried_again() {
+    let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
+    endpoints.take_in(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
+    for id in 0..10 {
+        endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
+    }
+    let Pick::Start(StartedAttempt { delivery: probe, .. }, _) = endpoints.next(at(0)) else {
+        panic!("no probe")
+    };
+    assert_eq!(probe.id, DeliveryId(0));
+    assert!(matches!(endpoints.next(at(0)), Pick::Wait(None)), "a second one beside the probe");
+    let again = QueuedDelivery { due: at(60).unix, ..probe };
+    endpoints.recorded(WebhookId(1), ended(again.id, Some(again), Responsiveness::Prompt), at(1));
+    assert!(matches!(endpoints.next(at(59)), Pick::Wait(Some(tick)) if tick == at(60).tick));
+    let Pick::Start(StartedAttempt { delivery: probe, .. }, _) = endpoints.next(at(60)) else {
+        panic!("no probe")
+    };
+    assert_eq!(probe.id, DeliveryId(0), "another one than before");
+    endpoints.probed(WebhookId(1), probe.id, NextState::Delivered);
+    endpoints.webhooks.settle(WebhookId(1), Some(probe.id));
+    endpoints.end(WebhookId(1), ended(probe.id, None, Responsiveness::Prompt), at(61));
+    let Pick::Start(StartedAttempt { delivery: next, .. }, _) = endpoints.next(at(61)) else {
+        panic!("does not drain")
+    };
+    assert_eq!(next.id, DeliveryId(1));
+}
+
+#[test]
+fn a_probe_that_was_tried_before_a_restart_is_asked_for() {
+    let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
+    let gate = Flow::Probing(Probe::This(DeliveryId(7)));
+    endpoints.take_in(hook(1, 1, gate), Some(at(0).tick), at(0).tick);
+    let Pick::Read(StoreRead::FetchOne { delivery, round, .. }) = endpoints.next(at(0)) else {
+        panic!("not asked")
+    };
+    assert_eq!(delivery, DeliveryId(7));
+    endpoints.fetched_one(WebhookId(1), round, Some(ready(7, 5)), at(0));
+    assert!(matches!(endpoints.next(at(4)), Pick::Wait(Some(_))));
+    assert!(matches!(endpoints.next(at(5)), Pick::Start(..)));
+}
+
+#[test]
+fn what_comes_while_the_store_is_asked_for_the_probe_does_not_overtake_what_waits() {
+    let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
+    let gate = Flow::Probing(Probe::This(DeliveryId(7)));
+    endpoints.take_in(hook(1, 1, gate), Some(at(0).tick), at(0).tick);
+    let Pick::Read(StoreRead::FetchOne { round, .. }) = endpoints.next(at(0)) else {
+        panic!("not asked")
+    };
+    endpoints.arrives(WebhookId(1), ready(9, 0), at(0));
+    endpoints.fetched_one(WebhookId(1), round, Some(ready(7, 0)), at(0));
+    let Pick::Start(StartedAttempt { delivery: probe, .. }, _) = endpoints.next(at(0)) else {
+        panic!("no probe")
+    };
+    assert_eq!(probe.id, DeliveryId(7));
+    endpoints.recorded(WebhookId(1), ended(probe.id, None, Responsiveness::Prompt), at(1));
+    // The eighth has waited since before the pause, and only the store knows of it.
+    let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(1)) else {
+        panic!("the ninth goes first")
+    };
+    let fetched = Fetched { ready: vec![ready(8, 0), ready(9, 0)], more: false };
+    endpoints.fetched(WebhookId(1), round, fetched, at(1));
+    let Pick::Start(StartedAttempt { delivery: next, .. }, _) = endpoints.next(at(1)) else {
+        panic!("no probe")
+    };
+    assert_eq!(next.id, DeliveryId(8));
+}
+
+#[test]
+fn a_probe_that_was_given_up_makes_room_for_the_next_oldest() {
+    let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
+    endpoints.take_in(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
+    for id in 0..3 {
+        endpoints.arrives(WebhookId(1), ready(id, 0), at(0));
+    }
+    for expected in 0..3 {
+        let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(0)) else {
+            panic!("no probe {expected}")
+        };
+        assert_eq!(ready.id, DeliveryId(expected));
+        endpoints.recorded(WebhookId(1), ended(ready.id, None, Responsiveness::Prompt), at(0));
+    }
+}
+
+/// An attempt at this delivery that ended so.
+fn result(attempt: StartedAttempt, outcome: Outcome, now: Moment) -> Input {
+    let (retry_after, ended) = (None, now);
+    Input::Attempted(Box::new(AttemptResult { attempt, outcome, retry_after, ended }))
+}
+
+/// What is to be done first that is neither to be told nor to be read.
+fn act(scheduler: &mut Scheduler, now: Moment) -> Action {
+    loop {
+        match scheduler.poll(now) {
+            Action::Notify(_) | Action::Read(_) => {}
+            action => return action,
+        }
+    }
+}
+
+#[test]
+fn others_start_when_the_end_of_the_probe_is_on_disk_and_not_before() {
+    let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
+    scheduler.take_in(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
+    let of = |id| Arrival { webhook: WebhookId(1), ready: ready(id, 0) };
+    scheduler.handle(Input::Arrived((1..=3).map(of).collect()), at(0));
+    let Action::Start(probe, _) = act(&mut scheduler, at(0)) else { panic!("no probe") };
+    scheduler.handle(result(probe, Outcome::of_status(500), at(1)), at(1));
+    // Of another webhook; what it is told of meanwhile says nothing of the probe.
+    let Action::Write(failed) = act(&mut scheduler, at(1)) else { panic!("not written") };
+    assert_eq!(failed.updates[0].probing, Some(Probe::This(DeliveryId(1))));
+    scheduler.handle(Input::Written, at(2));
+    let later = at(60_001);
+    let Action::Start(probe, _) = act(&mut scheduler, later) else { panic!("not tried again") };
+    assert_eq!(probe.delivery.id, DeliveryId(1));
+    scheduler.handle(result(probe, Outcome::of_status(200), later), later);
+    let Action::Write(delivered) = act(&mut scheduler, later) else { panic!("not written") };
+    assert_eq!(delivered.updates[0].probing, None);
+    // The webhook is read anew meanwhile, as it still is on disk.
+    let stale = hook(1, 1, Flow::Probing(Probe::This(DeliveryId(1))));
+    scheduler.take_in(stale, Some(at(0).tick), later.tick);
+    assert!(matches!(act(&mut scheduler, later), Action::Wait(_)), "it is not on disk yet");
+    scheduler.handle(Input::NotWritten, later);
+    assert!(matches!(act(&mut scheduler, later), Action::Wait(_)), "it could not be written");
+    let again = at(60_501);
+    assert!(matches!(act(&mut scheduler, again), Action::Write(_)));
+    scheduler.handle(Input::Written, again);
+    let round = loop {
+        match scheduler.poll(again) {
+            Action::Read(StoreRead::Fetch { round, .. }) => break round,
+            action => assert!(matches!(action, Action::Notify(_)), "{action:?}"),
+        }
+    };
+    let fetched = Fetched { ready: vec![ready(2, 0), ready(3, 0)], more: false };
+    let answer = StoreAnswer::Fetched(round, fetched);
+    scheduler.handle(Input::Read(WebhookId(1), answer), again);
+    for expected in [2, 3] {
+        let Action::Start(next, _) = act(&mut scheduler, again) else { panic!("does not drain") };
+        assert_eq!(next.delivery.id, DeliveryId(expected));
+    }
+}
+
+#[test]
+fn a_probe_stays_the_probe_when_its_webhook_is_read_anew() {
+    let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
+    let read = || hook(1, 1, Flow::Probing(Probe::Any));
+    scheduler.take_in(read(), Some(at(0).tick), at(0).tick);
+    let Pick::Read(StoreRead::Fetch { round, .. }) = scheduler.next(at(0)) else {
+        panic!("not asked")
+    };
+    let fetched = Fetched { ready: vec![ready(1, 0), ready(2, 0)], more: false };
+    scheduler.fetched(WebhookId(1), round, fetched, at(0));
+    let Pick::Start(StartedAttempt { delivery, .. }, _) = scheduler.next(at(0)) else {
+        panic!("does not probe")
+    };
+    assert_eq!(delivery.id, DeliveryId(1));
+    scheduler.take_in(read(), Some(at(0).tick), at(0).tick);
+    assert!(matches!(scheduler.next(at(0)), Pick::Wait(None)));
+    let again = QueuedDelivery { due: at(60).unix, ..delivery };
+    scheduler.recorded(
+        WebhookId(1),
+        ended(DeliveryId(1), Some(again), Responsiveness::Prompt),
+        at(1),
+    );
+    assert!(matches!(scheduler.next(at(1)), Pick::Wait(Some(tick)) if tick == at(60).tick));
+    let update = scheduler.webhooks.update(WebhookId(1)).unwrap();
+    assert_eq!(update.probing, Some(Probe::This(DeliveryId(1))));
+}

@@ -1,0 +1,70 @@
+//! What the scheduler reads from the store and has it write, each in a task.
+//!
+//! Not here: what is read and written, and how much of that at a time (`scheduler`).
+
+use std::sync::Arc;
+
+use log::Level;
+use serde_json::json;
+use weir_common::log::events;
+
+use crate::domain::id::WebhookId;
+use crate::scheduler::Input;
+use crate::scheduler::reads::{StoreAnswer, StoreRead};
+use crate::scheduler::writes::Write;
+use crate::store::{DeliveryQueue, StoreError};
+use crate::worker::{Resources, notifications};
+
+/// Deliveries that a reactivation puts into order at a time: a commit of some milliseconds.
+const REORDER_STEP: usize = 1_000;
+
+/// Asks the store.
+pub(super) async fn read(read: StoreRead, resources: Arc<Resources>) -> Input {
+    let (webhook, failed) = match read {
+        StoreRead::Load(webhook) => (webhook, StoreAnswer::NotLoaded),
+        StoreRead::Reorder(webhook)
+        | StoreRead::Fetch { webhook, .. }
+        | StoreRead::FetchOne { webhook, .. } => (webhook, StoreAnswer::Failed),
+    };
+    let answer = answer(&*resources.store, webhook, read).await.unwrap_or_else(|_| {
+        resources.metrics.store_failures.inc();
+        failed
+    });
+    Input::Read(webhook, answer)
+}
+
+async fn answer(
+    store: &dyn DeliveryQueue,
+    webhook: WebhookId,
+    read: StoreRead,
+) -> Result<StoreAnswer, StoreError> {
+    Ok(match read {
+        StoreRead::Load(_) => StoreAnswer::Loaded(store.load(webhook).await?.map(Box::new)),
+        StoreRead::Reorder(_) => match store.reorder(webhook, REORDER_STEP).await? {
+            true => StoreAnswer::Reordered,
+            false => StoreAnswer::ReorderedSome,
+        },
+        StoreRead::Fetch { limit, but, round, .. } => {
+            StoreAnswer::Fetched(round, store.fetch(webhook, &but, limit).await?)
+        }
+        StoreRead::FetchOne { delivery, round, .. } => {
+            StoreAnswer::FetchedOne(round, store.fetch_one(delivery).await?)
+        }
+    })
+}
+
+/// Has the store write, with the mails to owners.
+pub(super) async fn write(write: Write, resources: Arc<Resources>) -> Input {
+    let Write { records, updates, alerts } = write;
+    let count = records.len();
+    let mails = alerts.iter().flat_map(|alert| notifications::mails(&resources, alert)).collect();
+    match resources.store.record(records, updates, mails).await {
+        Ok(()) => Input::Written,
+        Err(error) => {
+            resources.metrics.store_failures.inc();
+            let fields = [("error", json!(error.to_string())), ("count", json!(count))];
+            events::event(Level::Error, "attempt results not written yet", &fields);
+            Input::NotWritten
+        }
+    }
+}
