@@ -1,34 +1,33 @@
-//! A few threads of its own for work that blocks.
+//! A small thread pool for blocking work.
 //!
-//! The runtime's threads for such work are as many as names are looked up at a time, and each keeps
-//! what was allocated on it for its own next allocation: what takes memory, done on any of them in
-//! turn, would take it dozens of times.
+//! The runtime's own pool has as many threads as names are resolved at a time, and each caches the
+//! memory that was allocated on it. Work that needs much memory would occupy it once per thread.
 //!
-//! Not here: how much of it goes on at a time, which whoever asks for it bounds.
+//! Not here: limits of concurrent work, which callers set.
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-/// The threads; they begin when there is work, and end when there is none.
+/// The threads; they start on demand and end when idle.
 #[derive(Debug)]
 pub(crate) struct Threads(Option<Runtime>);
 
 impl Threads {
-    /// At most so many, of this name.
+    /// At most `most` threads with this name.
     pub(crate) fn new(name: &str, most: usize) -> Self {
         let threads =
             Builder::new_current_thread().max_blocking_threads(most).thread_name(name).build();
         Self(threads.ok())
     }
 
-    /// Does some work on one of them, or after it where all are busy.
+    /// Runs work on a thread; waits while all are busy.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
         match &self.0 {
             Some(threads) => threads.spawn_blocking(work),
-            // There is no reason that it cannot be made; others' threads will do.
+            // Building the pool failed: the runtime's own threads do.
             None => tokio::task::spawn_blocking(work),
         }
     }
@@ -36,7 +35,7 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // Nobody waits here: this may be one of the threads that serve.
+        // Does not wait: this may be a thread of the runtime.
         if let Some(threads) = self.0.take() {
             threads.shutdown_background();
         }
@@ -51,10 +50,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_goes_on_few_threads_however_much_of_it_there_is() {
+    async fn any_amount_of_work_uses_few_threads() {
         let threads = Threads::new("few", 2);
         let own = || {
-            // Long enough for a third thread to begin, were there one.
+            // Long enough for a third thread to start, if one existed.
             std::thread::park_timeout(Duration::from_millis(1));
             (std::thread::current().id(), std::thread::current().name() == Some("few"))
         };

@@ -1,4 +1,4 @@
-//! One HTTP attempt: where it may go, how it is signed, what its end means.
+//! HTTP attempts: allowed addresses, signatures, transport, outcomes.
 
 pub mod classify;
 pub mod client;
@@ -7,6 +7,5 @@ pub mod egress;
 pub(crate) mod http_client;
 pub(crate) mod pool;
 pub(crate) mod read_limit;
-// core
 pub mod signature;
 pub mod transport;

@@ -1,6 +1,6 @@
-//! What goes on beside deliveries: jobs and retention.
+//! Background work: redelivery jobs and retention.
 //!
-//! Each is a loop that `app` owns and ends; each takes steps, so that nothing waits for it long.
+//! Invariant: each is a loop of short steps, so that other calls of the store wait briefly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,29 +17,29 @@ use crate::live_config::ActiveConfig;
 use crate::mailbox::Mailbox;
 use crate::store::Upkeep;
 
-/// Deliveries that a job puts back at a time: a commit of some milliseconds.
+/// Deliveries that a job requeues per step: a commit of some milliseconds.
 const JOB_STEP: usize = 500;
 
-/// Between two steps of a job: others write in the meantime.
+/// The pause between two steps of a job, in which other writes go first.
 const JOB_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a job waits for a store that cannot write.
+/// The wait after a failed step.
 const JOB_RETRY: Duration = Duration::from_secs(1);
 
-/// Deliveries that are dropped at a time.
+/// Deliveries dropped per step.
 const SWEEP_STEP: usize = 500;
 
-/// Between two steps of dropping, at least: otherwise as long as a step takes, so that others have
-/// half of the store's time however much is to go.
+/// The shortest pause between two steps of retention. A pause is as long as the step before it, so
+/// that other calls have half of the store's time.
 const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(5);
 
-/// How often it is looked for what may be dropped.
+/// The interval between checks for deliveries to drop.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
-/// A clock that is only adjusted moves by less from one look to the next.
+/// A clock that is only adjusted moves less between two checks.
 const CLOCK_DRIFT_MAX: Duration = Duration::from_secs(60);
 
-/// Takes jobs that redeliver by filter to their end, over and over.
+/// Runs redelivery jobs.
 pub async fn jobs(store: Arc<dyn Upkeep>, clock: Clock, mailbox: Mailbox, more: Arc<Notify>) {
     loop {
         match store.step_job(JOB_STEP, clock.now().unix).await {
@@ -55,14 +55,14 @@ pub async fn jobs(store: Arc<dyn Upkeep>, clock: Clock, mailbox: Mailbox, more: 
             }
             Err(error) => {
                 let fields = [("error", json!(error.to_string()))];
-                events::event(Level::Error, "a job cannot go on yet", &fields);
+                events::event(Level::Error, "job delayed", &fields);
                 tokio::time::sleep(JOB_RETRY).await;
             }
         }
     }
 }
 
-/// Drops what has been kept for long enough, over and over.
+/// Drops deliveries after their retention.
 pub async fn retention(store: Arc<dyn Upkeep>, clock: Clock, active: Arc<ArcSwap<ActiveConfig>>) {
     let mut last = clock.now();
     loop {
@@ -70,9 +70,9 @@ pub async fn retention(store: Arc<dyn Upkeep>, clock: Clock, active: Arc<ArcSwap
         if let Some(seconds) = clock_set(std::mem::replace(&mut last, began), began) {
             let fields = [
                 ("seconds", json!(seconds)),
-                ("advice", json!("what is kept is kept by the time that passed: nothing is lost")),
+                ("advice", json!("retention counts elapsed time, so nothing is dropped early")),
             ];
-            events::event(Level::Warn, "the wall clock was set", &fields);
+            events::event(Level::Warn, "wall clock stepped", &fields);
         }
         let Retention { delivered, failed } = active.load().settings.retention;
         match store.sweep(delivered, failed, began.unix, SWEEP_STEP).await {
@@ -83,14 +83,14 @@ pub async fn retention(store: Arc<dyn Upkeep>, clock: Clock, active: Arc<ArcSwap
             Ok(false) => tokio::time::sleep(SWEEP_EVERY).await,
             Err(error) => {
                 let fields = [("error", json!(error.to_string()))];
-                events::event(Level::Warn, "nothing can be dropped yet", &fields);
+                events::event(Level::Warn, "retention delayed", &fields);
                 tokio::time::sleep(SWEEP_EVERY).await;
             }
         }
     }
 }
 
-/// By how many seconds the wall clock was set between two moments, if it was.
+/// By how many seconds the wall clock stepped between two moments, if it did.
 fn clock_set(before: Moment, now: Moment) -> Option<i64> {
     let passed = now.tick.since(before.tick);
     let expected = before.unix.plus(passed);
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_was_set_is_noticed_once_and_one_that_is_adjusted_is_not() {
+    fn a_stepped_clock_is_noticed_once_and_an_adjusted_one_is_not() {
         let start = UnixTime(1_790_000_000_000_000);
         let clock = Clock::manual(start);
         let mut last = clock.now();

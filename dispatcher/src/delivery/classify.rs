@@ -1,9 +1,7 @@
-//! Decides what an error on the way is called, and what a receiver's `Retry-After` asks for.
+//! Classifies transport errors into outcomes, and parses `Retry-After`.
 //!
-//! # Invariant
-//!
-//! What this machine lacks (descriptors, memory, ports, an answer of its resolver) is never the
-//! receiver's failure.
+//! Invariant: a shortage of this machine (descriptors, memory, ports, no reply of its resolver) is
+//! never the receiver's failure.
 
 use std::error::Error;
 use std::io;
@@ -17,7 +15,7 @@ use crate::delivery::egress::AddressError;
 use crate::delivery::egress::dns::is_shortage;
 use crate::domain::outcome::{Failure, Fault, Outcome};
 
-/// What an attempt that got no answer came to.
+/// The outcome of an attempt that ended in an error.
 #[must_use]
 pub fn outcome_of(error: &(dyn Error + 'static), handshaking: bool) -> Outcome {
     let chain = || std::iter::successors(Some(error), |e| cause(*e));
@@ -28,7 +26,7 @@ pub fn outcome_of(error: &(dyn Error + 'static), handshaking: bool) -> Outcome {
     Outcome::Failed(failure.unwrap_or(Failure::Connection))
 }
 
-/// The error below an error. An `io::Error` that carries one names that one's cause as its own.
+/// The cause of an error. An `io::Error` that wraps an error reports that error's cause as its own.
 fn cause<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
     let carried = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     match carried {
@@ -37,7 +35,7 @@ fn cause<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'stati
     }
 }
 
-/// Which fault of ours an error tells of.
+/// The fault of the dispatcher that an error shows, if any.
 fn fault_of(error: &(dyn Error + 'static)) -> Option<Fault> {
     match error.downcast_ref::<AddressError>() {
         Some(AddressError::Unanswered) => return Some(Fault::Resolver),
@@ -56,7 +54,7 @@ fn failure_of(error: &(dyn Error + 'static), handshaking: bool) -> Option<Failur
     }
     use io::ErrorKind as Kind;
     match error.downcast_ref::<io::Error>()?.kind() {
-        // Permission is what a firewall of our own denies.
+        // A local firewall denies permission.
         Kind::ConnectionRefused
         | Kind::HostUnreachable
         | Kind::NetworkUnreachable
@@ -74,7 +72,7 @@ fn failure_of(error: &(dyn Error + 'static), handshaking: bool) -> Option<Failur
     }
 }
 
-/// How long a receiver asks us to wait, in seconds or until a date. Believed of errors alone.
+/// The receiver's `Retry-After`, in seconds or as a date; of errors only.
 #[must_use]
 pub fn retry_after(status: u16, headers: &HeaderMap, now: UnixTime) -> Option<Duration> {
     if !(400..600).contains(&status) {
@@ -92,7 +90,7 @@ pub fn retry_after(status: u16, headers: &HeaderMap, now: UnixTime) -> Option<Du
 mod tests {
     use super::*;
 
-    fn asked(status: u16, text: &str) -> Option<u64> {
+    fn seconds(status: u16, text: &str) -> Option<u64> {
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, text.parse().expect("a value"));
         // 1994-11-06T08:49:07Z.
@@ -100,27 +98,27 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_read_in_seconds_and_as_a_date() {
-        assert_eq!(asked(429, "120"), Some(120));
-        assert_eq!(asked(503, " 0 "), Some(0));
-        assert_eq!(asked(404, "7"), Some(7));
-        assert_eq!(asked(429, "Sun, 06 Nov 1994 08:49:37 GMT"), Some(30));
-        assert_eq!(asked(429, "Sun, 06 Nov 1994 08:49:00 GMT"), Some(0), "it is past");
-        assert_eq!(asked(429, "99999999999999999999999"), Some(u64::MAX));
+    fn retry_after_is_parsed_in_seconds_and_as_a_date() {
+        assert_eq!(seconds(429, "120"), Some(120));
+        assert_eq!(seconds(503, " 0 "), Some(0));
+        assert_eq!(seconds(404, "7"), Some(7));
+        assert_eq!(seconds(429, "Sun, 06 Nov 1994 08:49:37 GMT"), Some(30));
+        assert_eq!(seconds(429, "Sun, 06 Nov 1994 08:49:00 GMT"), Some(0), "it is past");
+        assert_eq!(seconds(429, "99999999999999999999999"), Some(u64::MAX));
     }
 
     #[test]
-    fn what_is_no_retry_after_asks_for_nothing() {
+    fn an_invalid_retry_after_is_ignored() {
         for text in ["", "soon", "-1", "+5", "1.5", "1e3", "0x10", "Sun, 06 Nov", "5 seconds"] {
-            assert_eq!(asked(429, text), None, "{text}");
+            assert_eq!(seconds(429, text), None, "{text}");
         }
-        assert_eq!(asked(200, "5"), None);
-        assert_eq!(asked(302, "5"), None);
+        assert_eq!(seconds(200, "5"), None);
+        assert_eq!(seconds(302, "5"), None);
         assert_eq!(retry_after(429, &HeaderMap::new(), UnixTime(0)), None);
     }
 
     #[test]
-    fn a_shortage_of_our_own_is_known_by_its_number() {
+    fn a_shortage_of_this_machine_is_found_by_its_error_number() {
         for number in [12, 23, 24, 99, 105] {
             assert!(is_shortage(&io::Error::from_raw_os_error(number)), "{number}");
         }
@@ -130,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_io_error_carries_is_found() {
+    fn the_cause_inside_of_an_io_error_is_found() {
         let carried = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::DecryptError);
         let outer = io::Error::other(carried);
         let below = cause(&outer).and_then(cause).expect("two lie below");

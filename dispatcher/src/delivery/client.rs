@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! 1. From DNS to the last header of the answer, an attempt takes no longer than `egress.deadline`.
-//!    Where we stood still past it, an answer that came meanwhile counts, and none is our fault.
-//! 2. A URL is checked again before it is called.
+//! 1. From DNS to the last response header, an attempt ends within `egress.deadline`. If the
+//!    process was suspended past it, a response that arrived meanwhile counts; without one the
+//!    outcome is `Fault::Stalled`.
+//! 2. A URL is checked again before each attempt.
 //!
 //! Not here: what is sent and read (`transport`), what an outcome means (`outcome`), which
 //! addresses may be called (`egress`).
@@ -23,10 +24,10 @@ use crate::delivery::http_client::ClientError;
 use crate::delivery::transport::{HttpTransport, Transport};
 use crate::domain::outcome::{Failure, Fault, Outcome};
 
-/// A deadline that is noticed so much too late is noticed by a process that stood still.
+/// A deadline that fires this much too late means that the process was suspended.
 const STALL: Duration = Duration::from_secs(1);
 
-/// So long an answer that came while we stood still is waited for.
+/// How long to wait for a response that arrived during a suspension.
 const STALL_GRACE: Duration = Duration::from_millis(500);
 
 /// Makes attempts.
@@ -37,12 +38,12 @@ pub struct DeliveryClient {
     transport: Arc<dyn Transport>,
 }
 
-/// What came of it.
+/// The result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptResponse {
-    /// The outcome.
+    /// What the receiver did.
     pub outcome: Outcome,
-    /// How long the receiver asks us to wait.
+    /// The receiver's `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
@@ -53,13 +54,13 @@ impl AttemptResponse {
 }
 
 impl DeliveryClient {
-    /// As these settings have it, to where these rules allow.
+    /// A client for these settings and rules.
     pub fn new(egress: &Egress, rules: Arc<Rules>, clock: Clock) -> Result<Self, ClientError> {
         let transport = HttpTransport::new(egress, rules.clone(), clock.clone())?;
         Ok(Self::over(Arc::new(transport), egress.deadline, rules, clock))
     }
 
-    /// The same over this transport.
+    /// A client over another transport.
     pub fn over(
         transport: Arc<dyn Transport>,
         deadline: Duration,
@@ -69,10 +70,10 @@ impl DeliveryClient {
         Self { deadline, rules, clock, transport }
     }
 
-    /// Makes one attempt. Never takes longer than the deadline and a moment.
+    /// Makes one attempt; ends within the deadline, plus [`STALL_GRACE`] after a suspension.
     pub async fn deliver(&self, request: AttemptRequest) -> AttemptResponse {
-        // An address never meets the resolver, and the rules may have changed since the URL was
-        // registered: it is checked again as a whole.
+        // An address in a URL is never resolved, and the rules may have changed since the URL was
+        // registered, so the whole URL is checked again.
         if self.rules.canonical(request.url.as_str()).is_err() {
             return AttemptResponse::of(Outcome::Failed(Failure::BlockedAddress));
         }
@@ -127,10 +128,10 @@ mod tests {
     use crate::delivery::egress::tests::rules;
     use crate::delivery::pool::Pool;
 
-    /// A receiver on a socket of its own, and how many connections it has taken.
+    /// A receiver on a socket of its own, and the number of connections it accepted.
     struct Receiver {
         address: SocketAddr,
-        taken: Arc<AtomicUsize>,
+        accepted: Arc<AtomicUsize>,
         _task: JoinSet<()>,
     }
 
@@ -141,8 +142,8 @@ mod tests {
         {
             let listener = TcpListener::bind((host, 0)).await.expect("a free port");
             let address = listener.local_addr().expect("it is bound");
-            let taken = Arc::new(AtomicUsize::new(0));
-            let count = taken.clone();
+            let accepted = Arc::new(AtomicUsize::new(0));
+            let count = accepted.clone();
             let mut task = JoinSet::new();
             task.spawn(async move {
                 let mut connections = JoinSet::new();
@@ -151,7 +152,7 @@ mod tests {
                     connections.spawn(answer(stream));
                 }
             });
-            Self { address, taken, _task: task }
+            Self { address, accepted, _task: task }
         }
 
         /// Answers every request on a connection with these bytes.
@@ -172,8 +173,8 @@ mod tests {
             format!("{scheme}://{}/hook", self.address)
         }
 
-        fn taken(&self) -> usize {
-            self.taken.load(Ordering::SeqCst)
+        fn accepted(&self) -> usize {
+            self.accepted.load(Ordering::SeqCst)
         }
     }
 
@@ -216,7 +217,7 @@ mod tests {
         AttemptRequest { url, headers, body, fresh_connection: false }
     }
 
-    /// What an attempt there comes to; ten seconds are for a machine that is busy.
+    /// The outcome of an attempt; ten seconds allow for a busy machine.
     async fn outcome(url: &str) -> Outcome {
         client(&[], 10_000).0.deliver(request(url)).await.outcome
     }
@@ -230,7 +231,7 @@ mod tests {
     const DELIVERED: Outcome = Outcome::Delivered { status: 200 };
 
     #[tokio::test]
-    async fn any_2xx_is_delivered_and_nothing_else_is() {
+    async fn only_a_2xx_is_delivered() {
         for (line, expected) in [
             ("HTTP/1.1 200 OK", DELIVERED),
             ("HTTP/1.0 200 OK", DELIVERED),
@@ -254,11 +255,11 @@ mod tests {
         let receiver = Receiver::saying(answer).await;
         let expected = Outcome::Failed(Failure::Status(302));
         assert_eq!(outcome(&receiver.url("http")).await, expected);
-        assert_eq!(other.taken(), 0);
+        assert_eq!(other.accepted(), 0);
     }
 
     #[tokio::test]
-    async fn a_request_is_a_plain_post_that_names_us_and_asks_for_no_compression() {
+    async fn a_request_is_a_post_with_our_user_agent_and_without_accept_encoding() {
         let (head, mut heads) = tokio::sync::mpsc::unbounded_channel();
         let receiver = Receiver::on("127.0.0.1", move |mut stream| {
             let head = head.clone();
@@ -278,32 +279,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_used_again_until_it_is_four_minutes_old() {
+    async fn a_connection_is_reused_until_it_is_four_minutes_old() {
         let receiver = Receiver::saying(OK).await;
         let (client, clock) = client(&[], 10_000);
         for turn in 0..=120 {
             let response = client.deliver(request(&receiver.url("http"))).await;
             assert_eq!(response.outcome, DELIVERED);
             let connections = if turn < 80 { 1 } else { 2 };
-            assert_eq!(receiver.taken(), connections, "after {} s", 3 * turn);
+            assert_eq!(receiver.accepted(), connections, "after {} s", 3 * turn);
             clock.advance(Duration::from_secs(3));
         }
     }
 
     #[tokio::test]
-    async fn out_of_descriptors_we_close_what_rests() {
+    async fn without_free_descriptors_idle_connections_are_closed() {
         let receiver = Receiver::saying(OK).await;
         let (client, _) = client(&[("short.example", "no-files")], 10_000);
         for connections in 1..=2 {
             let response = client.deliver(request(&receiver.url("http"))).await;
-            assert_eq!((response.outcome, receiver.taken()), (DELIVERED, connections));
+            assert_eq!((response.outcome, receiver.accepted()), (DELIVERED, connections));
             let short = client.deliver(request("http://short.example/")).await;
             assert_eq!(short.outcome, Outcome::Internal(Fault::Resources));
         }
     }
 
     #[tokio::test]
-    async fn a_body_without_end_is_not_read_to_it() {
+    async fn an_endless_body_is_not_read_to_its_end() {
         for head in ["Content-Length: 1000000000000", "Transfer-Encoding: chunked", "X: y"] {
             let (sent, mut closed) = tokio::sync::mpsc::unbounded_channel();
             let receiver = Receiver::on("127.0.0.1", move |mut stream| {
@@ -323,13 +324,13 @@ mod tests {
             .await;
             assert_eq!(outcome(&receiver.url("http")).await, DELIVERED, "{head}");
             let chunks = closed.recv().await.expect("the connection was closed");
-            // The buffers of two sockets on the way hold some MiB.
+            // The buffers of two sockets have some MiB.
             assert!(chunks < 256, "{head}: {chunks} chunks of 64 KiB");
         }
     }
 
     #[tokio::test]
-    async fn a_body_that_never_comes_is_delivered_all_the_same_and_not_waited_for() {
+    async fn a_missing_body_neither_fails_nor_delays_a_delivery() {
         let receiver = Receiver::saying("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n").await;
         let url = receiver.url("http");
         assert_eq!(client(&[], 300).0.deliver(request(&url)).await.outcome, DELIVERED);
@@ -340,19 +341,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_compressed_body_is_left_as_it_is() {
-        // No gzip at all: whoever tried to read it so would fail.
+    async fn a_compressed_body_is_not_decompressed() {
+        // Not gzip: decompressing it would fail.
         let head = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n";
         let receiver = Receiver::saying([head.as_bytes(), b"\x1f\x8bxx"].concat()).await;
         let (client, _) = client(&[], 10_000);
         for _ in 0..2 {
             assert_eq!(client.deliver(request(&receiver.url("http"))).await.outcome, DELIVERED);
         }
-        assert_eq!(receiver.taken(), 1, "the body was read to its end");
+        assert_eq!(receiver.accepted(), 1, "the body was read to its end");
     }
 
     #[tokio::test]
-    async fn the_deadline_holds_however_slowly_the_header_comes() {
+    async fn the_deadline_applies_however_slowly_headers_arrive() {
         let hanging = Receiver::on("127.0.0.1", |stream| async move {
             let _open = stream;
             std::future::pending::<()>().await;
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_came_while_we_stood_still_counts_and_nothing_is_held_against_the_receiver() {
+    async fn a_response_during_a_suspension_counts_and_a_missing_one_is_no_failure() {
         let (late, hanging) = (
             Receiver::on("127.0.0.1", |mut stream| async move {
                 let _ = read_request(&mut stream).await;
@@ -394,7 +395,7 @@ mod tests {
         for (receiver, expected) in [(late.await, DELIVERED), (hanging.await, stalled)] {
             let (client, clock) = client(&[], 100);
             let attempt = client.deliver(request(&receiver.url("http")));
-            // The clock runs on while nothing else does.
+            // Only the clock advances.
             let standstill = async { clock.advance(Duration::from_secs(60)) };
             let (response, ()) = tokio::join!(attempt, standstill);
             assert_eq!(response.outcome, expected);
@@ -402,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_http_is_a_broken_connection() {
+    async fn a_response_that_is_no_http_is_a_connection_failure() {
         let flood = (0..200).map(|n| format!("X-{n}: y\r\n")).collect::<String>();
         let line = format!("X: {}\r\n", "y".repeat(1024 * 1024));
         for answer in [
@@ -419,7 +420,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_breaks_is_broken_and_before_a_handshake_ends_it_is_tls() {
+    async fn a_broken_connection_is_a_tls_failure_during_the_handshake_alone() {
         let resetting = Receiver::on("127.0.0.1", |mut stream| async move {
             let mut one = [0; 1];
             let _ = stream.read(&mut one).await;
@@ -445,19 +446,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_port_refuses() {
-        let gone = Receiver::saying(OK).await.address;
-        let there = || async { TcpStream::connect(gone).await.is_ok() };
+    async fn a_closed_port_is_refused() {
+        let closed = Receiver::saying(OK).await.address;
+        let there = || async { TcpStream::connect(closed).await.is_ok() };
         while there().await {
             tokio::task::yield_now().await;
         }
         let refused = Outcome::Failed(Failure::Refused);
-        assert_eq!(outcome(&format!("http://{gone}/")).await, refused);
-        assert_eq!(outcome(&format!("https://{gone}/")).await, refused);
+        assert_eq!(outcome(&format!("http://{closed}/")).await, refused);
+        assert_eq!(outcome(&format!("https://{closed}/")).await, refused);
     }
 
     #[tokio::test]
-    async fn a_name_that_leads_elsewhere_later_leads_to_no_forbidden_address() {
+    async fn dns_rebinding_leads_to_no_forbidden_address() {
         let closing = Receiver::on("127.0.0.1", |mut stream| async move {
             read_request(&mut stream).await;
             let answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
@@ -475,9 +476,9 @@ mod tests {
             outcomes.push(client.deliver(request(&url)).await.outcome);
         }
         assert_eq!(outcomes, [DELIVERED, NO_NAME, NO_NAME]);
-        assert_eq!(closing.taken(), 1);
+        assert_eq!(closing.accepted(), 1);
         let arrival = timeout(Duration::from_millis(1), forbidden.accept()).await;
-        assert!(arrival.is_err(), "nobody came");
+        assert!(arrival.is_err(), "no connection arrived");
     }
 
     #[tokio::test]
@@ -487,11 +488,11 @@ mod tests {
         assert_eq!(outcome("https://[::1]/").await, BLOCKED);
         assert_eq!(outcome("https://[::ffff:10.0.0.1]/").await, BLOCKED);
         assert_eq!(outcome("ftp://127.0.0.1/").await, BLOCKED, "no rule allows it any more");
-        assert_eq!(forbidden.taken(), 0);
+        assert_eq!(forbidden.accepted(), 0);
     }
 
     #[tokio::test]
-    async fn a_name_that_does_not_resolve_is_the_receivers_failure_and_a_shortage_is_ours() {
+    async fn an_unresolvable_name_is_the_receivers_failure_and_a_shortage_is_ours() {
         let names =
             [("empty.example", ""), ("short.example", "no-files"), ("again.example", "again")];
         let (client, _) = client(&names, 10_000);
@@ -507,7 +508,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_may_ask_us_to_wait_and_a_success_may_not() {
+    async fn retry_after_counts_on_errors_only() {
         for (status, expected) in [(429, Some(7)), (503, Some(7)), (200, None), (301, None)] {
             let answer =
                 format!("HTTP/1.1 {status} X\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n");

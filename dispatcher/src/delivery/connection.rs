@@ -1,11 +1,10 @@
-//! One connection to a receiver: opened to an address that may be called, used for one request at
-//! a time.
+//! One connection to a receiver: opened to an allowed address, used for one request at a time.
 //!
 //! # Invariants
 //!
-//! 1. Of one answer no more than [`ANSWER_BYTES_MAX`] are read, from its first byte to its last,
-//!    whatever they are; a connection that exceeds this is closed.
-//! 2. A connection ends with the value that stands for it.
+//! 1. At most [`ANSWER_BYTES_MAX`] are read of one response, in total; a connection that exceeds
+//!    this is closed.
+//! 2. Dropping a [`Connection`] closes it.
 //!
 //! Not here: which addresses may be called (`egress`), what an error is called (`classify`).
 
@@ -37,17 +36,17 @@ use crate::delivery::egress::{AddressError, Rules};
 use crate::delivery::http_client::AGENT;
 use crate::delivery::read_limit::{Meter, Metered};
 
-/// Of one answer, interim answers, header, framing, body and trailers together. Heads of real
-/// servers have a few hundred bytes, of which proxies take 8 to 32 KiB.
+/// The limit of one response: interim responses, headers, framing, body and trailers. Real headers
+/// are a few hundred bytes; proxies accept 8 to 32 KiB.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// The same below TLS: certificates, tickets and the framing of records come on top.
+/// The same below TLS, with certificates, tickets and record framing.
 const TLS_BYTES_MAX: usize = 4 * ANSWER_BYTES_MAX;
 
-/// Addresses of the family that the system prefers have so much of a start (RFC 8305).
+/// The head start of the preferred address family (RFC 8305).
 const HEAD_START: Duration = Duration::from_millis(300);
 
-/// Whom a connection leads to.
+/// Scheme, host and port of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
     tls: bool,
@@ -56,7 +55,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// That of a URL.
+    /// The origin of a URL.
     pub(crate) fn of(url: &Url) -> Option<Self> {
         let host = url.host()?.to_owned();
         Some(Self { tls: url.scheme() == "https", host, port: url.port_or_known_default()? })
@@ -79,38 +78,37 @@ impl Origin {
     }
 }
 
-/// Why there was no answer.
+/// Why no response arrived.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
-    /// It leads nowhere that may be called.
+    /// The host has no allowed address.
     #[error("the host has no address to connect to")]
     Address(#[from] AddressError),
-    /// No connection.
+    /// Connecting failed.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
-    /// No TLS.
+    /// The TLS handshake failed.
     #[error("the TLS handshake failed")]
     Handshake(#[source] io::Error),
-    /// No HTTP, or not to its end.
+    /// The HTTP exchange failed.
     #[error("the exchange failed")]
     Http(#[source] hyper::Error),
 }
 
-/// A connection.
+/// An open connection.
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
-    /// What came of the answer.
+    /// Bytes of the response.
     meter: Arc<Meter>,
-    /// What came below TLS.
+    /// Bytes below TLS.
     below: Arc<Meter>,
-    /// When it was opened.
     pub(crate) opened: Tick,
-    /// Drives it, and ends with it.
+    /// The task that drives it; ends with it.
     _driver: JoinSet<()>,
 }
 
 impl Connection {
-    /// Opens one.
+    /// Opens a connection.
     pub(crate) async fn open(
         origin: &Origin,
         rules: &Rules,
@@ -120,7 +118,7 @@ impl Connection {
     ) -> Result<Self, OpenError> {
         let addresses = origin.addresses(rules).await?;
         let stream = dial(&addresses, origin.port, within).await.map_err(OpenError::Connect)?;
-        // A socket that refuses is slower, not wrong.
+        // Without it the connection is slower, but works.
         let _ = stream.set_nodelay(true);
         let opened = clock.now().tick;
         let below = Arc::new(Meter::default());
@@ -145,13 +143,13 @@ impl Connection {
             builder.handshake(TokioIo::new(stream)).await.map_err(OpenError::Http)?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
-            // The request that waits for its answer is told what goes wrong.
+            // The waiting request gets the error.
             let _ = connection.await;
         });
         Ok(Self { sender, meter, below, opened, _driver: driver })
     }
 
-    /// Sends a request, and waits for the head of its answer.
+    /// Sends a request, and waits for the response headers.
     pub(crate) async fn post(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -161,36 +159,35 @@ impl Connection {
         self.sender.try_send_request(request).await
     }
 
-    /// Whether no byte of an answer has come.
+    /// Whether no byte of a response has arrived.
     pub(crate) fn is_silent(&self) -> bool {
         self.meter.count() == 0
     }
 
-    /// Whether it can take a further request, once it has done what it has.
+    /// Waits until the connection can send another request; false if it closed.
     pub(crate) async fn is_ready(&mut self) -> bool {
         poll_fn(|cx| self.sender.poll_ready(cx)).await.is_ok()
     }
 
-    /// Whether it was closed in the meantime.
     pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 }
 
-/// One attempt to make.
+/// An attempt to make.
 #[derive(Clone, Debug)]
 pub struct AttemptRequest {
-    /// Where to.
+    /// The canonical URL.
     pub url: Url,
-    /// The signature and its company.
+    /// Signatures and content type.
     pub headers: HeaderMap,
     /// The envelope.
     pub body: Bytes,
-    /// Whether it is sent on a new connection, because a reused one has just died under it.
+    /// Whether it needs a new connection, because a reused one closed.
     pub fresh_connection: bool,
 }
 
-/// The request of an attempt.
+/// Builds the HTTP request of an attempt.
 pub(crate) fn request(attempt: AttemptRequest) -> Result<Request<Full<Bytes>>, http::Error> {
     let url = &attempt.url;
     let host = HeaderValue::from_str(&url[Position::BeforeHost..Position::AfterPort])?;
@@ -204,8 +201,8 @@ pub(crate) fn request(attempt: AttemptRequest) -> Result<Request<Full<Bytes>>, h
     Ok(request)
 }
 
-/// Connects to the first address that lets us, in their order; those of the other family begin a
-/// moment later, beside the first.
+/// Connects to the first address that accepts, in order; the other address family starts
+/// [`HEAD_START`] later, in parallel.
 async fn dial(addresses: &[IpAddr], port: u16, within: Duration) -> io::Result<TcpStream> {
     let preferred = addresses.first().map(IpAddr::is_ipv4);
     let sockets = addresses.iter().map(|ip| SocketAddr::new(*ip, port));

@@ -1,16 +1,15 @@
-//! Which URLs and addresses we may call; resolves names, checks, and connects to what it checked.
+//! Egress rules: which URLs and addresses may be called, and name resolution that obeys them.
 //!
 //! # Invariants
 //!
-//! 1. No connection is opened to an address that was not checked, whatever DNS says: the
-//!    connection goes to an address that [`Rules::addresses`] gave, and that
-//!    gives none that is forbidden. An address that stands in a URL never meets a resolver, so
-//!    [`Rules::canonical`] judges it, before every attempt anew.
-//! 2. The same rules hold when a URL is registered and when it is called. Names are looked up when
-//!    they are called alone: a registration says nothing of what a name leads to, soon or late.
-//! 3. No name tells its webhook's owner whether it leads to addresses that may not be called, or to
-//!    none at all: a stranger could map our network by it.
-//! 4. Lookups count in the share of the workspace that an attempt is made for ([`on_behalf_of`]).
+//! 1. No connection is opened to an unchecked address, whatever DNS returns: connections use the
+//!    addresses of [`Rules::addresses`], which returns no forbidden one. An address in a URL is
+//!    never resolved, so [`Rules::canonical`] checks it before every attempt.
+//! 2. The same rules apply when a URL is registered and when it is called. Names are resolved only
+//!    when they are called: a registration proves nothing about later lookups.
+//! 3. An owner cannot distinguish a name with forbidden addresses from one without any: that would
+//!    allow to map the internal network.
+//! 4. Lookups count in the share of the attempt's workspace ([`on_behalf_of`]).
 
 pub mod address;
 pub mod canonical_url;
@@ -27,72 +26,71 @@ use crate::config::settings::Egress;
 use crate::delivery::egress::dns::LookupError;
 use crate::delivery::egress::resolver::Names;
 
-/// An attempt waits no longer than this for its host's name, nor for half of its deadline. What
-/// takes longer costs it nothing: it is tried again in a moment, and joins the lookup.
+/// The longest that an attempt waits for a lookup; at most half of its deadline. A slower lookup
+/// counts as no attempt: the delivery is retried soon and joins the running lookup.
 const LOOKUP_WAIT_MAX: Duration = Duration::from_secs(2);
 
 tokio::task_local! {
-    /// The workspace that an attempt is made for.
+    /// The workspace of the current attempt.
     static WORKSPACE: Arc<str>;
 }
 
-/// Makes an attempt for a workspace: the names that it needs are looked up in its share.
+/// Runs an attempt whose lookups count in the workspace's share.
 pub async fn on_behalf_of<F: Future>(workspace: Arc<str>, attempt: F) -> F::Output {
     WORKSPACE.scope(workspace, attempt).await
 }
 
-/// What an operator allows.
+/// The operator's egress rules.
 #[derive(Clone, Debug)]
 pub struct Rules {
     egress: Egress,
     names: Arc<Names>,
 }
 
-/// Why a name has no address that we may call.
+/// Why a name has no allowed address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// It does not resolve, or to nothing that we may call.
-    #[error("the host resolves to no address that may be called")]
+    /// The name does not resolve, or to no allowed address.
+    #[error("the host resolves to no allowed address")]
     NoAddress,
-    /// Nothing answered for it.
-    #[error("nothing answered for the host's name")]
+    /// The lookup got no reply.
+    #[error("the lookup of the host name got no reply")]
     Unanswered,
-    /// This machine has run out of something.
-    #[error("the host's name could not be looked up")]
+    /// A shortage of this machine.
+    #[error("no resources to look up the host name")]
     Shortage,
 }
 
 impl Rules {
-    /// As these settings have it, over names that outlive them.
+    /// Rules for these settings; `names` outlives a reload.
     #[must_use]
     pub fn new(egress: Egress, names: Arc<Names>) -> Self {
         Self { egress, names }
     }
 
-    /// As these settings have it; names are looked up as the system does.
+    /// Rules for these settings, with the system's resolver.
     #[must_use]
     pub fn system(egress: Egress) -> Self {
         Self::new(egress, Names::system())
     }
 
-    /// The canonical form of a URL that may be called, or why it may not.
+    /// The canonical form of an allowed URL, or why it is refused.
     pub fn canonical(&self, text: &str) -> Result<Url, String> {
         canonical_url::canonical(text, &self.egress)
     }
 
-    /// Why an address may not be called, or `None` where it may.
+    /// Why an address may not be called; `None` if it may.
     #[must_use]
     pub fn forbidden(&self, address: IpAddr) -> Option<&'static str> {
         address::forbidden(address, &self.egress.allow_networks)
     }
 
-    /// The addresses of a name that may be called, looked up for the workspace that the attempt
-    /// is made for.
+    /// The allowed addresses of a name, looked up in the share of the attempt's workspace.
     pub async fn addresses_for_attempt(&self, name: &str) -> Result<Vec<IpAddr>, AddressError> {
         self.addresses(WORKSPACE.try_with(Arc::clone).ok(), name).await
     }
 
-    /// The addresses of a name that may be called: never none.
+    /// The allowed addresses of a name; not empty.
     pub async fn addresses(
         &self,
         workspace: Option<Arc<str>>,
@@ -108,7 +106,7 @@ impl Rules {
         let many = allowed.len();
         allowed.retain(|address| self.forbidden(*address).is_none());
         if allowed.is_empty() {
-            log::debug!("of the {many} addresses of `{name}` none may be called");
+            log::debug!("none of the {many} addresses of `{name}` is allowed");
             return Err(AddressError::NoAddress);
         }
         Ok(allowed)
@@ -124,13 +122,13 @@ pub(crate) mod tests {
     use crate::delivery::egress::dns::tests::Scripted;
     use crate::domain::outcome::{Failure, Outcome};
 
-    /// As these settings have it; each name is looked up there whenever it is called.
+    /// Rules for these settings without a cache of names.
     pub(crate) fn rules(egress: Egress, lookup: Arc<dyn Lookup>) -> Rules {
         let names = Names::new(lookup, weir_common::time::Clock::system(), Duration::ZERO);
         Rules::new(egress, Arc::new(names))
     }
 
-    /// The defaults, with these networks permitted.
+    /// The default settings with these networks allowed.
     pub(crate) fn egress(networks: &[&str]) -> Egress {
         Egress {
             deadline: Duration::from_secs(10),
@@ -145,7 +143,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_leads_to_forbidden_addresses_is_as_one_that_leads_nowhere() {
+    async fn a_name_with_forbidden_addresses_looks_like_one_without_any() {
         let script = [
             ("public.example", "10.0.0.1 8.8.8.8"),
             ("private.example", "10.0.0.1 ::1 64:ff9b::7f00:1"),
@@ -170,7 +168,7 @@ pub(crate) mod tests {
 
     #[tokio::test(start_paused = true)]
     #[expect(clippy::disallowed_methods, reason = "tokio's clock, which a test turns")]
-    async fn an_attempt_waits_for_a_name_for_two_seconds_or_half_of_its_deadline() {
+    async fn an_attempt_waits_for_a_lookup_up_to_two_seconds_or_half_of_its_deadline() {
         for (deadline, expected) in [(10_000, 2_000), (1_000, 500)] {
             let egress = Egress { deadline: Duration::from_millis(deadline), ..egress(&[]) };
             let rules = rules(egress, Scripted::table(&[("name.example", "silence")]));
@@ -182,7 +180,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn an_attempt_looks_names_up_in_the_share_of_its_workspace() {
+    async fn lookups_count_in_the_share_of_the_workspace() {
         let table: Vec<(String, &str)> =
             (0..9).map(|nth| (format!("n{nth}.example"), "silence")).collect();
         let mut table: Vec<(&str, &str)> = table.iter().map(|(name, is)| (&**name, *is)).collect();
@@ -204,7 +202,7 @@ pub(crate) mod tests {
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
-        // Another workspace's is looked up at once, though all places of the first are taken.
+        // Another workspace's lookup starts at once, though the first one's share is used up.
         let fine = tokio::time::timeout(
             Duration::from_millis(1_500),
             sent("fine.example".into(), "ws_good"),
@@ -217,7 +215,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn of_mixed_answers_only_the_public_addresses_are_used() {
+    async fn of_mixed_results_only_public_addresses_are_used() {
         let script = "10.0.0.1 8.8.8.8 ::1 2606:4700::1111 ::ffff:127.0.0.1";
         let script = [("name.example", script)];
         let rules = rules(egress(&[]), Scripted::table(&script));

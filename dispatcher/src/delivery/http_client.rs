@@ -1,6 +1,6 @@
-//! Builds the HTTP client that makes attempts: what it trusts, and what it never does by itself.
+//! Builds HTTP clients: trusted certificates, no redirects, no proxies.
 //!
-//! Not here: which addresses it may connect to (`egress`), how long it may take (`delivery`).
+//! Not here: which addresses it may connect to (`egress`), deadlines (`client`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,36 +12,36 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls_platform_verifier::Verifier;
 
-/// What receivers read of us.
+/// The `User-Agent`.
 pub(crate) const AGENT: &str = concat!("Weir/", env!("CARGO_PKG_VERSION"));
 
-/// Why there can be no client.
+/// Why no client can be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The file of further certificates cannot be read.
+    /// `egress.extra_ca` cannot be read.
     #[error("egress.extra_ca: cannot read certificates from {path}: {why}")]
     Certificates {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
-    /// The system has no certificates, or we no ciphers.
+    /// No system certificates, or no cipher suites.
     #[error("cannot set up TLS, are the system's CA certificates installed?")]
     Tls(#[from] rustls::Error),
-    /// The client refused its settings.
+    /// The HTTP library refused the settings.
     #[error("cannot build an HTTP client")]
     Build(#[from] reqwest::Error),
 }
 
-/// What a client trusts: the system's certificates, and those in the file `extra_ca`.
+/// TLS settings that trust the system's certificates and those of `extra_ca`.
 pub(crate) fn tls(extra_ca: Option<&str>) -> Result<ClientConfig, ClientError> {
     let extra = extra_ca.map_or(Ok(Vec::new()), certificates)?;
     let provider = Arc::new(ring::default_provider());
     let verifier = Verifier::new_with_extra_roots(extra, provider.clone())?;
     let mut tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .dangerous() // It would be, if the verifier did not verify.
+        .dangerous() // Safe: this verifier verifies.
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -53,12 +53,12 @@ fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, ClientError>
     let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let found: Vec<_> = found.map_err(|e| failed(e.to_string()))?;
     if found.is_empty() {
-        return Err(failed("the file holds no certificate".to_owned()));
+        return Err(failed("the file has no certificates".to_owned()));
     }
     Ok(found)
 }
 
-/// A client that does one thing: it sends what it is given to whom it is given, over HTTP/1.1.
+/// An HTTP/1.1 client without redirects, proxies, decompression and retries.
 pub(crate) fn builder(tls: ClientConfig, connect_timeout: Duration) -> ClientBuilder {
     Client::builder()
         .tls_backend_preconfigured(tls)
@@ -77,9 +77,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_certificates_that_holds_none_is_an_error_that_names_it() {
+    fn a_file_without_certificates_is_an_error_with_its_name() {
         for path in ["does/not/exist.pem", "Cargo.toml"] {
-            let why = tls(Some(path)).expect_err("it holds none").to_string();
+            let why = tls(Some(path)).expect_err("it has none").to_string();
             assert!(why.contains(path) && why.contains("egress.extra_ca"), "{why}");
         }
     }

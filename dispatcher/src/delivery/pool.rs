@@ -1,9 +1,9 @@
-//! Connections that wait for the next attempt at the same origin.
+//! The pool of idle connections, by origin.
 //!
 //! # Invariants
 //!
-//! 1. A connection waits for [`IDLE_MAX`] at most, then it is closed.
-//! 2. None is used again that is older than [`AGE_MAX`], was closed, or waited that long.
+//! 1. A connection idle for [`IDLE_MAX`] is closed.
+//! 2. A connection older than [`AGE_MAX`], or closed by the receiver, is not reused.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,17 +15,17 @@ use weir_common::time::{Clock, Tick};
 
 use crate::delivery::connection::{Connection, Origin};
 
-/// So long a connection waits: common servers close theirs after 5 s, some after 2.
+/// Common servers close idle connections after 5 s, some after 2.
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(4);
 
-/// After this, attempts open connections of their own.
+/// After this age a connection is not reused, so that DNS changes take effect.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(4 * 60);
 
-/// Waiting connections to one origin. One endpoint needs a few; a host of thousands of endpoints
-/// needs as many as are called at a time, or its ports run out behind connections just closed.
+/// Idle connections to one origin. An endpoint needs a few; a host with thousands of endpoints
+/// needs as many as run in parallel, or local ports run out in TIME_WAIT.
 const IDLE_PER_ORIGIN_MAX: usize = 128;
 
-/// All that wait.
+/// The idle connections.
 pub(crate) struct Pool {
     clock: Clock,
     idle: Mutex<Idle>,
@@ -34,7 +34,7 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct Idle {
     connections: HashMap<Origin, Vec<(Tick, Connection)>>,
-    /// Closes those that have waited for too long; runs while any wait.
+    /// Closes expired connections; runs while any are idle.
     sweeper: JoinSet<()>,
     sweeping: bool,
 }
@@ -44,7 +44,7 @@ impl Pool {
         Self { clock, idle: Mutex::default() }
     }
 
-    /// Takes the connection out that waited least.
+    /// Removes the connection that was idle for the shortest time.
     pub(crate) fn take(&self, origin: &Origin) -> Option<Connection> {
         let now = self.clock.now().tick;
         let mut idle = self.lock();
@@ -59,7 +59,7 @@ impl Pool {
         None
     }
 
-    /// Lets a connection wait for the next attempt.
+    /// Adds a connection for the next attempt.
     pub(crate) fn keep(self: &Arc<Self>, origin: Origin, connection: Connection) {
         let now = self.clock.now().tick;
         let mut idle = self.lock();
@@ -74,13 +74,12 @@ impl Pool {
         }
     }
 
-    /// Closes all that wait.
+    /// Closes all idle connections.
     pub(crate) fn clear(&self) {
         self.lock().connections.clear();
     }
 
-    /// Closes those that have waited for too long. Says when to look again; never, where none are
-    /// left.
+    /// Closes expired connections, and returns when to check again; `None` if none are left.
     pub(crate) fn close_idle(&self) -> Option<Duration> {
         let now = self.clock.now().tick;
         let mut idle = self.lock();
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
 
     impl Pool {
-        /// Whether any waits that could be used.
+        /// Whether any idle connection could be reused.
         pub(crate) fn has_open(&self) -> bool {
             self.lock().connections.values().flatten().any(|(_, one)| !one.is_closed())
         }

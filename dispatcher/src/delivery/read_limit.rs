@@ -1,9 +1,7 @@
-//! A stream that lets only so many bytes of one answer through.
+//! A stream with a limit of the bytes read for one response.
 //!
-//! # Invariant
-//!
-//! Between two calls of [`Meter::begin`] no more than `most` bytes are read from the stream,
-//! whatever they mean; the read after those fails.
+//! Invariant: between two calls of [`Meter::begin`] at most `most` bytes are read from the stream;
+//! the next read fails.
 
 use std::io;
 use std::pin::Pin;
@@ -13,23 +11,23 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How many bytes of an answer have come.
+/// Counts the bytes of a response.
 #[derive(Debug, Default)]
 pub(crate) struct Meter(AtomicUsize);
 
 impl Meter {
-    /// Begins to count another answer.
+    /// Restarts the count for the next response.
     pub(crate) fn begin(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// The bytes that have come since.
+    /// The bytes since [`Meter::begin`].
     pub(crate) fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A stream, and how much of it may be read.
+/// A stream with its limit.
 pub(crate) struct Metered<S> {
     stream: S,
     meter: Arc<Meter>,
@@ -100,7 +98,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_byte_beyond_the_bound_is_read_until_the_next_answer_begins() {
+    async fn no_byte_beyond_the_limit_is_read_until_the_next_response_begins() {
         let meter = Arc::new(Meter::default());
         let mut stream = Metered::new(&b"0123456789abc"[..], meter.clone(), 8);
         let mut into = Vec::new();

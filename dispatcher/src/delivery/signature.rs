@@ -1,10 +1,11 @@
-//! The signature of a delivery (CONTRACT §5.2), and how a receiver checks it.
+//! Signs deliveries, and verifies signatures as a receiver does. (core)
 //!
-//! Two schemes are sent side by side. Ours signs `<t>.<body>` with the whole secret as it was
-//! shown, `whsec_` included; Standard Webhooks signs `<id>.<t>.<body>` with the bytes that the
-//! rest of the secret stands for in base 64. Both are new on every attempt.
+//! Two schemes are sent. `Service-Signature` signs `<t>.<body>` with the whole secret, `whsec_`
+//! included. Standard Webhooks signs `<id>.<t>.<body>` with the base64-decoded rest of the secret.
 //!
-//! Not here: which secrets sign at a time (`model::Secrets`).
+//! Invariant: every attempt is signed anew, with its own time.
+//!
+//! Not here: which secrets sign at a time (`domain::webhook::Secrets`).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,14 +17,14 @@ use sha2::Sha256;
 
 use crate::config::settings::Signature;
 
-/// The beginning of every secret.
+/// The prefix of every secret.
 const SECRET_PREFIX: &str = "whsec_";
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
-/// What is signed.
+/// What a signature covers.
 #[derive(Clone, Debug)]
 pub struct Signed<'a> {
     /// The event's identifier.
@@ -34,7 +35,7 @@ pub struct Signed<'a> {
     pub unix_seconds: u64,
 }
 
-/// The header fields that a delivery carries: one signature for each secret.
+/// The headers of a delivery, with one signature per secret.
 #[must_use]
 pub fn headers<'s>(
     signature: &Signature,
@@ -55,7 +56,7 @@ pub fn headers<'s>(
     }
     let mut headers = HeaderMap::with_capacity(5);
     let mut add = |name: &HeaderName, text: &str| {
-        // Digits, base 64 and commas always fit; an identifier that fits no header is left out.
+        // Digits, base64 and commas are valid header values; an identifier that is not is omitted.
         if let Ok(value) = HeaderValue::from_str(text) {
             headers.insert(name, value);
         }
@@ -70,34 +71,34 @@ pub fn headers<'s>(
     headers
 }
 
-/// Why a signature does not hold.
+/// Why a signature is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
-    /// No time to sign, or none that is a number of seconds.
+    /// No timestamp, or not a number of seconds.
     #[error("the header has no t=<seconds since 1970>")]
     NoTimestamp,
-    /// No signature of a scheme that is known.
+    /// No signature of a known scheme.
     #[error("the header has no v1=<signature>")]
     NoSignature,
-    /// Another secret, another body or another time was signed.
-    #[error("no v1 matches: another secret was used, or the body is not as it was sent")]
+    /// Another secret, body or time was signed.
+    #[error("no v1 matches: another secret was used, or the body was changed")]
     NoMatch,
-    /// It holds, and may be a replay.
-    #[error("it was signed {by} s ago, which is longer than is tolerated")]
+    /// Valid, but too old: it may be a replay.
+    #[error("it was signed {by} s ago, which exceeds the tolerance")]
     TooOld {
         /// Seconds.
         by: u64,
     },
-    /// It holds, and one of the two clocks is wrong.
-    #[error("it was signed {by} s from now, by a clock that is ahead of this one")]
+    /// Valid, but from the future: one of the two clocks is wrong.
+    #[error("it was signed {by} s in the future: the sender's clock is ahead of this one")]
     TooNew {
         /// Seconds.
         by: u64,
     },
 }
 
-/// Checks the header of CONTRACT §5.2 as a receiver should: every `v1` is tried, in constant
-/// time, whatever scheme it does not know is passed over, and only then the time is looked at.
+/// Verifies a `Service-Signature` header as a receiver should: compares every `v1` in constant time,
+/// ignores unknown schemes, and checks the time last.
 pub fn verify(
     secret: &str,
     header: &str,
@@ -134,14 +135,14 @@ pub fn verify(
     })
 }
 
-/// The key of Standard Webhooks; `None` for a secret that does not follow its form.
+/// The key of Standard Webhooks; `None` if the secret is not in its format.
 fn standard_key(secret: &str) -> Option<Vec<u8>> {
     STANDARD.decode(secret.strip_prefix(SECRET_PREFIX)?).ok()
 }
 
-/// HMAC-SHA256 over the parts with dots between them.
+/// HMAC-SHA256 over the parts, joined by dots.
 fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC accepts keys of any length");
     for (nth, part) in parts.iter().enumerate() {
         if nth > 0 {
             mac.update(b".");
@@ -155,7 +156,7 @@ fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    // The signatures below were computed by another program, Python's hmac.
+    // These signatures were computed with Python's hmac.
     const FIRST: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
     const SECOND: &str = "whsec_ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=";
     const BODY: &str = r#"{"id":"evt_1","type":"user.created"}"#;
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_carries_both_schemes_for_every_secret() {
+    fn a_delivery_has_both_schemes_for_every_secret() {
         let expected = pairs(&[
             ("content-type", "application/json".to_owned()),
             ("service-signature", format!("t={AT},v1={FIRST_HEX},v1={SECOND_HEX}")),
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_scheme_is_sent_only_where_it_is_wanted_and_possible() {
+    fn standard_webhooks_headers_are_sent_if_enabled_and_possible() {
         let plain = [
             ("content-type", "application/json".to_owned()),
             ("service-signature", format!("t={AT},v1={FIRST_HEX}")),
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_holds_for_five_minutes_in_either_direction() {
+    fn a_signature_is_valid_for_five_minutes_in_either_direction() {
         let header = format!("t={AT},v1={FIRST_HEX}");
         for now in [AT - 300, AT, AT + 300] {
             check(&header, now, Ok(()));
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn every_v1_is_tried_and_other_schemes_are_passed_over() {
+    fn every_v1_is_compared_and_other_schemes_are_ignored() {
         for header in [
             format!("t={AT},v1={SECOND_HEX},v1={FIRST_HEX}"),
             format!("v1={FIRST_HEX},t={AT}"),
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn each_error_has_its_cause() {
         let later = AT + 1;
         for (header, expected) in [
             (String::new(), VerifyError::NoTimestamp),

@@ -1,16 +1,15 @@
-//! What carries an attempt: the network, or what a simulation puts in its place.
+//! The transport of attempts: the network, or a simulation.
 //!
 //! # Invariants
 //!
-//! 1. What a receiver sends is bounded: everything on the wire by `connection::ANSWER_BYTES_MAX`,
-//!    interim answers, chunk framing and trailers included, and the body by [`BODY_BYTES_MAX`];
-//!    nothing of it is decompressed, kept or written down.
-//! 2. No redirect is followed, no proxy of the environment is asked, and nothing is sent twice
-//!    within one attempt.
-//! 3. A connection is used for no longer than `pool::AGE_MAX` and an attempt, so that a change of
-//!    DNS is followed.
-//! 4. A reused connection that dies before a byte of the answer costs no attempt: its outcome is
-//!    `Fault::StaleConnection`, which a new connection never has.
+//! 1. A response is bounded: all bytes on the wire by `connection::ANSWER_BYTES_MAX`, interim
+//!    responses, chunk framing and trailers included, and the body by [`BODY_BYTES_MAX`]. Nothing
+//!    of it is decompressed, stored or logged.
+//! 2. No redirect is followed, no proxy of the environment is used, and an attempt sends one
+//!    request.
+//! 3. A connection is reused up to an age of `pool::AGE_MAX`, so that DNS changes take effect.
+//! 4. A reused connection that closes before the first byte of the response counts as no attempt:
+//!    the outcome is `Fault::StaleConnection`, which a new connection never has.
 //!
 //! Not here: the deadline of an attempt (`client`), which addresses may be called (`egress`).
 
@@ -36,27 +35,27 @@ use crate::delivery::http_client::{self, ClientError};
 use crate::delivery::pool::Pool;
 use crate::domain::outcome::{Failure, Fault, Outcome};
 
-/// So much of an answer's body is read, so that its connection can be used again.
+/// How much of a body is read, so that its connection can be reused.
 const BODY_BYTES_MAX: usize = 16 * 1024;
 
-/// And for so long: what comes later is not worth the slot that the attempt takes.
+/// How long a body is read: a slower one does not justify the in-flight slot.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Carries attempts to their receivers.
+/// Sends attempts to receivers.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
-    /// Sends, and waits for the head of an answer, for as long as that takes.
+    /// Sends a request and waits for the response headers, without a deadline.
     async fn send(&self, request: AttemptRequest) -> Result<Answer, Outcome>;
 }
 
-/// The head of an answer, and where its body comes from.
+/// The head of a response, with its unread body.
 pub struct Answer {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     rest: Option<Rest>,
 }
 
-/// A body that was not read yet, and the connection that it comes on.
+/// An unread body, and its connection.
 struct Rest {
     body: Incoming,
     connection: Connection,
@@ -65,14 +64,14 @@ struct Rest {
 }
 
 impl Answer {
-    /// An answer without a body.
+    /// A response without a body.
     #[must_use]
     pub fn bare(status: u16, headers: HeaderMap) -> Self {
         Self { status, headers, rest: None }
     }
 
-    /// Reads what is left of a small answer and keeps its connection; closes that of an answer
-    /// that is long or slow, or not read by the time that this is `over`.
+    /// Reads the rest of a small response and returns its connection to the pool; closes the
+    /// connection of a long or slow one, or one that is not read before `over`.
     pub(super) async fn finish(self, over: Pin<&mut Sleep>) {
         let Some(Rest { body, mut connection, origin, pool }) = self.rest else { return };
         let reading = async { is_read(body).await && connection.is_ready().await };
@@ -87,7 +86,7 @@ impl Answer {
     }
 }
 
-/// HTTP/1.1 over TCP and TLS, on connections that are kept for the next attempt.
+/// HTTP/1.1 over TCP and TLS, with pooled connections.
 pub(crate) struct HttpTransport {
     deadline: Duration,
     rules: Arc<Rules>,
@@ -97,7 +96,7 @@ pub(crate) struct HttpTransport {
 }
 
 impl HttpTransport {
-    /// As these settings have it, to where these rules allow.
+    /// A transport for these settings and rules.
     pub(super) fn new(
         egress: &Egress,
         rules: Arc<Rules>,
@@ -141,7 +140,7 @@ impl Transport for HttpTransport {
             match connection.post(request).await {
                 Ok(response) => return Ok(self.answer(response, connection, origin)),
                 Err(mut failed) => match failed.take_message() {
-                    // It had been closed before: nothing was sent, so another may be used.
+                    // It was closed before, and nothing was sent: another one may be used.
                     Some(unsent) => request = unsent,
                     None if connection.is_silent() => {
                         return Err(Outcome::Internal(Fault::StaleConnection));
@@ -150,8 +149,8 @@ impl Transport for HttpTransport {
                 },
             }
         }
-        // Names, races of addresses and handshakes take memory while they last, not as long as
-        // the attempt does.
+        // Boxed, so that lookups, connects and handshakes do not enlarge the future of the whole
+        // attempt.
         let opening = Connection::open(&origin, &self.rules, &self.tls, self.deadline, &self.clock);
         let mut connection = Box::pin(opening).await.map_err(|error| self.explained(&error))?;
         match connection.post(request).await {
@@ -161,7 +160,7 @@ impl Transport for HttpTransport {
     }
 }
 
-/// Reads a body to its end; says whether there was one within bounds.
+/// Reads a body to its end; false if it exceeds its bound or fails.
 async fn is_read(mut body: Incoming) -> bool {
     let mut left = BODY_BYTES_MAX;
     loop {

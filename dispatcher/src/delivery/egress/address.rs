@@ -1,19 +1,19 @@
-//! Decides whether an address may be called: only what the whole Internet can reach.
+//! Decides whether an address may be called: only globally reachable ones. (core)
 //!
 //! # Invariants
 //!
-//! 1. What IANA's special-purpose registries keep from being globally reachable unicast is
-//!    refused, unless an operator permits its network.
-//! 2. An IPv6 address that carries an IPv4 address never reaches what the IPv4 address may not:
-//!    a network that an operator permits is permitted in its own spelling, and mapped, alone.
+//! 1. Networks that IANA's special-purpose registries list as not globally reachable are refused,
+//!    unless the operator allows them.
+//! 2. An IPv6 address with an embedded IPv4 address is refused if the IPv4 address is. A network
+//!    that the operator allows is allowed as written and IPv4-mapped, in no other form.
 //!
-//! Not here: who asks, and how a name becomes an address (`egress`).
+//! Not here: name resolution (`egress`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// Why an address may not be called, or `None` where it may.
+/// Why an address may not be called; `None` if it may.
 #[must_use]
 pub fn forbidden(address: IpAddr, permitted: &[IpNet]) -> Option<&'static str> {
     let plain = address.to_canonical();
@@ -26,7 +26,7 @@ pub fn forbidden(address: IpAddr, permitted: &[IpNet]) -> Option<&'static str> {
     }
 }
 
-/// Networks of IPv4 that nobody out there is reached by, and what they are.
+/// IPv4 networks that are not globally reachable.
 const NETWORKS_V4: [([u8; 4], u32, &str); 16] = [
     ([0, 0, 0, 0], 8, "of this network"),
     ([10, 0, 0, 0], 8, "a private address"),
@@ -34,48 +34,48 @@ const NETWORKS_V4: [([u8; 4], u32, &str); 16] = [
     ([127, 0, 0, 0], 8, "a loopback address"),
     ([169, 254, 0, 0], 16, "a link-local address"),
     ([172, 16, 0, 0], 12, "a private address"),
-    ([192, 0, 0, 0], 24, "kept for protocols"),
-    ([192, 0, 2, 0], 24, "kept for documentation"),
+    ([192, 0, 0, 0], 24, "reserved for protocols"),
+    ([192, 0, 2, 0], 24, "reserved for documentation"),
     ([192, 88, 99, 0], 24, "a 6to4 relay"),
     ([192, 168, 0, 0], 16, "a private address"),
-    ([198, 18, 0, 0], 15, "kept for benchmarks"),
-    ([198, 51, 100, 0], 24, "kept for documentation"),
-    ([203, 0, 113, 0], 24, "kept for documentation"),
+    ([198, 18, 0, 0], 15, "reserved for benchmarks"),
+    ([198, 51, 100, 0], 24, "reserved for documentation"),
+    ([203, 0, 113, 0], 24, "reserved for documentation"),
     ([224, 0, 0, 0], 4, "a multicast address"),
-    ([240, 0, 0, 0], 4, "kept for the future"),
-    // Public by its number, and on Azure the host of the virtual machine that asks.
+    ([240, 0, 0, 0], 4, "reserved for the future"),
+    // A public address, but on Azure the host of the calling virtual machine.
     ([168, 63, 129, 16], 32, "a cloud's own service"),
 ];
 
 fn forbidden_v4(address: Ipv4Addr) -> Option<&'static str> {
     let bits = address.to_bits();
-    let holds = |net: [u8; 4], length: u32| {
+    let contains = |net: [u8; 4], length: u32| {
         (bits ^ Ipv4Addr::from(net).to_bits()).leading_zeros() >= length
     };
-    NETWORKS_V4.iter().find(|(net, length, _)| holds(*net, *length)).map(|(_, _, why)| *why)
+    NETWORKS_V4.iter().find(|(net, length, _)| contains(*net, *length)).map(|(_, _, why)| *why)
 }
 
-/// Networks of IPv6 that are refused as they stand, the narrower ones first.
+/// IPv6 networks that are refused, narrower ones first.
 const NETWORKS_V6: [([u16; 3], u32, &str); 12] = [
     ([0x0064, 0xff9b, 1], 48, "a translated address"),
-    ([0x0100, 0, 0], 64, "kept for what is thrown away"),
+    ([0x0100, 0, 0], 64, "reserved for what is thrown away"),
     ([0x2001, 0, 0], 32, "a Teredo address"),
-    ([0x2001, 0, 0], 23, "kept for protocols"),
-    ([0x2001, 0x0db8, 0], 32, "kept for documentation"),
+    ([0x2001, 0, 0], 23, "reserved for protocols"),
+    ([0x2001, 0x0db8, 0], 32, "reserved for documentation"),
     ([0x2002, 0, 0], 16, "a 6to4 address"),
-    ([0x3fff, 0, 0], 20, "kept for documentation"),
-    ([0x5f00, 0, 0], 16, "kept for segment routing"),
+    ([0x3fff, 0, 0], 20, "reserved for documentation"),
+    ([0x5f00, 0, 0], 16, "reserved for segment routing"),
     ([0xfc00, 0, 0], 7, "a private address"),
     ([0xfe80, 0, 0], 10, "a link-local address"),
     ([0xfec0, 0, 0], 10, "a site-local address"),
     ([0xff00, 0, 0], 8, "a multicast address"),
 ];
 
-/// The only space from which IANA gives addresses to the public: 2000::/3.
+/// The only range of public addresses: 2000::/3.
 const PUBLIC_V6: [u16; 3] = [0x2000, 0, 0];
 
 fn forbidden_v6(address: Ipv6Addr) -> Option<&'static str> {
-    let holds = |net: [u16; 3], length: u32| {
+    let contains = |net: [u16; 3], length: u32| {
         let [first, second, third] = net;
         let net = Ipv6Addr::new(first, second, third, 0, 0, 0, 0, 0).to_bits();
         (address.to_bits() ^ net).leading_zeros() >= length
@@ -89,17 +89,17 @@ fn forbidden_v6(address: Ipv6Addr) -> Option<&'static str> {
     let [first, second, third, fourth, fifth, sixth, ..] = address.segments();
     let embedded = Ipv4Addr::from_bits((address.to_bits() & u128::from(u32::MAX)) as u32);
     if [first, second, third, fourth, fifth, sixth] == [0x0064, 0xff9b, 0, 0, 0, 0] {
-        // NAT64: a translator on the way will call the IPv4 address itself.
+        // NAT64: a translator calls the IPv4 address.
         return forbidden_v4(embedded);
     }
-    if let Some((_, _, why)) = NETWORKS_V6.iter().find(|(net, length, _)| holds(*net, *length)) {
+    if let Some((_, _, why)) = NETWORKS_V6.iter().find(|(net, length, _)| contains(*net, *length)) {
         return Some(why);
     }
-    if !holds(PUBLIC_V6, 3) {
-        // Among these the obsolete forms of IPv4: compatible, and translated.
+    if !contains(PUBLIC_V6, 3) {
+        // Includes the obsolete forms of IPv4: compatible, and translated.
         return Some("not public");
     }
-    // ISATAP: a router of any network may unwrap the address; two bits say nothing of it.
+    // ISATAP: any router may unwrap the address; two bits vary.
     let isatap = fifth & 0xfcff == 0 && sixth == 0x5efe;
     if isatap { forbidden_v4(embedded) } else { None }
 }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_of_every_kept_v4_network_are_refused_and_their_neighbours_are_not() {
+    fn both_ends_of_every_reserved_v4_network_are_refused_and_their_neighbours_are_not() {
         check(true, "0.0.0.0 0.255.255.255 10.0.0.0 10.255.255.255 100.64.0.0 100.127.255.255");
         check(true, "127.0.0.0 127.255.255.255 169.254.0.0 169.254.169.254 169.254.255.255");
         check(true, "172.16.0.0 172.31.255.255 192.0.0.0 192.0.0.255 192.0.2.0 192.0.2.255");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_of_every_kept_v6_network_are_refused_and_their_neighbours_are_not() {
+    fn both_ends_of_every_reserved_v6_network_are_refused_and_their_neighbours_are_not() {
         check(true, ":: ::1 ::2 ::ffff:127.0.0.1 ::ffff:10.0.0.1 ::8.8.8.8 ::127.0.0.1");
         check(true, "64:ff9b:1:: 64:ff9b:1:ffff:ffff:ffff:ffff:ffff 64:ff9b:1::808:808");
         check(true, "64:ff9b::127.0.0.1 64:ff9b::10.0.0.1 64:ff9b::169.254.169.254");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permitted_network_is_permitted_mapped_as_well_and_in_no_other_disguise() {
+    fn an_allowed_network_is_allowed_mapped_and_in_no_other_form() {
         let permitted = ["10.1.0.0/16", "fd00::/8"].map(|net| net.parse().expect("a network"));
         let allowed =
             |text: &str| forbidden(text.parse().expect("an address"), &permitted).is_none();
@@ -163,13 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn permitting_mapped_addresses_permits_no_plain_ones() {
+    fn allowing_mapped_addresses_allows_no_plain_ones() {
         let permitted = ["::ffff:10.0.0.0/104"].map(|net| net.parse().expect("a network"));
         let plain = "10.0.0.1".parse().expect("an address");
         assert!(forbidden(plain, &permitted).is_some());
     }
 
-    /// Every way to write an IPv4 address into an IPv6 address that somebody may unwrap.
+    /// Every form of an IPv6 address with an embedded IPv4 address that a router may unwrap.
     fn disguises(four: u32, noise: u64) -> Vec<Ipv6Addr> {
         let low = u128::from(four);
         let noise = u128::from(noise);
@@ -195,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_disguise_carries_a_private_address_past(
+        fn no_embedding_hides_a_private_address(
             net in 0..NETWORKS_V4.len(), host: u32, noise: u64,
         ) {
             let (net, length, _) = NETWORKS_V4[net];

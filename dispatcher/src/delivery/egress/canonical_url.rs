@@ -1,14 +1,14 @@
-//! Decides which spellings of a URL we take, and makes one of them.
+//! Validates a URL, and converts its spellings to one canonical form.
 //!
 //! # Invariants
 //!
 //! 1. The canonical form of a canonical form is itself.
-//! 2. What the parser would drop or repair without a word (tabs, backslashes, slashes that are
-//!    missing or too many, escapes in a host) is refused, so that nobody reads it otherwise.
-//! 3. Path and query stay byte for byte as they were sent, but for dot segments, which are
-//!    resolved, and for characters that HTTP cannot carry, which are percent-encoded.
+//! 2. A URL that the parser would silently repair (tabs, backslashes, missing or extra slashes,
+//!    escapes in a host) is refused: another parser might read it differently.
+//! 3. Path and query stay byte for byte as they were sent, except for dot segments, which are
+//!    resolved, and for characters not allowed in HTTP, which are percent-encoded.
 //!
-//! Not here: which addresses may be called (`address`), what a name resolves to (`egress`).
+//! Not here: which addresses may be called (`address`), name resolution (`egress`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,24 +17,24 @@ use url::{Host, Url};
 use crate::config::settings::Egress;
 use crate::delivery::egress::address;
 
-/// Longer than any endpoint's URL, shorter than what servers refuse.
+/// Longer than real URLs, shorter than what servers refuse.
 const URL_BYTES_MAX: usize = 2 * 1024;
 
-/// The longest name that DNS can hold, and the longest part of one.
+/// The longest DNS name, and its longest label.
 const NAME_BYTES_MAX: usize = 253;
 const LABEL_BYTES_MAX: usize = 63;
 
-/// The canonical form of a URL that may be called, or what is wrong and what to do about it.
+/// The canonical form of an allowed URL, or the error with its remedy.
 pub fn canonical(text: &str, egress: &Egress) -> Result<Url, String> {
     check_spelling(text, egress)?;
-    let mut url = Url::parse(text).map_err(|e| format!("The URL cannot be read: {e}."))?;
+    let mut url = Url::parse(text).map_err(|e| format!("The URL cannot be parsed: {e}."))?;
     match url.host().map(|host| host.to_owned()) {
-        None => return Err("The URL names no host.".to_owned()),
+        None => return Err("The URL has no host.".to_owned()),
         Some(Host::Ipv4(four)) => check_address(four.into(), egress)?,
         Some(Host::Ipv6(six)) => {
             check_address(six.into(), egress)?;
             if let Some(four) = six.to_ipv4_mapped() {
-                // One endpoint, one spelling: its pace is kept by its URL.
+                // One spelling per endpoint: its rate limit is counted by URL.
                 set_host(&mut url, &four.to_string())?;
             }
         }
@@ -55,7 +55,7 @@ fn check_spelling(text: &str, egress: &Egress) -> Result<(), String> {
     check_length(text)?;
     let odd = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
     if let Some(odd) = text.chars().find(|c| odd(*c)) {
-        return Err(format!("The URL holds {odd:?}; percent-encode it, or leave it out."));
+        return Err(format!("The URL contains {odd:?}; percent-encode it, or remove it."));
     }
     let allowed: &[&str] = if egress.allow_http { &["https", "http"] } else { &["https"] };
     let scheme_is = |scheme: &str| allowed.iter().any(|one| one.eq_ignore_ascii_case(scheme));
@@ -64,18 +64,18 @@ fn check_spelling(text: &str, egress: &Egress) -> Result<(), String> {
         return Err(format!("The URL must begin with {}://.", allowed.join(":// or ")));
     };
     if rest.contains('#') {
-        return Err("The URL has a fragment, which is never sent; leave it out.".to_owned());
+        return Err("The URL has a fragment, which is never sent; remove it.".to_owned());
     }
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
     if authority.contains('@') {
-        let what = "The URL has a user or a password (@); leave them out: deliveries are signed.";
+        let what = "The URL has a user or a password (@); remove them: deliveries are signed.";
         return Err(what.to_owned());
     }
     if authority.contains('%') {
         return Err("The host is percent-encoded; write it plainly.".to_owned());
     }
     if authority.is_empty() || authority.starts_with(':') {
-        return Err("The URL names no host.".to_owned());
+        return Err("The URL has no host.".to_owned());
     }
     Ok(())
 }
@@ -88,7 +88,7 @@ fn check_length(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether an address that stands in a URL itself may be called.
+/// Whether an address in a URL may be called.
 pub(super) fn check_address(address: IpAddr, egress: &Egress) -> Result<(), String> {
     match address::forbidden(address, &egress.allow_networks) {
         None => Ok(()),
@@ -99,11 +99,11 @@ pub(super) fn check_address(address: IpAddr, egress: &Egress) -> Result<(), Stri
 }
 
 fn check_name(name: &str, egress: &Egress) -> Result<(), String> {
-    let fits = |label: &str| !label.is_empty() && label.len() <= LABEL_BYTES_MAX;
-    if name.len() > NAME_BYTES_MAX || !name.split('.').all(fits) {
-        return Err("The host is no name that DNS could hold; check its dots.".to_owned());
+    let is_valid = |label: &str| !label.is_empty() && label.len() <= LABEL_BYTES_MAX;
+    if name.len() > NAME_BYTES_MAX || !name.split('.').all(is_valid) {
+        return Err("The host is not a valid DNS name; check its dots.".to_owned());
     }
-    // RFC 6761: these are this machine, whatever a resolver says or does not say.
+    // RFC 6761: these names are this machine, whatever a resolver returns.
     if name == "localhost" || name.ends_with(".localhost") {
         return check_address(Ipv4Addr::LOCALHOST.into(), egress)
             .or_else(|_| check_address(Ipv6Addr::LOCALHOST.into(), egress))
@@ -127,7 +127,7 @@ fn check_port(url: &Url, egress: &Egress) -> Result<(), String> {
 }
 
 fn set_host(url: &mut Url, host: &str) -> Result<(), String> {
-    url.set_host(Some(host)).map_err(|e| format!("The host cannot be read: {e}."))
+    url.set_host(Some(host)).map_err(|e| format!("The host cannot be parsed: {e}."))
 }
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_a_url_that_may_be_called_has_one_canonical_form() {
+    fn every_spelling_of_an_allowed_url_has_one_canonical_form() {
         let spellings = [
             ("https://example.com", "https://example.com/"),
             ("https://example.com/", "https://example.com/"),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_of_a_private_v4_address_is_taken() {
+    fn no_spelling_of_a_private_v4_address_is_accepted() {
         check_refused(
             "public addresses only",
             &[
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_of_a_private_v6_address_is_taken() {
+    fn no_spelling_of_a_private_v6_address_is_accepted() {
         check_refused(
             "public addresses only",
             &[
@@ -314,36 +314,42 @@ mod tests {
     }
 
     #[test]
-    fn what_names_this_machine_or_nothing_is_not_taken() {
+    fn this_machine_and_invalid_names_are_refused() {
         let here = ["localhost", "LOCALHOST", "localhost.", "a.localhost", "localhost:8443"];
         check_refused("this machine", &here);
         check_refused("this machine", &["ｌｏｃａｌｈｏｓｔ", "ⓛocalhost", "local\u{ad}host"]);
-        check_refused("DNS could hold", &["example..com", ".example.com", "example.com..", "."]);
+        check_refused("valid DNS name", &["example..com", ".example.com", "example.com..", "."]);
         let long = format!("{}example.com", "abcdefghi.".repeat(25));
-        check_refused("DNS could hold", &[&"a".repeat(64), &long]);
-        check_refused("names no host", &["", ":443"]);
+        check_refused("valid DNS name", &[&"a".repeat(64), &long]);
+        check_refused("has no host", &["", ":443"]);
     }
 
     #[test]
-    fn what_two_parsers_could_read_differently_is_not_taken() {
+    fn urls_that_two_parsers_could_read_differently_are_refused() {
         let at = ["user@example.com", "user:pw@example.com", "@example.com", ":@example.com"];
         check_refused("user or a password", &at);
         let at = ["example.com@127.0.0.1", "127.0.0.1@example.com", "a@b@c", "x:443@[::1]"];
         check_refused("user or a password", &at);
         check_refused("percent-encoded", &["%31%32%37.0.0.1", "example%2ecom", "%6cocalhost"]);
         check_refused("percent-encoded", &["[fe80::1%25eth0]", "[::1%1]", "example.com%00.x"]);
-        check_refused("The URL holds", &["exa\tmple.com", "127.0.0.1\n", "a b", "a\r\n", "a\0b"]);
-        check_refused("The URL holds", &["example.com\\@127.0.0.1", "\\\\127.0.0.1", "a\u{a0}b"]);
-        check_refused("The URL holds", &["example.com/\u{7f}", "a\u{2028}", "a\u{85}b"]);
+        check_refused(
+            "The URL contains",
+            &["exa\tmple.com", "127.0.0.1\n", "a b", "a\r\n", "a\0b"],
+        );
+        check_refused(
+            "The URL contains",
+            &["example.com\\@127.0.0.1", "\\\\127.0.0.1", "a\u{a0}b"],
+        );
+        check_refused("The URL contains", &["example.com/\u{7f}", "a\u{2028}", "a\u{85}b"]);
         check_refused("fragment", &["example.com#", "example.com/#@x", "127.0.0.1#.example.com"]);
-        check_refused("cannot be read", &["[::1", "[::1]x", "[1.2.3.4]", "1.2.3.4.5", "0x1g.1"]);
-        check_refused("cannot be read", &["256.256.256.256", "4294967296", "1::1", "[:::1]"]);
-        check_refused("names no host", &["::1"]);
-        check_refused("cannot be read", &["example.com:x", "example.com:65536", "＠127.0.0.1"]);
+        check_refused("cannot be parsed", &["[::1", "[::1]x", "[1.2.3.4]", "1.2.3.4.5", "0x1g.1"]);
+        check_refused("cannot be parsed", &["256.256.256.256", "4294967296", "1::1", "[:::1]"]);
+        check_refused("has no host", &["::1"]);
+        check_refused("cannot be parsed", &["example.com:x", "example.com:65536", "＠127.0.0.1"]);
     }
 
     #[test]
-    fn only_the_schemes_and_ports_of_the_settings_are_taken() {
+    fn only_the_schemes_and_ports_of_the_settings_are_accepted() {
         for text in [
             "http://example.com/",
             "http:/\\example.com",
@@ -389,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permitted_network_is_permitted_under_its_name_as_well() {
+    fn an_allowed_network_is_allowed_by_host_name_as_well() {
         let here = crate::delivery::egress::tests::egress(&["127.0.0.0/8"]);
         for text in ["https://127.0.0.1/", "https://localhost/", "https://0x7f.1/"] {
             assert!(canonical(text, &here).is_ok(), "{text}");

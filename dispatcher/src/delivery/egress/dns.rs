@@ -1,7 +1,7 @@
-//! Finds the addresses of a name: by the system, or as a test says.
+//! Resolves a name to addresses with the system's resolver, or from a test's table.
 //!
-//! Not here: which of them may be called (`address`), how many are looked up at a time
-//! (`resolver`), how long an attempt waits (`egress`).
+//! Not here: which addresses may be called (`address`), limits of lookups (`resolver`), how long an
+//! attempt waits (`egress`).
 
 use std::fmt;
 use std::io;
@@ -10,24 +10,24 @@ use std::net::IpAddr;
 use async_trait::async_trait;
 use dns_lookup::{AddrInfoHints, LookupErrorKind, SockType};
 
-/// Why a name has no addresses, as far as is known.
+/// Why a lookup found no addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
-    /// Those that know say that there is no such name, or that it has no address.
+    /// The name servers answered: no such name, or no address.
     #[error("the name does not resolve")]
     NoSuchName,
-    /// Nothing answered, or what did could not tell: no name server, or one that has trouble.
-    #[error("nothing answered for the name")]
+    /// No answer: no name server replied, or it failed.
+    #[error("the lookup got no reply")]
     Unanswered,
-    /// This machine has run out of something.
-    #[error("no resources to look a name up")]
+    /// A shortage of this machine.
+    #[error("no resources to look up a name")]
     Shortage,
 }
 
-/// Where addresses come from.
+/// A resolver.
 #[async_trait]
 pub trait Lookup: fmt::Debug + Send + Sync + 'static {
-    /// The addresses of a name, in the order in which they are to be tried.
+    /// The addresses of a name, in the order to try them.
     async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, LookupError>;
 }
 
@@ -45,11 +45,11 @@ impl Lookup for System {
 }
 
 fn look(name: &str) -> Result<Vec<IpAddr>, LookupError> {
-    // By RFC 6761 there is no such name, and no server need be asked.
+    // RFC 6761: no such name exists, so no query is needed.
     if name.ends_with(".invalid") {
         return Err(LookupError::NoSuchName);
     }
-    // Without it, each address comes once for each kind of socket.
+    // Without the hint, each address is returned once per socket type.
     let hints = AddrInfoHints { socktype: SockType::Stream.into(), ..AddrInfoHints::default() };
     let found = dns_lookup::getaddrinfo(Some(name), None, Some(hints)).map_err(|error| {
         let kind = error.kind();
@@ -58,8 +58,7 @@ fn look(name: &str) -> Result<Vec<IpAddr>, LookupError> {
     Ok(found.filter_map(Result::ok).map(|one| one.sockaddr.ip()).collect())
 }
 
-/// What an error of the system's resolver means. It answers for the name, or it does not: then it
-/// is not the name's fault, as far as it can tell.
+/// Classifies an error of the system's resolver.
 fn meaning(kind: LookupErrorKind, error: &io::Error) -> LookupError {
     match kind {
         LookupErrorKind::NoName | LookupErrorKind::NoData => LookupError::NoSuchName,
@@ -69,15 +68,15 @@ fn meaning(kind: LookupErrorKind, error: &io::Error) -> LookupError {
     }
 }
 
-/// Whether this machine has run out of something.
+/// Whether an error is a shortage of this machine.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
-    /// Too many open files, in the system and in this process: `io::ErrorKind` has no name for
+    /// Too many open files, system-wide and per process: `io::ErrorKind` has no variants for
     /// them; the numbers are the same on Linux, macOS and the BSDs.
     const NO_FILES: [i32; 2] = [23, 24];
-    /// No room for a socket's buffers.
+    /// No buffer space for a socket.
     const NO_BUFFERS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
     let by_number = error.raw_os_error().is_some_and(|n| NO_FILES.contains(&n) || n == NO_BUFFERS);
-    // No memory; no free port of our own; no thread.
+    // No memory; no free local port; no thread.
     let by_kind = matches!(
         error.kind(),
         io::ErrorKind::OutOfMemory | io::ErrorKind::AddrNotAvailable | io::ErrorKind::WouldBlock
@@ -92,7 +91,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Answers by the script of a test: each lookup of a name takes the next answer, the last stays.
+    /// A resolver with scripted replies: each lookup of a name returns the next one; the last one
+    /// repeats.
     #[derive(Debug, Default)]
     pub(crate) struct Scripted {
         answers: Mutex<HashMap<String, Vec<Answer>>>,

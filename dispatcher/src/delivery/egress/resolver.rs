@@ -1,18 +1,19 @@
-//! Looks names up for all workspaces, so that none keeps the others' from being looked up.
+//! Resolves names for all workspaces, with a cache, single flight, and a share for each workspace.
 //!
-//! The system's resolver cannot be told to give up: a name whose servers are silent holds a thread
-//! for half a minute, though its attempt has long ended. So lookups have places, of which each
-//! workspace has a share; and what a name led to a moment ago needs none.
+//! The system's resolver cannot be cancelled: a name whose servers do not reply occupies a thread
+//! for half a minute, long after its attempt ended. So the number of lookups is limited, in total
+//! and per workspace.
 //!
 //! # Invariants
 //!
-//! 1. No more than [`LOOKUPS_MAX`] lookups are under way, and [`SHARE`] for one workspace.
-//! 2. A name is looked up once at a time, for all that ask. None waits for a place of another
-//!    workspace: it joins what is under way alone.
-//! 3. An answer is good for [`FRESH`]; where nothing answers, the last one is for [`STALE`].
-//! 4. What is remembered takes bounded memory, and what is in use is never dropped for new names.
-//! 5. A name that finds no answer is our fault, until it has found none for [`SILENT_MAX`] while
-//!    others do.
+//! 1. At most [`LOOKUPS_MAX`] lookups run at a time, and [`SHARE`] for one workspace.
+//! 2. A name has one lookup at a time, which all callers share. No caller waits for a permit of
+//!    another workspace: it joins a running lookup only.
+//! 3. A result is cached for [`FRESH`]; while lookups get no reply, the last one is used for
+//!    [`STALE`].
+//! 4. The cache is bounded, and names in use are never evicted for new ones.
+//! 5. A lookup without a reply is our fault, until the name has had none for [`SILENT_MAX`] while
+//!    other names had.
 //!
 //! Not here: which addresses may be called (`egress`).
 
@@ -28,41 +29,40 @@ use weir_common::time::{Clock, Tick};
 
 use crate::delivery::egress::dns::{Lookup, LookupError, System};
 
-/// Lookups under way, each of which is a thread that mostly sleeps: half of those that the runtime
-/// starts at most.
+/// Lookups at a time, each in a thread that mostly sleeps: half of the runtime's limit.
 const LOOKUPS_MAX: usize = 256;
 
-/// Of one workspace: all twenty webhooks of one that has just begun are looked up in a moment, and
-/// it takes 64 workspaces of silent names to keep others waiting.
+/// Lookups of one workspace: twenty webhooks resolve within moments, and only 64 workspaces with
+/// unresponsive names together delay others.
 const SHARE: usize = 4;
 
-/// `getaddrinfo` tells no time to live. Servers that are moved by DNS have one of half a minute or
-/// more; connections are used again for longer than this anyway.
+/// `getaddrinfo` returns no time to live. Services that move by DNS use half a minute or more, and
+/// connections are reused for longer than this anyway.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// An address of a while ago is better than none while our resolver is out of order.
+/// While the resolver fails, an old address is better than none.
 const STALE: Duration = Duration::from_secs(5 * 60);
 
-/// Ten megabytes of names. With more in use at one time, some are looked up for each connection.
+/// Ten megabytes of names. Names beyond it are resolved for each connection.
 const NAMES_MAX: usize = 50_000;
 
-/// An outage of our own is mended within this, or noticed; a zone that is broken is so for longer.
+/// An outage of our resolver is corrected or noticed within this; a broken zone lasts longer.
 const SILENT_MAX: Duration = Duration::from_secs(3_600);
 
-/// Our resolver works if it has answered anything within this.
+/// The resolver works if it answered any lookup within this.
 const WORKS: Duration = Duration::from_secs(60);
 
 type Answer = Result<Vec<IpAddr>, LookupError>;
 type Flight = watch::Receiver<Option<Answer>>;
-type Place = [OwnedSemaphorePermit; 2];
+type Permits = [OwnedSemaphorePermit; 2];
 
-/// Names, what they led to, and who may look them up.
+/// The cache of names, and the limits of lookups.
 #[derive(Debug)]
 pub struct Names {
     lookup: Arc<dyn Lookup>,
     clock: Clock,
     fresh: Duration,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     shares: Mutex<HashMap<Option<Arc<str>>, Weak<Semaphore>>>,
     known: Arc<Mutex<Known>>,
     flights: Mutex<JoinSet<()>>,
@@ -71,28 +71,28 @@ pub struct Names {
 #[derive(Debug, Default)]
 struct Known {
     names: HashMap<Box<str>, Entry>,
-    /// When any name was last answered.
+    /// When any lookup was last answered.
     answered: Option<Tick>,
-    /// When old names were last dropped.
+    /// When old names were last evicted.
     swept: Tick,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// What it led to, and when.
+    /// The last result, and its time.
     found: Option<(Tick, Vec<IpAddr>)>,
-    /// Since when it has found no answer.
+    /// Since when lookups have had no reply.
     silent_since: Option<Tick>,
-    /// The lookup that is under way.
+    /// The running lookup.
     flight: Option<Flight>,
     used: Tick,
 }
 
-/// Where a question stands.
-enum Stand {
-    Known(Vec<IpAddr>),
-    UnderWay(Flight),
-    NeedsPlace,
+/// What a caller does about a name.
+enum CacheState {
+    Fresh(Vec<IpAddr>),
+    Running(Flight),
+    NeedsPermits,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -100,34 +100,34 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Names {
-    /// Names that the system looks up.
+    /// A cache over the system's resolver.
     #[must_use]
     pub fn system() -> Arc<Self> {
         Arc::new(Self::new(Arc::new(System), Clock::system(), FRESH))
     }
 
-    /// Names that are looked up there, whose answers are good for so long.
+    /// A cache over `lookup`, whose results are cached for `fresh`.
     pub(super) fn new(lookup: Arc<dyn Lookup>, clock: Clock, fresh: Duration) -> Self {
         Self {
             lookup,
             clock,
             fresh,
-            places: Arc::new(Semaphore::new(LOOKUPS_MAX)),
+            permits: Arc::new(Semaphore::new(LOOKUPS_MAX)),
             shares: Mutex::default(),
             known: Arc::default(),
             flights: Mutex::default(),
         }
     }
 
-    /// The addresses of a name, for a workspace that waits no longer than this. A lookup that has
-    /// begun goes on: who asks again joins it.
+    /// The addresses of a name, within `wait`. A running lookup continues after it: a later caller
+    /// joins it.
     pub async fn addresses(
         &self,
         workspace: Option<Arc<str>>,
         name: &str,
         wait: Duration,
     ) -> Answer {
-        match timeout(wait, self.asked(workspace, name)).await {
+        match timeout(wait, self.lookup_once(workspace, name)).await {
             Ok(Ok(found)) => Ok(found),
             Ok(Err(LookupError::NoSuchName)) => Err(LookupError::NoSuchName),
             Ok(Err(LookupError::Shortage)) => self.last_known(name).ok_or(LookupError::Shortage),
@@ -137,33 +137,33 @@ impl Names {
         }
     }
 
-    async fn asked(&self, workspace: Option<Arc<str>>, name: &str) -> Answer {
-        let stand = match self.stand(name, None) {
-            Stand::NeedsPlace => {
+    async fn lookup_once(&self, workspace: Option<Arc<str>>, name: &str) -> Answer {
+        let state = match self.state(name, None) {
+            CacheState::NeedsPermits => {
                 let share = self.share(workspace);
-                let place = async { [share.acquire_owned().await, self.place().await] }.await;
-                let [Ok(own), Ok(one)] = place else { return Err(LookupError::Shortage) };
-                // It may have been looked up for another in the meantime.
-                self.stand(name, Some([own, one]))
+                let permits = async { [share.acquire_owned().await, self.permit().await] }.await;
+                let [Ok(own), Ok(one)] = permits else { return Err(LookupError::Shortage) };
+                // Another caller may have looked it up in the meantime.
+                self.state(name, Some([own, one]))
             }
-            stand => stand,
+            state => state,
         };
-        match stand {
-            Stand::Known(found) => Ok(found),
-            Stand::UnderWay(mut flight) => match flight.wait_for(Option::is_some).await {
+        match state {
+            CacheState::Fresh(found) => Ok(found),
+            CacheState::Running(mut flight) => match flight.wait_for(Option::is_some).await {
                 Ok(answer) => answer.clone().unwrap_or(Err(LookupError::Unanswered)),
-                // Its task broke.
+                // The lookup panicked.
                 Err(_) => Err(LookupError::Shortage),
             },
-            Stand::NeedsPlace => Err(LookupError::Shortage),
+            CacheState::NeedsPermits => Err(LookupError::Shortage),
         }
     }
 
-    async fn place(&self) -> Result<OwnedSemaphorePermit, tokio::sync::AcquireError> {
-        self.places.clone().acquire_owned().await
+    async fn permit(&self) -> Result<OwnedSemaphorePermit, tokio::sync::AcquireError> {
+        self.permits.clone().acquire_owned().await
     }
 
-    /// The places of a workspace, for as long as it uses any.
+    /// The permits of a workspace, kept while any is in use.
     fn share(&self, workspace: Option<Arc<str>>) -> Arc<Semaphore> {
         let mut shares = lock(&self.shares);
         if let Some(share) = shares.get(&workspace).and_then(Weak::upgrade) {
@@ -177,24 +177,24 @@ impl Names {
         share
     }
 
-    /// What is known of a name, or under way; with a place, it is under way from now on.
-    fn stand(&self, name: &str, place: Option<Place>) -> Stand {
+    /// The cached result or the running lookup; with permits, starts a lookup otherwise.
+    fn state(&self, name: &str, permits: Option<Permits>) -> CacheState {
         let now = self.clock.now().tick;
         let mut known = lock(&self.known);
         if let Some(entry) = known.names.get_mut(name) {
             let fresh = |at: Tick| now.since(at) < self.fresh;
             if let Some((_, found)) = entry.found.as_ref().filter(|(at, _)| fresh(*at)) {
-                return Stand::Known(found.clone());
+                return CacheState::Fresh(found.clone());
             }
-            // One that broke is closed.
-            let goes_on = |flight: &&Flight| flight.has_changed().is_ok();
-            if let Some(flight) = entry.flight.as_ref().filter(goes_on) {
-                return Stand::UnderWay(flight.clone());
+            // The channel of a lookup that panicked is closed.
+            let is_running = |flight: &&Flight| flight.has_changed().is_ok();
+            if let Some(flight) = entry.flight.as_ref().filter(is_running) {
+                return CacheState::Running(flight.clone());
             }
         }
-        let Some(place) = place else { return Stand::NeedsPlace };
+        let Some(permits) = permits else { return CacheState::NeedsPermits };
         known.sweep(now, self.fresh);
-        let (tell, flight) = watch::channel(None);
+        let (sender, flight) = watch::channel(None);
         known.names.entry(name.into()).or_default().flight = Some(flight.clone());
         drop(known);
         let (lookup, clock, known) = (self.lookup.clone(), self.clock.clone(), self.known.clone());
@@ -203,14 +203,14 @@ impl Names {
         while flights.try_join_next().is_some() {}
         flights.spawn(async move {
             let answer = lookup.addresses(&name).await;
-            lock(&known).landed(&name, &answer, clock.now().tick);
-            drop(place);
-            tell.send_replace(Some(answer));
+            lock(&known).store_result(&name, &answer, clock.now().tick);
+            drop(permits);
+            sender.send_replace(Some(answer));
         });
-        Stand::UnderWay(flight)
+        CacheState::Running(flight)
     }
 
-    /// Where a name led to a while ago.
+    /// The last result, up to [`STALE`] old.
     fn last_known(&self, name: &str) -> Option<Vec<IpAddr>> {
         let now = self.clock.now().tick;
         let known = lock(&self.known);
@@ -218,12 +218,12 @@ impl Names {
         (now.since(*at) < STALE).then(|| found.clone())
     }
 
-    /// Whose fault it is that a name found no answer.
+    /// Decides whose fault a lookup without a reply is.
     fn unanswered(&self, name: &str) -> LookupError {
         let now = self.clock.now().tick;
         let mut known = lock(&self.known);
         let works = known.answered.is_some_and(|at| now.since(at) < WORKS);
-        // One that never had a place says nothing of its servers.
+        // A name without a lookup of its own proves nothing about its servers.
         let Some(entry) = known.names.get_mut(name) else { return LookupError::Unanswered };
         let last = std::mem::replace(&mut entry.used, now);
         let since = entry.silent_since.filter(|_| now.since(last) < STALE).unwrap_or(now);
@@ -234,8 +234,8 @@ impl Names {
 }
 
 impl Known {
-    /// Takes in what a lookup came to.
-    fn landed(&mut self, name: &str, answer: &Answer, now: Tick) {
+    /// Stores the result of a lookup.
+    fn store_result(&mut self, name: &str, answer: &Answer, now: Tick) {
         let many = self.names.len() > NAMES_MAX;
         let Some(entry) = self.names.get_mut(name) else { return };
         entry.flight = None;
@@ -251,7 +251,7 @@ impl Known {
         }
     }
 
-    /// Drops what is good for nothing any more, where there is much.
+    /// Evicts stale names once the cache is full.
     fn sweep(&mut self, now: Tick, every: Duration) {
         if self.names.len() >= NAMES_MAX && now.since(self.swept) >= every {
             self.swept = now;
@@ -273,11 +273,11 @@ mod tests {
 
     const WAIT: Duration = Duration::from_secs(2);
 
-    /// Answers by a name's beginning: `silent` never, `again` that nothing answers, `gone` that
-    /// there is none, and of all others an address, after a while where they are `slow`.
+    /// A resolver that replies by prefix: `silent` never, `again` no answer, `gone` no such name,
+    /// all others an address, `slow` ones after a while.
     #[derive(Debug, Default)]
     struct Fake {
-        asked: Mutex<HashMap<String, usize>>,
+        lookups: Mutex<HashMap<String, usize>>,
         under_way: AtomicUsize,
         most: AtomicUsize,
         out_of_order: AtomicUsize,
@@ -294,7 +294,7 @@ mod tests {
     #[async_trait]
     impl Lookup for Fake {
         async fn addresses(&self, name: &str) -> Answer {
-            *lock(&self.asked).entry(name.to_owned()).or_default() += 1;
+            *lock(&self.lookups).entry(name.to_owned()).or_default() += 1;
             let now = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
             self.most.fetch_max(now, Ordering::SeqCst);
             let _leaves = Leaves(&self.under_way);
@@ -322,7 +322,7 @@ mod tests {
         Some(Arc::from(name))
     }
 
-    /// How long a workspace waits for a name that has an address.
+    /// How long a workspace waits for a name with an address.
     #[expect(clippy::disallowed_methods, reason = "tokio's clock, which a test turns")]
     async fn waits(names: &Names, workspace: &str, name: &str) -> Duration {
         let since = Instant::now();
@@ -332,12 +332,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_workspace_of_silent_names_that_change_each_second_delays_no_other() {
+    async fn a_workspace_with_unresponsive_names_delays_no_other() {
         let (fake, names, _) = names();
         let mut asking = JoinSet::new();
         for second in 0..120 {
             for hook in 0..20 {
-                // One a second leads elsewhere than before.
+                // One name a second changes.
                 let round = (second + 19 - hook) / 20;
                 let (names, name) = (names.clone(), format!("silent-{hook}-{round}.example"));
                 asking.spawn(async move { names.addresses(ws("ws_bad"), &name, WAIT).await });
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_are_looked_up_at_a_time_than_there_are_places() {
+    async fn the_number_of_lookups_at_a_time_is_bounded() {
         let (fake, names, _) = names();
         let mut asking = JoinSet::new();
         for nth in 0..5 * LOOKUPS_MAX {
@@ -369,10 +369,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_name_is_looked_up_once_for_all_that_ask_and_no_workspace_waits_in_anothers_line() {
+    async fn callers_share_one_lookup_and_wait_in_no_other_workspaces_queue() {
         let (fake, names, _) = names();
         let mut asking = JoinSet::new();
-        // All places of one workspace are taken; it waits for one more, for a name of another's.
+        // One workspace has used up its share, and queues a name that another one needs as well.
         for name in ["silent-1", "silent-2", "silent-3", "silent-4", "slow.example"] {
             let names = names.clone();
             asking.spawn(async move { names.addresses(ws("ws_bad"), name, WAIT).await });
@@ -387,17 +387,17 @@ mod tests {
         while let Some(waited) = all.join_next().await {
             assert_eq!(waited.unwrap(), second);
         }
-        assert_eq!(lock(&fake.asked)["slow.example"], 1);
+        assert_eq!(lock(&fake.lookups)["slow.example"], 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_good_for_a_while_and_for_longer_while_nothing_answers() {
+    async fn a_result_is_cached_and_for_longer_while_the_resolver_fails() {
         let (fake, names, clock) = names();
-        let asked = || lock(&fake.asked)["fine.example"];
+        let lookups = || lock(&fake.lookups)["fine.example"];
         for (passes, times) in [(0, 1), (9, 1), (1, 2), (9, 2)] {
             clock.advance(Duration::from_secs(passes));
             waits(&names, "ws_a", "fine.example").await;
-            assert_eq!(asked(), times, "after {passes} s more");
+            assert_eq!(lookups(), times, "after {passes} s more");
         }
         fake.out_of_order.store(1, Ordering::SeqCst);
         for (passes, is_known) in [(280, true), (10, true), (2, false)] {
@@ -405,14 +405,14 @@ mod tests {
             let found = names.addresses(ws("ws_a"), "fine.example", WAIT).await;
             assert_eq!(found.is_ok(), is_known, "{found:?} after {passes} s more");
         }
-        assert_eq!(asked(), 5);
+        assert_eq!(lookups(), 5);
         fake.out_of_order.store(0, Ordering::SeqCst);
         waits(&names, "ws_a", "fine.example").await;
-        let gone = names.addresses(ws("ws_a"), "gone.example", WAIT).await;
-        assert_eq!(gone, Err(LookupError::NoSuchName));
+        let absent = names.addresses(ws("ws_a"), "gone.example", WAIT).await;
+        assert_eq!(absent, Err(LookupError::NoSuchName));
     }
 
-    /// What a name that finds no answer comes to, asked for each minute of so many.
+    /// The error of a name without a reply, looked up once a minute for so many minutes.
     async fn after(minutes: u64, name: &str, others_are_answered: bool) -> LookupError {
         let (_, names, clock) = names();
         let mut last = LookupError::Unanswered;
@@ -427,13 +427,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_name_without_an_answer_is_our_fault_unless_it_alone_has_none_for_an_hour() {
+    async fn a_missing_reply_is_our_fault_unless_one_name_alone_has_none_for_an_hour() {
         for name in ["again.example", "silent.example"] {
             assert_eq!(after(59, name, true).await, LookupError::Unanswered, "{name}");
             assert_eq!(after(63, name, true).await, LookupError::NoSuchName, "{name}");
             assert_eq!(after(3_000, name, false).await, LookupError::Unanswered, "{name}");
         }
-        // What was so yesterday says nothing of today.
+        // An earlier period without replies does not count.
         let (_, names, clock) = names();
         for _ in 0..2 {
             waits(&names, "ws_b", "fine.example").await;
@@ -444,26 +444,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn however_many_names_there_are_what_is_remembered_is_bounded() {
+    async fn the_cache_is_bounded_however_many_names_there_are() {
         let (fake, names, clock) = names();
         for nth in 0..NAMES_MAX + 100 {
             waits(&names, "ws_a", &format!("fine-{nth}.example")).await;
         }
         assert_eq!(lock(&names.known).names.len(), NAMES_MAX);
-        // Those that are in use stay; a new one is looked up each time.
+        // Names in use stay; a new one is looked up each time.
         waits(&names, "ws_a", "fine-0.example").await;
-        assert_eq!(lock(&fake.asked)["fine-0.example"], 1);
+        assert_eq!(lock(&fake.lookups)["fine-0.example"], 1);
         clock.advance(STALE);
         waits(&names, "ws_a", "new.example").await;
         assert_eq!(lock(&names.known).names.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lookup_that_breaks_is_our_fault_and_is_begun_anew() {
+    async fn a_lookup_that_panics_is_our_fault_and_is_repeated() {
         let (_, names, _) = names();
-        let (tell, flight) = watch::channel(None);
+        let (sender, flight) = watch::channel(None);
         lock(&names.known).names.entry("fine.example".into()).or_default().flight = Some(flight);
-        drop(tell);
+        drop(sender);
         waits(&names, "ws_a", "fine.example").await;
     }
 }

@@ -1,4 +1,4 @@
-//! What receivers may send, over HTTP and over TLS: how much of it is read, and what it comes to.
+//! Limits of what is read from receivers, over HTTP and TLS, and the outcomes.
 
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -11,10 +11,10 @@ use super::*;
 use crate::delivery::connection::ANSWER_BYTES_MAX;
 use crate::delivery::pool::IDLE_MAX;
 
-/// The buffers of two sockets on the way hold some MiB.
+/// The buffers of two sockets have some MiB.
 const ON_THE_WAY: usize = 16 << 20;
 
-/// What a receiver sends for ever, once it has sent what comes before.
+/// What a receiver sends: a prefix, then the same part endlessly.
 #[derive(Clone)]
 struct Flood {
     before: String,
@@ -31,13 +31,13 @@ fn endless(before: &str, each: impl Into<String>) -> Flood {
 }
 
 impl Flood {
-    /// Answers one request, and says how many bytes were taken of the answer.
+    /// Answers one request, and returns how many bytes the client accepted.
     async fn answer<S: AsyncRead + AsyncWrite + Unpin>(self, mut stream: S) -> usize {
         if !has_request(&mut stream).await {
             return 0;
         }
         let each = self.each.repeat(1 + 8_192 / (1 + self.each.len()));
-        let mut taken = self.before.len();
+        let mut bytes = self.before.len();
         if stream.write_all(self.before.as_bytes()).await.is_err() {
             return 0;
         }
@@ -45,14 +45,14 @@ impl Flood {
             if stream.write_all(each.as_bytes()).await.is_err() {
                 break;
             }
-            taken += each.len();
+            bytes += each.len();
         }
         let _ = stream.read(&mut [0; 1]).await;
-        taken
+        bytes
     }
 }
 
-/// Whether a whole request came.
+/// Whether a whole request arrived.
 async fn has_request<S: AsyncRead + Unpin>(stream: &mut S) -> bool {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\nhello") {
@@ -63,9 +63,9 @@ async fn has_request<S: AsyncRead + Unpin>(stream: &mut S) -> bool {
     true
 }
 
-/// What an attempt at such a receiver comes to, and how many bytes it sent.
+/// The outcome of an attempt at such a receiver, and the bytes it sent.
 async fn attempt(flood: &Flood, tls: bool) -> (Outcome, usize) {
-    let (sent, mut taken) = mpsc::unbounded_channel();
+    let (sent, mut bytes) = mpsc::unbounded_channel();
     let flood = flood.clone();
     let receiver = Receiver::on("127.0.0.1", move |stream| {
         let (flood, sent) = (flood.clone(), sent.clone());
@@ -86,13 +86,13 @@ async fn attempt(flood: &Flood, tls: bool) -> (Outcome, usize) {
     let url = receiver.url(if tls { "https" } else { "http" });
     let outcome = client.deliver(request(&url)).await.outcome;
     drop(client);
-    (outcome, taken.recv().await.expect("the connection ended"))
+    (outcome, bytes.recv().await.expect("the connection ended"))
 }
 
 fn acceptor() -> TlsAcceptor {
     let file = |name: &str| format!("{FIXTURES}/{name}");
     let chain = CertificateDer::pem_file_iter(file("server.pem")).expect("it is there");
-    let chain = chain.collect::<Result<Vec<_>, _>>().expect("it holds one");
+    let chain = chain.collect::<Result<Vec<_>, _>>().expect("it has one");
     let key = PrivateKeyDer::from_pem_file(file("server.key")).expect("it is there");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
@@ -104,7 +104,7 @@ fn acceptor() -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// A root, and a certificate of 127.0.0.1 that it signed, for a hundred years.
+/// A root, and a certificate for 127.0.0.1 that it signed, valid for a hundred years.
 pub(super) const FIXTURES: &str = "src/delivery/fixtures";
 
 async fn check(flood: Flood, expected: Outcome) {
@@ -135,25 +135,25 @@ async fn a_header_of_very_many_fields_is_refused() {
 }
 
 #[tokio::test]
-async fn interim_answers_count_with_the_final_one() {
+async fn interim_responses_count_with_the_final_one() {
     check(once(INTERIM.repeat(20) + OK), DELIVERED).await;
     check(once(INTERIM.repeat(ANSWER_BYTES_MAX / INTERIM.len()) + OK), BROKEN).await;
-    // These end long before the deadline, and are not read until then.
+    // These end long before the deadline.
     check(endless(INTERIM, INTERIM), BROKEN).await;
     check(endless("", "HTTP/1.1 100 Continue\r\n\r\n"), BROKEN).await;
 }
 
 #[tokio::test]
-async fn what_stands_around_a_body_is_bounded_with_it() {
+async fn chunk_framing_and_trailers_count_with_the_body() {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-    check(endless(chunked, "1;name=value-that-says-nothing\r\nx\r\n"), DELIVERED).await;
+    check(endless(chunked, "1;name=value-without-a-meaning\r\nx\r\n"), DELIVERED).await;
     check(endless(&format!("{chunked}1;"), "extension"), DELIVERED).await;
     check(endless(&format!("{chunked}0\r\n"), "trailer: x\r\n"), DELIVERED).await;
     check(endless(&format!("{chunked}0\r\ntrailer: "), "x"), DELIVERED).await;
 }
 
 #[tokio::test]
-async fn interim_answers_that_drip_end_at_the_deadline() {
+async fn slow_interim_responses_end_at_the_deadline() {
     let dripping = Receiver::on("127.0.0.1", |mut stream| async move {
         let mut beat = tokio::time::interval(Duration::from_millis(20));
         loop {
@@ -168,7 +168,7 @@ async fn interim_answers_that_drip_end_at_the_deadline() {
     assert_eq!(response.outcome, Outcome::Failed(Failure::Timeout));
 }
 
-/// Answers the first request on a connection, and takes the second without a word or with these.
+/// Answers the first request on a connection; closes it after the second, perhaps with `words`.
 async fn hangs_up(tls: bool, words: &'static str) -> Receiver {
     Receiver::on("127.0.0.1", move |stream| async move {
         if tls {
@@ -192,7 +192,7 @@ async fn hang_up<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, words: &str) 
 }
 
 #[tokio::test]
-async fn a_reused_connection_that_dies_before_a_byte_of_the_answer_is_not_the_receivers_failure() {
+async fn a_reused_connection_that_closes_before_a_response_is_not_the_receivers_failure() {
     let stale = Outcome::Internal(Fault::StaleConnection);
     for (tls, words, second) in [(false, "", &stale), (true, "", &stale), (false, "H", &BROKEN)] {
         let receiver = hangs_up(tls, words).await;
@@ -200,17 +200,17 @@ async fn a_reused_connection_that_dies_before_a_byte_of_the_answer_is_not_the_re
         let (client, _) = client(&[], 20_000);
         assert_eq!(client.deliver(request(&url)).await.outcome, DELIVERED);
         assert_eq!(client.deliver(request(&url)).await.outcome, *second, "tls: {tls}, {words:?}");
-        assert_eq!(receiver.taken(), 1, "nothing is sent twice within one attempt");
-        // The next one is on a connection of its own, though another waits.
+        assert_eq!(receiver.accepted(), 1, "nothing is sent twice within one attempt");
+        // The next attempt opens a new connection, though another one is idle.
         assert_eq!(client.deliver(request(&url)).await.outcome, DELIVERED);
         let fresh = AttemptRequest { fresh_connection: true, ..request(&url) };
         assert_eq!(client.deliver(fresh).await.outcome, DELIVERED);
-        assert_eq!(receiver.taken(), 3);
+        assert_eq!(receiver.accepted(), 3);
     }
 }
 
 #[tokio::test]
-async fn a_connection_that_was_closed_while_it_waited_is_passed_over() {
+async fn a_connection_that_closed_while_idle_is_not_reused() {
     let receiver = Receiver::on("127.0.0.1", |mut stream| async move {
         if has_request(&mut stream).await {
             let _ = stream.write_all(OK.as_bytes()).await;
@@ -220,22 +220,22 @@ async fn a_connection_that_was_closed_while_it_waited_is_passed_over() {
     let (client, pool, _) = pooled(&[], 20_000);
     for connections in 1..=5 {
         assert_eq!(client.deliver(request(&receiver.url("http"))).await.outcome, DELIVERED);
-        // Its end is there before the next attempt.
+        // The close arrives before the next attempt.
         while pool.has_open() {
             tokio::task::yield_now().await;
         }
-        assert_eq!(receiver.taken(), connections);
+        assert_eq!(receiver.accepted(), connections);
     }
 }
 
 #[tokio::test]
-async fn a_connection_waits_four_seconds_and_is_closed_then() {
+async fn a_connection_is_closed_after_four_idle_seconds() {
     let receiver = Receiver::saying(OK).await;
     let (client, pool, clock) = pooled(&[], 20_000);
     for (turn, connections) in [(0, 1), (3_999, 1), (3_999, 1), (4_000, 2)] {
         clock.advance(Duration::from_millis(turn));
         assert_eq!(client.deliver(request(&receiver.url("http"))).await.outcome, DELIVERED);
-        assert_eq!(receiver.taken(), connections, "after {turn} ms more");
+        assert_eq!(receiver.accepted(), connections, "after {turn} ms more");
     }
     assert!(pool.has_open());
     assert_eq!(pool.close_idle(), Some(IDLE_MAX));
