@@ -129,10 +129,10 @@ impl Machine {
 
     fn shell(&self, command: &str) -> Command {
         let mut shell = Command::new("sh");
-        let programs = self.folder.path("target/release").display().to_string();
-        let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
-        shell.args(["-ec", command]).current_dir(self.folder.root());
-        shell.env("PATH", path).env("CURL_HOME", self.folder.root());
+        let programs = self.folder.path("target/release");
+        let script = format!("PATH={}:$PATH\n{command}", programs.display());
+        shell.args(["-ec", &script]).current_dir(self.folder.root());
+        shell.env("CURL_HOME", self.folder.root());
         shell
     }
 
