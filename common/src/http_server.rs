@@ -11,6 +11,7 @@
 //! Not here: what is answered (the handlers of each program, `admin`).
 
 pub mod body;
+pub mod listeners;
 pub mod problems;
 pub mod reply;
 mod write_timeout;

@@ -34,6 +34,9 @@ pub mod http_server;
 // The admin listener: health, metrics, the configuration, reloads.
 pub mod admin;
 
+// The command line: flags, printing, exit codes.
+pub mod cli;
+
 // What a process has from its system: signals, file descriptors.
 pub mod rlimit;
 pub mod signals;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use subtle::ConstantTimeEq;
+
 /// A value that shows itself as `***` and is read only where [`Secret::expose`] is written.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret<T>(T);
@@ -33,7 +35,7 @@ impl<T> fmt::Display for Secret<T> {
 /// Compares in a time that depends on the length alone.
 #[must_use]
 pub fn same(left: &[u8], right: &[u8]) -> bool {
-    left.len() == right.len() && left.iter().zip(right).fold(0, |all, (l, r)| all | (l ^ r)) == 0
+    left.ct_eq(right).into()
 }
 
 #[cfg(test)]

@@ -7,25 +7,21 @@
 //!    `shutdown_grace` is over; what was cut off is sent again by the next start.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use log::Level;
 use serde_json::json;
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Builder;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use weir_common::admin::{self, Admin, TokenError};
 use weir_common::config::document::{Diagnostic, lines};
 use weir_common::http_server::body::BODIES_BYTES_MAX;
-use weir_common::http_server::{
-    self, Bounds, ConnectionBounds, HEAD_BYTES_MAX, Handler, Listening,
-};
+use weir_common::http_server::listeners::{BindError, Listeners, bind};
+use weir_common::http_server::{Bounds, ConnectionBounds, HEAD_BYTES_MAX, Listening};
 use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
 use weir_common::rlimit;
@@ -54,10 +50,6 @@ const LISTENERS_GRACE: Duration = Duration::from_secs(2);
 /// File descriptors for ourselves: the database, the log, the runtime.
 const OWN_DESCRIPTORS: u64 = 128;
 
-/// Connections that a listener has not accepted yet: whoever comes beyond them tries again only a
-/// second later. The system allows fewer where `net.core.somaxconn` is lower.
-const UNACCEPTED_MAX: u32 = 4_096;
-
 /// Why the program cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -65,13 +57,8 @@ pub enum RunError {
     #[error("{}", lines(.0))]
     Configuration(Vec<Diagnostic>),
     /// An address is taken, or not ours.
-    #[error("cannot listen on {address}: {source}")]
-    Bind {
-        /// Which.
-        address: SocketAddr,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// The token's file cannot be read.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -149,7 +136,7 @@ async fn serve_until_told(
     events::event(Level::Info, "stopping", &[]);
     // An error means that nobody listens any more, which is what a stop is for.
     let _ = stop.send(true);
-    listeners.close();
+    listeners.set(Listening::Closing);
     let grace = state.active.load().settings.server.shutdown_grace;
     // A mail server that hangs says nothing of whether deliveries are seen out.
     let (drained, _) = tokio::join!(
@@ -157,13 +144,13 @@ async fn serve_until_told(
         tokio::time::timeout(grace, post.join_next()),
     );
     let drained = drained.ok().flatten().and_then(Result::ok).unwrap_or(Drained::No);
-    let _ = tokio::time::timeout(LISTENERS_GRACE, listeners.ended()).await;
+    listeners.ended(LISTENERS_GRACE).await;
     tasks.shutdown().await;
     if drained == Drained::Yes {
         state.store.close().await?;
     }
-    operator.close();
-    let _ = tokio::time::timeout(LISTENERS_GRACE, operator.ended()).await;
+    operator.set(Listening::Closing);
+    operator.ended(LISTENERS_GRACE).await;
     if let Some(log) = attempt_log {
         log.close(LOG_GRACE);
     }
@@ -208,13 +195,6 @@ fn beside_deliveries(state: &Arc<State>) -> JoinSet<()> {
     tasks
 }
 
-/// Listeners that close together, and their tasks.
-#[derive(Default)]
-struct Listeners {
-    tasks: JoinSet<()>,
-    listening: watch::Sender<Listening>,
-}
-
 /// What a listener with these connections of its own allows.
 fn bounds(state: &State, connections: Arc<Semaphore>) -> Bounds {
     let settings = &state.active.load().settings;
@@ -230,40 +210,6 @@ fn bounds(state: &State, connections: Arc<Semaphore>) -> Bounds {
         // One body of the largest kind has room in any case.
         bodies_bytes_max: BODIES_BYTES_MAX.max(settings.ingest.body_bytes_max),
     }
-}
-
-impl Listeners {
-    fn add(
-        &mut self,
-        name: &str,
-        listener: TcpListener,
-        handler: Arc<dyn Handler>,
-        bounds: Bounds,
-    ) -> io::Result<()> {
-        let address = listener.local_addr()?;
-        self.tasks.spawn(http_server::serve(listener, handler, bounds, self.listening.subscribe()));
-        let fields = [("listener", json!(name)), ("address", json!(address.to_string()))];
-        events::event(Level::Info, "listening", &fields);
-        Ok(())
-    }
-
-    fn close(&self) {
-        self.listening.send_replace(Listening::Closing);
-    }
-
-    async fn ended(&mut self) {
-        while self.tasks.join_next().await.is_some() {}
-    }
-}
-
-fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
-    let bound = || {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        socket.listen(UNACCEPTED_MAX)
-    };
-    bound().map_err(|source| RunError::Bind { address, source })
 }
 
 /// Asks for as many file descriptors as connections either way may need.
@@ -282,35 +228,11 @@ fn room_for(active: &ActiveConfig) {
     }
 }
 
-/// The writer is not joined: where nobody reads standard output it waits for ever, and the
-/// program does not.
 fn attempt_log(state: &State) -> io::Result<Option<Arc<LineLog>>> {
     if !state.active.load().settings.log.attempts {
         return Ok(None);
     }
-    let log = Arc::new(LineLog::default());
-    let lines = log.clone();
-    let writer = thread::Builder::new().name("attempt-log".to_owned());
-    writer.spawn(move || lines.write_out(io::stdout()))?;
+    let log = LineLog::new(&state.metrics.log_dropped);
+    log.write_to_stdout("attempt-log")?;
     Ok(Some(log))
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::net::TcpStream;
-    use tokio::time::timeout;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_crowd_that_comes_at_one_time_is_let_in_without_a_second_try() {
-        let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut crowd = Vec::new();
-        for nth in 0..300 {
-            // A system that has no room says nothing, and is asked again after a second.
-            let connected = timeout(Duration::from_millis(900), TcpStream::connect(address)).await;
-            crowd.push(connected.unwrap_or_else(|_| panic!("number {nth} waits")).unwrap());
-        }
-    }
 }

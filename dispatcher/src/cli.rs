@@ -5,14 +5,17 @@
 mod check;
 pub mod listen;
 
-use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use url::Url;
+use weir_common::cli::{
+    ConfigArgs, EXIT_FAILURE, EXIT_USAGE, completions, fail, print, refuse, report, runtime, secret,
+};
 use weir_common::config::document::{Diagnostic, Document, lines};
+use weir_common::config::file::ConfigFile;
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
 use weir_common::secret::Secret;
@@ -28,14 +31,8 @@ use crate::delivery::egress::Rules;
 use crate::delivery::signature;
 use crate::domain::event::EventType;
 use crate::domain::outcome::Outcome;
-use crate::live_config::Config;
+use crate::live_config::{Config, USUAL};
 use crate::store::sqlite::{backup, restore};
-
-/// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
-const EXIT_USAGE: u8 = 64;
-
-/// Something outside failed: an address, a file, a receiver.
-const EXIT_FAILURE: u8 = 1;
 
 /// Where the prefix of workspaces is set.
 const PREFIX_REMEDY: &str = "identifiers.workspace_prefix sets another, in dispatcher.toml, named \
@@ -52,10 +49,10 @@ pub struct CliCommand {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Serve until SIGTERM; SIGHUP reloads
-    Run(From),
+    Run(ConfigArgs),
     /// Read the configuration, look at the files and addresses it names, and report every problem;
     /// exit code 64 if there is one
-    Check(From),
+    Check(ConfigArgs),
     /// Receive deliveries on this machine: verify each and print it
     Listen(Receive),
     /// Say whether a signature is good
@@ -65,14 +62,14 @@ enum Action {
     /// Copy the database while the dispatcher runs
     Backup {
         #[command(flatten)]
-        from: From,
+        from: ConfigArgs,
         /// The copy, which must not exist yet
         to: PathBuf,
     },
     /// Put a backup in the place of the database; the dispatcher must not run
     Restore {
         #[command(flatten)]
-        from: From,
+        from: ConfigArgs,
         /// The backup
         backup: PathBuf,
         /// Move the database that is there aside
@@ -92,16 +89,6 @@ enum Action {
         /// For which shell
         shell: clap_complete::Shell,
     },
-}
-
-#[derive(Debug, Args)]
-struct From {
-    /// The configuration; without it config/dispatcher.toml
-    #[arg(long, short)]
-    config: Option<PathBuf>,
-    /// The built-in example in place of a configuration
-    #[arg(long, conflicts_with = "config")]
-    demo: bool,
 }
 
 #[derive(Debug, Args)]
@@ -172,7 +159,7 @@ struct Token {
     #[arg(long = "scope", required = true, value_parser = scope)]
     scopes: Vec<Scope>,
     #[command(flatten)]
-    from: From,
+    from: ConfigArgs,
 }
 
 impl CliCommand {
@@ -180,24 +167,24 @@ impl CliCommand {
     #[must_use]
     pub fn execute(self) -> u8 {
         match self.action {
-            Action::Run(from) => match app::run(from.config()) {
+            Action::Run(from) => match app::run(config(&from)) {
                 Ok(()) => 0,
                 Err(error @ RunError::Configuration(_)) => fail(EXIT_USAGE, &error.to_string()),
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-dispatcher: {error}")),
             },
-            Action::Check(from) => match check::check(&from.config(), &Clock::system()) {
-                Ok(()) => print(&format!("{}: no problems", from.config().file.name())),
-                Err(diagnostics) => fail(EXIT_USAGE, &lines(&diagnostics)),
+            Action::Check(from) => match check::check(&config(&from), &Clock::system()) {
+                Ok(()) => print(&format!("{}: no problems", config(&from).file.name())),
+                Err(diagnostics) => refuse(&diagnostics),
             },
-            Action::Listen(receive) => result(receive.execute()),
-            Action::Verify(verify) => result(verify.execute()),
+            Action::Listen(receive) => report(receive.execute()),
+            Action::Verify(verify) => report(verify.execute()),
             Action::SendTest(send) => match send.settings() {
-                Ok(settings) => result(send.execute(&settings)),
-                Err(diagnostics) => fail(EXIT_USAGE, &lines(&diagnostics)),
+                Ok(settings) => report(send.execute(&settings)),
+                Err(diagnostics) => refuse(&diagnostics),
             },
-            Action::Backup { from, to } => from.with(|settings| copy(settings, &to)),
+            Action::Backup { from, to } => by_settings(&from, |settings| copy(settings, &to)),
             Action::Restore { from, backup, replace } => {
-                from.with(|settings| put_back(settings, &backup, replace))
+                by_settings(&from, |settings| put_back(settings, &backup, replace))
             }
             Action::Token(token) => match token.execute() {
                 Ok(text) => print(&text),
@@ -212,27 +199,20 @@ impl CliCommand {
                 };
                 print(&format!("{schema:#}"))
             }
-            Action::Completions { shell } => {
-                let mut script = Vec::new();
-                let mut command = Self::command();
-                clap_complete::generate(shell, &mut command, "weir-dispatcher", &mut script);
-                print(String::from_utf8_lossy(&script).trim_end())
-            }
+            Action::Completions { shell } => completions::<Self>(shell),
         }
     }
 }
 
-impl From {
-    fn config(&self) -> Config {
-        if self.demo { Config::built_in() } else { Config::new(self.config.clone()) }
-    }
+fn config(from: &ConfigArgs) -> Config {
+    Config::new(from.file(USUAL))
+}
 
-    /// Does something by the settings, and gives the exit code.
-    fn with(&self, act: impl FnOnce(&Settings) -> Result<String, String>) -> u8 {
-        match self.config().load(&Clock::system()) {
-            Ok(active) => result(act(&active.settings)),
-            Err(diagnostics) => fail(EXIT_USAGE, &lines(&diagnostics)),
-        }
+/// Does something by the settings, and gives the exit code.
+fn by_settings(from: &ConfigArgs, act: impl FnOnce(&Settings) -> Result<String, String>) -> u8 {
+    match config(from).load(&Clock::system()) {
+        Ok(active) => report(act(&active.settings)),
+        Err(diagnostics) => refuse(&diagnostics),
     }
 }
 
@@ -240,8 +220,7 @@ impl WithSecret {
     fn secret(self) -> Result<Secret<String>, String> {
         let secret = match (self.secret, self.secret_file) {
             (Some(secret), _) => Secret::new(secret),
-            (None, Some(file)) => weir_common::config::files::first_line(&file)
-                .map_err(|why| format!("cannot read {}: {why}", file.display()))?,
+            (None, Some(file)) => secret(&file)?,
             (None, None) => return Err("a secret is needed: --secret-file or --secret".to_owned()),
         };
         if !secret.expose().starts_with("whsec_") {
@@ -286,7 +265,9 @@ impl SendTest {
     /// Those of the configuration that was named.
     fn settings(&self) -> Result<Settings, Vec<Diagnostic>> {
         let Some(path) = &self.config else { return Ok(anywhere()) };
-        Config::new(Some(path.clone())).load(&Clock::system()).map(|active| active.settings)
+        Config::new(ConfigFile::new(Some(path.clone()), USUAL))
+            .load(&Clock::system())
+            .map(|active| active.settings)
     }
 
     fn execute(self, settings: &Settings) -> Result<String, String> {
@@ -310,7 +291,7 @@ impl SendTest {
 impl Token {
     fn execute(self) -> Result<String, String> {
         // A token can be made before there is a configuration: then the defaults hold.
-        let config = self.from.config();
+        let config = config(&self.from);
         let is_missing = config.file.path().is_some_and(|path| !path.exists());
         let is_missing = self.from.config.is_none() && is_missing;
         let config = if is_missing { Config::built_in() } else { config };
@@ -363,29 +344,4 @@ fn anywhere() -> Settings {
 
 fn known_types() -> String {
     EventType::ALL.map(EventType::name).join(", ")
-}
-
-fn runtime() -> Result<tokio::runtime::Runtime, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|why| format!("cannot start: {why}"))
-}
-
-fn result(result: Result<String, String>) -> u8 {
-    match result {
-        Ok(text) if text.is_empty() => 0,
-        Ok(text) => print(&text),
-        Err(why) => fail(EXIT_FAILURE, &why),
-    }
-}
-
-fn print(text: &str) -> u8 {
-    // A reader that has gone away has read enough.
-    let _ = writeln!(io::stdout(), "{text}");
-    0
-}
-
-fn fail(code: u8, text: &str) -> u8 {
-    // One write, so that two processes of one terminal keep to lines of their own.
-    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
-    code
 }

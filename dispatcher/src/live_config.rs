@@ -9,7 +9,7 @@
 //!
 //! When a reload is asked for (`app`, `admin`), what a configuration may say (`config`).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -34,7 +34,7 @@ const SHIPPED_TOKENS: &str = include_str!("../../config/tokens.toml");
 const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
 
 /// Where a program without `--config` looks.
-const USUAL: &str = "config/dispatcher.toml";
+pub const USUAL: &str = "config/dispatcher.toml";
 
 /// The settings that only a restart can take up.
 const RESTART_KEYS: [&str; 13] = [
@@ -96,16 +96,16 @@ pub struct Config {
 }
 
 impl Config {
-    /// The file that was named, or else `config/dispatcher.toml`.
+    /// With nothing known yet of the names to look up.
     #[must_use]
-    pub fn new(named: Option<PathBuf>) -> Self {
-        Self { file: ConfigFile::new(named, USUAL), names: Names::system() }
+    pub fn new(file: ConfigFile) -> Self {
+        Self { file, names: Names::system() }
     }
 
-    /// The one within the program.
+    /// The example within the program.
     #[must_use]
     pub fn built_in() -> Self {
-        Self { file: ConfigFile::built_in(USUAL), names: Names::system() }
+        Self::new(ConfigFile::built_in(USUAL))
     }
 
     /// What identifiers of workspaces look like, by the first file alone; or its mistakes.

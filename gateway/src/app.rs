@@ -19,7 +19,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::Duration;
 
 use log::Level;
@@ -40,7 +39,6 @@ use crate::app::serving::{Serving, Side};
 use crate::app::workers::Workers;
 use crate::config::active::{ActiveConfig, Config, addresses};
 use crate::config::shared::{Seeds, Shared};
-use crate::edge::listener::BindError;
 use crate::limit::key::Seed;
 use crate::operations::background as beside;
 use crate::operations::persistence::{self, SnapshotError};
@@ -51,6 +49,7 @@ use crate::operations::upgrade::predecessor::Predecessor;
 use crate::operations::upgrade::sockets::Sockets;
 use crate::request::upload;
 use crate::telemetry::metrics::Metrics;
+use weir_common::http_server::listeners::{BindError, Listeners};
 
 /// How long a stop waits for the last lines of the access log to be taken.
 const LOG_GRACE: Duration = Duration::from_secs(1);
@@ -164,8 +163,8 @@ fn start(
     let Prepared { shared, sockets, clients, admin, token } = prepare(config, predecessor)?;
     if let Some(log) = &shared.access_log {
         log.share(predecessor.is_some());
+        log.write_to_stdout("access-log")?;
     }
-    access_log_writer(&shared)?;
     let of_clients = Side::default();
     let workers = Workers::start(&shared, &of_clients.end())?;
     // Names are known before the first request asks for them. What is not found in time is asked
@@ -188,8 +187,7 @@ fn start(
         sockets,
         workers,
         of_clients,
-        operators: watch::Sender::default(),
-        admin: JoinSet::new(),
+        operators: Listeners::default(),
         beside: JoinSet::new(),
         alone: watch::Sender::new(true),
     };
@@ -275,12 +273,4 @@ fn room_for(connections_max: u64) -> u64 {
         events::event(Level::Warn, "connection limit lowered by RLIMIT_NOFILE", &fields);
     }
     fits.min(connections_max)
-}
-
-/// The writer is not joined: where nobody reads standard output it waits for ever, and the
-/// program does not.
-fn access_log_writer(shared: &Shared) -> io::Result<()> {
-    let Some(log) = shared.access_log.clone() else { return Ok(()) };
-    let writer = thread::Builder::new().name("access-log".to_owned());
-    writer.spawn(move || log.write_out(io::stdout())).map(drop)
 }

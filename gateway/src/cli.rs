@@ -13,30 +13,27 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use http::HeaderMap;
 use serde_json::{Map, Value};
+use weir_common::cli::{
+    ConfigArgs, EXIT_FAILURE, EXIT_USAGE, completions, fail, print, refuse, runtime,
+};
 use weir_common::config::document::{Diagnostic, Document, suggestion};
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
 use weir_common::time::Clock;
 
 use crate::app::{self, RunError, Surroundings};
-use crate::cli::admin_client::Admin;
+use crate::cli::admin_client::AdminClient;
 use crate::cli::explain::explain;
-use crate::config::active::{ActiveConfig, Config};
+use crate::config::active::{ActiveConfig, Config, USUAL};
 use crate::identity::auth::{self, Claims, Unaccepted};
 use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::key::Seed;
 use crate::response::refusal::Refusal;
 use crate::rules::tenant::{TenantEntries, TenantRefs};
 use crate::settings;
-
-/// The configuration, or what was asked for, is wrong (sysexits.h: EX_USAGE).
-const EXIT_USAGE: u8 = 64;
-
-/// Something outside failed: an address, a file, the admin listener.
-const EXIT_FAILURE: u8 = 1;
 
 /// A reverse proxy that holds every tenant to its allowance, exactly.
 #[derive(Debug, Parser)]
@@ -49,11 +46,11 @@ pub struct Command {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Serve until SIGTERM; SIGHUP reloads, SIGUSR2 hands over to the program started anew
-    Run(From),
+    Run(ConfigArgs),
     /// Read the configuration and report every problem; exit code 64 if there is one
     Check {
         #[command(flatten)]
-        from: From,
+        from: ConfigArgs,
         /// Also try what it names: addresses, names, servers, keys, files to be written
         #[arg(long)]
         online: bool,
@@ -76,16 +73,6 @@ enum Action {
     },
 }
 
-#[derive(Debug, Args)]
-struct From {
-    /// The configuration; without it config/gateway.toml
-    #[arg(long, short)]
-    config: Option<PathBuf>,
-    /// The built-in example in place of a configuration
-    #[arg(long, conflicts_with = "config")]
-    demo: bool,
-}
-
 /// What `cli::explain` is asked.
 #[derive(Debug, Args)]
 pub struct Explain {
@@ -103,7 +90,7 @@ pub struct Explain {
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
-    config: From,
+    config: ConfigArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -147,7 +134,7 @@ struct Which {
     #[arg(long)]
     token_file: Option<PathBuf>,
     #[command(flatten)]
-    config: From,
+    config: ConfigArgs,
 }
 
 impl Command {
@@ -155,13 +142,13 @@ impl Command {
     #[must_use]
     pub fn execute(self, around: &Surroundings) -> u8 {
         match self.action {
-            Action::Run(from) => match app::run(from.config(), around) {
+            Action::Run(from) => match app::run(config(&from), around) {
                 Ok(()) => 0,
                 Err(error @ RunError::Configuration(_)) => fail(EXIT_USAGE, &error.to_string()),
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-gateway: {error}")),
             },
-            Action::Check { from, online } => check::check(&from.config(), online),
-            Action::Explain(asked) => match asked.config.config().load(Seed::new([0; 16])) {
+            Action::Check { from, online } => check::check(&config(&from), online),
+            Action::Explain(asked) => match config(&asked.config).load(Seed::new([0; 16])) {
                 Ok((rules, origin)) => {
                     let clock = Clock::system();
                     let active = ActiveConfig::new(rules, origin, None, &Arc::default(), &clock);
@@ -173,9 +160,7 @@ impl Command {
                         Err(why) => fail(EXIT_USAGE, &why),
                     }
                 }
-                Err(diagnostics) => {
-                    fail(EXIT_USAGE, &RunError::Configuration(diagnostics).to_string())
-                }
+                Err(diagnostics) => refuse(&diagnostics),
             },
             Action::Limits(limits) => {
                 limits.execute().unwrap_or_else(|why| fail(EXIT_FAILURE, &why))
@@ -188,13 +173,13 @@ impl Command {
                 };
                 print(&format!("{schema:#}"))
             }
-            Action::Completions { shell } => {
-                let mut script = Vec::new();
-                clap_complete::generate(shell, &mut Self::command(), "weir-gateway", &mut script);
-                print(String::from_utf8_lossy(&script).trim_end())
-            }
+            Action::Completions { shell } => completions::<Self>(shell),
         }
     }
+}
+
+fn config(from: &ConfigArgs) -> Config {
+    Config { file: from.file(USUAL) }
 }
 
 /// What the directory says of `names`, where it is one that is asked.
@@ -203,8 +188,7 @@ fn look_up(
     names: &TenantRefs<'_>,
     clock: &Clock,
 ) -> Result<Option<TenantEntries>, DirectoryUnavailable> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|_| DirectoryUnavailable)?.block_on(active.known(names, clock.now().tick))
+    runtime().map_err(|_| DirectoryUnavailable)?.block_on(active.known(names, clock.now().tick))
 }
 
 /// What becomes of the token in `report`.
@@ -213,15 +197,8 @@ fn judge_token(
     headers: &HeaderMap,
     clock: &Clock,
 ) -> Result<Option<Claims>, Unaccepted> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|why| (Refusal::IdentityUnavailable, why.to_string()))?;
+    let runtime = runtime().map_err(|why| (Refusal::IdentityUnavailable, why))?;
     runtime.block_on(auth::try_once(active.verifier.as_deref(), headers, clock.now()))
-}
-
-impl From {
-    fn config(&self) -> Config {
-        if self.demo { Config::built_in() } else { Config::new(self.config.clone()) }
-    }
 }
 
 impl Limits {
@@ -253,7 +230,7 @@ impl Which {
         if let Some(address) = self.admin {
             return Ok((address, token_file));
         }
-        let server = self.config.config().load(Seed::new([0; 16]))?.0.settings.server;
+        let server = config(&self.config).load(Seed::new([0; 16]))?.0.settings.server;
         let configured = server.admin_token_file.map(|file| PathBuf::from(file.value));
         Ok((server.admin, token_file.or(configured)))
     }
@@ -262,9 +239,9 @@ impl Which {
     fn each(&self, method: &str, suffix: &str, body: &[u8]) -> Result<u8, String> {
         let server = match self.server() {
             Ok(server) => server,
-            Err(why) => return Ok(fail(EXIT_USAGE, &RunError::Configuration(why).to_string())),
+            Err(why) => return Ok(refuse(&why)),
         };
-        let admin = Admin::of(server)?;
+        let admin = AdminClient::of(server)?;
         let listed = admin.call("GET", "/limits", b"")?;
         let limits = listed.get("limits").and_then(Value::as_array).into_iter().flatten();
         let limits: Vec<&str> = limits.filter_map(|limit| limit["limit"].as_str()).collect();
@@ -341,16 +318,4 @@ fn shown(state: &Value, lines: &mut Vec<String>) {
         };
         lines.push(line(value, &plan));
     }
-}
-
-fn print(text: &str) -> u8 {
-    // A reader that has gone away has read enough.
-    let _ = writeln!(io::stdout(), "{text}");
-    0
-}
-
-fn fail(code: u8, text: &str) -> u8 {
-    // One write, so that two processes of one terminal keep to lines of their own.
-    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
-    code
 }

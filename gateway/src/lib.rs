@@ -10,7 +10,7 @@ mod sync;
 // Exact limits: quotas, keys, counters, boosts, snapshots.
 pub mod limit;
 
-// Metrics and the access log.
+// Metrics.
 pub mod telemetry;
 
 // What an operator may set, and its bounds.

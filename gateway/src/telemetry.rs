@@ -1,4 +1,3 @@
-//! What is measured and written down: metrics and the access log.
+//! What is measured.
 
-pub mod access_log;
 pub mod metrics;

@@ -23,8 +23,9 @@ use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use weir_benches::flags::{Flags, fail};
 use weir_benches::report::{Series, table};
+use weir_common::config::file::ConfigFile;
 use weir_common::time::{Clock, Moment};
-use weir_gateway::config::active::{ActiveConfig, Config};
+use weir_gateway::config::active::{ActiveConfig, Config, USUAL};
 use weir_gateway::identity::auth::{self, Verifier};
 use weir_gateway::limit::key::Seed;
 use weir_gateway::telemetry::metrics::Metrics;
@@ -136,7 +137,8 @@ fn verifier(url: &str, metrics: &Arc<Metrics>) -> Arc<Verifier> {
     if written.is_err() {
         fail("cannot write into the folder for temporary files");
     }
-    let loaded = Config::new(Some(path)).load(Seed::new(*b"sixteen bytes ok"));
+    let loaded =
+        Config { file: ConfigFile::new(Some(path), USUAL) }.load(Seed::new(*b"sixteen bytes ok"));
     let _ = std::fs::remove_dir_all(&folder);
     let (rules, origin) = loaded.unwrap_or_else(|diagnostics| fail(&format!("{diagnostics:?}")));
     let active = ActiveConfig::new(rules, origin, None, metrics, &Clock::system());

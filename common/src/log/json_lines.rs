@@ -1,14 +1,17 @@
 //! Lines of JSON for those who watch: written member by member, and out by a thread of its own.
 //!
-//! Whoever has something to tell adds a line to a buffer. Nobody waits for a reader that does not
-//! read: what does not fit is dropped, and whoever added it is told.
+//! A line is added to a buffer. No caller waits for a reader that does not read: what does not fit
+//! is dropped and counted.
 //!
 //! Not here: what stands in a line, and what must not.
 
 use std::fmt::Display;
-use std::io::Write;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
+
+use prometheus::IntCounter;
 
 use crate::log::visible;
 
@@ -22,8 +25,10 @@ const FLUSH_EVERY: Duration = Duration::from_millis(50);
 const PIECE_MAX: usize = 4_096;
 
 /// Lines on their way out, shared by those who add them and the one who writes them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LineLog {
+    /// Lines that found no room, for they are not read.
+    dropped: IntCounter,
     buffer: Mutex<Buffer>,
     wake: Condvar,
 }
@@ -37,29 +42,37 @@ struct Buffer {
     shared: bool,
 }
 
-/// Whether a line found room.
-#[must_use = "a line that was dropped should be counted"]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Added {
-    /// It will be written.
-    Kept,
-    /// Nobody reads, and there was no room left.
-    Dropped,
-}
-
 impl LineLog {
+    /// One that counts what it drops.
+    #[must_use]
+    pub fn new(dropped: &IntCounter) -> Arc<Self> {
+        let (buffer, wake) = (Mutex::default(), Condvar::new());
+        Arc::new(Self { dropped: dropped.clone(), buffer, wake })
+    }
+
     /// Adds a line, with its end.
-    pub fn add(&self, line: &[u8]) -> Added {
+    pub fn add(&self, line: &[u8]) {
         let mut buffer = self.lock();
         if buffer.bytes.len() + line.len() > BUFFER_MAX {
-            return Added::Dropped;
+            return self.dropped.inc();
         }
         let was_empty = buffer.bytes.is_empty();
         buffer.bytes.extend_from_slice(line);
         if was_empty {
             self.wake.notify_one();
         }
-        Added::Kept
+    }
+
+    /// Starts a thread of this name that writes lines to standard output. It is not joined: where
+    /// that is not read it waits for ever, and the program does not.
+    ///
+    /// # Errors
+    ///
+    /// Where the system has no thread for us.
+    pub fn write_to_stdout(self: &Arc<Self>, thread: &str) -> io::Result<()> {
+        let lines = Arc::clone(self);
+        let thread = thread::Builder::new().name(thread.to_owned());
+        thread.spawn(move || lines.write_out(io::stdout())).map(drop)
     }
 
     /// Writes lines out until the log is closed and nothing is left. Runs on a thread of its own.
@@ -251,10 +264,14 @@ mod tests {
         assert_eq!(line.as_object().unwrap().len(), 5);
     }
 
+    fn log() -> Arc<LineLog> {
+        LineLog::new(&IntCounter::new("dropped", "-").unwrap())
+    }
+
     #[test]
     fn what_was_added_before_the_close_is_written() {
-        let log = LineLog::default();
-        assert_eq!(log.add(b"{}\n"), Added::Kept);
+        let log = log();
+        log.add(b"{}\n");
         log.close(Duration::ZERO);
         let mut written = Vec::new();
         log.write_out(&mut written);
@@ -262,10 +279,12 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_dropped() {
-        let log = LineLog::default();
-        assert_eq!(log.add(&vec![b'x'; BUFFER_MAX]), Added::Kept);
-        assert_eq!(log.add(b"y"), Added::Dropped);
+    fn what_does_not_fit_is_dropped_and_counted() {
+        let log = log();
+        log.add(&vec![b'x'; BUFFER_MAX]);
+        assert_eq!(log.dropped.get(), 0);
+        log.add(b"y");
+        assert_eq!(log.dropped.get(), 1);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use log::Level;
 use serde_json::json;
 use weir_common::log::events;
-use weir_common::log::json_lines::{Added, Line, LineLog};
+use weir_common::log::json_lines::{Line, LineLog};
 use weir_common::time::micros;
 
 use crate::domain::delivery::NextState;
@@ -62,9 +62,7 @@ fn write_line(resources: &Resources, log: &LineLog, report: &AttemptReport, afte
     if let NextState::Again { due, .. } = after {
         line.text("next_attempt_at", &due.rfc3339());
     }
-    if log.add(&line.end()) == Added::Dropped {
-        resources.metrics.log_dropped.inc();
-    }
+    log.add(&line.end());
 }
 
 fn tell_health(resources: &Resources, alert: &HealthAlert) {

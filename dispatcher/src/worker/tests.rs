@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
+use weir_common::config::file::ConfigFile;
 use weir_common::config::reload::Reload;
 use weir_common::secret::Secret;
 use weir_common::time::Clock;
@@ -21,7 +22,7 @@ use crate::domain::event::{EventSet, EventType};
 use crate::domain::health::Health;
 use crate::domain::id::DeliveryId;
 use crate::domain::webhook::{Webhook, WebhookUpdate};
-use crate::live_config::Config;
+use crate::live_config::{Config, USUAL};
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
 use crate::scheduler::reads::{STORE_PAUSE, StoreAnswer};
@@ -167,7 +168,7 @@ pub(crate) fn state_of(
     clock: &Clock,
     store: Arc<SqliteStore>,
 ) -> (State, Mailbox) {
-    let config = Config::new(Some(folder.path("dispatcher.toml")));
+    let config = Config::new(ConfigFile::new(Some(folder.path("dispatcher.toml")), USUAL));
     let active = config.load(clock).map_err(|diagnostics| format!("{diagnostics:?}")).unwrap();
     let mailbox = Mailbox::new().0;
     let state = State {

@@ -25,7 +25,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use weir_common::admin::Admin;
 use weir_common::http_server::body::BODIES_BYTES_MAX;
-use weir_common::http_server::{self, Bounds, ConnectionBounds, Listening};
+use weir_common::http_server::listeners::{Listeners, announce};
+use weir_common::http_server::{Bounds, ConnectionBounds, Listening};
 use weir_common::log::events;
 use weir_common::secret::Secret;
 
@@ -91,10 +92,8 @@ pub(super) struct Serving {
     pub(super) sockets: Sockets,
     pub(super) workers: Workers,
     pub(super) of_clients: Side,
-    /// What the admin listener does with connections.
-    pub(super) operators: watch::Sender<Listening>,
-    /// Serves the operator.
-    pub(super) admin: JoinSet<()>,
+    /// The admin listener.
+    pub(super) operators: Listeners,
     /// What goes on beside requests.
     pub(super) beside: JoinSet<()>,
     /// Whether the process whose place we took is gone, if there was one.
@@ -109,13 +108,9 @@ impl Serving {
         listener: TcpListener,
         token: Option<Secret<String>>,
     ) -> io::Result<()> {
-        announce("admin", listener.local_addr()?);
-        let listener = tokio::net::TcpListener::from_std(listener)?;
         let admin = Arc::new(Admin { program: GatewayAdmin(self.shared.clone()), token });
-        let serving =
-            http_server::serve(listener, admin, self.bounds(), self.operators.subscribe());
-        self.admin.spawn(serving);
-        Ok(())
+        let bounds = self.bounds();
+        self.operators.add("admin", listener, admin, bounds)
     }
 
     /// As many connections as clients may have, each with what a client's may take.
@@ -198,7 +193,7 @@ impl Serving {
                 () = &mut told => return None,
                 _ = upgrades.recv() => {}
             }
-            events::event(Level::Info, "another process is started to take over", &[]);
+            events::event(Level::Info, "upgrade started", &[]);
             let candidate = tokio::select! {
                 () = &mut told => return None,
                 candidate = successor::start(&self.shared, &self.sockets) => candidate,
@@ -260,7 +255,7 @@ impl Serving {
         }
         self.beside.spawn(successor.answer(self.shared.clone(), hurry));
         self.sockets = Sockets::default();
-        self.operators.send_replace(Listening::Draining);
+        self.operators.set(Listening::Draining);
         self.of_clients.close().await;
         let ended = async {
             tokio::select! {
@@ -282,7 +277,7 @@ impl Serving {
             (Accepting::Yes, Listening::Open)
         };
         self.of_clients.doors.send_replace(clients);
-        self.operators.send_replace(operators);
+        self.operators.set(operators);
     }
 
     /// Waits for the end of what is in flight, for `shutdown_grace`; those who are still there are
@@ -307,14 +302,8 @@ impl Serving {
 
     async fn end(mut self, message: &str, drained: bool) {
         self.beside.shutdown().await;
-        self.operators.send_replace(Listening::Draining);
-        let answered = async { while self.admin.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(ADMIN_GRACE, answered).await;
+        self.operators.set(Listening::Draining);
+        self.operators.ended(ADMIN_GRACE).await;
         events::event(Level::Info, message, &[("drained", json!(drained))]);
     }
-}
-
-fn announce(listener: &str, address: SocketAddr) {
-    let fields = [("listener", json!(listener)), ("address", json!(address.to_string()))];
-    events::event(Level::Info, "listening", &fields);
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
+use weir_common::cli;
 
 use crate::upstream::single_request::{self, Request};
 
@@ -12,26 +13,20 @@ use crate::upstream::single_request::{self, Request};
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The admin listener of a running gateway.
-pub(super) struct Admin {
+pub(super) struct AdminClient {
     address: SocketAddr,
     token: Option<String>,
 }
 
-impl Admin {
+impl AdminClient {
     pub(super) fn of((address, token_file): (SocketAddr, Option<PathBuf>)) -> Result<Self, String> {
-        let read = |file: PathBuf| {
-            let token = weir_common::config::files::first_line(&file);
-            token
-                .map(|token| token.expose().clone())
-                .map_err(|why| format!("cannot read {}: {why}", file.display()))
-        };
+        let read = |file: PathBuf| cli::secret(&file).map(|token| token.expose().clone());
         Ok(Self { address, token: token_file.map(read).transpose()? })
     }
 
     pub(super) fn call(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, NoAnswer> {
         let no_answer = |text| NoAnswer { status: 0, text };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|why| no_answer(why.to_string()))?;
+        let runtime = cli::runtime().map_err(no_answer)?;
         let request =
             Request { method, path, body, token: self.token.as_deref(), ..single_request::GET };
         let answer = runtime.block_on(single_request::call(self.address, &request, ADMIN_TIMEOUT));

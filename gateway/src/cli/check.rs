@@ -19,14 +19,12 @@ use pingora_core::connectors::http::Connector;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use weir_common::config::document::Document;
+use weir_common::cli::{EXIT_FAILURE, fail, print, refuse, runtime};
+use weir_common::config::document::{Document, lines};
 use weir_common::config::files;
 use weir_common::time::{Clock, Moment};
 
-use crate::app::RunError;
-use crate::cli::{EXIT_FAILURE, EXIT_USAGE, fail, print};
 use crate::config::active::{ActiveConfig, Config};
-use crate::edge::listener;
 use crate::identity::directory::RemoteDirectory;
 use crate::identity::http_client;
 use crate::limit::key::Seed;
@@ -34,6 +32,7 @@ use crate::operations::persistence;
 use crate::settings::{Server, Source, Verify};
 use crate::upstream::single_request::{self, Request};
 use crate::upstream::{Pick, Upstream};
+use weir_common::http_server::listeners::bind;
 
 /// How long a name may take to resolve, and a gateway that runs to say what it runs with.
 const WAIT: Duration = Duration::from_secs(5);
@@ -42,9 +41,7 @@ const WAIT: Duration = Duration::from_secs(5);
 pub(super) fn check(config: &Config, online: bool) -> u8 {
     let (rules, origin) = match config.load(Seed::new([0; 16])) {
         Ok(loaded) => loaded,
-        Err(diagnostics) => {
-            return fail(EXIT_USAGE, &RunError::Configuration(diagnostics).to_string());
-        }
+        Err(diagnostics) => return refuse(&diagnostics),
     };
     let clock = Clock::system();
     let expired = origin.tls.expired(clock.now().unix);
@@ -53,9 +50,9 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
     if !online {
         return print(&format!("{name}: no problems"));
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
-        Err(why) => return fail(EXIT_FAILURE, &format!("cannot try anything: {why}")),
+        Err(why) => return fail(EXIT_FAILURE, &why),
     };
     let active = ActiveConfig::new(rules, origin, None, &Arc::default(), &clock);
     let document = active.origin.document(&name);
@@ -67,7 +64,7 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
     if problems.is_empty() {
         return print(&format!("{name}: no problems, and what it names works"));
     }
-    fail(EXIT_FAILURE, &RunError::Configuration(problems).to_string())
+    fail(EXIT_FAILURE, &lines(&problems))
 }
 
 fn warn<T: std::fmt::Display>(warnings: impl Iterator<Item = T>) {
@@ -121,7 +118,7 @@ fn try_addresses(server: &Server, running: Option<&Value>, document: &Document) 
         running.is_some_and(|running| address == server.admin || listens(running, address))
     };
     for (at, address) in http.chain(https).chain([(server.admin_at, server.admin)]) {
-        match listener::bind(address) {
+        match bind(address) {
             // By the gateway whose place the next one takes, and by nothing else.
             Err(why) if why.source.kind() == io::ErrorKind::AddrInUse && has(address) => {}
             Err(why) => document.fault(at, why.to_string()),

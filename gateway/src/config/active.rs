@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -41,7 +41,7 @@ const SHIPPED: &str = include_str!("../../../config/gateway.toml");
 const SHIPPED_DIRECTORY: &str = include_str!("../../../config/directory.toml");
 
 /// Where a program without `--config` looks.
-const USUAL: &str = "config/gateway.toml";
+pub const USUAL: &str = "config/gateway.toml";
 
 /// The rules and the upstreams of one configuration.
 pub struct ActiveConfig {
@@ -124,13 +124,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The file that was named, or else `config/gateway.toml`.
-    #[must_use]
-    pub fn new(named: Option<PathBuf>) -> Self {
-        Self { file: ConfigFile::new(named, USUAL) }
-    }
-
-    /// The one within the program.
+    /// The example within the program.
     #[must_use]
     pub fn built_in() -> Self {
         Self { file: ConfigFile::built_in(USUAL) }

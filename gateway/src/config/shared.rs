@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use weir_common::config::reload::{Reload, Reloads};
 use weir_common::log::events;
+use weir_common::log::json_lines::LineLog;
 use weir_common::time::Clock;
 
 use crate::config::active::{ActiveConfig, Config, New};
@@ -19,7 +20,6 @@ use crate::limit::key::{Scope, Seed};
 use crate::limit::limiter::Limiter;
 use crate::request::body_budget::BodyBudget;
 use crate::rules::retention::Retention;
-use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::names::Places;
 
@@ -38,7 +38,7 @@ pub struct Shared {
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Where requests are written down, if they are.
-    pub access_log: Option<Arc<AccessLog>>,
+    pub access_log: Option<Arc<LineLog>>,
     /// The memory that buffered bodies share.
     pub body_budget: Arc<BodyBudget>,
     /// What keys and names are made with.
@@ -80,7 +80,7 @@ impl Shared {
     ) -> Self {
         let settings = &active.rules.settings;
         let strangers_max = usize::try_from(settings.store.max_keys).unwrap_or(usize::MAX);
-        let access_log = settings.log.access.then(|| AccessLog::new(metrics.log_dropped.clone()));
+        let access_log = settings.log.access.then(|| LineLog::new(&metrics.log_dropped));
         metrics.strangers_max.set(i64::try_from(strangers_max).unwrap_or(i64::MAX));
         let reloads = Reloads::new(&metrics.reloads, &metrics.config_ok, &metrics.config_applied);
         metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);

@@ -17,7 +17,6 @@
 mod handshake;
 mod per_address;
 
-use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +27,6 @@ use pingora_core::apps::ServerApp;
 use pingora_core::protocols::Stream;
 use prometheus::IntGauge;
 use serde_json::json;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -41,38 +39,8 @@ use crate::edge::listener::handshake::{Failed, Greeted, Manners, greet, is_of, p
 pub use crate::edge::listener::per_address::ConnectionCounts;
 use crate::edge::listener::per_address::ConnectionPermit;
 
-/// Connections that the kernel keeps for us until we come to accept them.
-const BACKLOG: i32 = 4_096;
-
 /// How long accepting rests when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// An address that cannot be listened on.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot listen on {address}: {source}; it is set by server.http, server.https or \
-     server.admin, and `ss -ltnp` shows who has it"
-)]
-pub struct BindError {
-    /// Which.
-    pub address: SocketAddr,
-    /// Why not.
-    pub source: io::Error,
-}
-
-/// Binds an address, exclusively.
-pub fn bind(address: SocketAddr) -> Result<StdListener, BindError> {
-    let bound = || -> io::Result<StdListener> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        // Addresses that a stopped process has just left are free again.
-        socket.set_reuse_address(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        socket.set_nonblocking(true)?;
-        Ok(socket.into())
-    };
-    bound().map_err(|source| BindError { address, source })
-}
 
 /// A connection on its way to a worker.
 pub struct Accepted {

@@ -3,7 +3,7 @@
 //! Invariant: queries, bodies, and headers but for `Host` and `User-Agent` are never logged: they
 //! hold tokens.
 //!
-//! Not here: where lines go (`telemetry::access_log`).
+//! Not here: where lines go (`weir_common::log::json_lines`).
 
 use std::borrow::Cow;
 

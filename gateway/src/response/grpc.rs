@@ -10,6 +10,7 @@
 //! What is said to all (`refusal`, `report`). The access log and the metrics keep the HTTP status.
 
 use http::{HeaderMap, Method, header};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
@@ -68,7 +69,7 @@ pub fn reply(dialect: Dialect, refusal: &Refusal) -> Reply {
         reply.push(name, &value);
     }
     reply.push("grpc-status", &code(problem.status).to_string());
-    reply.push("grpc-message", &percent_encoded(&problem.detail));
+    reply.push("grpc-message", &utf8_percent_encode(&problem.detail, ESCAPED).to_string());
     if let Some(seconds) = refusal.retry_after() {
         // gRFC A6: how long a client that retries waits before it does.
         reply.push("grpc-retry-pushback-ms", &seconds.saturating_mul(1_000).to_string());
@@ -91,22 +92,8 @@ fn code(status: u16) -> u8 {
     }
 }
 
-/// `grpc-message`: printable ASCII as it stands, but for `%`; every other byte as `%` and two
-/// capital hexadecimal digits.
-fn percent_encoded(text: &str) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    let digit = |nibble: u8| DIGITS.get(usize::from(nibble)).map_or('0', |d| char::from(*d));
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'%' | ..=0x1f | 0x7f.. => {
-                encoded.extend(['%', digit(byte >> 4), digit(byte & 0xf)]);
-            }
-            printable => encoded.push(char::from(printable)),
-        }
-    }
-    encoded
-}
+/// What `grpc-message` cannot hold as it stands: printable ASCII is, but for `%`.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 #[cfg(test)]
 mod tests {
@@ -187,6 +174,7 @@ mod tests {
 
     #[test]
     fn a_message_is_printable_whatever_it_says() {
-        assert_eq!(percent_encoded("50 % of é\r\n\x7f"), "50 %25 of %C3%A9%0D%0A%7F");
+        let encoded = utf8_percent_encode("50 % of é\r\n\x7f", ESCAPED).to_string();
+        assert_eq!(encoded, "50 %25 of %C3%A9%0D%0A%7F");
     }
 }

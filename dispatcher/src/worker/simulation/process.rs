@@ -137,7 +137,7 @@ impl Machine {
         let store = Arc::new(store);
         let [held, unheard] = self.memory;
         let (mailbox, inbox) = Mailbox::with_room(unheard);
-        let log = Arc::new(LineLog::default());
+        let log = LineLog::new(&self.metrics.log_dropped);
         let state = Arc::new(State {
             clock: self.clock.clone(),
             config: Config::built_in(),

@@ -20,8 +20,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::edge::listener::{self, BindError};
 use crate::operations::upgrade::protocol::{self, Kind, Named};
+use weir_common::http_server::listeners::{BindError, bind};
 
 /// The kernel passes 253 in one message; nobody has configured as many as this.
 pub const SOCKETS_MAX: usize = 128;
@@ -45,7 +45,7 @@ impl Sockets {
         let named = Named { listener: listener.to_owned(), address };
         let socket = match self.take(&named) {
             Some(socket) => socket,
-            None => listener::bind(address)?,
+            None => bind(address)?,
         };
         let again = socket.try_clone().map_err(|source| BindError { address, source })?;
         self.ours.push((named, again));

@@ -83,9 +83,7 @@ fn a_file_that_is_no_program_leaves_the_old_process_serving() {
         gateway.signal("USR2");
         let failures = || {
             let output = |line: &serde_json::Value| {
-                line["message"]
-                    .as_str()
-                    .is_some_and(|output| output.starts_with("nobody has taken"))
+                line["message"].as_str().is_some_and(|output| output.starts_with("upgrade failed"))
             };
             gateway.log().json().into_iter().filter(output).collect::<Vec<_>>()
         };

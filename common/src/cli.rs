@@ -1,0 +1,105 @@
+//! What the command lines of both programs share: where the configuration is, what is printed, exit
+//! codes.
+//!
+//! Not here: the commands.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::config::document::{Diagnostic, lines};
+use crate::config::file::ConfigFile;
+use crate::config::files;
+use crate::secret::Secret;
+
+/// The configuration, or the command line, is wrong (sysexits.h: EX_USAGE).
+pub const EXIT_USAGE: u8 = 64;
+
+/// Something outside failed: an address, a file, a server.
+pub const EXIT_FAILURE: u8 = 1;
+
+/// Where the configuration is.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// The configuration; without it the file in config/ that is named for the program
+    #[arg(long, short)]
+    pub config: Option<PathBuf>,
+    /// The built-in example in place of a configuration
+    #[arg(long, conflicts_with = "config")]
+    pub demo: bool,
+}
+
+impl ConfigArgs {
+    /// The file that is named, the built-in one, or else the one at the `usual` place.
+    #[must_use]
+    pub fn file(&self, usual: &'static str) -> ConfigFile {
+        if self.demo {
+            ConfigFile::built_in(usual)
+        } else {
+            ConfigFile::new(self.config.clone(), usual)
+        }
+    }
+}
+
+/// Prints a result, and gives the exit code of success.
+#[must_use]
+pub fn print(text: &str) -> u8 {
+    // A reader that has gone away has read enough.
+    let _ = writeln!(io::stdout(), "{text}");
+    0
+}
+
+/// Prints why a command failed, and gives its exit code back.
+#[must_use]
+pub fn fail(code: u8, text: &str) -> u8 {
+    // One write, so that two processes of one terminal keep to lines of their own.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+    code
+}
+
+/// Prints what is wrong with a configuration, and gives the exit code.
+#[must_use]
+pub fn refuse(diagnostics: &[Diagnostic]) -> u8 {
+    fail(EXIT_USAGE, &lines(diagnostics))
+}
+
+/// Prints what came of a command, if anything, and gives the exit code.
+#[must_use]
+pub fn report(result: Result<String, String>) -> u8 {
+    match result {
+        Ok(text) if text.is_empty() => 0,
+        Ok(text) => print(&text),
+        Err(why) => fail(EXIT_FAILURE, &why),
+    }
+}
+
+/// Prints the completion script of a program.
+#[must_use]
+pub fn completions<C: CommandFactory>(shell: Shell) -> u8 {
+    let (mut command, mut script) = (C::command(), Vec::new());
+    let name = command.get_name().to_owned();
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    print(String::from_utf8_lossy(&script).trim_end())
+}
+
+/// A runtime for one command.
+///
+/// # Errors
+///
+/// Where the system does not let us have one.
+pub fn runtime() -> Result<Runtime, String> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|why| format!("cannot start: {why}"))
+}
+
+/// The secret in the first line of a file that the command line names.
+///
+/// # Errors
+///
+/// Where it cannot be read.
+pub fn secret(file: &Path) -> Result<Secret<String>, String> {
+    files::first_line(file).map_err(|why| format!("cannot read {}: {why}", file.display()))
+}
