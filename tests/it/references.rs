@@ -40,6 +40,25 @@ fn every_file_and_test_that_a_document_names_is_there() {
     assert!(wrong.is_empty(), "not there:\n{}", wrong.join("\n"));
 }
 
+/// Code, scripts and settings name documents by their path from the root.
+#[test]
+fn every_document_that_any_file_names_is_there() {
+    let mut wrong = Vec::new();
+    for path in kept() {
+        let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
+        for (at, _) in text.match_indices("docs/") {
+            let inside = text[..at].ends_with(|before: char| is_of_path(before) || before == '.');
+            let name: String =
+                text[at..].chars().take_while(|one| is_of_path(*one) || *one == '.').collect();
+            let name = name.trim_end_matches('.');
+            if !inside && name.ends_with(".md") && !root().join(name).is_file() {
+                wrong.push(format!("{}: {name}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "not there:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn every_link_in_a_document_leads_somewhere() {
     let mut wrong = Vec::new();

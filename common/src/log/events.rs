@@ -45,7 +45,7 @@ impl JsonLines {
         let outlet = Arc::new(Outlet::default());
         let (lines, said) = (Self { clock: clock.clone(), outlet: None }, Arc::clone(&outlet));
         let dropped = move |count: u64| {
-            lines.line(Level::Warn, "log_lines_dropped", &[("count", count.into())])
+            lines.line(Level::Warn, "log lines dropped", &[("count", count.into())])
         };
         let thread = std::thread::Builder::new().name("log".to_owned()).spawn(move || {
             loop {
