@@ -9,11 +9,10 @@ use weir_tests::answer::Answer;
 use weir_tests::config::Config;
 use weir_tests::dispatcher::{Dispatcher, QUIET, event};
 use weir_tests::receiver::Delivered;
-use weir_tests::wait;
 
 use super::{Stage, attempts, most_within, text};
 
-const WINDOW_MS: u64 = 2_000;
+const WINDOW_MS: u64 = 1_000;
 /// Starts are reported in whole milliseconds, so two that are a window apart may look one less.
 const EXACTLY_MS: u64 = WINDOW_MS - 1;
 /// Arrivals are measured at the other end of a busy machine.
@@ -21,7 +20,7 @@ const ROUGHLY_MS: u64 = WINDOW_MS - 500;
 
 fn paced(config: Config) -> Config {
     config
-        .with("[egress]", "requests = 5\nwindow = \"2s\"")
+        .with("[egress]", "requests = 5\nwindow = \"1s\"")
         .with("[retry]", "give_up_after = \"60s\"")
 }
 
@@ -106,7 +105,7 @@ fn endpoints_do_not_pace_each_other() {
         stage.dispatcher.acme().wait_for_delivery(&id, |one| one["state"] == "delivered");
     let (start, _) = attempts(&delivery).remove(0);
     let waited = start - super::time(&delivery, "created_at");
-    assert!(waited < WINDOW_MS, "waited {waited} ms behind another endpoint");
+    assert!(waited < 2 * WINDOW_MS, "waited {waited} ms behind another endpoint");
 }
 
 #[test]
@@ -117,17 +116,17 @@ fn waiting_for_the_pace_costs_no_attempt_and_shows_when_it_ends() {
             .with("[retry]", "give_up_after = \"2s\"")
     });
     stage.webhook("/hook", &["user.created"]);
-    let ids = stage.dispatcher.post_events("user.created", 7);
+    let ids = stage.dispatcher.post_events("user.created", 5);
     stage.receiver.wait(2);
     let acme = stage.dispatcher.acme();
-    let last = acme.wait_for_delivery(&ids[6], |one| one["waiting_for"]["reason"] == "paced");
+    let last = acme.wait_for_delivery(&ids[4], |one| one["waiting_for"]["reason"] == "paced");
     let waiting = &last["waiting_for"];
     assert_eq!(last["attempts"], 0);
-    assert!(waiting["position"].as_u64().is_some_and(|at| (3..=5).contains(&at)), "{waiting}");
-    assert!(waiting["seconds"].as_u64().is_some_and(|left| left <= 10), "{waiting}");
+    assert!(waiting["position"].as_u64().is_some_and(|at| (1..=3).contains(&at)), "{waiting}");
+    assert!(waiting["seconds"].as_u64().is_some_and(|left| left <= 7), "{waiting}");
     assert!(waiting["until"].is_string() && waiting["text"].is_string(), "{waiting}");
-    // Seven at two in 3 s take 9 s, far beyond the 2 s after which a failing delivery is abandoned.
-    for delivery in acme.wait_for_count("delivered", 7) {
+    // Five at two in 3 s take 6 s, far beyond the 2 s after which a failing delivery is abandoned.
+    for delivery in acme.wait_for_count("delivered", 5) {
         assert_eq!(delivery["attempts"], 1, "{delivery}");
     }
 }
@@ -179,9 +178,10 @@ fn a_ping_that_waits_for_the_pace_shows_its_reason_and_a_list_guesses_no_positio
 
 #[test]
 fn the_pace_holds_across_a_restart_and_a_kill() {
-    let mut stage = Stage::with(paced);
+    // A start on a busy machine must fit into the window, or it shows nothing.
+    let mut stage = Stage::with(|config| paced(config).with("[egress]", "window = \"2s\""));
     stage.webhook("/hook", &["user.created"]);
-    stage.dispatcher.post_events("user.created", 25);
+    stage.dispatcher.post_events("user.created", 18);
     for (count, kill) in [(4, false), (8, true), (12, true), (16, false)] {
         stage.receiver.wait(count);
         if kill {
@@ -191,31 +191,9 @@ fn the_pace_holds_across_a_restart_and_a_kill() {
         }
         stage.dispatcher.start_again();
     }
-    stage.dispatcher.acme().wait_for_count("delivered", 25);
+    stage.dispatcher.acme().wait_for_count("delivered", 18);
     let arrivals = arrivals(&stage);
-    assert!(most_within(&arrivals, ROUGHLY_MS) <= 5, "{arrivals:?}");
-}
-
-#[test]
-fn an_unresponsive_endpoint_gets_few_sockets() {
-    let stage = Stage::with(|config| {
-        config
-            .with("[egress]", "requests = 10\nwindow = \"2s\"\ndeadline = \"1s\"")
-            .with("[retry]", "give_up_after = \"60s\"")
-    });
-    let never = weir_tests::answer::Gate::new();
-    let script = Answer::script().wait(&never);
-    stage.receiver.upstream().always(script);
-    stage.webhook("/hook", &["user.created"]);
-    stage.dispatcher.post_events("user.created", 100);
-    stage.receiver.wait(5);
-    // Ten in 2 s, each for 1 s: never more than five at one time, and then one at a time.
-    for _ in 0..100 {
-        let in_flight = stage.dispatcher.metric("weir_dispatcher_attempts_in_flight");
-        assert!(in_flight <= 5.0, "{in_flight} in flight");
-        wait::pass(std::time::Duration::from_millis(20));
-    }
-    never.open();
+    assert!(most_within(&arrivals, 1_500) <= 5, "{arrivals:?}");
 }
 
 /// The start of every attempt so far, as the dispatcher reports it.

@@ -11,7 +11,7 @@ use weir_tests::wait;
 use super::{NAMES, secured, world_of};
 
 const MANY: usize = 1_000;
-const LOTS: usize = 6;
+const LOTS: usize = 4;
 
 #[test]
 fn thousands_of_slow_clients_are_closed_at_their_deadlines_and_leak_nothing() {

@@ -38,6 +38,17 @@ fn wait_until_told(world: &World) {
     world.gateway.log().wait("a goodbye", |line| line["message"] == "closing tunnels");
 }
 
+/// Runs `check` with each case at once, in a world of its own: a stop takes seconds of waiting.
+#[track_caller]
+fn at_once<T: Sync>(cases: &[T], check: impl Fn(&T) + Sync) {
+    std::thread::scope(|scope| {
+        for case in cases {
+            let check = &check;
+            scope.spawn(move || check(case));
+        }
+    });
+}
+
 /// What the server has read behind the request's head.
 fn passed(server: &Upstream) -> Vec<u8> {
     let seen = server.seen().connections.remove(0);
@@ -47,7 +58,7 @@ fn passed(server: &Upstream) -> Vec<u8> {
 
 #[test]
 fn a_silent_websocket_gets_a_close_frame_at_the_end_of_a_stop_and_of_an_upgrade() {
-    for signal in ["TERM", "USR2"] {
+    at_once(&["TERM", "USR2"], |signal| {
         let mut world = world();
         world.data.always(Answer::script().send(SWITCH).send(OF_SERVER).at_head());
         let mut client = open(&world);
@@ -58,7 +69,7 @@ fn a_silent_websocket_gets_a_close_frame_at_the_end_of_a_stop_and_of_an_upgrade(
         assert_eq!(client.read_to_end(), LEAVES_CLIENT, "{signal}");
         assert_eq!(world.gateway.wait_for_exit(), Some(0), "{signal}");
         assert_eq!(passed(&world.data), [OF_CLIENT, LEAVES_SERVER].concat(), "{signal}");
-    }
+    });
 }
 
 #[test]
@@ -86,9 +97,17 @@ fn a_close_frame_waits_for_the_end_of_a_frame_and_nothing_follows_it() {
 
 #[test]
 fn other_tunnels_and_closed_websockets_get_no_close_frame() {
-    for output in [&b"no frames at all"[..], b"\x88\x02\x03\xe8", b"\x81\x05hel"] {
+    let cases = [
+        ("websocket", &b"no frames at all"[..]),
+        ("websocket", b"\x88\x02\x03\xe8"),
+        ("websocket", b"\x81\x05hel"),
+        // A server that switches to something else has frames of its own.
+        ("other", OF_SERVER),
+    ];
+    at_once(&cases, |(protocol, output)| {
         let mut world = world();
-        world.data.always(Answer::script().send(SWITCH).send(output).at_head());
+        let switch = SWITCH.replace("websocket", protocol);
+        world.data.always(Answer::script().send(switch).send(*output).at_head());
         let mut client = open(&world);
         client.read_until(output);
         // Unmasked, and so no frame of a client.
@@ -98,14 +117,5 @@ fn other_tunnels_and_closed_websockets_get_no_close_frame() {
         client.expect_end();
         assert_eq!(world.gateway.wait_for_exit(), Some(0));
         assert_eq!(passed(&world.data), OF_SERVER);
-    }
-    // A server that switches to something else has frames of its own.
-    let mut world = world();
-    let other = SWITCH.replace("websocket", "other");
-    world.data.always(Answer::script().send(other).send(OF_SERVER).at_head());
-    let mut client = open(&world);
-    client.read_until("hello");
-    world.gateway.signal("TERM");
-    client.expect_end();
-    assert_eq!(world.gateway.wait_for_exit(), Some(0));
+    });
 }

@@ -67,12 +67,29 @@ fn check(answers: bool, body_timeout: &str, pieces: u32, ends: bool, expected: u
         true => vec![Step::AwaitEnd, Step::Head(head(200, &[])), Step::LastBody(b"x".to_vec())],
         false => Vec::new(),
     });
-    for (address, lines) in [(http1.address(), "http = \"1.1\""), (http2.address(), "http = \"2\"")]
-    {
-        let edge = edge_before(&address, lines, body_timeout);
-        assert_eq!(by_http1(&edge, pieces, ends), expected, "HTTP/1.1 to {lines}");
-        assert_eq!(by_http2(&edge, pieces, ends), expected.to_string(), "HTTP/2 to {lines}");
-    }
+    // All at once: they only wait.
+    std::thread::scope(|scope| {
+        for (address, lines) in
+            [(http1.address(), "http = \"1.1\""), (http2.address(), "http = \"2\"")]
+        {
+            scope.spawn(move || {
+                let edge = edge_before(&address, lines, body_timeout);
+                let expected_of_2 = expected.to_string();
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        assert_eq!(by_http1(&edge, pieces, ends), expected, "HTTP/1.1 to {lines}");
+                    });
+                    scope.spawn(|| {
+                        assert_eq!(
+                            by_http2(&edge, pieces, ends),
+                            expected_of_2,
+                            "HTTP/2 to {lines}"
+                        );
+                    });
+                });
+            });
+        }
+    });
     never.open();
 }
 

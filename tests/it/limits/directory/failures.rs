@@ -34,16 +34,20 @@ fn without_the_directory_known_tenants_are_served_and_others_refused() {
     let output = |line: &serde_json::Value, word: &str| {
         line["message"].as_str().is_some_and(|text| text.contains(word))
     };
-    wait::until("three questions without an answer", || {
+    wait::until("the log line of the outage", || {
         setup.get("ws_acme").expect(503);
         let log = setup.world.gateway.log().json();
-        log.iter().any(|line| output(line, "does not answer")).then_some(())
+        log.iter().any(|line| output(line, "directory unavailable")).then_some(())
     });
     setup.directory.server.start_again();
-    wait::until("the directory to be asked again", || {
+    wait::until("the directory to be requested again", || {
         (setup.get("ws_acme").status == 200).then_some(())
     });
-    setup.world.gateway.log().wait("the end of the outage", |line| output(line, "answers again"));
+    setup
+        .world
+        .gateway
+        .log()
+        .wait("the end of the outage", |line| output(line, "directory available again"));
 }
 
 #[test]
@@ -54,7 +58,7 @@ fn a_refusal_by_the_directory_is_charged_to_the_address_alone_and_is_limited() {
     assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 60);
     assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 10);
     setup.directory.server.start_again();
-    wait::until("the directory to be asked again", || {
+    wait::until("the directory to be requested again", || {
         (setup.get("ws_acme").status == 200).then_some(())
     });
     assert_eq!(setup.world.gateway.used("workspace", "ws_acme"), 1);
