@@ -1,8 +1,8 @@
 //! Receivers that never answer: unresponsive endpoints of three kinds.
 //!
-//! They cost this machine as little as they can, for it is the dispatcher that is measured: one
-//! thread of their own accepts for all of them now and then, nobody reads what they are sent, and
-//! those that swallow connections are the kernel's work alone.
+//! They cost this machine as little as they can, because a measurement is of the dispatcher: one
+//! thread accepts for all of them now and then, no code reads the requests, and the kernel alone
+//! swallows connections.
 //!
 //! Not here: receivers that answer (`arrivals`).
 
@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How often a byte drips.
 const DRIP_EVERY: Duration = Duration::from_secs(1);
 
-/// Longer than any attempt takes; whoever is still connected then is let go.
+/// Longer than any attempt takes; connections that are still open then are closed.
 const HELD_FOR: Duration = Duration::from_secs(12);
 
 /// What drips: an answer whose header does not end before the attempt does.

@@ -10,7 +10,7 @@ use weir_tests::survival::fate::{Part, Scale};
 use weir_tests::survival::judge::{Cause, Verdict};
 use weir_tests::survival::{Plan, run};
 
-/// How long blows are dealt in each test, and how many: the seed decides which.
+/// The time of each test, and the number of faults in it: the seed decides which.
 const TIME: Duration = Duration::from_secs(5);
 const BLOWS: u64 = 10;
 

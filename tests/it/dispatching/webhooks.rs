@@ -115,18 +115,18 @@ fn a_url_that_may_not_be_called_is_refused_with_its_reason() {
 #[test]
 fn a_webhook_of_a_workspace_that_no_event_can_name_is_refused() {
     let stage = Stage::new();
-    let anybody = entry("anybody", "hidden-token-of-anybody", "*", r#"["webhooks:write"]"#);
-    let tokens = format!("{}{anybody}", tokens());
+    let any = entry("any", "hidden-token-of-any", "*", r#"["webhooks:write"]"#);
+    let tokens = format!("{}{any}", tokens());
     stage.dispatcher.folder().write(TOKENS, &tokens);
     stage.dispatcher.reload().expect(200);
     let body = json!({ "url": stage.receiver.url("/hook"), "events": ["user.created"] });
     for workspace in ["acme", "ws_", "WS_acme", "tn_1"] {
-        let api = stage.dispatcher.api("hidden-token-of-anybody", workspace);
+        let api = stage.dispatcher.api("hidden-token-of-any", workspace);
         let problem = api.post("/webhooks", &body).expect_problem(422);
         assert_eq!(problem["type"], "urn:weir:problem:invalid-workspace", "{problem}");
         assert!(text(&problem, "detail").contains("`ws_` and letters"), "{problem}");
     }
-    let api = stage.dispatcher.api("hidden-token-of-anybody", "ws_anybody");
+    let api = stage.dispatcher.api("hidden-token-of-any", "ws_any");
     api.post("/webhooks", &body).expect(201);
 }
 

@@ -162,8 +162,8 @@ fn limits_use_the_address_in_the_header() {
     assert!(served(of(1)).is_none(), "a third connection of one client");
     assert!(served(of(2)).is_some());
     drop(held);
-    let crowded = "weir_gateway_connections_refused_total{reason=\"address\"}";
-    wait::until("one refused", || (world.gateway.metric(crowded) == 1.0).then_some(()));
+    let refused = "weir_gateway_connections_refused_total{reason=\"address\"}";
+    wait::until("one refused", || (world.gateway.metric(refused) == 1.0).then_some(()));
     for (last, status) in [(3, 200), (3, 200), (3, 429), (4, 200)] {
         assert_eq!(of(last).get("/v1/me").status, status, "{last}");
     }

@@ -18,15 +18,15 @@ use super::{Lab, PATIENCE, latency, record, urls};
 /// An attempt may begin before the first deadline passes and end so much after it.
 const BEYOND: u64 = 1;
 
-/// Who is called beside the healthy.
+/// The other endpoints of a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
-    Nobody,
+    Nothing,
     Healthy,
     Unresponsive,
 }
 
-const TURNS: [Beside; 3] = [Beside::Nobody, Beside::Healthy, Beside::Unresponsive];
+const TURNS: [Beside; 3] = [Beside::Nothing, Beside::Healthy, Beside::Unresponsive];
 
 /// What a program showed in one kind of turn, round after round.
 #[derive(Clone, Default)]
@@ -115,7 +115,7 @@ impl Lab {
         let healthy = dispatcher.one_each("h");
         let mut rate = plan.rate * (100 - case.share) / 100;
         let aim = match beside {
-            Beside::Nobody => healthy,
+            Beside::Nothing => healthy,
             Beside::Healthy => {
                 dispatcher.register("x", &urls(&self.arrivals.addresses, "x", others));
                 let known = self.arrivals.company() + others as u64;
@@ -129,7 +129,7 @@ impl Lab {
                 mixed(&healthy, &dispatcher.one_each("b"))
             }
         };
-        if beside != Beside::Nobody {
+        if beside != Beside::Nothing {
             rate = plan.rate;
         }
         let deadline = case.deadline.trim_end_matches('s').parse().unwrap_or(10);
