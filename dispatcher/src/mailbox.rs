@@ -1,7 +1,7 @@
-//! The way to the worker: what others tell it and ask it.
+//! The worker's queue of commands from listeners and background tasks.
 //!
-//! Invariant: what it has not heard yet takes bounded memory. Deliveries beyond that are on disk;
-//! of them it is told only which webhooks they are for.
+//! Invariant: queued deliveries use bounded memory. For deliveries beyond it, which are on disk,
+//! only their webhooks are queued.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,45 +12,45 @@ use tokio::sync::{mpsc, oneshot};
 use crate::domain::delivery::{Arrival, DeliveryStatus};
 use crate::domain::id::{DeliveryId, WebhookId};
 
-/// Deliveries that wait to be heard of, in bytes: more than a second's at full speed.
-const UNHEARD_BYTES_MAX: usize = 16 << 20;
+/// Bytes of queued deliveries: more than a second of work at full speed.
+const QUEUED_BYTES_MAX: usize = 16 << 20;
 
-/// What one of them takes beside its body.
+/// The memory of a delivery beside its body.
 const ARRIVAL_COST: usize = 512;
 
-/// What the worker is told.
+/// A command to the worker.
 #[derive(Debug)]
 pub enum Command {
-    /// Deliveries have come to wait.
+    /// New deliveries are on disk.
     Arrived(Vec<Arrival>),
-    /// So many have come that only their webhooks are told: see [`Mailbox::missed`].
+    /// More deliveries arrived than may be queued: see [`Mailbox::missed`].
     Missed,
-    /// A webhook was changed, deleted or reactivated, or deliveries of it were put back.
+    /// A webhook was changed, deleted or reactivated, or deliveries of it were requeued.
     Changed(WebhookId),
-    /// Other settings are in force.
+    /// The active settings changed.
     Reloaded,
-    /// Somebody wants to know why deliveries wait.
-    Asked(Vec<(WebhookId, DeliveryId)>, oneshot::Sender<Vec<DeliveryStatus>>),
+    /// The API needs the status of deliveries.
+    ReadStatus(Vec<(WebhookId, DeliveryId)>, oneshot::Sender<Vec<DeliveryStatus>>),
 }
 
-/// The way to the worker.
+/// A handle to the queue.
 #[derive(Clone, Debug)]
 pub struct Mailbox {
-    news: mpsc::UnboundedSender<Command>,
-    unheard: Arc<Unheard>,
+    sender: mpsc::UnboundedSender<Command>,
+    queued: Arc<QueuedArrivals>,
 }
 
-/// What the worker has not heard yet.
+/// Deliveries that the worker has not processed yet.
 #[derive(Debug)]
-struct Unheard {
-    /// Of deliveries told one by one.
+struct QueuedArrivals {
+    /// Bytes of queued deliveries.
     bytes: AtomicUsize,
     bytes_max: usize,
-    /// Those that have deliveries beyond that.
+    /// Webhooks with deliveries beyond that.
     missed: Mutex<BTreeSet<WebhookId>>,
 }
 
-impl Unheard {
+impl QueuedArrivals {
     fn missed(&self) -> MutexGuard<'_, BTreeSet<WebhookId>> {
         self.missed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,63 +61,64 @@ fn weight(arrivals: &[Arrival]) -> usize {
 }
 
 impl Mailbox {
-    /// The way, and where it leads.
+    /// A mailbox, and the worker's end of it.
     #[must_use]
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Command>) {
-        Self::with_room(UNHEARD_BYTES_MAX)
+        Self::with_room(QUEUED_BYTES_MAX)
     }
 
-    /// The same, where deliveries of so many bytes may wait to be heard of.
+    /// A mailbox with another limit.
     #[must_use]
     pub fn with_room(bytes_max: usize) -> (Self, mpsc::UnboundedReceiver<Command>) {
-        let (news, inbox) = mpsc::unbounded_channel();
-        let unheard = Unheard { bytes: AtomicUsize::new(0), bytes_max, missed: Mutex::default() };
-        (Self { news, unheard: Arc::new(unheard) }, inbox)
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let queued =
+            QueuedArrivals { bytes: AtomicUsize::new(0), bytes_max, missed: Mutex::default() };
+        (Self { sender, queued: Arc::new(queued) }, inbox)
     }
 
-    /// Tells of deliveries that are on disk and wait.
+    /// Reports new deliveries that are on disk.
     pub fn arrived(&self, arrivals: Vec<Arrival>) {
         let bytes = weight(&arrivals);
-        let before = self.unheard.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // A worker that has ended leaves them for the next one, on disk.
-        if before + bytes <= self.unheard.bytes_max {
-            let _ = self.news.send(Command::Arrived(arrivals));
+        let before = self.queued.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // Without a worker they stay on disk for the next one.
+        if before + bytes <= self.queued.bytes_max {
+            let _ = self.sender.send(Command::Arrived(arrivals));
             return;
         }
-        self.unheard.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        let mut missed = self.unheard.missed();
+        self.queued.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let mut missed = self.queued.missed();
         let first = missed.is_empty();
         missed.extend(arrivals.iter().map(|one| one.webhook));
         if first && !missed.is_empty() {
-            let _ = self.news.send(Command::Missed);
+            let _ = self.sender.send(Command::Missed);
         }
     }
 
-    /// Notes that the worker has heard of these.
+    /// Releases the memory of processed deliveries.
     pub(crate) fn heard(&self, arrivals: &[Arrival]) {
-        self.unheard.bytes.fetch_sub(weight(arrivals), Ordering::Relaxed);
+        self.queued.bytes.fetch_sub(weight(arrivals), Ordering::Relaxed);
     }
 
-    /// The webhooks that have deliveries on disk which nobody told of.
+    /// Takes the webhooks whose deliveries were not queued.
     pub(crate) fn missed(&self) -> BTreeSet<WebhookId> {
-        std::mem::take(&mut *self.unheard.missed())
+        std::mem::take(&mut *self.queued.missed())
     }
 
-    /// Tells that a webhook, or what waits for it, has changed on disk.
+    /// Reports that a webhook or its deliveries changed on disk.
     pub fn changed(&self, webhook: WebhookId) {
-        let _ = self.news.send(Command::Changed(webhook));
+        let _ = self.sender.send(Command::Changed(webhook));
     }
 
-    /// Tells that other settings are in force.
+    /// Reports that the active settings changed.
     pub fn reloaded(&self) {
-        let _ = self.news.send(Command::Reloaded);
+        let _ = self.sender.send(Command::Reloaded);
     }
 
-    /// What the worker knows of these, in their order; nothing where it has ended.
+    /// The status of each delivery, in order; the default if the worker has ended.
     pub async fn statuses(&self, of: Vec<(WebhookId, DeliveryId)>) -> Vec<DeliveryStatus> {
         let count = of.len();
         let (answer, answered) = oneshot::channel();
-        let _ = self.news.send(Command::Asked(of, answer));
+        let _ = self.sender.send(Command::ReadStatus(of, answer));
         answered.await.unwrap_or_else(|_| vec![DeliveryStatus::default(); count])
     }
 }
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_heard_takes_bounded_memory_and_no_webhook_is_forgotten() {
+    fn queued_deliveries_use_bounded_memory_and_no_webhook_is_missed() {
         let (handle, mut inbox) = Mailbox::with_room(10_000);
         for nth in 0..1_000 {
             handle.arrived(vec![arrival(nth % 7)]);
@@ -170,13 +171,13 @@ mod tests {
         }
         assert_eq!(heard, 10);
         assert_eq!(missed, [(0..7).map(WebhookId).collect()]);
-        // There is room again, and news of what is missed.
+        // Space is free again, and the missed webhooks were reported.
         handle.arrived(vec![arrival(8)]);
         assert!(matches!(inbox.try_recv(), Ok(Command::Arrived(_))));
         handle.arrived((0..11).map(arrival).collect());
         assert!(matches!(inbox.try_recv(), Ok(Command::Missed)));
         handle.arrived((11..22).map(arrival).collect());
-        assert!(inbox.try_recv().is_err(), "it was told that there is something");
+        assert!(inbox.try_recv().is_err(), "one command reports all missed webhooks");
         assert_eq!(handle.missed().len(), 22);
     }
 }

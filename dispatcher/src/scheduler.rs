@@ -1,39 +1,36 @@
-//! Decides which delivery starts next, what follows from its attempt, and when to look again.
+//! Decides what starts next, what follows from an attempt, and when to check again. (core)
 //!
-//! The scheduler owns all that is known of endpoints, webhooks and what waits for them, and neither
-//! waits, reads the clock, nor writes: [`Scheduler::handle`] takes in what has happened,
-//! [`Scheduler::poll`] says what is to be done about it. `worker` carries that out, and brings the
-//! answers.
+//! The scheduler owns all state of endpoints, webhooks and queued deliveries. It performs no I/O
+//! and reads no clock: [`Scheduler::handle`] applies an event, [`Scheduler::poll`] returns the next
+//! action. `worker` carries actions out and returns their results.
 //!
-//! An endpoint is the queue towards one receiving URL; the webhooks registered for it take turns on
-//! it. A heap orders the endpoints that have something to do by when they may; those that may now
-//! take turns. Nothing here grows with the deliveries that wait, only with the endpoints that have
-//! work.
+//! An endpoint is the queue of one receiving URL, shared by all webhooks with that URL. A heap
+//! orders endpoints by the time of their next work; those that are due are served round-robin.
+//! Memory grows with the endpoints that have work, not with the deliveries that wait.
 //!
 //! # Invariants
 //!
-//! 1. On no endpoint do more attempts start within any stretch of the window than the rate allows,
-//!    whoever registered its webhooks.
-//! 2. A webhook that is paused starts none, one that probes one at a time.
-//! 3. What can start does, in the order in which it could: no endpoint and no webhook starves. On a
-//!    endpoint workspaces take turns, and the webhooks of one share its turn.
-//! 4. No delivery is under way twice.
-//! 5. What is in memory of deliveries, be they under way or waiting, is bounded over all webhooks
-//!    together: the more have work the less each may hold, and where that is not
-//!    enough, those that have time hold nothing.
-//! 6. Slow receivers cannot take all slots: those that took long last time share half of them,
-//!    the last quarter is for endpoints that have nothing under way, the last eighth for endpoints
-//!    whose receivers have answered, and a workspace has few attempts beside others of one webhook
+//! 1. No endpoint starts more attempts within any window than its rate limit allows, across all
+//!    workspaces.
+//! 2. A paused webhook starts no attempt, a probing one has at most one in flight.
+//! 3. Deliveries that can start do, in the order in which they became able to: no endpoint and no
+//!    webhook starves. On an endpoint workspaces take turns, and webhooks share their workspace's.
+//! 4. No delivery is in flight twice.
+//! 5. Deliveries in memory, waiting or in flight, are bounded over all webhooks: the more webhooks
+//!    have work, the fewer each keeps, and endpoints that cannot start soon keep none.
+//! 6. Slow receivers cannot use every slot: endpoints whose last attempt was slow share half of
+//!    them, the last quarter is for endpoints without an attempt in flight, the last eighth for
+//!    endpoints that responded, and a workspace has few attempts beyond the first of each webhook
 //!    while other workspaces have any.
-//! 7. An endpoint whose name finds no answer is left alone, longer each time, up to a minute.
-//! 8. A slot, and its place in the rate, is free again only when the result is on disk: a crash
-//!    cannot make two starts out of one place.
-//! 9. What cannot be written is kept and written later; its delivery stays under way. At most one
-//!    write is on its way: what is known of a webhook never grows older on disk.
+//! 7. An endpoint whose name lookup gets no reply is skipped, longer each time, up to a minute.
+//! 8. A slot and its place in the rate limit are released only when the result is on disk: a crash
+//!    cannot turn one start into two.
+//! 9. A failed write is kept and repeated; its deliveries stay in flight. At most one write is with
+//!    the store at a time, so that a webhook's state on disk never goes backwards.
 //!
 //! # Not here
 //!
-//! How deliveries are sent and stored (`worker`), when a failed one is due (`domain::retry`).
+//! Sending and storing (`worker`), when a failed delivery is due (`domain::retry`).
 
 pub mod attempts;
 pub mod reads;
@@ -77,82 +74,82 @@ use crate::scheduler::reads::{StoreAnswer, StoreRead, StoreReads};
 use crate::scheduler::webhooks::{HealthAlert, Webhooks};
 use crate::scheduler::writes::{PendingWrites, Write};
 
-/// Deliveries in memory that all webhooks share, in bytes: a quarter of what a dispatcher with
-/// millions waiting may take. The bodies of those under way have half of it at most;
-/// those that wait have the rest.
+/// Bytes of deliveries in memory over all webhooks: a quarter of the memory that a dispatcher with
+/// millions of waiting deliveries may use. Bodies in flight use at most half of it, waiting
+/// deliveries the rest.
 pub const HELD_BYTES_ALL: usize = 64 << 20;
 
-/// By which settings the scheduler decides.
+/// The settings that decisions depend on.
 #[derive(Clone, Debug)]
 pub struct Policies {
-    /// How fast attempts start, and how many are under way.
+    /// Rate limit, and limits of attempts in flight.
     pub limits: Limits,
-    /// How long an attempt may take.
+    /// The timeout of an attempt.
     pub deadline: Duration,
-    /// When a failed delivery is tried again.
+    /// The retry schedule.
     pub retry: Schedule,
-    /// When owners are warned, and when deliveries pause.
+    /// The thresholds of warnings and pauses.
     pub health: Policy,
 }
 
-/// What has happened.
+/// An event for the scheduler.
 #[derive(Debug)]
 pub enum Input {
     /// An attempt started before this process did.
     StartedBefore(EndpointId, Tick),
-    /// A process before this one was found to have been killed by then: as many attempts as an
-    /// endpoint may have under way may have started, and left no trace. To be told after all of
-    /// [`Input::StartedBefore`], the oldest first.
+    /// An earlier process was killed before this time: every endpoint may have started as many
+    /// attempts as may be in flight without a record. Follows all [`Input::StartedBefore`], the
+    /// oldest first.
     KilledBefore(Tick),
-    /// At the start, the store has this webhook.
+    /// At the start: a webhook in the store.
     Restored(Box<Queue>),
-    /// Other settings are active.
+    /// The settings changed.
     Configured(Box<Policies>),
-    /// Deliveries are on disk, and wait.
+    /// New deliveries are on disk.
     Arrived(Vec<Arrival>),
-    /// More are on disk for these webhooks.
+    /// Further deliveries are on disk for these webhooks.
     Missed(BTreeSet<WebhookId>),
-    /// A webhook, or what waits for it, has changed on disk.
+    /// A webhook or its deliveries changed on disk.
     Changed(WebhookId),
-    /// An attempt is over.
+    /// An attempt ended.
     Attempted(Box<AttemptResult>),
-    /// The store has answered an [`Action::Read`] about this webhook.
+    /// The result of an [`Action::Read`] for this webhook.
     Read(WebhookId, StoreAnswer),
     /// An [`Action::Write`] is on disk.
     Written,
-    /// It could not be written.
+    /// An [`Action::Write`] failed.
     NotWritten,
-    /// A second or so has passed: what has nothing to do may be forgotten.
+    /// Evict idle queues; sent about once a second.
     Tidy,
-    /// Nothing is to start any more.
+    /// Start no further attempts.
     Stop,
 }
 
-/// What is to be done now.
+/// What the worker does next.
 #[derive(Debug)]
 pub enum Action {
-    /// Make this attempt, which counts as started; it could have started so long ago.
+    /// Start this attempt, which counts as started; the duration is its start lag.
     Start(StartedAttempt, Duration),
-    /// Ask the store.
+    /// Read from the store.
     Read(StoreRead),
-    /// Have the store write this.
+    /// Write to the store.
     Write(Write),
-    /// Tell operators.
+    /// Report to operators.
     Notify(Notification),
-    /// Nothing before then, or until something happens.
+    /// Wait for an event, or until this time.
     Wait(Option<Tick>),
-    /// Nothing ever again: it was to stop, and all that was under way is on disk.
+    /// Stopped: every attempt in flight is on disk.
     Finish,
 }
 
-/// What operators are told.
+/// A report to operators.
 #[derive(Debug)]
 pub enum Notification {
-    /// An attempt is over.
+    /// An attempt ended.
     Attempt(AttemptReport),
-    /// A webhook fails, or is paused.
+    /// A webhook is failing, or was paused.
     Health(Box<HealthAlert>),
-    /// A webhook's URL, as it is stored, is none.
+    /// A webhook's stored URL is invalid.
     InvalidUrl(WebhookId),
 }
 
@@ -163,7 +160,7 @@ enum Mode {
     Stopping,
 }
 
-/// A hundred thousand endpoints may wait: what is known of each is less than this, in bytes.
+/// A hundred thousand endpoints may wait, so their state is small.
 const _: () = assert!(size_of::<Endpoint>() <= 128 && size_of::<Backlog>() <= 152);
 
 /// All endpoints and webhooks that have work.
@@ -177,26 +174,26 @@ pub struct Scheduler {
     reads: StoreReads,
     writes: PendingWrites,
     notifications: VecDeque<Notification>,
-    /// Endpoints by when they have something to do, and in the order in which they came to have it.
+    /// Endpoints by the time of their next work, then by insertion.
     heap: BinaryHeap<Reverse<(Tick, u64, EndpointId)>>,
     came: u64,
     slots: InFlightSlots,
     low: Vec<WebhookId>,
-    /// What the deliveries in memory take that wait, about.
+    /// The approximate bytes of waiting deliveries in memory.
     held_bytes: usize,
-    /// What those may take together with the bodies of what is under way.
+    /// Their limit, bodies in flight included.
     held_bytes_max: usize,
-    /// So many starts on every endpoint may have left no trace, at the latest then.
+    /// Numbers of unrecorded starts that every endpoint may have had, and their latest times.
     unseen: Vec<(usize, Tick)>,
 }
 
-/// What all attempts together may take.
+/// The limits of all attempts in flight.
 fn most(limits: Limits, held_bytes: usize) -> Load {
     Load { attempts: limits.total, bytes: (held_bytes / 2).max(1) }
 }
 
 impl Scheduler {
-    /// One that knows of nothing yet; deliveries in memory may take so many bytes.
+    /// An empty scheduler; `held_bytes_max` limits the deliveries in memory.
     #[must_use]
     pub fn new(policies: Policies, held_bytes_max: usize) -> Self {
         Self {
@@ -218,7 +215,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes in what has happened.
+    /// Applies an event.
     pub fn handle(&mut self, input: Input, now: Moment) {
         match input {
             Input::StartedBefore(endpoint, started) => self.seed(endpoint, started),
@@ -252,7 +249,7 @@ impl Scheduler {
         }
     }
 
-    /// What is to be done now. To be asked until the answer is to wait, or to finish.
+    /// The next action; call it until it returns `Wait` or `Finish`.
     pub fn poll(&mut self, now: Moment) -> Action {
         self.check_health(now);
         if let Some(notification) = self.notifications.pop_front() {

@@ -279,7 +279,7 @@ impl Worker {
             Command::Missed => Input::Missed(self.resources.mailbox.missed()),
             Command::Changed(webhook) => Input::Changed(webhook),
             Command::Reloaded => return self.reload(now),
-            Command::Asked(of, answer) => {
+            Command::ReadStatus(of, answer) => {
                 let status = |(webhook, delivery)| self.scheduler.status(webhook, delivery, now);
                 // The call that asked may have ended.
                 let _ = answer.send(of.into_iter().map(status).collect());

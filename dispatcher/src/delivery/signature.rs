@@ -1,4 +1,4 @@
-//! Signs deliveries, and verifies signatures as a receiver does. (core)
+//! Signs deliveries, and verifies signatures as a receiver does.
 //!
 //! Two schemes are sent. `Service-Signature` signs `<t>.<body>` with the whole secret, `whsec_`
 //! included. Standard Webhooks signs `<id>.<t>.<body>` with the base64-decoded rest of the secret.
@@ -97,8 +97,8 @@ pub enum VerifyError {
     },
 }
 
-/// Verifies a `Service-Signature` header as a receiver should: compares every `v1` in constant time,
-/// ignores unknown schemes, and checks the time last.
+/// Verifies a `Service-Signature` header as a receiver should: compares every `v1` in constant
+/// time, ignores unknown schemes, and checks the time last.
 pub fn verify(
     secret: &str,
     header: &str,

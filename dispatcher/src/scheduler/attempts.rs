@@ -1,6 +1,6 @@
-//! What follows from an attempt: for its delivery, its webhook and its endpoint.
+//! What follows from an attempt: for its delivery, its webhook and its endpoint. (core)
 //!
-//! Not here: when a failed delivery is tried again (`transition`), how one is sent (`worker`).
+//! Not here: when a failed delivery is retried (`transition`), how one is sent (`worker`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,57 +19,57 @@ use crate::scheduler::webhooks::Target;
 use crate::scheduler::writes::PendingWrite;
 use crate::scheduler::{Notification, Scheduler};
 
-/// How long after a failure of our own a delivery is tried again. Where our resolver fails, its
-/// endpoint is left alone for longer each time.
+/// The retry delay after a fault of the dispatcher. After resolver faults the endpoint backs off
+/// longer each time.
 const AFTER_FAULT: Duration = Duration::from_secs(1);
 
-/// In a delivery's place, of attempts of which only their start is written.
+/// Stands for a delivery in records of which only the start counts.
 const NO_DELIVERY: DeliveryId = DeliveryId(0);
 
-/// An attempt that has started.
+/// A started attempt.
 #[derive(Debug)]
 pub struct StartedAttempt {
-    /// For whom.
+    /// The webhook.
     pub webhook: WebhookId,
-    /// On which endpoint.
+    /// The endpoint.
     pub endpoint: EndpointId,
-    /// What.
+    /// The delivery.
     pub delivery: QueuedDelivery,
-    /// When.
+    /// The start.
     pub started: Moment,
-    /// Where to.
+    /// URL and secrets.
     pub target: Arc<Target>,
 }
 
-/// An attempt that is over.
+/// The result of an attempt.
 #[derive(Debug)]
 pub struct AttemptResult {
-    /// Which.
+    /// The attempt.
     pub attempt: StartedAttempt,
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
-    /// How long the receiver asks us to wait before the next.
+    /// The receiver's `Retry-After`.
     pub retry_after: Option<Duration>,
-    /// When it ended.
+    /// The end.
     pub ended: Moment,
 }
 
-/// What operators are told of an attempt.
+/// The report of an attempt to operators.
 #[derive(Clone, Debug)]
 pub struct AttemptReport {
-    /// For whom.
+    /// The webhook.
     pub webhook: WebhookId,
-    /// Whose webhook that is.
+    /// The webhook's workspace.
     pub workspace: Arc<str>,
-    /// Of which delivery.
+    /// The delivery.
     pub delivery: DeliveryId,
     /// The event's public identifier.
     pub event_id: Arc<str>,
-    /// What happened.
+    /// The event type.
     pub kind: EventType,
-    /// The attempt; it has a number only where something follows from it.
+    /// The attempt; without a number if it counts nowhere.
     pub attempt: Attempt,
-    /// What becomes of the delivery; nothing where the attempt failed for a fault of ours.
+    /// The delivery's next state; `None` after a fault of the dispatcher.
     pub after: Option<NextState>,
 }
 
@@ -109,7 +109,7 @@ impl AttemptResult {
 }
 
 impl Scheduler {
-    /// Decides what follows from an attempt, and keeps it until it is written.
+    /// Decides what follows from an attempt, and queues the write.
     pub(super) fn attempted(&mut self, result: AttemptResult, now: Moment) {
         let StartedAttempt { webhook, started, .. } = result.attempt;
         let took = result.ended.tick.since(started.tick);
@@ -148,7 +148,7 @@ impl Scheduler {
         self.keep(PendingWrite { webhook, attempt, alert });
     }
 
-    /// Ends an attempt that failed for a fault of ours, or whose webhook is deleted.
+    /// Ends an attempt after a fault of the dispatcher, or of a deleted webhook.
     fn nothing_follows(
         &mut self,
         result: AttemptResult,
@@ -159,7 +159,7 @@ impl Scheduler {
         let attempt = result.attempt();
         self.notifications.push_back(result.report(&attempt, None));
         let StartedAttempt { webhook, endpoint, delivery, .. } = result.attempt;
-        // On a connection of its own it is sent at once, as soon as the rate has a place for it.
+        // On a new connection it is sent again as soon as the rate limit allows.
         let fresh_connection = attempt.outcome == Outcome::Internal(Fault::StaleConnection);
         let due = if fresh_connection { delivery.due } else { now.unix.plus(AFTER_FAULT) };
         let (id, first_attempt_at) = (delivery.id, delivery.first_attempt_at);
@@ -167,11 +167,10 @@ impl Scheduler {
         let again = waits.then_some(QueuedDelivery { due, fresh_connection, ..delivery });
         let ended = Ended { delivery: id, again, responsiveness };
         if let Outcome::Internal(Fault::Resources | Fault::Resolver) = attempt.outcome {
-            // Its receiver has heard nothing of it.
+            // The receiver did not get it.
             return self.end(webhook, ended, now);
         }
-        // That it started counts all the same, in the process to come as well: nothing else of it
-        // is written.
+        // The start still counts in the rate limit, also after a restart, so only it is written.
         let record = AttemptRecord {
             delivery: NO_DELIVERY,
             webhook,

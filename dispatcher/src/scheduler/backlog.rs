@@ -1,10 +1,10 @@
-//! What waits for one webhook: the first deliveries in memory, the rest in the store.
+//! The queue of one webhook: its first deliveries in memory, the rest in the store. (core)
 //!
 //! # Invariants
 //!
-//! 1. No delivery is handed out twice, whatever order the store's answers come in, and however
-//!    late it is told of that a delivery has come.
-//! 2. However many wait, no more than [`MemoryLimit`] allows are in memory.
+//! 1. No delivery is started twice, in whatever order the store's results and notices of new
+//!    deliveries arrive.
+//! 2. At most as many deliveries as [`MemoryLimit`] allows are in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,36 +19,36 @@ use crate::domain::webhook::Probe;
 use crate::scheduler::ready_list::{Key, Queued, ReadyList};
 use crate::scheduler::webhooks::Flow;
 
-/// Deliveries of one webhook in memory: what may start within [`HELD_FOR`], but no fewer than this,
-/// which at 100 a minute is twenty seconds' worth,
+/// Deliveries of one webhook in memory: as many as may start within [`HELD_FOR`], at least this
+/// many, which is twenty seconds of work at 100 a minute,
 const HELD_MIN: usize = 32;
 
-/// nor more than this: to read so many takes the store some milliseconds.
+/// and at most this many, which the store reads within some milliseconds.
 const HELD_MAX: usize = 512;
 
-/// The store answers within a few milliseconds, or some dozens where its disk is busy.
+/// The store answers within a few milliseconds, within dozens while its disk is busy.
 const HELD_FOR: Duration = Duration::from_millis(100);
 
-/// Bytes of their bodies in memory, unless one alone is larger.
+/// Bytes of their bodies, unless a single one is larger.
 const HELD_BYTES_MAX: usize = 256 << 10;
 
-/// More are fetched when one in so many of those that may be held is left.
+/// More are fetched once only this fraction of the limit is left: one in so many.
 const LOW_SHARE: usize = 4;
 
-/// What a delivery in memory takes beside its body: itself, its names, its places in maps.
+/// The memory of a delivery beside its body: struct, identifiers, map entries.
 const HELD_COST: usize = 512;
 
-/// How much one webhook may have in memory.
+/// The memory limit of one webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryLimit {
     /// Deliveries, at least one.
     pub(super) count: usize,
-    /// Bytes of their bodies, unless one alone is larger.
+    /// Bytes of their bodies, unless a single one is larger.
     bytes: usize,
 }
 
 impl MemoryLimit {
-    /// What each of so many webhooks may have in memory of what all share, at this pace.
+    /// The limit of each of `webhooks` webhooks that share `bytes`, at this rate limit.
     pub(super) fn share(bytes: usize, webhooks: usize, quota: Quota) -> Self {
         let own = bytes / webhooks.max(1);
         let soon = u64::from(quota.requests) * micros(HELD_FOR) / micros(quota.window).max(1);
@@ -60,58 +60,59 @@ impl MemoryLimit {
     }
 }
 
-/// What a webhook's backlog has to do next.
+/// What a backlog can do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// Its first delivery may start.
+    /// Its first delivery can start.
     Ready,
-    /// The store is to be asked for more.
+    /// It needs more deliveries from the store.
     NeedsFetch,
-    /// The store is to be asked for this one.
+    /// It needs this delivery from the store.
     NeedsProbe(DeliveryId),
-    /// Nothing before then.
+    /// Nothing before this time.
     NotBefore(Tick),
-    /// Nothing until something happens.
+    /// Nothing until an event.
     Idle,
 }
 
-/// A read that is not answered yet.
+/// A read that is with the store.
 #[derive(Debug, Default)]
 struct PendingFetch {
-    /// The last delivery held when it was asked: what is due later waits for the answer, which
-    /// may tell of others before it.
+    /// The last delivery in memory when the read began: later ones wait for its result, which may
+    /// contain earlier ones.
     known_to: Option<Key>,
-    /// Deliveries whose attempt ended since: the answer may show them as they were before.
+    /// Deliveries whose attempt ended since: the result may contain their earlier state.
     ended: Vec<DeliveryId>,
-    /// Whether deliveries were evicted since for want of memory.
+    /// Whether deliveries were evicted since.
     evicted: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Backlog {
-    /// Whose webhook it is.
+    /// The webhook's workspace.
     pub(super) workspace: Arc<str>,
     pub(super) endpoint: EndpointId,
-    /// Whether its webhook is deleted: it stays until what is under way has ended.
+    /// Whether its webhook was deleted: it stays until its attempts in flight ended.
     pub(super) gone: bool,
-    /// The first that wait, in the order in which they are due.
+    /// The first waiting deliveries, by due time.
     held: ReadyList,
     held_bytes: usize,
-    /// Whether `held` is all that waits.
+    /// Whether `held` has every waiting delivery.
     complete: bool,
-    /// When the first that waits is due, where none is held and not all are.
+    /// When the first waiting delivery is due, while none is in memory.
     expected: Tick,
     asked: Option<Box<PendingFetch>>,
-    /// The newest delivery that the store has shown. It showed, or has, all older ones as well.
+    /// The newest delivery that the store returned; older ones were returned as well, or are in the
+    /// store.
     seen: Option<DeliveryId>,
-    /// Tells an answer of the store to a question that was since withdrawn.
+    /// The number of the current read; results of earlier ones are ignored.
     pub(super) round: u64,
-    /// What is under way, on which endpoint it counts, and the bytes of its body: a map that takes
-    /// no room while it is empty.
+    /// Deliveries in flight, with the endpoint that they count on and the bytes of their body; an
+    /// empty map allocates nothing.
     pub(super) in_flight: BTreeMap<DeliveryId, (EndpointId, usize)>,
-    /// The delivery that probes, once it is known.
+    /// The probe, once it is known.
     probe: Option<Box<Queued>>,
-    /// When something was last done.
+    /// The last use.
     pub(super) used: Tick,
 }
 
@@ -139,8 +140,7 @@ impl Backlog {
         }
     }
 
-    /// Forgets what is in memory but for what is under way: the store knows better. It is asked
-    /// whatever it said before: more may have come since.
+    /// Evicts everything but attempts in flight, to be read again: the store has newer data.
     pub(super) fn forget(&mut self, endpoint: EndpointId, now: Tick) {
         self.endpoint = endpoint;
         self.gone = false;
@@ -152,7 +152,7 @@ impl Backlog {
         self.round += 1;
     }
 
-    /// What to do at `now`, as if the endpoint were free.
+    /// What it can do at `now`, apart from the endpoint's limits.
     pub(super) fn readiness(&self, flow: Flow, now: Tick) -> Readiness {
         match flow {
             Flow::Stopped => Readiness::Idle,
@@ -179,24 +179,24 @@ impl Backlog {
         }
     }
 
-    /// The first that may start. Where the wall clock was set since, it need not be the first that
-    /// is held.
+    /// The first delivery that can start; after a step of the wall clock not necessarily the first
+    /// in memory.
     fn first_due(&self, now: Tick) -> Option<Key> {
         self.known().find(|held| held.at <= now).map(Queued::key)
     }
 
-    /// Those held of which it is known that no other is due before them.
+    /// The deliveries in memory that no unread one precedes.
     fn known(&self) -> impl Iterator<Item = &Queued> {
         let unsure = |key| self.asked.as_ref().is_some_and(|asked| Some(key) > asked.known_to);
         self.held.iter().take_while(move |held| !unsure(held.key()))
     }
 
-    /// Whether the store's answer may show a delivery that can start.
+    /// Whether a running read may return a delivery that can start.
     pub(super) fn is_being_read(&self, flow: Flow) -> bool {
         flow == Flow::Open && self.asked.is_some()
     }
 
-    /// Whether it is time to ask for more, before memory runs out of them.
+    /// Whether to read more before the deliveries in memory run out.
     pub(super) fn runs_low(&self, flow: Flow, limit: MemoryLimit) -> bool {
         flow == Flow::Open
             && self.asked.is_none()
@@ -204,12 +204,12 @@ impl Backlog {
             && (1..=limit.count / LOW_SHARE).contains(&self.held.len())
     }
 
-    /// The bytes that its deliveries take in memory, about.
+    /// The approximate bytes of its deliveries in memory.
     pub(super) fn weight(&self) -> usize {
         self.held_bytes + self.held.len() * HELD_COST
     }
 
-    /// Lets all go that is held: it is in the store, and will be read when its time comes.
+    /// Evicts all waiting deliveries, to be read from the store when they are due.
     pub(super) fn shed(&mut self) {
         let Some(first) = self.known().map(|held| held.at).min() else { return };
         if self.asked.is_some() {
@@ -220,15 +220,14 @@ impl Backlog {
         self.expected = first;
     }
 
-    /// Notes that the store is asked, and gives what is under way: as far as the store knows, that
-    /// still waits.
+    /// Begins a read, and returns the deliveries in flight, which still wait in the store.
     pub(super) fn ask(&mut self) -> Vec<DeliveryId> {
         let known_to = self.held.last();
         self.asked = Some(Box::new(PendingFetch { known_to, ..PendingFetch::default() }));
         self.in_flight.keys().copied().collect()
     }
 
-    /// Takes the first delivery out, to be started.
+    /// Removes the first delivery, to start it.
     pub(super) fn take(&mut self, flow: Flow, now: Tick) -> Option<QueuedDelivery> {
         let held = match flow {
             Flow::Stopped => None,
@@ -244,8 +243,7 @@ impl Backlog {
         Some(held.ready)
     }
 
-    /// Takes in a delivery that has come, unless the store has shown it in the meantime: it may
-    /// have been sent since.
+    /// Adds a new delivery, unless the store returned it already: it may have been sent since.
     pub(super) fn arrived(
         &mut self,
         ready: QueuedDelivery,
@@ -258,7 +256,7 @@ impl Backlog {
         }
     }
 
-    /// Takes in a delivery that is on disk and waits.
+    /// Adds a waiting delivery that is on disk.
     pub(super) fn add(
         &mut self,
         ready: QueuedDelivery,
@@ -275,15 +273,15 @@ impl Backlog {
             return;
         }
         let key = (ready.due, ready.id);
-        // Before the store has answered nobody knows what lies behind the last one held.
+        // While a read runs, deliveries after the last one in memory are unknown.
         let in_order = self.held.last().is_some_and(|last| key < last);
         if self.complete || self.asked.is_some() || in_order {
             self.hold(ready, now);
         } else {
             let due = now.tick_at(ready.due);
             if self.held.iter().any(|held| held.at > due) {
-                // The wall clock was set ahead: by it this one comes after what is held, and would
-                // wait for that. The store puts all of it into one order again.
+                // The wall clock was set ahead, so this delivery would wait behind the others in
+                // memory. A read puts all of them into one order again.
                 self.drop_held();
             }
             if self.held.is_empty() {
@@ -299,13 +297,13 @@ impl Backlog {
         self.held_bytes -= before.map_or(0, |held| held.ready.body.len());
     }
 
-    /// Lets all go that is held: it is in the store.
+    /// Evicts all waiting deliveries.
     fn drop_held(&mut self) {
         self.held.clear();
         self.held_bytes = 0;
     }
 
-    /// Evicts the last ones while there are too many: they are in the store.
+    /// Evicts the last deliveries beyond the limit; they stay in the store.
     fn evict(&mut self, limit: MemoryLimit) {
         let too_many = |queue: &Self| {
             let many = queue.held.len();
@@ -321,13 +319,13 @@ impl Backlog {
         }
     }
 
-    /// Takes in what the store answered.
+    /// Applies the result of a read.
     pub(super) fn fetched(&mut self, fetched: Fetched, limit: MemoryLimit, now: Moment) {
         let Some(asked) = self.asked.take() else { return };
         let last = fetched.ready.last().map(|ready| (ready.due, ready.id));
         for ready in fetched.ready {
             self.seen = self.seen.max(Some(ready.id));
-            // One that could not be tried for a fault of ours waits for longer than is on disk.
+            // A delivery that waits after a fault of the dispatcher is due later than on disk.
             let held = self.held.iter().any(|held| held.ready.id == ready.id);
             let busy = self.in_flight.contains_key(&ready.id) || asked.ended.contains(&ready.id);
             if !held && !busy {
@@ -336,7 +334,7 @@ impl Backlog {
         }
         self.complete = !fetched.more && !asked.evicted;
         if let Some(last) = last.filter(|_| fetched.more) {
-            // Between the last one told of and what came meanwhile there may be others.
+            // Unread deliveries may precede those that arrived meanwhile.
             let beyond = self.held.after(last);
             self.held_bytes -= beyond.iter().map(|held| held.ready.body.len()).sum::<usize>();
         }
@@ -347,11 +345,11 @@ impl Backlog {
         self.used = now.tick;
     }
 
-    /// Takes in the delivery that probes, where it waits.
+    /// Applies the result of reading the probe, if it waits.
     pub(super) fn fetched_one(&mut self, ready: Option<QueuedDelivery>, now: Moment) {
         self.asked = None;
-        // What came meanwhile was held for an answer that tells of all before it, and this one
-        // does not: the store has it, and will show it in its place.
+        // Deliveries that arrived meanwhile waited for a result with everything before them, which
+        // this is not: they are read again in their order.
         let first = self.held.iter().map(|held| held.at).min();
         if let Some(first) = first.filter(|_| !self.complete) {
             self.drop_held();
@@ -360,7 +358,7 @@ impl Backlog {
         self.probe = ready.map(|ready| Box::new(Queued { at: now.tick_at(ready.due), ready }));
     }
 
-    /// Ends what was under way. Gives the endpoint that it counted on, and the bytes of its body.
+    /// Ends an attempt in flight; returns its endpoint and the bytes of its body.
     pub(super) fn ended(&mut self, id: DeliveryId, now: Tick) -> Option<(EndpointId, usize)> {
         self.used = now;
         let counted = self.in_flight.remove(&id)?;
@@ -370,7 +368,7 @@ impl Backlog {
         Some(counted)
     }
 
-    /// Whether nothing is left in memory that the store does not know.
+    /// Whether it has no state that is not in the store.
     pub(super) fn is_idle(&self, flow: Flow) -> bool {
         let is_idle = match flow {
             Flow::Open => self.held.is_empty() && self.complete && self.asked.is_none(),
@@ -385,7 +383,7 @@ impl Backlog {
         self.held.len()
     }
 
-    /// When the probe may be tried next.
+    /// When the probe may be attempted next.
     pub(super) fn probe_at(&self) -> Option<Tick> {
         self.probe.as_ref().map(|probe| probe.at)
     }

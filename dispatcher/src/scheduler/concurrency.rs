@@ -1,22 +1,20 @@
-//! Whose turn it is when places for attempts are scarce.
+//! Allocates in-flight slots to endpoints when they are scarce. (core)
 //!
-//! A place is taken from the start of an attempt until its outcome is on disk: a moment where the
-//! receiver answers, up to the whole deadline where it does not. So places go by how long an
-//! endpoint's last attempt took, and the bytes of bodies under way by the same rules as places. An
-//! endpoint that is refused waits until there is a place for such as it is, first come, first
-//! served; none of another kind waits with it.
+//! A slot is in use from the start of an attempt until its outcome is on disk: for a moment if the
+//! receiver responds, up to the whole deadline if it does not. So slots are allocated by the
+//! duration of an endpoint's last attempt, and the bytes of bodies in flight by the same rules. A
+//! refused endpoint waits in a queue for its kind, first come, first served.
 //!
 //! # Invariants
 //!
-//! 1. Endpoints whose last attempt was slow, or timed out, have no more than half of the places
-//!    under
-//!    way, and together with endpoints that nothing is known of no more than seven eighths: those
-//!    that answer without delay have an eighth to themselves.
-//! 2. An endpoint that has something under way is refused the last quarter.
-//! 3. Who waits for a place of a kind has the next such place before whoever comes later.
-//! 4. An endpoint is in each queue once at most.
+//! 1. Endpoints whose last attempt was slow or timed out use at most half of the slots, and
+//!    together with endpoints without a history at most seven eighths: an eighth is for endpoints
+//!    that respond without delay.
+//! 2. An endpoint with an attempt in flight is refused the last quarter.
+//! 3. An endpoint in a queue gets the next slot of its kind before later ones.
+//! 4. An endpoint is in each queue at most once.
 //!
-//! Not here: what one workspace may have of them (`workspace_share`).
+//! Not here: the share of one workspace (`workspace_share`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,88 +24,88 @@ use crate::scheduler::load::{Load, PARTS};
 use crate::scheduler::responsiveness::Responsiveness;
 use crate::scheduler::workspace_share::Shares;
 
-/// Of [`PARTS`], so many are for endpoints whose last attempt was slow or timed out. With half of
-/// 4,096 places and ten seconds an attempt, five thousand unresponsive endpoints are each tried
+/// The parts of [`PARTS`] for endpoints whose last attempt was slow or timed out. With half of
+/// 4,096 slots and ten seconds an attempt, five thousand unresponsive endpoints each get an attempt
 /// every 25 seconds.
 const SLOW: usize = 4;
 
-/// For endpoints that nothing is known of, and those: whoever is new waits for no black hole that
-/// is known to be one, and takes nothing from those that are known to answer.
+/// The parts for those and for endpoints without a history: a new endpoint waits for no known
+/// unresponsive one, and uses no slot of those that are known to respond.
 const UNKNOWN: usize = 7;
 
-/// For endpoints that have something under way.
+/// The parts for endpoints with an attempt in flight.
 const SECOND: usize = 6;
 
-/// Why an endpoint is refused a place, and what it waits for.
+/// Why an endpoint gets no slot, and which queue it waits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Its last attempt was slow or timed out, and such endpoints have their share.
+    /// Its last attempt was slow or timed out, and the share of such endpoints is used up.
     Slow,
-    /// Nothing is known of it, and such endpoints have theirs.
+    /// It has no history, and the share of such endpoints is used up.
     Unknown,
-    /// It has something under way, and few places are left.
+    /// It has an attempt in flight, and few slots are left.
     Second,
 }
 
-/// Which queues an endpoint waits in.
+/// The queues that an endpoint waits in.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Parked(u8);
 
 impl Parked {
-    /// Notes that it waits for this; says whether it did not already.
+    /// Adds a queue; returns whether it was not in it.
     fn begin(&mut self, why: Refused) -> bool {
         let before = self.0;
         self.0 |= 1 << why as u8;
         self.0 != before
     }
 
-    /// Notes that it does not wait for this any more.
+    /// Removes a queue.
     pub(super) fn over(&mut self, why: Refused) {
         self.0 &= !(1 << why as u8);
     }
 }
 
-/// What an endpoint counts for: how its last attempt ended, and what is under way.
+/// What an endpoint counts for: how its last attempt ended, and its load in flight.
 pub(super) type Occupancy = (Option<Responsiveness>, Load);
 
-/// The places of all endpoints together.
+/// The slots of all endpoints.
 #[derive(Debug)]
 pub(super) struct InFlightSlots {
     most: Load,
     taken: Load,
-    /// Those of endpoints that are not known to answer without delay.
+    /// The load of endpoints that are not known to respond without delay.
     doubtful: Load,
     shares: Shares,
-    /// Endpoints that were refused. One that is forgotten in the meantime is passed over.
+    /// Refused endpoints; evicted ones are skipped.
     slow: VecDeque<EndpointId>,
     unknown: VecDeque<EndpointId>,
     second: VecDeque<EndpointId>,
 }
 
 impl InFlightSlots {
-    /// So many, all free.
+    /// All slots free.
     pub(super) fn new(most: Load) -> Self {
         let [slow, unknown, second] = [const { VecDeque::new() }; 3];
         let (taken, doubtful) = (Load::default(), Load::default());
         Self { most, taken, doubtful, shares: Shares::default(), slow, unknown, second }
     }
 
-    /// There are more, or fewer, from now on.
+    /// Changes the number of slots.
     pub(super) fn set_most(&mut self, most: Load) {
         self.most = most;
     }
 
-    /// What is taken.
+    /// The load in flight.
     pub(super) fn taken(&self) -> Load {
         self.taken
     }
 
-    /// Whether nothing may start.
+    /// Whether no slot is free.
     pub(super) fn are_taken(&self) -> bool {
         self.taken.reaches(PARTS, self.most)
     }
 
-    /// Takes into account that an endpoint has come to stand otherwise.
+    /// Updates the totals after a change of one endpoint.
     pub(super) fn changed(&mut self, from: Occupancy, to: Occupancy) {
         let swap = |sum: &mut Load, from: Load, to: Load| {
             sum.attempts = sum.attempts + to.attempts - from.attempts;
@@ -120,12 +118,12 @@ impl InFlightSlots {
         swap(&mut self.doubtful, doubtful(from), doubtful(to));
     }
 
-    /// Notes that an attempt of a workspace has started: the first of its webhook, or one more.
+    /// Counts a started attempt of a workspace: the first of its webhook, or a further one.
     pub(super) fn started(&mut self, workspace: &Arc<str>, bytes: usize, first: bool) {
         self.shares.started(workspace, bytes, first);
     }
 
-    /// Notes that an attempt of a workspace has ended: the last of its webhook, or one of several.
+    /// Counts an ended attempt of a workspace: the last of its webhook, or one of several.
     pub(super) fn ended(&mut self, workspace: &Arc<str>, bytes: usize, last: bool) {
         self.shares.ended(workspace, bytes, last);
     }
@@ -137,8 +135,8 @@ impl InFlightSlots {
         }
     }
 
-    /// Whether a workspace may start another attempt for a webhook that has one under way. Where it
-    /// may not, its endpoint is left out until it may.
+    /// Whether a workspace may start another attempt for a webhook that has one in flight. If not,
+    /// the endpoint is parked until it may.
     pub(super) fn has_room(&mut self, workspace: &Arc<str>, endpoint: EndpointId) -> bool {
         let used_up = self.shares.is_used_up(workspace, self.free());
         if used_up {
@@ -147,8 +145,8 @@ impl InFlightSlots {
         !used_up
     }
 
-    /// Why an endpoint that stands so may start nothing now, or `None` where it may. Whoever was
-    /// not called back lines up behind those that wait.
+    /// Why an endpoint may start nothing now; `None` if it may. An endpoint that was not unparked
+    /// waits behind those in the queue.
     pub(super) fn refused(
         &self,
         last: Option<Responsiveness>,
@@ -174,20 +172,20 @@ impl InFlightSlots {
         taken.reaches(parts, self.most)
     }
 
-    /// Leaves an endpoint out until there are such places again.
+    /// Parks an endpoint until such slots are free.
     pub(super) fn park(&mut self, id: EndpointId, why: Refused, parked: &mut Parked) {
         if parked.begin(why) {
             self.queue_mut(why).push_back(id);
         }
     }
 
-    /// Gives an endpoint that there may be a place for again, and what it waited for unless that
-    /// was its workspace's share.
+    /// Unparks an endpoint that may have a slot again; returns what it waited for, unless that was
+    /// its workspace's share.
     pub(super) fn unpark(&mut self) -> Option<(EndpointId, Option<Refused>)> {
         if self.are_taken() {
             return None;
         }
-        // Those first that are sure to be done soon.
+        // Endpoints that respond fast come first.
         let why = [Refused::Second, Refused::Unknown, Refused::Slow];
         let why = why.into_iter().find(|why| !self.is_scarce(*why) && !self.queue(*why).is_empty());
         match why {
@@ -220,7 +218,7 @@ mod tests {
     const YES: Option<Responsiveness> = Some(Responsiveness::Prompt);
     const NO: Option<Responsiveness> = Some(Responsiveness::TimedOut);
 
-    /// So many, with room for bodies without end.
+    /// Slots with unlimited bytes.
     fn places(attempts: usize) -> InFlightSlots {
         InFlightSlots::new(Load { attempts, bytes: usize::MAX / PARTS })
     }
@@ -229,7 +227,7 @@ mod tests {
         Load { attempts, bytes: 0 }
     }
 
-    /// Of so many places, how many endpoints of this kind get one each after those before.
+    /// How many endpoints of each kind get one of `total` slots, in turn.
     fn shares(total: usize, kinds: &[Option<Responsiveness>]) -> Vec<usize> {
         let mut places = places(total);
         let share = |last: &Option<Responsiveness>| {
@@ -244,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_that_time_out_have_half_strangers_more_and_those_that_answer_all() {
+    fn unresponsive_endpoints_get_half_new_ones_more_and_responsive_ones_all() {
         assert_eq!(shares(4_096, &[NO, None, YES]), [2_048, 1_536, 512]);
         assert_eq!(shares(4_096, &[None, NO, YES]), [3_584, 0, 512]);
         assert_eq!(shares(4_096, &[YES, NO, None]), [4_096, 0, 0]);
     }
 
     #[test]
-    fn of_few_places_everybody_has_one() {
+    fn of_few_slots_every_kind_gets_one() {
         for total in 1..20 {
             for kind in [YES, NO, None] {
                 assert!(shares(total, &[kind])[0] > 0, "{kind:?} of {total}");
@@ -260,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_has_something_under_way_is_refused_the_last_quarter() {
+    fn an_endpoint_with_an_attempt_in_flight_is_refused_the_last_quarter() {
         let mut places = places(100);
         for taken in 0..100 {
             let expected = (taken >= 75).then_some(Refused::Second);
@@ -272,11 +270,11 @@ mod tests {
     }
 
     #[test]
-    fn what_an_endpoint_has_under_way_counts_by_how_its_last_attempt_ended() {
+    fn attempts_in_flight_count_by_how_the_endpoints_last_attempt_ended() {
         let mut places = places(8);
         places.changed((None, many(0)), (None, many(5)));
         assert_eq!(places.refused(NO, 0, None), Some(Refused::Slow));
-        // One of the five is answered: no doubt is left of the four.
+        // One of the five gets a response: the other four count as responsive.
         places.changed((None, many(5)), (YES, many(4)));
         assert_eq!(places.refused(NO, 0, None), None);
         places.changed((YES, many(4)), (NO, many(3)));
@@ -289,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_left_out_is_called_back_once_when_there_are_such_places() {
+    fn a_parked_endpoint_is_unparked_once_when_such_slots_are_free() {
         let mut places = places(8);
         let mut aside = Parked::default();
         places.changed((NO, many(0)), (NO, many(4)));
@@ -298,22 +296,22 @@ mod tests {
         }
         places.park(EndpointId(1), Refused::Second, &mut aside);
         assert_eq!(places.unpark(), Some((EndpointId(1), Some(Refused::Second))));
-        assert_eq!(places.unpark(), None, "half of the places are taken");
+        assert_eq!(places.unpark(), None, "half of the slots are in use");
         places.changed((NO, many(4)), (NO, many(3)));
         assert_eq!(places.unpark(), Some((EndpointId(1), Some(Refused::Slow))));
-        assert_eq!(places.unpark(), None, "it was called back");
+        assert_eq!(places.unpark(), None, "it was unparked");
         aside.over(Refused::Slow);
         places.park(EndpointId(1), Refused::Slow, &mut aside);
         assert_eq!(places.unpark(), Some((EndpointId(1), Some(Refused::Slow))));
     }
 
     #[test]
-    fn whoever_comes_later_lines_up_behind_those_that_wait() {
+    fn a_later_endpoint_waits_behind_those_in_the_queue() {
         let mut places = places(8);
         let mut aside = Parked::default();
         places.park(EndpointId(1), Refused::Slow, &mut aside);
         assert_eq!(places.refused(NO, 0, None), Some(Refused::Slow));
         assert_eq!(places.refused(NO, 0, Some(Refused::Slow)), None);
-        assert_eq!(places.refused(None, 0, None), None, "it waits for something else");
+        assert_eq!(places.refused(None, 0, None), None, "it waits for another kind");
     }
 }

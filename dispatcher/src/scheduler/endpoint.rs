@@ -1,9 +1,9 @@
-//! One endpoint: what is under way on it, how much may be, and whose turn is next.
+//! One endpoint: its attempts in flight, their limit, and the order of its webhooks. (core)
 //!
 //! # Invariants
 //!
-//! 1. A receiver that lets attempts time out has fewer and fewer under way, down to one.
-//! 2. One whose host's name finds no answer is left alone for a second, then twice as long each
+//! 1. Each timeout lowers the limit of attempts in flight, down to one.
+//! 2. After a lookup without a reply the endpoint backs off for a second, then twice as long each
 //!    time, up to [`BACKOFF_MAX`].
 
 use std::collections::VecDeque;
@@ -17,47 +17,47 @@ use crate::scheduler::concurrency::{Occupancy, Parked};
 use crate::scheduler::load::Load;
 use crate::scheduler::responsiveness::Responsiveness;
 
-/// An endpoint is left alone no longer than this: what was out of order may be mended at any time.
+/// The longest backoff: the cause may be corrected at any time.
 pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
-/// What is known of an endpoint that has work.
+/// An endpoint with work.
 #[derive(Debug, Default)]
 pub(super) struct Endpoint {
     pub(super) starts: Log,
     pub(super) under_way: Load,
-    /// Attempts that may be under way: all, or fewer while the receiver lets them time out.
+    /// The limit of attempts in flight; lower while attempts time out.
     pub(super) limit: usize,
-    /// How the last attempt ended, as far as that is known.
+    /// How the last attempt ended, if known.
     pub(super) last: Option<Responsiveness>,
-    /// The webhooks on it: the one that has waited longest for its workspace's turn comes first.
+    /// Its webhooks: the one that waited longest for its workspace's turn comes first.
     pub(super) turns: VecDeque<WebhookId>,
-    /// Its place in the heap: others there are out of date.
+    /// Its valid entry in the heap; others are stale.
     pub(super) due: Option<(Tick, u64)>,
-    /// Where it waits for slots to be free again that are for others now.
+    /// The queues in which it waits for slots.
     pub(super) parked: Parked,
-    /// Until then it is left alone.
+    /// The end of its backoff.
     backs_off_until: Tick,
-    /// So often it has been, one time after another.
+    /// The number of consecutive backoffs.
     backoffs: u8,
 }
 
 impl Endpoint {
-    /// One with nothing under way.
+    /// An endpoint without attempts in flight.
     pub(super) fn new(limit: usize, starts: Log) -> Self {
         Self { limit, starts, ..Self::default() }
     }
 
-    /// What it counts for among all.
+    /// What it counts for in the totals.
     pub(super) fn occupancy(&self) -> Occupancy {
         (self.last, self.under_way)
     }
 
-    /// Until when it is left alone.
+    /// The end of its backoff.
     pub(super) fn backs_off_until(&self) -> Tick {
         self.backs_off_until
     }
 
-    /// Takes the end of an attempt into account, where no more than `most` may be under way.
+    /// Counts the end of an attempt; at most `most` may be in flight.
     pub(super) fn ended(
         &mut self,
         bytes: usize,
@@ -77,7 +77,7 @@ impl Endpoint {
         self.backoffs = 0;
     }
 
-    /// Leaves it alone for a while. What had started before tells nothing new.
+    /// Starts a backoff. Attempts that started before it prove nothing new.
     fn back_off(&mut self, now: Tick) {
         if now >= self.backs_off_until {
             let wait = Duration::from_secs(1 << self.backoffs.min(6)).min(BACKOFF_MAX);

@@ -1,11 +1,11 @@
-//! What starts next, on which endpoint, for whom; or what is to be read for that.
+//! Picks the next attempt to start, or the read that it needs. (core)
 //!
-//! Endpoints lie in a heap by when they have something to do; one that is served goes back to where
-//! it has something to do next. On an endpoint the workspace goes first that has waited longest,
-//! and of its webhooks the one that has: however many webhooks a workspace has there, it is one
-//! among others. While the store is asked what a webhook has to send, its turn is kept.
+//! A heap orders endpoints by the time of their next work; a served endpoint is put back with its
+//! next time. On an endpoint the workspace that waited longest goes first, and of its webhooks the
+//! one that waited longest: a workspace with many webhooks has one turn like any other. While a
+//! webhook's deliveries are being read, its turn is kept.
 //!
-//! Not here: what may start at all (`backlog`, `concurrency`), what comes of it (`scheduler`).
+//! Not here: what may start (`backlog`, `concurrency`), what follows (`attempts`).
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -23,26 +23,26 @@ use crate::scheduler::concurrency::Refused;
 use crate::scheduler::reads::StoreRead;
 use crate::scheduler::webhooks::Flow;
 
-/// What cannot start for so long can be read from the store again: it is asked a question
-/// a start, where otherwise one question tells of many.
+/// Deliveries that cannot start for this long may be evicted: reading them again costs one read a
+/// start, instead of one read for many.
 const FAR: Duration = Duration::from_secs(1);
 
-/// So few places that are out of date are not worth tidying up.
+/// Fewer stale heap entries than this are not worth removing.
 const HEAP_MIN: usize = 64;
 
-/// What comes next.
+/// The next step.
 #[derive(Debug)]
 pub(super) enum Pick {
-    /// This attempt, which counts as started; it could have started so long ago.
+    /// This attempt, which counts as started, with its start lag.
     Start(StartedAttempt, Duration),
-    /// This read, without which it is not known what starts.
+    /// This read, on which the next start depends.
     Read(StoreRead),
-    /// Nothing before then, or until something happens.
+    /// Wait for an event, or until this time.
     Wait(Option<Tick>),
 }
 
 impl Scheduler {
-    /// What comes next. To be asked until the answer is to wait.
+    /// The next step; call it until it returns `Wait`.
     pub(super) fn next(&mut self, now: Moment) -> Pick {
         let limit = self.memory_limit();
         while let Some(webhook) = self.low.pop() {
@@ -85,8 +85,8 @@ impl Scheduler {
         }
     }
 
-    /// Lets an endpoint do one thing, and puts it where it has something to do next. One that
-    /// waited for a slot is called back to that.
+    /// Serves an endpoint once, and puts it back with its next time; it may have been unparked for
+    /// a slot.
     fn serve(
         &mut self,
         id: EndpointId,
@@ -97,14 +97,14 @@ impl Scheduler {
         let quota = self.policies.limits.quota;
         let endpoint = self.endpoints.get_mut(&id)?;
         endpoint.due = None;
-        // It has something under way, and is looked at when that ends.
+        // It has attempts in flight, and is served again when one ends.
         if endpoint.under_way.attempts >= endpoint.limit {
             return None;
         }
         if let Some(why) =
             self.slots.refused(endpoint.last, endpoint.under_way.attempts, called_back)
         {
-            // What others have under way may end sooner.
+            // Attempts of others may end sooner.
             self.slots.park(id, why, &mut endpoint.parked);
             return None;
         }
@@ -122,7 +122,7 @@ impl Scheduler {
             match backlog.readiness(flow, now.tick) {
                 Readiness::Ready if kept => could_start = true,
                 Readiness::Ready if free_at > now.tick => later = sooner(later, free_at),
-                // It is called back when its workspace may have more.
+                // It is unparked when its workspace may start more.
                 Readiness::Ready
                     if !backlog.in_flight.is_empty()
                         && !self.slots.has_room(&backlog.workspace, id) =>
@@ -133,7 +133,7 @@ impl Scheduler {
                     let Some(started) = self.begin((id, webhook), flow, now) else { continue };
                     return Some(Pick::Start(started, now.tick.since(due)));
                 }
-                // What cannot start for long is not read yet.
+                // Deliveries that cannot start soon are not read yet.
                 Readiness::NeedsFetch if free_at.since(now.tick) >= FAR => {
                     later = sooner(later, free_at);
                 }
@@ -146,7 +146,7 @@ impl Scheduler {
             }
         }
         if let Some(at) = later {
-            // What waits for the store's answer or for a slot starts sooner.
+            // Webhooks that wait for a read or a slot start sooner.
             if !could_start {
                 self.shed(id, at.since(now.tick));
             }
@@ -155,7 +155,7 @@ impl Scheduler {
         None
     }
 
-    /// Has the store asked what waits for a webhook, or for the one delivery that probes it.
+    /// Reads the deliveries of a webhook, or its probe.
     fn fetch(
         &mut self,
         id: EndpointId,
@@ -174,7 +174,7 @@ impl Scheduler {
         })
     }
 
-    /// Takes the first delivery of a webhook on an endpoint out, which starts now.
+    /// Starts the first delivery of a webhook.
     fn begin(
         &mut self,
         (id, webhook): (EndpointId, WebhookId),
@@ -203,8 +203,8 @@ impl Scheduler {
         Some(StartedAttempt { webhook, endpoint: id, delivery, started: now, target })
     }
 
-    /// Puts a webhook that has started something behind all others of its workspace, and those
-    /// behind all other workspaces'.
+    /// Moves a webhook that started an attempt behind the others of its workspace, and its
+    /// workspace behind all others.
     fn had_its_turn(&mut self, id: EndpointId, webhook: WebhookId) {
         let Some(endpoint) =
             self.endpoints.get_mut(&id).filter(|endpoint| endpoint.turns.len() > 1)
@@ -222,13 +222,13 @@ impl Scheduler {
         endpoint.turns = others;
     }
 
-    /// How much each webhook may have in memory.
+    /// The memory limit of each webhook.
     pub(super) fn memory_limit(&self) -> MemoryLimit {
         let left = self.held_bytes_max.saturating_sub(self.slots.taken().bytes);
         MemoryLimit::share(left, self.backlogs.len(), self.policies.limits.quota)
     }
 
-    /// Lets what an endpoint holds go that has nothing to do for so long, where all hold too much.
+    /// Evicts the deliveries of an endpoint that cannot start soon, if memory is short.
     fn shed(&mut self, id: EndpointId, rest: Duration) {
         let held = self.held_bytes + self.slots.taken().bytes;
         if rest < FAR || held <= self.held_bytes_max / 2 {
@@ -243,7 +243,7 @@ impl Scheduler {
         }
     }
 
-    /// Puts an endpoint into the heap, unless it has a place further up.
+    /// Puts an endpoint into the heap, unless it has an earlier entry.
     pub(super) fn put(&mut self, id: EndpointId, at: Tick) {
         let came = self.came;
         let endpoint = self.endpoint(id);
@@ -252,7 +252,7 @@ impl Scheduler {
             self.came += 1;
             self.heap.push(Reverse((at, came, id)));
         }
-        // A place that is out of date would stay until its time, be it a day away.
+        // A stale entry would stay until its time, perhaps for a day.
         if self.heap.len() > 2 * self.endpoints.len() + HEAP_MIN {
             let endpoints = &self.endpoints;
             self.heap.retain(|Reverse((at, came, id))| {

@@ -1,7 +1,7 @@
-//! Webhooks' queues: opened, filled, ended, forgotten.
+//! Opens, fills, closes and evicts the queues of webhooks. (core)
 //!
-//! Not here: what one of them holds (`backlog`), what starts next (`pick`), what is known of the
-//! webhooks themselves (`webhooks`).
+//! Not here: the content of a queue (`backlog`), what starts next (`pick`), the state of the
+//! webhooks (`webhooks`).
 
 use std::time::Duration;
 
@@ -19,25 +19,25 @@ use crate::scheduler::responsiveness::Responsiveness;
 use crate::scheduler::webhooks::Restored;
 use crate::scheduler::{Notification, Scheduler};
 
-/// A queue without work is forgotten after this: a webhook with traffic is not read anew each time.
+/// An idle queue is evicted after this, so that a webhook with traffic is not read again each time.
 const IDLE: Duration = Duration::from_secs(120);
 
-/// How an attempt ended, and what becomes of its delivery in memory.
+/// The end of an attempt, as its queue needs it.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) delivery: DeliveryId,
-    /// The delivery, where it waits again.
+    /// The delivery, if it waits again.
     pub(super) again: Option<QueuedDelivery>,
     pub(super) responsiveness: Responsiveness,
 }
 
 impl Scheduler {
-    /// Takes in a delivery that is on disk and waits.
+    /// Adds a new delivery that is on disk.
     pub(super) fn arrived(&mut self, arrival: Arrival, now: Moment) {
         let Arrival { webhook, ready } = arrival;
         let limit = self.memory_limit();
         let Some(backlog) = self.backlogs.get_mut(&webhook) else {
-            // The webhook is read together with what waits for it.
+            // Reading the webhook reads its deliveries as well.
             return self.load(webhook);
         };
         let before = backlog.weight();
@@ -47,7 +47,7 @@ impl Scheduler {
         self.put(endpoint, now.tick);
     }
 
-    /// More is on disk for a webhook than was told: what is in memory of what waits is forgotten.
+    /// Evicts a webhook's waiting deliveries: further ones are on disk.
     pub(super) fn missed(&mut self, webhook: WebhookId, now: Tick) {
         if !self.backlogs.contains_key(&webhook) {
             return self.load(webhook);
@@ -60,29 +60,29 @@ impl Scheduler {
         }
     }
 
-    /// Has a webhook read, and when the first that waits for it is due.
+    /// Reads a webhook, and when its first delivery is due.
     pub(super) fn load(&mut self, webhook: WebhookId) {
         if self.webhooks.begin_load(webhook) {
             self.reads.push(StoreRead::Load(webhook));
         }
     }
 
-    /// Has a webhook read after a while: the store could not answer.
+    /// Repeats a failed read of a webhook after a pause.
     fn load_later(&mut self, webhook: WebhookId, now: Tick) {
-        // One answer at a time: of two, the older one could come last.
+        // One read at a time: of two, the older result could arrive last.
         if self.webhooks.begin_load(webhook) {
             self.reads.push_later(StoreRead::Load(webhook), now);
         }
     }
 
-    /// Takes in what the store answered.
+    /// Applies the result of a read.
     pub(super) fn read(&mut self, webhook: WebhookId, answer: StoreAnswer, now: Moment) {
         match answer {
             StoreAnswer::Loaded(queue) => self.loaded(webhook, queue, now),
             StoreAnswer::Fetched(round, fetched) => self.fetched(webhook, round, fetched, now),
             StoreAnswer::FetchedOne(round, one) => self.fetched_one(webhook, round, one, now),
             StoreAnswer::Reordered => self.load(webhook),
-            // A step at a time.
+            // One step at a time.
             StoreAnswer::ReorderedSome => self.reads.push(StoreRead::Reorder(webhook)),
             StoreAnswer::NotLoaded => {
                 let _ = self.webhooks.end_load(webhook);
@@ -101,13 +101,13 @@ impl Scheduler {
                 self.close(webhook, now.tick);
             }
         }
-        // What was read is taken in all the same: it may go on changing for as long as it likes.
+        // The result is applied even if the webhook changed again, since changes may never cease.
         if changed_since {
             self.load(webhook);
         }
     }
 
-    /// Takes in a webhook as the store has it, and opens its queue.
+    /// Adds a webhook as read from the store, and opens its queue.
     pub(super) fn restore(&mut self, queue: Queue, now: Moment) {
         let Queue { webhook, due } = queue;
         let (id, last) = (webhook.id, webhook.last_outcome.clone());
@@ -121,14 +121,14 @@ impl Scheduler {
         }
         self.open(id, due.map(|due| now.tick_at(due)), now.tick);
         if let Some(last) = last {
-            // How long it took was not written down.
+            // Its duration is not stored.
             let took = Duration::ZERO;
             self.remember(id, Responsiveness::of(&last, took, took));
         }
     }
 
-    /// Opens the queue of a webhook; the first that waits for it was due then when it was read. One
-    /// that is known begins anew, and the store is asked again: what has come since is in neither.
+    /// Opens the queue of a webhook, whose first delivery is due at `due`. An open queue is evicted
+    /// and read again: deliveries may have arrived since.
     pub(super) fn open(&mut self, webhook: WebhookId, due: Option<Tick>, now: Tick) {
         let Some((workspace, endpoint)) = self.webhooks.place(webhook) else { return };
         match self.backlogs.get_mut(&webhook) {
@@ -152,7 +152,7 @@ impl Scheduler {
         self.put(endpoint, now);
     }
 
-    /// Lets a webhook's queue go. What is under way still counts on its endpoint until it ends.
+    /// Closes a webhook's queue. Attempts in flight count on their endpoint until they end.
     pub(super) fn close(&mut self, webhook: WebhookId, now: Tick) {
         let Some(backlog) = self.backlogs.get_mut(&webhook) else { return };
         let endpoint = backlog.endpoint;
@@ -179,7 +179,7 @@ impl Scheduler {
         self.held_bytes -= gone.map_or(0, |backlog| backlog.weight());
     }
 
-    /// Notes how the last attempt on a webhook's endpoint ended, where that is not known here.
+    /// Sets how the endpoint's last attempt ended, unless a newer one is known.
     pub(super) fn remember(&mut self, webhook: WebhookId, last: Responsiveness) {
         let Some(endpoint) = self.backlogs.get(&webhook).map(|backlog| backlog.endpoint) else {
             return;
@@ -194,7 +194,7 @@ impl Scheduler {
         self.slots.changed(was, endpoint.occupancy());
     }
 
-    /// Takes in the store's answer to [`StoreRead::Fetch`].
+    /// Applies the result of [`StoreRead::Fetch`].
     pub(super) fn fetched(
         &mut self,
         webhook: WebhookId,
@@ -212,8 +212,8 @@ impl Scheduler {
         self.put(endpoint, now.tick);
     }
 
-    /// Takes in the store's answer to [`StoreRead::FetchOne`]: the delivery that probes. Without it
-    /// the oldest takes its place.
+    /// Applies the result of [`StoreRead::FetchOne`]: the probe. Without it the oldest delivery
+    /// becomes the probe.
     pub(super) fn fetched_one(
         &mut self,
         webhook: WebhookId,
@@ -233,7 +233,7 @@ impl Scheduler {
         self.put(endpoint, now.tick);
     }
 
-    /// Ends an attempt whose result is on disk, or need not be.
+    /// Ends an attempt whose result is on disk, or needs no write.
     pub(super) fn end(&mut self, webhook: WebhookId, ended: Ended, now: Moment) {
         let Ended { delivery, again, responsiveness } = ended;
         let limit = self.memory_limit();
@@ -259,8 +259,7 @@ impl Scheduler {
         }
     }
 
-    /// Forgets queues and endpoints that have had nothing to do for a while, and webhooks of which
-    /// nothing is to be written.
+    /// Evicts idle queues and endpoints, and webhooks without pending writes.
     pub(super) fn forget_idle(&mut self, now: Tick) {
         let gone: Vec<(WebhookId, EndpointId)> = self
             .backlogs
@@ -285,8 +284,8 @@ impl Scheduler {
     }
 
     pub(super) fn endpoint(&mut self, id: EndpointId) -> &mut Endpoint {
-        // Few attempts go to a receiver that has not answered yet: thousands of unresponsive ones
-        // would take every slot before the first of them times out.
+        // A receiver without a response yet gets few attempts: thousands of unresponsive ones would
+        // use every slot before the first timeout.
         let limit = (self.policies.limits.per_endpoint / 4).max(1);
         let (quota, unseen) = (self.policies.limits.quota, &self.unseen);
         self.endpoints.entry(id).or_insert_with(|| {

@@ -1,4 +1,4 @@
-//! How many attempts may start, and which earlier starts count: also those of other processes.
+//! The rate limit, and the starts that count in it: also those of earlier processes. (core)
 //!
 //! Not here: when a start is admitted (`pick`), how starts are counted (`weir_common::limit`).
 
@@ -8,26 +8,26 @@ use weir_common::time::Tick;
 use crate::domain::id::EndpointId;
 use crate::scheduler::{Scheduler, most};
 
-/// How fast attempts may start, and how many may be under way.
+/// The rate limit, and the limits of attempts in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Attempts that may start on one endpoint within a window.
+    /// Attempts that may start per endpoint within a window.
     pub quota: Quota,
-    /// Attempts under way on one endpoint.
+    /// Attempts in flight per endpoint.
     pub per_endpoint: usize,
-    /// Attempts under way, all together.
+    /// Attempts in flight, in total.
     pub total: usize,
 }
 
 impl Scheduler {
-    /// Goes on by other limits.
+    /// Applies changed limits.
     pub(super) fn apply_limits(&mut self, now: Tick) {
         let limits = self.policies.limits;
         self.slots.set_most(most(limits, self.held_bytes_max));
         let endpoints: Vec<EndpointId> = self.endpoints.keys().copied().collect();
         for id in endpoints {
             if let Some(endpoint) = self.endpoints.get_mut(&id) {
-                // One that times out keeps the little that it has; it grows with what is answered.
+                // An endpoint that times out keeps its low limit, which grows with each response.
                 endpoint.limit = endpoint.limit.min(limits.per_endpoint);
                 endpoint.starts.fit(limits.quota, now);
             }
@@ -41,9 +41,8 @@ impl Scheduler {
         let _ = self.endpoint(endpoint).starts.charge(quota, 1, started);
     }
 
-    /// Counts, on every endpoint, attempts that may have started before `at`, before this process
-    /// did, and left no trace: which webhooks led where by then is not known any more. To be told
-    /// last, and of the oldest first.
+    /// Counts, on every endpoint, unrecorded attempts that an earlier process may have started
+    /// before `at`; their endpoints are unknown. Called last, the oldest first.
     pub(super) fn suspect(&mut self, count: usize, at: Tick) {
         self.unseen.push((count, at));
         let quota = self.policies.limits.quota;
@@ -53,7 +52,7 @@ impl Scheduler {
     }
 }
 
-/// The log with so many more starts, as far as they change anything.
+/// The log with `count` more starts, as far as they matter.
 pub(super) fn suspicious(mut starts: Log, quota: Quota, count: usize, at: Tick) -> Log {
     for _ in 0..count {
         let _ = starts.charge(quota, 1, at);

@@ -1,16 +1,14 @@
-//! What is to be read from the store next, and how much of that at a time.
+//! The queue of reads from the store. (core)
 //!
-//! A hundred thousand webhooks may have something to be read at one time: what waits for its turn
-//! is kept as the few words that it is, and becomes a task, which takes ten times as much, when it
-//! is read.
+//! A hundred thousand webhooks may need a read at one time. A queued read is a few words of memory;
+//! it becomes a task, which is ten times as large, only when it starts.
 //!
 //! # Invariants
 //!
-//! 1. No more than [`READS_MAX`] reads are with the store.
-//! 2. Webhooks that are not known yet and work of those that are take turns: what is known of a
-//!    webhook that was read leads to its first delivery before a hundred thousand others are read.
-//!    Within each, what came first is read first.
-//! 3. What failed comes again after a pause, and keeps no place from others in the meantime.
+//! 1. At most [`READS_MAX`] reads are with the store.
+//! 2. Reads of webhooks and reads of deliveries alternate, so that a webhook's first delivery does
+//!    not wait for a hundred thousand other webhooks. Each kind is first in, first out.
+//! 3. A failed read is repeated after a pause, and uses no slot until then.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,65 +19,65 @@ use crate::domain::delivery::{Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::webhook::Queue;
 
-/// Reads at a time: each is a task, and a step of a reactivation takes a place among what the
-/// store's writer lets wait.
+/// Reads at a time: each is a task, and a step of a reactivation waits in the queue of the store's
+/// writer.
 const READS_MAX: usize = 256;
 
-/// How long after a failure the store is asked again.
+/// The pause after a failed read or write.
 pub const STORE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Something the store is asked.
+/// A read from the store.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StoreRead {
     /// This webhook, and when its first delivery is due.
     Load(WebhookId),
-    /// To put the next deliveries of a reactivated webhook into order.
+    /// The next step of ordering a reactivated webhook's deliveries.
     Reorder(WebhookId),
-    /// What waits for a webhook.
+    /// The waiting deliveries of a webhook.
     Fetch {
-        /// For whom.
+        /// The webhook.
         webhook: WebhookId,
-        /// For so many.
+        /// The limits.
         limit: usize,
-        /// Not for these, which are under way.
+        /// Without these, which are in flight.
         but: Vec<DeliveryId>,
-        /// To be handed back with the answer.
+        /// Returned with the result.
         round: u64,
     },
-    /// This delivery, which probes.
+    /// The probe of a webhook.
     FetchOne {
-        /// For whom.
+        /// The webhook.
         webhook: WebhookId,
-        /// What.
+        /// The delivery.
         delivery: DeliveryId,
-        /// To be handed back with the answer.
+        /// Returned with the result.
         round: u64,
     },
 }
 
-/// What the store answers.
+/// The result of a [`StoreRead`].
 #[derive(Debug)]
 pub enum StoreAnswer {
-    /// To [`StoreRead::Load`]: the webhook, unless it is deleted.
+    /// Of [`StoreRead::Load`]: the webhook, unless it was deleted.
     Loaded(Option<Box<Queue>>),
-    /// To [`StoreRead::Load`]: it could not be read.
+    /// Of [`StoreRead::Load`]: the read failed.
     NotLoaded,
-    /// To [`StoreRead::Reorder`]: all are in order.
+    /// Of [`StoreRead::Reorder`]: all deliveries are in order.
     Reordered,
-    /// To [`StoreRead::Reorder`]: there are more.
+    /// Of [`StoreRead::Reorder`]: more steps are needed.
     ReorderedSome,
-    /// To [`StoreRead::Fetch`], of this round.
+    /// Of [`StoreRead::Fetch`], with its round.
     Fetched(u64, Fetched),
-    /// To [`StoreRead::FetchOne`], of this round: the delivery, where it waits.
+    /// Of [`StoreRead::FetchOne`], with its round: the delivery, if it waits.
     FetchedOne(u64, Option<QueuedDelivery>),
-    /// To all but [`StoreRead::Load`]: the store could not.
+    /// Of all but [`StoreRead::Load`]: the read failed.
     Failed,
 }
 
 /// A hundred thousand may wait.
 const _: () = assert!(size_of::<StoreRead>() <= 64);
 
-/// Whose turn it is.
+/// The kind that is read next.
 #[derive(Debug, Default)]
 enum Next {
     #[default]
@@ -87,22 +85,22 @@ enum Next {
     Load,
 }
 
-/// Reads that wait for their turn.
+/// The queued reads.
 #[derive(Debug, Default)]
 pub(super) struct StoreReads {
-    /// Webhooks to be read: one for each that there is, at most.
+    /// Webhooks to read, each at most once.
     loads: VecDeque<WebhookId>,
-    /// All else.
+    /// All other reads.
     work: VecDeque<StoreRead>,
     next: Next,
-    /// Those that are not to be read before then: all wait for as long, so they are in order.
+    /// Failed reads with the time of their repetition; the pause is constant, so they are in order.
     delayed: VecDeque<(Tick, StoreRead)>,
-    /// How many are with the store.
+    /// The number of reads with the store.
     with_store: usize,
 }
 
 impl StoreReads {
-    /// Lines a read up.
+    /// Queues a read.
     pub(super) fn push(&mut self, read: StoreRead) {
         match read {
             StoreRead::Load(webhook) => self.loads.push_back(webhook),
@@ -110,12 +108,12 @@ impl StoreReads {
         }
     }
 
-    /// Lines a read up that failed a moment ago.
+    /// Queues a failed read.
     pub(super) fn push_later(&mut self, read: StoreRead, now: Tick) {
         self.delayed.push_back((now.plus(STORE_PAUSE), read));
     }
 
-    /// What is to be read now: it is with the store until [`Self::answered`].
+    /// The next read to start; it is with the store until [`Self::answered`].
     pub(super) fn next(&mut self, now: Tick) -> Option<StoreRead> {
         while let Some((_, read)) = self.delayed.pop_front_if(|(at, _)| *at <= now) {
             self.push(read);
@@ -128,7 +126,7 @@ impl StoreReads {
         Some(read)
     }
 
-    /// Notes that one of those with the store is answered.
+    /// Counts a finished read.
     pub(super) fn answered(&mut self) {
         self.with_store = self.with_store.saturating_sub(1);
     }
@@ -138,28 +136,28 @@ impl StoreReads {
         if (load_is_next || self.work.is_empty())
             && let Some(webhook) = self.loads.pop_front()
         {
-            fit(&mut self.loads);
+            shrink(&mut self.loads);
             return Some(StoreRead::Load(webhook));
         }
         self.next = Next::Load;
         let read = self.work.pop_front();
-        fit(&mut self.work);
+        shrink(&mut self.work);
         read
     }
 
-    /// Whether any is with the store, or is to be again.
+    /// Whether any read is with the store or will be repeated.
     pub(super) fn are_waited_for(&self) -> bool {
         self.with_store > 0 || !self.delayed.is_empty()
     }
 
-    /// When one that failed may be read again.
+    /// When the next failed read is repeated.
     pub(super) fn next_at(&self) -> Option<Tick> {
         self.delayed.front().map(|(at, _)| *at)
     }
 }
 
-/// Gives back what is only for the many that once waited.
-fn fit<T>(line: &mut VecDeque<T>) {
+/// Releases the capacity of an earlier burst.
+fn shrink<T>(line: &mut VecDeque<T>) {
     if line.is_empty() {
         line.shrink_to(READS_MAX);
     }
@@ -178,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_asked_at_a_time_and_all_in_their_order() {
+    fn reads_are_bounded_and_first_in_first_out() {
         for read in [load, work] {
             let mut reads = StoreReads::default();
             (0..3 * READS_MAX).for_each(|id| reads.push(read(id)));
@@ -197,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_to_be_read_and_work_of_those_that_are_known_take_turns() {
+    fn reads_of_webhooks_and_of_deliveries_alternate() {
         let mut reads = StoreReads::default();
         (0..3).for_each(|id| reads.push(load(id)));
         assert_eq!(reads.next(Tick(0)), Some(load(0)));
@@ -207,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_rests_holds_nobody_up_and_comes_when_it_is_time() {
+    fn a_failed_read_delays_no_other_and_is_repeated_in_time() {
         let mut reads = StoreReads::default();
         let (now, then) = (Tick(1), Tick(1).plus(STORE_PAUSE));
         (0..2 * READS_MAX).for_each(|id| reads.push_later(load(id), now));

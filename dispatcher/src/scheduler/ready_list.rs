@@ -1,9 +1,9 @@
-//! A few deliveries in the order in which they are due, in hardly more memory than they need.
+//! A compact list of deliveries, ordered by due time. (core)
 //!
-//! A tree's node has room for eleven: thousands of webhooks that hold one or two each would take
-//! ten times what they hold.
+//! A node of a B-tree has space for eleven entries: with one or two deliveries for each of
+//! thousands of webhooks it would use ten times the memory.
 //!
-//! Invariant: room is left for as many again at most, unless there were many more a moment ago.
+//! Invariant: the capacity is at most twice the length, except shortly after a shrink.
 
 use std::collections::VecDeque;
 
@@ -12,13 +12,13 @@ use weir_common::time::{Tick, UnixTime};
 use crate::domain::delivery::QueuedDelivery;
 use crate::domain::id::DeliveryId;
 
-/// Where a delivery stands among those of its webhook.
+/// The order of a delivery in its webhook's queue.
 pub(super) type Key = (UnixTime, DeliveryId);
 
 /// A delivery in memory.
 #[derive(Debug)]
 pub(super) struct Queued {
-    /// When it may start: by the clock that never jumps.
+    /// When it may start, by the monotonic clock.
     pub(super) at: Tick,
     pub(super) ready: QueuedDelivery,
 }
@@ -50,7 +50,7 @@ impl ReadyList {
         self.0.back().map(Queued::key)
     }
 
-    /// Puts one in its place; gives the one that stood there.
+    /// Inserts a delivery; returns the one with the same key.
     pub(super) fn insert(&mut self, held: Queued) -> Option<Queued> {
         match self.0.binary_search_by_key(&held.key(), Queued::key) {
             Ok(place) => self.0.get_mut(place).map(|there| std::mem::replace(there, held)),
@@ -77,7 +77,7 @@ impl ReadyList {
         last
     }
 
-    /// Takes out all that come after `key`.
+    /// Removes all after `key`.
     pub(super) fn after(&mut self, key: Key) -> VecDeque<Queued> {
         let place = self.0.partition_point(|held| held.key() <= key);
         let after = self.0.split_off(place);
@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_a_sorted_map_would_in_little_room(
+        fn it_behaves_like_a_sorted_map_with_little_capacity(
             steps in proptest::collection::vec((0..5_u8, 0..6_u64, 0..6_i64), 0..200),
         ) {
             let (mut line, mut map) = (ReadyList::default(), BTreeMap::new());

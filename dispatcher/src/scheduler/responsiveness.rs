@@ -1,28 +1,28 @@
-//! How an attempt ended, as far as its endpoint is concerned.
+//! How fast a receiver responded to an attempt. (core)
 
 use std::time::Duration;
 
 use crate::domain::outcome::{Failure, Fault, Outcome};
 
-/// An attempt that takes more than one part in so many of the deadline is slow. At the default pace
-/// and deadline, an endpoint that is quicker has four attempts under way on average.
+/// An attempt longer than this fraction of the deadline is slow: one in so many. At the default
+/// rate limit and deadline, a faster endpoint has four attempts in flight on average.
 const SLOW: u32 = 4;
 
-/// How an attempt ended.
+/// How fast a receiver responded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Responsiveness {
-    /// The receiver answered, or said that it would not, without delay.
+    /// It responded, or refused the connection, without delay.
     Prompt,
-    /// It did so after a good part of the deadline.
+    /// It did so after a large part of the deadline.
     Slow,
-    /// It kept the connection until the deadline.
+    /// It did not respond before the deadline.
     TimedOut,
-    /// It was not reached: nothing answered for its host's name.
+    /// It was not called: the lookup of its name got no reply.
     Unresolved,
 }
 
 impl Responsiveness {
-    /// As the outcome has it, of an attempt that took so long of what it might have.
+    /// From an attempt's outcome, and its duration relative to the deadline.
     #[must_use]
     pub(super) fn of(outcome: &Outcome, took: Duration, deadline: Duration) -> Self {
         match outcome {
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_a_good_part_of_the_deadline_is_slow_however_well_it_ends() {
+    fn a_long_attempt_is_slow_whatever_its_outcome() {
         let by = |outcome, ms| {
             let (took, deadline) = (Duration::from_millis(ms), Duration::from_secs(10));
             Responsiveness::of(&outcome, took, deadline)

@@ -1,6 +1,4 @@
-//! What operators and customers are told of endpoints.
-//!
-//! Not here: what happens on them (`pick`).
+//! The scheduler's state for the API and for metrics. (core)
 
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use crate::scheduler::backlog::Backlog;
 use crate::scheduler::endpoint::Endpoint;
 
 impl Scheduler {
-    /// What is known of a delivery that waits on disk.
+    /// The state of a waiting delivery.
     #[must_use]
     pub fn status(&self, webhook: WebhookId, delivery: DeliveryId, now: Moment) -> DeliveryStatus {
         let Some(backlog) = self.backlogs.get(&webhook) else { return DeliveryStatus::default() };
@@ -33,7 +31,7 @@ impl Scheduler {
         DeliveryStatus { in_flight, held_until, unresolved }
     }
 
-    /// How long the first endpoint that may do something has waited for it.
+    /// How long the endpoint that has been due for longest has waited.
     #[must_use]
     pub fn past_due(&self, now: Tick) -> Duration {
         let due =
@@ -41,13 +39,13 @@ impl Scheduler {
         due.map_or(Duration::ZERO, |due| now.since(due))
     }
 
-    /// Attempts under way.
+    /// Attempts in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.slots.taken().attempts
     }
 
-    /// Deliveries in memory that wait, and places in the heap.
+    /// Waiting deliveries in memory, and entries of the heap.
     #[must_use]
     pub fn held(&self) -> usize {
         self.backlogs.values().map(Backlog::held).sum::<usize>() + self.heap.len()
@@ -65,7 +63,7 @@ impl Scheduler {
         self.reads.are_waited_for() || self.writes.are_with_store() || self.unwritten() > 0
     }
 
-    /// Endpoints that are known.
+    /// Endpoints in memory.
     #[must_use]
     pub fn endpoints(&self) -> usize {
         self.endpoints.len()

@@ -1,4 +1,4 @@
-//! Random worlds of endpoints, held to what `scheduler` promises by remembering everything.
+//! Seeded runs of endpoints, compared with a model that remembers everything.
 
 mod answers;
 mod probing;
@@ -26,7 +26,7 @@ use crate::scheduler::webhooks::Flow;
 use crate::scheduler::{Action, HELD_BYTES_ALL, Input, Limits, Scheduler};
 
 #[test]
-fn a_backlog_drains_at_exactly_the_pace_and_in_order() {
+fn a_backlog_drains_at_exactly_the_rate_limit_and_in_order() {
     let mut world = World::new(limits(5, 1_000, 100, 100), &[(1, 1)]);
     for due in 0..23 {
         world.arrive(1, due, true);
@@ -40,7 +40,7 @@ fn a_backlog_drains_at_exactly_the_pace_and_in_order() {
 }
 
 #[test]
-fn webhooks_of_one_endpoint_share_its_pace_and_take_turns() {
+fn webhooks_of_one_endpoint_share_its_rate_limit_and_alternate() {
     let mut world = World::new(limits(4, 1_000, 100, 100), &[(1, 1), (2, 1)]);
     for _ in 0..50 {
         world.arrive(1, 0, true);
@@ -69,29 +69,29 @@ fn an_endpoint_with_a_backlog_does_not_delay_another() {
 }
 
 #[test]
-fn no_more_are_under_way_than_an_endpoint_and_all_endpoints_have_room_for() {
+fn attempts_in_flight_are_bounded_per_endpoint_and_in_total() {
     let mut world = World::new(limits(100, 1_000, 12, 5), &[(1, 1), (2, 2)]);
     for _ in 0..20 {
         world.arrive(1, 0, true);
         world.arrive(2, 0, true);
     }
     world.run(1_000);
-    // The fifth place is for an endpoint that has none.
+    // The fifth slot is for an endpoint without one.
     assert_eq!(world.ends.len(), 4);
     let first = world.starts.iter().filter(|(_, endpoint, ..)| *endpoint == EndpointId(1)).count();
     assert!((1..=3).contains(&first), "{first}");
 }
 
 #[test]
-fn an_endpoint_that_was_left_out_goes_on_when_others_have_ended() {
-    // Of eight places six are for everyone, the last two for endpoints that have nothing under way.
+fn a_parked_endpoint_continues_when_others_have_ended() {
+    // Six of eight slots are for all, the last two for endpoints without an attempt in flight.
     let mut world = World::new(limits(100, 60_000, 12, 8), &[(1, 1), (2, 2), (3, 3)]);
     for endpoint in [1, 1, 2, 2, 3, 3, 3] {
         world.arrive(endpoint, 0, true);
     }
     world.run(1_000);
     assert_eq!(world.starts.len(), 6, "{:?}", world.starts);
-    // What is under way on the second endpoint ends, and nothing on the third does.
+    // Attempts on the second endpoint end, and none on the third.
     for end in &mut world.ends {
         end.0 = if end.1 == WebhookId(2) { 10 } else { 1_000 };
     }
@@ -103,7 +103,7 @@ fn an_endpoint_that_was_left_out_goes_on_when_others_have_ended() {
 }
 
 #[test]
-fn endpoints_whose_attempts_do_not_end_leave_places_for_others() {
+fn unresponsive_endpoints_leave_slots_for_others() {
     let dark: Vec<(i64, i64)> = (1..=4).map(|one| (one, one)).collect();
     let mut world = World::new(limits(100, 1_000, 20, 20), &[dark, vec![(5, 5)]].concat());
     for id in 0..80 {
@@ -121,7 +121,7 @@ fn endpoints_whose_attempts_do_not_end_leave_places_for_others() {
 }
 
 #[test]
-fn an_endpoint_has_more_room_the_more_it_answers_and_room_for_one_while_it_times_out() {
+fn the_limit_of_an_endpoint_grows_with_responses_and_falls_to_one_with_timeouts() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     endpoints.take_in(hook(1, 1, Flow::Open), None, at(0).tick);
     for id in 0..40 {
@@ -134,7 +134,7 @@ fn an_endpoint_has_more_room_the_more_it_answers_and_room_for_one_while_it_times
         }
         ids
     };
-    // Each number: how many may be under way after those before have ended so.
+    // Each number: the limit after the attempts before.
     let answers = [
         Responsiveness::Prompt,
         Responsiveness::Prompt,
@@ -163,7 +163,7 @@ fn a_paused_webhook_starts_nothing_and_another_on_its_endpoint_goes_on() {
 }
 
 #[test]
-fn what_is_due_sooner_than_all_others_is_not_kept_waiting_for_them() {
+fn the_earliest_due_delivery_waits_for_no_other() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     // In memory, and in the store alone.
     for (webhook, due) in [(1, None), (2, Some(at(900).tick))] {
@@ -185,12 +185,11 @@ fn what_is_due_sooner_than_all_others_is_not_kept_waiting_for_them() {
 }
 
 #[test]
-fn memory_holds_few_of_many_and_none_is_passed_over() {
+fn memory_has_few_of_many_deliveries_and_none_is_skipped() {
     let mut world = World::new(limits(1_000, 1_000, 100, 100), &[(1, 1)]);
     world.arrive(1, 0, false);
     world.run(5);
-    // It was deleted a moment ago: the store answers that nothing waits. While that is on its way,
-    // more come than memory holds.
+    // It was just deleted: the store returns nothing. Meanwhile more arrive than memory may have.
     world.stored.clear();
     world.read();
     for _ in 0..100 {
@@ -201,7 +200,7 @@ fn memory_holds_few_of_many_and_none_is_passed_over() {
 }
 
 #[test]
-fn what_waits_takes_bounded_memory_however_many_webhooks_have_work() {
+fn waiting_deliveries_use_bounded_memory_for_any_number_of_webhooks() {
     const WEBHOOKS: i64 = 4_000;
     const HOUR: u64 = 3_600_000;
     let mut endpoints = scheduler(limits(1, HOUR, 17, 10_000));
@@ -215,7 +214,7 @@ fn what_waits_takes_bounded_memory_however_many_webhooks_have_work() {
     }
     let first = steps(&mut endpoints, at(0));
     assert_eq!(first, (WEBHOOKS as usize, 0), "one of each starts");
-    // Nobody may start for an hour, and most hold nothing until then.
+    // None may start for an hour, and most have nothing in memory until then.
     assert!(endpoints.held_bytes <= HELD_BYTES_ALL / 2, "{}", endpoints.held_bytes);
     for id in 0..WEBHOOKS {
         endpoints.recorded(
@@ -230,7 +229,7 @@ fn what_waits_takes_bounded_memory_however_many_webhooks_have_work() {
     assert!(asked > 0);
 }
 
-/// How many start now, and of how many the store is asked for more.
+/// How many start now, and how many reads that needs.
 fn steps(endpoints: &mut Scheduler, now: Moment) -> (usize, usize) {
     let (mut started, mut asked) = (0, 0);
     loop {
@@ -243,12 +242,12 @@ fn steps(endpoints: &mut Scheduler, now: Moment) -> (usize, usize) {
 }
 
 #[test]
-fn what_is_under_way_is_not_started_again_because_the_store_says_that_it_waits() {
+fn a_delivery_in_flight_is_not_started_again_though_it_waits_in_the_store() {
     let mut world = World::new(limits(100, 1_000, 100, 100), &[(1, 1)]);
     world.arrive(1, 0, true);
     world.arrive(1, 0, true);
     world.run(5);
-    // A change of the webhook: all is read anew.
+    // The webhook changed: everything is read again.
     world.arrive(1, 0, false);
     world.run(5);
     world.answer();
@@ -257,9 +256,9 @@ fn what_is_under_way_is_not_started_again_because_the_store_says_that_it_waits()
 }
 
 #[test]
-fn a_retry_that_is_far_away_leaves_no_trace_of_each_event_that_passes_it() {
+fn events_that_pass_a_distant_retry_leave_no_stale_entries() {
     let mut endpoints = scheduler(limits(1_000, 1_000, 8, 100));
-    // Another endpoint's, which is nearer, hides it.
+    // An earlier entry of another endpoint hides it.
     for (id, due) in [(1, 86_400_000), (2, 3_600_000)] {
         endpoints.take_in(hook(id, id, Flow::Open), None, at(0).tick);
         endpoints.arrives(WebhookId(id), ready(-id, due), at(0));
@@ -277,7 +276,7 @@ fn a_retry_that_is_far_away_leaves_no_trace_of_each_event_that_passes_it() {
 }
 
 #[test]
-fn an_answer_of_the_store_that_is_out_of_date_starts_nothing_twice() {
+fn a_stale_read_starts_nothing_twice() {
     let mut world = World::new(limits(100, 1_000, 100, 100), &[(1, 1)]);
     for _ in 0..40 {
         world.arrive(1, 0, false);
@@ -290,7 +289,7 @@ fn an_answer_of_the_store_that_is_out_of_date_starts_nothing_twice() {
     let first = Fetched { ready: all[..32].to_vec(), more: true };
     world.endpoints.fetched(webhook, round, first, at(0));
     world.run(1);
-    // It ran low and asked again; before the answer comes, all that were under way have ended.
+    // It ran low and read more; before the result, all attempts in flight ended.
     let Some(StoreRead::Fetch { round, .. }) = world.asked.pop() else { panic!("not asked again") };
     world.now = 1;
     world.end(None);
@@ -308,7 +307,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn whatever_arrives_and_fails_all_of_it_ends_within_the_pace(
+    fn every_delivery_ends_within_the_rate_limit(
         requests in 1_u32..6,
         per_endpoint in 1_usize..5,
         total in 1_usize..8,

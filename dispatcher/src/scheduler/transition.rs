@@ -1,10 +1,10 @@
-//! Decides what follows from an attempt: for the delivery, and for its webhook.
+//! Decides what an attempt means for its delivery and its webhook. (core)
 //!
 //! # Invariants
 //!
-//! 1. What kept us from trying changes neither the schedule, nor the deadline, nor health.
-//! 2. A delivery is given up only by a failed attempt at or after its deadline,
-//!    or, where it is a ping, by its first.
+//! 1. A fault of the dispatcher changes neither the schedule, nor the deadline, nor health.
+//! 2. A delivery fails permanently only by a failed attempt at or after its deadline; a ping by its
+//!    first failure.
 
 use std::time::Duration;
 
@@ -17,32 +17,32 @@ use crate::domain::outcome::Outcome;
 use crate::domain::retry::{Failed, Next, Schedule};
 use crate::domain::webhook::Webhook;
 
-/// What follows for a delivery.
+/// The consequences for a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// What becomes of it.
+    /// The next state.
     pub(super) after: NextState,
     /// When its first attempt started.
     pub(super) first_attempt_at: UnixTime,
     /// When the first attempt of its schedule started.
     pub(super) since: UnixTime,
-    /// How long its webhook had stood paused at its first attempt.
+    /// The webhook's total pause at the first attempt.
     pub(super) paused_before: Duration,
 }
 
-/// An attempt that is over: what the verdict on its delivery goes by.
+/// An ended attempt, as the verdict needs it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evidence<'a> {
-    /// Of which delivery, as it was when it started.
+    /// The delivery as it was at the start.
     pub(super) delivery: &'a QueuedDelivery,
     pub(super) started_at: UnixTime,
     pub(super) ended_at: UnixTime,
     pub(super) outcome: &'a Outcome,
-    /// How long the receiver asks us to wait.
+    /// The receiver's `Retry-After`.
     pub(super) retry_after: Option<Duration>,
 }
 
-/// What follows for a delivery from an attempt; nothing where it was our fault.
+/// The consequences of an attempt for its delivery; `None` after a fault of the dispatcher.
 #[must_use]
 pub(super) fn verdict(
     webhook: &Webhook,
@@ -59,7 +59,7 @@ pub(super) fn verdict(
     let after = match outcome {
         Outcome::Internal(_) => return None,
         Outcome::Delivered { .. } => NextState::Delivered,
-        // A customer that asks for a test wants to know now, and can ask again.
+        // A test has one attempt: the customer waits for its result, and can repeat it.
         Outcome::Failed(_) if ready.kind == EventType::Ping => NextState::FailedPermanent,
         Outcome::Failed(_) => {
             let deadline =
@@ -73,7 +73,7 @@ pub(super) fn verdict(
     Some(Verdict { after, first_attempt_at, since, paused_before })
 }
 
-/// What an attempt says of its webhook.
+/// What an attempt shows about its webhook.
 #[must_use]
 pub(super) fn observation(kind: EventType, outcome: &Outcome) -> Option<Observation> {
     match (outcome, kind) {
@@ -84,7 +84,7 @@ pub(super) fn observation(kind: EventType, outcome: &Outcome) -> Option<Observat
     }
 }
 
-/// The delivery as it waits again.
+/// The delivery as it waits for its next attempt.
 #[must_use]
 pub(super) fn again(ready: QueuedDelivery, verdict: &Verdict) -> Option<QueuedDelivery> {
     let NextState::Again { due, step } = verdict.after else { return None };
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// One that was first tried when the clock started, and is tried for the second time.
+    /// A delivery whose first attempt was at the start, before its second attempt.
     fn tried() -> QueuedDelivery {
         let (first, paused_before) = (Some(START), 7 * MINUTE);
         QueuedDelivery {
@@ -183,7 +183,7 @@ mod tests {
         Evidence { delivery, started_at, ended_at, outcome, retry_after: None }
     }
 
-    /// What follows from an attempt of one second that starts so many minutes after the start.
+    /// The consequences of an attempt of one second, so many minutes after the start.
     fn after(
         webhook: &Webhook,
         ready: &QueuedDelivery,
@@ -202,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn a_2xx_ends_a_delivery_whenever_it_comes() {
+    fn a_2xx_ends_a_delivery_at_any_time() {
         for (ready, minutes) in [(fresh(), 0), (tried(), 1), (tried(), 600)] {
             assert_eq!(after(&webhook(), &ready, &WELL, minutes), Some(NextState::Delivered));
         }
     }
 
     #[test]
-    fn what_was_our_fault_has_no_consequence() {
+    fn a_fault_of_the_dispatcher_has_no_consequences() {
         let ping = QueuedDelivery { kind: EventType::Ping, ..fresh() };
         for (ready, minutes) in [(fresh(), 0), (tried(), 600), (ping, 0)] {
             assert_eq!(after(&webhook(), &ready, &OURS, minutes), None);
@@ -219,27 +219,27 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_tried_again_until_its_deadline() {
+    fn a_failed_delivery_is_retried_until_its_deadline() {
         assert_eq!(after(&webhook(), &fresh(), &FAILED, 0), again(61, 1));
         assert_eq!(after(&webhook(), &tried(), &FAILED, 1), again(361, 2));
         assert_eq!(after(&webhook(), &tried(), &FAILED, 58), again(3_600, 2), "brought forward");
         assert_eq!(after(&webhook(), &tried(), &FAILED, 60), Some(NextState::FailedPermanent));
-        // However late the first attempt is, the deadline counts from it.
+        // The deadline counts from the first attempt, however late that is.
         assert_eq!(after(&webhook(), &fresh(), &FAILED, 600), again(36_061, 1));
     }
 
     #[test]
-    fn the_time_that_its_webhook_stood_paused_does_not_count() {
+    fn pauses_of_the_webhook_do_not_count() {
         let since = Webhook { paused_total: 37 * MINUTE, ..webhook() };
         assert_eq!(after(&since, &tried(), &FAILED, 88), again(5_400, 2));
         assert_eq!(after(&since, &tried(), &FAILED, 90), Some(NextState::FailedPermanent));
-        // One that was under way when its webhook was paused, ten minutes ago.
+        // It was in flight when its webhook was paused, ten minutes ago.
         let now = Webhook { paused_at: Some(START.plus(70 * MINUTE)), ..since };
         assert_eq!(after(&now, &tried(), &FAILED, 80), again(5_101, 2));
     }
 
     #[test]
-    fn a_ping_has_one_attempt_and_its_failure_says_nothing_of_its_webhook() {
+    fn a_ping_has_one_attempt_and_its_failure_does_not_affect_its_webhook() {
         let ping = QueuedDelivery { kind: EventType::Ping, ..fresh() };
         assert_eq!(after(&webhook(), &ping, &FAILED, 0), Some(NextState::FailedPermanent));
         assert_eq!(after(&webhook(), &ping, &WELL, 0), Some(NextState::Delivered));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_asks_for_later_is_heard() {
+    fn retry_after_is_honoured() {
         let schedule = schedule(Mode::Delay);
         let verdict = verdict(
             &webhook(),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_again_has_all_that_its_next_attempt_needs() {
+    fn a_requeued_delivery_has_what_its_next_attempt_needs() {
         let started = START.plus(MINUTE);
         let schedule = schedule(Mode::Delay);
         let of = |outcome| {

@@ -1,11 +1,10 @@
-//! The webhooks that have work: where they lead, how they fare, which delivery probes them, and
-//! what is to be written of all that.
+//! The webhooks with work: URL, secrets, health, probe, and the changes to write. (core)
 //!
-//! What is known here of a webhook's health is newer than what is on disk; a webhook that is read
-//! anew keeps it, unless its owner has reactivated it in the meantime.
+//! The health in memory is newer than on disk; a webhook that is read again keeps it, unless its
+//! owner reactivated it in the meantime.
 //!
-//! Invariant: whether a webhook is paused or probing is known here alone. What its queue may start
-//! is derived from it each time ([`Webhooks::flow`]).
+//! Invariant: this is the only place that knows whether a webhook is paused or probing; what its
+//! queue may start is derived from it ([`Webhooks::flow`]).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -21,41 +20,41 @@ use crate::domain::outcome::Outcome;
 use crate::domain::webhook::{Probe, Secrets, Webhook, WebhookUpdate};
 use crate::scheduler::{Notification, Scheduler};
 
-/// So few checks that are out of date are not worth tidying up.
+/// Fewer stale checks than this are not worth removing.
 const CHECKS_MIN: usize = 64;
 
-/// Where a webhook's deliveries go, what signs them, and for whom.
+/// What an attempt needs of a webhook.
 #[derive(Debug)]
 pub struct Target {
-    /// Whose it is.
+    /// The workspace.
     pub workspace: Arc<str>,
-    /// Where to.
+    /// The canonical URL.
     pub url: Url,
-    /// What signs them.
+    /// The signing keys.
     pub secrets: Secrets,
 }
 
-/// What a webhook's owners are to be told.
+/// A warning or pause of a webhook, for its owners.
 #[derive(Clone, Debug)]
 pub struct HealthAlert {
-    /// That it fails, or that it is paused.
+    /// Which of the two.
     pub notice: Notice,
-    /// Which.
+    /// The webhook.
     pub webhook: WebhookId,
-    /// Whose it is.
+    /// The workspace.
     pub workspace: Arc<str>,
-    /// Its URL.
+    /// The URL.
     pub url: Arc<str>,
-    /// Since when it fails, or is down.
+    /// Since when it is failing, or down.
     pub since: UnixTime,
-    /// What the last attempt came to.
+    /// The outcome of the last attempt.
     pub last_outcome: Option<Outcome>,
 }
 
 /// Which of a webhook's deliveries may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// All of them.
+    /// All.
     Open,
     /// One at a time.
     Probing(Probe),
@@ -66,49 +65,49 @@ pub(super) enum Flow {
 #[derive(Debug)]
 struct Known {
     webhook: Webhook,
-    /// The probe that was delivered, until that is on disk.
+    /// The delivered probe, until that is on disk.
     delivered_probe: Option<DeliveryId>,
-    /// There while an attempt is under way: thousands of webhooks may only wait.
+    /// Set while an attempt is in flight: thousands of webhooks may only wait.
     target: Weak<Target>,
-    /// When time alone may bring a notice.
+    /// When a notice may become due without an attempt.
     look_at: Option<UnixTime>,
-    /// What was decided by it and is not on disk yet.
+    /// Results that are not on disk yet.
     unwritten: usize,
 }
 
-/// A hundred thousand webhooks may wait: what is known of each is less than this, in bytes.
+/// A hundred thousand webhooks may wait, so their state is small.
 const _: () = assert!(size_of::<Known>() <= 464);
 
-/// What is to be done with a webhook that was read.
+/// What follows after a webhook was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restored {
-    /// Its queue is to be opened.
+    /// Open its queue.
     Ready,
-    /// That, and its deliveries are to be put into order first.
+    /// Order its deliveries, then open its queue.
     ToReorder,
-    /// Nothing: its URL is none.
+    /// Nothing: its URL is invalid.
     InvalidUrl,
 }
 
-/// Whether a webhook that is being read has changed since the store was asked.
+/// Whether a webhook changed since its read began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loading {
     Unchanged,
     Changed,
 }
 
-/// Every webhook that has work or may soon bring a notice.
+/// Every webhook with work or a scheduled health check.
 #[derive(Debug, Default)]
 pub(super) struct Webhooks {
     known: HashMap<WebhookId, Box<Known>>,
-    /// When to look at which; what has changed since is passed over.
+    /// The scheduled health checks; stale ones are skipped.
     checks: BinaryHeap<Reverse<(UnixTime, WebhookId)>>,
-    /// Those that are being read.
+    /// Webhooks being read.
     loading: HashMap<WebhookId, Loading>,
 }
 
 impl Webhooks {
-    /// Notes that a webhook is to be read; says whether it is not already.
+    /// Begins a read; returns whether none was running.
     pub(super) fn begin_load(&mut self, webhook: WebhookId) -> bool {
         let mut first = true;
         self.loading
@@ -118,12 +117,12 @@ impl Webhooks {
         first
     }
 
-    /// Notes that a webhook was read; says whether it has to be read again.
+    /// Ends a read; returns whether it must be repeated.
     pub(super) fn end_load(&mut self, webhook: WebhookId) -> bool {
         self.loading.remove(&webhook) == Some(Loading::Changed)
     }
 
-    /// Takes in a webhook as the store has it.
+    /// Adds a webhook as read from the store.
     pub(super) fn restore(
         &mut self,
         mut webhook: Webhook,
@@ -152,13 +151,13 @@ impl Webhooks {
         restored
     }
 
-    /// Whose a webhook is, and on which endpoint.
+    /// The workspace and the endpoint of a webhook.
     pub(super) fn place(&self, webhook: WebhookId) -> Option<(Arc<str>, EndpointId)> {
         let Webhook { workspace, endpoint, .. } = self.webhook(webhook)?;
         Some((workspace.clone(), *endpoint))
     }
 
-    /// What may be started for a webhook.
+    /// Which deliveries of a webhook may start.
     pub(super) fn flow(&self, webhook: WebhookId) -> Flow {
         let Some(known) = self.known.get(&webhook) else { return Flow::Stopped };
         match known.webhook.probing {
@@ -169,7 +168,7 @@ impl Webhooks {
         }
     }
 
-    /// A webhook that probes does so with this delivery from here on.
+    /// Sets the delivery that probes a webhook.
     pub(super) fn probe_with(&mut self, webhook: WebhookId, probe: Probe) {
         let known = self.known.get_mut(&webhook);
         if let Some(known) = known.filter(|known| known.webhook.probing.is_some()) {
@@ -177,19 +176,19 @@ impl Webhooks {
         }
     }
 
-    /// Forgets a webhook that is deleted.
+    /// Removes a deleted webhook.
     pub(super) fn forget(&mut self, webhook: WebhookId) {
         self.known.remove(&webhook);
     }
 
-    /// Forgets those that have no work, unless they are to be looked at or to be written.
+    /// Evicts webhooks without work, scheduled checks and pending writes.
     pub(super) fn forget_idle(&mut self, has_work: impl Fn(WebhookId) -> bool) {
         self.known.retain(|webhook, known| {
             known.look_at.is_some() || known.unwritten > 0 || has_work(*webhook)
         });
     }
 
-    /// Notes that something follows for a webhook which is to be written.
+    /// Counts a pending write.
     pub(super) fn keep(&mut self, webhook: WebhookId) {
         if let Some(known) = self.known.get_mut(&webhook) {
             known.unwritten += 1;
@@ -201,7 +200,7 @@ impl Webhooks {
         if let Some(target) = known.target.upgrade() {
             return Some(target);
         }
-        // It was read when the webhook was taken in.
+        // It was parsed when the webhook was read.
         let url = Url::parse(&known.webhook.url).ok()?;
         let (workspace, secrets) = (known.webhook.workspace.clone(), known.webhook.secrets.clone());
         let target = Arc::new(Target { workspace, url, secrets });
@@ -213,12 +212,12 @@ impl Webhooks {
         self.known.get(&webhook).map(|known| &known.webhook)
     }
 
-    /// Notes that what was kept is on disk, and with it the end of this delivery's attempt.
+    /// Counts a finished write, which ended this delivery's attempt.
     pub(super) fn settle(&mut self, webhook: WebhookId, delivery: Option<DeliveryId>) {
         let Some(known) = self.known.get_mut(&webhook) else { return };
         known.unwritten = known.unwritten.saturating_sub(1);
         if known.target.strong_count() == 0 {
-            // What is not used any more takes its memory for as long as it is pointed to.
+            // An unused target would keep its memory.
             known.target = Weak::new();
         }
         if delivery.is_some() && known.delivered_probe == delivery {
@@ -226,7 +225,7 @@ impl Webhooks {
         }
     }
 
-    /// What is to be written of a webhook.
+    /// The changes of a webhook to write.
     pub(super) fn update(&self, webhook: WebhookId) -> Option<WebhookUpdate> {
         let Known { webhook: known, look_at, .. } = &**self.known.get(&webhook)?;
         Some(WebhookUpdate {
@@ -240,12 +239,12 @@ impl Webhooks {
         })
     }
 
-    /// When the next webhook is to be looked at, or one that has changed since.
+    /// The time of the next health check, perhaps a stale one.
     pub(super) fn next_check(&self) -> Option<UnixTime> {
         self.checks.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// A webhook whose time has come to be looked at, and when it came.
+    /// A webhook whose health check is due, with the time of the check.
     fn due(&mut self, now: UnixTime) -> Option<(UnixTime, WebhookId)> {
         while let Some(Reverse((at, webhook))) = self.checks.peek().copied() {
             if at > now {
@@ -259,7 +258,7 @@ impl Webhooks {
         None
     }
 
-    /// Plans every look anew: what brings a notice, and when, is a matter of policy.
+    /// Reschedules every health check after a change of policy.
     pub(super) fn replan(&mut self, policy: &Policy, now: UnixTime) {
         let all: Vec<WebhookId> = self.known.keys().copied().collect();
         for webhook in all {
@@ -275,7 +274,7 @@ impl Webhooks {
             known.look_at = at;
             self.checks.extend(at.map(|at| Reverse((at, webhook))));
         }
-        // What has changed since would stay until its time, however far ahead that is.
+        // A stale check would stay until its time, however far ahead.
         if self.checks.len() > 2 * self.known.len() + CHECKS_MIN {
             let planned = |known: &Known| known.look_at.map(|at| Reverse((at, known.webhook.id)));
             self.checks = self.known.values().filter_map(|known| planned(known)).collect();
@@ -284,7 +283,7 @@ impl Webhooks {
 }
 
 impl Known {
-    /// Does what a notice asks for; gives what owners are to be told.
+    /// Applies a notice; returns the alert for the owners.
     fn notice(&mut self, notice: Option<Notice>, now: UnixTime) -> Option<Box<HealthAlert>> {
         let notice = notice.filter(|_| self.webhook.paused_at.is_none())?;
         let webhook = &mut self.webhook;
@@ -308,7 +307,7 @@ impl Known {
 }
 
 impl Scheduler {
-    /// Takes what an attempt says of its webhook into account; gives what owners are to be told.
+    /// Applies an attempt's outcome to the health; returns the alert for the owners.
     pub(super) fn observe(
         &mut self,
         webhook: WebhookId,
@@ -327,7 +326,7 @@ impl Scheduler {
         alert
     }
 
-    /// Looks at webhooks whose time it is, until that brings a notice; gives what owners are told.
+    /// Runs due health checks until one brings a notice; returns the alert for the owners.
     pub(super) fn next_notice(
         &mut self,
         now: Moment,
@@ -347,7 +346,7 @@ impl Scheduler {
         None
     }
 
-    /// Tells operators what owners are to be told, and stops a webhook that is paused.
+    /// Reports an alert to operators, and stops a paused webhook.
     fn alerted(&mut self, alert: Option<&HealthAlert>, now: Moment) {
         let Some(alert) = alert else { return };
         self.notifications.push_back(Notification::Health(Box::new(alert.clone())));
@@ -356,7 +355,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes into account what has become of a delivery that may have been the probe.
+    /// Ends a probe if this delivery was it.
     pub(super) fn probed(&mut self, webhook: WebhookId, delivery: DeliveryId, after: NextState) {
         let Some(known) = self.webhooks.known.get_mut(&webhook) else { return };
         if known.webhook.probing != Some(Probe::This(delivery)) {

@@ -1,15 +1,13 @@
-//! What each workspace has under way beside the first attempt of each of its webhooks, and which
-//! endpoints wait because that is as much as it may have now.
+//! Limits the attempts of one workspace beyond the first of each of its webhooks, and parks the
+//! endpoints that wait for this share. (core)
 //!
 //! # Invariants
 //!
-//! 1. Attempts that a workspace has under way beside the first of each of its webhooks are no more
-//!    than an eighth of the places that are free, while another workspace has any under way. So
-//!    however many workspaces are greedy at once, whatever their receivers did last, some places
-//!    stay free: of ten, each has one in eighteen.
-//! 2. An endpoint that waits for this is called back as soon as its workspace may have more,
-//!    whoever's
-//!    attempt has ended; endpoints of one workspace take turns.
+//! 1. While another workspace has attempts in flight, a workspace has at most an eighth of the free
+//!    slots for attempts beyond the first of each webhook. So with any number of greedy workspaces
+//!    and any history of their receivers, some slots stay free: of ten, each has one in eighteen.
+//! 2. A parked endpoint is unparked as soon as its workspace may start more, whichever attempt
+//!    ended; endpoints of one workspace take turns.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,19 +15,19 @@ use std::sync::Arc;
 use crate::domain::id::EndpointId;
 use crate::scheduler::load::Load;
 
-/// Of what is free, in eighths, for what one workspace has beside the first attempts of its
-/// webhooks. Twenty webhooks of 17 attempts fit into it while all else is quiet.
+/// The share of free slots, in eighths, for a workspace's attempts beyond first ones. Twenty
+/// webhooks with 17 attempts each are within it on an otherwise idle dispatcher.
 const SHARE: usize = 1;
 
-/// What a workspace has under way.
+/// The attempts in flight of a workspace.
 #[derive(Debug, Default)]
 struct Share {
     load: Load,
-    /// Webhooks that have something under way.
+    /// Webhooks with attempts in flight.
     webhooks: usize,
-    /// Endpoints on which it could start more, if it had less.
+    /// Parked endpoints.
     endpoints: BTreeSet<EndpointId>,
-    /// The endpoint that was called back last.
+    /// The endpoint that was unparked last.
     called: Option<EndpointId>,
 }
 
@@ -38,7 +36,7 @@ impl Share {
         Load { attempts: self.load.attempts - self.webhooks, ..self.load }
     }
 
-    /// The endpoint after the one that was called back last.
+    /// The endpoint after the one that was unparked last.
     fn next_endpoint(&mut self) -> Option<EndpointId> {
         let after = |called: EndpointId| {
             self.endpoints.range(EndpointId(called.0.saturating_add(1))..).next().copied()
@@ -50,16 +48,16 @@ impl Share {
     }
 }
 
-/// Of all workspaces that have anything under way.
+/// The shares of all workspaces with attempts in flight.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     workspaces: HashMap<Arc<str>, Share>,
-    /// Those of which endpoints wait, by the attempts that they have beside first ones.
+    /// Workspaces with parked endpoints, by their attempts beyond first ones.
     waiting: BTreeSet<(usize, Arc<str>)>,
 }
 
 impl Shares {
-    /// Notes that an attempt of a workspace has started: the first of its webhook, or one more.
+    /// Counts a started attempt: the first of its webhook, or a further one.
     pub(super) fn started(&mut self, workspace: &Arc<str>, bytes: usize, first: bool) {
         self.change(workspace, |share| {
             share.load = share.load.plus(bytes);
@@ -67,7 +65,7 @@ impl Shares {
         });
     }
 
-    /// Notes that an attempt of a workspace has ended: the last of its webhook, or one of several.
+    /// Counts an ended attempt: the last of its webhook, or one of several.
     pub(super) fn ended(&mut self, workspace: &Arc<str>, bytes: usize, last: bool) {
         self.change(workspace, |share| {
             share.load = share.load.minus(bytes);
@@ -75,21 +73,20 @@ impl Shares {
         });
     }
 
-    /// Whether a workspace has as much under way as it may while others have something, too, where
-    /// so much is free.
+    /// Whether a workspace has used up its share of `free`, while others have attempts in flight.
     pub(super) fn is_used_up(&self, workspace: &str, free: Load) -> bool {
         let share = self.workspaces.get(workspace).filter(|_| self.workspaces.len() > 1);
         share.is_some_and(|share| share.beside_first().reaches(SHARE, free))
     }
 
-    /// Leaves an endpoint out, for this workspace of it, until that may have more.
+    /// Parks an endpoint until the workspace may start more.
     pub(super) fn park(&mut self, workspace: &Arc<str>, endpoint: EndpointId) {
         self.change(workspace, |share| {
             share.endpoints.insert(endpoint);
         });
     }
 
-    /// Gives an endpoint whose workspace may have more again, where so much is free.
+    /// Unparks an endpoint whose workspace may start more with `free` slots.
     pub(super) fn unpark(&mut self, free: Load) -> Option<EndpointId> {
         let beside_first = |attempts| Load { attempts, bytes: 0 };
         let mut fewest = self.waiting.iter().take_while(|(attempts, _)| {
@@ -102,8 +99,8 @@ impl Shares {
         endpoint
     }
 
-    /// Changes what is known of a workspace. One without attempts is forgotten, and with it the
-    /// endpoints that wait: each had one of the attempts that have ended, and was looked at then.
+    /// Updates a workspace. One without attempts is removed with its parked endpoints: each had an
+    /// attempt that ended, and was served then.
     fn change(&mut self, workspace: &Arc<str>, change: impl FnOnce(&mut Share)) {
         let share = self.workspaces.entry(workspace.clone()).or_default();
         if !share.endpoints.is_empty() {
@@ -133,7 +130,7 @@ mod tests {
         let (greedy, other) = (Arc::from("ws_greedy"), Arc::from("ws_other"));
         let mut shares = Shares::default();
         (0..9).for_each(|nth| shares.started(&greedy, 0, nth < 5));
-        assert!(!shares.is_used_up(&greedy, FREE), "nobody else has anything under way");
+        assert!(!shares.is_used_up(&greedy, FREE), "no other workspace has attempts in flight");
         shares.started(&other, 0, true);
         assert!(shares.is_used_up(&greedy, FREE));
         assert!(!shares.is_used_up(&greedy, free(33)));
@@ -143,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_shared_as_attempts_are() {
+    fn bytes_are_shared_like_attempts() {
         let (greedy, other) = (Arc::from("ws_greedy"), Arc::from("ws_other"));
         let mut shares = Shares::default();
         shares.started(&greedy, 800, true);
@@ -157,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_called_back_when_places_are_free_again_whoever_had_them() {
+    fn an_endpoint_is_unparked_when_any_slots_are_released() {
         let (greedy, other) = (Arc::from("ws_greedy"), Arc::from("ws_other"));
         let mut shares = Shares::default();
         (0..5).for_each(|nth| shares.started(&greedy, 0, nth == 0));
@@ -166,7 +163,7 @@ mod tests {
         shares.park(&greedy, EndpointId(7));
         assert_eq!(shares.unpark(FREE), None);
         assert_eq!(shares.unpark(free(33)), Some(EndpointId(7)));
-        assert_eq!(shares.unpark(free(33)), None, "it was called back");
+        assert_eq!(shares.unpark(free(33)), None, "it was unparked");
 
         shares.park(&greedy, EndpointId(7));
         shares.ended(&other, 0, true);
@@ -174,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_of_a_workspace_take_turns_and_who_has_least_comes_first() {
+    fn endpoints_take_turns_and_the_workspace_with_the_fewest_attempts_is_first() {
         let (greedy, modest) = (Arc::from("ws_greedy"), Arc::from("ws_modest"));
         let mut shares = Shares::default();
         (0..4).for_each(|nth| shares.started(&greedy, 0, nth == 0));
@@ -191,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_without_attempts_is_forgotten() {
+    fn a_workspace_without_attempts_is_evicted() {
         let one = Arc::from("ws_one");
         let mut shares = Shares::default();
         shares.started(&one, 10, true);

@@ -1,6 +1,6 @@
-//! What came of attempts and of time, kept until it is on disk.
+//! Results of attempts and health checks, queued until they are on disk. (core)
 //!
-//! Invariant: one write at most is with the store, and what comes meanwhile goes into the next.
+//! Invariant: at most one write is with the store; results that arrive meanwhile go into the next.
 //!
 //! Not here: what follows from an attempt (`attempts`), how it is written (the store).
 
@@ -14,47 +14,47 @@ use crate::scheduler::queues::Ended;
 use crate::scheduler::reads::STORE_PAUSE;
 use crate::scheduler::webhooks::{HealthAlert, Webhooks};
 
-/// One write: all of it or nothing.
+/// One atomic write.
 #[derive(Debug)]
 pub struct Write {
-    /// Attempts that are over.
+    /// Ended attempts.
     pub records: Vec<AttemptRecord>,
-    /// What is known of their webhooks.
+    /// Changes of their webhooks.
     pub updates: Vec<WebhookUpdate>,
-    /// What owners are told by mail.
+    /// Alerts that become mails to owners.
     pub alerts: Vec<HealthAlert>,
 }
 
-/// An attempt that is over and not yet on disk, or a change of health without one.
+/// An ended attempt that is not on disk yet, or a change of health without one.
 #[derive(Debug)]
 pub(super) struct PendingWrite {
     pub(super) webhook: WebhookId,
-    /// What is under way until this is on disk, and its record.
+    /// The attempt, in flight until this is on disk, and its record.
     pub(super) attempt: Option<(Ended, AttemptRecord)>,
     pub(super) alert: Option<Box<HealthAlert>>,
 }
 
-/// All that is not on disk yet.
+/// The queued writes.
 #[derive(Debug, Default)]
 pub(super) struct PendingWrites {
     waiting: Vec<PendingWrite>,
     with_store: Vec<PendingWrite>,
-    /// When the store may be asked to write again after a failure.
+    /// When to repeat a failed write.
     paused_until: Tick,
 }
 
 impl PendingWrites {
-    /// How many are not with the store yet.
+    /// The results that are not with the store yet.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether the store is writing.
+    /// Whether a write is with the store.
     pub(super) fn are_with_store(&self) -> bool {
         !self.with_store.is_empty()
     }
 
-    /// Hands all that waits to the store, unless that is busy with what came before.
+    /// The next write with everything that is queued, unless one is with the store.
     pub(super) fn next(&mut self, webhooks: &Webhooks, now: Tick) -> Option<Write> {
         if self.are_with_store() || self.waiting.is_empty() || now < self.paused_until {
             return None;
@@ -71,12 +71,12 @@ impl PendingWrites {
         Some(Write { records, updates, alerts })
     }
 
-    /// Takes out what is on disk now.
+    /// Removes the results that are on disk now.
     pub(super) fn written(&mut self) -> Vec<PendingWrite> {
         std::mem::take(&mut self.with_store)
     }
 
-    /// Keeps what could not be written, before what came since.
+    /// Requeues a failed write before later results.
     pub(super) fn failed(&mut self, now: Tick) {
         self.paused_until = now.plus(STORE_PAUSE);
         self.with_store.append(&mut self.waiting);
@@ -85,23 +85,23 @@ impl PendingWrites {
 }
 
 impl Scheduler {
-    /// Looks at the webhooks whose time it is, and keeps what follows.
+    /// Runs due health checks, and queues their results.
     pub(super) fn check_health(&mut self, now: Moment) {
         while let Some((webhook, alert)) = self.next_notice(now) {
             self.keep(PendingWrite { webhook, attempt: None, alert });
         }
     }
 
-    /// Keeps what is over until it is written.
+    /// Queues a result.
     pub(super) fn keep(&mut self, pending: PendingWrite) {
         self.webhooks.keep(pending.webhook);
         self.writes.waiting.push(pending);
     }
 
-    /// Goes on with what was kept, which is on disk.
+    /// Continues after a result is on disk.
     pub(super) fn settle(&mut self, written: PendingWrite, now: Moment) {
         let PendingWrite { webhook, attempt, .. } = written;
-        // A probe that was delivered lets others start from here on.
+        // After a delivered probe the other deliveries may start.
         self.webhooks.settle(webhook, attempt.as_ref().map(|(ended, _)| ended.delivery));
         if let Some((ended, _)) = attempt {
             self.end(webhook, ended, now);

@@ -1,15 +1,15 @@
-//! What the store answers, and what is told meanwhile, in any order.
+//! Results of reads and new deliveries, in any order.
 
 use crate::scheduler::tests::*;
 
-/// Endpoints with one webhook, of which nothing is known yet but that something waits.
+/// Endpoints with one webhook each, of which only waiting deliveries are known.
 fn unread() -> Scheduler {
     let mut endpoints = scheduler(limits(100, 1_000, 100, 100));
     endpoints.take_in(hook(1, 1, Flow::Open), Some(at(0).tick), at(0).tick);
     endpoints
 }
 
-/// Has the question answered that must be asked now; gives what was not to be in the answer.
+/// Answers the read that is due now; returns the deliveries that it must not contain.
 fn answer(
     endpoints: &mut Scheduler,
     now: u64,
@@ -23,7 +23,7 @@ fn answer(
     but
 }
 
-/// All that may start now.
+/// Everything that may start now.
 fn started(endpoints: &mut Scheduler, now: u64) -> Vec<i64> {
     let mut ids = Vec::new();
     while let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(at(now)) {
@@ -33,18 +33,18 @@ fn started(endpoints: &mut Scheduler, now: u64) -> Vec<i64> {
 }
 
 #[test]
-fn what_came_while_a_webhook_was_read_anew_is_not_forgotten() {
+fn a_delivery_that_arrives_during_a_read_is_kept() {
     let mut endpoints = unread();
     answer(&mut endpoints, 0, &[], false);
     endpoints.arrives(WebhookId(1), ready(1, 0), at(0));
-    // The store was asked before it came, and answers after it was told of.
+    // The read began before it arrived, and ends after it was reported.
     endpoints.take_in(hook(1, 1, Flow::Open), None, at(0).tick);
     answer(&mut endpoints, 0, &[ready(1, 0)], false);
     assert_eq!(started(&mut endpoints, 0), [1]);
 }
 
 #[test]
-fn what_comes_while_the_store_is_asked_waits_for_what_is_older() {
+fn a_delivery_that_arrives_during_a_read_waits_for_older_ones() {
     let mut endpoints = unread();
     let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(0)) else {
         panic!("not asked")
@@ -57,7 +57,7 @@ fn what_comes_while_the_store_is_asked_waits_for_what_is_older() {
 }
 
 #[test]
-fn what_is_under_way_is_not_asked_for_again() {
+fn deliveries_in_flight_are_not_read_again() {
     let mut endpoints = unread();
     answer(&mut endpoints, 0, &[ready(1, 0)], true);
     let Pick::Start(..) = endpoints.next(at(0)) else { panic!("does not start") };
@@ -67,7 +67,7 @@ fn what_is_under_way_is_not_asked_for_again() {
 }
 
 #[test]
-fn one_that_was_sent_before_the_worker_was_told_that_it_came_is_sent_once() {
+fn a_delivery_that_was_sent_before_it_was_reported_is_sent_once() {
     let mut endpoints = unread();
     answer(&mut endpoints, 0, &[ready(1, 0)], false);
     assert_eq!(started(&mut endpoints, 0), [1]);
@@ -78,7 +78,7 @@ fn one_that_was_sent_before_the_worker_was_told_that_it_came_is_sent_once() {
 }
 
 #[test]
-fn one_that_is_put_off_in_memory_alone_is_not_taken_in_again() {
+fn a_delivery_delayed_in_memory_is_not_added_again() {
     let mut endpoints = unread();
     let nine: Vec<QueuedDelivery> =
         (1..=9).map(|id| ready(id, if id < 9 { 0 } else { 10 })).collect();
@@ -91,7 +91,7 @@ fn one_that_is_put_off_in_memory_alone_is_not_taken_in_again() {
         panic!("it runs low")
     };
     endpoints.fetched(webhook, round, Fetched { ready: nine.clone(), more: true }, at(0));
-    // A fault of our own: on disk it is as it was.
+    // A fault of the dispatcher: on disk it is unchanged.
     first.due = at(5).unix;
     endpoints.recorded(webhook, ended(first.id, Some(first), Responsiveness::Prompt), at(0));
     let Pick::Start(StartedAttempt { delivery: second, .. }, _) = endpoints.next(at(0)) else {
@@ -106,7 +106,7 @@ fn one_that_is_put_off_in_memory_alone_is_not_taken_in_again() {
 }
 
 #[test]
-fn a_wall_clock_that_is_set_forward_leaves_nobody_behind_a_retry() {
+fn a_wall_clock_set_forward_leaves_no_delivery_behind_a_retry() {
     let retry = ready(1, 3_600_000);
     let day = 86_400_000_000;
     let later = Moment { tick: at(1).tick, unix: UnixTime(at(1).unix.0 + day) };
@@ -120,7 +120,7 @@ fn a_wall_clock_that_is_set_forward_leaves_nobody_behind_a_retry() {
             "{next:?}"
         );
         if let Pick::Read(StoreRead::Fetch { webhook, round, .. }) = next {
-            // Few are held: there are no others yet.
+            // Few are in memory: there are no others yet.
             let again = Fetched { ready: vec![retry.clone()], more: true };
             endpoints.fetched(webhook, round, again, at(0));
         }
@@ -131,7 +131,7 @@ fn a_wall_clock_that_is_set_forward_leaves_nobody_behind_a_retry() {
             };
             let both = Fetched { ready: vec![retry.clone(), fresh.clone()], more: false };
             endpoints.fetched(webhook, round, both, later);
-            // By the time of day it is due, too.
+            // It is due by the wall clock, too.
             let Pick::Start(StartedAttempt { delivery: ready, .. }, _) = endpoints.next(later)
             else {
                 panic!("it waits")
@@ -146,7 +146,7 @@ fn a_wall_clock_that_is_set_forward_leaves_nobody_behind_a_retry() {
 }
 
 #[test]
-fn what_started_before_counts_in_the_pace() {
+fn earlier_starts_count_in_the_rate_limit() {
     let mut endpoints = scheduler(limits(3, 1_000, 8, 100));
     endpoints.seed(EndpointId(1), at(0).tick);
     endpoints.seed(EndpointId(1), at(100).tick);
@@ -159,7 +159,7 @@ fn what_started_before_counts_in_the_pace() {
 }
 
 #[test]
-fn starts_that_left_no_trace_count_on_every_endpoint_there_may_be() {
+fn unrecorded_starts_count_on_every_endpoint() {
     let mut endpoints = scheduler(limits(3, 1_000, 8, 100));
     endpoints.seed(EndpointId(1), at(0).tick);
     endpoints.suspect(2, at(100).tick);
@@ -174,7 +174,7 @@ fn starts_that_left_no_trace_count_on_every_endpoint_there_may_be() {
 }
 
 #[test]
-fn a_fast_pace_is_kept_up_while_the_store_takes_its_time() {
+fn a_high_rate_is_sustained_with_a_slow_store() {
     const STORE_MS: u64 = 10;
     let mut world = World::new(limits(4_000, 1_000, 10_000, 10_000), &[(1, 1)]);
     for _ in 0..12_000 {
@@ -191,7 +191,7 @@ fn a_fast_pace_is_kept_up_while_the_store_takes_its_time() {
             let (_, (webhook, round, fetched)) = answers.pop_front().unwrap();
             world.endpoints.fetched(webhook, round, fetched, at(world.now));
         }
-        // The pace alone takes two seconds.
+        // The rate limit alone needs two seconds.
         assert!(world.now < 2_500, "{} have started", world.starts.len());
     }
     world.check_pace();

@@ -1,9 +1,9 @@
-//! What a webhook that was reactivated is sent: one delivery at a time, until it takes one.
+//! Deliveries of a reactivated webhook: one at a time, until a 2xx.
 
 use crate::scheduler::tests::*;
 
 #[test]
-fn a_probe_is_alone_until_it_is_over_and_is_the_one_that_is_tried_again() {
+fn a_probe_is_alone_until_it_ends_and_is_the_one_that_is_retried() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     endpoints.take_in(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
     for id in 0..10 {
@@ -31,7 +31,7 @@ fn a_probe_is_alone_until_it_is_over_and_is_the_one_that_is_tried_again() {
 }
 
 #[test]
-fn a_probe_that_was_tried_before_a_restart_is_asked_for() {
+fn a_probe_from_before_a_restart_is_read() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     let gate = Flow::Probing(Probe::This(DeliveryId(7)));
     endpoints.take_in(hook(1, 1, gate), Some(at(0).tick), at(0).tick);
@@ -45,7 +45,7 @@ fn a_probe_that_was_tried_before_a_restart_is_asked_for() {
 }
 
 #[test]
-fn what_comes_while_the_store_is_asked_for_the_probe_does_not_overtake_what_waits() {
+fn a_delivery_that_arrives_while_the_probe_is_read_overtakes_none() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     let gate = Flow::Probing(Probe::This(DeliveryId(7)));
     endpoints.take_in(hook(1, 1, gate), Some(at(0).tick), at(0).tick);
@@ -59,7 +59,7 @@ fn what_comes_while_the_store_is_asked_for_the_probe_does_not_overtake_what_wait
     };
     assert_eq!(probe.id, DeliveryId(7));
     endpoints.recorded(WebhookId(1), ended(probe.id, None, Responsiveness::Prompt), at(1));
-    // The eighth has waited since before the pause, and only the store knows of it.
+    // The eighth has waited since before the pause, in the store only.
     let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(1)) else {
         panic!("the ninth goes first")
     };
@@ -72,7 +72,7 @@ fn what_comes_while_the_store_is_asked_for_the_probe_does_not_overtake_what_wait
 }
 
 #[test]
-fn a_probe_that_was_given_up_makes_room_for_the_next_oldest() {
+fn a_permanently_failed_probe_is_followed_by_the_next_oldest() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     endpoints.take_in(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
     for id in 0..3 {
@@ -87,13 +87,13 @@ fn a_probe_that_was_given_up_makes_room_for_the_next_oldest() {
     }
 }
 
-/// An attempt at this delivery that ended so.
+/// An attempt of this delivery with this outcome.
 fn result(attempt: StartedAttempt, outcome: Outcome, now: Moment) -> Input {
     let (retry_after, ended) = (None, now);
     Input::Attempted(Box::new(AttemptResult { attempt, outcome, retry_after, ended }))
 }
 
-/// What is to be done first that is neither to be told nor to be read.
+/// The first action that is neither a notification nor a read.
 fn act(scheduler: &mut Scheduler, now: Moment) -> Action {
     loop {
         match scheduler.poll(now) {
@@ -104,14 +104,14 @@ fn act(scheduler: &mut Scheduler, now: Moment) -> Action {
 }
 
 #[test]
-fn others_start_when_the_end_of_the_probe_is_on_disk_and_not_before() {
+fn others_start_once_the_end_of_the_probe_is_on_disk() {
     let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
     scheduler.take_in(hook(1, 1, Flow::Probing(Probe::Any)), None, at(0).tick);
     let of = |id| Arrival { webhook: WebhookId(1), ready: ready(id, 0) };
     scheduler.handle(Input::Arrived((1..=3).map(of).collect()), at(0));
     let Action::Start(probe, _) = act(&mut scheduler, at(0)) else { panic!("no probe") };
     scheduler.handle(result(probe, Outcome::of_status(500), at(1)), at(1));
-    // Of another webhook; what it is told of meanwhile says nothing of the probe.
+    // An attempt of another webhook, which does not affect the probe.
     let Action::Write(failed) = act(&mut scheduler, at(1)) else { panic!("not written") };
     assert_eq!(failed.updates[0].probing, Some(Probe::This(DeliveryId(1))));
     scheduler.handle(Input::Written, at(2));
@@ -121,7 +121,7 @@ fn others_start_when_the_end_of_the_probe_is_on_disk_and_not_before() {
     scheduler.handle(result(probe, Outcome::of_status(200), later), later);
     let Action::Write(delivered) = act(&mut scheduler, later) else { panic!("not written") };
     assert_eq!(delivered.updates[0].probing, None);
-    // The webhook is read anew meanwhile, as it still is on disk.
+    // Meanwhile the webhook is read again in its earlier state.
     let stale = hook(1, 1, Flow::Probing(Probe::This(DeliveryId(1))));
     scheduler.take_in(stale, Some(at(0).tick), later.tick);
     assert!(matches!(act(&mut scheduler, later), Action::Wait(_)), "it is not on disk yet");
@@ -146,7 +146,7 @@ fn others_start_when_the_end_of_the_probe_is_on_disk_and_not_before() {
 }
 
 #[test]
-fn a_probe_stays_the_probe_when_its_webhook_is_read_anew() {
+fn a_probe_stays_the_probe_when_its_webhook_is_read_again() {
     let mut scheduler = scheduler(limits(100, 1_000, 8, 100));
     let read = || hook(1, 1, Flow::Probing(Probe::Any));
     scheduler.take_in(read(), Some(at(0).tick), at(0).tick);

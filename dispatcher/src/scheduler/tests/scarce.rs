@@ -1,9 +1,8 @@
-//! Who starts when there are fewer places than would be taken.
+//! Which endpoints start when in-flight slots are scarce.
 
 use crate::scheduler::tests::*;
 
-/// Endpoints of which each has one webhook of the same number with this many deliveries that wait,
-/// and what is known of it.
+/// Endpoints with one webhook each, so many waiting deliveries, and a history.
 fn known(
     total: usize,
     endpoints: impl IntoIterator<Item = (i64, Option<Responsiveness>)>,
@@ -19,7 +18,7 @@ fn known(
     all
 }
 
-/// How many of the endpoints in this range have what starts now.
+/// How many endpoints of this range start an attempt now.
 fn started(endpoints: &mut Scheduler, of: std::ops::Range<i64>) -> usize {
     let mut count = 0;
     while let Pick::Start(StartedAttempt { endpoint, .. }, _) = endpoints.next(at(0)) {
@@ -29,7 +28,7 @@ fn started(endpoints: &mut Scheduler, of: std::ops::Range<i64>) -> usize {
 }
 
 #[test]
-fn however_many_endpoints_time_out_one_that_answers_and_a_stranger_start_at_once() {
+fn a_responsive_and_a_new_endpoint_start_at_once_beside_any_number_of_unresponsive_ones() {
     let dark = (0..100).map(|id| (id, Some(Responsiveness::TimedOut)));
     let mut endpoints = known(40, dark);
     assert_eq!(started(&mut endpoints, 0..100), 20, "half of the places");
@@ -42,7 +41,7 @@ fn however_many_endpoints_time_out_one_that_answers_and_a_stranger_start_at_once
 }
 
 #[test]
-fn endpoints_that_time_out_take_turns_at_the_places_that_they_share() {
+fn unresponsive_endpoints_take_turns_in_their_shared_slots() {
     let mut endpoints = known(8, (0..6).map(|id| (id, Some(Responsiveness::TimedOut))));
     let mut times = [0; 6];
     let mut under_way = Vec::new();
@@ -61,7 +60,7 @@ fn endpoints_that_time_out_take_turns_at_the_places_that_they_share() {
 }
 
 #[test]
-fn what_is_known_of_an_endpoint_here_is_newer_than_what_was_read() {
+fn the_history_of_an_endpoint_in_memory_is_newer_than_a_read_one() {
     let mut endpoints = known(8, (0..6).map(|id| (id, Some(Responsiveness::TimedOut))));
     for id in 0..6 {
         endpoints.remember(WebhookId(id), Responsiveness::Prompt);
@@ -117,10 +116,10 @@ fn held_by_ten(took: impl Fn(u64) -> u64) -> usize {
 }
 
 #[test]
-fn ten_workspaces_of_receivers_that_answer_late_leave_most_places_to_others() {
+fn ten_workspaces_with_slow_receivers_leave_most_slots_to_others() {
     let half = 4_096 / 2;
     assert!(held_by_ten(|_| 9_900) <= half, "they share what slow lanes have");
-    // They answer at once until they are trusted, and then all together not at all.
+    // They respond at once until they count as responsive, and then not at all.
     for quick in [5, 20, 60] {
         let most = held_by_ten(|nth| if nth % (quick + 17) < quick { 10 } else { 9_900 });
         assert!(most < 4_096 * 5 / 8, "{most} after {quick} quick ones");
@@ -128,12 +127,12 @@ fn ten_workspaces_of_receivers_that_answer_late_leave_most_places_to_others() {
 }
 
 #[test]
-fn a_workspace_beside_which_nobody_has_work_has_all_the_places_it_had() {
+fn a_workspace_alone_keeps_all_of_its_slots() {
     let mut endpoints = known(40, (0..40).map(|id| (id, Some(Responsiveness::Prompt))));
     assert_eq!(started(&mut endpoints, 0..40), 40);
     let mut endpoints = known(40, (0..4).map(|id| (id, Some(Responsiveness::Prompt))));
     assert_eq!(started(&mut endpoints, 0..4), 16, "four each, which is a quarter of sixteen");
-    // Another one's first attempt, and from then on an eighth of the rest.
+    // From the first attempt of another workspace on, an eighth of the rest.
     let mut endpoints =
         known(40, [(10_000, Some(Responsiveness::Prompt)), (0, Some(Responsiveness::Prompt))]);
     let (mut first, mut other) = (0, 0);
@@ -144,7 +143,7 @@ fn a_workspace_beside_which_nobody_has_work_has_all_the_places_it_had() {
 }
 
 #[test]
-fn what_a_workspace_may_have_again_starts_at_once_though_nothing_of_its_own_has_ended() {
+fn a_parked_workspace_continues_when_attempts_of_others_end() {
     let answered = Some(Responsiveness::Prompt);
     let mut endpoints = known(40, [(10_000, answered), (0, answered)]);
     let (mut own, mut others) = (Vec::new(), Vec::new());
@@ -156,7 +155,7 @@ fn what_a_workspace_may_have_again_starts_at_once_though_nothing_of_its_own_has_
         }
     };
     start(&mut endpoints, &mut own, &mut others);
-    // One answer, and its endpoint has room for eight; its workspace has not.
+    // After one response its endpoint may have eight in flight, but not its workspace.
     endpoints.recorded(WebhookId(0), ended(own.remove(0), None, Responsiveness::Prompt), at(0));
     start(&mut endpoints, &mut own, &mut others);
     assert!(own.len() < 8, "{} beside {}", own.len(), others.len());
@@ -168,7 +167,7 @@ fn what_a_workspace_may_have_again_starts_at_once_though_nothing_of_its_own_has_
 }
 
 #[test]
-fn bodies_under_way_count_in_what_memory_holds() {
+fn bodies_in_flight_count_in_the_memory_limit() {
     const BODY: usize = 256 << 10;
     let body = Bytes::from(vec![b'x'; BODY]);
     let large = |id| QueuedDelivery { body: body.clone(), ..ready(id, 0) };
@@ -188,7 +187,7 @@ fn bodies_under_way_count_in_what_memory_holds() {
     assert_eq!(under_way.len() * BODY, HELD_BYTES_ALL / 2, "half of memory is what waits");
     let silent = under_way.iter().filter(|(webhook, _)| webhook.0 < 300).count();
     assert_eq!(silent, under_way.len() / 2, "they share half");
-    // All of it goes on as what is under way ends.
+    // All continue as attempts end.
     let mut count = 0;
     while let Some((webhook, id)) = under_way.pop() {
         count += 1;
@@ -204,9 +203,9 @@ fn bodies_under_way_count_in_what_memory_holds() {
 }
 
 #[test]
-fn what_the_last_attempt_came_to_is_known_after_a_restart() {
+fn the_outcome_of_the_last_attempt_is_known_after_a_restart() {
     let timed_out = Some(Outcome::Failed(Failure::Timeout));
-    // Of two slots those that time out have one.
+    // Unresponsive endpoints have one of two slots.
     for (last, expected) in [(None, 2), (timed_out, 1), (Some(Outcome::of_status(500)), 2)] {
         let mut all = scheduler(Limits { total: 2, ..limits(100, 60_000, 16, 2) });
         for id in 1..=2 {

@@ -1,4 +1,4 @@
-//! Whose turn it is where webhooks of several workspaces share a URL, and what a reload leaves.
+//! Turns of workspaces that share a URL, and effects of a reload.
 
 use crate::domain::delivery::DeliveryStatus;
 use crate::scheduler::tests::*;
@@ -31,7 +31,7 @@ fn shares(requests: u32, seconds: u64, posts: &[(i64, u64)]) -> BTreeMap<i64, us
 }
 
 #[test]
-fn however_many_webhooks_a_stranger_has_at_a_url_it_takes_no_more_than_its_workspaces_turn() {
+fn a_workspace_with_any_number_of_webhooks_at_a_url_has_one_turn() {
     let mut posts = vec![(0, 6)];
     posts.extend((0..20).map(|nth| (10_000 + nth, 10)));
     let shares = shares(10, 36, &posts);
@@ -40,7 +40,7 @@ fn however_many_webhooks_a_stranger_has_at_a_url_it_takes_no_more_than_its_works
 }
 
 #[test]
-fn what_a_workspace_does_not_use_is_for_the_others() {
+fn an_unused_share_goes_to_the_others() {
     let shares = shares(12, 30, &[(0, 2), (10_000, 100), (10_001, 100), (20_000, 100)]);
     assert!(shares[&0] >= 58, "{shares:?}");
     assert!(shares[&1].abs_diff(shares[&2]) <= 4, "{shares:?}");
@@ -48,10 +48,10 @@ fn what_a_workspace_does_not_use_is_for_the_others() {
 }
 
 #[test]
-fn a_workspace_keeps_its_turn_while_the_store_is_asked_what_it_has() {
+fn a_workspace_keeps_its_turn_while_its_deliveries_are_read() {
     let mut hooks = vec![(0, 1)];
     hooks.extend((0..20).map(|nth| (10_000 + nth, 1)));
-    // Little is held in memory: of 21 webhooks one delivery each.
+    // Memory has one delivery of each of 21 webhooks.
     let mut world = World::with_memory(4_096, limits(12, 1_000, 100, 1_000), &hooks);
     for (id, _) in &hooks {
         (0..200).for_each(|_| world.arrive(*id, 0, true));
@@ -70,7 +70,7 @@ fn a_workspace_keeps_its_turn_while_the_store_is_asked_what_it_has() {
 }
 
 #[test]
-fn what_waits_for_the_answer_to_anothers_turn_stays_in_memory() {
+fn deliveries_stay_in_memory_while_another_turn_is_read() {
     let mut hooks = vec![(0, 1)];
     hooks.extend((0..8).map(|nth| (10_000 + nth, 1)));
     let mut world = World::with_memory(4_096, limits(100, 60_000, 100, 100), &hooks);
@@ -78,7 +78,7 @@ fn what_waits_for_the_answer_to_anothers_turn_stays_in_memory() {
     for (id, _) in &hooks[1..] {
         (0..3).for_each(|_| world.arrive(*id, 0, true));
     }
-    // The store answers one question at a time, the last one first.
+    // The store answers one read at a time, the latest first.
     let mut answers = 0;
     world.run(1);
     while let Some(last) = world.asked.pop() {
@@ -93,7 +93,7 @@ fn what_waits_for_the_answer_to_anothers_turn_stays_in_memory() {
 }
 
 #[test]
-fn whoever_waits_for_the_answer_to_anothers_turn_goes_on_when_there_is_none_to_come() {
+fn an_endpoint_continues_when_the_read_of_another_turn_fails() {
     let none = Fetched { ready: Vec::new(), more: false };
     let leave = |endpoints: &mut Scheduler, webhook: i64, round| match webhook {
         0 => endpoints.close(WebhookId(20_000), at(0).tick),
@@ -134,14 +134,14 @@ fn webhooks_of_one_workspace_share_its_turn_evenly() {
 }
 
 #[test]
-fn a_webhook_that_is_read_anew_gains_no_turn_by_it() {
+fn a_webhook_that_is_read_again_gains_no_turn() {
     let mut world = World::new(limits(4, 1_000, 100, 1_000), &[(0, 1), (10_000, 1)]);
     for id in [0, 10_000] {
         (0..40).for_each(|_| world.arrive(id, 0, true));
     }
     for second in 0..10 {
         world.now = second * 1_000;
-        // A change of its own in every second: it is closed and opened again.
+        // It changes every second: its queue is closed and opened again.
         world.endpoints.close(WebhookId(10_000), at(world.now).tick);
         world.end(None);
         let first = at(world.now).tick;
@@ -155,7 +155,7 @@ fn a_webhook_that_is_read_anew_gains_no_turn_by_it() {
 }
 
 #[test]
-fn a_reload_leaves_an_endpoint_that_times_out_the_little_that_it_has() {
+fn a_reload_keeps_the_low_limit_of_an_unresponsive_endpoint() {
     let mut endpoints = scheduler(limits(100, 1_000, 8, 100));
     endpoints.take_in(hook(1, 1, Flow::Open), None, at(0).tick);
     for id in 0..40 {
@@ -185,7 +185,7 @@ fn a_reload_leaves_an_endpoint_that_times_out_the_little_that_it_has() {
 }
 
 #[test]
-fn an_endpoint_whose_name_finds_no_answer_is_left_alone_for_longer_each_time() {
+fn an_endpoint_whose_name_does_not_resolve_backs_off_longer_each_time() {
     let mut endpoints = scheduler(limits(1_000, 1_000, 8, 100));
     for id in [1, 2] {
         endpoints.take_in(hook(id, id, Flow::Open), None, at(0).tick);
@@ -201,7 +201,7 @@ fn an_endpoint_whose_name_finds_no_answer_is_left_alone_for_longer_each_time() {
             ids.push(ready);
         }
         assert_eq!(ids.len(), 2, "what it may have under way is as it was");
-        // They end one after another: that is one more time, not two.
+        // Both end one after another: that is one backoff, not two.
         for one in ids {
             let again = Some(one.clone());
             endpoints.recorded(

@@ -1,4 +1,4 @@
-//! A store in memory, receivers that take a while, and everything that ever started.
+//! An in-memory store, slow receivers, and a record of every start.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(super) fn at(ms: u64) -> Moment {
     Moment { tick: Tick(micros), unix: UnixTime(micros) }
 }
 
-/// Whose webhook it is: the first ten thousand are of one workspace.
+/// The workspace of a webhook: the first ten thousand belong to one.
 pub(super) fn ws(webhook: i64) -> Arc<str> {
     format!("ws_{}", webhook / 10_000).into()
 }
@@ -60,7 +60,7 @@ pub(super) fn ready(id: i64, due_ms: u64) -> QueuedDelivery {
     }
 }
 
-/// By these limits, and otherwise by the settings of a test.
+/// The settings of a test, with these limits.
 pub(super) fn policies(limits: Limits) -> Policies {
     const HOUR: Duration = Duration::from_secs(3_600);
     Policies {
@@ -112,19 +112,19 @@ pub(super) fn ended(
 }
 
 impl Scheduler {
-    /// The store has this webhook, and what waits for it is due then.
+    /// Restores a webhook whose first delivery is due then.
     pub(super) fn take_in(&mut self, webhook: Webhook, due: Option<Tick>, now: Tick) {
         let queue = Queue { webhook, due: due.map(|due| UnixTime(due.0)) };
         let now = Moment { tick: now, unix: UnixTime(now.0) };
         self.handle(Input::Restored(Box::new(queue)), now);
     }
 
-    /// A delivery is on disk, and waits.
+    /// Reports a new delivery.
     pub(super) fn arrives(&mut self, webhook: WebhookId, ready: QueuedDelivery, now: Moment) {
         self.handle(Input::Arrived(vec![Arrival { webhook, ready }]), now);
     }
 
-    /// An attempt has failed for good, unless its delivery waits again, and that is on disk.
+    /// Ends an attempt, permanently unless its delivery waits again, and writes it.
     pub(super) fn recorded(&mut self, webhook: WebhookId, ended: Ended, now: Moment) {
         if ended.again.is_none() {
             self.probed(webhook, ended.delivery, NextState::FailedPermanent);
@@ -132,7 +132,7 @@ impl Scheduler {
         self.end(webhook, ended, now);
     }
 
-    /// Other limits are active.
+    /// Changes the limits.
     pub(super) fn set_limits(&mut self, limits: Limits) {
         self.handle(Input::Configured(Box::new(policies(limits))), at(0));
     }
@@ -145,10 +145,10 @@ pub(super) struct World {
     pub(super) now: u64,
     pub(super) on: HashMap<WebhookId, EndpointId>,
     pub(super) stored: BTreeMap<WebhookId, BTreeMap<(UnixTime, DeliveryId), QueuedDelivery>>,
-    /// What is under way, by when it ends.
+    /// Attempts in flight by their end.
     pub(super) ends: Vec<(u64, WebhookId, QueuedDelivery)>,
     pub(super) asked: Vec<StoreRead>,
-    /// What the store has answered, and nobody has heard yet.
+    /// Results of reads that were not handed on yet.
     pub(super) read: Vec<(WebhookId, u64, Fetched)>,
     pub(super) starts: Vec<(u64, EndpointId, WebhookId, DeliveryId)>,
     pub(super) next_id: i64,
@@ -159,7 +159,7 @@ impl World {
         Self::with_memory(HELD_BYTES_ALL, limits, webhooks)
     }
 
-    /// The same, where deliveries in memory may take so many bytes.
+    /// With a memory limit.
     pub(super) fn with_memory(held_bytes: usize, limits: Limits, webhooks: &[(i64, i64)]) -> Self {
         let mut endpoints = Scheduler::new(policies(limits), held_bytes);
         for (webhook, endpoint) in webhooks {
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    /// Does what there is to do now; attempts take `took`.
+    /// Runs all due actions; attempts last `took`.
     pub(super) fn run(&mut self, took: u64) {
         loop {
             match self.endpoints.next(at(self.now)) {
@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// Nothing that is due earlier for the same webhook waits.
+    /// No earlier delivery of the same webhook waits.
     pub(super) fn check_first(&self, webhook: WebhookId, ready: &QueuedDelivery) {
         let under_way = |id| self.ends.iter().any(|(_, _, other)| other.id == id);
         let earlier = self.stored[&webhook].range(..(ready.due, ready.id));
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// Lets the store answer everything that it was asked, and hands the answers on.
+    /// Answers all reads, and hands the results on.
     pub(super) fn answer(&mut self) {
         self.read();
         for (webhook, round, fetched) in std::mem::take(&mut self.read) {
@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    /// Lets the store answer everything that it was asked; the answers are still on their way.
+    /// Answers all reads, without handing the results on.
     pub(super) fn read(&mut self) {
         for step in std::mem::take(&mut self.asked) {
             if let StoreRead::Fetch { webhook, limit, but, round } = step {
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// Ends what is over by now, for good or until `again` milliseconds later.
+    /// Ends the attempts that are over, permanently or with a retry `again` milliseconds later.
     pub(super) fn end(&mut self, again: Option<u64>) {
         let over: Vec<_> = {
             let now = self.now;
@@ -279,7 +279,7 @@ impl World {
         self.stored.values().map(BTreeMap::len).sum()
     }
 
-    /// Goes on until nothing waits any more.
+    /// Runs until no delivery waits.
     pub(super) fn drain(&mut self) {
         for _ in 0..200_000 {
             if self.waits() == 0 && self.ends.is_empty() {
