@@ -13,8 +13,6 @@ mod notifications;
 mod store_io;
 
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 pub(crate) mod tests;
 
 use std::sync::Arc;
