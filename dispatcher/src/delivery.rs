@@ -2,7 +2,7 @@
 
 pub mod classify;
 pub mod client;
-pub(crate) mod connection;
+pub mod connection;
 pub mod egress;
 pub(crate) mod http_client;
 pub(crate) mod pool;

@@ -70,7 +70,7 @@ impl Connections {
 
 impl State {
     /// What the worker uses of it.
-    pub(crate) fn resources(&self, attempt_log: Option<Arc<LineLog>>) -> Resources {
+    pub fn resources(&self, attempt_log: Option<Arc<LineLog>>) -> Resources {
         Resources {
             clock: self.clock.clone(),
             store: self.store.clone(),
@@ -84,7 +84,7 @@ impl State {
     }
 
     /// What sends mails.
-    pub(crate) fn outbox(&self) -> Outbox {
+    pub fn outbox(&self) -> Outbox {
         let (store, clock) = (self.store.clone(), self.clock.clone());
         Outbox::new(store, clock, self.active.clone(), self.metrics.clone())
     }

@@ -11,7 +11,6 @@
 mod attempt;
 mod notifications;
 mod store_io;
-
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -10,186 +10,188 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_common::time::{Moment, Tick, UnixTime};
+use weir_dispatcher::config::settings::Settings;
+use weir_dispatcher::domain::delivery::DeliveryState;
+use weir_dispatcher::domain::event::{EventSet, EventType};
+use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
+use weir_dispatcher::domain::outcome::Outcome;
 
-use crate::config::settings::Settings;
-use crate::domain::delivery::DeliveryState;
-use crate::domain::event::{EventSet, EventType};
-use crate::domain::id::{DeliveryId, WebhookId};
-use crate::domain::outcome::Outcome;
-use crate::worker::simulation::orders::Order;
-use crate::worker::simulation::places::{InFlightSlots, Start};
-use crate::worker::simulation::posts::Outbox;
-use crate::worker::simulation::turns::Turns;
-use crate::worker::simulation::upkeep::Upkeep;
+use crate::model::counts::Counts;
+use crate::model::outbox::Outbox;
+use crate::model::record::Record;
+use crate::model::slots::{InFlightSlots, Start};
+use crate::model::turns::Turns;
+use crate::model::upkeep::Upkeep;
+use crate::orders::Order;
 
 /// Ends the world: a promise is broken.
 #[track_caller]
-pub(super) fn violated(promise: &str, story: impl AsRef<str>) -> ! {
+pub(crate) fn violated(promise: &str, story: impl AsRef<str>) -> ! {
     panic!("[{promise}] {}", story.as_ref())
 }
 
 /// A webhook, as its owner knows it.
-pub(super) struct Hook {
-    pub(super) id: WebhookId,
-    pub(super) public: String,
-    pub(super) ws: Arc<str>,
-    pub(super) url: usize,
-    pub(super) events: EventSet,
-    pub(super) secret: String,
+pub(crate) struct Hook {
+    pub(crate) id: WebhookId,
+    pub(crate) public: String,
+    pub(crate) ws: Arc<str>,
+    pub(crate) url: usize,
+    pub(crate) events: EventSet,
+    pub(crate) secret: String,
     /// Changed since the worker could last be sure to know: what it was before is right as well.
-    pub(super) news: Option<Command>,
-    pub(super) previous: Vec<(String, Tick, UnixTime)>,
-    pub(super) deleted: bool,
-    pub(super) paused_at: Option<UnixTime>,
-    pub(super) paused_total: Duration,
-    pub(super) reordering: bool,
+    pub(crate) earlier: Option<Earlier>,
+    pub(crate) previous: Vec<(String, Tick, UnixTime)>,
+    pub(crate) deleted: bool,
+    pub(crate) paused_at: Option<UnixTime>,
+    pub(crate) paused_total: Duration,
+    pub(crate) reordering: bool,
     /// Under way when that began: what they wait for may be set back as well.
-    pub(super) set_back: Vec<DeliveryId>,
+    pub(crate) set_back: Vec<DeliveryId>,
     /// Reactivated, and not answered since.
-    pub(super) probes: bool,
-    pub(super) probe: Option<DeliveryId>,
+    pub(crate) probes: bool,
+    pub(crate) probe: Option<DeliveryId>,
     /// After a probe: the last delivery that began, of those that had waited.
-    pub(super) drained_to: Option<(UnixTime, DeliveryId)>,
-    pub(super) drains_since: Option<UnixTime>,
-    pub(super) record: crate::worker::simulation::record::Record,
+    pub(crate) drained_to: Option<(UnixTime, DeliveryId)>,
+    pub(crate) drains_since: Option<UnixTime>,
+    pub(crate) record: Record,
 }
 
 /// What was also true of a webhook a moment ago, once or more often.
 #[derive(Clone, Default)]
-pub(super) struct Command {
-    pub(super) urls: Vec<usize>,
-    pub(super) secrets: Vec<String>,
+pub(crate) struct Earlier {
+    pub(crate) urls: Vec<usize>,
+    pub(crate) secrets: Vec<String>,
 }
 
 /// An attempt, as its receiver knows it.
 #[derive(Clone, Debug)]
-pub(super) struct Flight {
-    pub(super) started: Moment,
-    pub(super) url: usize,
-    pub(super) ended: Option<Landed>,
+pub(crate) struct Flight {
+    pub(crate) started: Moment,
+    pub(crate) url: usize,
+    pub(crate) ended: Option<Landed>,
     /// What follows cannot be foretold: something changed while it was under way.
-    pub(super) loose: bool,
+    pub(crate) loose: bool,
 }
 
 /// How an attempt ended, and what must follow.
 #[derive(Clone, Debug)]
-pub(super) struct Landed {
-    pub(super) at: Moment,
-    pub(super) outcome: Outcome,
-    pub(super) state: DeliveryState,
-    pub(super) due: UnixTime,
+pub(crate) struct Landed {
+    pub(crate) at: Moment,
+    pub(crate) outcome: Outcome,
+    pub(crate) state: DeliveryState,
+    pub(crate) due: UnixTime,
 }
 
 /// An event for a webhook.
-pub(super) struct Delivery {
-    pub(super) id: DeliveryId,
-    pub(super) hook: WebhookId,
-    pub(super) event: Arc<str>,
-    pub(super) kind: EventType,
-    pub(super) body: Bytes,
-    pub(super) created_at: UnixTime,
+pub(crate) struct Delivery {
+    pub(crate) id: DeliveryId,
+    pub(crate) hook: WebhookId,
+    pub(crate) event: Arc<str>,
+    pub(crate) kind: EventType,
+    pub(crate) body: Bytes,
+    pub(crate) created_at: UnixTime,
     /// When it was last written as it stands: the worker hears of it within that moment.
-    pub(super) came: Tick,
+    pub(crate) came: Tick,
     /// `None` once it was rightly dropped.
-    pub(super) state: Option<DeliveryState>,
-    pub(super) ended_at: UnixTime,
-    pub(super) due: UnixTime,
+    pub(crate) state: Option<DeliveryState>,
+    pub(crate) ended_at: UnixTime,
+    pub(crate) due: UnixTime,
     /// When that is, as the clock stood when it was last known to be read.
-    pub(super) due_tick: Tick,
+    pub(crate) due_tick: Tick,
     /// The first that it may start: with any clock since then it may have been read once more.
-    pub(super) soonest: Tick,
+    pub(crate) soonest: Tick,
     /// For a fault of ours it may wait for so long.
-    pub(super) put_off: Tick,
-    pub(super) step: usize,
-    pub(super) first: Option<UnixTime>,
+    pub(crate) put_off: Tick,
+    pub(crate) step: usize,
+    pub(crate) first: Option<UnixTime>,
     /// When the first attempt of its schedule started.
-    pub(super) since: Option<UnixTime>,
-    pub(super) paused_before: Duration,
-    pub(super) attempts: u32,
-    pub(super) flight: Option<Flight>,
+    pub(crate) since: Option<UnixTime>,
+    pub(crate) paused_before: Duration,
+    pub(crate) attempts: u32,
+    pub(crate) flight: Option<Flight>,
     /// The receiver has said 2xx since it began.
-    pub(super) taken: bool,
+    pub(crate) taken: bool,
     /// It was tried since the reactivation that was then.
-    pub(super) drained: Option<UnixTime>,
+    pub(crate) drained: Option<UnixTime>,
     /// It began anew by its owner's wish: it has left the order of creation.
-    pub(super) redelivered: bool,
+    pub(crate) redelivered: bool,
 }
 
 impl Delivery {
     /// It is due then, as is known now.
-    pub(super) fn waits_until(&mut self, due: UnixTime, now: Moment) {
+    pub(crate) fn waits_until(&mut self, due: UnixTime, now: Moment) {
         (self.due, self.came) = (due, now.tick);
         self.due_tick = now.tick_at(due);
         self.soonest = self.due_tick;
     }
 }
 
-/// What came about, to see that a world had something to it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) events: u64,
-    pub(super) starts: u64,
-    pub(super) delivered: u64,
-    pub(super) failed: u64,
-    pub(super) again: u64,
-    pub(super) duplicates: u64,
-    pub(super) crashes: u64,
-    pub(super) stops: u64,
-    pub(super) stalls: u64,
-    pub(super) reloads: u64,
-    pub(super) pages: u64,
-    pub(super) mails: u64,
-    pub(super) pauses: u64,
-    pub(super) reactivations: u64,
-    pub(super) warnings: u64,
-    pub(super) commits: u64,
-    pub(super) steps: u64,
+pub(crate) mod counts;
+pub(crate) mod outbox;
+pub(crate) mod record;
+pub(crate) mod slots;
+pub(crate) mod turns;
+pub(crate) mod upkeep;
+
+/// Parts of secrets, of bodies and of paths: what nobody is ever told.
+/// Each has a sign that no identifier has: those look random, and hold any other word one day.
+pub(crate) const SECRETS: [&str; 3] = ["whsec_", "linnet", "/in/"];
+
+/// How much of its steps a run keeps, or prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trace {
+    Nothing,
+    /// The last of them, to be printed where a promise is broken.
+    Last,
+    /// The same, and each is printed as it happens.
+    Each,
 }
 
-pub(super) struct Books {
-    pub(super) urls: Vec<String>,
-    pub(super) settings: Settings,
+pub(crate) struct Model {
+    pub(crate) urls: Vec<String>,
+    pub(crate) settings: Settings,
     /// What deliveries may take in memory.
-    pub(super) memory: usize,
+    pub(crate) memory: usize,
     /// What was in force until a moment ago, and what has been decided may go by.
-    pub(super) before: Option<Settings>,
+    pub(crate) before: Option<Settings>,
     /// When another pace came into force: nobody knows how much a crash hid under the one before.
-    pub(super) repaced_at: Tick,
-    pub(super) hooks: BTreeMap<WebhookId, Hook>,
-    pub(super) deliveries: BTreeMap<DeliveryId, Delivery>,
-    pub(super) names: BTreeMap<(Arc<str>, WebhookId), DeliveryId>,
+    pub(crate) repaced_at: Tick,
+    pub(crate) hooks: BTreeMap<WebhookId, Hook>,
+    pub(crate) deliveries: BTreeMap<DeliveryId, Delivery>,
+    pub(crate) names: BTreeMap<(Arc<str>, WebhookId), DeliveryId>,
     /// Deliveries that are not over.
-    pub(super) open: BTreeSet<(WebhookId, DeliveryId)>,
+    pub(crate) open: BTreeSet<(WebhookId, DeliveryId)>,
     /// Attempts whose place is taken, and at which URL.
-    pub(super) under_way: BTreeMap<DeliveryId, usize>,
+    pub(crate) under_way: BTreeMap<DeliveryId, usize>,
     /// Events that are known to be on disk.
-    pub(super) on_disk: BTreeSet<Arc<str>>,
-    pub(super) orders: BTreeMap<u64, Order>,
+    pub(crate) on_disk: BTreeSet<Arc<str>>,
+    pub(crate) orders: BTreeMap<u64, Order>,
     /// Starts at each URL within the window, as its receiver saw them.
-    pub(super) starts: Vec<VecDeque<Start>>,
-    pub(super) places: Vec<InFlightSlots>,
+    pub(crate) starts: Vec<VecDeque<Start>>,
+    pub(crate) places: Vec<InFlightSlots>,
     /// When processes were found to have been killed: within a window of each, a place for every
     /// attempt that may have been under way is taken, of which there were so many.
-    pub(super) doubts: Vec<(Tick, usize)>,
+    pub(crate) doubts: Vec<(Tick, usize)>,
     /// Until then it may take starts that lie ahead of a clock that was set for those of now.
-    pub(super) slow_until: Tick,
+    pub(crate) slow_until: Tick,
     /// Webhooks whose owners have just been told of a pause.
-    pub(super) just_paused: Vec<WebhookId>,
-    pub(super) outbox: Outbox,
-    pub(super) upkeep: Upkeep,
-    pub(super) turns: Turns,
+    pub(crate) just_paused: Vec<WebhookId>,
+    pub(crate) outbox: Outbox,
+    pub(crate) upkeep: Upkeep,
+    pub(crate) turns: Turns,
     /// The wall clock was set: what is promised of it is less.
-    pub(super) clock_set: bool,
+    pub(crate) clock_set: bool,
     /// When it was, the last time.
-    pub(super) set_at: Tick,
+    pub(crate) set_at: Tick,
     /// Since when, and until when, the process stood still the last time.
-    pub(super) stood: Option<(UnixTime, UnixTime)>,
-    pub(super) tally: Tally,
-    pub(super) notes: Option<VecDeque<String>>,
+    pub(crate) stood: Option<(UnixTime, UnixTime)>,
+    pub(crate) counts: Counts,
+    pub(crate) notes: Option<VecDeque<String>>,
+    prints: bool,
 }
 
-impl Books {
-    pub(super) fn new(urls: Vec<String>, settings: Settings, memory: usize, trace: bool) -> Self {
+impl Model {
+    pub(crate) fn new(urls: Vec<String>, settings: Settings, memory: usize, trace: Trace) -> Self {
         let places = InFlightSlots::fresh(1, usize::MAX, Tick(0));
         Self {
             starts: vec![VecDeque::new(); urls.len()],
@@ -215,16 +217,17 @@ impl Books {
             clock_set: false,
             set_at: Tick(0),
             stood: None,
-            tally: Tally::default(),
-            notes: trace.then(VecDeque::new),
+            counts: Counts::default(),
+            notes: (trace != Trace::Nothing).then(VecDeque::new),
+            prints: trace == Trace::Each,
         }
     }
 
     /// Notes something for whoever replays a seed.
-    pub(super) fn note(&mut self, now: Moment, what: impl FnOnce() -> String) {
+    pub(crate) fn note(&mut self, now: Moment, what: impl FnOnce() -> String) {
         let Some(notes) = &mut self.notes else { return };
         let line = format!("{} {}", now.unix.rfc3339(), what());
-        if std::env::var_os("WEIR_TRACE").is_some() {
+        if self.prints {
             println!("{line}");
         }
         notes.push_back(line);
@@ -233,17 +236,17 @@ impl Books {
         }
     }
 
-    pub(super) fn quarter(&self) -> usize {
+    pub(crate) fn quarter(&self) -> usize {
         (self.settings.egress.in_flight_per_endpoint() / 4).max(1)
     }
 
     /// Attempts whose place is taken, at a URL or at all of them.
-    pub(super) fn in_flight(&self, url: Option<usize>) -> usize {
+    pub(crate) fn in_flight(&self, url: Option<usize>) -> usize {
         self.under_way.values().filter(|at| url.is_none_or(|url| **at == url)).count()
     }
 
     /// Takes in a delivery that is on disk.
-    pub(super) fn comes(&mut self, delivery: Delivery) {
+    pub(crate) fn comes(&mut self, delivery: Delivery) {
         let name = (delivery.event.clone(), delivery.hook);
         self.on_disk.insert(delivery.event.clone());
         if self.names.insert(name, delivery.id).is_some() {
@@ -254,14 +257,14 @@ impl Books {
     }
 
     /// Webhooks that an event is for.
-    pub(super) fn subscribed(&self, ws: &str, kind: EventType) -> BTreeSet<WebhookId> {
+    pub(crate) fn subscribed(&self, ws: &str, kind: EventType) -> BTreeSet<WebhookId> {
         let of = |hook: &&Hook| !hook.deleted && *hook.ws == *ws && hook.events.has(kind);
         self.hooks.values().filter(of).map(|hook| hook.id).collect()
     }
 
     /// Other settings are in force.
-    pub(super) fn reloaded(&mut self, settings: Settings, now: Moment) {
-        self.tally.reloads += 1;
+    pub(crate) fn reloaded(&mut self, settings: Settings, now: Moment) {
+        self.counts.reloads += 1;
         self.before = Some(std::mem::replace(&mut self.settings, settings));
         self.repaced_at = now.tick;
         let most = self.settings.egress.in_flight_per_endpoint();
@@ -278,17 +281,17 @@ impl Books {
     }
 
     /// The bytes of all bodies under way.
-    pub(super) fn bytes_in_flight(&self) -> usize {
+    pub(crate) fn bytes_in_flight(&self) -> usize {
         self.under_way.keys().map(|id| self.deliveries[id].body.len()).sum()
     }
 
     /// The settings by which something may just have been decided.
-    pub(super) fn decided_by(&self) -> impl Iterator<Item = &Settings> {
+    pub(crate) fn decided_by(&self) -> impl Iterator<Item = &Settings> {
         std::iter::once(&self.settings).chain(&self.before)
     }
 
     /// A process that was killed, or has ended: what was under way is nobody's.
-    pub(super) fn forget_flights(&mut self) {
+    pub(crate) fn forget_flights(&mut self) {
         self.under_way.clear();
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {
@@ -305,7 +308,7 @@ impl Books {
     }
 
     /// A process has read everything anew.
-    pub(super) fn read_anew(&mut self, now: Moment) {
+    pub(crate) fn read_anew(&mut self, now: Moment) {
         let quarter = self.quarter();
         for places in &mut self.places {
             *places = InFlightSlots::fresh(quarter, quarter, now.tick);
@@ -319,7 +322,7 @@ impl Books {
 
     /// The wall clock was set. The worker keeps the ticks of what it holds, and may read any of it
     /// from disk again at any time: a webhook that is changed is read anew.
-    pub(super) fn clock_was_set(&mut self, now: Moment) {
+    pub(crate) fn clock_was_set(&mut self, now: Moment) {
         (self.clock_set, self.set_at) = (true, now.tick);
         for (_, id) in &self.open {
             if let Some(delivery) = self.deliveries.get_mut(id) {
@@ -329,10 +332,10 @@ impl Books {
     }
 
     /// The worker has had the time to learn of every change.
-    pub(super) fn settle_news(&mut self) {
+    pub(crate) fn settle_changes(&mut self) {
         let mut gone = BTreeSet::new();
-        for hook in self.hooks.values_mut().filter(|hook| hook.news.is_some()) {
-            hook.news = None;
+        for hook in self.hooks.values_mut().filter(|hook| hook.earlier.is_some()) {
+            hook.earlier = None;
             gone.extend(hook.deleted.then_some(hook.id));
         }
         if !gone.is_empty() {
@@ -344,7 +347,7 @@ impl Books {
     }
 
     /// Lets a delivery of a deleted webhook go, unless an attempt is under way.
-    pub(super) fn drop_gone(&mut self, id: DeliveryId) {
+    pub(crate) fn drop_gone(&mut self, id: DeliveryId) {
         let delivery = self.deliveries.get_mut(&id).unwrap();
         if delivery.flight.as_ref().is_none_or(|flight| flight.ended.is_some()) {
             (delivery.state, delivery.flight) = (None, None);
@@ -354,7 +357,7 @@ impl Books {
     }
 
     /// A delivery begins anew: its owner asked for it.
-    pub(super) fn begins_anew(&mut self, id: DeliveryId, now: Moment, due: UnixTime) {
+    pub(crate) fn begins_anew(&mut self, id: DeliveryId, now: Moment, due: UnixTime) {
         let Some(delivery) = self.deliveries.get_mut(&id) else { return };
         self.open.insert((delivery.hook, id));
         delivery.state = Some(DeliveryState::Waiting);
@@ -368,13 +371,13 @@ impl Books {
     }
 
     /// A webhook's pause is over.
-    pub(super) fn reactivated(&mut self, id: WebhookId, now: Moment, total: Duration) {
-        self.tally.reactivations += 1;
+    pub(crate) fn reactivated(&mut self, id: WebhookId, now: Moment, total: Duration) {
+        self.counts.reactivations += 1;
         let hook = self.hooks.get_mut(&id).unwrap();
         (hook.paused_at, hook.paused_total) = (None, total);
         (hook.probes, hook.probe, hook.reordering) = (true, None, true);
         (hook.drained_to, hook.drains_since) = (None, Some(now.unix));
-        hook.record = crate::worker::simulation::record::Record::default();
+        hook.record = Record::default();
         for (_, open) in self.open.iter().filter(|(hook, _)| *hook == id) {
             let delivery = self.deliveries.get_mut(open).unwrap();
             if let Some(flight) = &mut delivery.flight {

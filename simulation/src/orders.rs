@@ -1,26 +1,20 @@
-//! What customers, backends and upkeep ask for, and how the API, ingest and mail do it.
+//! What customers, backends and upkeep ask of the dispatcher.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
-use weir_common::secret::Secret;
 use weir_common::time::UnixTime;
+use weir_dispatcher::domain::delivery::{Arrival, Delivery};
+use weir_dispatcher::domain::event::EventSet;
+use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
+use weir_dispatcher::domain::webhook::Webhook;
+use weir_dispatcher::store::{Accepted, Created, JobCreated, NewEvent, Rotated, StoreError};
 
-use crate::config::settings::Retention;
-use crate::domain::delivery::{Arrival, Delivery};
-use crate::domain::event::EventSet;
-use crate::domain::id::{DeliveryId, WebhookId};
-use crate::domain::webhook::Webhook;
-use crate::state::State;
-use crate::store::{
-    Accepted, Created, Filter, JobCreated, NewEvent, NewWebhook, Rotated, Rotation, StoreError,
-    WebhookChange,
-};
-use crate::worker::simulation::posts::{Letters, post};
+/// Two workspaces, of which webhooks share URLs.
+pub(crate) const WORKSPACES: [&str; 2] = ["ws_0", "ws_1"];
 
 #[derive(Clone, Debug)]
-pub(super) enum Order {
+pub(crate) enum Order {
     Accept(Vec<NewEvent>),
     Create {
         ws: Arc<str>,
@@ -68,7 +62,7 @@ pub(super) enum Order {
     Post(Option<u64>),
 }
 
-pub(super) enum Reply {
+pub(crate) enum Reply {
     Accepted(Result<Accepted, StoreError>),
     Created(Result<Created, StoreError>),
     Changed(Result<Option<Webhook>, StoreError>),
@@ -81,107 +75,42 @@ pub(super) enum Reply {
 }
 
 /// What the worker is to hear of it.
-pub(super) enum Word {
+pub(crate) enum Word {
     Nothing,
     Arrived(Vec<Arrival>),
     Changed(WebhookId),
 }
 
-impl Word {
-    pub(super) fn tell(self, state: &State) {
-        match self {
-            Self::Nothing => {}
-            Self::Arrived(arrivals) => state.mailbox.arrived(arrivals),
-            Self::Changed(hook) => state.mailbox.changed(hook),
-        }
-    }
-}
-
 /// For how long a secret signs after another has taken its place.
-pub(super) const OVERLAP: Duration = Duration::from_secs(86_400);
+pub(crate) const OVERLAP: Duration = Duration::from_secs(86_400);
 
-/// What orders are performed with.
-#[derive(Clone)]
-pub(super) struct Counter {
-    pub(super) state: Arc<State>,
-    pub(super) letters: Letters,
-    pub(super) stopping: watch::Receiver<bool>,
+/// What the store answered to an order, and the time at which that was asked.
+pub(crate) struct Answer {
+    pub(crate) number: u64,
+    pub(crate) asked: UnixTime,
+    pub(crate) reply: Reply,
 }
 
-/// Does one of them as the real callers do, and gives what they tell the worker: when they come
-/// to it is another matter.
-pub(super) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (Reply, Word) {
-    let Counter { state, letters, stopping } = counter;
-    let store = &state.store;
-    let change = WebhookChange::default();
-    match order {
-        Order::Accept(events) => {
-            let accepted = store.accept(events, now).await;
-            let word = match &accepted {
-                Ok(Accepted::Stored { arrivals, .. }) => Word::Arrived(arrivals.clone()),
-                _ => Word::Nothing,
-            };
-            (Reply::Accepted(accepted), word)
-        }
-        Order::Create { ws, url, events, secret } => {
-            let (url, secret) = (url.into(), Secret::new(secret));
-            let new = NewWebhook { workspace: ws, url, events, secret, webhooks_max: 20 };
-            (Reply::Created(store.create_webhook(new, now).await), Word::Nothing)
-        }
-        Order::Move { ws, hook, url } => {
-            changed(state, &ws, hook, WebhookChange { url: Some(url.into()), ..change }).await
-        }
-        Order::Subscribe { ws, hook, events } => {
-            changed(state, &ws, hook, WebhookChange { events: Some(events), ..change }).await
-        }
-        Order::Rotate { ws, hook, secret } => {
-            let rotation = Rotation { secret: Secret::new(secret), overlap: OVERLAP };
-            let rotated = store.rotate(&ws, hook, rotation).await;
-            (Reply::Rotated(rotated), Word::Changed(hook))
-        }
-        Order::Delete { ws, hook } => {
-            let deleted = store.delete_webhook(&ws, hook).await;
-            let word = if let Ok(true) = deleted { Word::Changed(hook) } else { Word::Nothing };
-            (Reply::Deleted(deleted), word)
-        }
-        Order::Reactivate { ws, hook } => {
-            (Reply::Changed(store.reactivate(&ws, hook, now).await), Word::Changed(hook))
-        }
-        Order::Redeliver { ws, delivery } => {
-            let redelivered = store.redeliver(&ws, delivery, now).await;
-            let word = match &redelivered {
-                Ok(Some(delivery)) => Word::Changed(delivery.webhook),
-                _ => Word::Nothing,
-            };
-            (Reply::Redelivered(redelivered), word)
-        }
-        Order::RedeliverFailed { ws } => {
-            let made = store.create_job(&ws, Filter::default(), now).await;
-            state.jobs.notify_one();
-            (Reply::Job(made), Word::Nothing)
-        }
-        Order::Ping { ws, hook, event } => {
-            let sent = store.ping(&ws, hook, event, now).await;
-            let word = match &sent {
-                Ok(Some(arrival)) => Word::Arrived(vec![arrival.clone()]),
-                _ => Word::Nothing,
-            };
-            (Reply::Pinged(sent), word)
-        }
-        Order::Sweep => (Reply::Done(sweep(state, now).await), Word::Nothing),
-        Order::Post(luck) => {
-            (Reply::Done(post(state, luck, letters, stopping).await), Word::Nothing)
+impl Order {
+    /// Whether it changes this webhook.
+    pub(crate) fn names(&self, hook: WebhookId) -> bool {
+        match self {
+            Self::Move { hook: id, .. }
+            | Self::Subscribe { hook: id, .. }
+            | Self::Rotate { hook: id, .. }
+            | Self::Delete { hook: id, .. }
+            | Self::Reactivate { hook: id, .. } => *id == hook,
+            _ => false,
         }
     }
-}
 
-async fn changed(state: &State, ws: &str, hook: WebhookId, change: WebhookChange) -> (Reply, Word) {
-    let changed = state.store.change_webhook(ws, hook, change).await;
-    (Reply::Changed(changed), Word::Changed(hook))
-}
-
-async fn sweep(state: &State, now: UnixTime) -> Result<(), StoreError> {
-    let Retention { delivered, failed } = state.active.load().settings.retention;
-    while state.store.sweep(delivered, failed, now, 20).await? {}
-    Ok(())
+    /// It in few words.
+    pub(crate) fn short(&self) -> String {
+        match self {
+            Self::Accept(events) => format!("{} events", events.len()),
+            Self::Create { url, .. } => format!("create {url}"),
+            Self::Rotate { hook, .. } => format!("rotate {hook:?}"),
+            order => format!("{order:?}"),
+        }
+    }
 }

@@ -15,27 +15,28 @@ use weir_common::config::document::Document;
 use weir_common::directory::Directory;
 use weir_common::identifier::IdForm;
 use weir_common::log::json_lines::LineLog;
-use weir_common::time::{Clock, Tick, UnixTime};
+use weir_common::time::{Clock, Tick};
+use weir_dispatcher::auth::Tokens;
+use weir_dispatcher::config::read;
+use weir_dispatcher::config::settings::Settings;
+use weir_dispatcher::delivery::client::DeliveryClient;
+use weir_dispatcher::delivery::egress::Rules;
+use weir_dispatcher::live_config::{ActiveConfig, Config};
+use weir_dispatcher::mailbox::Mailbox;
+use weir_dispatcher::maintenance;
+use weir_dispatcher::metrics::Metrics;
+use weir_dispatcher::state::{Connections, State};
+use weir_dispatcher::store::Upkeep;
+use weir_dispatcher::store::sqlite::SqliteStore;
+use weir_dispatcher::store::sqlite::read_pool::executor::manual::ManualReads;
+use weir_dispatcher::store::sqlite::writer::manual::ManualWriter;
+use weir_dispatcher::worker::{Completion, Drained, InMemory, Memory, Resources, Turn, Worker};
 
-use crate::auth::Tokens;
-use crate::config::read;
-use crate::config::settings::Settings;
-use crate::delivery::client::DeliveryClient;
-use crate::delivery::egress::Rules;
-use crate::live_config::{ActiveConfig, Config};
-use crate::mailbox::Mailbox;
-use crate::maintenance;
-use crate::metrics::Metrics;
-use crate::state::{Connections, State};
-use crate::store::Upkeep;
-use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::read_pool::executor::manual::ManualReads;
-use crate::store::sqlite::writer::manual::ManualWriter;
-use crate::worker::simulation::dice::Dice;
-use crate::worker::simulation::orders::{Counter, Order, Reply, perform};
-use crate::worker::simulation::posts::Letters;
-use crate::worker::simulation::receivers::{Calls, Network};
-use crate::worker::{Completion, Drained, InMemory, Memory, Resources, Turn, Worker};
+use crate::dice::Dice;
+use crate::mail_server::Letters;
+use crate::orders::{Answer, Order};
+use crate::process::perform::{Counter, perform};
+use crate::receivers::{Calls, Network};
 
 const DIRECTORY: &str = r#"
 [organisations.org_a]
@@ -49,29 +50,24 @@ plan = "free"
 owners = ["one@acme.example"]
 "#;
 
+mod perform;
+
 /// What outlives a process: its files, its settings, and the world's clock.
-pub(super) struct Machine {
+pub(crate) struct Machine {
     folder: PathBuf,
-    pub(super) clock: Clock,
-    pub(super) calls: Calls,
-    pub(super) letters: Letters,
-    pub(super) settings: Settings,
+    pub(crate) clock: Clock,
+    pub(crate) calls: Calls,
+    pub(crate) letters: Letters,
+    pub(crate) settings: Settings,
     /// How much of its deliveries a process may hold, and how much of what it has not heard yet.
-    pub(super) memory: [usize; 2],
+    pub(crate) memory: [usize; 2],
     client: Arc<DeliveryClient>,
     rules: Arc<Rules>,
     metrics: Arc<Metrics>,
 }
 
-/// What the store answered to an order, and the time at which that was asked.
-pub(super) struct Answer {
-    pub(super) number: u64,
-    pub(super) asked: UnixTime,
-    pub(super) reply: Reply,
-}
-
 /// A process, and what it is doing.
-pub(super) struct Process {
+pub(crate) struct Process {
     // Dropped in this order: whoever has the store goes first.
     worker: Option<Worker>,
     orders: JoinSet<()>,
@@ -81,21 +77,21 @@ pub(super) struct Process {
     /// What its tasks came back with, and the worker was not told yet.
     late: Vec<Completion>,
     /// Whether tasks end in any order, and are heard of in any other.
-    pub(super) jumbled: bool,
-    pub(super) state: Arc<State>,
+    pub(crate) jumbled: bool,
+    pub(crate) state: Arc<State>,
     letters: Letters,
     stop: watch::Sender<bool>,
-    pub(super) store: Arc<SqliteStore>,
+    pub(crate) store: Arc<SqliteStore>,
     writer: ManualWriter,
     reads: Arc<ManualReads>,
     /// When the worker wants to be turned next.
-    pub(super) wake: Option<Tick>,
-    pub(super) over: Option<Drained>,
-    pub(super) log: Arc<LineLog>,
+    pub(crate) wake: Option<Tick>,
+    pub(crate) over: Option<Drained>,
+    pub(crate) log: Arc<LineLog>,
 }
 
 impl Machine {
-    pub(super) fn new(folder: PathBuf, config: &str, clock: Clock, memory: [usize; 2]) -> Self {
+    pub(crate) fn new(folder: PathBuf, config: &str, clock: Clock, memory: [usize; 2]) -> Self {
         let settings = read(config);
         let rules = Arc::new(Rules::system(settings.egress.clone()));
         let calls: Calls = Arc::new(Mutex::default());
@@ -106,7 +102,7 @@ impl Machine {
     }
 
     /// Other settings, for the process that runs, if one does, and for those to come.
-    pub(super) fn set(&mut self, config: &str, process: Option<&Process>) {
+    pub(crate) fn set(&mut self, config: &str, process: Option<&Process>) {
         self.settings = read(config);
         self.client = client(&self.settings, &self.rules, &self.clock, &self.calls);
         if let Some(process) = process {
@@ -125,12 +121,12 @@ impl Machine {
             ),
             egress: self.rules.clone(),
             client: self.client.clone(),
-            origin: crate::live_config::Origin::default(),
+            origin: weir_dispatcher::live_config::Origin::default(),
         }
     }
 
     /// Opens the store and reads from it what there is to do, as `app` does.
-    pub(super) async fn start(&self) -> Process {
+    pub(crate) async fn start(&self) -> Process {
         let (path, key) = (self.folder.join("d.db"), self.folder.join("key"));
         let (store, mut writer, reads) =
             SqliteStore::open_manual(&path, &key, self.clock.clone()).unwrap();
@@ -214,7 +210,7 @@ async fn linger(steps: u64, lingering: &AtomicUsize) {
 }
 
 /// Lets tasks go on for as far as they get.
-pub(super) async fn breathe() {
+pub(crate) async fn breathe() {
     for _ in 0..3 {
         tokio::task::yield_now().await;
     }
@@ -223,7 +219,7 @@ pub(super) async fn breathe() {
 impl Process {
     /// Has something asked of the store, as the API and ingest do. On its way there, and from
     /// there to the worker, it takes so many steps of its own.
-    pub(super) fn order(&mut self, number: u64, order: Order, [there, back]: [u64; 2]) {
+    pub(crate) fn order(&mut self, number: u64, order: Order, [there, back]: [u64; 2]) {
         let (state, letters) = (self.state.clone(), self.letters.clone());
         let counter = Counter { state, letters, stopping: self.stop.subscribe() };
         let (answers, lingering) = (self.answers.clone(), self.lingering.clone());
@@ -238,7 +234,7 @@ impl Process {
     }
 
     /// What has come of the orders since.
-    pub(super) fn replies(&mut self) -> Vec<Answer> {
+    pub(crate) fn replies(&mut self) -> Vec<Answer> {
         while let Some(ended) = self.orders.try_join_next() {
             if let Err(error) = ended {
                 std::panic::resume_unwind(error.into_panic());
@@ -248,7 +244,7 @@ impl Process {
     }
 
     /// One turn of the worker's loop; says whether anything was done.
-    pub(super) fn turn(&mut self, dice: &mut Dice) -> bool {
+    pub(crate) fn turn(&mut self, dice: &mut Dice) -> bool {
         let Some(worker) = &mut self.worker else { return false };
         let (heard, tasks) = (worker.unheard(), worker.tasks());
         let lingering = self.lingering.load(Ordering::Relaxed) > 0;
@@ -271,13 +267,13 @@ impl Process {
     }
 
     /// Lets the store do what it was asked, in one commit.
-    pub(super) fn write(&mut self) -> bool {
+    pub(crate) fn write(&mut self) -> bool {
         self.writer.step()
     }
 
     /// Lets the store look at what the worker asks for, and tell of what it saw a step ago or
     /// earlier, unless that takes longer; says whether anybody may be told of anything.
-    pub(super) fn read(&mut self, dice: &mut Dice, tells: bool) -> bool {
+    pub(crate) fn read(&mut self, dice: &mut Dice, tells: bool) -> bool {
         let any = self.reads.any();
         if any && tells && (!self.jumbled || dice.chance(50)) {
             self.reads.deliver();
@@ -289,31 +285,31 @@ impl Process {
     }
 
     /// Whether all that is looked at cannot be read.
-    pub(super) fn set_unreadable(&self, unreadable: bool) {
+    pub(crate) fn set_unreadable(&self, unreadable: bool) {
         self.reads.set_failing(unreadable);
     }
 
-    pub(super) fn conn(&self) -> &Connection {
+    pub(crate) fn conn(&self) -> &Connection {
         self.writer.connection().unwrap()
     }
 
     /// Whether somebody waits for the store, or for a while until it is asked again.
-    pub(super) fn waits_for_store(&self) -> bool {
+    pub(crate) fn waits_for_store(&self) -> bool {
         self.worker.as_ref().is_some_and(Worker::waits_for_store)
     }
 
     /// Places held in memory: attempts under way, endpoints, deliveries held.
-    pub(super) fn held(&self) -> InMemory {
+    pub(crate) fn held(&self) -> InMemory {
         self.worker.as_ref().map(Worker::in_memory).unwrap_or_default()
     }
 
     /// Asks the worker to see out what is under way.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.stop.send(true).unwrap();
     }
 
     /// Ends in order: as `app` does once the worker has ended.
-    pub(super) async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         self.orders.shutdown().await;
         if self.over == Some(Drained::Yes) {
             let store = self.store.clone();
@@ -332,7 +328,7 @@ impl Process {
     }
 
     /// Ends as a process does that is killed.
-    pub(super) async fn kill(self) {
+    pub(crate) async fn kill(self) {
         drop(self);
         // What was aborted lets go when it is next looked at.
         breathe().await;

@@ -9,23 +9,23 @@ use async_trait::async_trait;
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use tokio::sync::oneshot;
+use weir_dispatcher::delivery::connection::AttemptRequest;
+use weir_dispatcher::delivery::transport::{Answer, Transport};
+use weir_dispatcher::domain::outcome::{Failure, Fault, Outcome};
 
-use crate::delivery::connection::AttemptRequest;
-use crate::delivery::transport::{Answer, Transport};
-use crate::domain::outcome::{Failure, Fault, Outcome};
-use crate::worker::simulation::dice::Dice;
+use crate::dice::Dice;
 
 /// An attempt that has reached the network.
-pub(super) struct Call {
-    pub(super) request: AttemptRequest,
-    pub(super) answer: oneshot::Sender<Result<Answer, Outcome>>,
+pub(crate) struct Call {
+    pub(crate) request: AttemptRequest,
+    pub(crate) answer: oneshot::Sender<Result<Answer, Outcome>>,
 }
 
 /// What has reached the network and was not looked at yet.
-pub(super) type Calls = Arc<Mutex<Vec<Call>>>;
+pub(crate) type Calls = Arc<Mutex<Vec<Call>>>;
 
 /// Hands every attempt over, and answers when that is said.
-pub(super) struct Network(pub(super) Calls);
+pub(crate) struct Network(pub(crate) Calls);
 
 #[async_trait]
 impl Transport for Network {
@@ -42,7 +42,7 @@ impl Transport for Network {
 
 /// How a receiver behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mood {
+pub(crate) enum Mood {
     Well,
     /// Answers shortly before, at, or after the deadline.
     Late,
@@ -65,7 +65,7 @@ pub(super) enum Mood {
     Parting,
 }
 
-pub(super) const MOODS: [Mood; 17] = [
+pub(crate) const MOODS: [Mood; 17] = [
     Mood::Well,
     Mood::Well,
     Mood::Well,
@@ -86,25 +86,25 @@ pub(super) const MOODS: [Mood; 17] = [
 ];
 
 #[derive(Debug)]
-pub(super) struct Receiver {
-    pub(super) url: String,
-    pub(super) mood: Mood,
+pub(crate) struct Receiver {
+    pub(crate) url: String,
+    pub(crate) mood: Mood,
     /// Events that it can never take.
-    pub(super) poisons: bool,
+    pub(crate) poisons: bool,
 }
 
 /// What a receiver does with an attempt.
 #[derive(Clone, Debug)]
-pub(super) struct Reaction {
+pub(crate) struct Reaction {
     /// How long after its start; never, where it is longer than the deadline.
-    pub(super) after: Duration,
-    pub(super) outcome: Outcome,
-    pub(super) retry_after: Option<u64>,
+    pub(crate) after: Duration,
+    pub(crate) outcome: Outcome,
+    pub(crate) retry_after: Option<u64>,
 }
 
 impl Reaction {
     /// The answer on the wire.
-    pub(super) fn answer(&self) -> Result<Answer, Outcome> {
+    pub(crate) fn answer(&self) -> Result<Answer, Outcome> {
         let Some(status) = self.outcome.status() else { return Err(self.outcome.clone()) };
         let mut headers = HeaderMap::new();
         headers.extend(self.retry_after.map(|seconds| (RETRY_AFTER, seconds.into())));
@@ -114,7 +114,7 @@ impl Reaction {
 
 impl Receiver {
     /// What it does with this attempt.
-    pub(super) fn react(
+    pub(crate) fn react(
         &self,
         request: &AttemptRequest,
         deadline: Duration,

@@ -2,48 +2,43 @@
 //!
 //! Each has a timer of its own; how often they ring is a matter of the pace of a world.
 
+mod acts;
+mod stories;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_common::time::{Tick, UnixTime, micros};
+use weir_dispatcher::domain::delivery::DeliveryState;
+use weir_dispatcher::domain::event::{EventSet, EventType};
+use weir_dispatcher::store::NewEvent;
 
-use crate::domain::delivery::DeliveryState;
-use crate::domain::event::{EventSet, EventType};
-use crate::store::NewEvent;
-use crate::worker::simulation::books::{Delivery, Hook, violated};
-use crate::worker::simulation::dice::Dice;
-use crate::worker::simulation::disk::Disk;
-use crate::worker::simulation::orders::Order;
-use crate::worker::simulation::plots::Act;
-use crate::worker::simulation::receivers::{MOODS, Mood};
-use crate::worker::simulation::world::World;
-
-pub(super) const SECOND: Duration = Duration::from_secs(1);
-pub(super) const MINUTE: Duration = Duration::from_secs(60);
-pub(super) const HOUR: Duration = Duration::from_secs(3_600);
-pub(super) const DAY: Duration = Duration::from_secs(86_400);
+use crate::dice::{DAY, Dice, HOUR, MINUTE, SECOND};
+use crate::faults::Disk;
+use crate::model::{Delivery, Hook, violated};
+use crate::orders::{Order, WORKSPACES};
+use crate::receivers::{MOODS, Mood};
+use crate::scenarios::acts::Act;
+use crate::world::World;
 
 /// With so much that waits, no more comes: a world is to end some day.
 const OPEN_MAX: [usize; 3] = [100, 250, 400];
 
-/// Two workspaces, of which webhooks share URLs.
-pub(super) const WORKSPACES: [&str; 2] = ["ws_0", "ws_1"];
-
 /// How fast a world lives.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tempo {
-    pub(super) horizon: Duration,
+pub(crate) struct Tempo {
+    pub(crate) horizon: Duration,
     events: [Duration; 2],
     burst: u64,
     moods: [Duration; 2],
     owners: [Duration; 2],
     troubles: [Duration; 2],
     /// Whether the wall clock is set now and then.
-    pub(super) clocks: bool,
+    pub(crate) clocks: bool,
 }
 
 impl Tempo {
-    pub(super) fn of(dice: &mut Dice) -> Self {
+    pub(crate) fn of(dice: &mut Dice) -> Self {
         let clocks = dice.chance(15);
         match dice.roll(10) {
             0..=2 => Self {
@@ -87,7 +82,7 @@ impl Tempo {
 }
 
 /// The timers of a world, and what rings next.
-pub(super) struct Life {
+pub(crate) struct Life {
     tempo: Tempo,
     events: Tick,
     moods: Tick,
@@ -95,16 +90,16 @@ pub(super) struct Life {
     troubles: Tick,
     plots: Tick,
     /// What is going to happen, in order.
-    pub(super) plans: BTreeMap<(Tick, u64), Act>,
-    pub(super) planned: u64,
+    pub(crate) plans: BTreeMap<(Tick, u64), Act>,
+    pub(crate) planned: u64,
     /// When the next process starts, or the disk recovers.
-    pub(super) recovers: Tick,
+    pub(crate) recovers: Tick,
     open_max: usize,
     made: u64,
 }
 
 impl Life {
-    pub(super) fn new(tempo: Tempo, now: Tick, dice: &mut Dice) -> Self {
+    pub(crate) fn new(tempo: Tempo, now: Tick, dice: &mut Dice) -> Self {
         let far = now.plus(tempo.troubles[1]);
         let moods = now.plus(tempo.moods[0]);
         Self {
@@ -123,11 +118,11 @@ impl Life {
     }
 
     /// Whether the wall clock is set now and then.
-    pub(super) fn clocks(&self) -> bool {
+    pub(crate) fn clocks(&self) -> bool {
         self.tempo.clocks
     }
 
-    pub(super) fn next(&self, world: &World) -> Tick {
+    pub(crate) fn next(&self, world: &World) -> Tick {
         let timers = [self.events, self.moods, self.owners, self.troubles, self.plots];
         let next = timers.into_iter().chain(self.next_act(world)).min().unwrap();
         if world.process.is_none() || world.disk != Disk::Well {
@@ -138,7 +133,7 @@ impl Life {
     }
 
     /// Does what is due now.
-    pub(super) async fn befall(&mut self, world: &mut World) {
+    pub(crate) async fn befall(&mut self, world: &mut World) {
         let now = world.now().tick;
         let tempo = self.tempo;
         let again = |world: &mut World, [from, to]: [Duration; 2]| {
@@ -157,7 +152,7 @@ impl Life {
             world.receivers[nth].mood = mood;
             world.receivers[nth].poisons = world.dice.chance(30);
             let moment = world.now();
-            world.books.note(moment, || format!("url {nth} is {mood:?}"));
+            world.model.note(moment, || format!("url {nth} is {mood:?}"));
             self.moods = again(world, tempo.moods);
         }
         if self.owners <= now {
@@ -183,7 +178,7 @@ impl Life {
     }
 
     /// So many events, a few at a time.
-    pub(super) fn burst(&mut self, world: &mut World, ws: usize, count: u64) {
+    pub(crate) fn burst(&mut self, world: &mut World, ws: usize, count: u64) {
         let mut left = count;
         while left > 0 {
             let some = (1 + world.dice.roll(20)).min(left);
@@ -201,9 +196,9 @@ impl Life {
     }
 
     fn send(&mut self, world: &mut World, batch: Vec<NewEvent>) {
-        let coming = world.books.orders.values();
+        let coming = world.model.orders.values();
         let coming = coming.filter(|order| matches!(order, Order::Accept(_))).count();
-        if world.books.open.len() + coming < self.open_max {
+        if world.model.open.len() + coming < self.open_max {
             world.order(Order::Accept(batch));
         }
     }
@@ -223,11 +218,11 @@ impl Life {
         let ws = WORKSPACES[number];
         let mut batch = self.batch(world, number, count);
         if world.dice.chance(10) {
-            let again = world.books.deliveries.values().next_back();
+            let again = world.model.deliveries.values().next_back();
             let again = again.filter(|one| {
-                let there = world.books.hooks[&one.hook].ws.as_ref() == ws;
+                let there = world.model.hooks[&one.hook].ws.as_ref() == ws;
                 // What was dropped is known no more.
-                let young = world.now().unix.since(one.created_at) < DAY && !world.books.clock_set;
+                let young = world.now().unix.since(one.created_at) < DAY && !world.model.clock_set;
                 there && young && one.kind != EventType::Ping && one.state.is_some()
             });
             batch.extend(again.map(|one| NewEvent {
@@ -243,15 +238,15 @@ impl Life {
 
     /// An owner wishes for something.
     fn owner(&mut self, world: &mut World) {
-        let alive: Vec<_> = world.books.hooks.values().filter(|hook| !hook.deleted).collect();
-        let busy = |hook: &Hook| world.books.orders.values().any(|order| names(order, hook));
+        let alive: Vec<_> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
+        let busy = |hook: &Hook| world.model.orders.values().any(|order| order.names(hook.id));
         let mut dice = world.dice.clone();
         let paused: Vec<_> = alive.iter().filter(|hook| hook.paused_at.is_some()).collect();
         let hook = match dice.pick(&paused) {
             Some(hook) if dice.chance(70) => Some(**hook),
             _ => dice.pick(&alive).copied(),
         };
-        let (ws, url) = (*dice.pick(&WORKSPACES).unwrap(), dice.pick(&world.books.urls).cloned());
+        let (ws, url) = (*dice.pick(&WORKSPACES).unwrap(), dice.pick(&world.model.urls).cloned());
         let url = url.unwrap();
         let secret = format!("whsec_{:016x}", dice.next());
         let events = EventSet::of(EventType::ALL.into_iter().take(1 + dice.roll(3) as usize));
@@ -266,11 +261,11 @@ impl Life {
                 // One of a webhook that is gone must be refused.
                 let gone = dice.chance(20);
                 let over = |one: &&Delivery| {
-                    let of = &world.books.hooks[&one.hook];
+                    let of = &world.model.hooks[&one.hook];
                     one.state.is_some_and(|state| state != DeliveryState::Waiting)
                         && (of.id == hook.id || (gone && of.deleted && of.ws == hook.ws))
                 };
-                let over: Vec<_> = world.books.deliveries.values().filter(over).collect();
+                let over: Vec<_> = world.model.deliveries.values().filter(over).collect();
                 let ws = hook.ws.clone();
                 match dice.pick(&over) {
                     Some(one) => Order::Redeliver { ws, delivery: one.id },
@@ -280,7 +275,7 @@ impl Life {
             (Some(hook), roll) => {
                 let (id, ws, shut) = (hook.id, hook.ws.clone(), hook.paused_at.is_some());
                 // After a reactivation a test may go first where nothing else waits.
-                let shut = shut || (hook.probes && world.books.waiting(id).next().is_some());
+                let shut = shut || (hook.probes && world.model.waiting(id).next().is_some());
                 match roll {
                     _ if hook.paused_at.is_some() && roll < 90 => {
                         Order::Reactivate { ws, hook: id }
@@ -299,9 +294,7 @@ impl Life {
         };
         world.dice = dice;
         let now = world.now();
-        world
-            .books
-            .note(now, || format!("orders {}", crate::worker::simulation::replies::short(&order)));
+        world.model.note(now, || format!("orders {}", order.short()));
         world.order(order);
     }
 
@@ -320,7 +313,7 @@ impl Life {
         if self.tempo.clocks && world.dice.chance(60) {
             let by = micros(world.dice.span(SECOND, 3 * DAY));
             let set = if world.dice.chance(50) { now.unix.0 + by } else { now.unix.0 - by };
-            world.books.note(now, || format!("the clock is set to {}", UnixTime(set).rfc3339()));
+            world.model.note(now, || format!("the clock is set to {}", UnixTime(set).rfc3339()));
             world.set_clock(UnixTime(set));
         }
         // Something is to be asked for when it happens.
@@ -332,7 +325,7 @@ impl Life {
                 world.stands_in = Some((1 + world.dice.roll(12) as u32, by));
             }
             roll @ 60..=76 => {
-                let alive = world.books.hooks.values().filter(|hook| !hook.deleted);
+                let alive = world.model.hooks.values().filter(|hook| !hook.deleted);
                 let first = alive.min_by_key(|hook| hook.id.0 ^ roll as i64);
                 // What its owner has just let go must not be forgotten where it counts.
                 if let Some(hook) = first.filter(|_| roll < 67) {
@@ -353,7 +346,7 @@ impl Life {
     }
 
     /// All is well again, and stays so: everything must come to its end.
-    pub(super) async fn end_well(&mut self, world: &mut World, over: &dyn Fn() -> bool) {
+    pub(crate) async fn end_well(&mut self, world: &mut World, over: &dyn Fn() -> bool) {
         for receiver in &mut world.receivers {
             (receiver.mood, receiver.poisons) = (Mood::Well, false);
         }
@@ -368,7 +361,7 @@ impl Life {
             } else if world.disk != Disk::Well {
                 world.set_disk(Disk::Well);
             }
-            let paused = world.books.hooks.values();
+            let paused = world.model.hooks.values();
             let paused = paused.filter(|hook| !hook.deleted && hook.paused_at.is_some());
             let orders: Vec<_> = paused
                 .map(|hook| Order::Reactivate { ws: hook.ws.clone(), hook: hook.id })
@@ -376,24 +369,31 @@ impl Life {
             orders.into_iter().for_each(|order| world.order(order));
             world.order(Order::Post(None));
             world.settle().await;
-            if world.books.open.is_empty() && !world.mails_wait() {
+            if world.model.open.is_empty() && !world.mails_wait() {
                 return world.crash().await;
             }
             world.go_on(world.now().tick.plus(HOUR)).await;
         }
-        let left: Vec<_> = world.books.open.iter().take(5).collect();
+        let left: Vec<_> = world.model.open.iter().take(5).collect();
         violated("8 ends", format!("{left:?} never come to an end, or mails"))
     }
 }
 
-/// Whether an order is about this webhook.
-pub(super) fn names(order: &Order, hook: &Hook) -> bool {
-    match order {
-        Order::Move { hook: id, .. }
-        | Order::Subscribe { hook: id, .. }
-        | Order::Rotate { hook: id, .. }
-        | Order::Delete { hook: id, .. }
-        | Order::Reactivate { hook: id, .. } => *id == hook.id,
-        _ => false,
-    }
+/// The contract's settings, or nearly: what a pace, a cap or a patience of another size shows.
+pub(crate) fn config(dice: &mut Dice) -> String {
+    let requests: u32 = *dice.pick(&[100, 100, 20, 20, 6]).unwrap();
+    let total = *dice.pick(&[4_096, 40, 20]).unwrap();
+    let pause_after = dice.pick(&["24h", "24h", "3h", "20m"]).unwrap();
+    let deadline = *dice.pick(&[10, 10, 4, 15]).unwrap();
+    let mode = dice.pick(&["delay", "delay", "delay", "offset"]).unwrap();
+    // One endpoint that does not answer may not hold them all.
+    let total = total.max((requests * deadline).div_ceil(60) + 3);
+    format!(
+        "[auth]\ntokens = \"t\"\n[directory]\nsource = \"file\"\npath = \"d\"\n\
+         [egress]\nrequests = {requests}\nin_flight_max = {total}\n\
+         deadline = \"{deadline}s\"\n\
+         [retry]\nmode = \"{mode}\"\n\
+         [health]\npause_after = \"{pause_after}\"\n\
+         [mail]\nsmtp = \"smtp://127.0.0.1\"\nfrom = \"weir@example.com\"\n"
+    )
 }

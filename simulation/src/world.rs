@@ -3,55 +3,55 @@
 //! Time goes from one moment at which something happens to the next. At each, everything is let
 //! come to rest, step by step, and a crash may come between any two steps.
 
+mod wire;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::store::DeliveryQueue;
-use crate::worker::InMemory;
-use crate::worker::simulation::books::{Books, Tally, violated};
-use crate::worker::simulation::dice::Dice;
-use crate::worker::simulation::disk::Disk;
-use crate::worker::simulation::ledger::Read;
-use crate::worker::simulation::orders::Order;
-use crate::worker::simulation::process::{Machine, Process, breathe};
-use crate::worker::simulation::receivers::{Mood, Receiver};
-use crate::worker::simulation::wire::Wire;
 use rusqlite::Connection;
 use weir_common::time::{Clock, Moment, Tick, UnixTime, micros};
+use weir_dispatcher::store::DeliveryQueue;
+use weir_dispatcher::worker::InMemory;
+
+use crate::checks::ledger::Read;
+use crate::checks::secrets::logged_nothing_secret;
+use crate::dice::Dice;
+use crate::faults::Disk;
+use crate::model::{Model, Trace, violated};
+use crate::orders::Order;
+use crate::process::{Machine, Process, breathe};
+use crate::receivers::{Mood, Receiver};
+use crate::world::wire::Wire;
 
 /// In the middle of a minute, and a whole millisecond: tokio's timers know no less.
-pub(super) const START: UnixTime = UnixTime(1_790_000_017_345_000);
-
-/// Parts of secrets, of bodies and of paths: what nobody is ever told.
-/// Each has a sign that no identifier has: those look random, and hold any other word one day.
-pub(super) const SECRETS: [&str; 3] = ["whsec_", "linnet", "/in/"];
+pub(crate) const START: UnixTime = UnixTime(1_790_000_017_345_000);
 
 /// More steps than this within one moment, and it never comes to rest.
 const STEPS_MAX: u32 = 50_000;
 
-pub(super) struct World {
-    pub(super) dice: Dice,
-    pub(super) machine: Machine,
-    pub(super) process: Option<Process>,
-    pub(super) books: Books,
-    pub(super) receivers: Vec<Receiver>,
-    pub(super) disk: Disk,
-    pub(super) lock: Option<Connection>,
-    pub(super) stopping: bool,
+pub(crate) struct World {
+    pub(crate) dice: Dice,
+    pub(crate) machine: Machine,
+    pub(crate) process: Option<Process>,
+    pub(crate) model: Model,
+    pub(crate) receivers: Vec<Receiver>,
+    pub(crate) disk: Disk,
+    pub(crate) lock: Option<Connection>,
+    pub(crate) stopping: bool,
     /// After so many steps the process is killed.
-    pub(super) crash_in: Option<u32>,
+    pub(crate) crash_in: Option<u32>,
     /// After so many steps, but no fewer than one, the process stands still for so long.
-    pub(super) stands_in: Option<(u32, Duration)>,
-    pub(super) processes: u64,
-    pub(super) wire: Wire,
+    pub(crate) stands_in: Option<(u32, Duration)>,
+    pub(crate) processes: u64,
+    pub(crate) wire: Wire,
     numbers: u64,
     /// Whether the store takes its time now and then, and until when it does.
     is_slow: bool,
     slow_until: Tick,
     /// Until then each commit takes its time.
-    pub(super) sluggish_until: Tick,
+    pub(crate) sluggish_until: Tick,
     /// Until then each look takes its time, whatever is written meanwhile.
-    pub(super) leisurely_until: Tick,
+    pub(crate) leisurely_until: Tick,
     /// Nobody is told before then of what was looked at.
     tells_at: Tick,
     /// Whether tasks are heard of in any order.
@@ -61,20 +61,25 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(folder: PathBuf, config: &str, urls: Vec<String>, dice: Dice) -> Self {
+    pub(crate) fn new(
+        folder: PathBuf,
+        config: &str,
+        urls: Vec<String>,
+        dice: Dice,
+        trace: Trace,
+    ) -> Self {
         let mut dice = dice;
         let (is_slow, jumbled, large) = (dice.chance(50), dice.chance(50), dice.chance(15));
         let memory = [64 << 20, 40 << 10, 4 << 10];
         let memory = [(); 2].map(|()| *dice.pick(&memory).unwrap());
         let machine = Machine::new(folder, config, Clock::manual(START), memory);
-        let trace = std::env::var_os("WEIR_SEED").is_some();
-        let books = Books::new(urls.clone(), machine.settings.clone(), memory[0], trace);
+        let model = Model::new(urls.clone(), machine.settings.clone(), memory[0], trace);
         let receiver = |url| Receiver { url, mood: Mood::Well, poisons: false };
         Self {
             dice,
             machine,
             process: None,
-            books,
+            model,
             receivers: urls.into_iter().map(receiver).collect(),
             disk: Disk::Well,
             lock: None,
@@ -94,49 +99,45 @@ impl World {
         }
     }
 
-    pub(super) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Moment {
         self.machine.clock.now()
     }
 
     /// Whether mails wait to be sent, as far as anybody can say now.
-    pub(super) fn mails_wait(&self) -> bool {
-        self.process.as_ref().is_none_or(|process| self.books.mails_wait(process.conn()))
-    }
-
-    pub(super) fn tally(&self) -> Tally {
-        self.books.tally
+    pub(crate) fn mails_wait(&self) -> bool {
+        self.process.as_ref().is_none_or(|process| self.model.mails_wait(process.conn()))
     }
 
     /// Starts a process over what the last one left.
-    pub(super) async fn start(&mut self) {
+    pub(crate) async fn start(&mut self) {
         self.processes += 1;
         self.lock = None;
         let mut process = self.machine.start().await;
         process.jumbled = self.jumbled;
         let now = self.now();
-        self.books.note(now, || "starts".to_owned());
+        self.model.note(now, || "starts".to_owned());
         let store = process.store.clone();
-        self.books.reconcile(process.conn(), &*store, now);
+        self.model.reconcile(process.conn(), &*store, now);
         // Who reads everything knows everything.
-        self.books.settle_news();
-        self.books.observe(process.conn(), Read::so_far(process.conn()), now);
-        self.books.audit(process.conn(), now);
-        self.books.audit_mails(process.conn());
-        self.books.kept(process.conn());
-        self.books.read_anew(now);
-        let window = self.books.settings.egress.window;
-        let places = self.books.settings.egress.in_flight_per_endpoint();
-        let doubts = &mut self.books.doubts;
+        self.model.settle_changes();
+        self.model.observe(process.conn(), Read::so_far(process.conn()), now);
+        self.model.audit(process.conn(), now);
+        self.model.audit_mails(process.conn());
+        self.model.kept(process.conn());
+        self.model.read_anew(now);
+        let window = self.model.settings.egress.window;
+        let places = self.model.settings.egress.in_flight_per_endpoint();
+        let doubts = &mut self.model.doubts;
         doubts.extend((!store.clean_shutdown()).then_some((now.tick, places)));
         doubts.retain(|(at, _)| now.tick.since(*at) < window);
         // Each is reckoned with by what the process that begins now goes by.
         doubts.iter_mut().for_each(|(_, count)| *count = places);
-        if self.books.clock_set {
-            self.books.slow_until = now.tick.plus(window);
+        if self.model.clock_set {
+            self.model.slow_until = now.tick.plus(window);
         }
-        if self.books.clock_set && now.tick.since(self.books.set_at) < 2 * window {
+        if self.model.clock_set && now.tick.since(self.model.set_at) < 2 * window {
             // Starts are on disk by the time of day: a clock that was set tells them wrongly.
-            self.books.starts.iter_mut().for_each(std::collections::VecDeque::clear);
+            self.model.starts.iter_mut().for_each(std::collections::VecDeque::clear);
         }
         self.process = Some(process);
         // No process reads its store within no time at all.
@@ -145,25 +146,25 @@ impl World {
     }
 
     /// Ends the process without a word.
-    pub(super) async fn crash(&mut self) {
+    pub(crate) async fn crash(&mut self) {
         self.crash_in = None;
         let Some(process) = self.process.take() else { return };
         let now = self.now();
-        logged_nothing_secret(&process);
-        self.books.note(now, || "is killed".to_owned());
-        self.books.tally.crashes += 1;
+        logged_nothing_secret(&process.log);
+        self.model.note(now, || "is killed".to_owned());
+        self.model.counts.crashes += 1;
         process.kill().await;
         // What had been handed to the network may or may not have gone out.
         let calls = std::mem::take(&mut *self.machine.calls.lock().unwrap());
         drop(calls);
-        self.books.forget_flights();
+        self.model.forget_flights();
     }
 
-    pub(super) fn order(&mut self, order: Order) {
+    pub(crate) fn order(&mut self, order: Order) {
         let Some(process) = &mut self.process else { return };
         let creates = |order: &Order| matches!(order, Order::Create { .. });
         // Of two that nobody was answered it would not be known which is which.
-        let two = creates(&order) && self.books.orders.values().any(creates);
+        let two = creates(&order) && self.model.orders.values().any(creates);
         if self.stopping || two {
             return;
         }
@@ -172,32 +173,44 @@ impl World {
         let mut steps = || if dice.chance(60) { 0 } else { dice.roll(40) };
         let ways = [steps(), steps()];
         process.order(self.numbers, order.clone(), ways);
-        self.books.orders.insert(self.numbers, order);
+        self.model.orders.insert(self.numbers, order);
     }
 
     /// How much longer than it need be a body is.
-    pub(super) fn padding(&mut self) -> usize {
+    pub(crate) fn padding(&mut self) -> usize {
         if self.large && self.dice.chance(50) { self.dice.roll(100_000) as usize } else { 0 }
     }
 
     /// Other settings come into force.
-    pub(super) fn reload(&mut self, config: &str) {
+    pub(crate) fn reload(&mut self, config: &str) {
         self.machine.set(config, self.process.as_ref());
-        self.books.reloaded(self.machine.settings.clone(), self.now());
+        self.model.reloaded(self.machine.settings.clone(), self.now());
     }
 
-    pub(super) fn set_clock(&mut self, unix: UnixTime) {
+    /// The disk fails, or recovers.
+    pub(crate) fn set_disk(&mut self, disk: Disk) {
+        let now = self.now();
+        self.model.note(now, || format!("the disk is {disk:?}"));
+        let Some(process) = &self.process else { return };
+        // The lock of the one before is released first.
+        self.lock = None;
+        self.lock = disk.set(process);
+        self.disk = disk;
+        self.model.outbox.doubt = true;
+    }
+
+    pub(crate) fn set_clock(&mut self, unix: UnixTime) {
         self.machine.clock.set(unix);
-        self.books.clock_was_set(self.now());
+        self.model.clock_was_set(self.now());
     }
 
     /// The store takes its time from now on.
-    pub(super) fn slow(&mut self, by: Duration) {
+    pub(crate) fn slow(&mut self, by: Duration) {
         self.slow_until = self.slow_until.max(self.now().tick.plus(by));
     }
 
     /// Lets everything come to rest, or the process be killed on the way.
-    pub(super) async fn settle(&mut self) {
+    pub(crate) async fn settle(&mut self) {
         self.end_attempts();
         if self.is_slow && self.now().tick >= self.slow_until && self.dice.chance(5) {
             let by = self.dice.span(Duration::from_millis(1), Duration::from_secs(2));
@@ -249,24 +262,24 @@ impl World {
     /// The process is stopped, and goes on: time passes, and it knows nothing of it.
     async fn stand_still(&mut self, by: Duration) {
         let now = self.now();
-        self.books.note(now, || format!("stands still for {by:?}"));
-        self.books.tally.stalls += 1;
+        self.model.note(now, || format!("stands still for {by:?}"));
+        self.model.counts.stalls += 1;
         self.pass(by).await;
-        self.books.stood_still(now, self.now());
+        self.model.stood_still(now, self.now());
     }
 
     /// One step: tasks go on, the worker takes a turn, or the store commits. Says whether
     /// anything was done.
     async fn step(&mut self) -> bool {
-        self.books.tally.steps += 1;
+        self.model.counts.steps += 1;
         breathe().await;
         let now = self.now();
         let mut busy = self.take_calls(now);
         let process = self.process.as_mut().unwrap();
-        self.books.handed(&self.machine.letters);
+        self.model.handed(&self.machine.letters);
         for answer in process.replies() {
             busy = true;
-            self.books.answered(answer, &*process.store, now);
+            self.model.answered(answer, &*process.store, now);
         }
         busy |= process.turn(&mut self.dice);
         breathe().await;
@@ -286,7 +299,7 @@ impl World {
         let before = Read::so_far(process.conn());
         if now.tick >= self.slow_until && process.write() {
             busy = true;
-            self.books.tally.commits += 1;
+            self.model.counts.commits += 1;
             if now.tick < self.sluggish_until {
                 let by = self.dice.span(Duration::from_millis(20), Duration::from_secs(1));
                 self.slow_until = now.tick.plus(by);
@@ -295,16 +308,16 @@ impl World {
                 // Written, and nobody hears of it.
                 self.crash_in = Some(0);
                 let (conn, store) = (process.conn(), &*process.store);
-                self.books.reconcile(conn, store, now);
-                self.books.observe(conn, before, now);
+                self.model.reconcile(conn, store, now);
+                self.model.observe(conn, before, now);
                 return true;
             }
             breathe().await;
             let process = self.process.as_mut().unwrap();
             for answer in process.replies() {
-                self.books.answered(answer, &*process.store, now);
+                self.model.answered(answer, &*process.store, now);
             }
-            self.books.observe(process.conn(), before, now);
+            self.model.observe(process.conn(), before, now);
         }
         busy
     }
@@ -314,44 +327,45 @@ impl World {
         let now = self.now();
         let Some(process) = &self.process else { return };
         let InMemory { in_flight, endpoints, held } = process.held();
-        self.books.small(endpoints, held);
+        self.model.small(endpoints, held);
         let slow = now.tick < self.slow_until;
         if slow || self.disk != Disk::Well || self.stopping || process.waits_for_store() {
-            self.books.turns.hold();
+            self.model.turns.hold();
         } else {
-            if self.books.upkeep.looks() {
-                self.books.kept(process.conn());
+            if self.model.upkeep.looks() {
+                self.model.kept(process.conn());
             }
-            self.books.at_rest(now);
-            let seen = self.books.in_flight(None);
+            self.model.at_rest(now);
+            let seen = self.model.in_flight(None);
             if in_flight != seen {
                 violated("caps", format!("{in_flight} are said to be under way, {seen} are"));
             }
-            if self.books.orders.is_empty() && self.dice.chance(2) {
-                self.read_pages().await;
+            if self.model.orders.is_empty() && self.dice.chance(2) {
+                let store = process.store.clone();
+                self.model.read_pages(&store, &mut self.dice, now).await;
             }
         }
     }
 
     async fn end_in_order(&mut self) {
         let now = self.now();
-        self.books.note(now, || "has stopped".to_owned());
-        self.books.tally.stops += 1;
-        self.books.stopped();
-        self.books.forget_flights();
+        self.model.note(now, || "has stopped".to_owned());
+        self.model.counts.stops += 1;
+        self.model.stopped();
+        self.model.forget_flights();
         let Some(process) = self.process.take() else { return };
-        logged_nothing_secret(&process);
+        logged_nothing_secret(&process.log);
         process.close().await;
     }
 
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let Some(process) = &mut self.process else { return };
         process.stop();
         self.stopping = true;
     }
 
     /// Goes on to the next moment at which something happens, but no further than `until`.
-    pub(super) async fn go_on(&mut self, until: Tick) {
+    pub(crate) async fn go_on(&mut self, until: Tick) {
         let now = self.now();
         let mut next = until;
         next = next.min(self.wire.next().unwrap_or(next));
@@ -375,18 +389,5 @@ impl World {
         self.end_attempts();
         tokio::time::advance(by).await;
         breathe().await;
-    }
-}
-
-/// Neither a secret, nor a body, nor a path stands in the log of attempts.
-fn logged_nothing_secret(process: &Process) {
-    let mut text = Vec::new();
-    process.log.close(Duration::ZERO);
-    process.log.write_out(&mut text);
-    let text = String::from_utf8_lossy(&text);
-    for secret in SECRETS {
-        if let Some(line) = text.lines().find(|line| line.contains(secret)) {
-            violated("12 log", format!("`{secret}` stands in the log: {line}"));
-        }
     }
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use crate::tidy::{code, root};
 
 /// The crates whose areas stand in layers.
-const CRATES: [&str; 3] = ["common", "gateway", "dispatcher"];
+const CRATES: [&str; 4] = ["common", "gateway", "dispatcher", "simulation"];
 
 #[test]
 fn areas_import_only_from_those_below_them() {

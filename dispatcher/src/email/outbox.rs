@@ -102,7 +102,7 @@ impl Outbox {
     }
 
     /// Sends every due mail with `send`, and records each result.
-    pub(crate) async fn send_due<P: Future<Output = SendResult>>(
+    pub async fn send_due<P: Future<Output = SendResult>>(
         &self,
         send: impl Fn(NewMail) -> P,
         retry_after: Duration,

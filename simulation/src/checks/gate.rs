@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use weir_common::time::{Moment, Tick, UnixTime};
+use weir_dispatcher::config::settings::Settings;
+use weir_dispatcher::delivery::connection::AttemptRequest;
+use weir_dispatcher::delivery::signature;
+use weir_dispatcher::domain::delivery::DeliveryState;
+use weir_dispatcher::domain::event::EventType;
+use weir_dispatcher::domain::health::Observation;
+use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
+use weir_dispatcher::domain::outcome::{Failure, Fault, Outcome};
+use weir_dispatcher::domain::retry::Mode;
 
-use crate::config::settings::Settings;
-use crate::delivery::connection::AttemptRequest;
-use crate::delivery::signature;
-use crate::domain::delivery::DeliveryState;
-use crate::domain::event::EventType;
-use crate::domain::health::Observation;
-use crate::domain::id::{DeliveryId, WebhookId};
-use crate::domain::outcome::{Failure, Fault, Outcome};
-use crate::domain::retry::Mode;
-use crate::worker::simulation::books::{Books, Delivery, Flight, Hook, Landed, violated};
-use crate::worker::simulation::places::{InFlightSlots, Start};
+use crate::model::slots::{InFlightSlots, Start};
+use crate::model::{Delivery, Flight, Hook, Landed, Model, violated};
 
-impl Books {
+impl Model {
     /// An attempt has reached the network. Says which it is.
-    pub(super) fn started(
+    pub(crate) fn started(
         &mut self,
         request: &AttemptRequest,
         heard: bool,
@@ -27,7 +27,7 @@ impl Books {
         let url = self.urls.iter().position(|url| *url == request.url.as_str());
         let Some(url) = url else { violated("11", format!("nobody is at {}", request.url)) };
         let id = self.whose(request, url, now);
-        self.tally.starts += 1;
+        self.counts.starts += 1;
         let ws = self.hooks[&self.deliveries[&id].hook].ws.clone();
         self.note(now, || format!("start {id:?} of {ws} at url {url}"));
         self.paced(url, Start { at: now.tick, heard });
@@ -50,7 +50,7 @@ impl Books {
         self.in_order(id, now);
         self.in_turn(id, url, now);
         self.probed(id, now);
-        self.tally.duplicates += u64::from(taken);
+        self.counts.duplicates += u64::from(taken);
         let flight = Flight { started: now, url, ended: None, loose: false };
         self.deliveries.get_mut(&id).unwrap().flight = Some(flight);
         self.under_way.insert(id, url);
@@ -70,16 +70,16 @@ impl Books {
         };
         let mut events = self.names.range((name.into(), WebhookId(0))..);
         let mine = |hook: &Hook| {
-            let news = hook.news.as_ref();
-            let there = hook.url == url || news.is_some_and(|news| news.urls.contains(&url));
-            let before = news.is_some_and(|news| news.secrets.iter().any(|one| holds(one)));
+            let earlier = hook.earlier.as_ref();
+            let there = hook.url == url || earlier.is_some_and(|one| one.urls.contains(&url));
+            let before = earlier.is_some_and(|one| one.secrets.iter().any(|one| holds(one)));
             there && (holds(&hook.secret) || before)
         };
         while let Some(((event, hook), id)) = events.next().filter(|(key, _)| *key.0 == *name) {
             if mine(&self.hooks[hook]) {
                 let hook = &self.hooks[hook];
                 let mut before = hook.previous.iter().filter(|(_, until, _)| now.tick < *until);
-                let settled = hook.news.is_none() && !self.clock_set;
+                let settled = hook.earlier.is_none() && !self.clock_set;
                 if settled && before.any(|(secret, ..)| !holds(secret)) {
                     violated("rotation", format!("{event}: a secret before does not sign"));
                 }
@@ -109,10 +109,10 @@ impl Books {
 
     fn opened(&self, hook: &Hook, delivery: &Delivery) {
         let id = delivery.id;
-        if hook.news.is_none() && hook.deleted {
+        if hook.earlier.is_none() && hook.deleted {
             violated("deleted", format!("{id:?} starts, and its webhook is deleted"));
         }
-        if hook.news.is_none() && (hook.paused_at.is_some() || hook.reordering) {
+        if hook.earlier.is_none() && (hook.paused_at.is_some() || hook.reordering) {
             violated("10 paused", format!("{id:?} starts, and {:?} is paused", hook.id));
         }
     }
@@ -132,7 +132,7 @@ impl Books {
             let unheard = other.put_off > Tick(0) || other.came == now.tick;
             oldest &= (other.due, other.id) > (delivery.due, id) || unheard;
         }
-        let settled = !self.clock_set && self.hooks[&hook_id].news.is_none();
+        let settled = !self.clock_set && self.hooks[&hook_id].earlier.is_none();
         let hook = self.hooks.get_mut(&hook_id).unwrap();
         if hook.probes {
             let is_probe = hook.probe.map_or(oldest, |probe| probe == id);
@@ -154,7 +154,7 @@ impl Books {
     }
 
     /// Deliveries of a webhook that wait or are under way.
-    pub(super) fn waiting(&self, hook: WebhookId) -> impl Iterator<Item = &Delivery> {
+    pub(crate) fn waiting(&self, hook: WebhookId) -> impl Iterator<Item = &Delivery> {
         let range = (hook, DeliveryId(0))..=(hook, DeliveryId(i64::MAX));
         let all = self.open.range(range).map(|(_, id)| &self.deliveries[id]);
         all.filter(move |one| one.state == Some(DeliveryState::Waiting))
@@ -177,7 +177,7 @@ impl Books {
     }
 
     /// An attempt has ended. Where it was ours to blame, nothing follows.
-    pub(super) fn ended(
+    pub(crate) fn ended(
         &mut self,
         id: DeliveryId,
         outcome: &Outcome,
@@ -208,7 +208,7 @@ impl Books {
         let pauses = |settings: &Settings| {
             hook.record.pauses_at(&settings.health).is_some_and(|pause| pause <= at.unix)
         };
-        let loose = hook.paused_at.is_some() || hook.news.is_some() || policies.any(pauses);
+        let loose = hook.paused_at.is_some() || hook.earlier.is_some() || policies.any(pauses);
         let landed = follows(&self.settings, delivery, hook, started, outcome, retry_after, at);
         let sign = match (outcome, delivery.kind) {
             (Outcome::Delivered { .. }, EventType::Ping) => Some(Observation::PingWell),
@@ -231,7 +231,7 @@ impl Books {
     }
 
     /// The process was stopped for a while: of a fault just before it may have heard only now.
-    pub(super) fn stood_still(&mut self, since: Moment, now: Moment) {
+    pub(crate) fn stood_still(&mut self, since: Moment, now: Moment) {
         self.stood = Some((since.unix, now.unix));
         let by = now.tick.since(since.tick);
         for places in self.places.iter_mut().filter(|one| one.backed_off_at == since.tick) {
@@ -243,7 +243,7 @@ impl Books {
     }
 
     /// An endpoint that is forgotten, a minute after its last start, begins again with a quarter.
-    pub(super) fn forgotten(&mut self, url: usize, now: Tick) {
+    pub(crate) fn forgotten(&mut self, url: usize, now: Tick) {
         let quarter = self.quarter();
         let places = &mut self.places[url];
         if now.since(places.used) >= Duration::from_secs(40) {
@@ -255,7 +255,7 @@ impl Books {
 
     /// The place of an attempt is free again: how many there are depends on how it ended, and on
     /// how long it took.
-    pub(super) fn freed(&mut self, url: usize, outcome: &Outcome, took: Duration, now: Tick) {
+    pub(crate) fn freed(&mut self, url: usize, outcome: &Outcome, took: Duration, now: Tick) {
         self.forgotten(url, now);
         let egress = &self.settings.egress;
         let (most, slow) = (egress.in_flight_per_endpoint(), took > egress.deadline / 4);

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use weir_common::time::{Moment, UnixTime};
+use weir_dispatcher::domain::delivery::DeliveryState;
+use weir_dispatcher::domain::id::DeliveryId;
 
-use crate::domain::delivery::DeliveryState;
-use crate::domain::id::DeliveryId;
-use crate::worker::simulation::books::{Books, Delivery, Hook, violated};
-use crate::worker::simulation::places::Start;
+use crate::model::slots::Start;
+use crate::model::{Delivery, Hook, Model, violated};
 
-impl Books {
+impl Model {
     /// Nothing is left to do now: is that so? For a process that is up and has a store that works.
-    pub(super) fn at_rest(&mut self, now: Moment) {
-        self.settle_news();
+    pub(crate) fn at_rest(&mut self, now: Moment) {
+        self.settle_changes();
         self.before = None;
         self.rests(now);
         for id in self.under_way.keys() {
@@ -100,14 +100,14 @@ impl Books {
     fn told_in_time(&mut self, now: Moment) {
         let policy = &self.settings.health;
         let late = UnixTime(now.unix.0 - 2_000);
-        if self.tally.reloads > 0 && now.tick.since(self.repaced_at) < Duration::from_millis(2) {
+        if self.counts.reloads > 0 && now.tick.since(self.repaced_at) < Duration::from_millis(2) {
             return;
         }
         let alive = self.hooks.values_mut().filter(|hook| !hook.deleted);
         for hook in alive.filter(|hook| hook.paused_at.is_none() && !hook.record.vague) {
             let range = (hook.id, DeliveryId(0))..=(hook.id, DeliveryId(i64::MAX));
             // A webhook that has no work hears of another patience when it has some again.
-            if self.tally.reloads > 0 && self.open.range(range).next().is_none() {
+            if self.counts.reloads > 0 && self.open.range(range).next().is_none() {
                 continue;
             }
             if let Some(right) = hook.record.pauses_at(policy).filter(|right| *right <= late) {
@@ -120,7 +120,7 @@ impl Books {
     }
 
     /// A process has ended in order: nothing may be under way.
-    pub(super) fn stopped(&self) {
+    pub(crate) fn stopped(&self) {
         // Of what is said of a deleted webhook nothing is written.
         let deleted = |id: &DeliveryId| {
             let one = &self.deliveries[id];
@@ -133,7 +133,7 @@ impl Books {
     }
 
     /// Memory grows with the endpoints that have work, not with what waits.
-    pub(super) fn small(&self, endpoints: usize, held: usize) {
+    pub(crate) fn small(&self, endpoints: usize, held: usize) {
         let hooks = self.hooks.len();
         // 32 deliveries a webhook, two places in the heap for an endpoint, and what is not tidied
         // up.

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use rusqlite::{Connection, Row};
 use weir_common::time::{Moment, Tick, UnixTime};
+use weir_dispatcher::domain::delivery::DeliveryState;
+use weir_dispatcher::domain::event::EventType;
+use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
+use weir_dispatcher::domain::outcome::Outcome;
 
-use crate::domain::delivery::DeliveryState;
-use crate::domain::event::EventType;
-use crate::domain::id::{DeliveryId, WebhookId};
-use crate::domain::outcome::Outcome;
-use crate::worker::simulation::books::{Books, Delivery, Flight, Hook, Landed, violated};
+use crate::model::{Delivery, Flight, Hook, Landed, Model, violated};
 
 const ATTEMPTS: &str = "SELECT a.delivery, a.number, a.started_at, a.took, a.outcome, d.state, \
     d.due, d.step, d.first_attempt_at, d.paused_before, d.ended_at, d.since FROM attempts a \
@@ -81,7 +81,7 @@ impl Written {
     }
 }
 
-pub(super) fn unix(row: &Row<'_>, column: usize) -> Option<UnixTime> {
+pub(crate) fn unix(row: &Row<'_>, column: usize) -> Option<UnixTime> {
     row.get::<_, Option<i64>>(column).unwrap().map(|micros| UnixTime(micros.cast_unsigned()))
 }
 
@@ -95,7 +95,7 @@ fn state(row: &Row<'_>, column: usize) -> DeliveryState {
 
 /// How far the ledger was read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Read {
+pub(crate) struct Read {
     attempts: i64,
     mails: i64,
 }
@@ -103,7 +103,7 @@ pub(super) struct Read {
 impl Read {
     /// All that there is now: to be taken before the store writes, since numbers of attempts may
     /// be used again.
-    pub(super) fn so_far(conn: &Connection) -> Self {
+    pub(crate) fn so_far(conn: &Connection) -> Self {
         let max = |sql| {
             let mut query = conn.prepare_cached(sql).unwrap();
             query.query_row([], |row| row.get::<_, Option<i64>>(0)).unwrap().unwrap_or(0)
@@ -129,9 +129,9 @@ impl Hook {
     }
 }
 
-impl Books {
+impl Model {
     /// Looks at what was written since.
-    pub(super) fn observe(&mut self, conn: &Connection, since: Read, now: Moment) {
+    pub(crate) fn observe(&mut self, conn: &Connection, since: Read, now: Moment) {
         let mut query = conn.prepare_cached(ATTEMPTS).unwrap();
         let rows = query.query_map([since.attempts], |row| {
             let outcome: String = row.get(4)?;
@@ -221,9 +221,9 @@ impl Books {
         }
         hook.was_probed(id, written.state);
         match written.state {
-            DeliveryState::Waiting => self.tally.again += 1,
-            DeliveryState::Delivered => self.tally.delivered += 1,
-            DeliveryState::FailedPermanent => self.tally.failed += 1,
+            DeliveryState::Waiting => self.counts.again += 1,
+            DeliveryState::Delivered => self.counts.delivered += 1,
+            DeliveryState::FailedPermanent => self.counts.failed += 1,
         }
         if written.state != DeliveryState::Waiting {
             self.open.remove(&(delivery.hook, id));
@@ -277,7 +277,7 @@ impl Books {
     }
 
     fn paused(&mut self, id: WebhookId, at: UnixTime, now: Moment) {
-        self.tally.pauses += 1;
+        self.counts.pauses += 1;
         self.note(now, || format!("{id:?} is paused at {}", at.rfc3339()));
         let hook = self.hooks.get_mut(&id).unwrap();
         (hook.paused_at, hook.probes, hook.probe) = (Some(at), false, None);
@@ -302,7 +302,7 @@ impl Books {
                 pauses.push(key);
                 continue;
             }
-            self.tally.warnings += 1;
+            self.counts.warnings += 1;
             let hook = self.hooks.values_mut().find(|hook| key.contains(&hook.public));
             let Some(hook) = hook else { continue };
             if let Some(notes) = &mut self.notes {
@@ -328,7 +328,7 @@ impl Books {
     }
 
     /// Compares every delivery there is with what must be there.
-    pub(super) fn audit(&mut self, conn: &Connection, now: Moment) {
+    pub(crate) fn audit(&mut self, conn: &Connection, now: Moment) {
         let sql = "SELECT id, webhook, state, due, step, attempts, ended_at FROM deliveries";
         let mut query = conn.prepare_cached(sql).unwrap();
         let mut rows = query.query([]).unwrap();

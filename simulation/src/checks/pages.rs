@@ -1,36 +1,33 @@
-//! Reads lists as customers do, page by page, and compares them with the books.
+//! Reads lists as customers do, page by page, and compares them with the model.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_common::time::{Moment, UnixTime};
+use weir_dispatcher::domain::attempt::Attempt;
+use weir_dispatcher::domain::delivery::{Delivery, DeliveryState};
+use weir_dispatcher::domain::event::EventType;
+use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
+use weir_dispatcher::domain::webhook::Webhook;
+use weir_dispatcher::store::sqlite::SqliteStore;
+use weir_dispatcher::store::{Filter, Management, StoreError};
 
-use crate::domain::attempt::Attempt;
-use crate::domain::delivery::{Delivery, DeliveryState};
-use crate::domain::event::EventType;
-use crate::domain::id::{DeliveryId, WebhookId};
-use crate::domain::webhook::Webhook;
-use crate::store::{Filter, Management, StoreError};
-use crate::worker::simulation::books::{self, Books, violated};
-use crate::worker::simulation::dice::Dice;
-use crate::worker::simulation::life::{DAY, MINUTE, WORKSPACES};
-use crate::worker::simulation::world::World;
+use crate::dice::{DAY, Dice, MINUTE};
+use crate::model::{self, Model, violated};
+use crate::orders::WORKSPACES;
 
 /// More pages than there are entries and these, and the list has no end: one without an entry says
 /// that many were looked through.
 const EMPTY_PAGES_MAX: usize = 100;
 
-impl World {
+impl Model {
     /// A customer looks at what there is. For a moment of rest: nothing is being changed.
-    pub(super) async fn read_pages(&mut self) {
-        let Some(process) = &self.process else { return };
-        let store = process.store.clone();
-        let ws = *self.dice.pick(&WORKSPACES).unwrap();
-        let limit = 1 + self.dice.roll(30) as usize;
-        let now = self.now();
-        let filter = filter(&self.books, &mut self.dice, now.unix);
+    pub(crate) async fn read_pages(&mut self, store: &SqliteStore, dice: &mut Dice, now: Moment) {
+        let ws = *dice.pick(&WORKSPACES).unwrap();
+        let limit = 1 + dice.roll(30) as usize;
+        let filter = filter(self, dice, now.unix);
         let (mut all, mut after) = (Vec::new(), None);
-        let mut left = self.books.deliveries.len() + EMPTY_PAGES_MAX;
+        let mut left = self.deliveries.len() + EMPTY_PAGES_MAX;
         loop {
             left = left.checked_sub(1).unwrap_or_else(|| violated("page", "a list has no end"));
             let page = read(store.deliveries(ws, &filter, after, limit).await);
@@ -48,9 +45,9 @@ impl World {
                 break;
             }
         }
-        self.books.listed(ws, &filter, &all, now);
+        self.listed(ws, &filter, &all, now);
         let (mut hooks, mut after) = (Vec::new(), None);
-        let mut left = self.books.hooks.len() + EMPTY_PAGES_MAX;
+        let mut left = self.hooks.len() + EMPTY_PAGES_MAX;
         loop {
             left = left.checked_sub(1).unwrap_or_else(|| violated("page", "a list has no end"));
             let page = read(store.webhooks(ws, after, 1 + limit / 4).await);
@@ -60,16 +57,16 @@ impl World {
                 break;
             }
         }
-        self.books.listed_hooks(ws, &hooks);
-        if let Some(one) = self.dice.pick(&all) {
+        self.listed_hooks(ws, &hooks);
+        if let Some(one) = dice.pick(&all) {
             let found = read(store.delivery(ws, one.id).await);
             let ahead = read(store.ahead_of(one.webhook, one.due, one.id, 20).await);
             let Some((delivery, attempts)) = found else {
                 violated("page", format!("{:?} is listed, and not there", one.id))
             };
-            self.books.shown(&delivery, &attempts, ahead);
+            self.shown(&delivery, &attempts, ahead);
         }
-        self.books.tally.pages += 1;
+        self.counts.pages += 1;
     }
 }
 
@@ -79,8 +76,8 @@ fn read<T>(answer: Result<T, StoreError>) -> T {
 }
 
 /// What somebody may ask for.
-fn filter(books: &Books, dice: &mut Dice, now: UnixTime) -> Filter {
-    let hooks: Vec<WebhookId> = books.hooks.keys().copied().collect();
+fn filter(model: &Model, dice: &mut Dice, now: UnixTime) -> Filter {
+    let hooks: Vec<WebhookId> = model.hooks.keys().copied().collect();
     let webhook = dice.pick(&hooks).copied().filter(|_| dice.chance(40));
     let state = dice.pick(&DeliveryState::ALL).copied().filter(|_| dice.chance(40));
     let kind = dice.chance(30).then(|| EventType::ALL[dice.roll(4) as usize]);
@@ -90,9 +87,9 @@ fn filter(books: &Books, dice: &mut Dice, now: UnixTime) -> Filter {
     Filter { state, webhook, kind, since, until }
 }
 
-impl Books {
+impl Model {
     fn listed(&self, ws: &str, filter: &Filter, all: &[Delivery], now: Moment) {
-        let mut right: BTreeMap<DeliveryId, &books::Delivery> = self
+        let mut right: BTreeMap<DeliveryId, &model::Delivery> = self
             .deliveries
             .values()
             .filter(|one| *self.hooks[&one.hook].ws == *ws && !self.hooks[&one.hook].deleted)
@@ -129,7 +126,7 @@ impl Books {
     }
 
     /// What is shown of a delivery is what happened.
-    fn same(&self, found: &Delivery, one: &books::Delivery) {
+    fn same(&self, found: &Delivery, one: &model::Delivery) {
         let waits = one.state == Some(DeliveryState::Waiting);
         let due = !waits || self.hooks[&one.hook].reordering || found.due == one.due;
         let same = *found.event_id == *one.event
@@ -167,7 +164,7 @@ impl Books {
         if !numbers.eq(1..=one.attempts) {
             violated("page", format!("{:?} shows {} attempts", found.id, attempts.len()));
         }
-        let before = |other: &&books::Delivery| (other.due, other.id) < (found.due, found.id);
+        let before = |other: &&model::Delivery| (other.due, other.id) < (found.due, found.id);
         let right = self.waiting(one.hook).filter(before).count().min(20);
         if ahead != right && !self.hooks[&one.hook].reordering {
             violated("page", format!("{ahead} are said to be ahead of {:?}, {right} are", one.id));

@@ -5,25 +5,25 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
 use weir_common::time::{Moment, Tick, UnixTime};
-
-use crate::domain::delivery::{Arrival, DeliveryState};
-use crate::domain::event::EventSet;
-use crate::domain::id::{DeliveryId, WebhookId};
-use crate::domain::webhook::Webhook;
-use crate::store::{
+use weir_dispatcher::domain::delivery::{Arrival, DeliveryState};
+use weir_dispatcher::domain::event::EventSet;
+use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
+use weir_dispatcher::domain::webhook::Webhook;
+use weir_dispatcher::store::{
     Accepted, Created, JobCreated, NewEvent, Rotated, SECRETS_BEFORE_MAX, Store, StoreError,
 };
-use crate::worker::simulation::books::{Books, Command, Delivery, Hook, violated};
-use crate::worker::simulation::ledger::unix;
-use crate::worker::simulation::orders::{Order, Reply};
-use crate::worker::simulation::process::Answer;
 
-impl Books {
+use crate::checks::ledger::unix;
+use crate::model::record::Record;
+use crate::model::{Delivery, Earlier, Hook, Model, violated};
+use crate::orders::{Answer, Order, Reply};
+
+impl Model {
     /// Takes in an answer. What it promises holds from here on.
-    pub(super) fn answered(&mut self, answer: Answer, store: &dyn Store, now: Moment) {
+    pub(crate) fn answered(&mut self, answer: Answer, store: &dyn Store, now: Moment) {
         let Answer { number, asked, reply } = answer;
         let Some(order) = self.orders.remove(&number) else { return };
-        self.note(now, || format!("answered {number}: {}", short(&order)));
+        self.note(now, || format!("answered {number}: {}", order.short()));
         match (order, reply) {
             (Order::Accept(events), Reply::Accepted(Ok(Accepted::Stored { new, arrivals }))) => {
                 self.accepted(&events, &new, &arrivals, now);
@@ -90,7 +90,7 @@ impl Books {
             Reply::Done(reply) => reply.as_ref().err(),
         };
         if let Some(StoreError::Damaged(why)) = error {
-            violated("8", format!("{} cannot be done: {why}", short(order)));
+            violated("8", format!("{} cannot be done: {why}", order.short()));
         }
         let gone = match order {
             Order::Redeliver { .. } => true,
@@ -103,7 +103,7 @@ impl Books {
             _ => false,
         };
         if error.is_none() && !gone {
-            violated("8", format!("{} was not done, and is no error", short(order)));
+            violated("8", format!("{} was not done, and is no error", order.short()));
         }
     }
 
@@ -121,7 +121,7 @@ impl Books {
                 violated("8", format!("{} is stored a second time", event.id));
             }
             self.on_disk.insert(event.id.clone());
-            self.tally.events += 1;
+            self.counts.events += 1;
             let mut subscribed = self.subscribed(&event.workspace, event.kind);
             for arrival in arrivals.by_ref().take(subscribed.len()) {
                 if !subscribed.remove(&arrival.webhook) || arrival.ready.event_id != event.id {
@@ -191,7 +191,7 @@ impl Books {
             url,
             events,
             secret,
-            news: None,
+            earlier: None,
             previous: Vec::new(),
             deleted: false,
             paused_at: None,
@@ -202,7 +202,7 @@ impl Books {
             probe: None,
             drained_to: None,
             drains_since: None,
-            record: crate::worker::simulation::record::Record::default(),
+            record: Record::default(),
         };
         self.hooks.insert(id, hook);
     }
@@ -215,7 +215,7 @@ impl Books {
         let url = self.place(url);
         let hook = self.hooks.get_mut(&id).unwrap();
         let before = std::mem::replace(&mut hook.url, url);
-        hook.news.get_or_insert_default().urls.push(before);
+        hook.earlier.get_or_insert_default().urls.push(before);
     }
 
     /// Both sign from here on, the earlier one until then in steady time.
@@ -229,7 +229,7 @@ impl Books {
     ) {
         let hook = self.hooks.get_mut(&id).unwrap();
         let before = std::mem::replace(&mut hook.secret, secret);
-        hook.news.get_or_insert_default().secrets.push(before.clone());
+        hook.earlier.get_or_insert_default().secrets.push(before.clone());
         let left = until.since(store.steady(now.tick));
         hook.previous.push((before, now.tick.plus(left), until));
     }
@@ -237,7 +237,7 @@ impl Books {
     fn deleted(&mut self, id: WebhookId) {
         let hook = self.hooks.get_mut(&id).unwrap();
         hook.deleted = true;
-        hook.news.get_or_insert_default();
+        hook.earlier.get_or_insert_default();
         // Of what has ended nothing may be written that names it: its places are free by then.
         let ended = |at: &DeliveryId| {
             let one = &self.deliveries[at];
@@ -248,7 +248,7 @@ impl Books {
 
     fn changed(&mut self, id: DeliveryId) {
         let hook = self.deliveries[&id].hook;
-        self.hooks.get_mut(&hook).unwrap().news.get_or_insert_default();
+        self.hooks.get_mut(&hook).unwrap().earlier.get_or_insert_default();
     }
 
     fn maybe_reactivated(&mut self, id: WebhookId, found: &Webhook, asked: UnixTime, now: Moment) {
@@ -259,12 +259,12 @@ impl Books {
         if found.paused_at.is_some() || found.paused_total != total {
             violated("12 pause", format!("{id:?}: {:?}, not {total:?}", found.paused_total));
         }
-        self.hooks.get_mut(&id).unwrap().news.get_or_insert(Command::default());
+        self.hooks.get_mut(&id).unwrap().earlier.get_or_insert(Earlier::default());
         self.reactivated(id, now, total);
     }
 
     /// After a crash: what nobody was answered was done whole, or not at all.
-    pub(super) fn reconcile(&mut self, conn: &Connection, store: &dyn Store, now: Moment) {
+    pub(crate) fn reconcile(&mut self, conn: &Connection, store: &dyn Store, now: Moment) {
         for (_, order) in std::mem::take(&mut self.orders) {
             match order {
                 Order::Accept(events) => self.reconcile_events(&events, conn, now),
@@ -358,14 +358,5 @@ impl Books {
             }
             _ => {}
         }
-    }
-}
-
-pub(super) fn short(order: &Order) -> String {
-    match order {
-        Order::Accept(events) => format!("{} events", events.len()),
-        Order::Create { url, .. } => format!("create {url}"),
-        Order::Rotate { hook, .. } => format!("rotate {hook:?}"),
-        order => format!("{order:?}"),
     }
 }

@@ -3,41 +3,17 @@
 //!
 //! Judged is only what the worker must have heard of: what was on disk at a moment of rest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use weir_common::time::{Moment, Tick};
+use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 
-use crate::domain::id::{DeliveryId, WebhookId};
-use crate::worker::simulation::books::{Books, Delivery, violated};
+use crate::model::{Delivery, Model, violated};
 
-/// What was waited for, and for how long.
-#[derive(Debug, Default)]
-pub(super) struct Turns {
-    /// When all had last come to rest, with a store that answers.
-    rested: Tick,
-    /// So many starts of others at its URL each webhook has waited for that could have started.
-    passed: BTreeMap<WebhookId, usize>,
-    /// So many starts at a URL each workspace that could start is behind each other.
-    behind: BTreeMap<(usize, Arc<str>, Arc<str>), usize>,
-}
-
-impl Turns {
-    /// Whether the worker must have heard of what was then.
-    pub(super) fn knows(&self, then: Tick) -> bool {
-        then <= self.rested
-    }
-
-    /// Somebody may wait for the store.
-    pub(super) fn hold(&mut self) {
-        self.passed.clear();
-        self.behind.clear();
-    }
-}
-
-impl Books {
+impl Model {
     /// All has come to rest: what is on disk was heard of.
-    pub(super) fn rests(&mut self, now: Moment) {
+    pub(crate) fn rests(&mut self, now: Moment) {
         self.turns.rested = now.tick;
     }
 
@@ -51,10 +27,10 @@ impl Books {
     }
 
     /// No other of its webhook was due before it, and waits.
-    pub(super) fn in_order(&self, id: DeliveryId, now: Moment) {
+    pub(crate) fn in_order(&self, id: DeliveryId, now: Moment) {
         let delivery = &self.deliveries[&id];
         let hook = &self.hooks[&delivery.hook];
-        if self.clock_set || hook.news.is_some() || hook.reordering || hook.probes {
+        if self.clock_set || hook.earlier.is_some() || hook.reordering || hook.probes {
             return;
         }
         let key = (delivery.due, id);
@@ -65,7 +41,7 @@ impl Books {
     }
 
     /// Another webhook of this URL that could start has not waited for more than a round.
-    pub(super) fn in_turn(&mut self, id: DeliveryId, url: usize, now: Moment) {
+    pub(crate) fn in_turn(&mut self, id: DeliveryId, url: usize, now: Moment) {
         let starts = self.deliveries[&id].hook;
         self.turns.passed.remove(&starts);
         let ws = self.hooks[&starts].ws.clone();
@@ -77,7 +53,7 @@ impl Books {
         for other in others {
             let hook = &self.hooks[&other];
             let may = !hook.deleted
-                && hook.news.is_none()
+                && hook.earlier.is_none()
                 && hook.paused_at.is_none()
                 && !hook.reordering
                 && !hook.probes;
@@ -125,7 +101,7 @@ impl Books {
 
     /// Whether a workspace has as much under way beside the first attempt of each of its webhooks
     /// as it may while others have something, too: an eighth of what is free.
-    pub(super) fn has_its_share(&self, ws: &str) -> bool {
+    pub(crate) fn has_its_share(&self, ws: &str) -> bool {
         let (mut attempts, mut bytes, mut busy) = (0, 0, BTreeSet::new());
         let (mut others, mut all, mut all_bytes) = (false, 0, 0);
         for id in self.under_way.keys() {

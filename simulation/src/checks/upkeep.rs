@@ -5,12 +5,12 @@
 
 use rusqlite::Connection;
 use weir_common::time::Moment;
+use weir_dispatcher::domain::delivery::DeliveryState;
+use weir_dispatcher::domain::event::EventType;
+use weir_dispatcher::domain::id::DeliveryId;
 
-use crate::domain::delivery::DeliveryState;
-use crate::domain::event::EventType;
-use crate::domain::id::DeliveryId;
-use crate::worker::simulation::books::{Books, violated};
-use crate::worker::simulation::ledger::unix;
+use crate::checks::ledger::unix;
+use crate::model::{Model, violated};
 
 /// Deliveries whose event is gone: they can be neither sent nor shown.
 const BODILESS: &str = "SELECT d.id FROM deliveries d LEFT JOIN events e ON e.id = d.event \
@@ -28,27 +28,9 @@ const MISCOUNTED: &str = "SELECT e.id FROM events e LEFT JOIN deliveries d ON d.
 const NOWHERE: &str = "SELECT w.id FROM webhooks w LEFT JOIN endpoints l ON l.id = w.endpoint \
     WHERE l.id IS NULL LIMIT 1";
 
-/// What is known of jobs and sweeps.
-#[derive(Debug, Default)]
-pub(super) struct Upkeep {
-    /// A job is under way.
-    pub(super) job: bool,
-    /// What jobs must put back, and how often that was tried when they were asked for.
-    asked: Vec<(DeliveryId, u32)>,
-    /// A sweep was answered since it was last looked at what is left.
-    pub(super) swept: bool,
-}
-
-impl Upkeep {
-    /// Whether it is to be looked at what is left; not a second time.
-    pub(super) fn looks(&mut self) -> bool {
-        std::mem::take(&mut self.swept)
-    }
-}
-
-impl Books {
+impl Model {
     /// Somebody was answered that what was given up in a workspace begins anew.
-    pub(super) fn job_made(&mut self, ws: &str) {
+    pub(crate) fn job_made(&mut self, ws: &str) {
         self.upkeep.job = true;
         let failed = self.deliveries.values().filter(|one| {
             let hook = &self.hooks[&one.hook];
@@ -60,7 +42,7 @@ impl Books {
     }
 
     /// Takes in what jobs have put back. When none is left, all that they were asked for is.
-    pub(super) fn adopt_redelivered(&mut self, conn: &Connection, now: Moment) {
+    pub(crate) fn adopt_redelivered(&mut self, conn: &Connection, now: Moment) {
         if !self.upkeep.job {
             return;
         }
@@ -101,7 +83,7 @@ impl Books {
     }
 
     /// All that is needed is there, and nothing that nobody will ever drop.
-    pub(super) fn kept(&self, conn: &Connection) {
+    pub(crate) fn kept(&self, conn: &Connection) {
         let any = |sql| {
             let mut query = conn.prepare_cached(sql).unwrap();
             let mut found = query.query([]).unwrap();

@@ -6,9 +6,8 @@
 use std::time::Duration;
 
 use weir_common::time::{UnixTime, micros};
-
-use crate::domain::health::{Observation, Policy};
-use crate::domain::id::DeliveryId;
+use weir_dispatcher::domain::health::{Observation, Policy};
+use weir_dispatcher::domain::id::DeliveryId;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -19,7 +18,7 @@ struct Entry {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Record {
+pub(crate) struct Record {
     entries: Vec<Entry>,
     /// Where the failures since the last 2xx begin.
     down_from: usize,
@@ -28,8 +27,8 @@ pub(super) struct Record {
     /// So many entries were gone through for that.
     checked: usize,
     /// Not all of it is known here.
-    pub(super) vague: bool,
-    pub(super) warned: Option<UnixTime>,
+    pub(crate) vague: bool,
+    pub(crate) warned: Option<UnixTime>,
 }
 
 /// So many entries are enough for a day of retries, and for a window of traffic.
@@ -42,7 +41,7 @@ const STEP: usize = 250_000;
 const BUCKETS: u64 = 30;
 
 impl Record {
-    pub(super) fn add(&mut self, sign: Observation, delivery: DeliveryId, at: UnixTime) {
+    pub(crate) fn add(&mut self, sign: Observation, delivery: DeliveryId, at: UnixTime) {
         if self.entries.len() > ENTRIES_MAX {
             // What came before the last 2xx and the window has no say any more.
             let well =
@@ -58,7 +57,7 @@ impl Record {
 
     /// An attempt is on disk. Of those that ended in one instant, the one that was heard of first
     /// is written first.
-    pub(super) fn written(&mut self, delivery: DeliveryId) {
+    pub(crate) fn written(&mut self, delivery: DeliveryId) {
         let found = self.entries.iter().rposition(|one| !one.written && one.delivery == delivery);
         let Some(place) = found else { return };
         let entry = Entry { written: true, ..self.entries[place] };
@@ -72,7 +71,7 @@ impl Record {
         }
     }
 
-    pub(super) fn forget_unwritten(&mut self) {
+    pub(crate) fn forget_unwritten(&mut self) {
         self.entries.retain(|one| one.written);
         self.changed_from(0);
     }
@@ -91,7 +90,7 @@ impl Record {
 
     /// When deliveries had to pause, as it was known then. Of what ended in that very instant any
     /// may have been heard of and the rest not yet: it is said of the first that suffices.
-    pub(super) fn paused_at(&self, policy: &Policy, then: UnixTime) -> Option<UnixTime> {
+    pub(crate) fn paused_at(&self, policy: &Policy, then: UnixTime) -> Option<UnixTime> {
         let known = self.entries.iter().filter(|one| one.at <= then).copied();
         let known: Vec<Entry> = known.collect();
         let before = known.partition_point(|one| one.at < then);
@@ -103,7 +102,7 @@ impl Record {
     }
 
     /// When deliveries must pause, if nothing else happens.
-    pub(super) fn pauses_at(&self, policy: &Policy) -> Option<UnixTime> {
+    pub(crate) fn pauses_at(&self, policy: &Policy) -> Option<UnixTime> {
         let down = self.down();
         let (first, rest) = (down.first()?.at, down.get(2..)?);
         let enough = rest.partition_point(|one| one.at.since(first) < policy.pause_after / 2);
@@ -170,7 +169,7 @@ impl Record {
     }
 
     /// Why a warning now would be wrong.
-    pub(super) fn warns_wrongly(&mut self, policy: &Policy, now: UnixTime) -> Option<&'static str> {
+    pub(crate) fn warns_wrongly(&mut self, policy: &Policy, now: UnixTime) -> Option<&'static str> {
         let width = micros(policy.warn_for) / BUCKETS;
         let since = (now.0 / width).saturating_sub(BUCKETS);
         let (well, ill) = self.counted(self.known(now), since, width);
@@ -191,7 +190,7 @@ impl Record {
     }
 
     /// When, of a stretch of time, a warning would have been right: the first time or the last.
-    pub(super) fn warns_rightly(
+    pub(crate) fn warns_rightly(
         &mut self,
         policy: &Policy,
         from: UnixTime,
@@ -208,7 +207,7 @@ impl Record {
     }
 
     /// Whether a warning must have been given: nothing but failures for longer than it takes.
-    pub(super) fn must_have_warned(&mut self, policy: &Policy, now: UnixTime) -> bool {
+    pub(crate) fn must_have_warned(&mut self, policy: &Policy, now: UnixTime) -> bool {
         let width = micros(policy.warn_for) / BUCKETS;
         let slack = Duration::from_secs(1);
         let before = |by: Duration| UnixTime(now.0.saturating_sub(micros(by)));

@@ -4,30 +4,30 @@ use weir_common::time::Tick;
 
 /// An attempt that started, and whether its receiver heard of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Start {
-    pub(super) at: Tick,
-    pub(super) heard: bool,
+pub(crate) struct Start {
+    pub(crate) at: Tick,
+    pub(crate) heard: bool,
 }
 
 /// Attempts that may be under way at one URL.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InFlightSlots {
-    pub(super) room: usize,
+pub(crate) struct InFlightSlots {
+    pub(crate) room: usize,
     /// So many there are at most: it may be remembered for longer than it must be.
-    pub(super) most: usize,
+    pub(crate) most: usize,
     /// Whether its last attempt is known to have been answered without delay.
-    pub(super) answers: bool,
-    pub(super) used: Tick,
+    pub(crate) answers: bool,
+    pub(crate) used: Tick,
     /// Until then it is left alone, for so many times in a row: its name finds no answer.
-    pub(super) backs_off_until: Tick,
+    pub(crate) backs_off_until: Tick,
     /// When that was said.
-    pub(super) backed_off_at: Tick,
-    pub(super) backoffs: usize,
+    pub(crate) backed_off_at: Tick,
+    pub(crate) backoffs: usize,
 }
 
 impl InFlightSlots {
     /// So many, of an endpoint that nothing else is known of.
-    pub(super) fn fresh(room: usize, most: usize, used: Tick) -> Self {
+    pub(crate) fn fresh(room: usize, most: usize, used: Tick) -> Self {
         let (backs_off_until, backed_off_at) = (Tick(0), Tick(0));
         Self { room, most, answers: false, used, backs_off_until, backed_off_at, backoffs: 0 }
     }

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use weir_common::time::{Tick, UnixTime, micros};
 
-use crate::worker::simulation::books::Hook;
-use crate::worker::simulation::disk::Disk;
-use crate::worker::simulation::life::{Life, names};
-use crate::worker::simulation::orders::Order;
-use crate::worker::simulation::receivers::Mood;
-use crate::worker::simulation::world::World;
+use crate::faults::Disk;
+use crate::model::Hook;
+use crate::orders::Order;
+use crate::receivers::Mood;
+use crate::scenarios::Life;
+use crate::world::World;
 
 /// One thing that is going to happen.
 #[derive(Clone, Debug)]
-pub(super) enum Act {
+pub(crate) enum Act {
     Order(Order),
     Events {
         ws: usize,
@@ -61,22 +61,22 @@ pub(super) enum Act {
 
 impl Life {
     /// Plans something for so long after now.
-    pub(super) fn plan(&mut self, world: &World, after: Duration, act: Act) {
+    pub(crate) fn plan(&mut self, world: &World, after: Duration, act: Act) {
         self.planned += 1;
         self.plans.insert((world.now().tick.plus(after), self.planned), act);
     }
 
     /// When the next thing that is planned happens.
-    pub(super) fn next_act(&self, world: &World) -> Option<Tick> {
-        if !world.books.just_paused.is_empty() {
+    pub(crate) fn next_act(&self, world: &World) -> Option<Tick> {
+        if !world.model.just_paused.is_empty() {
             return Some(world.now().tick);
         }
         self.plans.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// Does what was planned for now, and lets those plan who have just been told something.
-    pub(super) fn act(&mut self, world: &mut World) {
-        for hook in std::mem::take(&mut world.books.just_paused) {
+    pub(crate) fn act(&mut self, world: &mut World) {
+        for hook in std::mem::take(&mut world.model.just_paused) {
             match world.dice.roll(100) {
                 0..=19 => self.lost_letter(world),
                 20..=69 => self.hasty(world, hook),
@@ -95,16 +95,16 @@ impl Life {
 
     fn perform(&mut self, world: &mut World, act: Act) {
         let now = world.now();
-        world.books.note(now, || format!("{act:?}"));
+        world.model.note(now, || format!("{act:?}"));
         match act {
             Act::Order(order) => {
                 let busy = |hook: &&Hook| {
-                    names(&order, hook)
-                        && (hook.deleted || world.books.orders.values().any(|o| names(o, hook)))
+                    order.names(hook.id)
+                        && (hook.deleted || world.model.orders.values().any(|o| o.names(hook.id)))
                 };
-                let alive = world.books.hooks.values().filter(|hook| !hook.deleted).count();
+                let alive = world.model.hooks.values().filter(|hook| !hook.deleted).count();
                 let room = !matches!(order, Order::Create { .. }) || alive < 10;
-                if room && !world.books.hooks.values().any(|hook| busy(&hook)) {
+                if room && !world.model.hooks.values().any(|hook| busy(&hook)) {
                     world.order(order);
                 }
             }

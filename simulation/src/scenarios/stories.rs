@@ -5,22 +5,24 @@
 
 use std::time::Duration;
 
-use crate::domain::delivery::DeliveryState;
-use crate::domain::event::{EventSet, EventType};
-use crate::domain::id::WebhookId;
-use crate::worker::simulation::books::Hook;
-use crate::worker::simulation::disk::Disk;
-use crate::worker::simulation::life::{DAY, HOUR, Life, MINUTE, SECOND, WORKSPACES};
-use crate::worker::simulation::orders::Order;
-use crate::worker::simulation::plots::Act;
-use crate::worker::simulation::receivers::Mood;
-use crate::worker::simulation::world::World;
+use weir_dispatcher::domain::delivery::DeliveryState;
+use weir_dispatcher::domain::event::{EventSet, EventType};
+use weir_dispatcher::domain::id::WebhookId;
+
+use crate::dice::{DAY, HOUR, MINUTE, SECOND};
+use crate::faults::Disk;
+use crate::model::Hook;
+use crate::orders::{Order, WORKSPACES};
+use crate::receivers::Mood;
+use crate::scenarios::acts::Act;
+use crate::scenarios::{Life, config};
+use crate::world::World;
 
 const MS: Duration = Duration::from_millis(1);
 
 impl Life {
     /// Begins one of the stories.
-    pub(super) fn plot(&mut self, world: &mut World) {
+    pub(crate) fn plot(&mut self, world: &mut World) {
         match world.dice.roll(100) {
             0..=16 => self.start_over(world),
             17..=35 => self.backlog(world),
@@ -39,11 +41,11 @@ impl Life {
     /// An owner who deletes a webhook that fails and registers its URL anew, just when the process
     /// is replaced.
     fn start_over(&mut self, world: &mut World) {
-        let alive: Vec<&Hook> = world.books.hooks.values().filter(|hook| !hook.deleted).collect();
+        let alive: Vec<&Hook> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
         let Some(hook) = world.dice.clone().pick(&alive).copied() else { return };
         let (id, ws, url) = (hook.id, hook.ws.clone(), hook.url);
         let number = usize::from(&*ws == "ws_1");
-        let most = u64::from(world.books.settings.egress.requests).min(50);
+        let most = u64::from(world.model.settings.egress.requests).min(50);
         let dice = &mut world.dice;
         let mood = *dice.pick(&[Mood::Erring, Mood::Refusing, Mood::Redirecting]).unwrap();
         let secret = format!("whsec_{:016x}", dice.next());
@@ -53,7 +55,7 @@ impl Life {
         let goes_on = ends + dice.span(MS, 8 * SECOND);
         let (steps, in_order) = (dice.roll(12) as u32, dice.chance(60));
         let down = dice.span(MS, 4 * SECOND);
-        let address = world.books.urls[url].clone();
+        let address = world.model.urls[url].clone();
         self.plan(world, MS, Act::Mood { url, mood });
         self.plan(world, MS, Act::Events { ws: number, count });
         let events = EventSet::of(EventType::ALL.into_iter().take(3));
@@ -72,7 +74,7 @@ impl Life {
     /// them than its receiver is sent.
     fn neighbours(&mut self, world: &mut World) {
         let url = world.dice.roll(world.receivers.len() as u64) as usize;
-        let address = world.books.urls[url].clone();
+        let address = world.model.urls[url].clone();
         self.plan(world, MS, Act::Mood { url, mood: Mood::Well });
         for nth in 0..4 {
             let ws = WORKSPACES[usize::from(nth > 0)].into();
@@ -121,15 +123,15 @@ impl Life {
     /// Events that come just before a webhook pauses, for a receiver that says nothing: attempts
     /// are under way when it does, and their ends come after.
     fn last_straw(&mut self, world: &mut World) {
-        let policy = &world.books.settings.health;
+        let policy = &world.model.settings.health;
         let pauses =
             |hook: &Hook| Some((hook.record.pauses_at(policy)?, hook.url, hook.ws.clone()));
-        let alive = world.books.hooks.values();
+        let alive = world.model.hooks.values();
         let alive = alive.filter(|hook| !hook.deleted && hook.paused_at.is_none());
         let all: Vec<_> = alive.filter_map(pauses).collect();
         let Some((at, url, ws)) = world.dice.clone().pick(&all).cloned() else { return };
         let ws = usize::from(&*ws == "ws_1");
-        let deadline = world.books.settings.egress.deadline;
+        let deadline = world.model.settings.egress.deadline;
         let dice = &mut world.dice;
         let (before, count) = (dice.span(10 * MS, deadline), 3 + dice.roll(12));
         let mood = *dice.pick(&[Mood::Silent, Mood::Silent, Mood::Erring]).unwrap();
@@ -156,7 +158,7 @@ impl Life {
     /// then, for receivers that have heard of them and are to hear of many more.
     fn stall(&mut self, world: &mut World) {
         let Some((_, ws, url)) = self.somebody(world) else { return };
-        let egress = &world.books.settings.egress;
+        let egress = &world.model.settings.egress;
         let (deadline, most) = (egress.deadline, u64::from(egress.requests));
         let dice = &mut world.dice;
         let mood = *dice.pick(&[Mood::Slow, Mood::Late, Mood::Tardy, Mood::Silent]).unwrap();
@@ -189,10 +191,10 @@ impl Life {
     fn window_later(&mut self, world: &mut World) {
         let Some((_, ws, url)) = self.somebody(world) else { return };
         let elsewhere = |hook: &&Hook| !hook.deleted && hook.url != url;
-        let others: Vec<&Hook> = world.books.hooks.values().filter(elsewhere).collect();
+        let others: Vec<&Hook> = world.model.hooks.values().filter(elsewhere).collect();
         let other = world.dice.clone().pick(&others).map(|hook| (number(hook), hook.url));
         let (other_ws, other) = other.unwrap_or((1 - ws, url));
-        let egress = &world.books.settings.egress;
+        let egress = &world.model.settings.egress;
         let (window, deadline) = (egress.window, egress.deadline);
         let most = u64::from(egress.requests);
         let dice = &mut world.dice;
@@ -230,9 +232,9 @@ impl Life {
         }
         for _ in 0..2 + world.dice.roll(5) {
             let Some((hook, ws_number, _)) = self.somebody(world) else { return };
-            let ws = world.books.hooks[&hook].ws.clone();
+            let ws = world.model.hooks[&hook].ws.clone();
             let dice = &mut world.dice;
-            let url = dice.pick(&world.books.urls).unwrap().clone();
+            let url = dice.pick(&world.model.urls).unwrap().clone();
             let secret = format!("whsec_{:016x}", dice.next());
             let moves = Order::Move { ws: ws.clone(), hook, url };
             let mut both = [moves, Order::Rotate { ws, hook, secret }];
@@ -256,10 +258,10 @@ impl Life {
     /// Owners who save a webhook that has nothing to do, and save it again, and a burst that comes
     /// while the store is asked what waits for it, and has found nothing.
     fn found_empty(&mut self, world: &mut World) {
-        let books = &world.books;
-        let idle = |hook: &&Hook| !hook.deleted && books.waiting(hook.id).next().is_none();
+        let model = &world.model;
+        let idle = |hook: &&Hook| !hook.deleted && model.waiting(hook.id).next().is_none();
         let told = |hook: &Hook| (hook.id, hook.ws.clone(), number(hook), hook.url);
-        let idle: Vec<_> = books.hooks.values().filter(idle).map(told).collect();
+        let idle: Vec<_> = model.hooks.values().filter(idle).map(told).collect();
         let mut at = MS;
         for (hook, ws, number, url) in idle {
             let dice = &mut world.dice;
@@ -282,7 +284,7 @@ impl Life {
 
     /// A webhook, the number of its workspace, and its URL.
     fn somebody(&self, world: &mut World) -> Option<(WebhookId, usize, usize)> {
-        let alive: Vec<&Hook> = world.books.hooks.values().filter(|hook| !hook.deleted).collect();
+        let alive: Vec<&Hook> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
         let hook = *world.dice.pick(&alive)?;
         Some((hook.id, number(hook), hook.url))
     }
@@ -292,7 +294,7 @@ impl Life {
         for _ in 0..1 + world.dice.roll(2) {
             let dice = &mut world.dice;
             let (ws, count, at) = (dice.roll(2) as usize, dice.roll(60), dice.span(MS, MINUTE));
-            let config = crate::worker::simulation::config(dice);
+            let config = config(dice);
             self.plan(world, MS, Act::Events { ws, count });
             self.plan(world, at, Act::Reload(config));
         }
@@ -308,7 +310,7 @@ impl Life {
     }
 
     /// A pause is told of by mail, and the process is killed while that goes out.
-    pub(super) fn lost_letter(&mut self, world: &mut World) {
+    pub(crate) fn lost_letter(&mut self, world: &mut World) {
         let (luck, steps) = (world.dice.next(), world.dice.roll(16) as u32);
         self.plan(world, Duration::ZERO, Act::Order(Order::Post(Some(luck))));
         self.plan(world, Duration::ZERO, Act::Kill { steps, down: SECOND });
@@ -316,10 +318,10 @@ impl Life {
 
     /// An owner who is told of a pause and ends it at once, while attempts from before it are
     /// under way, and the store is busy. Sometimes the process is replaced just then.
-    pub(super) fn hasty(&mut self, world: &mut World, hook: WebhookId) {
-        let ws = world.books.hooks[&hook].ws.clone();
-        let deadline = world.books.settings.egress.deadline;
-        let busy = world.books.waiting(hook).any(|one| one.flight.is_some());
+    pub(crate) fn hasty(&mut self, world: &mut World, hook: WebhookId) {
+        let ws = world.model.hooks[&hook].ws.clone();
+        let deadline = world.model.settings.egress.deadline;
+        let busy = world.model.waiting(hook).any(|one| one.flight.is_some());
         let dice = &mut world.dice;
         let slow = dice.span(10 * MS, 5 * SECOND);
         // Short times are as likely as long ones, unless there is an end to wait for.
@@ -334,10 +336,10 @@ impl Life {
         if ends {
             self.plan(world, answers, Act::Kill { steps, down });
         }
-        let over = |one: &&crate::worker::simulation::books::Delivery| {
+        let over = |one: &&crate::model::Delivery| {
             one.hook == hook && one.state.is_some_and(|state| state != DeliveryState::Waiting)
         };
-        let over = world.books.deliveries.values().rfind(over).map(|one| one.id);
+        let over = world.model.deliveries.values().rfind(over).map(|one| one.id);
         if let Some(delivery) = over.filter(|_| world.dice.chance(30)) {
             let at = acts + world.dice.span(MS, SECOND);
             self.plan(world, at, Act::Order(Order::Redeliver { ws, delivery }));
@@ -347,8 +349,8 @@ impl Life {
     /// A pause that ends too soon: the probe fails. While it waits to be tried again, the process
     /// is replaced or the owner changes something, so that all is read anew, and events come while
     /// the store takes its time to answer.
-    pub(super) fn relapse(&mut self, world: &mut World, hook: WebhookId) {
-        let (ws, url) = (world.books.hooks[&hook].ws.clone(), world.books.hooks[&hook].url);
+    pub(crate) fn relapse(&mut self, world: &mut World, hook: WebhookId) {
+        let (ws, url) = (world.model.hooks[&hook].ws.clone(), world.model.hooks[&hook].url);
         let number = usize::from(&*ws == "ws_1");
         let dice = &mut world.dice;
         let mood = *dice.pick(&[Mood::Erring, Mood::Refusing, Mood::Redirecting]).unwrap();

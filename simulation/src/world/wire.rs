@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use weir_common::time::{Moment, Tick};
+use weir_dispatcher::delivery::transport::Answer;
+use weir_dispatcher::domain::id::DeliveryId;
+use weir_dispatcher::domain::outcome::{Failure, Fault, Outcome};
 
-use crate::delivery::transport::Answer;
-use crate::domain::id::DeliveryId;
-use crate::domain::outcome::{Failure, Fault, Outcome};
-use crate::worker::simulation::receivers::Reaction;
-use crate::worker::simulation::world::World;
+use crate::receivers::Reaction;
+use crate::world::World;
 
 /// A deadline that is noticed so much too late was missed by whoever stood still.
 const STALL: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ struct Pending {
 
 /// All of them, and when each is to be looked at.
 #[derive(Default)]
-pub(super) struct Wire {
+pub(crate) struct Wire {
     ends: BinaryHeap<Reverse<(Tick, u64)>>,
     pending: BTreeMap<u64, Pending>,
     numbers: u64,
@@ -42,7 +42,7 @@ pub(super) struct Wire {
 
 impl Wire {
     /// When the next attempt ends.
-    pub(super) fn next(&self) -> Option<Tick> {
+    pub(crate) fn next(&self) -> Option<Tick> {
         self.ends.peek().map(|Reverse((at, _))| *at)
     }
 
@@ -64,16 +64,16 @@ impl Wire {
 
 impl World {
     /// Takes what has reached the network, and plans what comes of it.
-    pub(super) fn take_calls(&mut self, now: Moment) -> bool {
+    pub(crate) fn take_calls(&mut self, now: Moment) -> bool {
         let calls = std::mem::take(&mut *self.machine.calls.lock().unwrap());
         let any = !calls.is_empty();
         for call in calls {
             let receiver = self.receivers.iter().find(|one| one.url == call.request.url.as_str());
-            let deadline = self.books.settings.egress.deadline;
+            let deadline = self.model.settings.egress.deadline;
             let reaction = receiver.unwrap().react(&call.request, deadline, &mut self.dice);
             let unheard = Outcome::Internal(Fault::Resolver);
             let heard = ![Outcome::Internal(Fault::Resources), unheard].contains(&reaction.outcome);
-            let delivery = self.books.started(&call.request, heard, now);
+            let delivery = self.model.started(&call.request, heard, now);
             let at = now.tick.plus(reaction.after.min(deadline));
             let (process, called) = (self.processes, now.tick);
             let answer = call.answer;
@@ -85,7 +85,7 @@ impl World {
     }
 
     /// Ends the attempts whose time it is.
-    pub(super) fn end_attempts(&mut self) {
+    pub(crate) fn end_attempts(&mut self) {
         let now = self.now();
         while let Some(pending) = self.wire.take(now.tick) {
             let since = now.tick.since(pending.called);
@@ -94,22 +94,22 @@ impl World {
             if pending.process != self.processes || self.process.is_none() {
                 // Whoever asked is gone. Its receiver may have taken it all the same.
                 let taken = after <= deadline && matches!(outcome, Outcome::Delivered { .. });
-                let delivery = self.books.deliveries.get_mut(&pending.delivery).unwrap();
+                let delivery = self.model.deliveries.get_mut(&pending.delivery).unwrap();
                 delivery.taken |= taken && delivery.state.is_some();
             } else if after <= since {
                 let status = outcome.status();
                 let believed = status.is_some_and(|status| (400..600).contains(&status));
                 let retry_after = retry_after.filter(|_| believed);
-                self.books.ended(pending.delivery, outcome, retry_after, now);
+                self.model.ended(pending.delivery, outcome, retry_after, now);
                 let answer = pending.reaction.answer();
                 let _ = pending.answer.send(answer);
             } else if since < deadline + STALL {
                 // Whoever asked has a timer of its own.
                 let outcome = Outcome::Failed(Failure::Timeout);
-                self.books.ended(pending.delivery, &outcome, None, now);
+                self.model.ended(pending.delivery, &outcome, None, now);
             } else if pending.grace {
                 let outcome = Outcome::Internal(Fault::Stalled);
-                self.books.ended(pending.delivery, &outcome, None, now);
+                self.model.ended(pending.delivery, &outcome, None, now);
             } else {
                 let at = now.tick.plus(GRACE.min(after - since));
                 self.wire.add(Pending { grace: true, ..pending }, at);

@@ -1,0 +1,110 @@
+//! How the API, ingest, upkeep and mail do what is asked for.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use weir_common::secret::Secret;
+use weir_common::time::UnixTime;
+use weir_dispatcher::config::settings::Retention;
+use weir_dispatcher::domain::id::WebhookId;
+use weir_dispatcher::state::State;
+use weir_dispatcher::store::{Accepted, Filter, NewWebhook, Rotation, StoreError, WebhookChange};
+
+use crate::mail_server::{Letters, post};
+use crate::orders::{OVERLAP, Order, Reply, Word};
+
+impl Word {
+    pub(crate) fn tell(self, state: &State) {
+        match self {
+            Self::Nothing => {}
+            Self::Arrived(arrivals) => state.mailbox.arrived(arrivals),
+            Self::Changed(hook) => state.mailbox.changed(hook),
+        }
+    }
+}
+
+/// What orders are performed with.
+#[derive(Clone)]
+pub(crate) struct Counter {
+    pub(crate) state: Arc<State>,
+    pub(crate) letters: Letters,
+    pub(crate) stopping: watch::Receiver<bool>,
+}
+
+/// Does one of them as the real callers do, and gives what they tell the worker: when they come
+/// to it is another matter.
+pub(crate) async fn perform(counter: &Counter, order: Order, now: UnixTime) -> (Reply, Word) {
+    let Counter { state, letters, stopping } = counter;
+    let store = &state.store;
+    let change = WebhookChange::default();
+    match order {
+        Order::Accept(events) => {
+            let accepted = store.accept(events, now).await;
+            let word = match &accepted {
+                Ok(Accepted::Stored { arrivals, .. }) => Word::Arrived(arrivals.clone()),
+                _ => Word::Nothing,
+            };
+            (Reply::Accepted(accepted), word)
+        }
+        Order::Create { ws, url, events, secret } => {
+            let (url, secret) = (url.into(), Secret::new(secret));
+            let new = NewWebhook { workspace: ws, url, events, secret, webhooks_max: 20 };
+            (Reply::Created(store.create_webhook(new, now).await), Word::Nothing)
+        }
+        Order::Move { ws, hook, url } => {
+            changed(state, &ws, hook, WebhookChange { url: Some(url.into()), ..change }).await
+        }
+        Order::Subscribe { ws, hook, events } => {
+            changed(state, &ws, hook, WebhookChange { events: Some(events), ..change }).await
+        }
+        Order::Rotate { ws, hook, secret } => {
+            let rotation = Rotation { secret: Secret::new(secret), overlap: OVERLAP };
+            let rotated = store.rotate(&ws, hook, rotation).await;
+            (Reply::Rotated(rotated), Word::Changed(hook))
+        }
+        Order::Delete { ws, hook } => {
+            let deleted = store.delete_webhook(&ws, hook).await;
+            let word = if let Ok(true) = deleted { Word::Changed(hook) } else { Word::Nothing };
+            (Reply::Deleted(deleted), word)
+        }
+        Order::Reactivate { ws, hook } => {
+            (Reply::Changed(store.reactivate(&ws, hook, now).await), Word::Changed(hook))
+        }
+        Order::Redeliver { ws, delivery } => {
+            let redelivered = store.redeliver(&ws, delivery, now).await;
+            let word = match &redelivered {
+                Ok(Some(delivery)) => Word::Changed(delivery.webhook),
+                _ => Word::Nothing,
+            };
+            (Reply::Redelivered(redelivered), word)
+        }
+        Order::RedeliverFailed { ws } => {
+            let made = store.create_job(&ws, Filter::default(), now).await;
+            state.jobs.notify_one();
+            (Reply::Job(made), Word::Nothing)
+        }
+        Order::Ping { ws, hook, event } => {
+            let sent = store.ping(&ws, hook, event, now).await;
+            let word = match &sent {
+                Ok(Some(arrival)) => Word::Arrived(vec![arrival.clone()]),
+                _ => Word::Nothing,
+            };
+            (Reply::Pinged(sent), word)
+        }
+        Order::Sweep => (Reply::Done(sweep(state, now).await), Word::Nothing),
+        Order::Post(luck) => {
+            (Reply::Done(post(state, luck, letters, stopping).await), Word::Nothing)
+        }
+    }
+}
+
+async fn changed(state: &State, ws: &str, hook: WebhookId, change: WebhookChange) -> (Reply, Word) {
+    let changed = state.store.change_webhook(ws, hook, change).await;
+    (Reply::Changed(changed), Word::Changed(hook))
+}
+
+async fn sweep(state: &State, now: UnixTime) -> Result<(), StoreError> {
+    let Retention { delivered, failed } = state.active.load().settings.retention;
+    while state.store.sweep(delivered, failed, now, 20).await? {}
+    Ok(())
+}

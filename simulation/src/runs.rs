@@ -1,0 +1,138 @@
+//! Seeded runs: one after another on a few threads, or one again.
+
+use std::any::Any;
+use std::fmt;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use weir_common::time::{Clock, Tick};
+
+use crate::dice::Dice;
+use crate::model::Trace;
+use crate::model::counts::Counts;
+use crate::scenarios::{Life, Tempo, config};
+use crate::world::{START, World};
+
+/// Runs at a time: as many as the smallest machine has cores.
+const THREADS: usize = 2;
+
+/// What came of runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    runs: u64,
+    lived: Duration,
+    counts: Counts,
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let days = self.lived.as_secs() / 86_400;
+        write!(f, "{} runs, {days} virtual days, {}", self.runs, self.counts)
+    }
+}
+
+/// Lives through one run again; prints its last steps where it breaks a promise, and all of them
+/// as they happen where `each` says so. Gives the promise that is broken.
+pub fn again(seed: u64, each: bool) -> Result<Figures, String> {
+    let trace = if each { Trace::Each } else { Trace::Last };
+    catch_unwind(AssertUnwindSafe(|| live(seed, trace, &|| false))).map_err(|why| said(&*why))
+}
+
+/// Lives through runs from this seed on, for so long. Gives the promise that is broken, the seed,
+/// and how to see it again.
+pub fn many(base: u64, within: Duration) -> Result<Figures, String> {
+    let clock = Clock::system();
+    let until = clock.now().tick.plus(within);
+    let (next, all) = (AtomicU64::new(base), Mutex::new(Figures::default()));
+    let broken: Mutex<Option<(u64, String)>> = Mutex::default();
+    let over = || clock.now().tick >= until;
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while !over() && broken.lock().unwrap().is_none() {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    match catch_unwind(AssertUnwindSafe(|| live(seed, Trace::Nothing, &over))) {
+                        Ok(one) => {
+                            let mut all = all.lock().unwrap();
+                            all.runs += 1;
+                            all.lived += one.lived;
+                            all.counts += one.counts;
+                        }
+                        Err(why) => *broken.lock().unwrap() = Some((seed, said(&*why))),
+                    }
+                }
+            });
+        }
+    });
+    match broken.into_inner().unwrap() {
+        None => Ok(all.into_inner().unwrap()),
+        Some((seed, why)) => Err(format!(
+            "run {}, seed {seed}: {why}\nagain: WEIR_SEED={seed} cargo run -p weir-simulation",
+            seed - base + 1
+        )),
+    }
+}
+
+fn said(why: &(dyn Any + Send)) -> String {
+    let text = why.downcast_ref::<String>().map(String::as_str);
+    text.or(why.downcast_ref::<&str>().copied()).unwrap_or("it broke").to_owned()
+}
+
+/// A folder in memory where there is one: nothing here is kept.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(seed: u64) -> Self {
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let path = parent.join(format!("weir-run-{}-{seed}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One run from its beginning to its end, or until time is over.
+fn live(seed: u64, trace: Trace, over: &dyn Fn() -> bool) -> Figures {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
+    let place = Place::new(seed);
+    let mut dice = Dice::new(seed);
+    let tempo = Tempo::of(&mut dice);
+    let config = config(&mut dice);
+    let urls = (0..1 + dice.roll(4)).map(|n| format!("https://r{n}.example/in/linnet")).collect();
+    let mut world = World::new(place.0.clone(), &config, urls, dice, trace);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        runtime.block_on(async {
+            world.start().await;
+            let mut life = Life::new(tempo, world.now().tick, &mut world.dice);
+            let end = world.now().tick.plus(tempo.horizon);
+            while world.now().tick < end {
+                if over() {
+                    return;
+                }
+                life.befall(&mut world).await;
+                world.settle().await;
+                world.go_on(life.next(&world).min(end)).await;
+            }
+            life.end_well(&mut world, over).await;
+        });
+    }));
+    if let Err(why) = outcome {
+        for note in world.model.notes.iter().flatten() {
+            println!("{note}");
+        }
+        std::panic::resume_unwind(why);
+    }
+    Figures { runs: 1, lived: world.now().tick.since(Tick(START.0)), counts: world.model.counts }
+}
