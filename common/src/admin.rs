@@ -20,7 +20,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, Method};
 use serde_json::{Value, json};
 
-use crate::config::document::{Diagnostic, Spanned, lines};
+use crate::config::document::{Diagnostic, lines};
 use crate::config::files;
 use crate::config::reload::Reload;
 use crate::http_server::problems::{method_not_allowed, refusal};
@@ -155,10 +155,10 @@ pub struct TokenError {
 /// # Errors
 ///
 /// Where it cannot be read.
-pub fn token(file: Option<&Spanned<String>>) -> Result<Option<Secret<String>>, TokenError> {
+pub fn token(file: Option<&str>) -> Result<Option<Secret<String>>, TokenError> {
     let Some(file) = file else { return Ok(None) };
-    let token = files::first_line(Path::new(&file.value));
-    token.map(Some).map_err(|source| TokenError { path: file.value.clone(), source })
+    let token = files::first_line(Path::new(file));
+    token.map(Some).map_err(|source| TokenError { path: file.to_owned(), source })
 }
 
 #[cfg(test)]

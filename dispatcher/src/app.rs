@@ -95,7 +95,7 @@ async fn serve_until_told(
 ) -> Result<(), RunError> {
     let signals = Signals::take()?;
     let server = active.settings.server.clone();
-    let token = admin::token(server.admin_token_file.as_ref())?;
+    let token = admin::token(server.admin_token_file.as_ref().map(|file| &*file.value))?;
     room_for(&active);
     let api = bind(server.api)?;
     let ingest = bind(server.ingest)?;

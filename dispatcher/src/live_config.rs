@@ -130,12 +130,13 @@ impl Config {
             "directory.path",
             SHIPPED_DIRECTORY,
         );
-        let token = &settings.server.admin_token_file;
-        let _ = token.as_ref().map(|file| files::secret(file, &document));
+        let key = "server.admin_token_file";
+        let token = settings.server.admin_token_file.as_ref();
+        let _ = token.map(|file| files::secret(&file.value, key, &document));
         if let Some(mail) = &mut settings.mail
             && let Some(file) = &mail.password_file
         {
-            mail.password = files::secret(file, &document);
+            mail.password = files::secret(&file.value, "mail.password_file", &document);
         }
         let of_tokens = Document::new(&settings.auth.tokens.value, &tokens_text);
         let tokens = Tokens::read(&of_tokens, &settings.identifiers.workspaces);

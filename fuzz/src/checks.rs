@@ -163,9 +163,9 @@ pub fn settings(data: &[u8]) {
     let (text, directory_text) = text.split_once("\n---\n").unwrap_or((text, ""));
     let (document, of_directory) = (Document::new("g", text), Document::new("d", directory_text));
     let made = settings::read(&document).made;
-    let directory = Directory::read(&of_directory, &made.workspaces);
+    let directory = Directory::read(&of_directory, &made.settings.workspaces);
     let seed = Seed::new([1; 16]);
-    let rules = rules::check(made, &document, &directory, &of_directory, seed);
+    let rules = rules::check((&made, &document), (&directory, &of_directory), seed);
     for (document, text) in [(&document, text), (&of_directory, directory_text)] {
         document.diagnostics().iter().for_each(|diagnostic| check_place(diagnostic, text));
     }

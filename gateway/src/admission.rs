@@ -77,7 +77,7 @@ pub async fn admit(
     arrival: Arrival<'_>,
     facts: &mut RequestFacts,
 ) -> Admission {
-    let target = match classify::read(&config.rules, &arrival, facts) {
+    let target = match classify::read(&config.settings.server, &arrival, facts) {
         Ok(target) => target,
         Err(refusal) => return Admission::Refuse(refusal),
     };
@@ -133,7 +133,7 @@ async fn authenticate_and_resolve(
         false => None,
     };
     let claims = claims.as_deref();
-    let names = auth::claimed(way.names, claims, &rules.settings.workspaces);
+    let names = auth::claimed(way.names, claims, &rules.workspaces);
     let known =
         resolve(shared, config, (way, claims), &names, (address, arrival.began.tick)).await?;
     let identity = rules.identify(&names, known.as_ref());

@@ -216,30 +216,31 @@ fn prepare(config: Config, predecessor: &mut Option<Predecessor>) -> Result<Prep
         seeds.keys = Seed::new(predecessor.offer.seed);
         sockets = Sockets::of(std::mem::take(&mut predecessor.sockets));
     }
-    let (mut rules, mut origin) = config.load(seeds.keys).map_err(RunError::Configuration)?;
-    events::install(clock.clone(), rules.settings.log.level);
-    let token = admin::token(rules.settings.server.admin_token_file.as_ref())?;
+    let mut checked = config.load(seeds.keys).map_err(RunError::Configuration)?;
+    let settings = &checked.settings;
+    events::install(clock.clone(), settings.log.level);
+    let token = admin::token(settings.server.admin_token_file.as_deref())?;
     let mut clients = Vec::new();
-    for address in &rules.settings.server.http {
+    for address in &settings.server.http {
         clients.push((sockets.bind("http", *address)?, None));
     }
-    for address in addresses(&rules.settings.server.https) {
+    for address in addresses(&settings.server.https) {
         clients.push((sockets.bind("https", address)?, Some(address)));
     }
-    let admin = sockets.bind("admin", rules.settings.server.admin)?;
+    let admin = sockets.bind("admin", settings.server.admin)?;
     sockets.drop_rest();
-    let connections_max = room_for(rules.settings.server.caps.connections_max);
-    persistence::check(&rules.settings.store)?;
+    let connections_max = room_for(settings.server.caps.connections_max);
+    persistence::check(&settings.store)?;
     let earlier = match predecessor {
-        None => persistence::earlier(&rules.settings.store, &clock),
+        None => persistence::earlier(&settings.store, &clock),
         Some(_) => None,
     };
     if let Some(earlier) = &earlier {
         seeds.keys = earlier.seed;
-        (rules, origin) = config.load(seeds.keys).map_err(RunError::Configuration)?;
+        checked.rules.rekey(seeds.keys);
     }
     let metrics = Arc::new(Metrics::new());
-    let active = ActiveConfig::new(rules, origin, None, &metrics, &clock);
+    let active = ActiveConfig::new(checked, None, &metrics, &clock);
     let shared = Arc::new(Shared::new(clock, config, active, seeds, metrics, connections_max));
     shared.mark_applied();
     if let Some(earlier) = earlier {

@@ -27,7 +27,7 @@ use weir_common::time::Clock;
 use crate::app::{self, RunError, Surroundings};
 use crate::cli::admin_client::AdminClient;
 use crate::cli::explain::explain;
-use crate::config::active::{ActiveConfig, Config, USUAL};
+use crate::config::active::{ActiveConfig, CheckedConfig, Config, USUAL};
 use crate::identity::auth::{self, Claims, Unaccepted};
 use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::key::Seed;
@@ -148,13 +148,13 @@ impl Command {
                 Err(error) => fail(EXIT_FAILURE, &format!("weir-gateway: {error}")),
             },
             Action::Check { from, online } => check::check(&config(&from), online),
-            Action::Explain(asked) => match config(&asked.config).load(Seed::new([0; 16])) {
-                Ok((rules, origin)) => {
+            Action::Explain(asked) => match load(&config(&asked.config)) {
+                Ok(checked) => {
                     let clock = Clock::system();
-                    let active = ActiveConfig::new(rules, origin, None, &Arc::default(), &clock);
+                    let active = ActiveConfig::new(checked, None, &Arc::default(), &clock);
                     let token = |headers: &HeaderMap| judge_token(&active, headers, &clock);
                     let known = |names: &TenantRefs<'_>| look_up(&active, names, &clock);
-                    match explain(&active.rules, &asked, token, known) {
+                    match explain(&active, &asked, token, known) {
                         Ok(explained) if asked.json => print(&format!("{:#}", explained.json())),
                         Ok(explained) => print(&explained.to_string()),
                         Err(why) => fail(EXIT_USAGE, &why),
@@ -201,6 +201,11 @@ fn judge_token(
     runtime.block_on(auth::try_once(active.verifier.as_deref(), headers, clock.now()))
 }
 
+/// Reads and checks the configuration. A command has no counters, so that any seed does.
+fn load(config: &Config) -> Result<CheckedConfig, Vec<Diagnostic>> {
+    config.load(Seed::new(*b"command, no keys"))
+}
+
 impl Limits {
     fn execute(self) -> Result<u8, String> {
         match self {
@@ -230,8 +235,8 @@ impl Which {
         if let Some(address) = self.admin {
             return Ok((address, token_file));
         }
-        let server = config(&self.config).load(Seed::new([0; 16]))?.0.settings.server;
-        let configured = server.admin_token_file.map(|file| PathBuf::from(file.value));
+        let server = load(&config(&self.config))?.settings.server;
+        let configured = server.admin_token_file.map(PathBuf::from);
         Ok((server.admin, token_file.or(configured)))
     }
 

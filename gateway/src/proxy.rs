@@ -65,7 +65,7 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         context: &mut RequestContext,
     ) -> Result<()> {
-        let requests_max = context.config.rules.settings.server.caps.requests_per_connection_max;
+        let requests_max = context.config.settings.server.caps.requests_per_connection_max;
         let mut is_last = !self.shared.ready.load(Ordering::Relaxed);
         if let Some(connection) = Connection::of(session.stream()) {
             connection.head_is_read(session.downstream_session.as_http1());
@@ -74,7 +74,7 @@ impl ProxyHttp for Proxy {
         if is_last {
             session.set_keepalive(None);
         }
-        let body_timeout = context.config.rules.settings.server.body_timeout;
+        let body_timeout = context.config.settings.server.body_timeout;
         // Where protocols are switched, silence is no body that fails to come.
         let switches = may_switch(session);
         session.set_read_timeout(Some(body_timeout).filter(|_| !switches));

@@ -21,46 +21,63 @@ pub mod tenant;
 
 mod by_name;
 mod compile;
+// core
+mod quota;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use http::Method;
+use weir_common::identifier::{IdForm, is_identifier};
 
 use crate::limit::key::{Key, LimitTag, Seed};
 use crate::limit::{CHECKS_MAX, LimitCheck, Quota};
 use crate::request::cors::Cors;
 use crate::request::route::{Found, Hosts, Index, Paths, Pattern};
 use crate::request::target::{Malformed, Target};
-use crate::rules::tenant::{Identity, Subject, Tenant, TenantEntries, TenantRefs, Tenants};
+use crate::rules::tenant::{Identity, Subject, TenantEntries, TenantRefs, Tenants};
+use crate::settings::LimitKey;
 use crate::settings::spellings::Spellings;
-use crate::settings::{LimitKey, Settings, Unknown};
 
 pub use crate::rules::by_name::AskedAbout;
 pub use crate::rules::compile::{Entries, check, own_values_refused};
+pub use crate::rules::quota::QuotaSource;
 
 /// What is active.
 #[derive(Clone)]
 pub struct Rules {
-    /// As they were read.
-    pub settings: Settings,
     /// The routes, in the order of the file.
     pub routes: Vec<Route>,
     /// The limits, in the order of their names.
     pub limits: Vec<Limit>,
     /// The plans, in the order of their names.
     pub plans: Vec<Plan>,
-    /// Who the directory knows.
+    /// The planes, in the order of their names.
+    pub planes: Vec<Plane>,
+    /// The tenants of the directory's file.
     pub tenants: Tenants,
-    /// What browsers are told, by plane.
-    cors: Vec<Option<Cors>>,
+    /// What identifiers of workspaces look like.
+    pub workspaces: IdForm,
+    /// Whether the directory is a file, which lists all tenants.
+    is_file: bool,
+    /// Whether tenants that the directory does not know are charged to the client's address.
+    by_address: bool,
     hosts: Hosts,
     /// By plane.
     paths: Vec<Paths>,
     /// By address, for requests that no tenant can be charged with.
     unknown_limits: Vec<Index>,
     seed: Seed,
+}
+
+/// A plane.
+#[derive(Clone)]
+pub struct Plane {
+    /// Its name.
+    pub name: String,
+    /// Which origins browsers let read its responses.
+    pub cors: Option<Cors>,
 }
 
 /// A route, with what it names looked up.
@@ -156,17 +173,6 @@ impl RouteError {
     }
 }
 
-/// Where a limit's value comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source<'r> {
-    /// From the tenant's entry in the directory.
-    Tenant,
-    /// From this plan.
-    Plan(&'r str),
-    /// From the limit itself.
-    Limit,
-}
-
 /// One limit's question, and about whom.
 #[derive(Clone)]
 pub struct Charge {
@@ -198,7 +204,7 @@ impl Rules {
         spelled.within(Spellings::NONE).map_err(RouteError::Malformed)?;
         let (plane, instance) = found.ok_or(RouteError::UnknownHost)?;
         let identifier = |name: Option<&str>| {
-            name.is_none_or(weir_common::identifier::is_identifier)
+            name.is_none_or(is_identifier)
                 .then_some(())
                 .ok_or(RouteError::Malformed(Malformed::Identifier))
         };
@@ -211,7 +217,7 @@ impl Rules {
         };
         let route = self.routes.get(index).ok_or(RouteError::UnknownPath(plane))?;
         let [workspace, organisation] = route.pattern.names(target.path);
-        if workspace.is_some_and(|name| !self.settings.workspaces.allows(name)) {
+        if workspace.is_some_and(|name| !self.workspaces.allows(name)) {
             return Err(RouteError::Malformed(Malformed::Identifier));
         }
         identifier(organisation)?;
@@ -240,7 +246,7 @@ impl Rules {
     #[must_use]
     pub fn cors(&self, plane: Option<Index>, host: Option<&str>) -> Option<&Cors> {
         let of_host = || self.hosts.find(host?).map(|(plane, _)| plane);
-        self.cors.get(plane.or_else(of_host)?)?.as_ref()
+        self.planes.get(plane.or_else(of_host)?)?.cors.as_ref()
     }
 
     /// Whom a request could be charged to, by the entries that were asked for, or else by those
@@ -261,6 +267,15 @@ impl Rules {
     #[must_use]
     pub fn seed(&self) -> &Seed {
         &self.seed
+    }
+
+    /// Makes all keys with another seed: that of an earlier process whose counters are restored.
+    pub fn rekey(&mut self, seed: Seed) {
+        self.seed = seed;
+        for limit in &mut self.limits {
+            limit.tag = seed.limit(&limit.name);
+        }
+        self.tenants.rekey(&seed);
     }
 
     /// Whether one of a route's limits is kept for somebody of this kind.
@@ -318,42 +333,7 @@ impl Rules {
             LimitKey::Instance => identity.instance.as_ref(),
             LimitKey::Address => None,
         };
-        let by_address = self.settings.directory.unknown == Unknown::ByAddress;
-        subject.filter(|subject| subject.tenant.is_some() || !by_address)
-    }
-
-    /// How much a limit allows those whom a request names, the most specific value first.
-    #[must_use]
-    pub fn quota(&self, index: Index, limit: &Limit, identity: &Identity<'_>) -> Quota {
-        self.sourced(index, limit, identity).0
-    }
-
-    /// The same, and where the value comes from.
-    #[must_use]
-    pub fn sourced<'r>(
-        &'r self,
-        index: Index,
-        limit: &Limit,
-        identity: &Identity<'r>,
-    ) -> (Quota, Source<'r>) {
-        let workspace = tenant_of(&identity.workspace);
-        let own = match limit.key {
-            LimitKey::Workspace => workspace,
-            LimitKey::Organisation => tenant_of(&identity.organisation),
-            LimitKey::Instance => tenant_of(&identity.instance),
-            LimitKey::Address => None,
-        };
-        if let Some(quota) = own.and_then(|own| value_of(&own.quotas, index)) {
-            return (quota, Source::Tenant);
-        }
-        let plan = own
-            .and_then(|own| own.plan)
-            .or_else(|| workspace.and_then(|workspace| workspace.plan))
-            .and_then(|plan| self.plans.get(plan));
-        match plan.and_then(|plan| Some((value_of(&plan.quotas, index)?, plan))) {
-            Some((quota, plan)) => (quota, Source::Plan(&plan.name)),
-            None => (limit.quota, Source::Limit),
-        }
+        subject.filter(|subject| subject.tenant.is_some() || !self.by_address)
     }
 }
 
@@ -376,12 +356,4 @@ fn ask(limit: &Limit, subject: &Subject<'_>, quota: Quota) -> LimitCheck {
         enforced: limit.enforced,
         known: subject.tenant.is_some(),
     }
-}
-
-fn tenant_of<'t>(subject: &Option<Subject<'t>>) -> Option<&'t Tenant> {
-    subject.as_ref().and_then(|subject| subject.tenant)
-}
-
-fn value_of(quotas: &[(Index, Quota)], limit: Index) -> Option<Quota> {
-    quotas.iter().find(|(index, _)| *index == limit).map(|(_, quota)| *quota)
 }

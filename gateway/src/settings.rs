@@ -1,7 +1,9 @@
-//! What an operator may set: the values of `gateway.toml`.
+//! The values of `gateway.toml`.
 //!
-//! What the values mean together (a route that names a limit, a plan that overrides one) is checked
-//! where they are put together, in `rules`.
+//! [`RawSettings`] has the shape of the file. `rules::compile` checks what its values mean together
+//! (a route that names a limit, a plan that overrides one) and makes rules of the tables that name
+//! each other. The rest is [`Settings`]: plain values, each proven within its bounds. A file that a
+//! setting names is reported by the setting's path, as `upstreams.control.ca`.
 //!
 //! Not here: how they are read (`settings::read`), the directory (`weir_common::directory`).
 
@@ -18,99 +20,117 @@ mod upstream;
 mod values;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
-use crate::settings::spellings::Spellings;
 use ipnet::IpNet;
 use log::LevelFilter;
 use weir_common::config::document::Spanned;
 use weir_common::directory::Values;
 use weir_common::identifier::IdForm;
 
-pub use crate::settings::cors::Cors;
-pub use crate::settings::directory::{DirectorySource, Lookups, Source, Unknown};
+pub use crate::settings::cors::RawCors;
+pub use crate::settings::directory::{DirectorySettings, DirectorySource, HttpDirectory, Unknown};
 pub use crate::settings::edge::{ClientCertificates, Https};
-pub use crate::settings::identity::{Identity, Introspection, Jwt, Verify};
+pub use crate::settings::identity::{IdentitySettings, Introspection, Jwt, Verify};
 pub use crate::settings::read::read;
+use crate::settings::spellings::Spellings;
 pub use crate::settings::trusted::{TrustedHeaders, folded};
-pub use crate::settings::upstream::{Ejection, Health, Speaks, Tls, Upstream};
+pub use crate::settings::upstream::{Ejection, Health, Speaks, Tls, UpstreamSettings};
 
-/// Everything in `gateway.toml`.
-#[derive(Clone, Debug, PartialEq)]
+/// Everything in `gateway.toml`, as the file has it.
+#[derive(Clone, Debug)]
+pub struct RawSettings {
+    /// What needs nothing but itself.
+    pub settings: Settings,
+    /// The planes whose routes need a token.
+    pub token_planes: Vec<Spanned<String>>,
+    /// Limits by address, for requests that cannot be charged to a tenant.
+    pub unknown_limits: Vec<Spanned<String>>,
+    /// `[planes]`
+    pub planes: Vec<(Spanned<String>, RawPlane)>,
+    /// `[limits]`
+    pub limits: Vec<(Spanned<String>, RawLimit)>,
+    /// `[plans]`
+    pub plans: Vec<(Spanned<String>, RawPlan)>,
+    /// `[[routes]]`, in the order of the file.
+    pub routes: Vec<RawRoute>,
+}
+
+/// The settings that a running gateway reads.
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Sockets, threads, deadlines.
-    pub server: Server,
-    /// Where limits are kept.
-    pub store: Store,
-    /// What clients are told beside the contract's headers.
+    pub server: ServerSettings,
+    /// Where the counters of limits are.
+    pub store: StoreSettings,
+    /// Which limit headers clients get beside the contract's.
     pub headers: Headers,
-    /// What is written down.
+    /// What is logged.
     pub log: Log,
-    /// How a client proves who it is.
-    pub identity: Identity,
+    /// How clients authenticate.
+    pub identity: IdentitySettings,
     /// What identifiers of workspaces look like.
     pub workspaces: IdForm,
-    /// Who belongs to whom.
-    pub directory: DirectorySource,
-    /// Planes, each a set of hosts.
-    pub planes: Vec<(Spanned<String>, Plane)>,
+    /// Where tenants are looked up.
+    pub directory: DirectorySettings,
     /// Upstreams, each a set of servers.
-    pub upstreams: Vec<(Spanned<String>, Upstream)>,
-    /// Limits.
-    pub limits: Vec<(Spanned<String>, Limit)>,
-    /// Plans.
-    pub plans: Vec<(Spanned<String>, Plan)>,
-    /// Routes, in the order of the file.
-    pub routes: Vec<Route>,
+    pub upstreams: Vec<UpstreamSettings>,
 }
 
 impl Settings {
-    /// A sentence for each setting that means what nobody is likely to mean.
+    /// A sentence for each setting that is allowed and very likely a mistake.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let everybody = |networks: &[IpNet]| networks.iter().any(|net| net.prefix_len() == 0);
-        let Server { trusted_proxies, proxy_protocol_from, .. } = &self.server;
+        let has_all = |networks: &[IpNet]| networks.iter().any(|net| net.prefix_len() == 0);
+        let ServerSettings { trusted_proxies, proxy_protocol_from, .. } = &self.server;
         let mut warnings = Vec::new();
-        if everybody(trusted_proxies) {
+        if has_all(trusted_proxies) {
             warnings.push(
                 "server.trusted_proxies is every network there is: any client may write another's \
                  address into X-Forwarded-For, and have as many connections as it likes"
                     .to_owned(),
             );
         }
-        if everybody(proxy_protocol_from) {
+        if has_all(proxy_protocol_from) {
             warnings.push(
-                "server.proxy_protocol_from is every network there is: whoever can connect says \
-                 itself which address it has"
+                "server.proxy_protocol_from is every network there is: any client may claim any \
+                 address"
                     .to_owned(),
             );
         }
         warnings
     }
+
+    /// The files that are named and used.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let https = self.server.https.iter().flat_map(Https::files);
+        let upstreams = self.upstreams.iter().flat_map(UpstreamSettings::files);
+        let files = self.directory.files().chain(https).chain(upstreams);
+        files.chain(self.identity.files()).map(Path::new)
+    }
 }
 
 /// `[server]`: what a reload cannot change, and the deadlines, which it can.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Server {
+pub struct ServerSettings {
     /// Addresses that clients call.
     pub http: Vec<SocketAddr>,
     /// Addresses that clients call by TLS, each with a certificate.
     pub https: Vec<Https>,
-    /// The operator's address.
+    /// The admin listener's address.
     pub admin: SocketAddr,
-    /// Where that stands in the file.
-    pub admin_at: usize,
     /// A file with the admin listener's bearer token.
-    pub admin_token_file: Option<Spanned<String>>,
+    pub admin_token_file: Option<String>,
     /// Worker threads; 0 is one per core.
     pub threads: usize,
     /// Networks whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpNet>,
     /// Headers that only these may send.
     pub trusted_headers: TrustedHeaders,
-    /// Networks whose connections begin with a PROXY header, which is believed.
+    /// Networks whose connections begin with a PROXY header.
     pub proxy_protocol_from: Vec<IpNet>,
-    /// What comes before the first request: a PROXY header, a TLS handshake.
+    /// A PROXY header and a TLS handshake, together.
     pub handshake_timeout: Duration,
     /// A whole request head.
     pub head_timeout: Duration,
@@ -118,9 +138,9 @@ pub struct Server {
     pub body_timeout: Duration,
     /// A connection without a request.
     pub idle_timeout: Duration,
-    /// How much of everything.
+    /// Sizes and numbers.
     pub caps: Caps,
-    /// How long a stop goes on accepting, for balancers to look elsewhere.
+    /// How long a stop goes on accepting, so that load balancers notice it.
     pub shutdown_delay: Duration,
     /// How long a stop waits for requests in flight.
     pub shutdown_grace: Duration,
@@ -131,7 +151,7 @@ pub struct Server {
 pub struct Caps {
     /// The largest request head.
     pub head_bytes_max: u64,
-    /// Batch bodies held back at one time, together.
+    /// Batch bodies buffered at one time, together.
     pub held_bytes_max: u64,
     /// Connections at one time.
     pub connections_max: u64,
@@ -145,10 +165,10 @@ pub struct Caps {
 
 /// `[store]`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Store {
-    /// Keys that the directory does not know, at most.
+pub struct StoreSettings {
+    /// Most entries of keys that the directory does not know.
     pub max_keys: u64,
-    /// Where counters are kept while the process is not running; empty keeps none.
+    /// The file that keeps counters while the process is not running.
     pub snapshot: Option<String>,
 }
 
@@ -162,19 +182,19 @@ pub struct Headers {
 /// `[log]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// The least level that is written to standard error.
+    /// The least level that goes to standard error.
     pub level: LevelFilter,
-    /// Whether each request is written to standard output.
+    /// Whether standard output has a line per request.
     pub access: bool,
 }
 
 /// `[planes.<name>]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plane {
+#[derive(Clone, Debug)]
+pub struct RawPlane {
     /// Host names, or patterns whose first label is `{instance}`.
     pub hosts: Vec<Spanned<String>>,
-    /// Who may read its answers in a browser; nobody is told so where not given.
-    pub cors: Option<Cors>,
+    /// Which origins browsers let read its responses; none where not given.
+    pub cors: Option<RawCors>,
 }
 
 /// What a limit is kept for.
@@ -191,7 +211,7 @@ pub enum LimitKey {
 }
 
 impl LimitKey {
-    /// The word that settings have for it.
+    /// Its word in settings.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -204,19 +224,19 @@ impl LimitKey {
 }
 
 /// `[limits.<name>]`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
+#[derive(Clone, Copy, Debug)]
+pub struct RawLimit {
     /// What it is kept for.
     pub key: LimitKey,
     /// How much it allows.
     pub quota: crate::limit::Quota,
-    /// Whether it refuses, or only says what it would have refused.
+    /// Whether it refuses, or only logs what it would have refused.
     pub enforced: bool,
 }
 
 /// `[plans.<name>]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+#[derive(Clone, Debug)]
+pub struct RawPlan {
     /// Whether an instance of a workspace on this plan may have limits of its own.
     pub per_instance_limits: bool,
     /// The plan's values of limits.
@@ -224,17 +244,17 @@ pub struct Plan {
 }
 
 /// `[[routes]]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+#[derive(Clone, Debug)]
+pub struct RawRoute {
     /// Where the route starts in the file.
     pub at: usize,
-    /// On which plane.
+    /// Its plane.
     pub plane: Option<Spanned<String>>,
-    /// For which methods; all where empty.
+    /// Its methods; all where empty.
     pub methods: Vec<Spanned<String>>,
-    /// For which paths.
+    /// Its paths.
     pub path: Option<Spanned<String>>,
-    /// The spellings of a path that it takes beyond those that every route takes.
+    /// The spellings of a path that it accepts beyond those that every route accepts.
     pub spellings: Spellings,
     /// Whether no limit applies.
     pub exempt: bool,
@@ -242,7 +262,7 @@ pub struct Route {
     pub anonymous: bool,
     /// The limits that apply.
     pub limits: Vec<Spanned<String>>,
-    /// Where requests go.
+    /// Its upstream.
     pub upstream: Option<Spanned<String>>,
     /// The most items of a batch, which makes this a batch route.
     pub batch_items_max: Option<Spanned<u64>>,

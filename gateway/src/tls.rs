@@ -29,7 +29,7 @@ use rustls::{CommonState, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use weir_common::config::document::{Document, Spanned};
+use weir_common::config::document::Document;
 use weir_common::config::files;
 use weir_common::time::UnixTime;
 
@@ -66,25 +66,39 @@ pub fn load(entries: &[Https], document: &Document) -> Listeners {
     let mut listeners: Vec<Listener> = Vec::new();
     for entry in entries {
         if listeners.iter().all(|listener| listener.address != entry.address) {
-            let same: Vec<&Https> = entries.iter().filter(|e| e.address == entry.address).collect();
+            let all = entries.iter().enumerate().map(|(nth, entry)| Entry { nth, entry });
+            let same: Vec<_> = all.filter(|other| other.entry.address == entry.address).collect();
             listeners.extend(listener(&same, document));
         }
     }
     Listeners(listeners)
 }
 
+/// One entry, and its place in the list.
+#[derive(Clone, Copy)]
+struct Entry<'e> {
+    nth: usize,
+    entry: &'e Https,
+}
+
+impl Entry<'_> {
+    fn fault(&self, document: &Document, key: &str, why: &str) {
+        document.fault_in(&format!("server.https[{}]{key}", self.nth), why);
+    }
+}
+
 /// The listener of one address, of all its entries.
-fn listener(entries: &[&Https], document: &Document) -> Option<Listener> {
-    let first = *entries.first()?;
+fn listener(entries: &[Entry<'_>], document: &Document) -> Option<Listener> {
+    let first = entries.first()?.entry;
     let faults = document.count();
     let mut reader = Reader { document, seen: Context::new(&SHA256), provider: ring_provider() };
     for entry in entries {
-        agree(first, entry, document);
+        agree(first, *entry, document);
     }
     let pairs: Vec<_> =
-        entries.iter().filter_map(|entry| Some((*entry, reader.pair(entry)?))).collect();
+        entries.iter().filter_map(|entry| Some((*entry, reader.pair(*entry)?))).collect();
     let clients = first.clients.as_ref();
-    let verifier = clients.and_then(|clients| reader.verifier(clients));
+    let verifier = clients.and_then(|clients| reader.verifier(*entries.first()?, clients));
     let names = named(&pairs, document)?;
     if document.count() > faults {
         return None;
@@ -100,7 +114,7 @@ fn listener(entries: &[&Https], document: &Document) -> Option<Listener> {
         None => builder.with_no_client_auth(),
     };
     let config = with_sessions(builder.with_cert_resolver(Arc::new(names)), clients.is_some());
-    let expiries = |(entry, pair): &(&Https, Pair)| (entry.certificate.value.clone(), pair.expires);
+    let expiries = |(of, pair): &(Entry<'_>, Pair)| (of.entry.certificate.clone(), pair.expires);
     let checks = format!("{:?}", (first.tls12, clients.map(|clients| clients.required)));
     reader.seen.update(checks.as_bytes());
     Some(Listener {
@@ -115,6 +129,9 @@ fn ring_provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
+/// A file: of which entry, by which of its keys, and its path.
+type File<'f> = (Entry<'f>, &'static str, &'f str);
+
 /// Reads the files of one address.
 struct Reader<'d> {
     document: &'d Document,
@@ -124,30 +141,32 @@ struct Reader<'d> {
 }
 
 impl Reader<'_> {
-    fn pair(&mut self, entry: &Https) -> Option<Pair> {
-        let chain = self.read(&entry.certificate, certificate::chain);
-        let key = self.read(&entry.key, certificate::key);
+    fn pair(&mut self, of: Entry<'_>) -> Option<Pair> {
+        let file = (of, ".certificate", &*of.entry.certificate);
+        let chain = self.read(file, certificate::chain);
+        let key = self.read((of, ".key", &of.entry.key), certificate::key);
         let pair = certificate::pair(chain?, key?, &self.provider);
-        pair.map_err(|why| self.wrong(&entry.certificate, &format!("is not taken: {why}"))).ok()
+        pair.map_err(|why| self.wrong(file, &format!("is not accepted: {why}"))).ok()
     }
 
-    fn verifier(&mut self, clients: &ClientCertificates) -> Option<Arc<dyn ClientCertVerifier>> {
-        let roots = Arc::new(self.read(&clients.ca, certificate::roots)?);
+    fn verifier(
+        &mut self,
+        of: Entry<'_>,
+        clients: &ClientCertificates,
+    ) -> Option<Arc<dyn ClientCertVerifier>> {
+        let file = (of, ".client_ca", &*clients.ca);
+        let roots = Arc::new(self.read(file, certificate::roots)?);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, self.provider.clone());
         let verifier = match clients.required {
             true => verifier,
             false => verifier.allow_unauthenticated(),
         };
         let verifier = verifier.build();
-        verifier.map_err(|why| self.wrong(&clients.ca, &format!("is not taken: {why}"))).ok()
+        verifier.map_err(|why| self.wrong(file, &format!("is not accepted: {why}"))).ok()
     }
 
-    fn read<T>(
-        &mut self,
-        file: &Spanned<String>,
-        made: impl Fn(&str) -> Result<T, String>,
-    ) -> Option<T> {
-        let text = files::read(Path::new(&file.value));
+    fn read<T>(&mut self, file: File<'_>, made: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+        let text = files::read(Path::new(file.2));
         let text = text.map_err(|why| format!("cannot be read: {why}"));
         let text = text.map_err(|why| self.wrong(file, &why)).ok()?;
         // Lengths keep the end of one file from passing for the start of the next.
@@ -156,38 +175,38 @@ impl Reader<'_> {
         made(&text).map_err(|why| self.wrong(file, &why)).ok()
     }
 
-    fn wrong(&self, file: &Spanned<String>, why: &str) {
-        self.document.fault(file.at, format!("`{}` {why}", file.value));
+    fn wrong(&self, (of, key, path): File<'_>, why: &str) {
+        of.fault(self.document, key, &format!("`{path}` {why}"));
     }
 }
 
 /// What belongs to an address must be the same in all its entries.
-fn agree(first: &Https, entry: &Https, document: &Document) {
-    let clients = |entry: &Https| entry.clients.as_ref().map(|c| (c.ca.value.clone(), c.required));
-    if clients(first) != clients(entry) || first.tls12 != entry.tls12 {
+fn agree(first: &Https, of: Entry<'_>, document: &Document) {
+    if first.clients != of.entry.clients || first.tls12 != of.entry.tls12 {
         let why = "entries of one address must agree in client_ca, client_certificate and tls_min";
-        document.fault(entry.at, why);
+        of.fault(document, "", why);
     }
 }
 
 /// Certificates by name; none where there is no certificate.
 fn named(
-    pairs: &[(&Https, Pair)],
+    pairs: &[(Entry<'_>, Pair)],
     document: &Document,
 ) -> Option<CertificateNames<Arc<rustls::sign::CertifiedKey>>> {
     let (_, first) = pairs.first()?;
     let mut names = CertificateNames::new(first.certified.clone());
-    for (nth, (entry, pair)) in pairs.iter().enumerate() {
-        let fault = |why: String| {
-            document.fault(entry.certificate.at, format!("`{}` {why}", entry.certificate.value));
+    for (nth, (of, pair)) in pairs.iter().enumerate() {
+        let fault = |why: &str| {
+            let text = format!("`{}` {why}", of.entry.certificate);
+            of.fault(document, ".certificate", &text);
         };
         if nth > 0 && pair.names.is_empty() {
-            fault("names no host (subjectAltName): it would never be shown".to_owned());
+            fault("names no host (subjectAltName): it would never be shown");
         }
         for name in &pair.names {
             let is_own = pair.names.iter().filter(|own| *own == name).count() > 1;
             if !names.add(name, pair.certified.clone()) && !is_own {
-                fault(format!("is for `{name}`, as is an earlier one of the same address"));
+                fault(&format!("is for `{name}`, as is an earlier one of the same address"));
             }
         }
     }

@@ -41,7 +41,7 @@ use pingora_core::utils::tls::CertKey;
 use weir_common::time::Tick;
 
 use crate::request::upload;
-use crate::settings::{self, Speaks};
+use crate::settings::{Speaks, UpstreamSettings};
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::address::Address;
 use crate::upstream::credentials::Credentials;
@@ -59,7 +59,7 @@ pub struct Upstream {
     /// Its name in the settings.
     pub name: String,
     /// As they were read.
-    pub settings: settings::Upstream,
+    pub settings: UpstreamSettings,
     /// In the order of the settings.
     pub servers: Vec<Arc<Server>>,
     ca: Option<Arc<CaType>>,
@@ -166,8 +166,7 @@ impl Upstream {
     /// An upstream of these settings. Servers that `earlier` has too go on as they are.
     #[must_use]
     pub fn new(
-        name: &str,
-        settings: &settings::Upstream,
+        settings: &UpstreamSettings,
         credentials: &Credentials,
         earlier: Option<&Self>,
     ) -> Self {
@@ -175,12 +174,12 @@ impl Upstream {
             |name: &str| earlier?.servers.iter().find(|server| server.name == name).cloned();
         let server = |name: &str| known(name).unwrap_or_else(|| Arc::new(Server::new(name)));
         Self {
-            name: name.to_owned(),
+            name: settings.name.clone(),
             settings: settings.clone(),
-            servers: settings.servers.iter().map(|name| server(&name.value)).collect(),
+            servers: settings.servers.iter().map(|name| server(name)).collect(),
             ca: credentials.ca(),
             shown: credentials.shown(),
-            group: credentials.number(name),
+            group: credentials.number(&settings.name),
             turn: AtomicUsize::new(0),
             told: Mutex::default(),
         }
@@ -302,7 +301,7 @@ impl Upstream {
             None => String::new(),
             Some(tls) => {
                 let host = || self.servers.get(pick.server).map_or("", |server| server.host());
-                tls.server_name.as_ref().map_or_else(host, |name| &*name.value).to_owned()
+                tls.server_name.as_deref().unwrap_or_else(host).to_owned()
             }
         };
         let mut peer = Box::new(HttpPeer::new(pick.address, settings.tls.is_some(), name));
@@ -330,16 +329,14 @@ impl Upstream {
 mod tests {
     use std::time::Duration;
 
-    use weir_common::config::document::Spanned;
-
     use super::*;
+    use crate::settings;
 
     fn upstream(servers: &[&str]) -> Upstream {
         let second = Duration::from_secs(1);
-        let servers =
-            servers.iter().map(|name| Spanned { value: (*name).to_owned(), at: 0 }).collect();
-        let settings = settings::Upstream {
-            servers,
+        let settings = UpstreamSettings {
+            name: "test".to_owned(),
+            servers: servers.iter().map(|name| (*name).to_owned()).collect(),
             speaks: Speaks::Http1,
             tls: None,
             ejection: settings::Ejection {
@@ -356,7 +353,7 @@ mod tests {
             tries: 3,
             health: None,
         };
-        Upstream::new("test", &settings, &Credentials::default(), None)
+        Upstream::new(&settings, &Credentials::default(), None)
     }
 
     fn picked(upstream: &Upstream, tried: &[SocketAddr]) -> u16 {
@@ -499,7 +496,7 @@ mod tests {
         let ill = earlier.address(at(1)).unwrap();
         assert!(!ill.checked(false, &HEALTH) && ill.checked(false, &HEALTH));
         let none = Credentials::default();
-        let later = Upstream::new("test", &earlier.settings, &none, Some(&earlier));
+        let later = Upstream::new(&earlier.settings, &none, Some(&earlier));
         assert_eq!(picked(&later, &[]), 0);
     }
 

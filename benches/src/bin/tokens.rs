@@ -140,8 +140,8 @@ fn verifier(url: &str, metrics: &Arc<Metrics>) -> Arc<Verifier> {
     let loaded =
         Config { file: ConfigFile::new(Some(path), USUAL) }.load(Seed::new(*b"sixteen bytes ok"));
     let _ = std::fs::remove_dir_all(&folder);
-    let (rules, origin) = loaded.unwrap_or_else(|diagnostics| fail(&format!("{diagnostics:?}")));
-    let active = ActiveConfig::new(rules, origin, None, metrics, &Clock::system());
+    let checked = loaded.unwrap_or_else(|diagnostics| fail(&format!("{diagnostics:?}")));
+    let active = ActiveConfig::new(checked, None, metrics, &Clock::system());
     active.verifier.unwrap_or_else(|| fail("the settings have no token verified"))
 }
 

@@ -104,25 +104,55 @@ impl Document {
         self.faults.borrow_mut().push((at, message));
     }
 
-    /// Where the key at `path` stands, whose dots lead into tables; the nearest table around it
-    /// where it is left out.
+    /// Notes a mistake in the value of the key at `path`.
+    pub fn fault_in(&self, path: &str, message: impl Into<String>) {
+        self.fault(self.value_place(path), message);
+    }
+
+    /// Where the key at `path` starts; see [`Document::value_place`].
     #[must_use]
     pub fn place(&self, path: &str) -> usize {
+        self.places(path).0
+    }
+
+    /// Where the value at `path` starts, as `upstreams.control.servers[0]`: dots lead into tables,
+    /// a number in brackets into a list. A path that the file does not have to its end has the
+    /// place of the nearest table around it.
+    #[must_use]
+    pub fn value_place(&self, path: &str) -> usize {
+        self.places(path).1
+    }
+
+    fn places(&self, path: &str) -> (usize, usize) {
         let (root, _) = DeTable::parse_recoverable(&self.text);
-        let (mut table, mut place) = (Some(root.get_ref()), 0);
-        for step in path.split('.') {
-            let entries = table.into_iter().flatten();
-            let Some((key, value)) = entries.into_iter().find(|(key, _)| key.get_ref() == step)
-            else {
-                break;
-            };
-            place = key.span().start;
+        let (mut table, mut rest, mut places) = (Some(root.get_ref()), path, (0, 0));
+        let after = |rest: &'_ str, key: &str| match rest.strip_prefix(key) {
+            Some(after) if after.is_empty() || after.starts_with(['.', '[']) => {
+                Some(rest.len() - after.len())
+            }
+            _ => None,
+        };
+        while let Some(here) = table {
+            let found = here
+                .iter()
+                .find_map(|(key, value)| Some((key, value, after(rest, key.get_ref())?)));
+            let Some((key, mut value, length)) = found else { break };
+            places = (key.span().start, value.span().start);
+            rest = rest.get(length..).unwrap_or_default();
+            if let DeValue::Array(items) = value.get_ref()
+                && let Some((nth, after)) = rest.strip_prefix('[').and_then(|at| at.split_once(']'))
+                && let Some(item) = nth.parse::<usize>().ok().and_then(|nth| items.get(nth))
+            {
+                places = (item.span().start, item.span().start);
+                (value, rest) = (item, after);
+            }
+            rest = rest.strip_prefix('.').unwrap_or(rest);
             table = match value.get_ref() {
                 DeValue::Table(table) => Some(table),
                 _ => None,
             };
         }
-        place
+        places
     }
 
     /// Every mistake so far, in the order of the file; of very many, the first.
@@ -299,6 +329,20 @@ mod tests {
         assert!(at("a.c.d").starts_with("d = 2"));
         assert!(at("a.c.x").starts_with("c]"));
         assert_eq!(document.place("x.y"), 0);
+    }
+
+    #[test]
+    fn a_value_has_a_place_by_its_path_also_in_lists_and_below_names_with_dots() {
+        let text =
+            "[a.\"b.c\"]\nservers = [\"one\", \"two\"]\n[[s.h]]\nkey = 1\n[[s.h]]\nkey = 2\n";
+        let document = Document::new("f.toml", text);
+        let at = |path: &str| document.text.get(document.value_place(path)..).unwrap_or_default();
+        assert!(at("a.b.c.servers").starts_with("[\"one\""));
+        assert!(at("a.b.c.servers[1]").starts_with("\"two\""));
+        assert!(at("s.h[1].key").starts_with('2'));
+        assert_eq!(at("s.h[1].left_out"), at("s.h[1]"));
+        document.fault_in("s.h[0].key", "wrong");
+        assert_eq!(document.diagnostics()[0].to_string(), "f.toml:4:7: wrong");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{Access, access};
 
-use crate::config::document::{Diagnostic, Document, Spanned};
+use crate::config::document::{Diagnostic, Document};
 use crate::secret::Secret;
 
 /// A settings file is no larger: a million workspaces take half of it.
@@ -41,12 +41,12 @@ pub fn first_line(path: &Path) -> io::Result<Secret<String>> {
     }
 }
 
-/// The secret in the first line of a file that the settings name; what is wrong with it is left in
-/// the document.
+/// The secret in the first line of the file at `path`, which the setting `key` names; a file that
+/// has none is reported there.
 #[must_use]
-pub fn secret(file: &Spanned<String>, document: &Document) -> Option<Secret<String>> {
-    let unreadable = |why| document.fault(file.at, format!("cannot read `{}`: {why}", file.value));
-    first_line(Path::new(&file.value)).map_err(unreadable).ok()
+pub fn secret(path: &str, key: &str, document: &Document) -> Option<Secret<String>> {
+    let unreadable = |why| document.fault_in(key, format!("cannot read `{path}`: {why}"));
+    first_line(Path::new(path)).map_err(unreadable).ok()
 }
 
 /// Where a file is that was named from the directory we run in.

@@ -94,7 +94,7 @@ impl CheckedRequest<'_> {
         }
         let name_of = |limit: usize| rules.limits.get(limit).map_or("", |limit| &*limit.name);
         facts.report = report::told(checks, verdict, self.now);
-        if rules.settings.headers.ratelimit {
+        if self.config.settings.headers.ratelimit {
             let pairs = checks.iter().zip(charges);
             let named: Vec<Named<'_>> =
                 pairs.map(|(ask, charge)| Named { name: name_of(charge.limit), ask }).collect();

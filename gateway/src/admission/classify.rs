@@ -12,6 +12,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use http::Method;
+use ipnet::IpNet;
 use pingora_http::RequestHeader;
 
 use crate::admission::Arrival;
@@ -23,6 +24,7 @@ use crate::request::target::Target;
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
 use crate::rules::{RouteError, RouteMatch, Rules};
+use crate::settings::ServerSettings;
 
 /// What a request is.
 pub(super) enum Classified<'r> {
@@ -36,13 +38,13 @@ pub(super) enum Classified<'r> {
 
 /// Reads a request's head: where it comes from, and a target that has one reading.
 pub(super) fn read<'r>(
-    rules: &Rules,
+    server: &ServerSettings,
     arrival: &Arrival<'r>,
     facts: &mut RequestFacts,
 ) -> Result<Target<'r>, Refusal> {
-    find_client(rules, arrival.head, facts);
+    find_client(&server.trusted_proxies, arrival.head, facts);
     let length = arrival.raw_head.map_or_else(|| head::length(arrival.head), <[u8]>::len);
-    if length as u64 > rules.settings.server.caps.head_bytes_max {
+    if length as u64 > server.caps.head_bytes_max {
         return Err(Refusal::HeadTooLarge);
     }
     if arrival.head.method == Method::CONNECT {
@@ -76,9 +78,8 @@ pub(super) fn classify<'r>(
     Classified::Routed(way)
 }
 
-fn find_client(rules: &Rules, head: &RequestHeader, facts: &mut RequestFacts) {
+fn find_client(trusted: &[IpNet], head: &RequestHeader, facts: &mut RequestFacts) {
     let peer = facts.client.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let trusted = &rules.settings.server.trusted_proxies;
     let is_trusted = trusted.iter().any(|network| network.contains(&peer.to_canonical()));
     let forwarded_for = head::values(head, "x-forwarded-for");
     facts.client.address = Some(client_address(peer, trusted, forwarded_for));

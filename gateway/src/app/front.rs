@@ -33,7 +33,7 @@ impl ServerApp for Front {
             let upload = connection.upload().clone();
             return upload.within(self.proxy.process_new(stream, stop)).await;
         }
-        let server = &self.shared.active.load_full().rules.settings.server;
+        let server = &self.shared.active.load_full().settings.server;
         let bounds = Bounds {
             preface_timeout: server.head_timeout,
             idle_timeout: server.idle_timeout,

@@ -117,7 +117,7 @@ impl Serving {
     fn bounds(&self) -> Bounds {
         let shared = self.shared.clone();
         let connection = move || {
-            let server = &shared.active.load().rules.settings.server;
+            let server = &shared.active.load().settings.server;
             ConnectionBounds {
                 head_bytes_max: usize::try_from(server.caps.head_bytes_max).unwrap_or(usize::MAX),
                 head_timeout: server.head_timeout,
@@ -224,7 +224,7 @@ impl Serving {
         self.shared.ready.store(false, Ordering::Release);
         events::event(Level::Info, "stopping", &[]);
         // Balancers that look at /readyz meanwhile send what is new elsewhere.
-        let delay = self.shared.active.load().rules.settings.server.shutdown_delay;
+        let delay = self.shared.active.load().settings.server.shutdown_delay;
         tokio::time::sleep(delay).await;
         self.sockets = Sockets::default();
         self.of_clients.close().await;
@@ -283,7 +283,7 @@ impl Serving {
     /// Waits for the end of what is in flight, for `shutdown_grace`; those who are still there are
     /// then told that we go, where they speak a protocol in which that can be said.
     async fn see_out(&self, ended: impl Future<Output = ()>) -> bool {
-        let grace = self.shared.active.load().rules.settings.server.shutdown_grace;
+        let grace = self.shared.active.load().settings.server.shutdown_grace;
         let mut ended = pin!(ended);
         if tokio::time::timeout(grace, &mut ended).await.is_ok() {
             return true;

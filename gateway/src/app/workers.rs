@@ -29,7 +29,7 @@ pub(super) struct Workers {
 
 impl Workers {
     pub(super) fn start(shared: &Arc<Shared>, end: &Drain) -> io::Result<Self> {
-        let threads = shared.active.load().rules.settings.server.threads;
+        let threads = shared.active.load().settings.server.threads;
         let cores = || thread::available_parallelism().map_or(1, usize::from);
         let count = if threads == 0 { cores() } else { threads };
         let (ways, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| Worker::new()).unzip();

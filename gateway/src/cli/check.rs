@@ -24,12 +24,12 @@ use weir_common::config::document::{Document, lines};
 use weir_common::config::files;
 use weir_common::time::{Clock, Moment};
 
+use crate::cli::load;
 use crate::config::active::{ActiveConfig, Config};
 use crate::identity::directory::RemoteDirectory;
 use crate::identity::http_client;
-use crate::limit::key::Seed;
 use crate::operations::persistence;
-use crate::settings::{Server, Source, Verify};
+use crate::settings::{DirectorySource, ServerSettings, Verify};
 use crate::upstream::single_request::{self, Request};
 use crate::upstream::{Pick, Upstream};
 use weir_common::http_server::listeners::bind;
@@ -39,13 +39,13 @@ const WAIT: Duration = Duration::from_secs(5);
 
 /// Reports every problem, and gives the exit code.
 pub(super) fn check(config: &Config, online: bool) -> u8 {
-    let (rules, origin) = match config.load(Seed::new([0; 16])) {
-        Ok(loaded) => loaded,
+    let checked = match load(config) {
+        Ok(checked) => checked,
         Err(diagnostics) => return refuse(&diagnostics),
     };
     let clock = Clock::system();
-    let expired = origin.tls.expired(clock.now().unix);
-    warn(rules.settings.warnings().iter().chain(&expired));
+    let expired = checked.origin.tls.expired(clock.now().unix);
+    warn(checked.settings.warnings().iter().chain(&expired));
     let name = config.file.name();
     if !online {
         return print(&format!("{name}: no problems"));
@@ -54,7 +54,7 @@ pub(super) fn check(config: &Config, online: bool) -> u8 {
         Ok(runtime) => runtime,
         Err(why) => return fail(EXIT_FAILURE, &why),
     };
-    let active = ActiveConfig::new(rules, origin, None, &Arc::default(), &clock);
+    let active = ActiveConfig::new(checked, None, &Arc::default(), &clock);
     let document = active.origin.document(&name);
     let running = runtime.block_on(try_all(&active, &document, clock.now())).unwrap_or_default();
     if !running.is_null() {
@@ -76,7 +76,7 @@ fn warn<T: std::fmt::Display>(warnings: impl Iterator<Item = T>) {
 /// Tries everything, and leaves what fails in `document`. Gives the settings of a gateway that
 /// runs.
 async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Option<Value> {
-    let settings = &active.rules.settings;
+    let settings = &active.settings;
     let running = running(&settings.server).await;
     try_addresses(&settings.server, running.as_ref(), document);
     if let Err(why) = persistence::could_leave(&settings.store) {
@@ -92,14 +92,14 @@ async fn try_all(active: &ActiveConfig, document: &Document, now: Moment) -> Opt
 
 /// What the gateway of the same admin listener runs with, where there is one; null where it does
 /// not say.
-async fn running(server: &Server) -> Option<Value> {
+async fn running(server: &ServerSettings) -> Option<Value> {
     let live = Request { path: "/livez", ..single_request::GET };
     let live = single_request::call(server.admin, &live, WAIT).await.ok()?;
     if live.status != 200 || live.body != b"ok\n" {
         return None;
     }
     let token = server.admin_token_file.as_ref();
-    let token = token.and_then(|file| files::first_line(file.value.as_ref()).ok());
+    let token = token.and_then(|file| files::first_line(file.as_ref()).ok());
     let token = token.as_ref().map(|token| token.expose().as_str());
     let request = Request { path: "/config", token, ..single_request::GET };
     let answer = single_request::call(server.admin, &request, WAIT).await.ok()?;
@@ -109,15 +109,18 @@ async fn running(server: &Server) -> Option<Value> {
     settings.or((answer.status != 200).then_some(Value::Null))
 }
 
-fn try_addresses(server: &Server, running: Option<&Value>, document: &Document) {
+fn try_addresses(server: &ServerSettings, running: Option<&Value>, document: &Document) {
     let http = server.http.iter().map(|address| (document.place("server.http"), *address));
-    let mut https: Vec<_> = server.https.iter().map(|entry| (entry.at, entry.address)).collect();
+    let at = |nth| document.value_place(&format!("server.https[{nth}]"));
+    let https = server.https.iter().enumerate().map(|(nth, entry)| (at(nth), entry.address));
+    let mut https: Vec<_> = https.collect();
     https.sort_by_key(|(_, address)| *address);
     https.dedup_by_key(|(_, address)| *address);
     let has = |address| {
         running.is_some_and(|running| address == server.admin || listens(running, address))
     };
-    for (at, address) in http.chain(https).chain([(server.admin_at, server.admin)]) {
+    let admin = (document.value_place("server.admin"), server.admin);
+    for (at, address) in http.chain(https).chain([admin]) {
         match bind(address) {
             // By the gateway whose place the next one takes, and by nothing else.
             Err(why) if why.source.kind() == io::ErrorKind::AddrInUse && has(address) => {}
@@ -139,14 +142,17 @@ fn listens(settings: &Value, address: SocketAddr) -> bool {
 }
 
 async fn try_identity(active: &ActiveConfig, document: &Document, now: Moment) {
-    let (what, url) = match &active.rules.settings.identity.verify {
+    let (key, what, url) = match &active.settings.identity.verify {
         Verify::Nothing => return,
-        Verify::Jwt(jwt) => ("keys cannot be fetched from", &jwt.jwks_url),
-        Verify::Introspection(asked) => ("tokens cannot be asked about at", &asked.url),
+        Verify::Jwt(jwt) => ("jwt.jwks_url", "keys cannot be fetched from", &jwt.jwks_url),
+        Verify::Introspection(introspection) => {
+            ("introspection.url", "tokens cannot be introspected at", &introspection.url)
+        }
     };
     let Some(verifier) = &active.verifier else { return };
     if let Err(why) = verifier.reach(now).await {
-        document.fault(url.at, format!("{what} `{}`: {why}", http_client::shown(&url.value)));
+        let why = format!("{what} `{}`: {why}", http_client::shown(url));
+        document.fault_in(&format!("identity.{key}"), why);
     }
 }
 
@@ -155,39 +161,36 @@ async fn try_directory(
     document: &Document,
     settings: &crate::settings::Settings,
 ) {
-    let (Some(lookups), Source::Http(named)) = (lookups, &settings.directory.source) else {
+    let (Some(lookups), DirectorySource::Http(http)) = (lookups, &settings.directory.source) else {
         return;
     };
-    let url = &named.url;
     let why = match http_client::send(lookups.probe()).await {
         Ok(answer) if answer.status == 200 || answer.status == 404 => return,
         Ok(answer) => format!("it answers {}, where 200 or 404 is expected", answer.status),
         Err(why) => why.to_string(),
     };
-    document.fault(
-        url.at,
-        format!("the directory at `{}` cannot be asked: {why}", http_client::shown(&url.value)),
-    );
+    let url = http_client::shown(&http.url);
+    document.fault_in("directory.url", format!("the directory at `{url}` is unavailable: {why}"));
 }
 
 async fn try_upstreams(active: &ActiveConfig, document: &Document) {
     let mut trials = JoinSet::new();
     for upstream in &active.upstreams {
-        for (nth, server) in upstream.settings.servers.iter().enumerate() {
-            let (upstream, at) = (upstream.clone(), server.at);
-            trials.spawn(async move { (at, try_server(&upstream, nth).await) });
+        for (nth, (path, _)) in upstream.settings.servers().enumerate() {
+            let upstream = upstream.clone();
+            trials.spawn(async move { (path, try_server(&upstream, nth).await) });
         }
     }
     while let Some(tried) = trials.join_next().await {
-        if let Ok((at, Err(why))) = tried {
-            document.fault(at, why);
+        if let Ok((path, Err(why))) = tried {
+            document.fault_in(&path, why);
         }
     }
 }
 
 /// Connects to each address of a server, as requests do.
 async fn try_server(upstream: &Upstream, nth: usize) -> Result<(), String> {
-    let name = upstream.settings.servers.get(nth).map_or("", |server| &server.value);
+    let name = upstream.settings.servers.get(nth).map_or("", |server| server);
     let found = timeout(WAIT, tokio::net::lookup_host(name)).await;
     let found = found.map_err(|_| format!("`{name}` is not resolved within {WAIT:?}"))?;
     let addresses = found.map_err(|why| format!("`{name}` cannot be resolved: {why}"))?;

@@ -12,6 +12,7 @@ use weir_common::config::document::shown;
 use crate::admission::classify::leads_nowhere;
 use crate::admission::request_head;
 use crate::cli::Explain;
+use crate::config::active::ActiveConfig;
 use crate::identity::auth::{self, Claims, Unaccepted};
 use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::Quota;
@@ -19,8 +20,7 @@ use crate::request::client_address::client_address;
 use crate::request::target;
 use crate::response::refusal::Refusal;
 use crate::rules::tenant::{Identity, Parents, TenantEntries, TenantRefs};
-use crate::rules::{Charges, RouteMatch, Rules, Source};
-use crate::settings::Settings;
+use crate::rules::{Charges, QuotaSource, RouteMatch};
 
 /// What a request would meet.
 pub struct Explained {
@@ -30,11 +30,12 @@ pub struct Explained {
 /// Asks the rules about a request, `token` about the one it brings, and `directory` whom it names,
 /// where that is not a file. An error says what is wrong with the question.
 pub fn explain(
-    rules: &Rules,
+    active: &ActiveConfig,
     asked: &Explain,
     token: impl FnOnce(&HeaderMap) -> Result<Option<Claims>, Unaccepted>,
     directory: impl FnOnce(&TenantRefs<'_>) -> Result<Option<TenantEntries>, DirectoryUnavailable>,
 ) -> Result<Explained, String> {
+    let rules = &active.rules;
     let method: Method =
         asked.method.parse().map_err(|_| format!("`{}` is not a method", asked.method))?;
     let (host, target_text) = split(&asked.url)?;
@@ -44,7 +45,7 @@ pub fn explain(
     let authorization = authorization(asked)?;
     let host = headers(asked, "host").next().unwrap_or(host);
     let forwarded_for: Vec<&str> = headers(asked, "x-forwarded-for").collect();
-    let trusted = &rules.settings.server.trusted_proxies;
+    let trusted = &active.settings.server.trusted_proxies;
     let client = client_address(asked.from, trusted, forwarded_for.into_iter());
     if method == Method::CONNECT {
         return Ok(refused(&Refusal::Connect, None));
@@ -64,7 +65,7 @@ pub fn explain(
         Ok(claims) => claims.flatten(),
         Err((refusal, why)) => return Ok(refused(&refusal, Some(why))),
     };
-    let names = auth::claimed(way.names, claims.as_ref(), &rules.settings.workspaces);
+    let names = auth::claimed(way.names, claims.as_ref(), &rules.workspaces);
     // What it does not reach whatever a directory says, none is asked about.
     let known = match auth::is_foreign(&way.names, claims.as_ref()) {
         true => Ok(Some(TenantEntries::default())),
@@ -85,7 +86,7 @@ pub fn explain(
         (true, None) => "needed",
         (true, Some(_)) => "needed, and this one is accepted",
     };
-    let mut facts = facts(rules, &way, &identity, &charges, &client.to_string());
+    let mut facts = facts(active, &way, &identity, &charges, &client.to_string());
     facts.insert(TOKEN_AT, ("token", json!(token)));
     Ok(Explained { facts })
 }
@@ -117,16 +118,15 @@ fn authorization(asked: &Explain) -> Result<HeaderMap, String> {
 }
 
 fn facts(
-    rules: &Rules,
+    active: &ActiveConfig,
     way: &RouteMatch<'_>,
     identity: &Identity<'_>,
     charges: &Charges,
     client: &str,
 ) -> Vec<(&'static str, Value)> {
-    let settings: &Settings = &rules.settings;
-    let route = way.route;
-    let plane = settings.planes.get(route.plane).map(|(name, _)| name.value.as_str());
-    let upstream = settings.upstreams.get(route.upstream).map(|(name, _)| name.value.as_str());
+    let (rules, route) = (&active.rules, way.route);
+    let plane = rules.planes.get(route.plane).map(|plane| &plane.name);
+    let upstream = active.upstreams.get(route.upstream).map(|upstream| &upstream.name);
     let methods: Vec<&str> = route.methods.iter().map(Method::as_str).collect();
     let mut facts = vec![
         ("plane", json!(plane)),
@@ -158,9 +158,9 @@ fn facts(
         let limit = rules.limits.get(charge.limit)?;
         let (_, source) = rules.sourced(charge.limit, limit, identity);
         let source = match source {
-            Source::Tenant => "its own, in the directory".to_owned(),
-            Source::Plan(plan) => format!("its plan's, {plan}"),
-            Source::Limit => "the limit's own".to_owned(),
+            QuotaSource::Tenant => "its own, in the directory".to_owned(),
+            QuotaSource::Plan(plan) => format!("its plan's, {plan}"),
+            QuotaSource::Limit => "the limit's own".to_owned(),
         };
         let mode = if ask.enforced { "enforce" } else { "observe" };
         Some(json!({

@@ -29,7 +29,9 @@ use crate::identity::http_client;
 use crate::limit::key::Seed;
 use crate::rules::tenant::{TenantEntries, TenantRefs};
 use crate::rules::{self, Rules};
-use crate::settings::{self, Source};
+use crate::settings::{
+    self, DirectorySource, Https, IdentitySettings, Settings, UpstreamSettings, Verify,
+};
 use crate::telemetry::metrics::{LimitMeter, Metrics, PlaneMeter};
 use crate::tls::{self, Listeners};
 use crate::upstream::credentials::{self, Credentials};
@@ -43,19 +45,21 @@ const SHIPPED_DIRECTORY: &str = include_str!("../../../config/directory.toml");
 /// Where a program without `--config` looks.
 pub const USUAL: &str = "config/gateway.toml";
 
-/// The rules and the upstreams of one configuration.
+/// One configuration, with what it runs: upstreams, a verifier, a directory, counters.
 pub struct ActiveConfig {
-    /// What requests are judged by.
+    /// What requests meet.
     pub rules: Rules,
-    /// Where they go, in the order of the settings.
+    /// The values that were set.
+    pub settings: Settings,
+    /// The upstreams, in the order of the settings.
     pub upstreams: Vec<Arc<Upstream>>,
-    /// What verifies tokens, where they are.
+    /// What verifies tokens, where they are verified.
     pub verifier: Option<Arc<Verifier>>,
     /// The counters of each plane and each limit, in the order of the settings.
     pub planes: Vec<PlaneMeter>,
     /// The counters of each limit.
     pub limits: Vec<LimitMeter>,
-    /// The directory, where it is one that is asked.
+    /// The directory, where it is one over HTTP.
     pub lookups: Option<RemoteDirectory>,
     /// What the configuration was read from: a reload that finds the same has nothing to do.
     pub origin: Origin,
@@ -77,39 +81,39 @@ pub struct Origin {
     pub tls: Listeners,
 }
 
-/// A configuration that was read, and is not active yet.
-pub struct New {
-    /// What requests are to be judged by.
+/// A configuration that was read and has no problem, and is not active yet.
+pub struct CheckedConfig {
+    /// What requests meet.
     pub rules: Rules,
+    /// The values that are set.
+    pub settings: Settings,
     /// What it was read from.
     pub origin: Origin,
-    /// What is active until then.
-    pub earlier: Arc<ActiveConfig>,
 }
 
-impl New {
-    fn servers(&self) -> impl Iterator<Item = &Spanned<String>> {
-        self.rules.settings.upstreams.iter().flat_map(|(_, upstream)| &upstream.servers)
-    }
-
-    /// The names of servers that are at no address yet.
+impl CheckedConfig {
+    /// The names of servers that `earlier` has at no address.
     #[must_use]
-    pub fn unplaced(&self) -> BTreeSet<String> {
-        let placed: BTreeSet<&str> = self.earlier.placed().map(|server| &*server.name).collect();
-        let names = self.servers().map(|server| &server.value);
+    pub fn unplaced(&self, earlier: &ActiveConfig) -> BTreeSet<String> {
+        let placed: BTreeSet<&str> = earlier.placed().map(|server| &*server.name).collect();
+        let names = self.settings.upstreams.iter().flat_map(|upstream| &upstream.servers);
         let is_name = |name: &&String| name.parse::<SocketAddr>().is_err();
         names.filter(is_name).filter(|name| !placed.contains(&***name)).cloned().collect()
     }
 
-    /// What is wrong with servers that are new and lead nowhere.
+    /// Servers that `earlier` does not have, and that do not resolve.
     #[must_use]
-    pub fn misplaced(&self, file: &str, places: &Places) -> Vec<Diagnostic> {
-        let document = Document::new(file, &self.origin.settings);
-        let known = self.earlier.names();
-        for server in self.servers().filter(|server| !known.contains(&server.value)) {
-            if let Some(Err(why)) = places.get(&server.value) {
-                let message = format!("`{}` does not resolve: {why}", server.value);
-                document.fault(server.at, message);
+    pub fn misplaced(
+        &self,
+        file: &str,
+        earlier: &ActiveConfig,
+        places: &Places,
+    ) -> Vec<Diagnostic> {
+        let document = self.origin.document(file);
+        let known = earlier.names();
+        for (path, server) in self.settings.upstreams.iter().flat_map(UpstreamSettings::servers) {
+            if let Some(Err(why)) = places.get(server).filter(|_| !known.contains(server)) {
+                document.fault_in(&path, format!("`{server}` does not resolve: {why}"));
             }
         }
         document.diagnostics()
@@ -130,33 +134,34 @@ impl Config {
         Self { file: ConfigFile::built_in(USUAL) }
     }
 
-    /// Reads both files and checks everything in them; or gives every mistake there is.
-    pub fn load(&self, seed: Seed) -> Result<(Rules, Origin), Vec<Diagnostic>> {
+    /// Reads all files and checks everything in them; or gives every problem there is.
+    pub fn load(&self, seed: Seed) -> Result<CheckedConfig, Vec<Diagnostic>> {
         let text = self.file.read(SHIPPED).map_err(|diagnostic| vec![diagnostic])?;
         let document = Document::new(&self.file.name(), &text);
-        let Parsed { made: settings, effective, .. } = settings::read(&document);
-        let path = settings.directory.path().cloned();
-        let read = |path: &Spanned<String>| {
-            self.file.beside(&document, path, "directory.path", SHIPPED_DIRECTORY)
-        };
-        let directory_text = path.as_ref().map(read).unwrap_or_default();
-        let token = &settings.server.admin_token_file;
-        let _ = token.as_ref().map(|file| files::secret(file, &document));
+        let Parsed { made: raw, effective, .. } = settings::read(&document);
+        let settings = &raw.settings;
+        let token = settings.server.admin_token_file.as_ref();
+        let _ = token.map(|file| files::secret(file, "server.admin_token_file", &document));
         let tls = tls::load(&settings.server.https, &document);
-        let of_upstream =
-            |(_, upstream): &(Spanned<String>, _)| credentials::read(upstream, &document);
+        let of_upstream = |upstream| credentials::read(upstream, &document);
         let credentials = settings.upstreams.iter().map(of_upstream).collect();
         let identity = identity_files(&settings.identity, &document);
-        let asked = match &settings.directory.source {
-            Source::Http(lookups) => {
-                DirectoryClient::new(lookups).map_err(|(at, why)| document.fault(at, why)).ok()
+        let (path, directory_text, asked) = match &settings.directory.source {
+            DirectorySource::File(path) => {
+                let at = document.value_place("directory.path");
+                let named = Spanned { value: path.clone(), at };
+                let text = self.file.beside(&document, &named, "directory.path", SHIPPED_DIRECTORY);
+                (path.as_str(), text, None)
             }
-            Source::File(_) => None,
+            DirectorySource::Http(http) => {
+                let client = DirectoryClient::new(http);
+                let fault = |(key, why)| document.fault_in(&format!("directory.{key}"), why);
+                ("", String::new(), client.map_err(fault).ok())
+            }
         };
-        let directory_name = path.map_or_else(String::new, |path| path.value);
-        let of_directory = Document::new(&directory_name, &directory_text);
+        let of_directory = Document::new(path, &directory_text);
         let directory = Directory::read(&of_directory, &settings.workspaces);
-        let rules = rules::check(settings, &document, &directory, &of_directory, seed);
+        let rules = rules::check((&raw, &document), (&directory, &of_directory), seed);
         let diagnostics: Vec<Diagnostic> =
             document.diagnostics().into_iter().chain(of_directory.diagnostics()).collect();
         let origin = Origin {
@@ -168,32 +173,34 @@ impl Config {
             effective,
             tls,
         };
-        if diagnostics.is_empty() { Ok((rules, origin)) } else { Err(diagnostics) }
+        let checked = CheckedConfig { rules, settings: raw.settings, origin };
+        if diagnostics.is_empty() { Ok(checked) } else { Err(diagnostics) }
     }
 }
 
-/// The files that `[identity]` names; what is wrong with one is left in the document.
-fn identity_files(identity: &settings::Identity, document: &Document) -> auth::IdentityFiles {
+/// The files that `[identity]` names; what is wrong with one stays in the document.
+fn identity_files(identity: &IdentitySettings, document: &Document) -> auth::IdentityFiles {
     let mut files = auth::IdentityFiles::default();
-    if identity.verify == settings::Verify::Nothing {
+    if identity.verify == Verify::Nothing {
         return files;
     }
     if let Some(ca) = &identity.ca {
-        if let Err(why) = http_client::client(Some(&ca.value), identity.timeout) {
-            document.fault(ca.at, why);
+        if let Err(why) = http_client::client(Some(ca), identity.timeout) {
+            document.fault_in("identity.ca", why);
         }
-        files.ca = files::read(Path::new(&ca.value)).ok();
+        files.ca = files::read(Path::new(ca)).ok();
     }
-    if let settings::Verify::Introspection(asked) = &identity.verify
-        && let Some(path) = &asked.client_secret_file
+    if let Verify::Introspection(introspection) = &identity.verify
+        && let Some(path) = &introspection.client_secret_file
     {
-        files.client_secret = files::secret(path, document);
+        let key = "identity.introspection.client_secret_file";
+        files.client_secret = files::secret(path, key, document);
     }
     files
 }
 
 /// The addresses of TLS listeners, each once.
-pub(crate) fn addresses(https: &[settings::Https]) -> Vec<SocketAddr> {
+pub(crate) fn addresses(https: &[Https]) -> Vec<SocketAddr> {
     let mut addresses: Vec<SocketAddr> = https.iter().map(|entry| entry.address).collect();
     addresses.sort();
     addresses.dedup();
@@ -201,30 +208,28 @@ pub(crate) fn addresses(https: &[settings::Https]) -> Vec<SocketAddr> {
 }
 
 impl ActiveConfig {
-    /// Makes rules active. Servers that `earlier` knows go on as they are.
+    /// Starts what `checked` needs. Servers that `earlier` has go on as they are.
     #[must_use]
     pub fn new(
-        rules: Rules,
-        origin: Origin,
+        checked: CheckedConfig,
         earlier: Option<&Self>,
         metrics: &Arc<Metrics>,
         clock: &Clock,
     ) -> Self {
+        let CheckedConfig { rules, settings, origin } = checked;
         let none = Credentials::default();
-        let upstream =
-            |(nth, (name, settings)): (usize, &(Spanned<String>, settings::Upstream))| {
-                let known = |active: &'_ Self| {
-                    active.upstreams.iter().find(|u| u.name == name.value).cloned()
-                };
-                let known = earlier.and_then(known);
-                let credentials = origin.credentials.get(nth).unwrap_or(&none);
-                let upstream = Upstream::new(&name.value, settings, credentials, known.as_deref());
-                upstream.show(metrics);
-                Arc::new(upstream)
+        let upstream = |(nth, settings): (usize, &UpstreamSettings)| {
+            let known = |active: &'_ Self| {
+                active.upstreams.iter().find(|known| known.name == settings.name).cloned()
             };
-        let upstreams = rules.settings.upstreams.iter().enumerate().map(upstream).collect();
-        let planes =
-            rules.settings.planes.iter().map(|(name, _)| metrics.plane(&name.value)).collect();
+            let known = earlier.and_then(known);
+            let credentials = origin.credentials.get(nth).unwrap_or(&none);
+            let upstream = Upstream::new(settings, credentials, known.as_deref());
+            upstream.show(metrics);
+            Arc::new(upstream)
+        };
+        let upstreams = settings.upstreams.iter().enumerate().map(upstream).collect();
+        let planes = rules.planes.iter().map(|plane| metrics.plane(&plane.name)).collect();
         let limits = rules.limits.iter().map(|limit| metrics.limit(&limit.name)).collect();
         let nothing = Listeners::default();
         let tls = origin.tls.keeping(earlier.map_or(&nothing, |earlier| &earlier.origin.tls));
@@ -235,9 +240,9 @@ impl ActiveConfig {
         let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
         let of = auth::VerifierSource { settings: of_identity, files: origin.identity.clone() };
         let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
-        let verifier = Verifier::new(&rules.settings.identity, of, earlier, metrics, clock);
+        let verifier = Verifier::new(&settings.identity, of, earlier, metrics, clock);
         let origin = Origin { tls, ..origin };
-        Self { rules, upstreams, verifier, planes, limits, lookups, origin }
+        Self { rules, settings, upstreams, verifier, planes, limits, lookups, origin }
     }
 
     fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {

@@ -14,7 +14,7 @@ use weir_common::log::events;
 use weir_common::log::json_lines::LineLog;
 use weir_common::time::Clock;
 
-use crate::config::active::{ActiveConfig, Config, New};
+use crate::config::active::{ActiveConfig, CheckedConfig, Config};
 use crate::limit::heavy_hitters::HeavyHitters;
 use crate::limit::key::{Scope, Seed};
 use crate::limit::limiter::Limiter;
@@ -78,7 +78,7 @@ impl Shared {
         metrics: Arc<Metrics>,
         connections_max: u64,
     ) -> Self {
-        let settings = &active.rules.settings;
+        let settings = &active.settings;
         let strangers_max = usize::try_from(settings.store.max_keys).unwrap_or(usize::MAX);
         let access_log = settings.log.access.then(|| LineLog::new(&metrics.log_dropped));
         metrics.strangers_max.set(i64::try_from(strangers_max).unwrap_or(i64::MAX));
@@ -121,34 +121,35 @@ impl Shared {
     }
 
     /// Reads the configuration again: a new one, or what the reload came to without.
-    pub fn read_anew(&self) -> Result<New, Reload> {
-        let earlier = self.active.load_full();
-        let (rules, origin) = self.config.load(self.seed).map_err(Reload::Refused)?;
-        if origin == earlier.origin {
+    pub fn read_anew(&self) -> Result<CheckedConfig, Reload> {
+        let earlier = self.active.load();
+        let checked = self.config.load(self.seed).map_err(Reload::Refused)?;
+        if checked.origin == earlier.origin {
             return Err(Reload::Unchanged);
         }
-        let needed = origin.restart_needed(&self.config.file.name(), &earlier.origin.effective);
+        let name = self.config.file.name();
+        let needed = checked.origin.restart_needed(&name, &earlier.origin.effective);
         if !needed.is_empty() {
             return Err(Reload::Refused(needed));
         }
-        Ok(New { rules, origin, earlier })
+        Ok(checked)
     }
 
     /// Activates a new configuration, whose servers are found at these `places`; refused
     /// where one that is new leads nowhere.
-    pub fn apply(&self, new: New, places: &Places) -> Reload {
-        let diagnostics = new.misplaced(&self.config.file.name(), places);
+    pub fn apply(&self, checked: CheckedConfig, places: &Places) -> Reload {
+        let earlier = self.active.load_full();
+        let diagnostics = checked.misplaced(&self.config.file.name(), &earlier, places);
         if !diagnostics.is_empty() {
             return Reload::Refused(diagnostics);
         }
-        let New { rules, origin, earlier } = new;
         let now = self.clock.now();
-        Retention::of(&earlier.rules).hold(&self.limiter.store, &rules, now.tick);
-        log::set_max_level(rules.settings.log.level);
+        Retention::of(&earlier.rules).hold(&self.limiter.store, &checked.rules, now.tick);
+        log::set_max_level(checked.settings.log.level);
         // Servers that are gone must not stay in the metrics; the others are soon asked again.
         self.metrics.upstream_healthy.reset();
         self.metrics.upstream_ejected.reset();
-        let active = ActiveConfig::new(rules, origin, Some(&earlier), &self.metrics, &self.clock);
+        let active = ActiveConfig::new(checked, Some(&earlier), &self.metrics, &self.clock);
         active.place(places);
         active.place_as(&earlier);
         self.active.store(Arc::new(active));
@@ -161,7 +162,7 @@ impl Shared {
     pub fn mark_applied(&self) {
         let now = self.clock.now().unix;
         let active = self.active.load();
-        for warning in active.rules.settings.warnings() {
+        for warning in active.settings.warnings() {
             let fields = [("detail", json!(warning))];
             events::event(log::Level::Warn, "configuration warning", &fields);
         }

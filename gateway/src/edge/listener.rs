@@ -159,7 +159,7 @@ fn hand_over(socket: TcpStream, peer: SocketAddr, door: &ListenerContext, shared
     }
     let manners = |has_header| Manners { https: door.https, has_header, crowd: door.crowd.clone() };
     let active = shared.active.load();
-    let server = &active.rules.settings.server;
+    let server = &active.settings.server;
     let (manners, seat) = if is_of(&server.proxy_protocol_from, peer) {
         (manners(true), None)
     } else {
@@ -235,7 +235,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
     let Ok(socket) = TcpStream::from_std(socket) else { return };
     let _ = socket.set_nodelay(true);
     let (allowance, handshake_timeout) = {
-        let server = &shared.active.load().rules.settings.server;
+        let server = &shared.active.load().settings.server;
         let allowance = Allowance {
             head_timeout: server.head_timeout,
             head_bytes_max: server.caps.head_bytes_max,

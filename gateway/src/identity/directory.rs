@@ -44,7 +44,7 @@ use crate::identity::log_limiter::LogLimiter;
 use crate::limit::key::{Key, Owner};
 use crate::rules::tenant::{Tenant, TenantEntries, TenantRefs};
 use crate::rules::{Rules, own_values_refused};
-use crate::settings;
+use crate::settings::HttpDirectory;
 use crate::telemetry::metrics::Metrics;
 
 /// Requests in flight: with a directory that takes a millisecond each, sixty thousand a second.
@@ -71,7 +71,7 @@ pub struct RemoteDirectory {
 
 /// What a reload leaves as it is.
 struct SharedLookup {
-    settings: settings::Lookups,
+    settings: HttpDirectory,
     clock: Clock,
     metrics: Arc<Metrics>,
     cache: EntryCache,
@@ -291,7 +291,7 @@ impl RemoteDirectory {
     }
 
     fn read(&self, lookup: Lookup<'_>, body: &[u8]) -> Result<Entry, String> {
-        let raw = response::read(lookup.kind, body, &lookup.rules.settings.workspaces)?;
+        let raw = response::read(lookup.kind, body, &lookup.rules.workspaces)?;
         let settings = &self.shared.settings;
         self.entry(lookup, raw, lookup.now(), [settings.ttl, settings.stale_for])
     }

@@ -4,7 +4,6 @@
 //! Each is a loop that `app` owns and ends. Not here: what follows from what is found.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,10 +18,9 @@ use weir_common::time::Tick;
 
 use crate::config::shared::Shared;
 use crate::limit::memory::SHARDS;
-use crate::settings::Https;
 use crate::upstream::address::Address;
 use crate::upstream::names::{self, LOOKUP_WAIT};
-use crate::upstream::{Pick, Upstream, credentials, single_request};
+use crate::upstream::{Pick, Upstream, single_request};
 
 /// How often names are resolved anew. Resolvers keep answers for as long as those hold.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
@@ -158,7 +156,8 @@ pub async fn reload(shared: &Arc<Shared>) -> Reload {
     let attempt = async {
         match aside(shared, |shared| shared.read_anew()).await? {
             Ok(new) => {
-                let places = names::all(new.unplaced(), LOOKUP_WAIT, names::look_up).await;
+                let unplaced = new.unplaced(&shared.active.load());
+                let places = names::all(unplaced, LOOKUP_WAIT, names::look_up).await;
                 aside(shared, move |shared| shared.apply(new, &places)).await
             }
             Err(outcome) => Some(outcome),
@@ -178,14 +177,8 @@ async fn aside<T: Send + 'static>(
 
 fn stamps(shared: &Shared) -> Vec<Stamp> {
     let active = shared.active.load();
-    let directory = active.rules.settings.directory.files().map(|path| Path::new(&path.value));
-    let https = &active.rules.settings.server.https;
-    let of_tls = https.iter().flat_map(Https::files).map(|file| Path::new(&file.value));
-    let upstreams = active.rules.settings.upstreams.iter();
-    let of_upstreams = upstreams.flat_map(|(_, upstream)| credentials::paths(upstream));
-    let of_identity = active.rules.settings.identity.files();
-    let config = shared.config.file.path().into_iter().chain(directory);
-    config.chain(of_tls).chain(of_upstreams).chain(of_identity).map(stamp).collect()
+    let config = shared.config.file.path();
+    config.into_iter().chain(active.settings.files()).map(stamp).collect()
 }
 
 /// Drops states that cannot be told from fresh ones, and lets the busiest fade.
@@ -213,7 +206,7 @@ mod tests {
     use weir_common::time::Clock;
 
     use super::*;
-    use crate::config::active::{ActiveConfig, Config, Origin};
+    use crate::config::active::{ActiveConfig, CheckedConfig, Config, Origin};
     use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
     use crate::telemetry::metrics::Metrics;
@@ -226,11 +219,12 @@ mod tests {
     fn shared() -> Arc<Shared> {
         let clock = Clock::system();
         let (document, nothing) = (Document::new("g", SETTINGS), Document::new("d", ""));
-        let settings = settings::read(&document).made;
+        let raw = settings::read(&document).made;
         let seed = Seed::new([7; 16]);
-        let rules = rules::check(settings, &document, &Directory::default(), &nothing, seed);
+        let rules = rules::check((&raw, &document), (&Directory::default(), &nothing), seed);
         let metrics = Arc::new(Metrics::default());
-        let active = ActiveConfig::new(rules, Origin::default(), None, &metrics, &clock);
+        let checked = CheckedConfig { rules, settings: raw.settings, origin: Origin::default() };
+        let active = ActiveConfig::new(checked, None, &metrics, &clock);
         let seeds = Seeds { keys: seed, names: seed };
         Arc::new(Shared::new(clock, Config::built_in(), active, seeds, metrics, 10))
     }

@@ -16,7 +16,7 @@ use weir_common::time::Clock;
 use crate::config::shared::Shared;
 use crate::limit::snapshot::{self, Snapshot};
 use crate::rules::retention::Retention;
-use crate::settings::Store;
+use crate::settings::StoreSettings;
 
 /// The counters cannot be kept for the next start.
 #[derive(Debug, thiserror::Error)]
@@ -27,14 +27,14 @@ pub struct SnapshotError {
 }
 
 /// Finds out at the start whether states can be left at the end, when it would be too late.
-pub fn check(store: &Store) -> Result<(), SnapshotError> {
+pub fn check(store: &StoreSettings) -> Result<(), SnapshotError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
     let tried = open(path).and_then(|_| fs::remove_file(new(path)));
     tried.map_err(|source| SnapshotError { path: path.to_owned(), source })
 }
 
 /// Whether states could be left there, found out without making anything: not even a folder.
-pub fn could_leave(store: &Store) -> Result<(), SnapshotError> {
+pub fn could_leave(store: &StoreSettings) -> Result<(), SnapshotError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
     files::may_make(Path::new(path))
         .map_err(|source| SnapshotError { path: path.to_owned(), source })
@@ -55,7 +55,7 @@ fn open(path: &str) -> io::Result<fs::File> {
 
 /// The states that an earlier process left. A file that cannot be read is put aside, not lost.
 #[must_use]
-pub fn earlier(store: &Store, clock: &Clock) -> Option<Snapshot> {
+pub fn earlier(store: &StoreSettings, clock: &Clock) -> Option<Snapshot> {
     let path = store.snapshot.as_deref()?;
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -87,7 +87,7 @@ pub fn take_up(shared: &Shared, earlier: Snapshot) -> usize {
 /// Leaves the states for the next process, whole or not at all; nothing where none are kept.
 pub fn leave(shared: &Shared) -> Result<(), SnapshotError> {
     let active = shared.active.load();
-    let Some(path) = active.rules.settings.store.snapshot.as_deref() else { return Ok(()) };
+    let Some(path) = active.settings.store.snapshot.as_deref() else { return Ok(()) };
     let memory = serde_json::to_vec(&Retention::of(&active.rules)).unwrap_or_default();
     let states = snapshot::write(&shared.limiter.store, shared.seed, &memory, shared.clock.now());
     let written = || -> io::Result<()> {
@@ -114,7 +114,7 @@ pub(crate) mod tests {
     use weir_common::time::{Tick, UnixTime};
 
     use super::*;
-    use crate::config::active::{ActiveConfig, Config, Origin};
+    use crate::config::active::{ActiveConfig, CheckedConfig, Config, Origin};
     use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
     use crate::telemetry::metrics::Metrics;
@@ -127,12 +127,13 @@ pub(crate) mod tests {
         let text = SHIPPED.replacen("window = \"1m\"", &format!("window = \"{window}\""), 1);
         let text = text.replacen("burst = 200", &format!("burst = {burst}"), 1);
         let (document, nothing) = (Document::new("g", &text), Document::new("d", ""));
-        let settings = settings::read(&document).made;
+        let raw = settings::read(&document).made;
         let seed = Seed::new([7; 16]);
-        let rules = rules::check(settings, &document, &Directory::default(), &nothing, seed);
+        let rules = rules::check((&raw, &document), (&Directory::default(), &nothing), seed);
         assert!(document.diagnostics().is_empty(), "{:?}", document.diagnostics());
         let metrics = std::sync::Arc::new(Metrics::default());
-        let active = ActiveConfig::new(rules, Origin::default(), None, &metrics, clock);
+        let checked = CheckedConfig { rules, settings: raw.settings, origin: Origin::default() };
+        let active = ActiveConfig::new(checked, None, &metrics, clock);
         let seeds = Seeds { keys: seed, names: seed };
         Shared::new(clock.clone(), Config::built_in(), active, seeds, metrics, 10)
     }

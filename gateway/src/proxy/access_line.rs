@@ -94,8 +94,8 @@ pub fn line(context: &RequestContext, facts: &Facts<'_>, now: Moment) -> Vec<u8>
     line.number("bytes_received", facts.bytes_received as u64);
     line.number("bytes_sent", facts.bytes_sent.max(context.response.bytes) as u64);
     let whose = &context.facts.tenant;
-    let plane = whose.plane.and_then(|at| rules.settings.planes.get(at));
-    line.some("plane", plane.map(|(name, _)| name.value.as_str()));
+    let plane = whose.plane.and_then(|at| rules.planes.get(at));
+    line.some("plane", plane.map(|plane| plane.name.as_str()));
     let route = whose.route.and_then(|at| rules.routes.get(at));
     line.some("route", route.map(|route| route.pattern.text.as_str()));
     if route.is_some_and(|route| route.exempt) {

@@ -45,7 +45,7 @@ pub async fn hold(
     if !types.all(|media_type| batch::is_countable(media_type.as_bytes())) {
         return Err(Unread::Refused(Refusal::EncodedBatch));
     }
-    let server = &context.config.rules.settings.server;
+    let server = &context.config.settings.server;
     let limits = body::Limits {
         bytes_max: batch.bytes_max,
         held_bytes_max: server.caps.held_bytes_max,

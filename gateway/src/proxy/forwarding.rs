@@ -298,7 +298,7 @@ pub fn remove_limits_of(head: &mut ResponseHeader) {
 /// environment variable `HTTP_PROXY` of a header (CVE-2016-5385). And from a client that is no
 /// trusted proxy, what only such a proxy may say.
 fn remove_foreign(headers: &mut HeaderMap, context: &RequestContext) {
-    let trusted = &context.config.rules.settings.server.trusted_headers;
+    let trusted = &context.config.settings.server.trusted_headers;
     let is_disguised = |spelt: &str| {
         OURS.contains(&spelt) || LIMIT_HEADERS.contains(&spelt) || OF_WIRE.contains(&spelt)
     };

@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use http::{HeaderMap, HeaderName, Method, header};
 use weir_common::directory::is_host;
 
-use crate::settings;
+use crate::settings::RawCors;
 
 /// What we say beside a body: a page reads only those that it is told it may.
 pub const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, \
@@ -87,7 +87,7 @@ fn is_list_of_names(text: &str) -> bool {
 impl Cors {
     /// What the settings of a plane come to.
     #[must_use]
-    pub fn new(settings: &settings::Cors) -> Self {
+    pub fn new(settings: &RawCors) -> Self {
         let texts = |texts: &[weir_common::config::document::Spanned<String>]| {
             texts.iter().map(|text| text.value.clone()).collect::<Vec<_>>()
         };

@@ -7,9 +7,10 @@ use weir_common::identifier::IdForm;
 use crate::limit::key::Key;
 use crate::limit::{LimitCheck, Quota};
 use crate::request::route::Index;
+use crate::rules::quota::value_of;
 use crate::rules::tenant::{Identity, LONE, Subject, Tenant, TenantRefs};
-use crate::rules::{Limit, Rules, ask, value_of};
-use crate::settings::{self, LimitKey};
+use crate::rules::{Limit, Rules, ask};
+use crate::settings::LimitKey;
 
 /// What a limit asks about one key.
 pub struct AskedAbout<'r> {
@@ -42,7 +43,7 @@ impl Rules {
         let lone = name.strip_prefix(LONE);
         let is_workspace = limit.key == LimitKey::Workspace || lone.is_some();
         let any = IdForm::default();
-        let form = if is_workspace { &self.settings.workspaces } else { &any };
+        let form = if is_workspace { &self.workspaces } else { &any };
         if !form.allows(lone.unwrap_or(name)) {
             return None;
         }
@@ -117,10 +118,9 @@ impl Rules {
         if organisation.tenant.is_some_and(decides) {
             return Vec::new();
         }
-        let lists = matches!(self.settings.directory.source, settings::Source::File(_));
         let is_met = |plan: Index| {
             let mut workspaces = self.tenants.workspaces.values();
-            !lists
+            !self.is_file
                 || workspaces.any(|workspace| {
                     workspace.plan == Some(plan)
                         && workspace.parent.as_deref() == Some(&*organisation.name)

@@ -1,11 +1,10 @@
-//! Finds what is wrong between the lines of settings and directory, and makes rules of the rest.
+//! Makes rules of settings and directory, and reports what contradicts between them.
 //!
-//! Every mistake is left in the document it stands in; the rules of a document with mistakes are
-//! there to find more of them, and are never activated.
+//! Every problem stays in the document that has it; the rules of a document with problems serve to
+//! find more of them, and are never activated.
 //!
 //! Not here: what is wrong with one value alone (`settings`).
 
-mod asked;
 mod cors;
 mod identity;
 mod paths;
@@ -20,20 +19,21 @@ use crate::limit::key::Seed;
 use crate::limit::{CHECKS_MAX, Quota};
 use crate::request::route::{Hosts, Index, Pattern};
 use crate::rules::{Batch, Limit, Plan, Route, Rules};
-use crate::settings::{self, LimitKey, Settings, Source, Unknown};
+use crate::settings::{
+    DirectorySource, LimitKey, RawLimit, RawPlan, RawRoute, RawSettings, Unknown,
+};
 
 pub use crate::rules::compile::tenants::{Entries, own_values_refused};
 
-/// Makes rules of what was read from `document` and from `of_directory`.
+/// Makes rules of what was read from two documents.
 #[must_use]
 pub fn check(
-    settings: Settings,
-    document: &Document,
-    directory: &Directory,
-    of_directory: &Document,
+    settings: (&RawSettings, &Document),
+    directory: (&Directory, &Document),
     seed: Seed,
 ) -> Rules {
-    let checker = Checker { settings: &settings, document, directory, of_directory, seed };
+    let ((raw, document), (directory, of_directory)) = (settings, directory);
+    let checker = Checker { raw, document, directory, of_directory, seed };
     let limits = checker.limits();
     let plans = checker.plans(&limits);
     let routes = checker.routes(&limits);
@@ -41,15 +41,26 @@ pub fn check(
     let tenants = checker.tenants(&limits, &plans);
     let hosts = checker.hosts();
     let paths = checker.paths(&routes);
-    let cors = checker.cors();
-    checker.server();
-    checker.identity();
-    checker.lookups();
-    Rules { settings, routes, limits, plans, tenants, cors, hosts, paths, unknown_limits, seed }
+    let planes = checker.planes();
+    checker.token_planes();
+    Rules {
+        routes,
+        limits,
+        plans,
+        planes,
+        tenants,
+        workspaces: raw.settings.workspaces.clone(),
+        is_file: checker.is_file(),
+        by_address: checker.by_address(),
+        hosts,
+        paths,
+        unknown_limits,
+        seed,
+    }
 }
 
 struct Checker<'c> {
-    settings: &'c Settings,
+    raw: &'c RawSettings,
     document: &'c Document,
     directory: &'c Directory,
     of_directory: &'c Document,
@@ -58,52 +69,48 @@ struct Checker<'c> {
 
 impl Checker<'_> {
     fn limits(&self) -> Vec<Limit> {
-        let limit = |(name, limit): &(Spanned<String>, settings::Limit)| Limit {
+        let limit = |(name, limit): &(Spanned<String>, RawLimit)| Limit {
             name: name.value.as_str().into(),
             tag: self.seed.limit(&name.value),
             key: limit.key,
             quota: limit.quota,
             enforced: limit.enforced,
         };
-        for (name, _) in &self.settings.limits {
+        for (name, _) in &self.raw.limits {
             if !weir_common::identifier::is_identifier(&name.value) {
                 const NAME: &str = "use 1 to 64 of A-Z a-z 0-9 _ -";
                 self.document
                     .fault(name.at, format!("`{}` is not a limit's name: {NAME}", name.value));
             }
         }
-        self.settings.limits.iter().map(limit).collect()
+        self.raw.limits.iter().map(limit).collect()
     }
 
     fn plans(&self, limits: &[Limit]) -> Vec<Plan> {
-        let plan = |(name, plan): &(Spanned<String>, settings::Plan)| Plan {
+        let plan = |(name, plan): &(Spanned<String>, RawPlan)| Plan {
             name: name.value.clone(),
             per_instance_limits: plan.per_instance_limits,
             quotas: quotas(self.document, &plan.limits, limits, None),
         };
-        self.settings.plans.iter().map(plan).collect()
+        self.raw.plans.iter().map(plan).collect()
     }
 
     fn routes(&self, limits: &[Limit]) -> Vec<Route> {
-        if self.settings.routes.is_empty() {
+        if self.raw.routes.is_empty() {
             self.document.fault(0, "there are no [[routes]]: every request would be refused");
         }
-        self.settings.routes.iter().map(|route| self.route(route, limits)).collect()
+        self.raw.routes.iter().map(|route| self.route(route, limits)).collect()
     }
 
-    fn route(&self, route: &settings::Route, limits: &[Limit]) -> Route {
+    fn route(&self, route: &RawRoute, limits: &[Limit]) -> Route {
         let find = |name: &Option<Spanned<String>>, what, known: Vec<&str>| {
             name.as_ref()
                 .and_then(|name| lookup(self.document, name, what, known))
                 .unwrap_or_default()
         };
-        let plane =
-            find(&route.plane, "plane", names(&self.settings.planes, |(name, _)| &name.value));
-        let upstream = find(
-            &route.upstream,
-            "upstream",
-            names(&self.settings.upstreams, |(name, _)| &name.value),
-        );
+        let plane = find(&route.plane, "plane", names(&self.raw.planes, |(name, _)| &name.value));
+        let upstreams = names(&self.raw.settings.upstreams, |upstream| &upstream.name);
+        let upstream = find(&route.upstream, "upstream", upstreams);
         let pattern = route.path.as_ref().map(|path| {
             let read = Pattern::read(&path.value);
             read.map_err(|why| self.document.fault(path.at, why)).ok()
@@ -155,7 +162,7 @@ impl Checker<'_> {
         let names_instance = self.names_instance(plane);
         let has_workspace = |instance: &Instance| instance.workspace.is_some();
         let by_instance = names_instance
-            && (self.checks() || self.directory.instances.values().any(has_workspace));
+            && (!self.is_file() || self.directory.instances.values().any(has_workspace));
         let workspace = pattern.workspace_at.is_some() || by_instance || needs_token;
         let Some(key) = key else { return };
         let (found, needed) = match key {
@@ -173,21 +180,26 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether tenants are asked for, and none is known before.
-    fn checks(&self) -> bool {
-        matches!(self.settings.directory.source, Source::Http(_))
+    /// Whether the directory is a file, which lists all tenants.
+    fn is_file(&self) -> bool {
+        matches!(self.raw.settings.directory.source, DirectorySource::File(_))
+    }
+
+    /// Whether tenants that the directory does not know are charged to the client's address.
+    fn by_address(&self) -> bool {
+        self.raw.settings.directory.unknown == Unknown::ByAddress
     }
 
     /// Whether a plane's hosts name instances.
     fn names_instance(&self, plane: Index) -> bool {
-        let plane = self.settings.planes.get(plane);
+        let plane = self.raw.planes.get(plane);
         plane.is_some_and(|(_, plane)| {
             plane.hosts.iter().any(|host| host.value.starts_with("{instance}."))
         })
     }
 
     fn unknown_limits(&self, limits: &[Limit], routes: &[Route]) -> Vec<Index> {
-        let by_address = self.settings.directory.unknown == Unknown::ByAddress;
+        let by_address = self.by_address();
         let may_lack_tenant = |route: &Route| {
             let keys = || {
                 route.limits.iter().filter_map(|index| limits.get(*index)).map(|limit| limit.key)
@@ -200,14 +212,14 @@ impl Checker<'_> {
             };
             keys().any(|key| (by_address && key != LimitKey::Address) || by_instance(key))
         };
-        // Without a token that holds a request is charged to its address, and so is whoever the
-        // directory cannot be asked about.
+        // A request without a valid token is charged to its address, and so is one whose tenant
+        // cannot be looked up.
         let may_be_strange = |route: &Route| route.needs_token || may_lack_tenant(route);
-        if !self.checks() && !routes.iter().any(may_be_strange) {
+        if self.is_file() && !routes.iter().any(may_be_strange) {
             return Vec::new();
         }
         let mut found = Vec::new();
-        for name in &self.settings.directory.unknown_limits {
+        for name in &self.raw.unknown_limits {
             let known = names(limits, |limit| &limit.name);
             let Some(index) = lookup(self.document, name, "limit", known) else { continue };
             if limits.get(index).is_some_and(|limit| limit.key != LimitKey::Address) {
@@ -221,7 +233,7 @@ impl Checker<'_> {
         }
         let most = routes.iter().map(|route| route.limits.len()).max().unwrap_or_default();
         if most + found.len() > CHECKS_MAX {
-            let at = self.settings.directory.unknown_limits.first().map_or(0, |name| name.at);
+            let at = self.raw.unknown_limits.first().map_or(0, |name| name.at);
             let sum = format!("{most} of a route and {} of unknown_limits", found.len());
             let text = format!("a request can have at most {CHECKS_MAX} limits, not {sum}");
             self.document.fault(at, text);
@@ -231,10 +243,10 @@ impl Checker<'_> {
 
     fn hosts(&self) -> Hosts {
         let mut hosts = Hosts::default();
-        if self.settings.planes.is_empty() {
+        if self.raw.planes.is_empty() {
             self.document.fault(0, "there are no [planes]: every host would be unknown");
         }
-        for (index, (name, plane)) in self.settings.planes.iter().enumerate() {
+        for (index, (name, plane)) in self.raw.planes.iter().enumerate() {
             if plane.hosts.is_empty() {
                 let example = "hosts = [\"api.example.com\"]";
                 let text = format!("plane `{}` has no hosts: list them, as {example}", name.value);
@@ -255,26 +267,6 @@ impl Checker<'_> {
         }
         self.domains(&mut hosts);
         hosts
-    }
-
-    fn server(&self) {
-        let server = &self.settings.server;
-        if !server.admin.ip().is_loopback() && server.admin_token_file.is_none() {
-            let why = "is not on loopback: set server.admin_token_file, or an address that is";
-            self.document.fault(server.admin_at, format!("server.admin `{}` {why}", server.admin));
-        }
-        if server.http.is_empty() && server.https.is_empty() {
-            let why =
-                "clients have nowhere to call: name an address in server.http or server.https";
-            self.document.fault(server.admin_at, why);
-        }
-        for entry in &server.https {
-            let is_taken = server.http.contains(&entry.address) || server.admin == entry.address;
-            if is_taken && entry.address.port() != 0 {
-                let why = "is set in server.http or server.admin too: give TLS an address alone";
-                self.document.fault(entry.at, format!("`{}` {why}", entry.address));
-            }
-        }
     }
 }
 
@@ -366,7 +358,9 @@ fn takes(quota: Quota) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings;
 
+    const SEED: Seed = Seed::new([1; 16]);
     const SHIPPED: &str = include_str!("../../../config/gateway.toml");
     const DIRECTORY: &str = "[organisations.org_a]\n[workspaces.ws_a]\norganisation = \"org_a\"\n\
         plan = \"pro\"\n[instances.in_a]\nworkspace = \"ws_a\"\n";
@@ -376,9 +370,9 @@ mod tests {
         assert!(SHIPPED.contains(from), "{from} is not in the shipped settings");
         let document = Document::new("g", &SHIPPED.replacen(from, to, 1));
         let of_directory = Document::new("d", directory);
-        let settings = settings::read(&document).made;
-        let directory = Directory::read(&of_directory, &settings.workspaces);
-        let _ = check(settings, &document, &directory, &of_directory, Seed::new([0; 16]));
+        let raw = settings::read(&document).made;
+        let directory = Directory::read(&of_directory, &raw.settings.workspaces);
+        let _ = check((&raw, &document), (&directory, &of_directory), SEED);
         let all = document.diagnostics().into_iter().chain(of_directory.diagnostics());
         // The line depends on the file's comments, and is the reader's affair.
         all.map(|diagnostic| diagnostic.message).collect()
@@ -559,8 +553,8 @@ mod tests {
         ] {
             let document = Document::new("g", &with(limits));
             let nothing = Document::new("d", "");
-            let settings = settings::read(&document).made;
-            let _ = check(settings, &document, &Directory::default(), &nothing, Seed::new([0; 16]));
+            let raw = settings::read(&document).made;
+            let _ = check((&raw, &document), (&Directory::default(), &nothing), SEED);
             let found: Vec<String> =
                 document.diagnostics().into_iter().map(|m| m.message).collect();
             assert_eq!(found, [diagnostic]);
@@ -577,7 +571,7 @@ mod tests {
     #[test]
     fn clients_need_an_address_and_an_empty_list_is_none() {
         let shipped = "http = [\"127.0.0.1:8080\"]";
-        let why = "clients have nowhere to call: name an address in server.http or server.https";
+        let why = "there is no listener for clients: set server.http or server.https";
         assert_eq!(of_settings(shipped, "http = []"), [why]);
         let by_tls = "{ address = \"127.0.0.1:8443\", certificate = \"c\", key = \"k\" }";
         let secure = format!("http = []\nhttps = [{by_tls}]");

@@ -197,9 +197,9 @@ mod tests {
             "[workspaces.ws_a]\nplan = \"{plan}\"\n[instances.in_a]\nworkspace = \"ws_a\"\n"
         );
         let (document, of_directory) = (Document::new("g", &text), Document::new("d", &entries));
-        let settings = settings::read(&document).made;
-        let directory = Directory::read(&of_directory, &settings.workspaces);
-        let rules = rules::check(settings, &document, &directory, &of_directory, SEED);
+        let raw = settings::read(&document).made;
+        let directory = Directory::read(&of_directory, &raw.settings.workspaces);
+        let rules = rules::check((&raw, &document), (&directory, &of_directory), SEED);
         assert_eq!((document.diagnostics(), of_directory.diagnostics()), (Vec::new(), Vec::new()));
         rules
     }

@@ -94,6 +94,18 @@ pub struct Identity<'t> {
 }
 
 impl Tenants {
+    pub(super) fn rekey(&mut self, seed: &Seed) {
+        for (scope, tenants) in [
+            (Scope::Workspace, &mut self.workspaces),
+            (Scope::Organisation, &mut self.organisations),
+            (Scope::Instance, &mut self.instances),
+        ] {
+            for (name, tenant) in tenants {
+                tenant.owner = seed.owner(scope, name.as_bytes());
+            }
+        }
+    }
+
     /// Puts together whom a request names.
     #[must_use]
     pub fn identify(&self, seed: &Seed, names: &TenantRefs<'_>) -> Identity<'_> {

@@ -1,4 +1,4 @@
-//! Reads who may see a plane's answers in a browser (the CORS protocol of the Fetch standard).
+//! Reads which origins may read a plane's responses in a browser (CORS, of the Fetch standard).
 
 use std::time::Duration;
 
@@ -7,28 +7,29 @@ use weir_common::config::document::{Spanned, Table};
 use crate::settings::values::WAIT;
 
 /// `[planes.<name>.cors]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cors {
+#[derive(Clone, Debug)]
+pub struct RawCors {
     /// Origins, as `https://app.example.com`, or `*`.
     pub origins: Vec<Spanned<String>>,
-    /// Whether they may send cookies and see the answer.
+    /// Whether they may send cookies and read the response.
     pub credentials: bool,
-    /// Request headers that they may send; those that they ask for where empty.
+    /// Request headers that they may send; any where empty.
     pub headers: Vec<Spanned<String>>,
-    /// How long a browser may keep the answer to a preflight.
+    /// How long a browser may cache the response to a preflight.
     pub max_age: Duration,
 }
 
-pub(super) fn cors(table: &mut Table<'_>) -> Option<Cors> {
+pub(super) fn cors(table: &mut Table<'_>) -> Option<RawCors> {
     let origins = table.texts("origins", "Origins, as https://app.example.com, or \"*\".");
-    let cors = Cors {
-        credentials: table.flag("credentials", false, "Whether cookies may be sent along."),
-        headers: table.texts("headers", "Request headers that may be sent; any where not given."),
+    let cors = RawCors {
+        credentials: table.flag("credentials", false, "Whether requests may have cookies."),
+        headers: table
+            .texts("headers", "Request headers that origins may send; any where not given."),
         max_age: table.span_or(
             "max_age",
             WAIT,
             Duration::from_secs(600),
-            "How long a browser keeps the answer to a preflight.",
+            "How long a browser may cache the response to a preflight.",
         ),
         origins,
     };

@@ -1,39 +1,27 @@
-//! Reads where it is known who belongs to whom.
+//! Reads where the directory of tenants is.
 //!
-//! Not here: what a directory says (`weir_common::directory`, `identity::directory`).
+//! Not here: its entries (`weir_common::directory`, `identity::directory`).
 
 use std::time::Duration;
 
 use weir_common::config::document::{Spanned, Table};
 
-use crate::settings::values::{WAIT, number};
+use crate::settings::values::{WAIT, check_url, number, plain};
 
 /// `[directory]`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirectorySource {
+pub struct DirectorySettings {
     /// Where it is.
-    pub source: Source,
+    pub source: DirectorySource,
     /// What a tenant that the directory does not know is charged to.
     pub unknown: Unknown,
-    /// Limits by address, for requests that no tenant can be charged with.
-    pub unknown_limits: Vec<Spanned<String>>,
 }
 
-impl DirectorySource {
-    /// The file, where it is one.
-    #[must_use]
-    pub fn path(&self) -> Option<&Spanned<String>> {
-        match &self.source {
-            Source::File(path) => Some(path),
-            Source::Http(_) => None,
-        }
-    }
-
-    /// Every file that it is made of.
-    pub fn files(&self) -> impl Iterator<Item = &Spanned<String>> {
+impl DirectorySettings {
+    pub(super) fn files(&self) -> impl Iterator<Item = &String> {
         let files = match &self.source {
-            Source::File(path) => [Some(path), None],
-            Source::Http(lookups) => [lookups.token_file.as_ref(), lookups.ca.as_ref()],
+            DirectorySource::File(path) => [Some(path), None],
+            DirectorySource::Http(http) => [http.token_file.as_ref(), http.ca.as_ref()],
         };
         files.into_iter().flatten()
     }
@@ -41,31 +29,31 @@ impl DirectorySource {
 
 /// Where the directory is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// In a file.
-    File(Spanned<String>),
-    /// Behind `GET {url}/workspaces/{id}` and the like.
-    Http(Lookups),
+pub enum DirectorySource {
+    /// A file.
+    File(String),
+    /// `GET {url}/workspaces/{id}` and the like.
+    Http(HttpDirectory),
 }
 
-/// A directory that is asked about each tenant.
+/// A directory over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lookups {
-    /// What every request to it begins with.
-    pub url: Spanned<String>,
+pub struct HttpDirectory {
+    /// What the URL of every request begins with.
+    pub url: String,
     /// A file with a bearer token for it.
-    pub token_file: Option<Spanned<String>>,
-    /// A file with the root that signs its certificate, PEM.
-    pub ca: Option<Spanned<String>>,
-    /// How long an answer may take.
+    pub token_file: Option<String>,
+    /// A file with the root of its certificate, PEM.
+    pub ca: Option<String>,
+    /// How long a request may take.
     pub timeout: Duration,
-    /// How long an entry is good for.
+    /// How long a cached entry is fresh.
     pub ttl: Duration,
-    /// How long it is good for that there is none.
+    /// How long a 404 is cached.
     pub negative_ttl: Duration,
-    /// How much longer an entry is used while the directory cannot be asked.
+    /// How much longer an entry is used while the directory is unavailable.
     pub stale_for: Duration,
-    /// Entries that are remembered.
+    /// Cached entries.
     pub entries_max: usize,
 }
 
@@ -81,16 +69,17 @@ pub enum Unknown {
 /// The file, where none is named.
 const PATH: &str = "config/directory.toml";
 
-pub(super) fn directory(table: &mut Table<'_>) -> DirectorySource {
+/// The directory, and the limits by address of requests that cannot be charged to a tenant.
+pub(super) fn directory(table: &mut Table<'_>) -> (DirectorySettings, Vec<Spanned<String>>) {
     let over_http = table.choice(
         "source",
         &[("file", false), ("http", true)],
-        "file: read at start and when it changes; http: asked about each tenant.",
+        "file: read at start and when it changes; http: one request per tenant, cached.",
     );
     let at = table.at();
-    let path = table.text("path", "The file, from the directory the program runs in.");
+    let path = table.text("path", "file: its path, from the working directory.");
     if let Some(path) = path.as_ref().filter(|_| over_http) {
-        // Whoever leaves it there may think that its domains are still served.
+        // An operator who leaves it there may expect that its domains are still served.
         table.fault_at(
             path.at,
             "`path` is used only with source = \"file\": with \"http\" instances have no domains \
@@ -100,68 +89,109 @@ pub(super) fn directory(table: &mut Table<'_>) -> DirectorySource {
     if !over_http {
         table.set_default("path", PATH.into());
     }
-    let lookups = lookups(table, over_http);
+    let http = http(table, over_http);
     let unknown = table.choice(
         "unknown",
         &[("own_key", Unknown::OwnKey), ("by_address", Unknown::ByAddress)],
-        "Tenants not in the directory: own_key, or by_address where strangers can reach us.",
+        "Tenants that the directory does not know: own_key, or by_address on a public network.",
     );
-    let unknown_limits = table.texts(
+    let mut unknown_limits = table.texts(
         "unknown_limits",
-        "Limits by address for requests that no tenant can be charged with.",
+        "Limits by address for requests that cannot be charged to a tenant.",
     );
     table.set_default("unknown_limits", vec!["address"].into());
-    DirectorySource {
-        source: match lookups {
-            Some(lookups) => Source::Http(lookups),
-            None => Source::File(path.unwrap_or(Spanned { value: PATH.to_owned(), at })),
-        },
-        unknown,
-        unknown_limits: if unknown_limits.is_empty() {
-            vec![Spanned { value: "address".to_owned(), at }]
-        } else {
-            unknown_limits
-        },
+    if unknown_limits.is_empty() {
+        unknown_limits.push(Spanned { value: "address".to_owned(), at });
     }
+    let source = match http {
+        Some(http) => DirectorySource::Http(http),
+        None => DirectorySource::File(plain(path).unwrap_or_else(|| PATH.to_owned())),
+    };
+    (DirectorySettings { source, unknown }, unknown_limits)
 }
 
-fn lookups(table: &mut Table<'_>, over_http: bool) -> Option<Lookups> {
+fn http(table: &mut Table<'_>, over_http: bool) -> Option<HttpDirectory> {
     let seconds = Duration::from_secs;
     if over_http {
         table.need("url");
     }
-    let url = table.text("url", "http: what GET {url}/workspaces/{id} begins with.");
-    let token_file = table.text("token_file", "http: a file with a bearer token for it.");
-    let ca = table.text("ca", "http: a PEM file of the root that its certificate has.");
+    let url = table.text("url", "http: requests are GET {url}/workspaces/{id} and the like.");
+    let token_file = table.text("token_file", "http: a file with a bearer token.");
+    let ca = table.text("ca", "http: a PEM file with the root of its certificate.");
     for (key, given) in [("url", &url), ("token_file", &token_file), ("ca", &ca)] {
         if let Some(given) = given.as_ref().filter(|_| !over_http) {
             table.fault_at(given.at, format!("`{key}` is used only with source = \"http\""));
         }
     }
-    let lookups = Lookups {
-        url: url.unwrap_or(Spanned { value: String::new(), at: table.at() }),
-        token_file,
-        ca,
-        timeout: table.span_or("timeout", WAIT, seconds(1), "http: how long it may take."),
-        ttl: table.span_or("ttl", WAIT, seconds(60), "http: how long an entry is good for."),
+    if let Some(url) = url.as_ref().filter(|_| over_http)
+        && let Some(parsed) = check_url(table, "url", url, "use token_file")
+        && (parsed.query().is_some() || parsed.fragment().is_some())
+    {
+        let why = "`url` must not have a query or a fragment: paths are appended to it";
+        table.fault_at(url.at, why);
+    }
+    let http = HttpDirectory {
+        url: plain(url).unwrap_or_default(),
+        token_file: plain(token_file),
+        ca: plain(ca),
+        timeout: table.span_or("timeout", WAIT, seconds(1), "http: how long a request may take."),
+        ttl: table.span_or("ttl", WAIT, seconds(60), "http: how long a cached entry is fresh."),
         negative_ttl: table.span_or(
             "negative_ttl",
             WAIT,
             seconds(10),
-            "http: how long it is good for that there is none.",
+            "http: how long a 404 is cached.",
         ),
         stale_for: table.span_or(
             "stale_for",
             WAIT,
             seconds(3_600),
-            "http: how much longer an entry is used while the directory cannot be asked.",
+            "http: how much longer an entry is used while the directory is unavailable.",
         ),
         entries_max: number(table.number_or(
             "entries_max",
             1..=100_000_000,
             100_000,
-            "http: entries that are remembered.",
+            "http: entries in the cache.",
         )),
     };
-    over_http.then_some(lookups)
+    over_http.then_some(http)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_common::config::document::Document;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_reached_by_tls_or_on_this_machine() {
+        let found = |url: &str| {
+            let text = format!("source = \"http\"\nurl = \"{url}\"");
+            let document = Document::new("g", &text);
+            let _ = document.read(directory);
+            document.diagnostics().into_iter().map(|found| found.message).collect::<Vec<_>>()
+        };
+        for url in [
+            "https://directory.example.com",
+            "https://directory.example.com/v1/",
+            "http://127.0.0.1:8000",
+            "http://[::1]:8000/x",
+            "http://localhost",
+        ] {
+            assert_eq!(found(url), Vec::<String>::new(), "{url}");
+        }
+        for (url, why) in [
+            ("directory.example.com", "`url` must be a URL"),
+            ("ftp://127.0.0.1", "`url` must start with https://, not ftp://"),
+            ("http://directory.example.com", "`url` must start with https://, not http://"),
+            ("http://127.0.0.1.example.com", "`url` must start with https://, not http://"),
+            ("http://localhost.example.com", "`url` must start with https://, not http://"),
+            ("https://me:pw@directory.example.com", "`url` must not contain a user"),
+            ("https://directory.example.com/?a=b", "`url` must not have a query"),
+            ("https://directory.example.com/#a", "`url` must not have a query"),
+        ] {
+            assert!(found(url)[0].starts_with(why), "{url}: {:?}", found(url));
+        }
+    }
 }

@@ -1,43 +1,40 @@
-//! Reads the addresses that clients call by TLS.
+//! Reads the TLS listeners.
 //!
 //! Not here: what the files hold (`tls`).
 
 use std::net::SocketAddr;
 
-use weir_common::config::document::{Spanned, Table};
+use weir_common::config::document::Table;
 
-use crate::settings::values::address;
+use crate::settings::values::{address, plain};
 
-/// One `[[server.https]]`: an address and one certificate. Several of one address are told apart
-/// by the name that a client asks for; the first one is for those that ask for none.
+/// One `[[server.https]]`: an address and one certificate. Of several of one address the name in
+/// the handshake (SNI) chooses; without a name it is the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Https {
-    /// Where the entry starts in the file.
-    pub at: usize,
     /// The address.
     pub address: SocketAddr,
-    /// A file with the certificate and what stands between it and its root, PEM.
-    pub certificate: Spanned<String>,
+    /// A file with the certificate and its chain, PEM.
+    pub certificate: String,
     /// A file with the certificate's private key, PEM.
-    pub key: Spanned<String>,
-    /// Whether clients show certificates of their own, which belongs to the address.
+    pub key: String,
+    /// Client certificates; the same in all entries of an address.
     pub clients: Option<ClientCertificates>,
-    /// Whether TLS 1.2 is taken beside 1.3, which belongs to the address.
+    /// Whether TLS 1.2 is accepted beside 1.3; the same in all entries of an address.
     pub tls12: bool,
 }
 
-/// Who signs clients' certificates, and whether they must show one.
+/// Which client certificates are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificates {
     /// A file with the roots, PEM.
-    pub ca: Spanned<String>,
-    /// Whether a client without one is turned away.
+    pub ca: String,
+    /// Whether a client without one is refused.
     pub required: bool,
 }
 
 impl Https {
-    /// The files it is made of.
-    pub fn files(&self) -> impl Iterator<Item = &Spanned<String>> {
+    pub(super) fn files(&self) -> impl Iterator<Item = &String> {
         let ca = self.clients.as_ref().map(|clients| &clients.ca);
         [&self.certificate, &self.key].into_iter().chain(ca)
     }
@@ -47,30 +44,29 @@ pub(super) fn https(table: &mut Table<'_>) -> Https {
     for key in ["address", "certificate", "key"] {
         table.require(key);
     }
-    let at = table.at();
-    let nothing = || Spanned { value: String::new(), at };
     let listener = table.text("address", "ip:port; entries of one address differ by name (SNI).");
     let listener = listener.and_then(|text| address(table, &text));
-    let certificate =
-        table.text("certificate", "A PEM file: the certificate, then what leads to its root.");
-    let key = table.text("key", "A PEM file: its private key.");
-    let ca = table.text("client_ca", "A PEM file of roots: clients show certificates too.");
+    let certificate = table.text("certificate", "A PEM file with the certificate and its chain.");
+    let key = table.text("key", "A PEM file with its private key.");
+    let ca = table.text("client_ca", "A PEM file with the roots of client certificates.");
     let required = table.choice(
         "client_certificate",
         &[("required", true), ("optional", false)],
-        "Whether a client without one is turned away; with client_ca.",
+        "Whether a client without one is refused; with client_ca.",
     );
     if ca.is_none() && table.has("client_certificate") {
         table.fault("`client_certificate` needs `client_ca`: a file with the roots that sign them");
     }
-    let tls12 =
-        table.choice("tls_min", &[("1.2", true), ("1.3", false)], "The oldest TLS that is taken.");
+    let tls12 = table.choice(
+        "tls_min",
+        &[("1.2", true), ("1.3", false)],
+        "The oldest version of TLS accepted.",
+    );
     Https {
-        at,
         address: listener.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8443))),
-        certificate: certificate.unwrap_or_else(nothing),
-        key: key.unwrap_or_else(nothing),
-        clients: ca.map(|ca| ClientCertificates { ca, required }),
+        certificate: plain(certificate).unwrap_or_default(),
+        key: plain(key).unwrap_or_default(),
+        clients: ca.map(|ca| ClientCertificates { ca: ca.value, required }),
         tls12,
     }
 }

@@ -1,106 +1,95 @@
-//! Reads how a client proves who it is.
+//! Reads how clients authenticate.
 //!
-//! Not here: which routes need a token (`rules::compile`), whether one holds (`auth`).
+//! Not here: which routes need a token (`rules::compile`), whether one is valid (`auth`).
 
-use std::path::Path;
 use std::time::Duration;
 
 use weir_common::config::document::{Spanned, Table};
+use weir_common::token::{Algorithm, Terms};
 
-use crate::settings::values::{WAIT, number};
+use crate::settings::values::{WAIT, check_url, number, plain, plain_all};
 
 /// `[identity]`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// Where the table starts in the file.
-    pub at: usize,
-    /// How.
+pub struct IdentitySettings {
+    /// How tokens are verified.
     pub verify: Verify,
-    /// The planes whose routes need a token.
-    pub planes: Vec<Spanned<String>>,
     /// The claim that names the workspace, or several of them.
     pub workspace_claim: String,
     /// The claim that names the organisation.
     pub organisation_claim: String,
-    /// How long an identity server may take.
+    /// How long a request to an identity server may take.
     pub timeout: Duration,
-    /// Verified tokens that are remembered.
+    /// Cached tokens that are valid.
     pub cache_max: usize,
-    /// A file with the root that signs the identity server's certificate, PEM.
-    pub ca: Option<Spanned<String>>,
+    /// A file with the root of the identity server's certificate, PEM.
+    pub ca: Option<String>,
 }
 
-impl Identity {
-    /// The files that are named and used.
-    pub fn files(&self) -> impl Iterator<Item = &Path> {
+impl IdentitySettings {
+    pub(super) fn files(&self) -> impl Iterator<Item = &String> {
         let secret = match &self.verify {
             Verify::Introspection(asked) => asked.client_secret_file.as_ref(),
             Verify::Nothing | Verify::Jwt(_) => None,
         };
         let ca = self.ca.as_ref().filter(|_| self.verify != Verify::Nothing);
-        ca.into_iter().chain(secret).map(|path| Path::new(path.value.as_str()))
+        ca.into_iter().chain(secret)
     }
 }
 
 /// How tokens are verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// Not at all: ids from the route are believed, and the upstream authorises.
+    /// Not at all: ids from the route are trusted, and the upstream authorises.
     Nothing,
     /// By their signature (RFC 7519).
     Jwt(Jwt),
-    /// By asking the server that issued them (RFC 7662).
+    /// By introspection at the server that issued them (RFC 7662).
     Introspection(Introspection),
 }
 
 /// `[identity.jwt]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jwt {
-    /// Where the keys are (RFC 7517).
-    pub jwks_url: Spanned<String>,
-    /// What `iss` must be.
-    pub issuer: Spanned<String>,
-    /// One of these must be in `aud`.
-    pub audience: Vec<Spanned<String>>,
-    /// Signatures that are taken: RS256, ES256, EdDSA.
-    pub algorithms: Vec<Spanned<String>>,
-    /// How far clocks may differ.
-    pub leeway: Duration,
-    /// How often keys are fetched anew, beside when an unknown one is met.
+    /// The URL of the JWKS (RFC 7517).
+    pub jwks_url: String,
+    /// What a token must have.
+    pub terms: Terms,
+    /// How often the JWKS is fetched, apart from when a token names an unknown key.
     pub refresh: Duration,
 }
 
 /// `[identity.introspection]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Introspection {
-    /// Where tokens are asked about.
-    pub url: Spanned<String>,
+    /// The URL of the introspection endpoint.
+    pub url: String,
     /// What `iss` must be, where given.
-    pub issuer: Option<Spanned<String>>,
+    pub issuer: Option<String>,
     /// One of these must be in `aud`, where given.
-    pub audience: Vec<Spanned<String>>,
-    /// Who we are to that server.
-    pub client_id: Option<Spanned<String>>,
-    /// A file with our secret.
-    pub client_secret_file: Option<Spanned<String>>,
-    /// How long a good answer is kept.
+    pub audience: Vec<String>,
+    /// The gateway's client id at that server.
+    pub client_id: Option<String>,
+    /// A file with the client's secret.
+    pub client_secret_file: Option<String>,
+    /// How long an active token is cached.
     pub ttl: Duration,
-    /// How long a bad one is.
+    /// How long an inactive token is cached.
     pub negative_ttl: Duration,
 }
 
-pub(super) fn identity(table: &mut Table<'_>) -> Identity {
+/// How clients authenticate, and the planes whose routes need a token.
+pub(super) fn identity(table: &mut Table<'_>) -> (IdentitySettings, Vec<Spanned<String>>) {
     let seconds = Duration::from_secs;
-    let at = table.at();
     let kinds = [("none", 0), ("jwt", 1), ("introspection", 2)];
-    let doc = "none: the upstream authorises; jwt: by signature; introspection: by asking.";
+    let doc = "none: the upstream authorises; jwt: by signature; introspection: at the issuer.";
     let kind = table.choice("verify", &kinds, doc);
     let planes = table.texts("planes", "The planes whose routes need a token.");
     if kind > 0 && planes.is_empty() {
         table.fault("`planes` is missing: list those that need tokens, as planes = [\"control\"]");
     }
     let of_jwt = table.table("jwt", "How a token's signature is verified.", |t| jwt(t, kind == 1));
-    let asked = table.table("introspection", "Who is asked about a token.", |table| {
+    let asked = table.table("introspection", "Which server introspects tokens.", |table| {
         introspection(table, kind == 2)
     });
     let claim = |table: &mut Table<'_>, key: &str, default: &str, doc: &str| {
@@ -111,14 +100,12 @@ pub(super) fn identity(table: &mut Table<'_>) -> Identity {
         }
         claim.map_or_else(|| default.to_owned(), |claim| claim.value)
     };
-    Identity {
-        at,
+    let settings = IdentitySettings {
         verify: match kind {
             1 => Verify::Jwt(of_jwt),
             2 => Verify::Introspection(asked),
             _ => Verify::Nothing,
         },
-        planes,
         workspace_claim: claim(
             table,
             "workspace_claim",
@@ -131,42 +118,38 @@ pub(super) fn identity(table: &mut Table<'_>) -> Identity {
             "organisation_id",
             "The claim with the organisation.",
         ),
-        timeout: table.span_or("timeout", WAIT, seconds(2), "How long the server may take."),
+        timeout: table.span_or(
+            "timeout",
+            WAIT,
+            seconds(2),
+            "How long a request to the identity server may take.",
+        ),
         cache_max: number(table.number_or(
             "cache_max",
             1..=100_000_000,
             100_000,
-            "Verified tokens that are remembered, by their hash.",
+            "Valid tokens in the cache, each as a hash.",
         )),
-        ca: table.text("ca", "A PEM file of the root that the server's certificate has."),
-    }
+        ca: plain(table.text("ca", "A PEM file with the root of the server's certificate.")),
+    };
+    (settings, planes)
 }
 
-/// Signatures that can be taken.
+/// Signatures that can be verified.
 const ALGORITHMS: [&str; 3] = ["RS256", "ES256", "EdDSA"];
 
 fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
     let seconds = Duration::from_secs;
-    let at = table.at();
-    let nothing = || Spanned { value: String::new(), at };
     if needed {
         for key in ["jwks_url", "issuer", "audience"] {
             table.need(key);
         }
     }
-    let mut algorithms = table.texts("algorithms", "Signatures taken: RS256, ES256, EdDSA.");
-    table.set_default("algorithms", ALGORITHMS.to_vec().into());
-    if algorithms.is_empty() {
-        algorithms = ALGORITHMS.map(|name| Spanned { value: name.to_owned(), at }).to_vec();
+    let algorithms = algorithms(table);
+    let jwks_url = table.text("jwks_url", "The URL of the JWKS.");
+    if let Some(url) = jwks_url.as_ref().filter(|_| needed) {
+        check_url(table, "jwks_url", url, "keys are public");
     }
-    for name in &algorithms {
-        if !ALGORITHMS.contains(&name.value.as_str()) {
-            let all = ALGORITHMS.join(", ");
-            let text = format!("unknown algorithm `{}`; known: {all}", name.value);
-            table.fault_at(name.at, text);
-        }
-    }
-    let jwks_url = table.text("jwks_url", "Where the keys are.").unwrap_or_else(nothing);
     let issuer = table.text("issuer", "What `iss` must be.");
     let audience = table.texts("audience", "One of these must be in `aud`.");
     if needed && table.has("audience") && audience.is_empty() {
@@ -176,54 +159,70 @@ fn jwt(table: &mut Table<'_>, needed: bool) -> Jwt {
         table.fault_at(empty.at, "an empty text is not allowed here: write what a token must have");
     }
     Jwt {
-        jwks_url,
-        issuer: issuer.unwrap_or_else(nothing),
-        audience,
-        algorithms,
-        leeway: table.span_or(
-            "leeway",
-            Duration::ZERO..=seconds(600),
-            seconds(30),
-            "How far clocks may differ.",
-        ),
+        jwks_url: plain(jwks_url).unwrap_or_default(),
+        terms: Terms {
+            issuer: plain(issuer).unwrap_or_default(),
+            audience: plain_all(audience),
+            algorithms,
+            leeway: table.span_or(
+                "leeway",
+                Duration::ZERO..=seconds(600),
+                seconds(30),
+                "How far the issuer's clock and ours may differ.",
+            ),
+        },
         refresh: table.span_or(
             "refresh",
             WAIT,
             seconds(600),
-            "How often keys are fetched anew, beside when an unknown one is met.",
+            "How often the JWKS is fetched, apart from when a token names an unknown key.",
         ),
     }
 }
 
+fn algorithms(table: &mut Table<'_>) -> Vec<Algorithm> {
+    let names = table.texts("algorithms", "Signatures accepted: RS256, ES256, EdDSA.");
+    table.set_default("algorithms", ALGORITHMS.to_vec().into());
+    for name in names.iter().filter(|name| !ALGORITHMS.contains(&name.value.as_str())) {
+        let all = ALGORITHMS.join(", ");
+        table.fault_at(name.at, format!("unknown algorithm `{}`; known: {all}", name.value));
+    }
+    let given: Vec<_> = names.iter().filter_map(|name| Algorithm::named(&name.value)).collect();
+    let all = || ALGORITHMS.into_iter().filter_map(Algorithm::named).collect();
+    if names.is_empty() { all() } else { given }
+}
+
 fn introspection(table: &mut Table<'_>, needed: bool) -> Introspection {
-    let at = table.at();
-    let nothing = || Spanned { value: String::new(), at };
     if needed {
         table.need("url");
     }
-    let client_id = table.text("client_id", "Who we are to that server.");
+    let client_id = table.text("client_id", "The gateway's client id at that server.");
     let client_secret_file =
-        table.text("client_secret_file", "A file whose first line is our secret.");
+        table.text("client_secret_file", "A file whose first line is the client's secret.");
     if client_id.is_some() != client_secret_file.is_some() {
         table.fault("`client_id` and `client_secret_file` need each other: set both or neither");
     }
+    let url = table.text("url", "The URL of the introspection endpoint.");
+    if let Some(url) = url.as_ref().filter(|_| needed) {
+        check_url(table, "url", url, "use client_id");
+    }
     Introspection {
-        url: table.text("url", "Where tokens are asked about.").unwrap_or_else(nothing),
-        issuer: table.text("issuer", "What `iss` must be, where given."),
-        audience: table.texts("audience", "One of these must be in `aud`, where given."),
-        client_id,
-        client_secret_file,
+        url: plain(url).unwrap_or_default(),
+        issuer: plain(table.text("issuer", "What `iss` must be, where given.")),
+        audience: plain_all(table.texts("audience", "One of these must be in `aud`, where given.")),
+        client_id: plain(client_id),
+        client_secret_file: plain(client_secret_file),
         ttl: table.span_or(
             "ttl",
             WAIT,
             Duration::from_secs(30),
-            "How long a good answer is kept: as long may a revoked token be taken.",
+            "How long an active token is cached: a revoked one is accepted as long.",
         ),
         negative_ttl: table.span_or(
             "negative_ttl",
             WAIT,
             Duration::from_secs(10),
-            "How long a bad answer is kept.",
+            "How long an inactive token is cached.",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! Reads a limit: whose, how much, and which values belong to which algorithm.
+//! Reads a limit: what it is kept for, its quota, and which values belong to which algorithm.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use weir_common::limit::{rolling, token_bucket};
 
 use crate::limit::Quota;
 use crate::settings::values::small;
-use crate::settings::{Limit, LimitKey};
+use crate::settings::{LimitKey, RawLimit};
 
-pub(super) fn limit(table: &mut Table<'_>) -> Limit {
+pub(super) fn limit(table: &mut Table<'_>) -> RawLimit {
     table.require("key");
     table.require("algorithm");
     let keys = [
@@ -18,22 +18,22 @@ pub(super) fn limit(table: &mut Table<'_>) -> Limit {
         ("instance", LimitKey::Instance),
         ("address", LimitKey::Address),
     ];
-    let key = table.choice("key", &keys, "Whose allowance it is.");
+    let key = table.choice("key", &keys, "What each counter is kept for.");
     let rolling = table.choice(
         "algorithm",
         &[("rolling_window", true), ("token_bucket", false)],
-        "rolling_window: so many in any stretch; token_bucket: a rate and a burst.",
+        "rolling_window: so many requests in any window; token_bucket: a rate and a burst.",
     );
     let enforced = table.choice(
         "mode",
         &[("enforce", true), ("observe", false)],
-        "observe: counts and logs what it would have refused.",
+        "observe: logs and counts what it would refuse.",
     );
     let requests =
         table.number("requests", 1..=u64::MAX >> 1, "rolling_window: requests per window.");
     table.set_maximum("requests", rolling::REQUESTS_MAX.into());
     let windows = Duration::from_millis(1)..=rolling::WINDOW_MAX;
-    let window = table.span("window", windows, "rolling_window: the stretch of time.");
+    let window = table.span("window", windows, "rolling_window: the length of the window.");
     let tokens = 1..=u64::from(token_bucket::TOKENS_MAX);
     let rate = table.number("rate", tokens.clone(), "token_bucket: tokens per second.");
     let burst = table.number("burst", tokens, "token_bucket: tokens of a full bucket.");
@@ -55,7 +55,7 @@ pub(super) fn limit(table: &mut Table<'_>) -> Limit {
             burst: burst.map_or(1, |burst| small(burst.value)),
         })
     };
-    Limit { key, quota, enforced }
+    RawLimit { key, quota, enforced }
 }
 
 /// Reports values that only the other algorithm has.

@@ -12,68 +12,74 @@ use crate::settings::limit::limit;
 use crate::settings::server::server;
 use crate::settings::spellings::Spellings;
 use crate::settings::upstream::upstream;
-use crate::settings::{Headers, Log, Plan, Plane, Route, Settings, Store};
+use crate::settings::values::plain;
+use crate::settings::{
+    Headers, Log, RawPlan, RawPlane, RawRoute, RawSettings, Settings, StoreSettings,
+};
 
-/// Reads `gateway.toml`; its mistakes stay in `document`.
+/// Reads `gateway.toml`; its problems stay in `document`.
 #[must_use]
-pub fn read(document: &Document) -> Parsed<Settings> {
-    document.read(|root| Settings {
-        server: root.table("server", "Sockets, threads, deadlines.", server),
-        store: root.table("store", "Where limits are kept.", store),
-        headers: root.table("headers", "What clients are told beside X-RateLimit-*.", |table| {
-            Headers {
-                ratelimit: table.flag(
-                    "ratelimit",
-                    false,
-                    "Also send the IETF draft's RateLimit and RateLimit-Policy, with every limit.",
-                ),
-            }
-        }),
-        log: root.table("log", "What is written down.", log),
-        identity: root.table("identity", "How a client proves who it is.", identity),
-        workspaces: root.table("identifiers", "What identifiers look like.", |table| {
-            let doc = "What those of workspaces begin with; \"\": with anything.";
-            IdForm::read(table, "workspace_prefix", IdForm::workspace(), doc)
-        }),
-        directory: root.table("directory", "Who belongs to whom.", directory),
-        planes: root.tables("planes", "Planes, each a set of hosts.", |_, table| Plane {
-            hosts: table.texts("hosts", "Host names; the first label may be {instance}."),
-            cors: table.table("cors", "Who may read answers in a browser.", cors),
-        }),
-        upstreams: root.tables("upstreams", "Where requests go.", |_, table| upstream(table)),
-        limits: root.tables("limits", "How much of what.", |_, table| limit(table)),
-        plans: root.tables("plans", "What workspaces pay for.", |_, table| Plan {
-            per_instance_limits: table.flag(
-                "per_instance_limits",
-                false,
-                "Whether instances of its workspaces may have limits of their own.",
-            ),
-            limits: values_by_limit(table),
-        }),
-        routes: root.list(
-            "routes",
-            "Which requests meet which limits; the most specific wins.",
-            route,
-        ),
-    })
+pub fn read(document: &Document) -> Parsed<RawSettings> {
+    document.read(raw_settings)
 }
 
-fn store(table: &mut Table<'_>) -> Store {
+/// The tables are read in the order in which they are documented.
+fn raw_settings(root: &mut Table<'_>) -> RawSettings {
+    let server = root.table("server", "Sockets, threads, deadlines.", server);
+    let store = root.table("store", "Where the counters of limits are.", store);
+    let doc = "Which headers clients get beside X-RateLimit-*.";
+    let headers = root.table("headers", doc, |table| Headers {
+        ratelimit: table.flag(
+            "ratelimit",
+            false,
+            "Also send the IETF draft's RateLimit and RateLimit-Policy, with every limit.",
+        ),
+    });
+    let log = root.table("log", "What is logged.", log);
+    let (identity, token_planes) = root.table("identity", "How clients authenticate.", identity);
+    let workspaces = root.table("identifiers", "What identifiers look like.", |table| {
+        let doc = "The prefix of workspaces' identifiers; \"\": none.";
+        IdForm::read(table, "workspace_prefix", IdForm::workspace(), doc)
+    });
+    let doc = "Where tenants are looked up.";
+    let (directory, unknown_limits) = root.table("directory", doc, directory);
+    let planes = root.tables("planes", "Planes, each a set of hosts.", |_, table| RawPlane {
+        hosts: table.texts("hosts", "Host names; the first label may be {instance}."),
+        cors: table.table("cors", "Which origins may read responses in a browser.", cors),
+    });
+    let upstreams = root.tables("upstreams", "Upstreams, each a set of servers.", upstream);
+    let doc = "Quotas, and what each is kept for.";
+    let limits = root.tables("limits", doc, |_, table| limit(table));
+    let doc = "Plans of workspaces and organisations.";
+    let plans = root.tables("plans", doc, |_, table| RawPlan {
+        per_instance_limits: table.flag(
+            "per_instance_limits",
+            false,
+            "Whether instances of its workspaces may have limits of their own.",
+        ),
+        limits: values_by_limit(table),
+    });
+    let doc = "Which limits and which upstream a request has; the most specific route wins.";
+    let routes = root.list("routes", doc, route);
+    let upstreams = upstreams.into_iter().map(|(_, upstream)| upstream).collect();
+    let settings =
+        Settings { server, store, headers, log, identity, workspaces, directory, upstreams };
+    RawSettings { settings, token_planes, unknown_limits, planes, limits, plans, routes }
+}
+
+fn store(table: &mut Table<'_>) -> StoreSettings {
     table.choice("kind", &[("memory", ())], "memory: in this process.");
-    Store {
+    StoreSettings {
         max_keys: table.number_or(
             "max_keys",
             1_000..=1_000_000_000,
             1_000_000,
-            "Keys that the directory does not know; more share a few states.",
+            "Entries of keys that the directory does not know; further keys share a few.",
         ),
-        snapshot: table
-            .text(
-                "snapshot",
-                "Keeps counters across a restart in this file; nothing is kept without.",
-            )
-            .map(|path| path.value)
-            .filter(|path| !path.is_empty()),
+        snapshot: plain(
+            table.text("snapshot", "The file that keeps counters across a restart; \"\": none."),
+        )
+        .filter(|path| !path.is_empty()),
     }
 }
 
@@ -85,26 +91,26 @@ fn log(table: &mut Table<'_>) -> Log {
         ("debug", LevelFilter::Debug),
     ];
     Log {
-        level: table.choice("level", &levels, "The least that is written to standard error."),
+        level: table.choice("level", &levels, "The least level written to standard error."),
         access: table.choice(
             "access",
             &[("stdout", true), ("off", false)],
-            "Where one JSON line per request goes.",
+            "Where the access log goes: one JSON line per request.",
         ),
     }
 }
 
-fn route(table: &mut Table<'_>) -> Route {
+fn route(table: &mut Table<'_>) -> RawRoute {
     for key in ["plane", "path", "upstream"] {
         table.require(key);
     }
     if table.has("body_bytes_max") && !table.has("batch_items_max") {
         table.fault("`body_bytes_max` is used only for batches: add batch_items_max");
     }
-    Route {
+    RawRoute {
         at: table.at(),
-        plane: table.text("plane", "On which plane."),
-        methods: table.texts("methods", "For which methods; all where not given. GET brings HEAD."),
+        plane: table.text("plane", "Its plane."),
+        methods: table.texts("methods", "Its methods; all where not given. GET includes HEAD."),
         path: table
             .text("path", "Literal segments, {workspace}, {organisation}, and {*rest} last."),
         spellings: spellings(table),
@@ -112,30 +118,30 @@ fn route(table: &mut Table<'_>) -> Route {
         anonymous: table.choice(
             "verify",
             &[("plane", false), ("none", true)],
-            "none: no token is asked for, whatever [identity] says of the plane.",
+            "none: no token is needed, whatever [identity] says of the plane.",
         ),
         limits: table.texts("limits", "The limits that apply, all or nothing."),
-        upstream: table.text("upstream", "Where requests go."),
+        upstream: table.text("upstream", "Its upstream."),
         batch_items_max: table.number(
             "batch_items_max",
             1..=1_000_000,
-            "The body is a JSON array of at most so many items; it is held back until counted.",
+            "The body is a JSON array of at most so many items; it is buffered until counted.",
         ),
         body_bytes_max: table.bytes_or(
             "body_bytes_max",
             1..=64 << 20,
             1 << 20,
-            "The largest body of a batch; more is 413.",
+            "The largest body of a batch; a larger one is 413.",
         ),
     }
 }
 
-/// The spellings that a route takes, by their names.
+/// The spellings that a route accepts, by their names.
 fn spellings(table: &mut Table<'_>) -> Spellings {
     const NAMES: [&str; 3] = ["trailing_slash", "escapes", "escaped_slash"];
     let given = table.texts(
         "spellings",
-        "Paths that are refused elsewhere: trailing_slash, escapes (%3A), escaped_slash (%2F).",
+        "Paths that other routes refuse: trailing_slash, escapes (%3A), escaped_slash (%2F).",
     );
     let mut spellings = Spellings::NONE;
     for name in &given {
@@ -176,7 +182,7 @@ mod tests {
     #[test]
     fn an_idle_connection_outlives_the_minute_that_balancers_keep_theirs() {
         let Parsed { made, .. } = read(&Document::new("g", ""));
-        assert!(made.server.idle_timeout > Duration::from_secs(60));
+        assert!(made.settings.server.idle_timeout > Duration::from_secs(60));
     }
 
     #[test]

@@ -7,39 +7,38 @@ use weir_common::config::document::Table;
 
 use crate::settings::edge::https;
 use crate::settings::trusted::trusted_headers;
-use crate::settings::values::{WAIT, address, addresses, networks, number, small};
-use crate::settings::{Caps, Server};
+use crate::settings::values::{WAIT, address, addresses, networks, number, plain, small};
+use crate::settings::{Caps, ServerSettings};
 
-pub(super) fn server(table: &mut Table<'_>) -> Server {
+pub(super) fn server(table: &mut Table<'_>) -> ServerSettings {
     let seconds = Duration::from_secs;
-    let admin = table.text("admin", "The operator's address. Loopback, or with a token.");
+    let admin = table.text("admin", "The admin listener: on loopback, or with a token.");
     table.set_default("admin", "127.0.0.1:8081".into());
     let admin_at = admin.as_ref().map_or(table.at(), |admin| admin.at);
     let admin = admin.and_then(|text| address(table, &text));
-    Server {
+    let server = ServerSettings {
         http: addresses(
             table,
             "http",
             "127.0.0.1:8080",
-            "Addresses that clients call; []: none, where all call by TLS.",
+            "Addresses of listeners without TLS; []: none.",
         ),
         admin: admin.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8081))),
-        admin_at,
-        admin_token_file: table.text(
+        admin_token_file: plain(table.text(
             "admin_token_file",
             "A file whose first line is the admin listener's bearer token.",
-        ),
+        )),
         threads: number(table.number_or(
             "threads",
             0..=1_024,
             0,
             "Worker threads; 0: one per core.",
         )),
-        https: table.list("https", "Addresses that clients call by TLS.", https),
+        https: table.list("https", "Listeners with TLS.", https),
         trusted_proxies: networks(
             table,
             "trusted_proxies",
-            "Networks whose X-Forwarded-For is believed.",
+            "Networks whose X-Forwarded-For is trusted.",
         ),
         trusted_headers: trusted_headers(table),
         proxy_protocol_from: networks(
@@ -64,7 +63,7 @@ pub(super) fn server(table: &mut Table<'_>) -> Server {
             "idle_timeout",
             WAIT,
             seconds(75),
-            "A connection without a request; longer than a balancer in front keeps it.",
+            "A connection without a request; longer than a load balancer in front keeps it.",
         ),
         caps: caps(table),
         shutdown_delay: shutdown_delay(table),
@@ -74,10 +73,30 @@ pub(super) fn server(table: &mut Table<'_>) -> Server {
             seconds(30),
             "The longest a stop waits for requests in flight.",
         ),
+    };
+    check_addresses(table, &server, admin_at);
+    server
+}
+
+fn check_addresses(table: &Table<'_>, server: &ServerSettings, admin_at: usize) {
+    if !server.admin.ip().is_loopback() && server.admin_token_file.is_none() {
+        let why = "is not on loopback: set server.admin_token_file, or an address that is";
+        table.fault_at(admin_at, format!("server.admin `{}` {why}", server.admin));
+    }
+    if server.http.is_empty() && server.https.is_empty() {
+        let why = "there is no listener for clients: set server.http or server.https";
+        table.fault_at(admin_at, why);
+    }
+    for (nth, entry) in server.https.iter().enumerate() {
+        let is_taken = server.http.contains(&entry.address) || server.admin == entry.address;
+        if is_taken && entry.address.port() != 0 {
+            let why = "is set in server.http or server.admin too: TLS needs an address of its own";
+            table.fault_in(&format!("https[{nth}]"), format!("`{}` {why}", entry.address));
+        }
     }
 }
 
-/// Nothing is a stop at once.
+/// Zero stops at once.
 fn shutdown_delay(table: &mut Table<'_>) -> Duration {
     let range = Duration::ZERO..=*WAIT.end();
     let doc = "How long a stop goes on accepting while /readyz is 503.";
@@ -90,31 +109,31 @@ fn caps(table: &mut Table<'_>) -> Caps {
             "head_bytes_max",
             1_024..=1 << 20,
             32 << 10,
-            "The largest request head; more is 431.",
+            "The largest request head; a larger one is 431.",
         ),
         held_bytes_max: table.bytes_or(
             "held_bytes_max",
             1 << 10..=1 << 40,
             256 << 20,
-            "Batch bodies held back at one time, together; more is 503.",
+            "Batch bodies buffered at one time, together; more is 503.",
         ),
         connections_max: table.number_or(
             "connections_max",
             1..=10_000_000,
             20_000,
-            "Connections at one time; more are closed at once.",
+            "Connections at one time; further ones are closed.",
         ),
         connections_per_address_max: table.number_or(
             "connections_per_address_max",
             1..=10_000_000,
             1_000,
-            "The same from one address, or one IPv6 /64; trusted proxies have no such limit.",
+            "The same of one address, or one IPv6 /64; trusted proxies have no such limit.",
         ),
         requests_per_connection_max: small(table.number_or(
             "requests_per_connection_max",
             1..=u64::from(u32::MAX),
             10_000,
-            "Requests on one connection, which then closes: what it takes is freed.",
+            "Requests on one connection, which then closes and frees its memory.",
         )),
         streams_max: small(table.number_or(
             "streams_max",

@@ -1,6 +1,6 @@
-//! Reads where requests go.
+//! Reads an upstream: its servers, timeouts, TLS, health checks and ejection.
 //!
-//! Not here: what the files of its TLS hold (`upstream::credentials`), who is chosen (`upstream`).
+//! Not here: the files of its TLS (`upstream::credentials`), which server is chosen (`upstream`).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,20 +8,22 @@ use std::time::Duration;
 use weir_common::config::document::{Spanned, Table, shown};
 use weir_common::directory::is_host;
 
-use crate::settings::values::{WAIT, number, small};
+use crate::settings::values::{WAIT, number, plain, plain_all, small};
 
 /// `[upstreams.<name>]`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upstream {
+pub struct UpstreamSettings {
+    /// Its name.
+    pub name: String,
     /// `host:port`, each.
-    pub servers: Vec<Spanned<String>>,
-    /// The HTTP it speaks.
+    pub servers: Vec<String>,
+    /// Its version of HTTP.
     pub speaks: Speaks,
-    /// How it is reached by TLS, where it is.
+    /// TLS to its servers; plain where not given.
     pub tls: Option<Tls>,
     /// To open a connection.
     pub connect_timeout: Duration,
-    /// Between two reads of an answer, the first of which waits for its head.
+    /// Between two reads of a response, the first of which waits for its head.
     pub read_timeout: Duration,
     /// Between two writes of a request.
     pub write_timeout: Duration,
@@ -31,10 +33,23 @@ pub struct Upstream {
     pub tunnel_timeout: Duration,
     /// Servers tried when one does not let us connect.
     pub tries: usize,
-    /// How servers are asked whether they are well; nothing is sent where not given.
+    /// Health checks; none where not given.
     pub health: Option<Health>,
-    /// When a server that fails requests is left alone.
+    /// When a server that fails requests is ejected.
     pub ejection: Ejection,
+}
+
+impl UpstreamSettings {
+    /// Its servers, each with the path of its setting.
+    pub fn servers(&self) -> impl Iterator<Item = (String, &String)> {
+        let path = |nth| format!("upstreams.{}.servers[{nth}]", self.name);
+        self.servers.iter().enumerate().map(move |(nth, server)| (path(nth), server))
+    }
+
+    pub(super) fn files(&self) -> impl Iterator<Item = &String> {
+        let files = self.tls.iter().flat_map(|tls| [&tls.ca, &tls.certificate, &tls.key]);
+        files.flatten()
+    }
 }
 
 /// A version of HTTP.
@@ -48,49 +63,49 @@ pub enum Speaks {
     Either,
 }
 
-/// How an upstream is reached by TLS.
+/// TLS to the servers of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     /// The name its certificate must have; the host of `servers` where not given.
-    pub server_name: Option<Spanned<String>>,
-    /// The root it must have; the system's where not given.
-    pub ca: Option<Spanned<String>>,
-    /// What we show.
-    pub certificate: Option<Spanned<String>>,
-    /// The private key to that.
-    pub key: Option<Spanned<String>>,
+    pub server_name: Option<String>,
+    /// A file with the root it must have; the system's roots where not given.
+    pub ca: Option<String>,
+    /// A file with the gateway's client certificate.
+    pub certificate: Option<String>,
+    /// A file with the private key to that.
+    pub key: Option<String>,
 }
 
 /// `[upstreams.<name>.health]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// What is asked for.
+    /// The path that is requested.
     pub path: String,
-    /// How often.
+    /// The time between two checks.
     pub interval: Duration,
-    /// How long an answer may take.
+    /// How long a check may take.
     pub timeout: Duration,
-    /// Bad answers in a row after which a server gets no requests.
+    /// Consecutive failures before a server gets no requests.
     pub unhealthy_after: u32,
-    /// Good answers in a row after which it does again.
+    /// Consecutive successes before it gets requests again.
     pub healthy_after: u32,
 }
 
 /// `[upstreams.<name>.ejection]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// Failed requests in a row after which a server rests; 0 is never.
+    /// Consecutive failed requests before a server is ejected; 0 is never.
     pub failures: u32,
     /// How long, the first time.
     pub pause: Duration,
     /// How long at most.
     pub pause_max: Duration,
-    /// Whether its own answers 502, 503 and 504 are failures. One tenant can then take a server
-    /// from all, by a path that is answered so.
+    /// Whether its own responses 502, 503 and 504 are failures. A tenant that knows a path with
+    /// such a response can then eject a server for all tenants.
     pub gateway_errors: bool,
 }
 
-pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
+pub(super) fn upstream(name: &Spanned<String>, table: &mut Table<'_>) -> UpstreamSettings {
     let seconds = Duration::from_secs;
     table.require("servers");
     let servers = table.texts("servers", "host:port; several are balanced.");
@@ -106,15 +121,15 @@ pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
     let speaks = table.choice(
         "http",
         &[("1.1", Speaks::Http1), ("2", Speaks::Http2), ("auto", Speaks::Either)],
-        "The HTTP it speaks; auto: as it says by ALPN, over TLS.",
+        "Its version of HTTP; auto: by ALPN, over TLS.",
     );
-    let tls = tls(table);
+    let tls = tls(table, &servers);
     if speaks == Speaks::Either && tls.is_none() {
         table.fault("http = \"auto\" needs TLS: set tls = true, or http = \"2\"");
     }
-    check_names(table, &servers, tls.as_ref());
-    Upstream {
-        servers,
+    UpstreamSettings {
+        name: name.value.clone(),
+        servers: plain_all(servers),
         speaks,
         tls,
         connect_timeout: table.span_or(
@@ -127,7 +142,7 @@ pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
             "read_timeout",
             WAIT,
             seconds(60),
-            "Between two reads of an answer.",
+            "Between two reads of a response.",
         ),
         write_timeout: table.span_or(
             "write_timeout",
@@ -139,7 +154,7 @@ pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
             "idle_timeout",
             WAIT,
             seconds(4),
-            "How long a connection is kept for the next request: less than the server keeps it.",
+            "How long an idle connection is kept: less than the server keeps it.",
         ),
         tunnel_timeout: table.span_or(
             "tunnel_timeout",
@@ -153,15 +168,18 @@ pub(super) fn upstream(table: &mut Table<'_>) -> Upstream {
             3,
             "Servers tried when one does not let us connect.",
         )),
-        health: table.table("health", "Asks servers whether they are well.", health),
-        ejection: table.table("ejection", "Rests servers that fail requests.", ejection),
+        health: table.table("health", "Health checks of servers.", health),
+        ejection: table.table("ejection", "Ejection of servers that fail requests.", ejection),
     }
 }
 
-/// Without a name a certificate could not be checked, and Pingora would not.
-fn check_names(table: &Table<'_>, servers: &[Spanned<String>], tls: Option<&Tls>) {
-    let Some(tls) = tls else { return };
-    match &tls.server_name {
+/// Without a name Pingora does not check the name of a certificate.
+fn check_names(
+    table: &Table<'_>,
+    servers: &[Spanned<String>],
+    server_name: Option<&Spanned<String>>,
+) {
+    match server_name {
         Some(name) if !is_host(&name.value.to_ascii_lowercase()) => {
             table.fault_at(
                 name.at,
@@ -185,13 +203,19 @@ fn is_address(text: &str) -> bool {
     text.parse::<SocketAddr>().is_ok() || host.parse::<std::net::IpAddr>().is_ok()
 }
 
-fn tls(table: &mut Table<'_>) -> Option<Tls> {
-    let is_on = table.flag("tls", false, "Whether it is reached by TLS.");
+fn tls(table: &mut Table<'_>, servers: &[Spanned<String>]) -> Option<Tls> {
+    let is_on = table.flag("tls", false, "Whether connections to its servers are TLS.");
+    let server_name = table.text("server_name", "The name that its certificate must have.");
+    if is_on {
+        check_names(table, servers, server_name.as_ref());
+    }
+    let roots = "A PEM file with the root it must have; the system's roots where not given.";
+    let certificate = "A PEM file with the gateway's client certificate and its chain.";
     let tls = Tls {
-        server_name: table.text("server_name", "The name that its certificate must have."),
-        ca: table.text("ca", "A PEM file of the root it must have; the system's where not given."),
-        certificate: table.text("client_certificate", "A PEM file: what we show it."),
-        key: table.text("client_key", "A PEM file: the private key to that."),
+        server_name: plain(server_name),
+        ca: plain(table.text("ca", roots)),
+        certificate: plain(table.text("client_certificate", certificate)),
+        key: plain(table.text("client_key", "A PEM file with the private key to that.")),
     };
     if tls.certificate.is_some() != tls.key.is_some() {
         table.fault("`client_certificate` and `client_key` need each other: set both or neither");
@@ -206,40 +230,48 @@ fn tls(table: &mut Table<'_>) -> Option<Tls> {
 
 fn ejection(table: &mut Table<'_>) -> Ejection {
     let seconds = Duration::from_secs;
-    let often = "Failed requests in a row after which a server rests; 0: it never does.";
+    let often = "Consecutive failed requests before a server is ejected; 0: never.";
     let failures = small(table.number_or("failures", 0..=1_000, 5, often));
-    let pause = table.span_or("pause", WAIT, seconds(5), "How long, the first time; then twice.");
-    let longest = "How long at most; `pause`, where that is longer and this is not given.";
+    let pause =
+        table.span_or("pause", WAIT, seconds(5), "The first ejection; each next one doubles.");
+    let longest = "The longest ejection; `pause`, where that is longer and this is not given.";
     let pause_max = table.span_or("pause_max", WAIT, seconds(60).max(pause), longest);
     if pause > pause_max {
         let (long, most) = (shown(pause), shown(pause_max));
         table.fault(format!("`pause` must be at most `pause_max`, which is {most}, not {long}"));
     }
-    // Any tenant may know a path that is answered so: one that failed requests by it must not take
-    // a server from all others.
-    let said = "Whether its own answers 502, 503 and 504 are failures.";
+    // Off by default: a tenant that knows a path with such a response could eject a server for all.
+    let doc = "Whether its own responses 502, 503 and 504 are failures.";
     Ejection {
         failures,
         pause,
         pause_max,
-        gateway_errors: table.flag("gateway_errors", false, said),
+        gateway_errors: table.flag("gateway_errors", false, doc),
     }
 }
 
 fn health(table: &mut Table<'_>) -> Option<Health> {
-    let path = table.text("path", "What is asked for: 200 to 399 is well. Off without.");
+    let path = table.text(
+        "path",
+        "The path to request: a status from 200 to 399 is a success. No checks without.",
+    );
     let seconds = Duration::from_secs;
     let health = Health {
         path: path.as_ref().map(|path| path.value.clone()).unwrap_or_default(),
-        interval: table.span_or("interval", WAIT, seconds(5), "How often."),
-        timeout: table.span_or("timeout", WAIT, seconds(1), "How long an answer may take."),
+        interval: table.span_or("interval", WAIT, seconds(5), "The time between two checks."),
+        timeout: table.span_or("timeout", WAIT, seconds(1), "How long a check may take."),
         unhealthy_after: small(table.number_or(
             "unhealthy_after",
             1..=100,
             3,
-            "Bad answers in a row.",
+            "Consecutive failures before a server is unhealthy.",
         )),
-        healthy_after: small(table.number_or("healthy_after", 1..=100, 2, "Good ones in a row.")),
+        healthy_after: small(table.number_or(
+            "healthy_after",
+            1..=100,
+            2,
+            "Consecutive successes before a server is healthy again.",
+        )),
     };
     let Some(path) = path else {
         if table.is_given() {

@@ -5,9 +5,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use reqwest::Url;
 use weir_common::config::document::{Spanned, Table};
 
-/// Any wait an operator may ask for: from a moment that a clock can tell to a day.
+/// Any timeout or interval: from the shortest that a clock can measure to a day.
 pub(super) const WAIT: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(86_400);
 
@@ -51,6 +52,42 @@ pub(super) fn networks(table: &mut Table<'_>, key: &str, doc: &str) -> Vec<IpNet
         parsed
     };
     texts.iter().filter_map(network).collect()
+}
+
+/// The URL of a server that is trusted; reported where others could answer in its place. `instead`
+/// says what to do rather than to write a password into it.
+pub(super) fn check_url(
+    table: &Table<'_>,
+    key: &str,
+    url: &Spanned<String>,
+    instead: &str,
+) -> Option<Url> {
+    let fault = |why: &str| table.fault_at(url.at, format!("`{key}` {why}"));
+    let Some(parsed) = Url::parse(&url.value).ok().filter(Url::has_host) else {
+        fault("must be a URL with a host, such as https://id.example.com/keys");
+        return None;
+    };
+    let host = parsed.host_str().unwrap_or_default();
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    let is_loopback = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
+    if !(parsed.scheme() == "https" || (parsed.scheme() == "http" && is_loopback)) {
+        let found = parsed.scheme();
+        fault(&format!(
+            "must start with https://, not {found}:// (http:// is allowed on loopback)"
+        ));
+    }
+    if !parsed.username().is_empty() || parsed.password().is_some() {
+        fault(&format!("must not contain a user or a password: {instead}"));
+    }
+    Some(parsed)
+}
+
+pub(super) fn plain(text: Option<Spanned<String>>) -> Option<String> {
+    text.map(|text| text.value)
+}
+
+pub(super) fn plain_all(texts: Vec<Spanned<String>>) -> Vec<String> {
+    texts.into_iter().map(|text| text.value).collect()
 }
 
 pub(super) fn number(value: u64) -> usize {

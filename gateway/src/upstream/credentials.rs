@@ -20,11 +20,11 @@ use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use weir_common::config::document::{Document, Spanned};
+use weir_common::config::document::Document;
 use weir_common::config::files;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::settings;
+use crate::settings::UpstreamSettings;
 
 /// What the files of one upstream hold, as DER.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
@@ -40,50 +40,78 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// The files that an upstream's credentials stand in.
-pub fn paths(upstream: &settings::Upstream) -> impl Iterator<Item = &Path> {
-    let files = upstream.tls.iter().flat_map(|tls| [&tls.ca, &tls.certificate, &tls.key]);
-    files.flatten().map(|file| Path::new(&file.value))
-}
-
 /// Reads an upstream's files. What is wrong with them is left in `document`.
 #[must_use]
-pub fn read(upstream: &settings::Upstream, document: &Document) -> Credentials {
+pub fn read(upstream: &UpstreamSettings, document: &Document) -> Credentials {
     let Some(tls) = &upstream.tls else { return Credentials::default() };
-    let fault = |file: &Spanned<String>, why: String| {
-        document.fault(file.at, format!("`{}`: {why}", file.value));
+    let file = |key, path: &'_ Option<String>| {
+        path.clone().map(|path| File {
+            document,
+            key: format!("upstreams.{}.{key}", upstream.name),
+            path,
+        })
     };
-    let roots = tls.ca.as_ref().map(|file| roots(file, &fault)).unwrap_or_default();
-    let shown = tls.certificate.as_ref().zip(tls.key.as_ref());
-    let (chain, key) = shown.map(|(chain, key)| pair(chain, key, &fault)).unwrap_or_default();
+    let roots = file("ca", &tls.ca).map(|file| roots(&file)).unwrap_or_default();
+    let shown = file("client_certificate", &tls.certificate).zip(file("client_key", &tls.key));
+    let (chain, key) = shown.map(|(chain, key)| pair(&chain, &key)).unwrap_or_default();
     Credentials { roots, chain, key }
 }
 
-fn roots(file: &Spanned<String>, fault: &impl Fn(&Spanned<String>, String)) -> Vec<Vec<u8>> {
-    let roots = certificates(file, fault);
+/// A file, and the setting that names it.
+struct File<'d> {
+    document: &'d Document,
+    key: String,
+    path: String,
+}
+
+impl File<'_> {
+    fn fault(&self, why: &str) {
+        self.document.fault_in(&self.key, format!("`{}`: {why}", self.path));
+    }
+
+    /// Its text; nothing where it cannot be read, which is then reported.
+    fn text(&self) -> Option<String> {
+        let read = files::read(Path::new(&self.path));
+        read.map_err(|why| self.fault(&format!("cannot be read: {why}"))).ok()
+    }
+
+    fn certificates(&self) -> Vec<Vec<u8>> {
+        let Some(text) = self.text() else { return Vec::new() };
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+        let found = found.unwrap_or_default();
+        if found.is_empty() {
+            self.fault("has no certificate in PEM");
+        }
+        let broken = |one: &&CertificateDer<'_>| X509Certificate::from_der(one.as_ref()).is_err();
+        if found.iter().find(broken).is_some() {
+            self.fault("has a certificate that cannot be read");
+            return Vec::new();
+        }
+        found.iter().map(|one| one.as_ref().to_vec()).collect()
+    }
+}
+
+fn roots(file: &File<'_>) -> Vec<Vec<u8>> {
+    let roots = file.certificates();
     let mut store = RootCertStore::empty();
     for root in &roots {
         if let Err(why) = store.add(CertificateDer::from(root.clone())) {
-            fault(file, format!("a certificate in it cannot be a root: {why}"));
+            file.fault(&format!("a certificate in it cannot be a root: {why}"));
         }
     }
     roots
 }
 
 /// A chain and the key to its first certificate.
-fn pair(
-    chain_file: &Spanned<String>,
-    key_file: &Spanned<String>,
-    fault: &impl Fn(&Spanned<String>, String),
-) -> (Vec<Vec<u8>>, Vec<u8>) {
-    let chain = certificates(chain_file, fault);
-    let Some(text) = text(key_file, fault).filter(|_| !chain.is_empty()) else {
+fn pair(chain_file: &File<'_>, key_file: &File<'_>) -> (Vec<Vec<u8>>, Vec<u8>) {
+    let chain = chain_file.certificates();
+    let Some(text) = key_file.text().filter(|_| !chain.is_empty()) else {
         return Default::default();
     };
     let key = match PrivateKeyDer::from_pem_slice(text.as_bytes()) {
         Ok(key) => key,
         Err(_) => {
-            fault(key_file, "has no private key in PEM".to_owned());
+            key_file.fault("has no private key in PEM");
             return Default::default();
         }
     };
@@ -91,30 +119,9 @@ fn pair(
     let shown = chain.iter().map(|one| CertificateDer::from(one.clone())).collect();
     let config = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
     if let Err(why) = config.with_client_auth_cert(shown, key) {
-        fault(key_file, format!("does not go with `{}`: {why}", chain_file.value));
+        key_file.fault(&format!("does not match `{}`: {why}", chain_file.path));
     }
     (chain, bytes)
-}
-
-fn certificates(file: &Spanned<String>, fault: &impl Fn(&Spanned<String>, String)) -> Vec<Vec<u8>> {
-    let Some(text) = text(file, fault) else { return Vec::new() };
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
-    let found = found.unwrap_or_default();
-    if found.is_empty() {
-        fault(file, "has no certificate in PEM".to_owned());
-    }
-    let broken = |one: &&CertificateDer<'_>| X509Certificate::from_der(one.as_ref()).is_err();
-    if found.iter().find(broken).is_some() {
-        fault(file, "has a certificate that cannot be read".to_owned());
-        return Vec::new();
-    }
-    found.iter().map(|one| one.as_ref().to_vec()).collect()
-}
-
-/// A file's text; nothing where it cannot be read, which has then been said.
-fn text(file: &Spanned<String>, fault: &impl Fn(&Spanned<String>, String)) -> Option<String> {
-    let read = files::read(Path::new(&file.value));
-    read.map_err(|why| fault(file, format!("cannot be read: {why}"))).ok()
 }
 
 impl Credentials {

@@ -231,7 +231,7 @@ fn unusable_tls_settings_are_reported_with_their_place() {
         ),
         (
             format!("{tls}\nclient_certificate = \"{client}\"\nclient_key = \"{server_key}\""),
-            "does not go with",
+            "does not match",
         ),
         (format!("{tls}\nclient_certificate = \"{client}\""), "need each other"),
         ("http = \"auto\"".to_owned(), "http = \"auto\" needs TLS"),

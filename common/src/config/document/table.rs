@@ -68,6 +68,11 @@ impl<'d> Table<'d> {
         self.document.fault(at, message);
     }
 
+    /// Notes a mistake in the value at `path`, which counts from this table.
+    pub fn fault_in(&self, path: &str, message: impl Into<String>) {
+        self.document.fault_in(&self.name_of(path), message);
+    }
+
     /// Says that `key` cannot be left out, to the schema and, where it was, to the reader.
     pub fn require(&mut self, key: &str) {
         self.required.push(key.into());

@@ -19,7 +19,7 @@ use crate::config::shared::Shared;
 use crate::edge::connection::Socket as Wire;
 use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
 use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Origin, Progress};
-use crate::settings::Server;
+use crate::settings::ServerSettings;
 use crate::tls;
 
 /// What a client's connection brings.
@@ -68,7 +68,7 @@ pub(super) async fn greet(
     if has_header && let Origin::Client(client) = header(&mut socket).await? {
         let active = shared.active.load();
         peer = client;
-        seat = place(&crowd, client, &active.rules.settings.server)?;
+        seat = place(&crowd, client, &active.settings.server)?;
     }
     let Some(https) = https else { return Ok(Greeted { socket: Wire::Plain(socket), peer, seat }) };
     let config = shared.active.load().origin.tls.config(https).cloned();
@@ -82,7 +82,7 @@ pub(super) async fn greet(
 pub(super) fn place(
     crowd: &Arc<ConnectionCounts>,
     address: SocketAddr,
-    server: &Server,
+    server: &ServerSettings,
 ) -> Result<Option<ConnectionPermit>, Failed> {
     if is_of(&server.trusted_proxies, address) {
         return Ok(None);

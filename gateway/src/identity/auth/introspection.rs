@@ -73,7 +73,7 @@ impl IntrospectionClient {
         secret: Option<&Secret<String>>,
         server: IdentityServer,
     ) -> Self {
-        let named = settings.client_id.as_ref().map(|id| id.value.as_str());
+        let named = settings.client_id.as_deref();
         let authorization = named.zip(secret).map(|(id, secret)| basic(id, secret.expose()));
         Self {
             settings: settings.clone(),
@@ -121,7 +121,7 @@ impl IntrospectionClient {
         let mut request = self
             .server
             .client
-            .post(&self.settings.url.value)
+            .post(&self.settings.url)
             .header(ACCEPT, "application/json")
             .header(CONTENT_TYPE, "application/x-www-form-urlencoded");
         if let Some(authorization) = &self.authorization {
@@ -145,11 +145,10 @@ impl IntrospectionClient {
         }
         let Introspection { issuer, audience, ttl, .. } = &self.settings;
         if let Some(issuer) = issuer {
-            claims.check_issuer(&issuer.value)?;
+            claims.check_issuer(issuer)?;
         }
         if !audience.is_empty() {
-            let audience: Vec<String> = audience.iter().map(|one| one.value.clone()).collect();
-            claims.check_audience(&audience)?;
+            claims.check_audience(audience)?;
         }
         let expires = claims.check_end(now, Duration::ZERO)?;
         claims.check_start(now, AHEAD_MAX)?;

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use weir_common::log::events;
 use weir_common::secret::Secret;
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
-use weir_common::token::{self, Algorithm, Flaw, Terms};
+use weir_common::token::{self, Flaw, Terms};
 
 use crate::identity::auth::authorization::Claims;
 use crate::identity::auth::identity_server::IdentityServer;
@@ -28,7 +28,7 @@ use crate::identity::auth::introspection::IntrospectionClient;
 use crate::identity::auth::jwks::{Jwks, Keys};
 use crate::identity::http_client;
 use crate::identity::log_limiter::LogLimiter;
-use crate::settings::{Identity, Verify};
+use crate::settings::{IdentitySettings, Verify};
 use crate::telemetry::metrics::Metrics;
 
 /// Invalid tokens that are cached. A client that sends more has soon used up its allowance.
@@ -111,7 +111,7 @@ impl Verifier {
     /// where it is made of the same, or else its keys are until others are fetched.
     #[must_use]
     pub fn new(
-        settings: &Identity,
+        settings: &IdentitySettings,
         source: VerifierSource,
         earlier: Option<&Arc<Self>>,
         metrics: &Arc<Metrics>,
@@ -123,10 +123,9 @@ impl Verifier {
         if let Some(same) = earlier.filter(|earlier| earlier.source == source) {
             return Some(same.clone());
         }
-        let ca = settings.ca.as_ref().map(|path| path.value.as_str());
         // The file has become unreadable since it was checked: no token is accepted, and no
         // other root either.
-        let client = http_client::client(ca, settings.timeout).ok()?;
+        let client = http_client::client(settings.ca.as_deref(), settings.timeout).ok()?;
         let server = IdentityServer {
             client,
             timeout: settings.timeout,
@@ -137,18 +136,8 @@ impl Verifier {
             Verify::Nothing => return None,
             Verify::Jwt(jwt) => {
                 let earlier = earlier.and_then(|earlier| earlier.jwks());
-                let url = &jwt.jwks_url.value;
-                let jwks = Jwks::new(url, server, jwt.refresh, earlier);
-                let named = |name: &weir_common::config::document::Spanned<String>| {
-                    Algorithm::named(&name.value)
-                };
-                let terms = Terms {
-                    issuer: jwt.issuer.value.clone(),
-                    audience: jwt.audience.iter().map(|one| one.value.clone()).collect(),
-                    algorithms: jwt.algorithms.iter().filter_map(named).collect(),
-                    leeway: jwt.leeway,
-                };
-                Method::Jwt(jwks, terms)
+                let jwks = Jwks::new(&jwt.jwks_url, server, jwt.refresh, earlier);
+                Method::Jwt(jwks, jwt.terms.clone())
             }
             Verify::Introspection(introspection) => {
                 let secret = source.files.client_secret.as_ref();

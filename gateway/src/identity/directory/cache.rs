@@ -209,8 +209,8 @@ mod tests {
 
     fn rules(text: &str) -> Rules {
         let (document, nothing) = (Document::new("g", text), Document::new("d", ""));
-        let settings = settings::read(&document).made;
-        rules::check(settings, &document, &Directory::default(), &nothing, SEED)
+        let raw = settings::read(&document).made;
+        rules::check((&raw, &document), (&Directory::default(), &nothing), SEED)
     }
 
     fn entry(body: &str) -> Result<Entry, String> {

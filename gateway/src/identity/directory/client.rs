@@ -7,14 +7,13 @@ use std::path::Path;
 use http::HeaderValue;
 use http::header::{ACCEPT, AUTHORIZATION};
 use reqwest::{Client, RequestBuilder};
-use weir_common::config::document::Spanned;
 use weir_common::config::files;
 use weir_common::config::watch::{Stamp, stamp};
 use weir_common::secret::Secret;
 
 use crate::identity::directory::response::TenantKind;
 use crate::identity::http_client;
-use crate::settings::Lookups;
+use crate::settings::HttpDirectory;
 
 /// What builds requests to a directory.
 #[derive(Clone, Debug)]
@@ -23,33 +22,32 @@ pub struct DirectoryClient {
     url: String,
     bearer: Option<HeaderValue>,
     /// What it was made of: a token or a root that has changed makes another.
-    origin: (Lookups, Option<Secret<String>>, Stamp),
+    origin: (HttpDirectory, Option<Secret<String>>, Stamp),
 }
 
 impl DirectoryClient {
-    /// A client by these settings; or what is wrong with them, and where.
-    pub fn new(settings: &Lookups) -> Result<Self, (usize, String)> {
-        let read = |file: &Spanned<String>| {
-            let unreadable =
-                |why| (file.at, format!("cannot read a token in `{}`: {why}", file.value));
-            let token = files::first_line(Path::new(&file.value)).map_err(unreadable)?;
+    /// A client by these settings; or the key that is wrong, and why.
+    pub fn new(settings: &HttpDirectory) -> Result<Self, (&'static str, String)> {
+        let read = |file: &String| {
+            let wrong = |why: String| ("token_file", format!("`{file}` has no token: {why}"));
+            let token = files::first_line(Path::new(file)).map_err(|why| wrong(why.to_string()))?;
             let mut bearer = HeaderValue::try_from(format!("Bearer {}", token.expose()))
-                .map_err(|_| (file.at, format!("`{}` holds no token", file.value)))?;
+                .map_err(|why| wrong(why.to_string()))?;
             bearer.set_sensitive(true);
             Ok((token, bearer))
         };
         let (token, bearer) = settings.token_file.as_ref().map(read).transpose()?.unzip();
-        let ca = settings.ca.as_ref();
-        let root = ca.and_then(|ca| stamp(Path::new(&ca.value)));
-        let client = http_client::client(ca.map(|ca| ca.value.as_str()), settings.timeout)
-            .map_err(|why| (ca.map_or(settings.url.at, |ca| ca.at), why))?;
-        let url = settings.url.value.trim_end_matches('/').to_owned();
-        Ok(Self { client, url, bearer, origin: (placeless(settings), token, root) })
+        let ca = settings.ca.as_deref();
+        let root = ca.and_then(|ca| stamp(Path::new(ca)));
+        let client = http_client::client(ca, settings.timeout)
+            .map_err(|why| (ca.map_or("url", |_| "ca"), why))?;
+        let url = settings.url.trim_end_matches('/').to_owned();
+        Ok(Self { client, url, bearer, origin: (settings.clone(), token, root) })
     }
 
-    /// The settings, without their places.
+    /// The settings.
     #[must_use]
-    pub fn settings(&self) -> &Lookups {
+    pub fn settings(&self) -> &HttpDirectory {
         &self.origin.0
     }
 
@@ -77,13 +75,3 @@ impl PartialEq for DirectoryClient {
 }
 
 impl Eq for DirectoryClient {}
-
-/// Settings without their places: a line more before them changes nothing.
-fn placeless(settings: &Lookups) -> Lookups {
-    let mut settings = settings.clone();
-    settings.url.at = 0;
-    for file in [&mut settings.token_file, &mut settings.ca].into_iter().flatten() {
-        file.at = 0;
-    }
-    settings
-}

@@ -60,7 +60,7 @@ impl GatewayAdmin {
             let kind = TenantKind::ALL.into_iter().find(|known| known.plural() == kind)?;
             let any = IdForm::default();
             let is_workspace = kind == TenantKind::Workspace;
-            let form = if is_workspace { &active.rules.settings.workspaces } else { &any };
+            let form = if is_workspace { &active.settings.workspaces } else { &any };
             form.allows(name).then_some((kind, name))
         });
         let Some((kind, name)) = found else { return not_found() };

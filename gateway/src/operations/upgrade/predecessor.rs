@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_question_of_another_shape_is_asked_as_the_limit_is_now() {
         let seed = Seed::new([4; 16]);
-        let (rules, _) = Config::built_in().load(seed).unwrap();
+        let rules = Config::built_in().load(seed).unwrap().rules;
         let now = rules.limits.iter().find(|limit| &*limit.name == "workspace").unwrap().quota;
         let window = |requests, seconds| {
             let window = Duration::from_secs(seconds);

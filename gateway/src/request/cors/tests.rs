@@ -12,7 +12,7 @@ fn cors(origins: &[&str], credentials: bool, headers: &[&str]) -> Cors {
     let texts = |texts: &[&str]| {
         texts.iter().map(|text| Spanned { value: (*text).to_owned(), at: 0 }).collect()
     };
-    Cors::new(&settings::Cors {
+    Cors::new(&RawCors {
         origins: texts(origins),
         credentials,
         headers: texts(headers),

@@ -1,27 +1,28 @@
-//! Finds origins and headers that no browser ever sends, and makes of the rest what each plane
-//! says to browsers.
+//! Makes planes and their CORS, and reports origins and headers that no browser sends.
 
 use http::HeaderName;
 
 use crate::request::cors::{Cors, OPAQUE, check_origin};
+use crate::rules::Plane;
 use crate::rules::compile::Checker;
-use crate::settings;
+use crate::settings::RawCors;
 
 impl Checker<'_> {
-    /// By plane.
-    pub(super) fn cors(&self) -> Vec<Option<Cors>> {
-        let planes = self.settings.planes.iter().map(|(_, plane)| plane.cors.as_ref());
+    pub(super) fn planes(&self) -> Vec<Plane> {
+        for cors in self.raw.planes.iter().filter_map(|(_, plane)| plane.cors.as_ref()) {
+            self.origins(cors);
+            self.request_headers(cors);
+        }
+        let planes = self.raw.planes.iter();
         planes
-            .map(|cors| {
-                let cors = cors?;
-                self.origins(cors);
-                self.request_headers(cors);
-                Some(Cors::new(cors))
+            .map(|(name, plane)| Plane {
+                name: name.value.clone(),
+                cors: plane.cors.as_ref().map(Cors::new),
             })
             .collect()
     }
 
-    fn origins(&self, cors: &settings::Cors) {
+    fn origins(&self, cors: &RawCors) {
         for origin in &cors.origins {
             let fault = |text: String| self.document.fault(origin.at, text);
             match origin.value.as_str() {
@@ -43,7 +44,7 @@ impl Checker<'_> {
         }
     }
 
-    fn request_headers(&self, cors: &settings::Cors) {
+    fn request_headers(&self, cors: &RawCors) {
         for name in &cors.headers {
             let fault = |text: String| self.document.fault(name.at, text);
             if name.value == "*" {

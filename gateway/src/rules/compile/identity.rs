@@ -1,68 +1,35 @@
-//! Finds what is wrong in `[identity]`, and says which routes need a token.
-
-use weir_common::config::document::Spanned;
+//! Decides which routes need a token, and reports planes in `[identity]` that there are not.
 
 use crate::request::route::Index;
 use crate::rules::compile::{Checker, lookup, names};
-use crate::settings::{self, Verify};
+use crate::settings::{RawRoute, Verify};
 
 impl Checker<'_> {
-    pub(super) fn identity(&self) {
-        let identity = &self.settings.identity;
-        for (nth, plane) in identity.planes.iter().enumerate() {
-            let known = names(&self.settings.planes, |(name, _)| &name.value);
+    pub(super) fn token_planes(&self) {
+        let planes = &self.raw.token_planes;
+        for (nth, plane) in planes.iter().enumerate() {
+            let known = names(&self.raw.planes, |(name, _)| &name.value);
             let _ = lookup(self.document, plane, "plane", known);
-            if identity.planes.iter().take(nth).any(|earlier| earlier.value == plane.value) {
+            if planes.iter().take(nth).any(|earlier| earlier.value == plane.value) {
                 self.document.fault(plane.at, format!("plane `{}` is listed twice", plane.value));
             }
         }
-        match &identity.verify {
-            Verify::Nothing => {
-                if let Some(plane) = identity.planes.first() {
-                    let text = "`planes` has no effect with verify = \"none\": set verify to \
-                                \"jwt\" or \"introspection\", or leave `planes` out";
-                    self.document.fault(plane.at, text);
-                }
-            }
-            Verify::Jwt(jwt) => self.url("jwks_url", &jwt.jwks_url),
-            Verify::Introspection(asked) => self.url("url", &asked.url),
+        if let Some(plane) = planes.first().filter(|_| !self.verifies()) {
+            let text = "`planes` has no effect with verify = \"none\": set verify to \
+                        \"jwt\" or \"introspection\", or leave `planes` out";
+            self.document.fault(plane.at, text);
         }
     }
 
-    /// Reports a URL over which anybody could say whose a token is. What is missing was reported.
-    fn url(&self, key: &str, url: &Spanned<String>) {
-        let text = url.value.as_str();
-        if text.is_empty() {
-            return;
-        }
-        let parsed = text.parse::<reqwest::Url>().ok().filter(|url| url.has_host());
-        let Some(parsed) = parsed else {
-            let wanted = "must be a URL with a host, such as https://id.example.com/keys";
-            return self.document.fault(url.at, format!("`{key}` {wanted}"));
-        };
-        let host = parsed.host_str().unwrap_or_default();
-        let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-        let near = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
-        match parsed.scheme() {
-            "https" => {}
-            "http" if near => {}
-            _ => {
-                let found = format!("not {}:// (http:// is allowed on loopback)", parsed.scheme());
-                self.document.fault(url.at, format!("`{key}` must start with https://, {found}"));
-            }
-        }
-        if !parsed.username().is_empty() || parsed.password().is_some() {
-            let text = format!("`{key}` must not contain a user or a password: use client_id");
-            self.document.fault(url.at, text);
-        }
+    fn verifies(&self) -> bool {
+        self.raw.settings.identity.verify != Verify::Nothing
     }
 
     /// Whether a route needs a token.
-    pub(super) fn needs_token(&self, route: &settings::Route, plane: Index) -> bool {
-        let identity = &self.settings.identity;
-        let name = self.settings.planes.get(plane).map(|(name, _)| &name.value);
-        let planned = identity.planes.iter().any(|plane| Some(&plane.value) == name);
-        identity.verify != Verify::Nothing && planned && !route.anonymous && !route.exempt
+    pub(super) fn needs_token(&self, route: &RawRoute, plane: Index) -> bool {
+        let name = self.raw.planes.get(plane).map(|(name, _)| &name.value);
+        let planned = self.raw.token_planes.iter().any(|plane| Some(&plane.value) == name);
+        self.verifies() && planned && !route.anonymous && !route.exempt
     }
 }
 
@@ -72,8 +39,10 @@ mod tests {
     use weir_common::directory::Directory;
 
     use crate::limit::key::Seed;
-    use crate::rules::Rules;
+    use crate::rules::{self, Rules};
     use crate::settings;
+
+    const SEED: Seed = Seed::new([1; 16]);
 
     const SHIPPED: &str = include_str!("../../../../config/gateway.toml");
     const JWT: &str = "verify = \"jwt\"\nplanes = [\"control\"]\njwt.issuer = \"https://id.test\"\n\
@@ -83,15 +52,8 @@ mod tests {
         let text = shipped.replacen("verify = \"none\"", identity, 1);
         let document = Document::new("g", &text);
         let nothing = Document::new("d", "");
-        let settings = settings::read(&document).made;
-        let seed = Seed::new([0; 16]);
-        let rules = crate::rules::compile::check(
-            settings,
-            &document,
-            &Directory::default(),
-            &nothing,
-            seed,
-        );
+        let raw = settings::read(&document).made;
+        let rules = rules::check((&raw, &document), (&Directory::default(), &nothing), SEED);
         (rules, document.diagnostics().into_iter().map(|diagnostic| diagnostic.message).collect())
     }
 

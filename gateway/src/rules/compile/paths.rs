@@ -6,12 +6,12 @@ use crate::limit::CHECKS_MAX;
 use crate::request::route::{Entry, Index, Paths};
 use crate::rules::Route;
 use crate::rules::compile::Checker;
-use crate::settings;
+use crate::settings::RawRoute;
 
 impl Checker<'_> {
     /// By plane.
     pub(super) fn paths(&self, routes: &[Route]) -> Vec<Paths> {
-        for (route, raw) in routes.iter().zip(&self.settings.routes) {
+        for (route, raw) in routes.iter().zip(&self.raw.routes) {
             self.exemption(route, raw);
             if route.spellings.escaped_slash && !route.pattern.has_rest {
                 let why = "`escaped_slash` needs a path that ends in {*rest}: decoded, a path with \
@@ -19,7 +19,7 @@ impl Checker<'_> {
                 self.document.fault(raw.at, why);
             }
         }
-        (0..self.settings.planes.len()).map(|plane| self.paths_of(plane, routes)).collect()
+        (0..self.raw.planes.len()).map(|plane| self.paths_of(plane, routes)).collect()
     }
 
     fn paths_of(&self, plane: Index, routes: &[Route]) -> Paths {
@@ -45,11 +45,11 @@ impl Checker<'_> {
 
     /// Reports two routes of which no order says which is meant.
     fn undecided(&self, routes: &[Route], later: Index, earlier: Index) {
-        let raw = |at: Index| self.settings.routes.get(at).map_or(0, |route| route.at);
+        let raw = |at: Index| self.raw.routes.get(at).map_or(0, |route| route.at);
         let (Some(one), Some(other)) = (routes.get(later), routes.get(earlier)) else { return };
         // A path with a mistake, which is reported already, is read as `/`.
         let is_read = |(at, route): (Index, &Route)| {
-            let raw = self.settings.routes.get(at).and_then(|raw| raw.path.as_ref());
+            let raw = self.raw.routes.get(at).and_then(|raw| raw.path.as_ref());
             raw.is_some_and(|raw| raw.value == route.pattern.text)
         };
         if ![(later, one), (earlier, other)].into_iter().all(is_read) {
@@ -70,7 +70,7 @@ impl Checker<'_> {
 
     /// Reports a route whose limits and whose exemption contradict each other, and a batch that
     /// could be none.
-    fn exemption(&self, route: &Route, raw: &settings::Route) {
+    fn exemption(&self, route: &Route, raw: &RawRoute) {
         let reads_only = !route.methods.is_empty()
             && route.methods.iter().all(|method| *method == Method::GET || *method == Method::HEAD);
         let has_limits = !raw.limits.is_empty();

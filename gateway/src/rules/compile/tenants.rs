@@ -116,8 +116,7 @@ impl Checker<'_> {
 
     /// Adds the domains that instances have of their own to the plane that names instances.
     pub(super) fn domains(&self, hosts: &mut Hosts) {
-        let mut planes =
-            (0..self.settings.planes.len()).filter(|plane| self.names_instance(*plane));
+        let mut planes = (0..self.raw.planes.len()).filter(|plane| self.names_instance(*plane));
         let plane = planes.next().filter(|_| planes.next().is_none());
         for (name, instance) in &self.directory.instances {
             for domain in &instance.domains {

@@ -270,10 +270,7 @@ fn a_wrong_directory_setting_is_reported_with_its_place() {
         ("url = \"ftp://127.0.0.1\"", "must start with https://"),
         ("url = \"http://directory.example.com\"", "http:// is allowed on loopback"),
         ("url = \"http://127.0.0.1\"\npath = \"directory.toml\"", "no domains of their own"),
-        (
-            "url = \"http://127.0.0.1\"\ntoken_file = \"nowhere\"",
-            "cannot read a token in `nowhere`",
-        ),
+        ("url = \"http://127.0.0.1\"\ntoken_file = \"nowhere\"", "`nowhere` has no token"),
         ("url = \"https://127.0.0.1\"\nca = \"nowhere\"", "cannot read `nowhere`"),
         ("url = \"https://127.0.0.1\"\nca = \"gateway.toml\"", "gateway.toml"),
         ("ttl = \"1m\"", "url is missing"),
