@@ -1,10 +1,10 @@
-//! The only place that builds and connects the parts, and that owns every task and thread.
+//! Builds and connects all parts, and owns every task and thread.
 //!
 //! # Invariants
 //!
-//! 1. The program says that it is ready only when every listener accepts.
-//! 2. A stop takes no new work, finishes what is under way, and ends when nothing is, or when
-//!    `shutdown_grace` is over; what was cut off is sent again by the next start.
+//! 1. The program reports ready only while every listener accepts.
+//! 2. A shutdown accepts no new work, finishes attempts and requests in flight, and ends when none
+//!    is left or `shutdown_grace` is over; interrupted attempts are repeated after the next start.
 
 use std::io;
 use std::sync::Arc;
@@ -41,39 +41,39 @@ use crate::store::sqlite::open::OpenError;
 use crate::store::{Store, StoreError};
 use crate::worker::{Drained, Worker};
 
-/// How long a stop waits for the last lines of attempts to be taken.
+/// How long a shutdown waits for the last lines of the attempt log.
 const LOG_GRACE: Duration = Duration::from_secs(1);
 
-/// How long a stop waits for listeners once nothing is under way any more.
+/// How long a shutdown waits for listeners after the last attempt.
 const LISTENERS_GRACE: Duration = Duration::from_secs(2);
 
-/// File descriptors for ourselves: the database, the log, the runtime.
+/// File descriptors for the database, the log and the runtime.
 const OWN_DESCRIPTORS: u64 = 128;
 
 /// Why the program cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The configuration has mistakes.
+    /// The configuration has errors.
     #[error("{}", lines(.0))]
     Configuration(Vec<Diagnostic>),
-    /// An address is taken, or not ours.
+    /// An address is in use, or not local.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The token's file cannot be read.
+    /// The admin token's file cannot be read.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The database cannot be used.
+    /// The database cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The database cannot be read.
     #[error("cannot begin: {0}")]
     Store(#[from] StoreError),
-    /// The system does not give us what every program needs.
+    /// The system lacks a basic resource.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
 }
 
-/// Runs the dispatcher until it is told to stop.
+/// Runs the dispatcher until a shutdown.
 pub fn run(config: Config) -> Result<(), RunError> {
     let clock = Clock::system();
     let active = config.load(&clock).map_err(RunError::Configuration)?;
@@ -114,7 +114,7 @@ async fn serve_until_told(
     listeners.add("api", api, handler, bounds(&state, state.connections.api.clone()))?;
     let handler = Arc::new(Ingest::new(state.clone()));
     listeners.add("ingest", ingest, handler, bounds(&state, state.connections.ingest.clone()))?;
-    // The operator can look on while deliveries are seen out.
+    // The admin listener stays open while attempts in flight end.
     let mut operator = Listeners::default();
     let handler = Arc::new(Admin { program: DispatcherAdmin(state.clone()), token });
     let own = Arc::new(Semaphore::new(server.connections_max));
@@ -134,11 +134,11 @@ async fn serve_until_told(
 
     state.ready.store(false, Ordering::Release);
     events::event(Level::Info, "stopping", &[]);
-    // An error means that nobody listens any more, which is what a stop is for.
+    // An error means that no listener is left, which a shutdown intends.
     let _ = stop.send(true);
     listeners.set(Listening::Closing);
     let grace = state.active.load().settings.server.shutdown_grace;
-    // A mail server that hangs says nothing of whether deliveries are seen out.
+    // A mail server that hangs must not delay the shutdown.
     let (drained, _) = tokio::join!(
         tokio::time::timeout(grace, work.join_next()),
         tokio::time::timeout(grace, post.join_next()),
@@ -184,7 +184,7 @@ fn shared(
     (Arc::new(state), inbox)
 }
 
-/// What goes on beside deliveries until it is shut down.
+/// The background tasks, until they are shut down.
 fn beside_deliveries(state: &Arc<State>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let (store, clock) = (state.store.clone(), state.clock.clone());
@@ -195,7 +195,7 @@ fn beside_deliveries(state: &Arc<State>) -> JoinSet<()> {
     tasks
 }
 
-/// What a listener with these connections of its own allows.
+/// The limits of a listener with its own connections.
 fn bounds(state: &State, connections: Arc<Semaphore>) -> Bounds {
     let settings = &state.active.load().settings;
     let each = ConnectionBounds {
@@ -207,12 +207,12 @@ fn bounds(state: &State, connections: Arc<Semaphore>) -> Bounds {
     Bounds {
         connection: Arc::new(move || each),
         connections,
-        // One body of the largest kind has room in any case.
+        // At least one body of the largest size.
         bodies_bytes_max: BODIES_BYTES_MAX.max(settings.ingest.body_bytes_max),
     }
 }
 
-/// Asks for as many file descriptors as connections either way may need.
+/// Raises the limit of file descriptors to what connections in both directions may need.
 fn room_for(active: &ActiveConfig) {
     let settings = &active.settings;
     let wanted = settings.server.connections_max * 2 + settings.egress.in_flight_max * 2;

@@ -1,6 +1,6 @@
-//! The command line: what can be asked for, and what is printed.
+//! The command line: its commands, and what they print.
 //!
-//! Not here: exit codes of the shell's own (`main`), running (`app`).
+//! Not here: the process (`main`), running the dispatcher (`app`).
 
 mod check;
 pub mod listen;
@@ -34,7 +34,7 @@ use crate::domain::outcome::Outcome;
 use crate::live_config::{Config, USUAL};
 use crate::store::sqlite::{backup, restore};
 
-/// Where the prefix of workspaces is set.
+/// The hint for a workspace identifier of another form.
 const PREFIX_REMEDY: &str = "identifiers.workspace_prefix sets another, in dispatcher.toml, named \
     with --config";
 
@@ -50,12 +50,12 @@ pub struct CliCommand {
 enum Action {
     /// Serve until SIGTERM; SIGHUP reloads
     Run(ConfigArgs),
-    /// Read the configuration, look at the files and addresses it names, and report every problem;
+    /// Check the configuration, and the files and addresses in it, and report every problem;
     /// exit code 64 if there is one
     Check(ConfigArgs),
     /// Receive deliveries on this machine: verify each and print it
     Listen(Receive),
-    /// Say whether a signature is good
+    /// Verify a signature
     Verify(Verify),
     /// Send a signed example event to a URL, as the dispatcher would
     SendTest(SendTest),
@@ -66,17 +66,17 @@ enum Action {
         /// The copy, which must not exist yet
         to: PathBuf,
     },
-    /// Put a backup in the place of the database; the dispatcher must not run
+    /// Replace the database by a backup; the dispatcher must not run
     Restore {
         #[command(flatten)]
         from: ConfigArgs,
         /// The backup
         backup: PathBuf,
-        /// Move the database that is there aside
+        /// Move the existing database aside
         #[arg(long)]
         replace: bool,
     },
-    /// Make a token: prints it, and the lines to add to the file of tokens
+    /// Create a token: prints it, and its entry for tokens.toml
     Token(Token),
     /// Print the JSON Schema of a file, for editors
     Schema {
@@ -97,7 +97,7 @@ struct WithSecret {
     /// A file whose first line is the webhook's secret
     #[arg(long)]
     secret_file: Option<PathBuf>,
-    /// The secret itself, whsec_ and all, where all who see the list of processes may see it
+    /// The secret itself, with whsec_; visible in the list of processes
     #[arg(long)]
     secret: Option<String>,
 }
@@ -106,13 +106,13 @@ struct WithSecret {
 struct Receive {
     #[command(flatten)]
     secret: WithSecret,
-    /// Where to listen
+    /// The address to listen on
     #[arg(long, default_value = "127.0.0.1:9010")]
     address: SocketAddr,
-    /// The header that holds the signature
+    /// The name of the signature header
     #[arg(long, default_value = "Service-Signature")]
     header: String,
-    /// Where to pass good deliveries on to; its answer becomes ours
+    /// The URL to forward verified deliveries to; its answer is returned
     #[arg(long)]
     forward: Option<Url>,
 }
@@ -127,7 +127,7 @@ struct Verify {
     /// The file of the body, byte for byte
     #[arg(long)]
     body_file: PathBuf,
-    /// Seconds that the signature's time may differ from now; 0: any
+    /// Tolerated difference of the signature's time from now, in seconds; 0: any
     #[arg(long, default_value_t = 300)]
     tolerance: u64,
 }
@@ -142,20 +142,20 @@ struct SendTest {
     /// The type of the event
     #[arg(long = "type", default_value = "user.created")]
     kind: String,
-    /// A configuration whose [egress] and [signature] hold; without it any address may be called
+    /// A configuration with [egress] and [signature]; without it any address may be called
     #[arg(long, short)]
     config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 struct Token {
-    /// What the log calls it
+    /// The token's name
     #[arg(long)]
     name: String,
-    /// A workspace it may act for, or *; more than once for several
+    /// A workspace that the token covers, or *; repeat for several
     #[arg(long = "workspace", required = true)]
     workspaces: Vec<String>,
-    /// What it may do; more than once for several
+    /// A scope of the token; repeat for several
     #[arg(long = "scope", required = true, value_parser = scope)]
     scopes: Vec<Scope>,
     #[command(flatten)]
@@ -163,7 +163,7 @@ struct Token {
 }
 
 impl CliCommand {
-    /// Does what was asked, and gives the exit code.
+    /// Runs the command, and returns the exit code.
     #[must_use]
     pub fn execute(self) -> u8 {
         match self.action {
@@ -208,7 +208,7 @@ fn config(from: &ConfigArgs) -> Config {
     Config::new(from.file(USUAL))
 }
 
-/// Does something by the settings, and gives the exit code.
+/// Runs a command that needs the settings, and returns the exit code.
 fn by_settings(from: &ConfigArgs, act: impl FnOnce(&Settings) -> Result<String, String>) -> u8 {
     match config(from).load(&Clock::system()) {
         Ok(active) => report(act(&active.settings)),
@@ -253,7 +253,7 @@ impl Verify {
         let now = Clock::system().now().unix.0 / 1_000_000;
         let tolerance = Some(self.tolerance).filter(|seconds| *seconds > 0).unwrap_or(u64::MAX);
         let secret = self.secret.secret()?;
-        // Copied with its name, as a log shows it.
+        // The header may be pasted with its name, as logs show it.
         let value = self.header.split_once(": ").map_or(self.header.as_str(), |(_, value)| value);
         signature::verify(secret.expose(), value, &body, now, tolerance)
             .map(|()| "the signature is good".to_owned())
@@ -262,7 +262,7 @@ impl Verify {
 }
 
 impl SendTest {
-    /// Those of the configuration that was named.
+    /// The settings of the named configuration.
     fn settings(&self) -> Result<Settings, Vec<Diagnostic>> {
         let Some(path) = &self.config else { return Ok(anywhere()) };
         Config::new(ConfigFile::new(Some(path.clone()), USUAL))
@@ -290,7 +290,7 @@ impl SendTest {
 
 impl Token {
     fn execute(self) -> Result<String, String> {
-        // A token can be made before there is a configuration: then the defaults hold.
+        // A token can be created before a configuration exists: then the defaults apply.
         let config = config(&self.from);
         let is_missing = config.file.path().is_some_and(|path| !path.exists());
         let is_missing = self.from.config.is_none() && is_missing;
@@ -329,8 +329,8 @@ fn scope(text: &str) -> Result<Scope, String> {
     found.ok_or_else(|| format!("known: {}", Scope::ALL.map(Scope::name).join(", ")))
 }
 
-/// The defaults, but for whom we may call: what somebody names on their own command line they may
-/// call anyway.
+/// The default settings with every address allowed: the user of a command line can call any address
+/// directly.
 fn anywhere() -> Settings {
     let mut settings = read::read(&Document::new("", "")).made;
     settings.egress.allow_http = true;

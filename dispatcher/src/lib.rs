@@ -1,16 +1,15 @@
-//! weir-dispatcher: takes events, keeps them, and delivers them, signed, to webhooks.
+//! weir-dispatcher: accepts events, stores them, and delivers them, signed, to webhooks.
 //!
 //! Areas stand in layers, the lowest first: each imports only from those above it in this list.
-//! Files marked *core* decide: they take values and return values, and neither wait nor read the
-//! clock.
+//! Files marked (core) decide: plain functions over plain values, without I/O and clocks.
 
 // Webhooks, events, deliveries, attempts; retries, outcomes, health.
 pub mod domain;
 
-// What an operator may set, and its bounds.
+// The settings of dispatcher.toml.
 pub mod config;
 
-// Threads of our own for work that blocks.
+// A small thread pool for blocking work.
 mod blocking_pool;
 
 // Events and deliveries on disk.
@@ -19,17 +18,16 @@ pub mod store;
 // Every metric, in one list.
 pub mod metrics;
 
-// Refusals of every listener.
+// Problem responses of every listener.
 pub mod http_errors;
 
-// Which delivery starts next.
-// core
+// Which delivery starts next. (core)
 pub mod scheduler;
 
-// One HTTP attempt: egress rules, signature, outcome.
+// HTTP attempts: egress rules, signatures, transport.
 pub mod delivery;
 
-// Bearer tokens: who may call, and for what.
+// Bearer tokens: authentication and authorisation.
 pub mod auth;
 
 // The active settings, tokens and directory, replaced as one by a reload.
@@ -38,25 +36,25 @@ pub mod live_config;
 // Mails to owners: outbox, SMTP, texts.
 pub mod email;
 
-// The way to the worker.
+// Commands to the worker.
 pub mod mailbox;
 
-// The loop: claim, send, record.
+// The event loop: runs the scheduler's actions.
 pub mod worker;
 
 // What listeners and background tasks share.
 pub mod state;
 
-// Events come in.
+// Accepts events.
 pub mod ingest;
 
-// What customers call.
+// The customers' API.
 pub mod api;
 
-// Jobs, retention, files that change.
+// Redelivery jobs and retention.
 pub mod maintenance;
 
-// Health, metrics, the configuration.
+// The admin listener.
 pub mod admin;
 
 // Builds and connects everything.

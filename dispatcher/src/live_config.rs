@@ -1,13 +1,13 @@
-//! What is active: the settings, the tokens and the directory, swapped as one by a reload.
+//! The active configuration: settings, tokens and directory, swapped as one by a reload.
 //!
 //! # Invariants
 //!
-//! 1. A reload takes all of a new configuration or nothing of it.
-//! 2. What a reload cannot change is refused, not ignored.
+//! 1. A reload applies a new configuration as a whole, or not at all.
+//! 2. A change that needs a restart is refused, not ignored.
 //!
 //! # Not here
 //!
-//! When a reload is asked for (`app`, `admin`), what a configuration may say (`config`).
+//! What triggers a reload (`app`, `admin`), the settings themselves (`config`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ use crate::delivery::client::DeliveryClient;
 use crate::delivery::egress::Rules;
 use crate::delivery::egress::resolver::Names;
 
-/// What a program runs with that was asked for its example: the ones that ship.
+/// The example configuration (`--demo`): the files that ship.
 const SHIPPED: &str = include_str!("../../config/dispatcher.toml");
 const SHIPPED_TOKENS: &str = include_str!("../../config/tokens.toml");
 const SHIPPED_DIRECTORY: &str = include_str!("../../config/directory.toml");
 
-/// Where a program without `--config` looks.
+/// The file without `--config`.
 pub const USUAL: &str = "config/dispatcher.toml";
 
-/// The settings that only a restart can take up.
+/// Settings that need a restart.
 const RESTART_KEYS: [&str; 13] = [
     "server.api",
     "server.ingest",
@@ -53,62 +53,62 @@ const RESTART_KEYS: [&str; 13] = [
     "log.attempts",
 ];
 
-/// Everything that a reload changes.
+/// The active configuration; a reload replaces it as a whole.
 pub struct ActiveConfig {
     /// The settings.
     pub settings: Settings,
-    /// Who may call.
+    /// The registered tokens.
     pub tokens: Tokens,
-    /// Who the owners are.
+    /// The owners of workspaces.
     pub directory: Directory,
-    /// Which URLs and addresses may be called.
+    /// The egress rules.
     pub egress: Arc<Rules>,
-    /// Who calls them.
+    /// The client of attempts.
     pub client: Arc<DeliveryClient>,
-    /// What it was read from: a reload that finds the same has nothing to do.
+    /// Its source: a reload with the same source changes nothing.
     pub origin: Origin,
 }
 
-/// What a configuration was read from.
+/// The source of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     texts: [String; 3],
     extra_ca: Stamp,
     password: Stamp,
-    /// Each key's active value, as given or by default.
+    /// The active value of each option.
     pub effective: Value,
 }
 
 impl Origin {
-    /// The text of the settings' file.
+    /// The text of `dispatcher.toml`.
     pub(crate) fn settings_text(&self) -> &str {
         &self.texts[0]
     }
 }
 
-/// Where the configuration is.
+/// The location of the configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The file that it starts with.
+    /// The settings file, which names the others.
     pub file: ConfigFile,
-    /// The names that are known, and who looks them up: a reload keeps them.
+    /// The cache of resolved names, which survives a reload.
     names: Arc<Names>,
 }
 
 impl Config {
-    /// With nothing known yet of the names to look up.
+    /// With an empty cache of names.
     #[must_use]
     pub fn new(file: ConfigFile) -> Self {
         Self { file, names: Names::system() }
     }
 
-    /// The example within the program.
+    /// The built-in example.
     #[must_use]
     pub fn built_in() -> Self {
         Self::new(ConfigFile::built_in(USUAL))
     }
 
-    /// What identifiers of workspaces look like, by the first file alone; or its mistakes.
+    /// The form of workspace identifiers from the settings file; or its errors.
     pub fn workspaces(&self) -> Result<IdForm, Vec<Diagnostic>> {
         let text = self.file.read(SHIPPED).map_err(|diagnostic| vec![diagnostic])?;
         let document = Document::new(&self.file.name(), &text);
@@ -117,7 +117,7 @@ impl Config {
         if diagnostics.is_empty() { Ok(settings.identifiers.workspaces) } else { Err(diagnostics) }
     }
 
-    /// Reads all files and checks everything in them; or gives every mistake there is.
+    /// Reads and checks all files; or returns every error.
     pub fn load(&self, clock: &Clock) -> Result<ActiveConfig, Vec<Diagnostic>> {
         let text = self.file.read(SHIPPED).map_err(|diagnostic| vec![diagnostic])?;
         let document = Document::new(&self.file.name(), &text);
@@ -147,7 +147,7 @@ impl Config {
         if let (Err(why), Some(file)) = (&client, &settings.egress.extra_ca) {
             document.fault(file.at, format!("egress.extra_ca `{}`: {why}", file.value));
         } else if let Err(why) = &client {
-            document.fault(0, format!("cannot prepare for TLS: {why}"));
+            document.fault(0, format!("cannot set up TLS: {why}"));
         }
         let diagnostics = [&document, &of_tokens, &of_directory];
         let diagnostics: Vec<Diagnostic> =
@@ -170,8 +170,7 @@ impl Config {
 }
 
 impl ActiveConfig {
-    /// What a process that runs with `earlier` cannot take up by a reload, each at its place in the
-    /// file of this `name`.
+    /// Changes from `earlier` that need a restart, each with its place in the file `name`.
     #[must_use]
     pub fn restart_needed(&self, name: &str, earlier: &Self) -> Vec<Diagnostic> {
         let keys =
@@ -180,7 +179,7 @@ impl ActiveConfig {
         reload::restart_needed(&document, &keys, "a restart")
     }
 
-    /// The files it was read from, beside the settings.
+    /// The other files of the configuration.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let extra_ca = self.settings.egress.extra_ca.as_ref();
         let named = [&self.settings.auth.tokens, &self.settings.directory.path];

@@ -1,4 +1,4 @@
-//! Flags and environment in, exit code out; nothing else.
+//! The process: parses the command line and returns the exit code.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! What listeners share: the clock, the store, the active configuration, the mailbox; and how a
-//! reload replaces the configuration.
+//! What listeners and background tasks share: the clock, the store, the active configuration, the
+//! mailbox; and the reload of the configuration.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,49 +18,48 @@ use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::worker::{Memory, Resources};
 
-/// What listeners share.
+/// What listeners and background tasks share.
 pub struct State {
     /// The clock.
     pub clock: Clock,
-    /// Where the settings are.
+    /// The location of the configuration.
     pub config: Config,
-    /// Where everything is kept.
+    /// The database.
     pub store: Arc<dyn Store>,
-    /// What is active.
+    /// The active configuration.
     pub active: Arc<ArcSwap<ActiveConfig>>,
-    /// The way to the worker.
+    /// Commands to the worker.
     pub mailbox: Mailbox,
-    /// What is counted.
+    /// All metrics.
     pub metrics: Arc<Metrics>,
-    /// Connections that may still be opened, to each of these two listeners.
+    /// Free connections of the API and ingest listeners.
     pub connections: Connections,
-    /// Tells that a job was written down.
+    /// Wakes the task that runs redelivery jobs.
     pub jobs: Arc<Notify>,
-    /// Reloads, one after another.
+    /// Serializes reloads.
     pub reloads: Reloads,
     /// Whether every listener accepts.
     pub ready: AtomicBool,
 }
 
-/// Connections that may still be opened: customers who take up all of theirs leave backends
-/// their own.
+/// Free connections per listener: customers that use up theirs leave those of backends.
 pub struct Connections {
-    /// To the API's listener.
+    /// Of the API listener.
     pub api: Arc<Semaphore>,
-    /// To that of events.
+    /// Of the ingest listener.
     pub ingest: Arc<Semaphore>,
     most: usize,
 }
 
 impl Connections {
-    /// So many to each.
+    /// `most` for each listener.
     #[must_use]
     pub fn new(most: usize) -> Self {
         let each = || Arc::new(Semaphore::new(most));
         Self { api: each(), ingest: each(), most }
     }
 
-    /// How many are open, to both.
+    /// Open connections of both listeners.
     #[must_use]
     pub fn open(&self) -> usize {
         let open = |left: &Semaphore| self.most.saturating_sub(left.available_permits());
@@ -69,7 +68,7 @@ impl Connections {
 }
 
 impl State {
-    /// What the worker uses of it.
+    /// The part that the worker uses.
     pub fn resources(&self, attempt_log: Option<Arc<LineLog>>) -> Resources {
         Resources {
             clock: self.clock.clone(),
@@ -83,13 +82,13 @@ impl State {
         }
     }
 
-    /// What sends mails.
+    /// The outbox of mails.
     pub fn outbox(&self) -> Outbox {
         let (store, clock) = (self.store.clone(), self.clock.clone());
         Outbox::new(store, clock, self.active.clone(), self.metrics.clone())
     }
 
-    /// Reads the configuration again and takes it up, if it is good.
+    /// Reads the configuration again, and activates it if it is valid.
     pub fn reload(&self) -> Reload {
         let new = match self.config.load(&self.clock) {
             Ok(new) => new,
@@ -109,7 +108,7 @@ impl State {
         Reload::Applied
     }
 
-    /// Notes when the active configuration was taken up.
+    /// Records when the active configuration was applied.
     pub fn mark_applied(&self) {
         self.reloads.applied(self.clock.now().unix);
         log::set_max_level(self.active.load().settings.log.level);
@@ -127,7 +126,7 @@ fn stamps(state: &State) -> Vec<Stamp> {
     config.into_iter().chain(active.files()).map(stamp).collect()
 }
 
-/// Reloads on a thread that may block: a large directory takes a moment to read.
+/// Reloads on a blocking thread: reading a large directory is slow.
 pub async fn reload(state: &Arc<State>) -> Reload {
     let of = state.clone();
     let attempt = async { tokio::task::spawn_blocking(move || of.reload()).await.ok() };
@@ -139,12 +138,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_listener_has_connections_of_its_own_and_all_are_counted() {
+    fn each_listener_has_its_own_connections_and_all_are_counted() {
         let connections = Connections::new(2);
         let customers = Arc::clone(&connections.api).try_acquire_many_owned(2);
         assert!(customers.is_ok() && connections.api.try_acquire().is_err());
         let backend = connections.ingest.try_acquire();
-        assert!(backend.is_ok(), "customers starve backends");
+        assert!(backend.is_ok(), "customers use up the connections of backends");
         assert_eq!(connections.open(), 3);
         drop(customers);
         assert_eq!(connections.open(), 1);

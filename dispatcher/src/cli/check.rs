@@ -1,9 +1,9 @@
-//! Finds what a start would refuse beside the configuration's own mistakes: the database, the key
-//! file, the addresses. Each is told with the place of the option that names it.
+//! Finds problems that would prevent a start, beside errors of the configuration: the database, the
+//! key file, the addresses. Each is reported at the option that names it.
 //!
-//! Invariant: looking changes nothing, and does not disturb a dispatcher that runs.
+//! Invariant: a check changes nothing, and does not disturb a running dispatcher.
 //!
-//! Not here: what can only be known by asking others (receivers, a mail server).
+//! Not here: problems of other systems (receivers, a mail server).
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::live_config::Config;
 use crate::store::sqlite::open::OpenError;
 use crate::store::sqlite::preview;
 
-/// Reads all files as a start does, and finds what else a start would refuse.
+/// Reads all files like a start, and finds further problems.
 pub(super) fn check(config: &Config, clock: &Clock) -> Result<(), Vec<Diagnostic>> {
     let active = config.load(clock)?;
     let document = Document::new(&config.file.name(), active.origin.settings_text());
@@ -26,14 +26,14 @@ pub(super) fn check(config: &Config, clock: &Clock) -> Result<(), Vec<Diagnostic
     if diagnostics.is_empty() { Ok(()) } else { Err(diagnostics) }
 }
 
-/// Leaves what a start would refuse in the document that the settings were read from.
+/// Reports the problems in the document of the settings.
 fn look(settings: &Settings, document: &Document) {
     let server = &settings.server;
     let addresses = [server.api, server.ingest, server.admin];
     for (address, at) in addresses.into_iter().zip(server.at) {
         match bound(address) {
             Ok(()) => {}
-            // By the dispatcher that runs, as a rule: who checks a file does so beside it.
+            // Usually in use by the running dispatcher.
             Err(why) if why.kind() == io::ErrorKind::AddrInUse => {}
             Err(why) => document.fault(at, format!("cannot listen on {address}: {why}")),
         }
@@ -48,7 +48,7 @@ fn look(settings: &Settings, document: &Document) {
     }
 }
 
-/// Takes the address for a moment, and accepts nothing there.
+/// Binds the address for a moment, without accepting.
 fn bound(address: SocketAddr) -> io::Result<()> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;

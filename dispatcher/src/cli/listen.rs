@@ -1,12 +1,12 @@
-//! A receiver on a developer's machine: verifies what is delivered, prints it, passes it on; and
-//! the other end of it, one example delivery to see a receiver work.
+//! A receiver for developers: verifies, prints and forwards deliveries. And `send-test`: one
+//! example delivery to try a receiver.
 //!
 //! # Invariants
 //!
-//! 1. Only what was signed with the secret is passed on; all else is answered 400.
-//! 2. Whatever is delivered, nothing of it reaches the terminal as a control character.
+//! 1. Only deliveries with a valid signature are forwarded; all others are answered 400.
+//! 2. No byte of a delivery reaches the terminal as a control character.
 //!
-//! Not here: the flags (`cli`), what a signature is (`signature`).
+//! Not here: the flags (`cli`), signatures (`signature`).
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -37,36 +37,36 @@ use crate::delivery::http_client;
 use crate::delivery::signature::{self, Signed};
 use crate::domain::event::EventType;
 
-/// What a receiver tolerates between the signature's clock and its own (CONTRACT §5.2).
+/// The tolerance between the signature's time and the receiver's clock.
 const TOLERANCE_SECONDS: u64 = 300;
 
-/// Four times the largest event that is accepted by default.
+/// Four times the default limit of an event.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 
-/// A developer's browser and one dispatcher need a handful.
+/// A browser and one dispatcher need a few.
 const CONNECTIONS_MAX: usize = 64;
 
-/// A head or a body that takes longer is no delivery: those are given up after 10 s.
+/// A slower head or body is no delivery: the dispatcher's timeout is 10 s.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// As long as the dispatcher itself would wait.
+/// The default timeout of an attempt.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// So many events are remembered to tell a duplicate.
+/// Events remembered to detect duplicates.
 const SEEN_MAX: usize = 1_000;
 
-/// A type or an identifier is shorter.
+/// Types and identifiers are shorter.
 const SHOWN_CHARS_MAX: usize = 100;
 
 /// A receiver to start.
 pub struct Listen {
-    /// Where to listen; the port 0 is any that is free.
+    /// The address to listen on; port 0 is any free port.
     pub address: SocketAddr,
-    /// What deliveries are signed with.
+    /// The signing key.
     pub secret: Secret<String>,
-    /// The header that carries the signature.
+    /// The name of the signature header.
     pub header: String,
-    /// Where to pass on what holds.
+    /// The URL to forward verified deliveries to.
     pub forward: Option<Url>,
     /// The clock.
     pub clock: Clock,
@@ -89,7 +89,7 @@ impl Listen {
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             bodies_bytes_max: BODIES_BYTES_MAX,
         };
-        // Held, for one that is gone closes the listener.
+        // Kept: dropping it closes the listener.
         let listening = watch::Sender::new(Listening::Open);
         http_server::serve(listener, receiver, bounds, listening.subscribe()).await;
         Ok(())
@@ -111,7 +111,7 @@ impl Listen {
     }
 }
 
-/// Prints a line, or several; a terminal that is gone is no reason to stop receiving.
+/// Prints lines; a closed terminal does not stop the receiver.
 fn print(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{text}");
 }
@@ -164,7 +164,7 @@ impl Receiver {
             .map_err(|why| why.to_string())
     }
 
-    /// Whether the event was there before; it is from now on.
+    /// Remembers an event; returns whether it is a duplicate.
     fn remember(&self, id: &str) -> bool {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.iter().any(|one| one == id) {
@@ -177,7 +177,7 @@ impl Receiver {
         false
     }
 
-    /// Passes a delivery on, and gives the status to answer with.
+    /// Forwards a delivery, and returns the status to answer.
     async fn pass_on(&self, client: &reqwest::Client, url: &Url, call: Call) -> u16 {
         let request = client.post(url.clone()).headers(end_to_end(call.headers)).body(call.body);
         match request.send().await {
@@ -194,7 +194,7 @@ impl Receiver {
     }
 }
 
-/// The header fields that are not about the connection they came by.
+/// The headers without hop-by-hop ones.
 fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
     for name in [
         header::HOST,
@@ -211,13 +211,13 @@ fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// An error and all that lies below it, in one line.
+/// An error with its causes, in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let texts = std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string);
     texts.collect::<Vec<_>>().join(": ")
 }
 
-/// A part of a body for one line of a terminal.
+/// A part of a body, as one printable line.
 fn shown(text: Option<&str>) -> String {
     let Some(text) = text.filter(|text| !text.is_empty()) else {
         return "?".to_owned();
@@ -230,7 +230,7 @@ fn answer(status: u16) -> Reply {
     Reply { status, headers: Vec::new(), body: Bytes::new() }
 }
 
-/// Delivers one example of this type, signed, as the dispatcher would.
+/// Sends one signed example event, like the dispatcher.
 pub async fn send_test(
     client: &DeliveryClient,
     url: Url,
@@ -256,7 +256,7 @@ pub async fn send_test(
     client.deliver(AttemptRequest { url, headers, body, fresh_connection: false }).await
 }
 
-/// What the `data` of such an event may look like; the contract fixes that of `user.created`.
+/// Example `data` of an event type; `user.created` has required members.
 fn example(kind: EventType) -> Value {
     match kind {
         EventType::UserCreated => json!({
@@ -293,7 +293,7 @@ mod tests {
 
     const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
-    /// A receiver, and what it has printed.
+    /// A receiver, and its printed lines.
     struct Desk {
         receiver: Receiver,
         printed: Arc<Mutex<Vec<String>>>,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     impl Desk {
-        /// What is answered to this body, signed now with this secret, and the line printed.
+        /// The status for this body, signed now with this secret, and the printed line.
         async fn receive(&self, secret: &str, body: &str) -> (u16, String) {
             let body = Bytes::from(body.to_owned());
             let unix_seconds = self.clock.now().unix.0 / 1_000_000;
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_holds_is_printed_and_answered_204_and_a_second_time_called_a_duplicate() {
+    async fn a_verified_delivery_is_printed_and_answered_204_and_a_second_one_is_a_duplicate() {
         let desk = desk(None);
         let body = r#"{"id":"evt_1","type":"user.created","data":{}}"#;
         let pretty = "{\n  \"id\": \"evt_1\",\n  \"type\": \"user.created\",\n  \"data\": {}\n}";
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_hold_is_answered_400_with_the_reason_printed() {
+    async fn an_invalid_signature_is_answered_400_and_the_reason_printed() {
         let desk = desk(None);
         let body = r#"{"id":"evt_1"}"#;
         let (status, printed) = desk.receive("whsec_other", body).await;
@@ -364,11 +364,11 @@ mod tests {
         assert!(printed.contains("there is no header service-signature"), "{printed}");
         let (status, printed) = desk.receive(SECRET, body).await;
         assert_eq!(status, 204);
-        assert!(!printed.contains("duplicate"), "what did not hold is not remembered: {printed}");
+        assert!(!printed.contains("duplicate"), "an invalid delivery is not remembered: {printed}");
     }
 
     #[tokio::test]
-    async fn nothing_that_is_delivered_controls_the_terminal() {
+    async fn no_delivery_controls_the_terminal() {
         let desk = desk(None);
         let body = r#"{"id":"evt\u001b[2J\n1","type":"a\u0007","x":"\u001b\u009b","y":1}"#;
         for body in [body, "\u{1b}[2J", "{\"x\":\"\u{9b}\u{2028}\u{202e}\"}"] {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_so_many_events_are_remembered() {
+    async fn the_number_of_remembered_events_is_bounded() {
         let desk = desk(None);
         for n in 0..=SEEN_MAX {
             assert!(!desk.receiver.remember(&n.to_string()));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_holds_is_passed_on_whole_and_answered_as_there() {
+    async fn a_verified_delivery_is_forwarded_whole_and_its_answer_returned() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let mut task = JoinSet::new();
@@ -419,11 +419,11 @@ mod tests {
         assert!(request.contains(&format!("\r\nhost: {address}\r\n")), "{request}");
 
         let (status, printed) = desk.receive(SECRET, r#"{"id":"evt_2"}"#).await;
-        assert_eq!(status, 502, "nobody listens any more");
+        assert_eq!(status, 502, "the listener is closed");
         assert!(printed.contains("not passed on: "), "{printed}");
     }
 
-    /// What is sent to the address of this listener next: header fields and body.
+    /// The next request to this listener: headers and body.
     async fn next_request(listener: &TcpListener) -> (HeaderMap, Bytes) {
         let (mut stream, _) = listener.accept().await.expect("it comes");
         let mut request = Vec::new();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_example_of_every_type_is_delivered_so_that_a_receiver_verifies_it() {
+    async fn an_example_of_every_type_verifies_at_a_receiver() {
         let egress = crate::config::settings::Egress {
             allow_http: true,
             ports: vec![],

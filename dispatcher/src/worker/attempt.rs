@@ -17,7 +17,7 @@ use crate::scheduler::Input;
 use crate::scheduler::attempts::{AttemptResult, StartedAttempt};
 use crate::worker::Resources;
 
-/// Signs and sends. The signature's time is that of this attempt.
+/// Signs and sends an attempt; the signature has this attempt's time.
 pub(super) async fn send(attempt: StartedAttempt, resources: Arc<Resources>) -> Input {
     let active = resources.active.load_full();
     let StartedAttempt { delivery, started, target, .. } = &attempt;
@@ -39,12 +39,12 @@ pub(super) async fn send(attempt: StartedAttempt, resources: Arc<Resources>) -> 
     Input::Attempted(Box::new(AttemptResult { attempt, outcome, retry_after, ended }))
 }
 
-/// Makes an attempt; a panic in it is a fault of ours, and no reason to leave it under way.
+/// Runs an attempt; a panic ends it as a fault of the dispatcher.
 async fn caught(attempt: impl Future<Output = AttemptResponse>) -> AttemptResponse {
     let mut attempt = pin!(attempt);
     let polled = poll_fn(|cx| {
         let poll = catch_unwind(AssertUnwindSafe(|| attempt.as_mut().poll(cx)));
-        // It is not polled again.
+        // The future is not polled again.
         poll.unwrap_or_else(|_| {
             let outcome = Outcome::Internal(Fault::Broken);
             Poll::Ready(AttemptResponse { outcome, retry_after: None })
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_attempt_that_panics_is_over_and_a_fault_of_ours() {
+    async fn an_attempt_that_panics_ends_as_our_fault() {
         let response = caught(async { panic!("on purpose") }).await;
         assert_eq!(response.outcome, Outcome::Internal(Fault::Broken));
     }

@@ -1,6 +1,6 @@
-//! What operators and owners are told: metrics, the attempt log, events of the log, and mails.
+//! Metrics, the attempt log, log messages, and mails to owners.
 //!
-//! Not here: bodies, secrets, paths and queries of URLs. They are never logged.
+//! Invariant: bodies, secrets, paths and queries of URLs are never logged.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::scheduler::webhooks::HealthAlert;
 use crate::store::NewMail;
 use crate::worker::Resources;
 
-/// Counts and logs what operators are told.
+/// Counts and logs a notification.
 pub(super) fn tell(resources: &Resources, notification: Notification) {
     match notification {
         Notification::Attempt(report) => tell_attempt(resources, &report),
@@ -67,8 +67,8 @@ fn write_line(resources: &Resources, log: &LineLog, report: &AttemptReport, afte
 
 fn tell_health(resources: &Resources, alert: &HealthAlert) {
     let (message, count) = match alert.notice {
-        Notice::Warn => ("a webhook is failing", &resources.metrics.warnings),
-        Notice::Pause => ("a webhook is paused", &resources.metrics.pauses),
+        Notice::Warn => ("webhook failing", &resources.metrics.warnings),
+        Notice::Pause => ("webhook paused", &resources.metrics.pauses),
     };
     let fields = [
         ("webhook", json!(resources.ids.webhook(alert.webhook))),
@@ -79,10 +79,10 @@ fn tell_health(resources: &Resources, alert: &HealthAlert) {
     count.inc();
 }
 
-/// The mails to owners that an alert asks for: none without `[mail]`, or without owners.
+/// The mails of an alert to owners: none without `[mail]` or without owners.
 pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<NewMail> {
     let active = resources.active.load();
-    // An operator that sends no mail does not want to find a heap of it on the day it is set up.
+    // Without [mail] none is queued, or the first setup would send a backlog of old mails.
     let Some(settings) = &active.settings.mail else { return Vec::new() };
     let id = resources.ids.webhook(alert.webhook);
     let about = Incident {
@@ -95,7 +95,7 @@ pub(super) fn mails(resources: &Resources, alert: &HealthAlert) -> Vec<NewMail> 
     };
     let owners = active.directory.workspaces.get(&*alert.workspace);
     let owners = owners.into_iter().flat_map(|workspace| &workspace.owners);
-    // An owner that is named twice is told once.
+    // An owner listed twice gets one mail.
     let owners: BTreeSet<&str> = owners.map(|owner| owner.value.as_str()).collect();
     let mail = |owner| match alert.notice {
         Notice::Warn => warning(&about, owner),
