@@ -16,9 +16,10 @@ use crate::tidy::{kept, root};
 use machine::Machine;
 
 /// How a command begins that is not run here, and why.
-const NOT_HERE: [(&str, &str); 6] = [
+const NOT_HERE: [(&str, &str); 7] = [
     ("cargo build ", "the programs are built before any test"),
     ("cargo test ", "a test does not start tests; ./test runs these"),
+    ("cargo run -p weir-simulation", "a step of its own in ./test"),
     ("WEIR_", "simulations of chosen seeds and lengths; ./test runs one"),
     ("target/release/survive ", "takes an hour; `dispatching/faults` runs it for seconds"),
     ("install weir-gateway ", "`operating/upgrading` does this and more, under load"),
