@@ -11,10 +11,10 @@ use std::process::Command;
 
 use weir_tests::authority::Authority;
 use weir_tests::config::Config;
+use weir_tests::http1::Head;
 use weir_tests::real;
 use weir_tests::request::CONTROL;
 use weir_tests::response::Response;
-use weir_tests::wire::Head;
 use weir_tests::world::World;
 
 /// A page's origin that the tests allow.

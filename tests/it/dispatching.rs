@@ -64,7 +64,7 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
 /// A timestamp of a JSON object, in milliseconds since 1970.
 #[track_caller]
 fn time(value: &Value, name: &str) -> u64 {
-    weir_tests::stamp::millis(text(value, name))
+    weir_tests::timestamp::millis(text(value, name))
 }
 
 /// The attempts of a delivery: when each started and what came of it.

@@ -8,7 +8,7 @@ use weir_tests::process::Process;
 use weir_tests::receiver::{Receiver, generous, hostile, sign, sign_standard};
 use weir_tests::request::Request;
 use weir_tests::upstream::Upstream;
-use weir_tests::{stamp, wait};
+use weir_tests::{timestamp, wait};
 
 #[test]
 fn an_upstream_keeps_every_byte_and_the_connection() {
@@ -105,11 +105,11 @@ fn a_timestamp_is_read_without_the_code_under_test() {
         ("2000-02-29T23:59:59.000Z", 951_868_799),
         ("2026-11-20T17:30:00.5Z", 1_795_195_800),
     ] {
-        assert_eq!(stamp::millis(text) / 1_000, seconds, "{text}");
+        assert_eq!(timestamp::millis(text) / 1_000, seconds, "{text}");
     }
-    assert_eq!(stamp::millis("2026-11-20T17:30:00.25Z") % 1_000, 250);
+    assert_eq!(timestamp::millis("2026-11-20T17:30:00.25Z") % 1_000, 250);
     for text in ["", "2026-11-20", "2026-13-01T00:00:00Z", "2026-11-20T17:30:00+00:00"] {
-        assert_eq!(stamp::read(text), None, "{text}");
+        assert_eq!(timestamp::read(text), None, "{text}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! A workspace that does its worst within its allowance, and how much it slows another.
 
 use weir_tests::folder::Folder;
-use weir_tests::silent_names;
+use weir_tests::silent_dns;
 use weir_tests::tenants::{Figures, Platform, Scale, WORST};
 
 /// Beside the other workspace, a figure may be so many times what it is without it.
@@ -18,7 +18,7 @@ const ROUNDS: usize = 3;
 #[test]
 fn a_workspace_that_does_its_worst_does_not_noticeably_slow_another() {
     let folder = Folder::new();
-    let library = silent_names::library(&folder);
+    let library = silent_dns::library(&folder);
     let scale = Scale { webhooks: 5, requests: 100, shared: 120 };
     let mut complaints = Vec::new();
     for _ in 0..ROUNDS {

@@ -9,10 +9,10 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use socket2::{Domain, Socket, Type};
 
+use crate::http1::{Framing, Head, Reader};
 use crate::request::Request;
 use crate::response::Response;
 use crate::wait::PATIENCE;
-use crate::wire::{Framing, Head, Reader};
 
 /// One connection to a server.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use httlib_hpack::Decoder;
 use crate::authority::Authority;
 use crate::client::{Tls, prepare, read_tls, shake};
 use crate::frames::{FRAME_BYTES, Frame, PREFACE, code_name, flag, kind};
+use crate::http1::Head;
 use crate::request::Request;
 use crate::response::Response;
-use crate::wire::Head;
 
 /// The window that each side begins with.
 const WINDOW: i64 = 65_535;

@@ -26,6 +26,7 @@ pub mod folder;
 pub mod frames;
 pub mod gateway;
 pub mod haproxy;
+pub mod http1;
 pub mod http2;
 pub mod http2_server;
 pub mod issuer;
@@ -39,13 +40,12 @@ pub mod real;
 pub mod receiver;
 pub mod request;
 pub mod response;
-pub mod silent_names;
-pub mod stamp;
+pub mod silent_dns;
 pub mod survival;
 pub mod tenants;
+pub mod timestamp;
 pub mod upstream;
 pub mod wait;
-pub mod wire;
 pub mod world;
 
 /// The locks of [`modelled`], in the place where the gateway has its own.

@@ -10,9 +10,9 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::answer::{Answer, Gate};
+use crate::http1::Head;
 use crate::upstream::{Received, Upstream};
 use crate::wait::{self, Deadline};
-use crate::wire::Head;
 
 /// The header of the contract, §5.2.
 pub const SIGNATURE: &str = "Service-Signature";

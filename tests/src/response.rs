@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::wire::Head;
+use crate::http1::Head;
 
 /// One whole response, with the interim responses before it.
 #[derive(Clone, Debug, Default)]

@@ -105,7 +105,7 @@ pub struct Platform {
 
 impl Platform {
     /// Starts everything; names that end in `.silent` have name servers that never answer, by
-    /// this library ([`crate::silent_names`]).
+    /// this library ([`crate::silent_dns`]).
     #[track_caller]
     pub fn start(silent_names: &Path) -> Self {
         let preload = [("LD_PRELOAD", silent_names.display().to_string())];

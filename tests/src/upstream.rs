@@ -14,8 +14,8 @@ use std::time::Duration;
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::answer::{After, Answer};
+use crate::http1::{Framing, Head, Reader};
 use crate::wait::{self, Deadline, PATIENCE};
-use crate::wire::{Framing, Head, Reader};
 
 /// One request as it arrived.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use weir_benches::flags::Flags;
 use weir_benches::report::{Series, table};
 use weir_tests::folder::Folder;
-use weir_tests::silent_names;
+use weir_tests::silent_dns;
 use weir_tests::tenants::{Figures, Platform, Scale, WORST};
 
 const USAGE: &str = "usage: tenants [--rounds 3] [--webhooks 20] [--requests 500] [--shared 300]";
@@ -27,7 +27,7 @@ fn main() {
     };
     let [] = flags.rest();
     let folder = Folder::new();
-    let library: PathBuf = silent_names::library(&folder);
+    let library: PathBuf = silent_dns::library(&folder);
     let worlds: Vec<_> = std::iter::once(("nothing", Vec::new()))
         .chain(WORST.iter().map(|one| (one.name(), vec![*one])))
         .chain(std::iter::once(("all of it", WORST.to_vec())))

@@ -274,9 +274,9 @@ fn an_unread_log_delays_neither_deliveries_nor_a_stop() {
             break;
         }
     }
-    // Each writes a line, and a pipe has room for hundreds.
+    // Each writes a line of more than a hundred bytes, and a pipe has room for 64 KiB.
     let mut admin = Client::connect(&addresses["admin"]);
-    for _ in 0..1_500 {
+    for _ in 0..1_000 {
         admin.call(&Request::new("POST", "/reload").body("")).expect(200);
     }
     let request = ingest_request("application/json", &event("ws_acme", "user.created").to_string());

@@ -141,6 +141,24 @@ fn a_reactivated_endpoint_without_backlog_is_opened_by_a_successful_ping() {
 }
 
 #[test]
+fn a_pause_stops_the_lifetime_of_waiting_deliveries() {
+    let stage = Stage::with(|config| scaled(config).with("[retry]", "give_up_after = \"3s\""));
+    let webhook = pause(&stage);
+    let acme = stage.dispatcher.acme();
+    let waiting = acme.deliveries("state=waiting").remove(0);
+    let id = text(&waiting, "id").to_owned();
+    // Longer than the whole life of a delivery.
+    wait::pass(Duration::from_millis(3_200));
+    assert_eq!(acme.delivery(&id)["state"], "waiting");
+    stage.receiver.status(200);
+    reactivate(&stage, &webhook);
+    let done =
+        acme.wait_for_delivery(text(&waiting, "event_id"), |one| one["state"] == "delivered");
+    let lived = time(&done, "ended_at") - time(&done, "first_attempt_at");
+    assert!(lived > 3_000, "it lived on for {lived} ms: {done}");
+}
+
+#[test]
 fn occasional_successes_keep_an_endpoint_from_being_paused() {
     let stage = Stage::with(|config| scaled(config).with("[health]", "pause_after = \"2s\""));
     let webhook = stage.webhook("/hook", &["user.created", "plan.changed"]);

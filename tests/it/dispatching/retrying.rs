@@ -1,7 +1,7 @@
 //! A failed delivery is retried by the schedule, with the same body, until its deadline.
 
 use weir_tests::answer::Answer;
-use weir_tests::stamp;
+use weir_tests::timestamp;
 use weir_tests::wait;
 
 use super::{Stage, attempts, text, time};
@@ -82,7 +82,7 @@ fn each_attempt_writes_one_log_line() {
         assert_eq!(line["delivery"], delivery["id"]);
         assert_eq!(line["type"], "user.created");
         assert!(line["duration_ms"].is_number(), "{line}");
-        stamp::millis(text(line, "time"));
+        timestamp::millis(text(line, "time"));
     }
 }
 

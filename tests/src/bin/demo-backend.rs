@@ -13,7 +13,7 @@ use std::thread::{self, Builder};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use weir_tests::wire::{Framing, Head, Reader};
+use weir_tests::http1::{Framing, Head, Reader};
 
 /// A connection that is silent for so long is closed.
 const SILENCE_MAX: Duration = Duration::from_secs(300);

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::cast::{DEADLINE, HOOKS};
-use crate::stamp;
+use crate::timestamp;
 
 /// What all lines of attempts say.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +43,7 @@ pub(super) fn read(path: &Path, webhooks: &[String]) -> Said {
         if let (Some(hook), "timeout") = (hook, line["outcome"].as_str().unwrap_or_default())
             && took >= DEADLINE.as_secs_f64() * 1_000.0
         {
-            let began = stamp::millis(line["time"].as_str().unwrap_or_default()) / 1_000;
+            let began = timestamp::millis(line["time"].as_str().unwrap_or_default()) / 1_000;
             said.timeouts.entry((event.clone(), HOOKS[hook].1)).or_default().push(began);
         }
         let first = deliveries.entry((event, webhook)).or_insert_with(|| delivery.clone());

@@ -15,9 +15,9 @@ use super::books::{Books, Start};
 use super::cast::{self, Conduct, ENDPOINTS, HOOKS, KINDS, WORKSPACES};
 use super::events::{Event, Mark, given_id};
 use crate::dice::Dice;
+use crate::http1::{Framing, Head, Reader};
 use crate::receiver::{SIGNATURE, sign, sign_standard};
 use crate::wait;
-use crate::wire::{Framing, Head, Reader};
 
 /// Nobody keeps a connection longer than that without a word.
 const IDLE: Duration = Duration::from_secs(300);

@@ -33,7 +33,7 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
 /// Builds the library in `folder`, and returns its path, for `LD_PRELOAD`.
 #[track_caller]
 pub fn library(folder: &Folder) -> PathBuf {
-    let source = folder.write("silent_names.c", SOURCE);
+    let source = folder.write("silent_dns.c", SOURCE);
     let library = folder.path("libsilent_names.so");
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-o"])
