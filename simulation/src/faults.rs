@@ -14,7 +14,7 @@ pub(crate) enum Disk {
     Broken,
     /// There is no room for more.
     Full,
-    /// Somebody else has the file: nothing that is asked of the writer can be done, nor can the
+    /// Another process has the file: nothing that is asked of the writer can be done, nor can the
     /// worker read.
     Locked,
 }

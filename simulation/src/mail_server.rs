@@ -41,7 +41,7 @@ pub(crate) async fn post(
         let nth = luck.unwrap_or(0).wrapping_add(posted.fetch_add(1, Ordering::Relaxed));
         let posting = match Dice::new(nth).roll(100) {
             _ if luck.is_none() => SendResult::Sent,
-            0..=9 => SendResult::Abandoned("nobody is there".to_owned()),
+            0..=9 => SendResult::Abandoned("there is no such mailbox".to_owned()),
             10..=54 => SendResult::Failed("later".to_owned()),
             _ => SendResult::Sent,
         };

@@ -1,4 +1,4 @@
-//! What was promised, kept by somebody who trusts nothing that the dispatcher says.
+//! What was promised, kept without trust in anything that the dispatcher says.
 //!
 //! Webhooks are as customers were told that they are, deliveries as backends were told, attempts
 //! as receivers saw them. What the dispatcher has written down is compared with that (`ledger`),
@@ -133,7 +133,7 @@ pub(crate) mod slots;
 pub(crate) mod turns;
 pub(crate) mod upkeep;
 
-/// Parts of secrets, of bodies and of paths: what nobody is ever told.
+/// Parts of secrets, of bodies and of paths: what no log and no mail may name.
 /// Each has a sign that no identifier has: those look random, and hold any other word one day.
 pub(crate) const SECRETS: [&str; 3] = ["whsec_", "linnet", "/in/"];
 
@@ -152,9 +152,9 @@ pub(crate) struct Model {
     pub(crate) settings: Settings,
     /// What deliveries may take in memory.
     pub(crate) memory: usize,
-    /// What was in force until a moment ago, and what has been decided may go by.
+    /// What was active until a moment ago, and what has been decided may go by.
     pub(crate) before: Option<Settings>,
-    /// When another pace came into force: nobody knows how much a crash hid under the one before.
+    /// When another pace became active: how much a crash hid under the one before is not known.
     pub(crate) repaced_at: Tick,
     pub(crate) hooks: BTreeMap<WebhookId, Hook>,
     pub(crate) deliveries: BTreeMap<DeliveryId, Delivery>,
@@ -223,7 +223,7 @@ impl Model {
         }
     }
 
-    /// Notes something for whoever replays a seed.
+    /// Notes something for a reader who replays a seed.
     pub(crate) fn note(&mut self, now: Moment, what: impl FnOnce() -> String) {
         let Some(notes) = &mut self.notes else { return };
         let line = format!("{} {}", now.unix.rfc3339(), what());
@@ -262,7 +262,7 @@ impl Model {
         self.hooks.values().filter(of).map(|hook| hook.id).collect()
     }
 
-    /// Other settings are in force.
+    /// Other settings are active.
     pub(crate) fn reloaded(&mut self, settings: Settings, now: Moment) {
         self.counts.reloads += 1;
         self.before = Some(std::mem::replace(&mut self.settings, settings));
@@ -290,7 +290,7 @@ impl Model {
         std::iter::once(&self.settings).chain(&self.before)
     }
 
-    /// A process that was killed, or has ended: what was under way is nobody's.
+    /// A process that was killed, or has ended: what was under way is lost.
     pub(crate) fn forget_flights(&mut self) {
         self.under_way.clear();
         for (_, id) in &self.open {

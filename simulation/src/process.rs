@@ -1,6 +1,6 @@
 //! The process that is looked at: its real worker over its real store, turned step by step.
 //!
-//! A crash is to let go of all of it at any step. What was committed is in the file, all else is
+//! A crash is to drop all of it at any step. What was committed is in the file, all else is
 //! gone.
 
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ pub(crate) struct Machine {
 
 /// A process, and what it is doing.
 pub(crate) struct Process {
-    // Dropped in this order: whoever has the store goes first.
+    // Dropped in this order: what has the store goes first.
     worker: Option<Worker>,
     orders: JoinSet<()>,
     answers: Arc<Mutex<Vec<Answer>>>,
@@ -293,7 +293,7 @@ impl Process {
         self.writer.connection().unwrap()
     }
 
-    /// Whether somebody waits for the store, or for a while until it is asked again.
+    /// Whether a caller waits for the store, or for a while until it is asked again.
     pub(crate) fn waits_for_store(&self) -> bool {
         self.worker.as_ref().is_some_and(Worker::waits_for_store)
     }
@@ -330,14 +330,14 @@ impl Process {
     /// Ends as a process does that is killed.
     pub(crate) async fn kill(self) {
         drop(self);
-        // What was aborted lets go when it is next looked at.
+        // What was aborted is dropped when it is next polled.
         breathe().await;
         breathe().await;
     }
 }
 
 /// Tells a worker what has come, in any order, and some of it later: its tasks end on many
-/// threads, and which of them is first is nobody's to say.
+/// threads, and any of them may be first.
 fn jumble(worker: &mut Worker, late: &mut Vec<Completion>, dice: &mut Dice) {
     late.extend(std::iter::from_fn(|| worker.next_completion()));
     let mut news = worker.unheard();

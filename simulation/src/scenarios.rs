@@ -1,4 +1,4 @@
-//! What befalls a world: events, moods, owners' wishes, crashes, full disks, clocks that are set.
+//! What happens in a run: events, moods, owners' wishes, crashes, full disks, clocks that are set.
 //!
 //! Each has a timer of its own; how often they ring is a matter of the pace of a world.
 
@@ -327,7 +327,7 @@ impl Life {
             roll @ 60..=76 => {
                 let alive = world.model.hooks.values().filter(|hook| !hook.deleted);
                 let first = alive.min_by_key(|hook| hook.id.0 ^ roll as i64);
-                // What its owner has just let go must not be forgotten where it counts.
+                // What its owner has just deleted must not be forgotten where it counts.
                 if let Some(hook) = first.filter(|_| roll < 67) {
                     let order = Order::Delete { ws: hook.ws.clone(), hook: hook.id };
                     world.order(order);
@@ -345,7 +345,7 @@ impl Life {
         self.events(world);
     }
 
-    /// All is well again, and stays so: everything must come to its end.
+    /// Everything recovers and stays so: everything must come to its end.
     pub(crate) async fn end_well(&mut self, world: &mut World, over: &dyn Fn() -> bool) {
         for receiver in &mut world.receivers {
             (receiver.mood, receiver.poisons) = (Mood::Well, false);

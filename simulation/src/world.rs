@@ -1,7 +1,7 @@
 //! The world: its clock, its receivers, a process that comes and goes, and what befalls them.
 //!
 //! Time goes from one moment at which something happens to the next. At each, everything is let
-//! come to rest, step by step, and a crash may come between any two steps.
+//! become idle, step by step, and a crash may come between any two steps.
 
 mod wire;
 
@@ -26,7 +26,7 @@ use crate::world::wire::Wire;
 /// In the middle of a minute, and a whole millisecond: tokio's timers know no less.
 pub(crate) const START: UnixTime = UnixTime(1_790_000_017_345_000);
 
-/// More steps than this within one moment, and it never comes to rest.
+/// More steps than this within one moment, and it never becomes idle.
 const STEPS_MAX: u32 = 50_000;
 
 pub(crate) struct World {
@@ -52,7 +52,7 @@ pub(crate) struct World {
     pub(crate) sluggish_until: Tick,
     /// Until then each look takes its time, whatever is written meanwhile.
     pub(crate) leisurely_until: Tick,
-    /// Nobody is told before then of what was looked at.
+    /// No caller gets the result of a read before then.
     tells_at: Tick,
     /// Whether tasks are heard of in any order.
     jumbled: bool,
@@ -163,7 +163,7 @@ impl World {
     pub(crate) fn order(&mut self, order: Order) {
         let Some(process) = &mut self.process else { return };
         let creates = |order: &Order| matches!(order, Order::Create { .. });
-        // Of two that nobody was answered it would not be known which is which.
+        // Of two without an answer it would not be known which is which.
         let two = creates(&order) && self.model.orders.values().any(creates);
         if self.stopping || two {
             return;
@@ -181,7 +181,7 @@ impl World {
         if self.large && self.dice.chance(50) { self.dice.roll(100_000) as usize } else { 0 }
     }
 
-    /// Other settings come into force.
+    /// Other settings become active.
     pub(crate) fn reload(&mut self, config: &str) {
         self.machine.set(config, self.process.as_ref());
         self.model.reloaded(self.machine.settings.clone(), self.now());
@@ -209,7 +209,7 @@ impl World {
         self.slow_until = self.slow_until.max(self.now().tick.plus(by));
     }
 
-    /// Lets everything come to rest, or the process be killed on the way.
+    /// Goes on until all is idle, or the process is killed on the way.
     pub(crate) async fn settle(&mut self) {
         self.end_attempts();
         if self.is_slow && self.now().tick >= self.slow_until && self.dice.chance(5) {
@@ -233,10 +233,10 @@ impl World {
                 return self.end_in_order().await;
             }
             if quiet == 2 {
-                return self.rest().await;
+                return self.idle().await;
             }
         }
-        violated("rest", "it never comes to rest")
+        violated("rest", "it never becomes idle")
     }
 
     fn crashes_now(&mut self) -> bool {
@@ -305,7 +305,7 @@ impl World {
                 self.slow_until = now.tick.plus(by);
             }
             if self.crash_in == Some(1) {
-                // Written, and nobody hears of it.
+                // Written, and no caller hears of it.
                 self.crash_in = Some(0);
                 let (conn, store) = (process.conn(), &*process.store);
                 self.model.reconcile(conn, store, now);
@@ -322,8 +322,8 @@ impl World {
         busy
     }
 
-    /// Everything has come to rest: is all as it must be?
-    async fn rest(&mut self) {
+    /// All is idle: is all as it must be?
+    async fn idle(&mut self) {
         let now = self.now();
         let Some(process) = &self.process else { return };
         let InMemory { in_flight, endpoints, held } = process.held();

@@ -25,7 +25,7 @@ impl Model {
         now: Moment,
     ) -> DeliveryId {
         let url = self.urls.iter().position(|url| *url == request.url.as_str());
-        let Some(url) = url else { violated("11", format!("nobody is at {}", request.url)) };
+        let Some(url) = url else { violated("11", format!("no receiver is at {}", request.url)) };
         let id = self.whose(request, url, now);
         self.counts.starts += 1;
         let ws = self.hooks[&self.deliveries[&id].hook].ws.clone();
@@ -54,7 +54,7 @@ impl Model {
         let flight = Flight { started: now, url, ended: None, loose: false };
         self.deliveries.get_mut(&id).unwrap().flight = Some(flight);
         self.under_way.insert(id, url);
-        self.crowded(url);
+        self.capped(url);
         id
     }
 
@@ -160,13 +160,13 @@ impl Model {
         all.filter(move |one| one.state == Some(DeliveryState::Waiting))
     }
 
-    fn crowded(&self, url: usize) {
+    fn capped(&self, url: usize) {
         let (here, all) = (self.in_flight(Some(url)), self.in_flight(None));
-        let crowded = |settings: &Settings| {
+        let over = |settings: &Settings| {
             let egress = &settings.egress;
             here > egress.in_flight_per_endpoint() || all > egress.in_flight_max
         };
-        if self.decided_by().all(crowded) {
+        if self.decided_by().all(over) {
             violated("caps", format!("{here} under way at url {url}, {all} altogether"));
         }
         // Ends of one moment may be heard of in any order.
@@ -209,7 +209,8 @@ impl Model {
             hook.record.pauses_at(&settings.health).is_some_and(|pause| pause <= at.unix)
         };
         let loose = hook.paused_at.is_some() || hook.earlier.is_some() || policies.any(pauses);
-        let landed = follows(&self.settings, delivery, hook, started, outcome, retry_after, at);
+        let end = End { started, outcome, retry_after, at };
+        let landed = follows(&self.settings, delivery, hook, &end);
         let sign = match (outcome, delivery.kind) {
             (Outcome::Delivered { .. }, EventType::Ping) => Some(Observation::PingWell),
             (Outcome::Delivered { .. }, _) => Some(Observation::Well),
@@ -281,16 +282,17 @@ impl Model {
     }
 }
 
-/// What must follow from an attempt: the contract's schedule, written down once more.
-fn follows(
-    settings: &Settings,
-    delivery: &Delivery,
-    hook: &Hook,
+/// How an attempt ended.
+struct End<'a> {
     started: Moment,
-    outcome: &Outcome,
+    outcome: &'a Outcome,
     retry_after: Option<u64>,
     at: Moment,
-) -> Landed {
+}
+
+/// What must follow from an attempt: the contract's schedule, written down once more.
+fn follows(settings: &Settings, delivery: &Delivery, hook: &Hook, end: &End<'_>) -> Landed {
+    let End { started, outcome, retry_after, at } = *end;
     let landed = |state, due| Landed { at, outcome: outcome.clone(), state, due };
     if let Outcome::Delivered { .. } = outcome {
         return landed(DeliveryState::Delivered, UnixTime(0));

@@ -1,4 +1,4 @@
-//! Judges a moment at which everything has come to rest: what could start must have started.
+//! Judges a moment at which all is idle: what could start must have started.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ impl Model {
     pub(crate) fn at_rest(&mut self, now: Moment) {
         self.settle_changes();
         self.before = None;
-        self.rests(now);
+        self.becomes_idle(now);
         for id in self.under_way.keys() {
             if self.deliveries[id].flight.as_ref().is_some_and(|flight| flight.ended.is_some()) {
                 violated("written", format!("what came of {id:?} is not on disk"));
@@ -30,7 +30,7 @@ impl Model {
             if hook.paused_at.is_none()
                 && let Some(why) = self.may_start(hook, now)
             {
-                self.nobody_starves(hook, &why, now);
+                self.none_starves(hook, &why, now);
             }
         }
         if !self.clock_set {
@@ -38,7 +38,7 @@ impl Model {
         }
     }
 
-    fn nobody_starves(&self, hook: &Hook, why: &str, now: Moment) {
+    fn none_starves(&self, hook: &Hook, why: &str, now: Moment) {
         let may = |one: &Delivery| {
             one.flight.is_none()
                 && one.put_off <= now.tick
@@ -78,8 +78,8 @@ impl Model {
         // Of places, and of what bodies may take in memory.
         let (most, bytes_most) = (egress.in_flight_max, (self.memory / 2).max(1));
         let bytes = self.bytes_in_flight();
-        let crowded = all >= most - most / 4 || bytes >= bytes_most - bytes_most / 4;
-        let room = if crowded { 1 } else { self.places[url].room };
+        let nearly_full = all >= most - most / 4 || bytes >= bytes_most - bytes_most / 4;
+        let room = if nearly_full { 1 } else { self.places[url].room };
         // Those that are not known to answer at once share half of the places at the least.
         let scarce = all >= most.div_ceil(2) || bytes >= bytes_most.div_ceil(2);
         let shared = !self.places[url].answers && scarce;
@@ -114,7 +114,7 @@ impl Model {
                 violated("16 pause", format!("{:?} should be paused since {right:?}", hook.id));
             }
             if hook.record.must_have_warned(policy, now.unix) {
-                violated("15 warning", format!("{:?} fails, and nobody was warned", hook.id));
+                violated("15 warning", format!("{:?} fails, and no warning was sent", hook.id));
             }
         }
     }
@@ -139,7 +139,10 @@ impl Model {
         // up.
         let most = 33 * hooks + 2 * endpoints + 66;
         if endpoints > self.urls.len() || held > most {
-            violated("13", format!("{endpoints} lanes and {held} places are held in memory"));
+            violated(
+                "13",
+                format!("{endpoints} endpoints and {held} deliveries are held in memory"),
+            );
         }
     }
 }

@@ -172,10 +172,10 @@ impl Model {
             format!("written {id:?} #{} {} {:?}", written.number, written.outcome, written.state)
         });
         let Some(delivery) = self.deliveries.get_mut(&id) else {
-            violated("8", format!("{id:?} was tried, and nobody knows it"))
+            violated("8", format!("{id:?} was tried, and is not known"))
         };
         let Some(flight) = delivery.flight.take() else {
-            violated("true", format!("an attempt at {id:?} was written that nobody saw"))
+            violated("true", format!("an attempt at {id:?} was written that no receiver saw"))
         };
         let Flight { started, url, ended: Some(landed), loose } = flight else {
             violated("true", format!("an attempt at {id:?} was written before its end"))
@@ -337,7 +337,7 @@ impl Model {
             let (id, on_disk) = (DeliveryId(row.get(0).unwrap()), state(row, 2));
             waiting += i64::from(on_disk == DeliveryState::Waiting);
             let Some(delivery) = self.deliveries.get(&id) else {
-                violated("8", format!("nobody asked for {id:?}"))
+                violated("8", format!("{id:?} was never asked for"))
             };
             found.insert(id);
             let hook = &self.hooks[&delivery.hook];

@@ -21,7 +21,7 @@ use crate::orders::WORKSPACES;
 const EMPTY_PAGES_MAX: usize = 100;
 
 impl Model {
-    /// A customer looks at what there is. For a moment of rest: nothing is being changed.
+    /// A customer looks at what there is. For a moment at which all is idle: nothing is being changed.
     pub(crate) async fn read_pages(&mut self, store: &SqliteStore, dice: &mut Dice, now: Moment) {
         let ws = *dice.pick(&WORKSPACES).unwrap();
         let limit = 1 + dice.roll(30) as usize;
@@ -75,7 +75,7 @@ fn read<T>(answer: Result<T, StoreError>) -> T {
     answer.unwrap_or_else(|error| violated("page", format!("cannot be read: {error}")))
 }
 
-/// What somebody may ask for.
+/// What a customer may ask for.
 fn filter(model: &Model, dice: &mut Dice, now: UnixTime) -> Filter {
     let hooks: Vec<WebhookId> = model.hooks.keys().copied().collect();
     let webhook = dice.pick(&hooks).copied().filter(|_| dice.chance(40));

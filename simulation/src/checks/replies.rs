@@ -1,6 +1,5 @@
-//! What customers and backends were answered, and what is true where nobody was.
+//! What customers and backends were answered, and what is true without an answer.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
@@ -31,10 +30,10 @@ impl Model {
             (Order::Accept(_), Reply::Accepted(Ok(Accepted::Conflict(_)))) => {
                 violated("8", "an event that is sent again is another one");
             }
-            (Order::Create { ws, url, events, secret }, Reply::Created(Ok(created))) => {
+            (order @ Order::Create { .. }, Reply::Created(Ok(created))) => {
                 let Created::Webhook(made) = created else { violated("8", "no room") };
                 let public = store.ids().webhook(made.id);
-                self.created(made.id, public, ws, &url, events, secret);
+                self.created(made.id, public, order);
             }
             (Order::Move { hook, url, .. }, Reply::Changed(Ok(Some(_)))) => self.moved(hook, &url),
             (Order::Subscribe { hook, events, .. }, Reply::Changed(Ok(Some(_)))) => {
@@ -42,7 +41,8 @@ impl Model {
             }
             (Order::Rotate { hook, secret, .. }, Reply::Rotated(Ok(Rotated::Webhook(made)))) => {
                 let until = made.secrets.previous.first().map(|(_, until)| *until);
-                self.rotated(hook, secret, until.unwrap(), store, now);
+                let until = until.unwrap();
+                self.rotated(hook, secret, until, ends(until, store, now));
             }
             (Order::Rotate { hook, .. }, Reply::Rotated(Ok(Rotated::TooMany { .. }))) => {
                 if self.hooks[&hook].previous.len() < SECRETS_BEFORE_MAX / 2 {
@@ -55,7 +55,10 @@ impl Model {
             }
             (Order::Redeliver { delivery, .. }, Reply::Redelivered(Ok(Some(_)))) => {
                 if self.hooks[&self.deliveries[&delivery].hook].deleted {
-                    violated("deleted", format!("{delivery:?} begins anew, for nobody"));
+                    violated(
+                        "deleted",
+                        format!("{delivery:?} begins anew, and its webhook is gone"),
+                    );
                 }
                 self.begins_anew(delivery, now, asked);
                 self.changed(delivery);
@@ -64,7 +67,7 @@ impl Model {
                 if arrival.webhook != hook {
                     violated("8", "a ping for another webhook");
                 }
-                self.arrives(&event, hook, arrival.ready.id, asked, now);
+                self.arrives(&event, (hook, arrival.ready.id), asked, now);
             }
             (Order::RedeliverFailed { ws }, Reply::Job(Ok(JobCreated::Job(_)))) => {
                 self.job_made(&ws);
@@ -76,7 +79,7 @@ impl Model {
         }
     }
 
-    /// Where the answer is an error, nothing has changed; nobody is told of what is not there.
+    /// Where the answer is an error, nothing has changed; what is not there is not named.
     fn refused(&self, order: &Order, reply: &Reply) {
         let error: Option<&StoreError> = match reply {
             Reply::Accepted(reply) => reply.as_ref().err(),
@@ -128,7 +131,7 @@ impl Model {
                     violated("8 fan-out", format!("{} for {:?}", event.id, arrival.webhook));
                 }
                 let (hook, id) = (arrival.webhook, arrival.ready.id);
-                self.arrives(event, hook, id, arrival.ready.created_at, now);
+                self.arrives(event, (hook, id), arrival.ready.created_at, now);
             }
             if !subscribed.is_empty() {
                 violated("8 fan-out", format!("{} is not for {subscribed:?}", event.id));
@@ -142,8 +145,7 @@ impl Model {
     fn arrives(
         &mut self,
         event: &NewEvent,
-        hook: WebhookId,
-        id: DeliveryId,
+        (hook, id): (WebhookId, DeliveryId),
         created_at: UnixTime,
         now: Moment,
     ) {
@@ -174,16 +176,9 @@ impl Model {
         });
     }
 
-    fn created(
-        &mut self,
-        id: WebhookId,
-        public: String,
-        ws: Arc<str>,
-        url: &str,
-        events: EventSet,
-        secret: String,
-    ) {
-        let url = self.place(url);
+    fn created(&mut self, id: WebhookId, public: String, order: Order) {
+        let Order::Create { ws, url, events, secret } = order else { return };
+        let url = self.place(&url);
         let hook = Hook {
             id,
             public,
@@ -219,19 +214,11 @@ impl Model {
     }
 
     /// Both sign from here on, the earlier one until then in steady time.
-    fn rotated(
-        &mut self,
-        id: WebhookId,
-        secret: String,
-        until: UnixTime,
-        store: &dyn Store,
-        now: Moment,
-    ) {
+    fn rotated(&mut self, id: WebhookId, secret: String, until: UnixTime, ends: Tick) {
         let hook = self.hooks.get_mut(&id).unwrap();
         let before = std::mem::replace(&mut hook.secret, secret);
         hook.earlier.get_or_insert_default().secrets.push(before.clone());
-        let left = until.since(store.steady(now.tick));
-        hook.previous.push((before, now.tick.plus(left), until));
+        hook.previous.push((before, ends, until));
     }
 
     fn deleted(&mut self, id: WebhookId) {
@@ -263,19 +250,19 @@ impl Model {
         self.reactivated(id, now, total);
     }
 
-    /// After a crash: what nobody was answered was done whole, or not at all.
+    /// After a crash: what has no answer was done whole, or not at all.
     pub(crate) fn reconcile(&mut self, conn: &Connection, store: &dyn Store, now: Moment) {
         for (_, order) in std::mem::take(&mut self.orders) {
             match order {
                 Order::Accept(events) => self.reconcile_events(&events, conn, now),
                 Order::Ping { event, .. } => self.reconcile_events(&[event], conn, now),
-                Order::Create { ws, url, events, secret } => {
+                Order::Create { .. } => {
                     let known = self.hooks.keys().next_back().map_or(0, |id| id.0);
                     let sql = "SELECT id FROM webhooks WHERE id > ?1 ORDER BY id LIMIT 1";
                     let id = conn.query_row(sql, [known], |row| row.get(0)).optional().unwrap();
                     if let Some(id) = id.map(WebhookId) {
                         let public = store.ids().webhook(id);
-                        self.created(id, public, ws, &url, events, secret);
+                        self.created(id, public, order);
                     }
                 }
                 Order::Redeliver { delivery, .. } => {
@@ -321,7 +308,7 @@ impl Model {
                 .query_map([number], |row| Ok((DeliveryId(row.get(0)?), WebhookId(row.get(1)?))));
             let rows: Vec<_> = rows.unwrap().map(Result::unwrap).collect();
             for (id, hook) in rows {
-                self.arrives(event, hook, id, created_at, now);
+                self.arrives(event, (hook, id), created_at, now);
             }
         }
     }
@@ -351,7 +338,8 @@ impl Model {
         match order {
             Order::Move { .. } => self.moved(id, &url),
             Order::Rotate { secret, .. } if until.is_some() && until != until_before => {
-                self.rotated(id, secret.clone(), until.unwrap(), store, now);
+                let until = until.unwrap();
+                self.rotated(id, secret.clone(), until, ends(until, store, now));
             }
             Order::Reactivate { .. } if paused.is_some() && paused_at.is_none() => {
                 self.reactivated(id, now, total);
@@ -359,4 +347,9 @@ impl Model {
             _ => {}
         }
     }
+}
+
+/// When a secret that signs until then, in steady time, ends.
+fn ends(until: UnixTime, store: &dyn Store, now: Moment) -> Tick {
+    now.tick.plus(until.since(store.steady(now.tick)))
 }

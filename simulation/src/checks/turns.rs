@@ -1,7 +1,7 @@
 //! Whose start it is: of one webhook's deliveries the first that is due, and of those that share a
 //! URL each workspace in turn, and each webhook of it.
 //!
-//! Judged is only what the worker must have heard of: what was on disk at a moment of rest.
+//! Judged is only what the worker must have heard of: what was on disk when all was idle.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use crate::model::{Delivery, Model, violated};
 
 impl Model {
-    /// All has come to rest: what is on disk was heard of.
-    pub(crate) fn rests(&mut self, now: Moment) {
+    /// All is idle: what is on disk was heard of.
+    pub(crate) fn becomes_idle(&mut self, now: Moment) {
         self.turns.rested = now.tick;
     }
 

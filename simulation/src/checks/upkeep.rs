@@ -1,7 +1,7 @@
 //! What is done beside deliveries: jobs that redeliver, and sweeps.
 //!
 //! A job puts back what was given up when it was asked for, all of that and nothing else. A sweep
-//! leaves all that something on disk still needs, and nothing that nobody will ever find.
+//! leaves all that something on disk still needs, and nothing that no statement finds again.
 
 use rusqlite::Connection;
 use weir_common::time::Moment;
@@ -29,7 +29,7 @@ const NOWHERE: &str = "SELECT w.id FROM webhooks w LEFT JOIN endpoints l ON l.id
     WHERE l.id IS NULL LIMIT 1";
 
 impl Model {
-    /// Somebody was answered that what was given up in a workspace begins anew.
+    /// The answer was that what was given up in a workspace begins anew.
     pub(crate) fn job_made(&mut self, ws: &str) {
         self.upkeep.job = true;
         let failed = self.deliveries.values().filter(|one| {
@@ -82,7 +82,7 @@ impl Model {
         }
     }
 
-    /// All that is needed is there, and nothing that nobody will ever drop.
+    /// All that is needed is there, and nothing that no sweep drops.
     pub(crate) fn kept(&self, conn: &Connection) {
         let any = |sql| {
             let mut query = conn.prepare_cached(sql).unwrap();
@@ -96,7 +96,7 @@ impl Model {
             violated("8 lost", format!("the endpoint of webhook {id} is gone"));
         }
         if let Some(id) = any(ORPHANS) {
-            violated("13 grows", format!("delivery {id} waits for nobody, for ever"));
+            violated("13 grows", format!("delivery {id} waits for no webhook, for ever"));
         }
         if let Some(id) = any(MISCOUNTED) {
             violated("13 grows", format!("event {id} is needed by others than there are"));

@@ -9,7 +9,7 @@ use weir_dispatcher::domain::id::WebhookId;
 /// What was waited for, and for how long.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// When all had last come to rest, with a store that answers.
+    /// When all was last idle, with a store that answers.
     pub(crate) rested: Tick,
     /// So many starts of others at its URL each webhook has waited for that could have started.
     pub(crate) passed: BTreeMap<WebhookId, usize>,
@@ -23,7 +23,7 @@ impl Turns {
         then <= self.rested
     }
 
-    /// Somebody may wait for the store.
+    /// A caller may wait for the store.
     pub(crate) fn hold(&mut self) {
         self.passed.clear();
         self.behind.clear();

@@ -51,7 +51,7 @@ pub(crate) enum Act {
         steps: u32,
         by: Duration,
     },
-    /// Other settings come into force.
+    /// Other settings become active.
     Reload(String),
     Clock {
         ahead: bool,

@@ -1,7 +1,7 @@
 //! Short stories: things that follow each other so soon that chance alone would tell them once in
-//! a thousand worlds, and that operators tell every day.
+//! a thousand runs, and that operators tell every day.
 //!
-//! Each is made by dice like everything else: who, when, how many, and how it ends.
+//! The seed decides each like everything else: which webhook, when, how many, and how it ends.
 
 use std::time::Duration;
 
@@ -157,7 +157,7 @@ impl Life {
     /// A process that stands still while attempts are under way, goes on, and may be replaced
     /// then, for receivers that have heard of them and are to hear of many more.
     fn stall(&mut self, world: &mut World) {
-        let Some((_, ws, url)) = self.somebody(world) else { return };
+        let Some((_, ws, url)) = self.any_hook(world) else { return };
         let egress = &world.model.settings.egress;
         let (deadline, most) = (egress.deadline, u64::from(egress.requests));
         let dice = &mut world.dice;
@@ -189,7 +189,7 @@ impl Life {
     /// counts, and it was written down in the order in which it ended. Others were called before
     /// the burst, took longer than all of it, and count no more.
     fn window_later(&mut self, world: &mut World) {
-        let Some((_, ws, url)) = self.somebody(world) else { return };
+        let Some((_, ws, url)) = self.any_hook(world) else { return };
         let elsewhere = |hook: &&Hook| !hook.deleted && hook.url != url;
         let others: Vec<&Hook> = world.model.hooks.values().filter(elsewhere).collect();
         let other = world.dice.clone().pick(&others).map(|hook| (number(hook), hook.url));
@@ -231,7 +231,7 @@ impl Life {
             _ => {}
         }
         for _ in 0..2 + world.dice.roll(5) {
-            let Some((hook, ws_number, _)) = self.somebody(world) else { return };
+            let Some((hook, ws_number, _)) = self.any_hook(world) else { return };
             let ws = world.model.hooks[&hook].ws.clone();
             let dice = &mut world.dice;
             let url = dice.pick(&world.model.urls).unwrap().clone();
@@ -283,7 +283,7 @@ impl Life {
     }
 
     /// A webhook, the number of its workspace, and its URL.
-    fn somebody(&self, world: &mut World) -> Option<(WebhookId, usize, usize)> {
+    fn any_hook(&self, world: &mut World) -> Option<(WebhookId, usize, usize)> {
         let alive: Vec<&Hook> = world.model.hooks.values().filter(|hook| !hook.deleted).collect();
         let hook = *world.dice.pick(&alive)?;
         Some((hook.id, number(hook), hook.url))
@@ -309,14 +309,14 @@ impl Life {
         self.plan(world, down / 2, Act::Clock { ahead, by });
     }
 
-    /// A pause is told of by mail, and the process is killed while that goes out.
+    /// A mail tells of a pause, and the process is killed while that goes out.
     pub(crate) fn lost_letter(&mut self, world: &mut World) {
         let (luck, steps) = (world.dice.next(), world.dice.roll(16) as u32);
         self.plan(world, Duration::ZERO, Act::Order(Order::Post(Some(luck))));
         self.plan(world, Duration::ZERO, Act::Kill { steps, down: SECOND });
     }
 
-    /// An owner who is told of a pause and ends it at once, while attempts from before it are
+    /// An owner who reads of a pause and ends it at once, while attempts from before it are
     /// under way, and the store is busy. Sometimes the process is replaced just then.
     pub(crate) fn hasty(&mut self, world: &mut World, hook: WebhookId) {
         let ws = world.model.hooks[&hook].ws.clone();

@@ -14,7 +14,7 @@ use weir_dispatcher::domain::outcome::{Failure, Fault, Outcome};
 use crate::receivers::Reaction;
 use crate::world::World;
 
-/// A deadline that is noticed so much too late was missed by whoever stood still.
+/// A deadline that is noticed so much too late was missed by a process that stood still.
 const STALL: Duration = Duration::from_secs(1);
 
 /// And then it is waited for so long for what may have come.
@@ -92,7 +92,7 @@ impl World {
             let Pending { deadline, .. } = pending;
             let Reaction { after, ref outcome, retry_after } = pending.reaction;
             if pending.process != self.processes || self.process.is_none() {
-                // Whoever asked is gone. Its receiver may have taken it all the same.
+                // The caller is gone. Its receiver may have taken it all the same.
                 let taken = after <= deadline && matches!(outcome, Outcome::Delivered { .. });
                 let delivery = self.model.deliveries.get_mut(&pending.delivery).unwrap();
                 delivery.taken |= taken && delivery.state.is_some();
@@ -104,7 +104,7 @@ impl World {
                 let answer = pending.reaction.answer();
                 let _ = pending.answer.send(answer);
             } else if since < deadline + STALL {
-                // Whoever asked has a timer of its own.
+                // The caller has a timer of its own.
                 let outcome = Outcome::Failed(Failure::Timeout);
                 self.model.ended(pending.delivery, &outcome, None, now);
             } else if pending.grace {

@@ -55,9 +55,8 @@ pub(super) fn accept(
         Err(conflicts) => return Ok(Accepted::Conflict(conflicts)),
     };
     let WriteSession { conn, counters, steady, .. } = session;
-    let mut inserts = Inserts::prepare(conn, steady.of_unix(now))?;
+    let mut inserts = Inserts::prepare(conn, steady.of_unix(now), now)?;
     let mut workspaces: HashMap<Arc<str>, Subscribed> = HashMap::new();
-    let mut arrivals = Vec::new();
     for (event, _) in events.into_iter().zip(&new).filter(|(_, new)| **new) {
         if !workspaces.contains_key(&event.workspace) {
             let found = subscribed(conn, &event.workspace)?;
@@ -68,9 +67,9 @@ pub(super) fn accept(
         };
         let told = webhooks.iter().filter(|(_, events)| events.has(event.kind));
         let told: Vec<WebhookId> = told.map(|(id, _)| *id).collect();
-        inserts.store(counters, *workspace, &event, &told, now, &mut arrivals)?;
+        inserts.store(counters, *workspace, &event, &told)?;
     }
-    Ok(Accepted::Stored { new, arrivals })
+    Ok(Accepted::Stored { new, arrivals: inserts.arrivals })
 }
 
 /// Stores an event for one webhook alone.
@@ -85,11 +84,10 @@ pub(super) fn ping(
     if !webhooks::alive(&session.conn, number)?.contains(&webhook.0) {
         return Ok(None);
     }
-    let mut arrivals = Vec::new();
     let WriteSession { conn, counters, steady, .. } = session;
-    let mut inserts = Inserts::prepare(conn, steady.of_unix(now))?;
-    inserts.store(counters, number, event, &[webhook], now, &mut arrivals)?;
-    Ok(arrivals.pop())
+    let mut inserts = Inserts::prepare(conn, steady.of_unix(now), now)?;
+    inserts.store(counters, number, event, &[webhook])?;
+    Ok(inserts.arrivals.pop())
 }
 
 /// For each event whether it is new; or those that are not what their identifiers stand for.
@@ -159,13 +157,16 @@ struct Inserts<'c> {
     event: CachedStatement<'c>,
     delivery: CachedStatement<'c>,
     steady: UnixTime,
+    now: UnixTime,
+    /// What has come to wait.
+    arrivals: Vec<Arrival>,
 }
 
 impl<'c> Inserts<'c> {
-    fn prepare(conn: &'c Connection, steady: UnixTime) -> Result<Self, Fault> {
+    fn prepare(conn: &'c Connection, steady: UnixTime, now: UnixTime) -> Result<Self, Fault> {
         let event = conn.prepare_cached(EVENT)?;
         let delivery = conn.prepare_cached(DELIVERY)?;
-        Ok(Self { conn, event, delivery, steady })
+        Ok(Self { conn, event, delivery, steady, now, arrivals: Vec::new() })
     }
 
     /// Writes an event and its deliveries. Of one that is for no webhook only what it takes to know
@@ -176,9 +177,8 @@ impl<'c> Inserts<'c> {
         workspace: i64,
         event: &NewEvent,
         told: &[WebhookId],
-        now: UnixTime,
-        arrivals: &mut Vec<Arrival>,
     ) -> Result<(), Fault> {
+        let now = self.now;
         self.event.execute((
             &*event.id,
             workspace,
@@ -196,7 +196,7 @@ impl<'c> Inserts<'c> {
             let id = DeliveryId(counters.deliveries_made);
             let row = (id.0, number, webhook.0, workspace, event.kind.code(), at(now));
             self.delivery.execute(row)?;
-            arrivals.push(Arrival { webhook: *webhook, ready: fresh(id, event, now) });
+            self.arrivals.push(Arrival { webhook: *webhook, ready: fresh(id, event, now) });
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::domain::delivery::DeliveryState;
 use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, JobId, WebhookId};
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::listing::{self, Key, Read};
+use crate::store::sqlite::listing::{self, Key, Read, Stretch};
 use crate::store::sqlite::rows::{self, at, select_deliveries};
 use crate::store::sqlite::writer::WriteSession;
 use crate::store::sqlite::{deliveries, webhooks};
@@ -193,7 +193,8 @@ fn look(
         if left == 0 {
             return Ok((Some(Position { webhook, key: from }), matching));
         }
-        let keys = listing::run(&session.conn, read, webhook, from, end, left)?;
+        let stretch = Stretch { webhook, after: from, last: end };
+        let keys = listing::run(&session.conn, read, stretch, left)?;
         for (_, id) in &keys {
             matching.extend(matching_one(session, standing, &filter, *id)?);
         }

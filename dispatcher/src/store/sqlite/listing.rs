@@ -68,15 +68,22 @@ impl Read {
     }
 }
 
-/// The next deliveries of a webhook after `after`, accepted no further away than `last`.
+/// Deliveries of a webhook after `after`, accepted no further away than `last`.
+#[derive(Clone, Copy)]
+pub(super) struct Stretch {
+    pub(super) webhook: i64,
+    pub(super) after: Key,
+    pub(super) last: i64,
+}
+
+/// The next deliveries of a stretch.
 pub(super) fn run(
     conn: &Connection,
     read: Read,
-    webhook: i64,
-    (time, id): Key,
-    last: i64,
+    stretch: Stretch,
     limit: usize,
 ) -> rusqlite::Result<Vec<Key>> {
+    let Stretch { webhook, after: (time, id), last } = stretch;
     let [same, beyond] = read.statements();
     let mut keys = Vec::new();
     for (sql, bound) in [(same, id), (beyond, last)] {
@@ -150,7 +157,8 @@ impl<'c> Newest<'c> {
         let Some(part) = self.parts.get_mut(nth) else { return Ok(()) };
         if part.keys.is_empty() && part.more {
             let Part { webhook, reach, size, .. } = *part;
-            part.keys = run(self.conn, self.read, webhook, reach, self.oldest, size)?;
+            let stretch = Stretch { webhook, after: reach, last: self.oldest };
+            part.keys = run(self.conn, self.read, stretch, size)?;
             part.more = part.keys.len() == size;
             part.reach = part.keys.last().copied().unwrap_or(reach);
             part.keys.reverse();
