@@ -48,7 +48,9 @@ pub trait Program: Send + Sync + 'static {
     async fn reload(&self) -> Reload;
 
     /// The answer to a request for anything else, if there is such a route.
-    async fn route(&self, call: &Call) -> Option<Reply>;
+    async fn route(&self, _call: &Call) -> Option<Reply> {
+        None
+    }
 }
 
 /// Answers operators.
@@ -159,94 +161,4 @@ pub fn token(file: Option<&str>) -> Result<Option<Secret<String>>, TokenError> {
     let Some(file) = file else { return Ok(None) };
     let token = files::first_line(Path::new(file));
     token.map(Some).map_err(|source| TokenError { path: file.to_owned(), source })
-}
-
-#[cfg(test)]
-mod tests {
-    use http::Request;
-
-    use super::*;
-
-    struct Example;
-
-    #[async_trait]
-    impl Program for Example {
-        async fn readiness(&self) -> Result<String, String> {
-            Err("not ready: starting".to_owned())
-        }
-
-        async fn metrics(&self) -> Vec<u8> {
-            b"example 1\n".to_vec()
-        }
-
-        fn config(&self) -> Value {
-            json!({"server": {"threads": 2}})
-        }
-
-        async fn reload(&self) -> Reload {
-            let message = "threads must be a number".to_owned();
-            let file = "example.toml".to_owned();
-            Reload::Refused(vec![Diagnostic { file, line: 3, column: 7, message }])
-        }
-
-        async fn route(&self, call: &Call) -> Option<Reply> {
-            (call.path == "/own").then(|| text(200, "own"))
-        }
-    }
-
-    /// The status and the text that a request is answered with, as the HTTP server asks for them.
-    async fn answer(token: Option<&str>, method: &str, path: &str, given: &str) -> (u16, String) {
-        let token = token.map(|token| Secret::new(token.to_owned()));
-        let admin = Admin { program: Example, token };
-        let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
-        if !given.is_empty() {
-            request = request.header("authorization", given);
-        }
-        let (head, ()) = request.body(()).unwrap().into_parts();
-        let reply = match admin.refuses(&head) {
-            Some(reply) => reply,
-            None => {
-                let Head { method, uri, headers, .. } = head;
-                let (path, query) = (uri.path().to_owned(), uri.query().map(str::to_owned));
-                admin.handle(Call { method, path, query, headers, body: "".into() }).await
-            }
-        };
-        (reply.status, String::from_utf8(reply.body.to_vec()).unwrap())
-    }
-
-    #[tokio::test]
-    async fn each_route_has_its_answer_and_other_methods_and_paths_are_refused() {
-        for (method, path, status, word) in [
-            ("GET", "/livez", 200, "ok\n"),
-            ("GET", "/readyz", 503, "not ready: starting\n"),
-            ("GET", "/metrics", 200, "example 1\n"),
-            ("GET", "/config", 200, "\"threads\": 2"),
-            ("POST", "/reload", 422, "example.toml:3:7: threads must be a number"),
-            ("GET", "/own", 200, "own\n"),
-            ("GET", "/reload", 405, "POST only"),
-            ("DELETE", "/metrics", 405, "GET, HEAD only"),
-            ("GET", "/nowhere", 404, "not-found"),
-        ] {
-            let answered = answer(None, method, path, "").await;
-            assert!(answered.0 == status && answered.1.contains(word), "{path}: {answered:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn with_a_token_only_the_probes_are_answered_without_it() {
-        for (path, given, status) in [
-            ("/livez", "", 200),
-            ("/readyz", "", 503),
-            ("/metrics", "", 401),
-            ("/nowhere", "", 401),
-            ("/config", "Bearer token", 200),
-            ("/config", "bearer  token", 200),
-            ("/config", "Bearer toke", 401),
-            ("/config", "Bearer tokens", 401),
-            ("/config", "Basic token", 401),
-            ("/config", "token", 401),
-        ] {
-            assert_eq!(answer(Some("token"), "GET", path, given).await.0, status, "{path} {given}");
-        }
-    }
 }

@@ -9,8 +9,6 @@ use async_trait::async_trait;
 use serde_json::Value;
 use weir_common::admin::Program;
 use weir_common::config::reload::Reload;
-use weir_common::http_server::Call;
-use weir_common::http_server::reply::Reply;
 
 use crate::state::{self, State};
 
@@ -54,9 +52,5 @@ impl Program for DispatcherAdmin {
 
     async fn reload(&self) -> Reload {
         state::reload(&self.0).await
-    }
-
-    async fn route(&self, _: &Call) -> Option<Reply> {
-        None
     }
 }

@@ -5,7 +5,7 @@
 //! 1. The program says that it is ready only when every listener accepts.
 //! 2. A stop takes no new work, finishes what is in flight, and ends when nothing is, or when
 //!    `shutdown_grace` is over.
-//! 3. Whoever has been handed over to is the one that leaves a snapshot.
+//! 3. After an upgrade it is the successor that saves a snapshot.
 //!
 //! Not here: what goes on between start and end (`serving`).
 
@@ -35,7 +35,7 @@ use weir_common::secret::Secret;
 use weir_common::signals::Signals;
 use weir_common::time::Clock;
 
-use crate::app::serving::{Serving, Side};
+use crate::app::serving::{ClientListeners, Serving};
 use crate::app::workers::Workers;
 use crate::config::active::{ActiveConfig, Config, addresses};
 use crate::config::shared::{Seeds, Shared};
@@ -165,8 +165,8 @@ fn start(
         log.share(predecessor.is_some());
         log.write_to_stdout("access-log")?;
     }
-    let of_clients = Side::default();
-    let workers = Workers::start(&shared, &of_clients.end())?;
+    let client_listeners = ClientListeners::default();
+    let workers = Workers::start(&shared, &client_listeners.end())?;
     // Names are known before the first request asks for them. What is not found in time is asked
     // for again beside requests, and `/readyz` says so until then.
     control.block_on(beside::resolve(&shared));
@@ -186,7 +186,7 @@ fn start(
         shared,
         sockets,
         workers,
-        of_clients,
+        clients: client_listeners,
         operators: Listeners::default(),
         beside: JoinSet::new(),
         alone: watch::Sender::new(true),

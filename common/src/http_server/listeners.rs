@@ -90,7 +90,7 @@ impl Listeners {
     /// Waits for their last connection, no longer than `grace`.
     pub async fn ended(&mut self, grace: Duration) {
         let ended = async { while self.tasks.join_next().await.is_some() {} };
-        // What goes on after that is cut off.
+        // What remains after that is cut off.
         let _ = tokio::time::timeout(grace, ended).await;
     }
 }

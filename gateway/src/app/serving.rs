@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A connection that was accepted is served: nobody who serves ends before those who accept.
+//! 1. A connection that was accepted is served: a worker ends after the accept loops.
 //! 2. Where another process has taken our place, no connection is closed under a client: each ends
 //!    with its next answer, or with `shutdown_grace`.
 //!
@@ -33,7 +33,7 @@ use weir_common::secret::Secret;
 use crate::app::workers::Workers;
 use crate::config::shared::Shared;
 use crate::edge::drain::turned;
-use crate::edge::listener::{self, Accepting, ConnectionCounts, Drain, ListenerContext};
+use crate::edge::listener::{self, ConnectionCounts, Drain, ListenerContext};
 use crate::identity::auth;
 use crate::operations::admin::GatewayAdmin;
 use crate::operations::background as beside;
@@ -44,23 +44,23 @@ use crate::operations::upgrade::successor::{self, Successor};
 /// How long an end waits for the admin listener's last answer.
 const ADMIN_GRACE: Duration = Duration::from_millis(200);
 
-/// How long tunnels that are told that we go may take for their goodbye.
+/// How long tunnels may take to answer a close frame.
 const GOING_GRACE: Duration = Duration::from_secs(2);
 
-/// Those who come in by some listeners: they are accepted, served, seen out.
+/// The listeners of clients, and how their connections end.
 #[derive(Default)]
-pub(super) struct Side {
-    doors: watch::Sender<Accepting>,
+pub(super) struct ClientListeners {
+    listening: watch::Sender<Listening>,
     /// Connections end with their next answer, when true.
     stopping: watch::Sender<bool>,
     /// Idle ones end at once, when true.
     cutting: watch::Sender<bool>,
-    /// Tunnels are told that we go, when true.
+    /// Tunnels get a close frame, when true.
     going: watch::Sender<bool>,
     accepting: JoinSet<()>,
 }
 
-impl Side {
+impl ClientListeners {
     pub(super) fn end(&self) -> Drain {
         Drain {
             stopping: self.stopping.subscribe(),
@@ -70,13 +70,13 @@ impl Side {
     }
 
     fn accept(&mut self, listener: TcpListener, door: ListenerContext, shared: &Arc<Shared>) {
-        let doors = self.doors.subscribe();
-        self.accepting.spawn(listener::accept(listener, door, shared.clone(), doors));
+        let listening = self.listening.subscribe();
+        self.accepting.spawn(listener::accept(listener, door, shared.clone(), listening));
     }
 
-    /// Accepts nothing more, and only then tells those who serve.
+    /// Accepts nothing more, and only then tells the workers.
     async fn close(&mut self) {
-        self.doors.send_replace(Accepting::Over);
+        self.listening.send_replace(Listening::Draining);
         while self.accepting.join_next().await.is_some() {}
         self.stopping.send_replace(true);
     }
@@ -91,7 +91,7 @@ pub(super) struct Serving {
     pub(super) shared: Arc<Shared>,
     pub(super) sockets: Sockets,
     pub(super) workers: Workers,
-    pub(super) of_clients: Side,
+    pub(super) clients: ClientListeners,
     /// The admin listener.
     pub(super) operators: Listeners,
     /// What goes on beside requests.
@@ -141,7 +141,7 @@ impl Serving {
             let name = if https.is_some() { "https" } else { "http" };
             let (workers, open, crowd) = (self.workers.ways.clone(), open.clone(), crowd.clone());
             let door = ListenerContext { workers, open, crowd, https };
-            self.of_clients.accept(listener, door, &self.shared);
+            self.clients.accept(listener, door, &self.shared);
             announce(name, address);
         }
         Ok(())
@@ -166,7 +166,7 @@ impl Serving {
         let Some(predecessor) = predecessor else { return self };
         let _within = control.enter();
         let shared = self.shared.clone();
-        let (ending, alone) = (self.of_clients.cutting.subscribe(), self.alone.clone());
+        let (ending, alone) = (self.clients.cutting.subscribe(), self.alone.clone());
         alone.send_replace(false);
         self.beside.spawn(async move {
             predecessor.serve(shared.clone(), ending).await;
@@ -199,10 +199,10 @@ impl Serving {
                 candidate = successor::start(&self.shared, &self.sockets) => candidate,
             };
             // From here on a stop waits: what is half moved must be in one place again.
-            // Who connects meanwhile waits for the one who will have the counters.
+            // A client that connects meanwhile waits for the process that will have the counters.
             let successor = match candidate {
                 Ok(candidate) => {
-                    self.pause(true);
+                    self.set(Listening::Paused);
                     candidate.take_counters(&self.shared).await
                 }
                 Err(why) => Err(why),
@@ -210,7 +210,7 @@ impl Serving {
             match successor {
                 Ok(successor) => return Some(successor),
                 Err(why) => {
-                    self.pause(false);
+                    self.set(Listening::Open);
                     let fields = [("error", json!(why.to_string()))];
                     let message = "upgrade failed; this process continues to serve";
                     events::event(Level::Error, message, &fields);
@@ -227,13 +227,13 @@ impl Serving {
         let delay = self.shared.active.load().settings.server.shutdown_delay;
         tokio::time::sleep(delay).await;
         self.sockets = Sockets::default();
-        self.of_clients.close().await;
-        self.of_clients.cut();
-        let drained = self.see_out(self.ended()).await;
+        self.clients.close().await;
+        self.clients.cut();
+        let drained = self.drain(self.ended()).await;
         self.end("stopped", drained).await;
     }
 
-    /// Sees everybody out who is still here, while another process serves all others.
+    /// Drains the connections that are left, while the successor serves all others.
     pub(super) async fn retire(
         mut self,
         successor: Successor,
@@ -256,44 +256,39 @@ impl Serving {
         self.beside.spawn(successor.answer(self.shared.clone(), hurry));
         self.sockets = Sockets::default();
         self.operators.set(Listening::Draining);
-        self.of_clients.close().await;
+        self.clients.close().await;
         let ended = async {
             tokio::select! {
                 () = self.ended() => return,
                 () = told, if !told_meanwhile => {}
                 () = turned(&mut hurried) => {}
             }
-            self.of_clients.cut();
+            self.clients.cut();
             self.ended().await;
         };
-        let drained = self.see_out(ended).await;
+        let drained = self.drain(ended).await;
         self.end("handed over", drained).await;
     }
 
-    fn pause(&self, pauses: bool) {
-        let (clients, operators) = if pauses {
-            (Accepting::Paused, Listening::Paused)
-        } else {
-            (Accepting::Yes, Listening::Open)
-        };
-        self.of_clients.doors.send_replace(clients);
-        self.operators.set(operators);
+    fn set(&self, listening: Listening) {
+        self.clients.listening.send_replace(listening);
+        self.operators.set(listening);
     }
 
-    /// Waits for the end of what is in flight, for `shutdown_grace`; those who are still there are
-    /// then told that we go, where they speak a protocol in which that can be said.
-    async fn see_out(&self, ended: impl Future<Output = ()>) -> bool {
+    /// Waits for the end of what is in flight, for `shutdown_grace`; tunnels that are left then get
+    /// a close frame.
+    async fn drain(&self, ended: impl Future<Output = ()>) -> bool {
         let grace = self.shared.active.load().settings.server.shutdown_grace;
         let mut ended = pin!(ended);
         if tokio::time::timeout(grace, &mut ended).await.is_ok() {
             return true;
         }
         events::event(Level::Info, "closing tunnels", &[]);
-        self.of_clients.going.send_replace(true);
+        self.clients.going.send_replace(true);
         tokio::time::timeout(GOING_GRACE, ended).await.is_ok()
     }
 
-    /// Waits until nobody needs us any more: no client, and no process before us.
+    /// Waits until no client is left, and no process before us.
     async fn ended(&self) {
         self.workers.ended().await;
         // An error cannot be: we hold the sender.

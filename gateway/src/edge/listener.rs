@@ -30,6 +30,7 @@ use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use weir_common::http_server::Listening;
 use weir_common::log::events;
 
 use crate::config::shared::Shared;
@@ -107,38 +108,26 @@ pub struct Drain {
     pub going: watch::Receiver<bool>,
 }
 
-/// Whether connections are accepted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Accepting {
-    /// They are.
-    #[default]
-    Yes,
-    /// They wait in the socket for whoever comes to accept them.
-    Paused,
-    /// No more.
-    Over,
-}
-
-/// Accepts connections while `accepting` says so, and until it says no more.
+/// Accepts connections while the listener is open, and until it drains.
 pub async fn accept(
     listener: StdListener,
     door: ListenerContext,
     shared: Arc<Shared>,
-    mut accepting: watch::Receiver<Accepting>,
+    mut listening: watch::Receiver<Listening>,
 ) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     loop {
-        let now = *accepting.borrow_and_update();
-        if now == Accepting::Over {
+        let now = *listening.borrow_and_update();
+        if now >= Listening::Draining {
             return;
         }
         let accepted = tokio::select! {
             biased;
-            changed = accepting.changed() => match changed {
+            changed = listening.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => return,
             },
-            accepted = listener.accept(), if now == Accepting::Yes => accepted,
+            accepted = listener.accept(), if now == Listening::Open => accepted,
         };
         match accepted {
             Ok((socket, peer)) => hand_over(socket, peer, &door, &shared),

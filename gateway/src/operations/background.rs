@@ -1,5 +1,4 @@
-//! What goes on beside requests: names are resolved, servers asked, files looked at, states
-//! swept.
+//! Background tasks: resolves names, checks the health of servers, watches files, sweeps states.
 //!
 //! Each is a loop that `app` owns and ends. Not here: what follows from what is found.
 
@@ -63,16 +62,16 @@ pub async fn names(shared: Arc<Shared>) {
     }
 }
 
-/// Resolves the names of all servers once, before anything asks for them.
+/// Resolves the names of all servers once, before the first request.
 pub async fn resolve(shared: &Shared) {
     let active = shared.active.load_full();
     active.place(&names::all(active.names(), LOOKUP_WAIT, names::look_up).await);
 }
 
-/// Asks servers whether they are well, where the settings say so.
+/// Checks the health of servers, where the settings say so.
 pub async fn health(shared: Arc<Shared>) {
     let mut due: HashMap<(String, String), Tick> = HashMap::new();
-    let mut asked = JoinSet::new();
+    let mut checks = JoinSet::new();
     let connector = Arc::new(Connector::new(None));
     loop {
         let active = shared.active.load_full();
@@ -95,14 +94,14 @@ pub async fn health(shared: Arc<Shared>) {
                     }
                     for address in addresses.iter().cloned() {
                         let (shared, connector) = (shared.clone(), connector.clone());
-                        asked.spawn(ask(shared, connector, upstream.clone(), nth, address));
+                        checks.spawn(check(shared, connector, upstream.clone(), nth, address));
                     }
                 }
                 later.insert(key, next);
             }
         }
         due = later;
-        while asked.try_join_next().is_some() {}
+        while checks.try_join_next().is_some() {}
         let next = due.values().min().map_or(HEALTH_PAUSE_MAX, |next| next.since(now));
         tokio::time::sleep(next.min(HEALTH_PAUSE_MAX)).await;
     }
@@ -110,7 +109,7 @@ pub async fn health(shared: Arc<Shared>) {
 
 /// Checks the health of a server at one of its addresses, in the way that requests are sent,
 /// and takes note.
-async fn ask(
+async fn check(
     shared: Arc<Shared>,
     connector: Arc<Connector>,
     upstream: Arc<Upstream>,
@@ -122,8 +121,7 @@ async fn ask(
     let request =
         single_request::Request { host: &server.name, path: &health.path, ..single_request::GET };
     let mut peer = upstream.peer(Pick { server: nth, address: address.socket }, false);
-    // One that could be shared would be kept: whether the server lets us connect is asked for
-    // anew each time.
+    // A connection that could be shared would be kept; each check connects anew.
     peer.options.max_h2_streams = 1;
     let answer = single_request::ask(&connector, &peer, &request, health.timeout).await;
     let well = answer.as_ref().is_ok_and(|answer| (200..400).contains(&answer.status));
