@@ -17,7 +17,7 @@ pub struct DispatcherAdmin(pub Arc<State>);
 
 #[async_trait]
 impl Program for DispatcherAdmin {
-    /// Whether events are taken and deliveries sent, or else what does not work.
+    /// Whether events are accepted and deliveries sent, or else the cause.
     async fn readiness(&self) -> Result<String, String> {
         if !self.0.ready.load(Ordering::Acquire) {
             return Err("not ready: starting, or stopping".to_owned());
@@ -35,7 +35,7 @@ impl Program for DispatcherAdmin {
         let Self(state) = self;
         let metrics = &state.metrics;
         let shown = |figure: u64| i64::try_from(figure).unwrap_or(i64::MAX);
-        // Where the store cannot tell, what it told last stands.
+        // If the store cannot answer, the last value stays.
         if let Ok(figures) = state.store.figures().await {
             metrics.waiting.set(shown(figures.waiting));
             metrics.webhooks.set(shown(figures.webhooks));

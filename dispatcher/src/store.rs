@@ -1,16 +1,16 @@
-//! What a store of events, deliveries and webhooks does: a trait for each kind of caller, a method
-//! for each thing that it needs.
+//! The store of events, deliveries and webhooks: one trait for each kind of caller.
 //!
-//! The store is the queue; there is no other. Every method that changes something returns once
-//! the change is on disk, or with an error once it is certain that nothing changed.
+//! The store is the queue; there is no other. A method that changes something returns once the
+//! change is on disk, or with an error once it is certain that nothing changed.
 //!
 //! # Invariants
 //!
 //! 1. An event and all its deliveries are one change.
 //! 2. A workspace never sees another's objects: each call names the workspace.
-//! 3. No method takes longer the more deliveries wait; what must touch many does so in steps.
+//! 3. The time of a method does not depend on the number of waiting deliveries; work on many
+//!    deliveries runs in steps.
 //!
-//! `tests::conformance` holds every store to this. Not here: what goes in and comes out (`types`).
+//! `tests::conformance` checks every store. Not here: arguments and results (`types`).
 
 // core
 pub mod encryption;
@@ -34,7 +34,7 @@ pub use crate::store::types::{
     NewMail, NewWebhook, Page, Posted, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
 };
 
-/// Why a store could not do as it was asked. Nothing has changed.
+/// Why a call of the store failed. Nothing has changed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// No room on the disk, or the disk fails: to be tried again later.
@@ -90,7 +90,7 @@ pub trait Management: Send + Sync + 'static {
         rotation: Rotation,
     ) -> Result<Rotated, StoreError>;
 
-    /// Deletes a webhook; what waits for it is never sent. Says whether it was there.
+    /// Deletes a webhook; its waiting deliveries are never sent. Returns whether it existed.
     async fn delete_webhook(&self, workspace: &str, id: WebhookId) -> Result<bool, StoreError>;
 
     /// Ends a pause: `paused_total` grows by it, health begins anew, the webhook probes, and its
@@ -104,8 +104,8 @@ pub trait Management: Send + Sync + 'static {
     ) -> Result<Option<Webhook>, StoreError>;
 
     /// A page of a workspace's deliveries, newest first, those after `after`. It is full unless it
-    /// is the last, however few match by webhook, by time, or as given up; by type, or by another
-    /// state, it may be short.
+    /// is the last, however few match by webhook, by time, or as `failed_permanent`; by type, or by
+    /// another state, it may be short.
     async fn deliveries(
         &self,
         workspace: &str,
@@ -139,9 +139,8 @@ pub trait Management: Send + Sync + 'static {
         now: UnixTime,
     ) -> Result<Option<Delivery>, StoreError>;
 
-    /// Writes down that all deliveries that match, up to the newest there is, are to begin anew;
-    /// pings only where their type is asked for. Not more than [`JOBS_OPEN_MAX`] of a workspace
-    /// are under way.
+    /// Creates a job that redelivers all matching deliveries, up to the newest one; pings only if
+    /// the filter has their type. A workspace has at most [`JOBS_OPEN_MAX`] running jobs.
     async fn create_job(
         &self,
         workspace: &str,
@@ -219,23 +218,23 @@ pub trait DeliveryQueue: Send + Sync + 'static {
     /// recorded.
     fn clean_shutdown(&self) -> bool;
 
-    /// When processes before us were found not to have shut down cleanly, oldest first: what they had
-    /// under way by then may have left no trace. As far back as is known.
+    /// When earlier processes were found not to have shut down cleanly, oldest first: their
+    /// attempts in flight may have no record.
     fn unclean_shutdowns(&self) -> Vec<UnixTime>;
 
     /// Puts up to `limit` deliveries of a reactivated webhook back into the order of creation,
-    /// at the beginning of their schedule. Says whether that was all.
+    /// at the beginning of their schedule. Returns whether that was all.
     async fn reorder(&self, webhook: WebhookId, limit: usize) -> Result<bool, StoreError>;
 }
 
 /// What the outbox does.
 #[async_trait]
 pub trait MailQueue: Send + Sync + 'static {
-    /// Mails that are due, oldest first. From here on they count as sent, unless told otherwise:
-    /// a crash between here and [`MailQueue::posted`] sends none of them twice.
+    /// Claims due mails, oldest first. They count as sent from here on: a crash before
+    /// [`MailQueue::posted`] sends none of them twice.
     async fn take_mails(&self, limit: usize, now: UnixTime) -> Result<Vec<Mail>, StoreError>;
 
-    /// What came of one of them.
+    /// Records the result of a claimed mail.
     async fn posted(&self, id: MailId, posted: Posted) -> Result<(), StoreError>;
 
     /// When the next mail is due.
@@ -245,8 +244,8 @@ pub trait MailQueue: Send + Sync + 'static {
 /// What runs beside deliveries, and what operators see.
 #[async_trait]
 pub trait Upkeep: Send + Sync + 'static {
-    /// Takes a job that is not at its end a step further, of at most `limit` deliveries: the oldest
-    /// of the workspace whose turn it is.
+    /// Runs a step of at most `limit` deliveries of a job: the oldest job of the workspace whose
+    /// turn it is.
     async fn step_job(&self, limit: usize, now: UnixTime) -> Result<JobStep, StoreError>;
 
     /// Drops up to `limit` deliveries that ended so long before `now`, or that wait for a webhook
@@ -268,7 +267,7 @@ pub trait Upkeep: Send + Sync + 'static {
     /// How much there is.
     async fn figures(&self) -> Result<Figures, StoreError>;
 
-    /// Finishes what was asked, records a clean shutdown, and closes the files. Later calls fail.
+    /// Finishes accepted calls, records a clean shutdown, and closes the files. Later calls fail.
     async fn close(&self) -> Result<(), StoreError>;
 }
 

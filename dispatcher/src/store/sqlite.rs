@@ -1,16 +1,15 @@
 //! The store in a SQLite file on this machine.
 //!
 //! One thread writes, in batches that are each one commit (`writer`). A few connections read, for
-//! customers and for the worker (`read_pool`): a delivery that is to be sent does not wait for what
-//! others have written. This file says which does what; the SQL is in the files below it, one for
-//! each thing that is kept.
+//! customers and for the worker (`read_pool`): a due delivery does not wait for the writes of
+//! others. This file assigns calls to the writer or to readers; the SQL is in the files below it.
 //!
 //! # Invariants
 //!
-//! 1. A file has one process at a time, knows its key, and is ours (`open`).
-//! 2. What is answered is on disk (`writer`).
-//! 3. What the worker reads is no older than what it was told before it asked (`read_pool`).
-//! 4. No statement goes through all deliveries, events or attempts (`tests` asks SQLite).
+//! 1. A database file is open in one process at a time, and only with its own key (`open`).
+//! 2. A change is on disk before its call returns (`writer`).
+//! 3. A read of the worker includes every change that was reported to it before (`read_pool`).
+//! 4. No statement scans all deliveries, events or attempts (checked by `tests`).
 
 use std::fmt;
 use std::path::Path;
@@ -82,11 +81,11 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the database at `path`, with the key in `key_file`; makes what is not there.
+    /// Opens the database at `path`, with the key in `key_file`; creates missing files.
     ///
     /// # Errors
     ///
-    /// Where it is in use, not ours, or sealed with another key; the error says what to do.
+    /// If it is in use, no database of ours, or sealed with another key; the error has the remedy.
     pub fn open(path: &Path, key_file: &Path, clock: Clock) -> Result<Self, OpenError> {
         Self::open_hooked(path, key_file, clock, pragmas::no_hook())
     }

@@ -1,4 +1,4 @@
-//! What a store is asked and told, and what it answers.
+//! The arguments and results of the store.
 //!
 //! Not here: webhooks, deliveries and attempts themselves (`domain`).
 
@@ -14,14 +14,14 @@ use crate::domain::event::{EventSet, EventType};
 use crate::domain::id::{JobId, MailId, WebhookId};
 use crate::domain::webhook::Webhook;
 
-/// Whoever registers a webhook.
+/// A webhook to create.
 #[derive(Clone, Debug)]
 pub struct NewWebhook {
     /// Whose it is.
     pub workspace: Arc<str>,
     /// The canonical URL.
     pub url: Arc<str>,
-    /// What it is told of.
+    /// The event types that it subscribes to.
     pub events: EventSet,
     /// What its deliveries are signed with.
     pub secret: Secret<String>,
@@ -29,7 +29,7 @@ pub struct NewWebhook {
     pub webhooks_max: u64,
 }
 
-/// What came of registering a webhook.
+/// The result of creating a webhook.
 #[derive(Clone, Debug)]
 pub enum Created {
     /// It is on disk.
@@ -60,7 +60,7 @@ pub struct Rotation {
     pub overlap: Duration,
 }
 
-/// What came of a rotation.
+/// The result of a rotation.
 #[derive(Clone, Debug)]
 pub enum Rotated {
     /// It is on disk.
@@ -77,7 +77,7 @@ pub enum Rotated {
 /// An event that was found good.
 #[derive(Clone, Debug)]
 pub struct NewEvent {
-    /// Its public identifier, made by us or by whoever sent it: unique in its workspace.
+    /// The public identifier, assigned or chosen by the sender: unique in its workspace.
     pub id: Arc<str>,
     /// Whose it is.
     pub workspace: Arc<str>,
@@ -85,12 +85,12 @@ pub struct NewEvent {
     pub kind: EventType,
     /// The envelope.
     pub body: Bytes,
-    /// Tells an event from another of the same identifier in the same workspace: equal for the
-    /// same type, tenant and data, whenever it is sent.
+    /// Distinguishes two events with the same identifier in a workspace: equal for the same type,
+    /// tenant and data.
     pub digest: [u8; 32],
 }
 
-/// What came of accepting a batch of events.
+/// The result of accepting a batch of events.
 #[derive(Clone, Debug)]
 pub enum Accepted {
     /// All are on disk, with all their deliveries.
@@ -129,12 +129,12 @@ pub struct Mail {
     pub failures: u32,
 }
 
-/// What came of sending a mail.
+/// The result of sending a mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
     /// The server took it.
     Sent,
-    /// The server will never take it, or it was tried too often.
+    /// A permanent error, or too many attempts.
     GivenUp,
     /// To be tried again then; nothing was sent.
     Again(UnixTime),
@@ -168,7 +168,7 @@ pub struct Page<T, Id> {
 /// worked off one after another, so that more of them would get nothing done sooner.
 pub const JOBS_OPEN_MAX: u64 = 5;
 
-/// What came of asking for a job.
+/// The result of creating a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobCreated {
     /// It is on disk.
@@ -184,9 +184,9 @@ pub struct Job {
     pub id: JobId,
     /// What it redelivers.
     pub filter: Filter,
-    /// When it was asked for.
+    /// When it was created.
     pub created_at: UnixTime,
-    /// When it had looked at everything that it was asked to.
+    /// When it had checked every delivery.
     pub ended_at: Option<UnixTime>,
     /// How many deliveries wait again because of it.
     pub redelivered: u64,

@@ -1,8 +1,7 @@
-//! Writes down what came of attempts.
+//! Records ended attempts.
 //!
-//! Invariant: a webhook or a delivery that is gone is passed over, and with it all that is said
-//! of it but for when an attempt started, which counts in the pace of its endpoint. A delivery that
-//! has ended stays ended.
+//! Invariant: of a deleted webhook or delivery only the attempt's start is recorded, which counts
+//! in the rate limit of its endpoint. An ended delivery stays ended.
 
 use rusqlite::OptionalExtension;
 
@@ -47,7 +46,8 @@ fn attempt(session: &mut WriteSession, ended: &AttemptRecord) -> Result<(), Faul
     let outcome = ended.attempt.outcome.to_string();
     let ended_at = ended.attempt.started_at.plus(ended.attempt.took);
     let over_at = at(session.steady.of_unix(ended_at));
-    let sql = "INSERT INTO attempts (delivery, endpoint, number, started_at, took, outcome, over_at) \
+    let sql = "INSERT INTO attempts \
+        (delivery, endpoint, number, started_at, took, outcome, over_at) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     session.conn.prepare_cached(sql)?.execute((
         if state.is_some() { ended.delivery.0 } else { NOBODYS },

@@ -103,7 +103,7 @@ pub(super) fn copy_to(conn: &Connection, draft: &Path) -> Result<(), BackupError
     try_copy(conn, draft).map_err(|cause| discard(draft, cause))
 }
 
-/// Removes a draft after an error, which says so where that fails as well.
+/// Removes a draft after an error; the error mentions it if that fails as well.
 fn discard(draft: &Path, cause: BackupError) -> BackupError {
     match or_absent(fs::remove_file(draft)) {
         Ok(()) => cause,

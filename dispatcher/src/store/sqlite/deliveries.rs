@@ -1,10 +1,9 @@
-//! Deliveries as their owners see them, and how one of them begins anew.
+//! Deliveries for the API: pages, single ones, redelivery.
 //!
 //! # Invariants
 //!
-//! 1. A page of a workspace, of a webhook, of a stretch of time, or of what was given up is full
-//!    unless it is the last, whatever else there is.
-//! 2. Where more is asked for, a page looks at [`EXAMINED_MAX`] rows, however few of them match.
+//! 1. A page by workspace, webhook, time range or `failed_permanent` is full unless it is the last.
+//! 2. A page by other filters examines [`EXAMINED_MAX`] rows, however few of them match.
 
 use std::sync::Arc;
 
@@ -86,7 +85,7 @@ fn begin(conn: &Connection, filter: &Filter, after: Option<Cursor>) -> rusqlite:
     let Some(Cursor { created_at, id }) = after else { return Ok(until) };
     let time = match created_at {
         Some(created_at) => Some(at(created_at)),
-        // Of one that is gone by now, the next older one tells.
+        // If it was dropped since, the next older one decides.
         None => conn.prepare_cached(ACCEPTED)?.query_row([id.0], |row| row.get(0)).optional()?,
     };
     Ok(until.min(time.map_or((i64::MIN, i64::MIN), |time| (time, id.0))))

@@ -10,7 +10,7 @@ use crate::store::encryption::Unopened;
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
-    /// SQLite says so.
+    /// An error of SQLite.
     #[error(transparent)]
     Sql(#[from] rusqlite::Error),
     /// A file is not at its name any more.

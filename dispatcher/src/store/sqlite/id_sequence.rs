@@ -25,7 +25,7 @@ const JUMP: i64 = 1 << 30;
 /// A clock that shows a later second is wrong: so there is always room for more.
 const SECONDS_MAX: u64 = 1 << 33;
 
-/// Takes all numbers further.
+/// Advances all sequences.
 pub(super) fn jump(
     conn: &Connection,
     counters: &mut Counters,

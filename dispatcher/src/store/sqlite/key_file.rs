@@ -111,7 +111,7 @@ fn make(path: &Path) -> io::Result<Secret<[u8; KEY_BYTES]>> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     file.write_all(&key)?;
     file.sync_all()?;
-    // A link, unlike a renaming, never takes the place of a file that has come meanwhile.
+    // A link, unlike a rename, never replaces a file that appeared meanwhile.
     let linked = fs::hard_link(&draft, path);
     let removed = fs::remove_file(&draft);
     linked.and(removed)?;

@@ -235,7 +235,7 @@ pub(super) fn open(
     Ok(Opened { session, lock, facts })
 }
 
-/// Says whether SQLite checkpoints the WAL when the last connection is closed.
+/// Sets whether SQLite checkpoints the WAL when the last connection closes.
 fn checkpoint_on_close(conn: &Connection, checkpoint: bool) -> rusqlite::Result<()> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !checkpoint).map(drop)
 }
@@ -258,7 +258,7 @@ fn unusable(path: &Path, source: io::Error) -> OpenError {
     OpenError::Folder { path: path.to_owned(), source }
 }
 
-/// Makes an empty file where there is none, and says where it is.
+/// Creates an empty file if none exists, and returns its path.
 fn make(path: &Path) -> Result<PathBuf, OpenError> {
     let folder = key_file::folder_of(path);
     fs::create_dir_all(folder).map_err(|source| unusable(folder, source))?;
@@ -320,8 +320,8 @@ pub(super) fn lock_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Takes the lock file beside the database: the process that has the file open holds it, so that it
-/// goes when the process goes, however that ends.
+/// Locks the file beside the database. The lock belongs to the open file, so that it ends with the
+/// process in any case.
 pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
     let name = lock_of(path);
     let file = File::options().create(true).truncate(false).read(true).write(true).open(&name);

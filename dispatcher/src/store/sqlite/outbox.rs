@@ -1,7 +1,6 @@
-//! Mails wait here to be sent.
+//! The queue of mails.
 //!
-//! Invariant: a mail is taken once. One that was taken when the process ended is lost rather than
-//! sent twice.
+//! Invariant: a mail is claimed once. A claimed mail is lost in a crash rather than sent twice.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
@@ -42,7 +41,7 @@ pub(super) fn store(conn: &Connection, mail: &NewMail) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Takes mails that are due.
+/// Claims due mails.
 pub(super) fn take(
     session: &WriteSession,
     limit: usize,
@@ -66,7 +65,7 @@ pub(super) fn take(
     Ok(mails)
 }
 
-/// Writes down what came of a mail. Of its text only the key is kept once it is over.
+/// Records the result of a mail. After its end only its key is kept.
 pub(super) fn posted(session: &WriteSession, id: MailId, posted: Posted) -> Result<(), Fault> {
     let over = "UPDATE mails SET state = ?2, over_at = ?3, recipient = '', subject = '', \
         text = '' WHERE id = ?1 AND state = 1";

@@ -8,7 +8,7 @@ use rusqlite::config::DbConfig;
 
 use crate::store::sqlite::migrations;
 
-/// Another process that reads the database, a backup for one, may hold us up for so long.
+/// The longest wait for another process that reads the database, such as a backup.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A commit writes every page that it touches: rows are narrow, and indexes touch many.
@@ -20,8 +20,8 @@ const CACHE_KIB: i64 = 32 * 1_024;
 /// The WAL is checkpointed at 32 MiB: seldom, and never for long.
 pub(super) const CHECKPOINT_PAGES: u32 = 8_192;
 
-/// A WAL that had to grow past this, because it was read, is cut when it is checkpointed. While
-/// that is under way it grows to twice the length at which that begins.
+/// A WAL that grew past this because of readers is truncated after its checkpoint. During a
+/// checkpoint it grows to twice the length at which that starts.
 pub(super) const LOG_BYTES_MAX: i64 = 96 * 1_024 * 1_024;
 
 /// Called with each connection once it is set up.

@@ -1,7 +1,7 @@
-//! Says whether a store would open, and changes nothing: no file is made, no lock is taken.
+//! Checks whether a store would open, without changes: creates no file and takes no lock.
 //!
-//! Invariant: what is refused here `open` refuses too. It refuses more: a database that another
-//! process has, or that one has left without an end, is not looked into.
+//! Invariant: `open` refuses everything that is refused here, and more: a database that is in use
+//! or was not shut down cleanly is not examined.
 
 use std::fs;
 use std::io;
@@ -41,7 +41,8 @@ pub(crate) fn would_open(path: &Path, key_path: &Path) -> Result<(), OpenError> 
     }
     let sealer = key(key_path)?;
     if has_log(&path) {
-        // What stands there is part of the database, and only the process that has it open may read it.
+        // What stands there is part of the database, and only the process that has it open may read
+        // it.
         return Ok(());
     }
     let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };

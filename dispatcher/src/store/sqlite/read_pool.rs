@@ -1,13 +1,13 @@
 //! A few connections that only read: they never wait for the writer, nor it for them.
 //!
-//! Customers have some, and the worker has its own, so that no list delays a delivery.
+//! The API has some, and the worker has its own, so that no list delays a delivery.
 //!
 //! # Invariants
 //!
-//! 1. A read sees all that was committed before it was asked for, and nothing that is not
-//!    committed when it ends: what was answered as stored is found.
-//! 2. All of a read is of one moment.
-//! 3. No more reads go on than may, also where callers have stopped waiting for theirs.
+//! 1. A read sees everything committed before its call, and nothing uncommitted: what was answered
+//!    as stored is found.
+//! 2. A read is one snapshot.
+//! 3. The number of reads is bounded, also if callers no longer wait for theirs.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ pub mod executor;
 /// other.
 pub(super) const CUSTOMERS_MAX: usize = 4;
 
-/// Reads of the worker that go on at one time: a long one holds up no other.
+/// Reads of the worker at a time: a long one delays no other.
 pub(super) const WORKERS_MAX: usize = 2;
 
 /// Memory for pages, in KiB, of each.
@@ -116,7 +116,7 @@ impl Shared {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let conn = idle.map_or_else(|| self.open(), Ok)?;
         let _inside = self.source.gate.enter();
-        // One snapshot for the whole read: a list and what is said of its rows belong together.
+        // One snapshot for the whole read: a list and the details of its rows are consistent.
         let found =
             conn.unchecked_transaction().map_err(Fault::from).and_then(|_snapshot| read(&conn));
         if !self.permits.is_closed() {

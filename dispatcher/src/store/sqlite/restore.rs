@@ -1,14 +1,14 @@
-//! Puts a backup in the place of the database.
+//! Replaces the database by a backup.
 //!
 //! # Invariants
 //!
-//! 1. Nothing is overwritten: what was there is moved aside, with its log, and only where that was
-//!    asked for.
-//! 2. The user who could open the database that was there can open the one in its place.
-//! 3. Wherever it is cut off, a start finds a whole database, or refuses and says what to do: the
-//!    database that was there has two names from the first step to the last, which puts the copy
+//! 1. Nothing is overwritten: an existing database is moved aside with its WAL, only with
+//!    `replace`.
+//! 2. The user who could open the earlier database can open the new one.
+//! 3. After an interruption at any step, a start finds a whole database, or refuses with a remedy:
+//!    the earlier database has two names from the first step to the last, which renames the copy
 //!    over one of them, and a database with two names is refused.
-//! 4. Where a step fails, everything is as it was.
+//! 4. A failed step is undone.
 
 use std::fs::{self, File};
 use std::io;
@@ -94,14 +94,13 @@ pub enum RestoreError {
     },
 }
 
-/// Puts a copy of the backup at `from` where the database is, or was: at `path`. Says where the one
-/// that was there is now, which is only moved where `replace` says so.
+/// Puts a copy of the backup at `from` to `path`. Returns where the earlier database was moved,
+/// which requires `replace`.
 ///
 /// # Errors
 ///
-/// Where the backup is none, or its secrets were sealed with another key than the one in
-/// `key_path`; where the database is in use, or is there and was not to be replaced. Then
-/// everything is as it was.
+/// If the backup is invalid, or sealed with another key than the one in `key_path`; if the database
+/// is in use, or exists without `replace`. Then nothing has changed.
 pub fn restore(
     from: &Path,
     path: &Path,
@@ -111,7 +110,7 @@ pub fn restore(
     restore_by_steps(from, path, key_path, replace, &|_| Ok(()))
 }
 
-/// The same; `before` is asked before each step of putting the copy in place, and may fail it.
+/// The same; `before` runs before each step, and may fail it.
 pub(super) fn restore_by_steps(
     from: &Path,
     path: &Path,
@@ -136,7 +135,7 @@ pub(super) fn restore_by_steps(
     if path.exists() {
         open::resolve(path)?;
     }
-    // An empty file is what a start leaves that came to nothing.
+    // A failed start leaves an empty file.
     let there = fs::metadata(path).is_ok_and(|file| file.len() > 0) || has_log(path);
     if there && !replace {
         return Err(RestoreError::Present { path: path.clone(), aside });
@@ -157,7 +156,7 @@ pub(super) fn restore_by_steps(
         // The next restore removes one that stays.
         let _ = fs::remove_file(&draft);
         if there {
-            // Where this fails too, a start says what to do.
+            // If this fails too, the next start reports the remedy.
             let _ = undo(path, &aside);
         }
         placed?;
@@ -176,8 +175,7 @@ fn keep_owner(path: &Path, files: &[&Path]) -> Result<(), RestoreError> {
     let (uid, gid) = (model.uid(), model.gid());
     for file in files {
         let Err(source) = chown(file, Some(uid), Some(gid)) else { continue };
-        // In another's folder a database of one's own is no mistake, nor is a group of one's own:
-        // the database is for its owner alone.
+        // Owner and group of the folder may differ: only the owner of a database may read it.
         if is_known && fs::metadata(file).is_ok_and(|made| made.uid() != uid) {
             let path = (*file).to_owned();
             return Err(RestoreError::Owner { path, uid, source });
@@ -198,7 +196,7 @@ fn place(
     let (aside, log, folder) = (&aside_of(path), &log_of(path), folder_of(path));
     let shared = &with_ending(path, "-shm");
     let link = || if there { or_absent(fs::hard_link(path, aside)) } else { Ok(()) };
-    // Without its note, a log that is moved back is taken for its database's own.
+    // Without its mark, a WAL that is moved back counts as the database's own.
     let mut forget = || owner::forget(lock);
     let steps: [(&Path, &mut dyn FnMut() -> io::Result<()>); STEPS] = [
         (path, &mut { link }),
@@ -216,7 +214,7 @@ fn place(
     Ok(())
 }
 
-/// Gives what is there its log back, and takes its second name away.
+/// Restores the WAL of the earlier database, and removes its second name.
 fn undo(path: &Path, aside: &Path) -> io::Result<()> {
     let (log, kept) = (log_of(path), log_of(aside));
     if kept.exists() {

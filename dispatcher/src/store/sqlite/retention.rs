@@ -1,17 +1,17 @@
-//! Drops what has been kept for long enough, and what waits for webhooks that are gone.
+//! Drops deliveries and events after their retention, and deliveries of deleted webhooks.
 //!
 //! # Invariants
 //!
-//! 1. An event stays for as long as a delivery needs it; one that none needs, for as long as a
-//!    delivered one would have, so that it is known when it is sent again.
-//! 2. Nothing is read but what is dropped, and no kind of it waits for another.
-//! 3. That an attempt started outlives its delivery: the pace of an endpoint outlives the webhooks
-//!    that name it, and a restart.
-//! 4. What no setting says how long to keep, ended jobs, keys of mails that are over and endpoints
-//!    that no webhook names, goes after [`KEPT`]: nothing grows for ever.
-//! 5. All of this goes by steady time: a clock that is set drops nothing.
-//! 6. Of a deleted webhook, what waits goes at once, and then its row. What had ended is hidden,
-//!    since the row is gone or marked, and goes when it has been kept for long enough.
+//! 1. An event stays while a delivery needs it; one without deliveries stays for the retention of
+//!    delivered ones, so that a repetition is recognised.
+//! 2. Only rows that are dropped are read, and no kind of row waits for another.
+//! 3. Starts of attempts outlive their deliveries: an endpoint's rate limit survives its webhooks
+//!    and a restart.
+//! 4. Rows without a setting (ended jobs, keys of finished mails, unused endpoints) are dropped
+//!    after [`KEPT`].
+//! 5. Retention uses steady time: a clock that is set drops nothing.
+//! 6. Waiting deliveries of a deleted webhook are dropped at once, then its row. Its ended
+//!    deliveries are hidden, and dropped after their retention.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use crate::store::sqlite::{attempts, deliveries, webhooks};
 /// whole rate; and the result of a job is there for as long.
 const KEPT: Duration = WINDOW_MAX;
 
-/// Steady time is written down so often: a part of what passes between two runs at most.
+/// The interval of storing steady time: less than what passes between two runs.
 const NOTED_EVERY: Duration = Duration::from_secs(600);
 
 const ENDED: &str = "SELECT id FROM deliveries \
@@ -72,7 +72,7 @@ enum Kind {
     Over(UnixTime),
 }
 
-/// Drops up to `limit` webhooks, deliveries and events. Says whether there may be more.
+/// Drops up to `limit` webhooks, deliveries and events. Returns whether there may be more.
 pub(super) fn sweep(
     session: &mut WriteSession,
     delivered: Duration,
@@ -103,7 +103,7 @@ pub(super) fn sweep(
     Ok(left == 0)
 }
 
-/// Has it written down what time it is, every now and then.
+/// Stores steady time from time to time.
 fn note_time(session: &mut WriteSession) {
     let now = session.steady.now();
     if now.since(session.counters.steady.0) >= NOTED_EVERY {
@@ -111,7 +111,7 @@ fn note_time(session: &mut WriteSession) {
     }
 }
 
-/// Drops up to `most` of a kind, and says how many those were.
+/// Drops up to `most` rows of a kind, and returns their number.
 fn drop_some(
     session: &mut WriteSession,
     kind: Kind,

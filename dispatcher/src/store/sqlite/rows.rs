@@ -1,7 +1,6 @@
-//! Between rows and nouns.
+//! Converts rows to types and back.
 //!
-//! Numbers that SQLite cannot hold are cut to those it can: they are times beyond the year
-//! 290,000.
+//! Numbers beyond SQLite's range saturate: they are times after the year 290,000.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +34,7 @@ pub(super) fn count(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// A number from a column that holds none below zero.
+/// A number from a column without negative values.
 pub(super) fn unsigned(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Result<u64> {
     row.get(column).map(|number: i64| number.max(0).cast_unsigned())
 }
@@ -70,8 +69,8 @@ pub(super) fn state(row: &Row<'_>) -> Result<DeliveryState, Fault> {
 macro_rules! select_webhooks {
     ($rest:literal) => {
         concat!(
-            "SELECT w.id, s.name AS workspace, l.url, w.endpoint, w.events, w.created_at, w.secret, \
-             w.secrets_before, w.paused_at, w.paused_total, w.probing, \
+            "SELECT w.id, s.name AS workspace, l.url, w.endpoint, w.events, w.created_at, \
+             w.secret, w.secrets_before, w.paused_at, w.paused_total, w.probing, \
              w.reordering, w.health, w.last_outcome, w.look_at FROM webhooks w \
              JOIN workspaces s ON s.id = w.workspace JOIN endpoints l ON l.id = w.endpoint ",
             $rest

@@ -1,22 +1,22 @@
 //! Steady time: the time of day of a clock that is never set.
 //!
-//! What is kept for a while goes by it: deliveries that have ended, identifiers of events, jobs,
-//! mails, endpoints, and the overlap of secrets. It is kept in the database.
+//! Retention uses it: ended deliveries, identifiers of events, jobs, mails, endpoints, and the
+//! overlap of secrets. It is stored in the database.
 //!
 //! # Invariants
 //!
 //! 1. While the program runs, as much steady time passes as time does, however the clock is set.
-//! 2. Between two runs no more than [`DOWNTIME_MAX`] of it passes, and none backwards: what the
-//!    clock says of a longer stop is not believed.
+//! 2. Between two runs it advances by at most [`DOWNTIME_MAX`], and never backwards: the wall clock
+//!    is not trusted about a longer stop.
 
 use std::time::Duration;
 
 use weir_common::time::{Clock, Moment, Tick, UnixTime};
 
-/// A restart takes less; what was away for longer is kept for longer, which loses nothing.
+/// A restart is shorter; after a longer stop retention is longer, which loses nothing.
 pub(super) const DOWNTIME_MAX: Duration = Duration::from_secs(3_600);
 
-/// What is written down may have happened so long before, or be of a clock that was set since.
+/// A stored time may be this old, or from a clock that was set since.
 const APART_MAX: Duration = Duration::from_secs(3_600);
 
 /// Counts it.

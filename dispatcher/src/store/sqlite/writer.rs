@@ -1,15 +1,14 @@
-//! The one thread that writes: takes what is asked in batches, and commits each batch once.
+//! The writer thread: executes calls in batches, and commits each batch once.
 //!
 //! # Invariants
 //!
-//! 1. No caller is answered before its change is on disk, or is certain not to be.
-//! 2. One that is refused, or goes wrong for a reason of its own, leaves nothing behind and does
-//!    no harm to those it shares a batch with. Where the disk fails, the whole batch did nothing.
-//! 3. A failure ends with its batch: the next is tried anew.
-//! 4. What would be written to a file that is not at its name any more is not written
-//!    (`file_identity`).
+//! 1. No call returns before its change is on disk, or is certain not to be.
+//! 2. A call that is refused or fails for its own reason changes nothing, and does not affect the
+//!    others in its batch. If the disk fails, the whole batch changes nothing.
+//! 3. A failure ends with its batch: the next one is executed normally.
+//! 4. Nothing is written to a file that was moved or deleted (`file_identity`).
 //!
-//! Not here: what is asked (the files beside this one), whose turn it is (`queue`).
+//! Not here: the calls (the files beside this one), their order (`queue`).
 
 mod counters;
 pub mod manual;
@@ -65,7 +64,7 @@ pub(super) struct WriteSession {
     pub(super) clock: Clock,
     pub(super) counters: Counters,
     pub(super) steady: Steady,
-    /// The workspace whose job was taken a step further last.
+    /// The workspace whose job ran the last step.
     pub(super) job_turn: i64,
     /// Keeps the WAL from growing while it is read.
     pub(super) wal: WalLimit,
@@ -169,7 +168,7 @@ impl Writer {
         self.hand_over(size, work).await
     }
 
-    /// Has work done, or says that there is no room for it.
+    /// Queues work, or fails if the queue is full.
     pub(super) async fn ask_if_room<T, W>(&self, size: Size, work: W) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -198,7 +197,7 @@ impl Writer {
         calls.send(call).map_err(|_| closed())
     }
 
-    /// Takes nothing more, finishes what was asked, and records a clean shutdown.
+    /// Accepts no further work, finishes the queue, and records a clean shutdown.
     pub(super) async fn end(&self) -> Result<(), StoreError> {
         self.room.close();
         let (answer, answered) = oneshot::channel();
@@ -233,7 +232,7 @@ struct Thread {
     checkpointer: Option<Checkpointer>,
     session: WriteSession,
     inbox: Receiver<Call>,
-    /// What has been taken out of it, and waits.
+    /// Received calls that wait.
     line: Line<Box<dyn Task>>,
     room: Arc<Semaphore>,
     shown: Arc<Shown>,
@@ -261,7 +260,7 @@ impl Thread {
         }
     }
 
-    /// Does one batch of what has been asked; says whether anything was.
+    /// Executes one batch; returns whether there was any work.
     fn work_once(&mut self) -> bool {
         self.look();
         let Some((first, size)) = self.line.first() else { return false };
@@ -392,7 +391,7 @@ impl Thread {
         fault.store_error()
     }
 
-    /// Says something to SQLite, or nothing.
+    /// Executes a statement; empty text does nothing.
     fn say(&self, sql: &str) -> Result<(), Fault> {
         if sql.is_empty() {
             return Ok(());

@@ -1,6 +1,6 @@
-//! Where reads are made: on threads of their own, or where a simulation wants them.
+//! Runs reads: on threads of their own, or when a simulation decides.
 //!
-//! Invariant: a read holds its permit until it ends, whether or not a caller still waits for it.
+//! Invariant: a read keeps its permit until it ends, whether or not its caller still waits.
 
 pub mod manual;
 
@@ -20,7 +20,7 @@ pub(in crate::store::sqlite) enum ReadExecutor {
     Own(Threads),
     /// The runtime's: a clock that is turned stands still while those work, and no others.
     Runtime,
-    /// None: a simulation says when.
+    /// `None`: a simulation decides.
     Manual(Arc<ManualReads>),
 }
 
@@ -39,7 +39,7 @@ impl ReadExecutor {
     }
 }
 
-/// A caller may leave while its read goes on: the read, not the caller, holds the permit.
+/// A caller may leave while its read runs: the read owns the permit.
 fn holding<T>(permit: OwnedSemaphorePermit, read: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || {
         let _permit = permit;

@@ -28,11 +28,11 @@ use crate::store::sqlite::pragmas::BUSY_TIMEOUT;
 /// So few pages the writer may copy itself: a few milliseconds.
 const REST_PAGES: u64 = 256;
 
-/// How often it is tried to leave the writer as few: each time takes a part of the time before.
+/// The number of passes that leave fewer pages to the writer: each is shorter than the one before.
 const PASSES_MAX: usize = 4;
 
-/// A WAL that is read at that moment is tried again so many pages later, then twice as many, up to
-/// a whole length: reads of ours take milliseconds, and a backup minutes.
+/// A checkpoint blocked by a reader is repeated so many pages later, then twice as many, up to a
+/// whole length: our reads last milliseconds, a backup minutes.
 const AGAIN_PAGES: u64 = 256;
 
 /// The WAL's length, and how far a checkpoint is.
@@ -66,7 +66,7 @@ enum Due {
 
 fn due(pages: u64, next: u64, length: u64, under_way: bool) -> Due {
     match under_way {
-        // It has had as long for copying as the log takes to grow by as much.
+        // Copying has had as long as the WAL needs to grow by as much.
         true if pages >= next + length => Due::WaitAndFinish,
         true => Due::Finish,
         false if pages >= next => Due::Begin,
@@ -84,7 +84,7 @@ impl Checkpointer {
         let thread = std::thread::Builder::new().name("store-checkpointer".to_owned());
         let thread = thread.spawn(move || run(&path, &asked, &tell))?;
         let seen = Arc::clone(&pages);
-        // It takes the place of what SQLite does by itself.
+        // Replaces SQLite's automatic checkpoints.
         let hook = move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
             seen.store(u64::try_from(count).unwrap_or_default(), Ordering::Relaxed);
             Ok(())
@@ -95,7 +95,7 @@ impl Checkpointer {
         Ok(Self { pages, length, next: length, again, under_way: false, ask, done, thread })
     }
 
-    /// To be told after each commit of the `writer`, which is in no transaction.
+    /// Called after each commit of the `writer`, outside of a transaction.
     pub(crate) fn committed(&mut self, writer: &Connection) {
         match due(self.pages.load(Ordering::Relaxed), self.next, self.length, self.under_way) {
             Due::Nothing => {}

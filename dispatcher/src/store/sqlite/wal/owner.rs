@@ -1,13 +1,11 @@
-//! Knows whether the WAL beside a database is its own.
+//! Detects a WAL that belongs to another database.
 //!
-//! SQLite applies whatever log lies beside a file. Beside a copy that was put in the file's place,
-//! the log of the file that was there before brings half of the old state back. So each start
-//! marks the database and writes the same mark into the lock file: a log goes with the database
-//! whose mark stands there. A copy made by `backup` has no mark. A database that was closed has no
-//! log.
+//! SQLite applies any WAL beside a file. If a copy replaced the file, the WAL of the earlier file
+//! would restore half of the old state. So each start marks the database, and writes the same mark
+//! into the lock file: a WAL belongs to the database with that mark. A copy made by `backup` has no
+//! mark. A closed database has no WAL.
 //!
-//! Invariant: where it is not certain that a log is another's, it is taken for the database's own:
-//! what was answered as stored may be nowhere else.
+//! Invariant: in doubt a WAL counts as the database's own: acknowledged events may be only there.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -34,7 +32,7 @@ pub(crate) fn log_of(path: &Path) -> PathBuf {
     log.into()
 }
 
-/// Whether there is a log that says something.
+/// Whether a WAL with content exists.
 pub(crate) fn has_log(path: &Path) -> bool {
     fs::metadata(log_of(path)).is_ok_and(|log| log.len() > 0)
 }
@@ -48,13 +46,13 @@ pub(crate) fn is_foreign(path: &Path, lock: &mut File) -> io::Result<bool> {
     let mut noted = Vec::new();
     lock.seek(SeekFrom::Start(0))?;
     (&*lock).take(MARK_BYTES as u64 + 1).read_to_end(&mut noted)?;
-    // Of a database that cannot be read SQLite says more.
+    // For an unreadable database SQLite reports a better error.
     let Ok(mark) = mark_of(path) else { return Ok(false) };
     let closed = noted == CLOSED;
     Ok(closed || (noted.len() == MARK_BYTES && mark != Some(noted)))
 }
 
-/// The mark in the database's own file, whatever its log says.
+/// The mark in the database file, without its WAL.
 fn mark_of(path: &Path) -> rusqlite::Result<Option<Vec<u8>>> {
     let mut uri = "file:".to_owned();
     let name = path.to_string_lossy();
@@ -66,7 +64,7 @@ fn mark_of(path: &Path) -> rusqlite::Result<Option<Vec<u8>>> {
     schema::meta(&Connection::open_with_flags(uri, flags)?, MARK)
 }
 
-/// Notes nothing, so that any log is taken for the database's own.
+/// Removes the mark, so that any WAL counts as the database's own.
 pub(crate) fn forget(lock: &mut File) -> io::Result<()> {
     write(lock, &[])
 }

@@ -1,7 +1,7 @@
-//! The writer without its thread, for simulations: they say when it works, and read what it has
-//! written.
+//! The writer without its thread, for simulations, which decide when it runs, and read the
+//! database.
 //!
-//! What runs is the thread's own code, batch by batch; only its caller is another.
+//! It runs the thread's own code, batch by batch.
 
 use std::fs::File;
 
@@ -17,7 +17,7 @@ pub struct ManualWriter {
 }
 
 impl ManualWriter {
-    /// Does what has been asked, as one batch; says whether anything was.
+    /// Executes one batch; returns whether there was any work.
     pub fn step(&mut self) -> bool {
         let Some(thread) = &mut self.thread else { return false };
         let worked = thread.work_once();

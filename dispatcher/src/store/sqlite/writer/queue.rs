@@ -1,20 +1,19 @@
-//! Whose turn it is at the writer: small work, or large.
+//! The order of work at the writer: small calls and large ones.
 //!
-//! A call with a thousand events takes the writer dozens of milliseconds, a receipt a part of one.
-//! Were there one queue for both, a client that posts a million events would delay the first of all
-//! others.
+//! A call with a thousand events lasts dozens of milliseconds, the record of an attempt a fraction
+//! of one. With a single queue, a client that posts a million events would delay all others.
 //!
 //! # Invariants
 //!
-//! 1. Small work waits for one piece of large work at most, however much of that has come before.
-//! 2. Large work waits for one batch of small work at most, beside the large that has come before.
-//! 3. What is of one size is done in the order in which it came.
+//! 1. Small work waits for at most one large call, however many came before.
+//! 2. Large work waits for at most one batch of small work, beside earlier large calls.
+//! 3. Work of one size is first in, first out.
 //!
-//! Not here: how much fits into a batch (`writer`).
+//! Not here: the size of a batch (`writer`).
 
 use std::collections::VecDeque;
 
-/// How long a piece of work takes, about.
+/// The approximate duration of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store::sqlite) enum Size {
     /// A millisecond or less: many share a commit.

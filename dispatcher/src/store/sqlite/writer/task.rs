@@ -15,7 +15,7 @@ pub(super) trait Task: Send {
     /// Does it, within the batch's transaction.
     fn work(&mut self, session: &mut WriteSession) -> Result<(), Fault>;
 
-    /// Tells what came of it.
+    /// Returns the result to the caller.
     fn answer(self: Box<Self>, kept: Result<(), StoreError>);
 }
 
@@ -53,7 +53,7 @@ impl<T, W> Asked<T, W> {
     }
 }
 
-/// Has work done; a panic, which is a mistake of ours, is a fault of that work alone.
+/// Runs work; a panic, which is a bug, fails that work only.
 pub(super) fn caught(work: impl FnOnce() -> Result<(), Fault>) -> Result<(), Fault> {
     // What it leaves half done within the transaction is undone by the caller.
     let done = catch_unwind(AssertUnwindSafe(work));

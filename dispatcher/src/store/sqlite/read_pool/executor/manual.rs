@@ -1,7 +1,7 @@
-//! Reads without threads, for simulations: they say when each begins, and when its caller gets the
+//! Reads without threads, for simulations, which decide when each runs and when its caller gets the
 //! result.
 //!
-//! In between others may write: a read on a thread of its own is as old when its result arrives.
+//! Writes may happen in between, as with a read on a thread of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
