@@ -118,8 +118,7 @@ impl Scheduler {
         let verdict = known
             .and_then(|known| transition::verdict(known, &self.policies.retry, &result.evidence()));
         let Some(verdict) = verdict else {
-            let waits = known.is_some();
-            return self.nothing_follows(result, waits, responsiveness, now);
+            return self.nothing_follows(result, responsiveness, now);
         };
         let attempt = result.attempt();
         self.notifications.push_back(result.report(&attempt, Some(verdict.after)));
@@ -152,7 +151,6 @@ impl Scheduler {
     fn nothing_follows(
         &mut self,
         result: AttemptResult,
-        waits: bool,
         responsiveness: Responsiveness,
         now: Moment,
     ) {
@@ -164,7 +162,8 @@ impl Scheduler {
         let due = if fresh_connection { delivery.due } else { now.unix.plus(AFTER_FAULT) };
         let (id, first_attempt_at) = (delivery.id, delivery.first_attempt_at);
         let (since, paused_before) = (delivery.since, delivery.paused_before);
-        let again = waits.then_some(QueuedDelivery { due, fresh_connection, ..delivery });
+        let known = self.webhooks.webhook(webhook);
+        let again = known.map(|_| QueuedDelivery { due, fresh_connection, ..delivery });
         let ended = Ended { delivery: id, again, responsiveness };
         if let Outcome::Internal(Fault::Resources | Fault::Resolver) = attempt.outcome {
             // The receiver did not get it.
