@@ -6,7 +6,7 @@
     clippy::indexing_slicing,
     reason = "a test that cannot go on says why and stops"
 )]
-#![allow(clippy::duplicate_mod, reason = "over_tls tells stories once more, in another world")]
+#![allow(clippy::duplicate_mod, reason = "over_tls runs these modules again, over TLS")]
 
 mod answers;
 mod areas;

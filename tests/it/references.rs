@@ -15,7 +15,7 @@ fn every_file_and_test_that_a_document_names_is_there() {
     let tests = test_names();
     let mut wrong = Vec::new();
     for document in kept().into_iter().filter(|path| path.extension().is_some_and(|e| e == "md")) {
-        // What was is told there.
+        // A changelog names what was.
         if document.ends_with("CHANGELOG.md") {
             continue;
         }
