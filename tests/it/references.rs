@@ -7,8 +7,17 @@ use std::path::Path;
 use crate::tidy::{kept, root};
 
 /// Where a document may begin a path, beside the root: the crates' sources, and the tests.
-const FROM: [&str; 8] =
-    ["", "gateway/src", "dispatcher/src", "common/src", "tests", "tests/it", "benches/src", "docs"];
+const FROM: [&str; 9] = [
+    "",
+    "gateway/src",
+    "dispatcher/src",
+    "common/src",
+    "simulation/src",
+    "tests",
+    "tests/it",
+    "benches/src",
+    "docs",
+];
 
 #[test]
 fn every_file_and_test_that_a_document_names_is_there() {
