@@ -8,7 +8,7 @@ use weir_common::http_server::reply::Reply;
 use crate::api::dto::{
     AttemptView, DeliveryDetail, DeliveryPage, DeliveryView, EmptyBody, Kind, ShownState, Time,
 };
-use crate::api::wait_reason::{self, AHEAD_MAX, EndpointRate, Facts};
+use crate::api::wait_reason::{self, AHEAD_MAX, EndpointRate, WaitFacts};
 use crate::api::{ApiRequest, bad_query, json};
 use crate::domain::delivery::{Delivery, DeliveryState, DeliveryStatus};
 use crate::domain::id::{DeliveryId, WebhookId};
@@ -119,13 +119,13 @@ fn facts<'a>(
     webhook: Option<&'a Webhook>,
     standing: DeliveryStatus,
     ahead: Option<usize>,
-) -> Facts<'a> {
+) -> WaitFacts<'a> {
     let egress = &request.active.settings.egress;
     let rate = EndpointRate { requests: egress.requests, window: egress.window };
-    Facts { delivery, webhook, standing, ahead, rate, now: request.now }
+    WaitFacts { delivery, webhook, standing, ahead, rate, now: request.now }
 }
 
-fn view(request: &ApiRequest<'_>, facts: &Facts<'_>) -> DeliveryView {
+fn view(request: &ApiRequest<'_>, facts: &WaitFacts<'_>) -> DeliveryView {
     let (ids, delivery) = (request.store().ids(), facts.delivery);
     let waits = delivery.state == DeliveryState::Waiting;
     let deadline_at = || {

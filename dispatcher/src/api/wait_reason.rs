@@ -24,7 +24,7 @@ pub(super) struct EndpointRate {
 
 /// What the reason depends on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct WaitFacts<'a> {
     pub(super) delivery: &'a Delivery,
     /// `None` once it is deleted.
     pub(super) webhook: Option<&'a Webhook>,
@@ -38,7 +38,7 @@ pub(super) struct Facts<'a> {
 }
 
 /// Why it waits; `None` once it has ended.
-pub(super) fn waiting_for(facts: &Facts<'_>) -> Option<WaitingFor> {
+pub(super) fn waiting_for(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
     if facts.delivery.state != DeliveryState::Waiting {
         return None;
     }
@@ -75,7 +75,7 @@ pub(super) fn waiting_for(facts: &Facts<'_>) -> Option<WaitingFor> {
 }
 
 /// When the next attempt is due, if one is.
-pub(super) fn next_attempt_at(facts: &Facts<'_>) -> Option<UnixTime> {
+pub(super) fn next_attempt_at(facts: &WaitFacts<'_>) -> Option<UnixTime> {
     let delivery = facts.delivery;
     let webhook = facts.webhook.filter(|webhook| webhook.paused_at.is_none())?;
     let let_through = match webhook.probing {
@@ -110,7 +110,7 @@ fn probe(until: Option<UnixTime>) -> WaitingFor {
     WaitingFor { until: until.map(Time), ..plain(Reason::Probe, text.to_owned()) }
 }
 
-fn retry(facts: &Facts<'_>, until: UnixTime) -> WaitingFor {
+fn retry(facts: &WaitFacts<'_>, until: UnixTime) -> WaitingFor {
     let (attempts, shown) = (facts.delivery.attempts, until.rfc3339());
     let text = match &facts.delivery.last_outcome {
         _ if attempts == 0 => format!("The next attempt is at {shown}."),
@@ -134,7 +134,7 @@ fn name_unresolved(until: UnixTime) -> WaitingFor {
     WaitingFor { until: Some(Time(until)), ..plain(Reason::NameUnresolved, text) }
 }
 
-fn paced(facts: &Facts<'_>) -> Option<WaitingFor> {
+fn paced(facts: &WaitFacts<'_>) -> Option<WaitingFor> {
     let until = facts.standing.held_until.filter(|until| *until > facts.now);
     let ahead = facts.ahead.filter(|ahead| *ahead > 0);
     if until.is_none() && ahead.is_none() {
@@ -238,7 +238,7 @@ mod tests {
 
     /// Reason, until, position and seconds, and when the next attempt is due.
     fn check(case: &Case) -> (Option<WaitingFor>, String) {
-        let facts = Facts {
+        let facts = WaitFacts {
             delivery: &case.delivery,
             webhook: case.webhook.as_ref(),
             standing: case.standing,

@@ -20,7 +20,7 @@ use weir_common::identifier::IdForm;
 use crate::config::allowed_fields::AllowedFields;
 use crate::config::settings::{
     Auth, Directory, Identifiers, IngestSettings, Log, Retention, SecretSettings, Server, Settings,
-    StoreSettings, Webhooks,
+    StoreSettings, WebhookSettings,
 };
 
 /// The range of waits: 1 ms to a day.
@@ -53,7 +53,7 @@ pub fn read(document: &Document) -> Parsed<Settings> {
         }),
         secrets: root.table("secrets", "Encryption of webhook secrets.", secrets),
         ingest: root.table("ingest", "Limits of calls that send events.", ingest),
-        webhooks: root.table("webhooks", "Limits of workspaces.", |table| Webhooks {
+        webhooks: root.table("webhooks", "Limits of workspaces.", |table| WebhookSettings {
             per_workspace_max: table.number_or(
                 "per_workspace_max",
                 1..=10_000,

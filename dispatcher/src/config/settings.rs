@@ -27,7 +27,7 @@ pub struct Settings {
     pub identifiers: Identifiers,
     pub secrets: SecretSettings,
     pub ingest: IngestSettings,
-    pub webhooks: Webhooks,
+    pub webhooks: WebhookSettings,
     pub signature: Signature,
     pub egress: Egress,
     pub retry: Schedule,
@@ -104,7 +104,7 @@ pub struct IngestSettings {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Webhooks {
+pub struct WebhookSettings {
     pub per_workspace_max: u64,
 }
 

@@ -80,7 +80,7 @@ impl Origin {
 
 /// Why no response arrived.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum OpenError {
+pub(crate) enum ConnectError {
     /// The host has no allowed address.
     #[error("the host has no address to connect to")]
     Address(#[from] AddressError),
@@ -115,9 +115,9 @@ impl Connection {
         tls: &TlsConnector,
         within: Duration,
         clock: &Clock,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, ConnectError> {
         let addresses = origin.addresses(rules).await?;
-        let stream = dial(&addresses, origin.port, within).await.map_err(OpenError::Connect)?;
+        let stream = dial(&addresses, origin.port, within).await.map_err(ConnectError::Connect)?;
         // Without it the connection is slower, but works.
         let _ = stream.set_nodelay(true);
         let opened = clock.now().tick;
@@ -126,12 +126,12 @@ impl Connection {
             return Self::over(stream, below, opened).await;
         }
         let stream = Metered::new(stream, below.clone(), TLS_BYTES_MAX);
-        let name = origin.server_name().map_err(OpenError::Handshake)?;
-        let stream = tls.connect(name, stream).await.map_err(OpenError::Handshake)?;
+        let name = origin.server_name().map_err(ConnectError::Handshake)?;
+        let stream = tls.connect(name, stream).await.map_err(ConnectError::Handshake)?;
         Self::over(stream, below, opened).await
     }
 
-    async fn over<S>(stream: S, below: Arc<Meter>, opened: Tick) -> Result<Self, OpenError>
+    async fn over<S>(stream: S, below: Arc<Meter>, opened: Tick) -> Result<Self, ConnectError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -140,7 +140,7 @@ impl Connection {
         let mut builder = Builder::new();
         builder.max_buf_size(ANSWER_BYTES_MAX);
         let (sender, connection) =
-            builder.handshake(TokioIo::new(stream)).await.map_err(OpenError::Http)?;
+            builder.handshake(TokioIo::new(stream)).await.map_err(ConnectError::Http)?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
             // The waiting request gets the error.

@@ -29,7 +29,7 @@ use weir_common::time::Clock;
 
 use crate::config::settings::Egress;
 use crate::delivery::classify;
-use crate::delivery::connection::{self, AttemptRequest, Connection, OpenError, Origin};
+use crate::delivery::connection::{self, AttemptRequest, ConnectError, Connection, Origin};
 use crate::delivery::egress::Rules;
 use crate::delivery::http_client::{self, ClientError};
 use crate::delivery::pool::Pool;
@@ -119,8 +119,8 @@ impl HttpTransport {
         Answer { status: head.status.as_u16(), headers: head.headers, rest }
     }
 
-    fn explained(&self, error: &OpenError) -> Outcome {
-        let handshaking = matches!(error, OpenError::Handshake(_));
+    fn explained(&self, error: &ConnectError) -> Outcome {
+        let handshaking = matches!(error, ConnectError::Handshake(_));
         let outcome = classify::outcome_of(error as &(dyn Error + 'static), handshaking);
         if outcome == Outcome::Internal(Fault::Resources) {
             self.pool.clear();
@@ -145,7 +145,7 @@ impl Transport for HttpTransport {
                     None if connection.is_silent() => {
                         return Err(Outcome::Internal(Fault::StaleConnection));
                     }
-                    None => return Err(self.explained(&OpenError::Http(failed.into_error()))),
+                    None => return Err(self.explained(&ConnectError::Http(failed.into_error()))),
                 },
             }
         }
@@ -155,7 +155,7 @@ impl Transport for HttpTransport {
         let mut connection = Box::pin(opening).await.map_err(|error| self.explained(&error))?;
         match connection.post(request).await {
             Ok(response) => Ok(self.answer(response, connection, origin)),
-            Err(failed) => Err(self.explained(&OpenError::Http(failed.into_error()))),
+            Err(failed) => Err(self.explained(&ConnectError::Http(failed.into_error()))),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::domain::attempt::Attempt;
 use crate::domain::delivery::{Cursor, Delivery, DeliveryState};
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::listing::{Key, Newest, Read};
+use crate::store::sqlite::listing::{Newest, Read, RowKey};
 use crate::store::sqlite::rows::{self, at, select_deliveries};
 use crate::store::sqlite::webhooks;
 use crate::store::sqlite::writer::WriteSession;
@@ -80,7 +80,7 @@ pub(super) fn page(
 }
 
 /// Where a page begins: after this place in the order.
-fn begin(conn: &Connection, filter: &Filter, after: Option<Cursor>) -> rusqlite::Result<Key> {
+fn begin(conn: &Connection, filter: &Filter, after: Option<Cursor>) -> rusqlite::Result<RowKey> {
     let until = (filter.until.map_or(i64::MAX, at), i64::MIN);
     let Some(Cursor { created_at, id }) = after else { return Ok(until) };
     let time = match created_at {

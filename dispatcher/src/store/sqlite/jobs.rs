@@ -14,7 +14,7 @@ use crate::domain::delivery::DeliveryState;
 use crate::domain::event::EventType;
 use crate::domain::id::{DeliveryId, JobId, WebhookId};
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::listing::{self, Key, Read, Stretch};
+use crate::store::sqlite::listing::{self, Read, RowKey, Stretch};
 use crate::store::sqlite::rows::{self, at, select_deliveries};
 use crate::store::sqlite::writer::WriteSession;
 use crate::store::sqlite::{deliveries, webhooks};
@@ -55,7 +55,7 @@ struct Standing {
 #[derive(Clone, Copy)]
 struct Position {
     webhook: i64,
-    key: Key,
+    key: RowKey,
 }
 
 /// Writes down what is to be redelivered.

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use crate::store::sqlite::rows;
 
 /// A place in the order: when it was accepted, and its number.
-pub(super) type Key = (i64, i64);
+pub(super) type RowKey = (i64, i64);
 
 /// At most so many keys are read ahead of what is asked for.
 const AHEAD_MAX: usize = 512;
@@ -72,7 +72,7 @@ impl Read {
 #[derive(Clone, Copy)]
 pub(super) struct Stretch {
     pub(super) webhook: i64,
-    pub(super) after: Key,
+    pub(super) after: RowKey,
     pub(super) last: i64,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn run(
     read: Read,
     stretch: Stretch,
     limit: usize,
-) -> rusqlite::Result<Vec<Key>> {
+) -> rusqlite::Result<Vec<RowKey>> {
     let Stretch { webhook, after: (time, id), last } = stretch;
     let [same, beyond] = read.statements();
     let mut keys = Vec::new();
@@ -108,14 +108,14 @@ pub(super) struct Newest<'c> {
     oldest: i64,
     parts: Vec<Part>,
     /// The first of each part.
-    first: BinaryHeap<(Key, usize)>,
+    first: BinaryHeap<(RowKey, usize)>,
 }
 
 /// What has been read of one webhook, the next last.
 struct Part {
     webhook: i64,
-    keys: Vec<Key>,
-    reach: Key,
+    keys: Vec<RowKey>,
+    reach: RowKey,
     size: usize,
     more: bool,
 }
@@ -126,7 +126,7 @@ impl<'c> Newest<'c> {
         conn: &'c Connection,
         read: Read,
         webhooks: &[i64],
-        (after, oldest): (Key, i64),
+        (after, oldest): (RowKey, i64),
         limit: usize,
     ) -> rusqlite::Result<Self> {
         let size = (limit / webhooks.len().max(1) + 2).min(AHEAD_MAX);
@@ -146,7 +146,7 @@ impl<'c> Newest<'c> {
     }
 
     /// The next of all.
-    pub(super) fn next(&mut self) -> rusqlite::Result<Option<Key>> {
+    pub(super) fn next(&mut self) -> rusqlite::Result<Option<RowKey>> {
         let Some((key, nth)) = self.first.pop() else { return Ok(None) };
         self.advance(nth)?;
         Ok(Some(key))
