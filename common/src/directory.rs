@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::config::document::{Document, Spanned, Table, suggestion};
 use crate::identifier::IdForm;
 
-/// A suggestion compares a name with every known one: enough for whoever reads them.
+/// A suggestion compares a name with every known one: enough for a reader.
 const SUGGESTIONS_MAX: usize = 100;
 
 /// Everyone the operator knows, by identifier.
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_to_nobody_is_a_mistake_with_a_suggestion() {
+    fn a_reference_to_an_unknown_tenant_is_reported_with_a_suggestion() {
         assert_eq!(
             diagnostics(
                 "[organisations.org_acme]\n[workspaces.ws_a]\norganisation = \"org_amce\"\n"

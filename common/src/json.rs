@@ -1,9 +1,9 @@
 //! Reads JSON that two readers could not read differently: no member stands twice.
 //!
-//! What the first of two says and what the second says are two answers to whoever asks, and which
+//! What the first of two says and what the second says are two answers, and which
 //! of them counts differs from library to library.
 //!
-//! Not here: what the members mean (`token`, and whoever asks a server for an object).
+//! Not here: what the members mean (`token`, and other callers).
 
 use std::fmt;
 

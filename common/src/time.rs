@@ -1,9 +1,9 @@
 //! Reads the clock: the only file that does.
 //!
 //! A [`Moment`] holds both clocks of one instant: the monotonic one, by which limits are kept,
-//! and the wall clock, which is only ever shown. A test turns [`Clock::manual`] by hand.
+//! and the wall clock, which is only ever shown. A test advances [`Clock::manual`].
 //!
-//! Not here: waiting. Whoever waits says how long and to whom the timer belongs.
+//! Not here: waiting. The caller that waits owns its timer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,7 +97,7 @@ impl Moment {
     }
 }
 
-/// A clock to read, real or turned by hand.
+/// A clock to read, real or manual.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 
@@ -107,7 +107,7 @@ enum Source {
     Manual(Arc<Manual>),
 }
 
-/// Both clocks of one that is turned by hand, in microseconds.
+/// Both clocks of a manual one, in microseconds.
 #[derive(Debug)]
 struct Manual {
     tick: AtomicU64,
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_rounded_against_nobody_who_waits() {
+    fn seconds_are_rounded_up_for_clients_that_wait() {
         assert_eq!(UnixTime(1_000_000).seconds_up(), 1);
         assert_eq!(UnixTime(1_000_001).seconds_up(), 2);
     }

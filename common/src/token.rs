@@ -84,15 +84,15 @@ pub enum Flaw {
     UnknownKey,
     /// The key it names did not sign it.
     Signature,
-    /// It comes from somebody else.
+    /// Its issuer is another one.
     Issuer,
-    /// It is meant for somebody else.
+    /// It is meant for another audience.
     Audience,
     /// It is over, or does not say when it will be.
     Expired,
     /// It does not hold yet.
     Early,
-    /// Whoever issued it says that it does not hold.
+    /// Its issuer says that it is inactive.
     Inactive,
 }
 
@@ -113,7 +113,7 @@ impl Flaw {
         }
     }
 
-    /// What an operator is told, who can mend it.
+    /// The reason, for the operator.
     #[must_use]
     pub fn detail(self) -> &'static str {
         match self {
@@ -129,7 +129,7 @@ impl Flaw {
         }
     }
 
-    /// What a client is told: the reasons that RFC 6750 names, and no more.
+    /// The reason, for the client: those that RFC 6750 names, and no more.
     #[must_use]
     pub fn told(self) -> &'static str {
         match self {

@@ -21,7 +21,7 @@ use weir_common::time::UnixTime;
 use weir_common::token::{Algorithm, Claims, Flaw, KEYS_MAX, KeySet, NAMES_MAX, Terms, verify};
 use weir_gateway::admission::request_head::check_framing;
 use weir_gateway::edge::connection::request_line::Head;
-use weir_gateway::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Origin, Progress};
+use weir_gateway::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Progress, ProxyHeader};
 use weir_gateway::identity::directory::response::{self, RawEntry, TenantKind};
 use weir_gateway::limit::key::Seed;
 use weir_gateway::request::batch::{self, Miscount};
@@ -272,7 +272,7 @@ fn check_written(ip: IpAddr, port: u16, behind: &[u8]) {
     let length = u16::try_from(addresses.len()).unwrap_or(u16::MAX).to_be_bytes();
     let fixed = [b"\r\n\r\n\0\r\nQUIT\n\x21".as_slice(), &[family], &length].concat();
     for header in [line.into_bytes(), [fixed, addresses].concat()] {
-        let whole = Progress::Whole(Origin::Client(SocketAddr::new(ip, port)));
+        let whole = Progress::Whole(ProxyHeader::Client(SocketAddr::new(ip, port)));
         assert_eq!(fed(&[&header, behind].concat(), 5), (whole, header.len()));
     }
 }

@@ -16,11 +16,8 @@
 //! Carrying it out (`proxy`).
 
 pub mod admit;
-// core
 pub mod classify;
-// core
 pub mod facts;
-// core
 pub mod request_head;
 pub mod resolve;
 
@@ -81,18 +78,20 @@ pub async fn admit(
         Ok(target) => target,
         Err(refusal) => return Admission::Refuse(refusal),
     };
-    let way = match classify(&config.rules, &arrival, &target, facts) {
-        Classified::Routed(way) => way,
+    let route_match = match classify(&config.rules, &arrival, &target, facts) {
+        Classified::Routed(route_match) => route_match,
         Classified::Preflight(reply) => return Admission::Preflight(reply),
         Classified::Refused(refusal) => return Admission::Refuse(refusal),
     };
     let address = facts.client.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let (charges, refused) =
-        match authenticate_and_resolve(shared, config, &way, (&arrival, address), facts).await {
+        match authenticate_and_resolve(shared, config, &route_match, (&arrival, address), facts)
+            .await
+        {
             Ok(charges) => (charges, None),
             Err(refusal) => {
                 let mut charges = Charges::default();
-                config.rules.charge_stranger(address, &mut charges);
+                config.rules.charge_by_address(address, &mut charges);
                 (charges, Some(refusal))
             }
         };
@@ -110,11 +109,11 @@ pub async fn admit(
     if let Some(refusal) = refused {
         return Admission::Refuse(refusal);
     }
-    let upstream = config.upstreams.get(way.route.upstream);
+    let upstream = config.upstreams.get(route_match.route.upstream);
     if !upstream.is_some_and(|upstream| upstream.has_healthy()) {
         return Admission::Refuse(no_server(upstream.map(|upstream| &**upstream)));
     }
-    way.route.batch.map_or(Admission::Forward, Admission::BufferBody)
+    route_match.route.batch.map_or(Admission::Forward, Admission::BufferBody)
 }
 
 /// Whom a request is charged to; a refusal where its token is not accepted, or reaches none of
@@ -122,26 +121,27 @@ pub async fn admit(
 async fn authenticate_and_resolve(
     shared: &Shared,
     config: &ActiveConfig,
-    way: &RouteMatch<'_>,
+    route_match: &RouteMatch<'_>,
     (arrival, address): (&Arrival<'_>, IpAddr),
     facts: &mut RequestFacts,
 ) -> Result<Charges, Refusal> {
     let rules = &config.rules;
-    let claims = match way.route.needs_token {
+    let claims = match route_match.route.needs_token {
         // Boxed: requests that need no token have no room for it.
         true => Some(Box::pin(authenticate(shared, config, arrival, address)).await?),
         false => None,
     };
     let claims = claims.as_deref();
-    let names = auth::claimed(way.names, claims, &rules.workspaces);
+    let names = auth::claimed(route_match.names, claims, &rules.workspaces);
     let known =
-        resolve(shared, config, (way, claims), &names, (address, arrival.began.tick)).await?;
+        resolve(shared, config, (route_match, claims), &names, (address, arrival.began.tick))
+            .await?;
     let identity = rules.identify(&names, known.as_ref());
-    let charges = match way.route.exempt {
+    let charges = match route_match.route.exempt {
         true => Charges::default(),
-        false => rules.charges(way.route, &identity, address),
+        false => rules.charges(route_match.route, &identity, address),
     };
-    label(&mut facts.tenant, identity, known.is_some() && way.route.exempt);
+    label(&mut facts.tenant, identity, known.is_some() && route_match.route.exempt);
     Ok(charges)
 }
 
@@ -156,7 +156,7 @@ async fn authenticate(
     let (verifier, now) = (config.verifier.as_deref(), arrival.began);
     let may_query = || {
         let mut charges = Charges::default();
-        config.rules.charge_stranger(address, &mut charges);
+        config.rules.charge_by_address(address, &mut charges);
         !shared.limiter.is_used_up(&mut charges.checks, now.tick)
     };
     auth::verify(verifier, &arrival.head.headers, now, &shared.metrics, may_query).await

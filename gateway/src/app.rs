@@ -41,7 +41,7 @@ use crate::config::active::{ActiveConfig, Config, addresses};
 use crate::config::shared::{Seeds, Shared};
 use crate::limit::key::Seed;
 use crate::operations::background as beside;
-use crate::operations::persistence::{self, SnapshotError};
+use crate::operations::persistence::{self, SnapshotFileError};
 use crate::operations::systemd::Notify;
 use crate::operations::upgrade::UpgradeError;
 use crate::operations::upgrade::init::First;
@@ -68,7 +68,7 @@ pub enum RunError {
     Token(#[from] TokenError),
     /// The counters cannot be kept for the next start.
     #[error(transparent)]
-    Snapshot(#[from] SnapshotError),
+    Snapshot(#[from] SnapshotFileError),
     /// The process before us may know where its servers are, and we do not.
     #[error("no server resolves of upstream {0}: the earlier process goes on")]
     Unreachable(String),

@@ -2,7 +2,6 @@
 //!
 //! Not here: what `check` tries (`check`), exit codes of the shell's own (`main`), running (`app`).
 
-// core
 pub mod explain;
 
 mod admin_client;
@@ -261,7 +260,7 @@ impl Which {
         for limit in limits.iter().filter(|own| self.limit.as_ref().is_none_or(|l| l == *own)) {
             let path = format!("/limits/{limit}/{key}");
             match admin.call("GET", &path, b"") {
-                Ok(standing) => found.push((path, standing)),
+                Ok(usage) => found.push((path, usage)),
                 // A key that this limit cannot have is none of its affair, unless it was named.
                 Err(why) if why.status == 404 && self.limit.is_none() => {}
                 Err(why) => return Err(why.into()),

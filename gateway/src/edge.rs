@@ -6,6 +6,5 @@ pub mod connection;
 pub mod drain;
 pub mod http2;
 pub mod listener;
-// core
 pub mod proxy_protocol;
 pub mod session;

@@ -1,8 +1,8 @@
 //! weir-gateway: a reverse proxy that holds every tenant to its allowance, exactly.
 //!
 //! Areas stand in layers, the lowest first: each imports only from those above it in this list.
-//! Files marked *core* decide: they take values and return values, and neither wait nor read the
-//! clock.
+//! Files marked *(core)* in their first lines decide: they take values and return values, and
+//! neither wait nor read the clock.
 
 // Locks that the tests replace by a model checker's.
 mod sync;

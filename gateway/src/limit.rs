@@ -16,7 +16,6 @@
 // The paths are written out so that the tests can compile this file under a model checker.
 #[path = "limit/boost.rs"]
 pub mod boost;
-// core
 #[path = "limit/heavy_hitters.rs"]
 pub mod heavy_hitters;
 #[path = "limit/key.rs"]
@@ -25,7 +24,6 @@ pub mod key;
 pub mod limiter;
 #[path = "limit/memory.rs"]
 pub mod memory;
-// core
 #[path = "limit/report.rs"]
 pub mod report;
 #[path = "limit/snapshot.rs"]
@@ -35,7 +33,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use weir_common::directory::Values;
-use weir_common::limit::decision::{Decision, Standing};
+use weir_common::limit::decision::{Decision, Usage};
 use weir_common::limit::rolling::{self, Log};
 use weir_common::limit::token_bucket::{self, Bucket};
 use weir_common::time::Tick;
@@ -51,7 +49,7 @@ pub enum Quota {
     /// So many requests in any stretch of the window.
     Rolling(rolling::Quota),
     /// So many tokens, flowing back at a rate.
-    Bucket(token_bucket::Quota),
+    Bucket(token_bucket::BucketQuota),
 }
 
 impl Quota {
@@ -124,7 +122,7 @@ impl State {
         }
     }
 
-    pub(crate) fn charge(&mut self, quota: Quota, cost: u32, now: Tick) -> Standing {
+    pub(crate) fn charge(&mut self, quota: Quota, cost: u32, now: Tick) -> Usage {
         match (&mut *self, quota) {
             (Self::Log(log), Quota::Rolling(quota)) => log.charge(quota, cost, now),
             (Self::Bucket(bucket), Quota::Bucket(quota)) => bucket.charge(quota, cost, now),
@@ -135,11 +133,11 @@ impl State {
         }
     }
 
-    pub(crate) fn standing(&self, quota: Quota, now: Tick) -> Standing {
+    pub(crate) fn usage(&self, quota: Quota, now: Tick) -> Usage {
         match (self, quota) {
-            (Self::Log(log), Quota::Rolling(quota)) => log.standing(quota, now),
-            (Self::Bucket(bucket), Quota::Bucket(quota)) => bucket.standing(quota, now),
-            _ => Self::fresh(quota).standing(quota, now),
+            (Self::Log(log), Quota::Rolling(quota)) => log.usage(quota, now),
+            (Self::Bucket(bucket), Quota::Bucket(quota)) => bucket.usage(quota, now),
+            _ => Self::fresh(quota).usage(quota, now),
         }
     }
 
@@ -159,7 +157,7 @@ impl State {
 pub struct LimitCheck {
     /// Whose state.
     pub key: Key,
-    /// Of which limit: what a stranger's shared state is found by.
+    /// Of which limit: what the shared entries of unknown keys are found by.
     pub limit: LimitTag,
     /// How much it may use now.
     pub quota: Quota,
@@ -173,22 +171,22 @@ pub struct LimitCheck {
 
 /// One limit's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct CheckResult {
     /// Whether the limit alone would admit the request.
     pub decision: Decision,
     /// Where the key stands: after the charge if there was one.
-    pub standing: Standing,
+    pub usage: Usage,
 }
 
 /// The answer to all asks of a request, in their order.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    answers: ArrayVec<Answer, CHECKS_MAX>,
+    answers: ArrayVec<CheckResult, CHECKS_MAX>,
     admitted: bool,
 }
 
 impl Verdict {
-    pub(crate) fn new(answers: ArrayVec<Answer, CHECKS_MAX>, admitted: bool) -> Self {
+    pub(crate) fn new(answers: ArrayVec<CheckResult, CHECKS_MAX>, admitted: bool) -> Self {
         Self { answers, admitted }
     }
 
@@ -199,7 +197,7 @@ impl Verdict {
     }
 
     /// Each limit's answer, in the order they were asked.
-    pub fn answers(&self) -> impl Iterator<Item = &Answer> {
+    pub fn answers(&self) -> impl Iterator<Item = &CheckResult> {
         self.answers.iter()
     }
 }

@@ -32,7 +32,7 @@ use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use crate::admission::Admission;
 use crate::config::shared::Shared;
 use crate::edge::connection::Connection;
-use crate::proxy::access_line::Facts;
+use crate::proxy::access_line::LineFacts;
 use crate::proxy::body::Unread;
 use crate::proxy::context::{InFlight, RequestContext};
 use crate::request::target::Malformed;
@@ -129,7 +129,7 @@ impl ProxyHttp for Proxy {
         context.upstream.unconnected = false;
         let switches = may_switch(session);
         if let Some(connection) = Connection::of(session.stream()).filter(|_| switches) {
-            connection.bear_silence(upstream.settings.read_timeout, now);
+            connection.set_silence_max(upstream.settings.read_timeout, now);
         }
         Ok(upstream.peer(pick, switches))
     }
@@ -175,8 +175,11 @@ impl ProxyHttp for Proxy {
             return Ok(());
         }
         if head.status == StatusCode::SWITCHING_PROTOCOLS && !session.is_upgrade_req() {
-            return Error::e_explain(ErrorType::InvalidHTTPHeader, "a 101 that nobody asked for")
-                .map_err(|error: Box<Error>| error.into_up());
+            return Error::e_explain(
+                ErrorType::InvalidHTTPHeader,
+                "a 101 without a request for it",
+            )
+            .map_err(|error: Box<Error>| error.into_up());
         }
         if !self.shared.ready.load(Ordering::Relaxed) {
             // A stop has begun, and this connection ends with this answer.
@@ -190,7 +193,7 @@ impl ProxyHttp for Proxy {
             && let Some(upstream) = context.upstream_of_route()
         {
             let now = self.shared.clock.now().tick;
-            connection.bear_silence(upstream.settings.tunnel_timeout, now);
+            connection.set_silence_max(upstream.settings.tunnel_timeout, now);
             connection.follow_frames(session.downstream_session.as_http1(), head);
         }
         // The version is this hop's own, whatever the upstream speaks (RFC 9110, 2.5).
@@ -234,7 +237,7 @@ impl ProxyHttp for Proxy {
     ) -> Box<Error> {
         context.upstream.sent = true;
         retry::connected(context);
-        let facts = retry::Facts {
+        let facts = retry::AttemptFacts {
             reused,
             idempotent: session.req_header().method.is_idempotent(),
             replayable: !session.as_ref().retry_buffer_truncated(),
@@ -312,7 +315,7 @@ impl ProxyHttp for Proxy {
             meter.count(context.response.status.unwrap_or(499), seconds);
         }
         if let Some(log) = &self.shared.access_log {
-            log.add(&access_line::line(context, &Facts::of(session, error), now));
+            log.add(&access_line::line(context, &LineFacts::of(session, error), now));
         }
         if error.is_none() || context.response.refusal.is_some() {
             respond::close(session).await; // An answer that broke off does not end in order.

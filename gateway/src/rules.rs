@@ -1,4 +1,4 @@
-//! Puts settings and directory together into what a request is judged by.
+//! The rules that a request meets, made of settings and directory.
 //!
 //! Everything that names something else is looked up here, once: a request follows places, not
 //! names. A reload makes new rules beside the old ones; a request keeps those it began with.
@@ -7,21 +7,18 @@
 //!
 //! 1. A limit that could never find its key is a mistake, never a limit that is skipped.
 //! 2. A tenant's own value comes before its plan's, and that before the limit's own.
-//! 3. An instance has values of its own only where its workspace's plan allows it (reading 10).
+//! 3. An instance has values of its own only where its workspace's plan allows it.
 //!
 //! # Not here
 //!
 //! Which mistakes there can be (`rules::compile`), what is asked about a limit by its name
 //! (`rules::by_name`), what has been used (`limit`).
 
-// core
 pub mod retention;
-// core
 pub mod tenant;
 
 mod by_name;
 mod compile;
-// core
 mod quota;
 
 use std::net::IpAddr;
@@ -34,13 +31,13 @@ use weir_common::identifier::{IdForm, is_identifier};
 use crate::limit::key::{Key, LimitTag, Seed};
 use crate::limit::{CHECKS_MAX, LimitCheck, Quota};
 use crate::request::cors::Cors;
-use crate::request::route::{Found, Hosts, Index, Paths, Pattern};
+use crate::request::route::{Hosts, Index, PathMatch, Paths, Pattern};
 use crate::request::target::{Malformed, Target};
 use crate::rules::tenant::{Identity, Subject, TenantEntries, TenantRefs, Tenants};
 use crate::settings::LimitKey;
 use crate::settings::spellings::Spellings;
 
-pub use crate::rules::by_name::AskedAbout;
+pub use crate::rules::by_name::KeyChecks;
 pub use crate::rules::compile::{Entries, check, own_values_refused};
 pub use crate::rules::quota::QuotaSource;
 
@@ -211,9 +208,11 @@ impl Rules {
         identifier(instance)?;
         let paths = self.paths.get(plane).ok_or(RouteError::UnknownHost)?;
         let index = match paths.find(method, target).map_err(RouteError::Malformed)? {
-            Found::Route(index) => index,
-            Found::OtherMethods(methods) => return Err(RouteError::OtherMethods(plane, methods)),
-            Found::Nothing => return Err(RouteError::UnknownPath(plane)),
+            PathMatch::Route(index) => index,
+            PathMatch::OtherMethods(methods) => {
+                return Err(RouteError::OtherMethods(plane, methods));
+            }
+            PathMatch::Nothing => return Err(RouteError::UnknownPath(plane)),
         };
         let route = self.routes.get(index).ok_or(RouteError::UnknownPath(plane))?;
         let [workspace, organisation] = route.pattern.names(target.path);
@@ -233,9 +232,9 @@ impl Rules {
         asked: &Method,
     ) -> Result<(Index, Vec<Method>), RouteError> {
         let plane = match self.match_route(target, asked) {
-            Ok(way) => way.route.plane,
+            Ok(route_match) => route_match.route.plane,
             Err(RouteError::OtherMethods(plane, methods)) => return Ok((plane, methods)),
-            Err(no_way) => return Err(no_way),
+            Err(route_error) => return Err(route_error),
         };
         let listing = self.paths.get(plane).filter(|paths| !paths.takes_all(target.path));
         let methods = listing.map(|paths| paths.methods(target.path));
@@ -278,7 +277,7 @@ impl Rules {
         self.tenants.rekey(&seed);
     }
 
-    /// Whether one of a route's limits is kept for somebody of this kind.
+    /// Whether one of a route's limits is kept for this kind of key.
     #[must_use]
     pub fn is_limited_by(&self, route: &Route, key: LimitKey) -> bool {
         let mut limits = route.limits.iter().filter_map(|index| self.limits.get(*index));
@@ -289,7 +288,7 @@ impl Rules {
     #[must_use]
     pub fn charges(&self, route: &Route, identity: &Identity<'_>, address: IpAddr) -> Charges {
         let mut charges = Charges::default();
-        let mut strange = false;
+        let mut by_address = false;
         for index in &route.limits {
             let Some(limit) = self.limits.get(*index) else { continue };
             if limit.key == LimitKey::Address {
@@ -301,17 +300,17 @@ impl Rules {
                     let quota = self.quota(*index, limit, identity);
                     charges.push(*index, limit, subject, quota);
                 }
-                None => strange = true,
+                None => by_address = true,
             }
         }
-        if strange {
-            self.charge_stranger(address, &mut charges);
+        if by_address {
+            self.charge_by_address(address, &mut charges);
         }
         charges
     }
 
-    /// What a request asks that nobody but its address can be charged with.
-    pub fn charge_stranger(&self, address: IpAddr, charges: &mut Charges) {
+    /// Charges a request that has no tenant to its address.
+    pub fn charge_by_address(&self, address: IpAddr, charges: &mut Charges) {
         for index in &self.unknown_limits {
             let Some(limit) = self.limits.get(*index) else { continue };
             self.charge_address(*index, limit, address, charges);
@@ -324,8 +323,8 @@ impl Rules {
         }
     }
 
-    /// Whom a limit charges: nobody where the request names none, or one that the directory
-    /// does not know and that is therefore charged by address.
+    /// The subject that a limit charges: none where the request names none, or where the directory
+    /// does not know it and the address is charged.
     fn subject<'i>(&self, key: LimitKey, identity: &'i Identity<'i>) -> Option<&'i Subject<'i>> {
         let subject = match key {
             LimitKey::Workspace => identity.workspace.as_ref(),

@@ -1,10 +1,10 @@
-//! What clients that come by TLS are shown, and what is asked of them.
+//! The gateway's certificates for TLS clients, and the client certificates that it requires.
 //!
 //! # Invariants
 //!
 //! 1. Files are taken all together or not at all: a broken one leaves the earlier ones active.
 //! 2. A client certificate is verified in each handshake: where one is asked for nothing is
-//!    resumed, and a root that is taken away is out of force with the reload.
+//!    resumed, and a root that is removed is no longer trusted after the reload.
 //! 3. What a session costs is bounded: tickets are kept by clients, and what we keep is counted.
 //!
 //! # Not here
@@ -221,7 +221,7 @@ fn with_sessions(mut config: ServerConfig, asks_clients: bool) -> ServerConfig {
         return config;
     }
     config.session_storage = ServerSessionMemoryCache::new(SESSIONS_MAX);
-    // Without luck for a key there are no tickets, and the sessions above are all.
+    // Without random bytes for a key there are no tickets, and the sessions above are all.
     if let Ok(ticketer) = rustls::crypto::ring::Ticketer::new() {
         config.ticketer = ticketer;
     }
@@ -287,7 +287,7 @@ impl fmt::Debug for Listeners {
 }
 
 /// A handshake; or why there was none, in a word.
-pub async fn shake(
+pub async fn handshake(
     config: Arc<ServerConfig>,
     socket: TcpStream,
 ) -> Result<TlsStream<TcpStream>, &'static str> {

@@ -26,7 +26,6 @@ pub mod address;
 
 pub mod credentials;
 
-// core
 pub mod ejection;
 
 use std::net::SocketAddr;
@@ -131,7 +130,7 @@ impl Server {
 
     /// At how many addresses it is ejected, for having failed requests.
     #[must_use]
-    pub fn resting(&self) -> usize {
+    pub fn ejected(&self) -> usize {
         self.addresses.load().iter().filter(|address| address.is_ejected()).count()
     }
 
@@ -221,13 +220,13 @@ impl Upstream {
         let could = |other: &Address| {
             other.socket != pick.address && other.is_healthy() && !other.is_ejected()
         };
-        let may_rest = all.any(|other| could(&other));
-        self.address(pick)?.failed(&self.settings.ejection, may_rest, now)
+        let may_eject = all.any(|other| could(&other));
+        self.address(pick)?.failed(&self.settings.ejection, may_eject, now)
     }
 
     /// Takes note that a server did what it was asked.
-    pub fn went_well(&self, pick: Pick) -> Option<Change> {
-        self.address(pick)?.went_well()
+    pub fn succeeded(&self, pick: Pick) -> Option<Change> {
+        self.address(pick)?.succeeded()
     }
 
     /// Whether what was picked is ejected.
@@ -280,19 +279,19 @@ impl Upstream {
         let health = self.settings.health.as_ref();
         let all = self.servers.iter().flat_map(|server| (*server.addresses()).clone());
         let ill: Vec<_> = all.filter(|address| !address.is_healthy()).collect();
-        let waits = health.into_iter().flat_map(|health| ill.iter().map(|a| a.well_in(health)));
+        let waits = health.into_iter().flat_map(|health| ill.iter().map(|a| a.healthy_in(health)));
         waits.min().unwrap_or_default()
     }
 
-    /// Writes down which servers rest.
+    /// Sets the gauge of ejected addresses.
     pub fn show(&self, metrics: &Metrics) {
         for server in &self.servers {
             let gauge = metrics.upstream_ejected.with_label_values(&[&self.name, &server.name]);
-            gauge.set(i64::try_from(server.resting()).unwrap_or(i64::MAX));
+            gauge.set(i64::try_from(server.ejected()).unwrap_or(i64::MAX));
         }
     }
 
-    /// What Pingora is told of a server. One that `switches` protocols is spoken to in HTTP/1.1,
+    /// How Pingora connects to a server. One that `switches` protocols is spoken to in HTTP/1.1,
     /// and its silence is timed by the client's connection.
     #[must_use]
     pub fn peer(&self, pick: Pick, switches: bool) -> Box<HttpPeer> {
@@ -402,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_addresses_the_one_that_is_not_well_gets_nothing_and_the_others_all() {
+    fn of_several_addresses_the_unhealthy_one_gets_nothing_and_the_others_all() {
         let upstream = several("backend:80", &[1, 2, 3]);
         let ill = upstream.address(at(1)).unwrap();
         assert!(!ill.checked(false, &HEALTH) && ill.checked(false, &HEALTH));
@@ -413,14 +412,14 @@ mod tests {
     }
 
     #[test]
-    fn of_several_addresses_the_one_that_fails_requests_rests_and_no_other() {
+    fn of_several_addresses_only_the_one_that_fails_requests_is_ejected() {
         let upstream = several("backend:80", &[1, 2, 3]);
         assert!((0..2).any(|_| upstream.failed(at(2), Tick(0)).is_some()));
         let picked: Vec<u16> = (0..6).map(|_| picked(&upstream, &[])).collect();
         assert!(!picked.contains(&2) && picked.contains(&1) && picked.contains(&3), "{picked:?}");
-        assert_eq!(upstream.servers[0].resting(), 1);
+        assert_eq!(upstream.servers[0].ejected(), 1);
         let _ = [1, 1, 3, 3, 3].map(|port| upstream.failed(at(port), Tick(0)));
-        assert_eq!(upstream.servers[0].resting(), 2, "the last address never rests");
+        assert_eq!(upstream.servers[0].ejected(), 2, "the last address is never ejected");
     }
 
     #[test]
@@ -428,7 +427,7 @@ mod tests {
         let upstream = several("backend:80", &[1, 2, 3]);
         let _ = [3, 3].map(|port| upstream.failed(at(port), Tick(0)));
         for _ in 0..4 {
-            assert_eq!(picked(&upstream, &[socket(1)]), 2, "before one that rests");
+            assert_eq!(picked(&upstream, &[socket(1)]), 2, "before one that is ejected");
             assert_eq!(picked(&upstream, &[socket(1), socket(2)]), 3, "which comes then");
             assert_ne!(picked(&upstream, &[1, 2, 3].map(socket)), 3);
         }
@@ -441,11 +440,11 @@ mod tests {
         let _ = (ill.checked(false, &HEALTH), ill.checked(false, &HEALTH));
         upstream.servers[0].found_at(vec![socket(3), socket(1), socket(3)]);
         assert_eq!([(); 4].map(|()| picked(&upstream, &[])), [3; 4]);
-        assert_eq!(upstream.failed(at(2), Tick(0)), None, "gone, and nobody's failure");
+        assert_eq!(upstream.failed(at(2), Tick(0)), None, "gone, and no server's failure");
     }
 
     #[test]
-    fn a_server_that_is_not_well_gets_nothing_until_it_is() {
+    fn an_unhealthy_server_gets_nothing_until_it_is_healthy() {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
         let first = &upstream.address(at(1)).unwrap();
         assert!(!first.checked(false, &HEALTH));
@@ -474,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn that_no_server_can_be_reached_is_told_once_a_minute() {
+    fn an_unreachable_upstream_is_logged_once_a_minute() {
         let upstream = upstream(&["127.0.0.1:1"]);
         let told = [0, 1, 59, 60, 61, 120]
             .map(|second| upstream.tells(Tick(0).plus(Duration::from_secs(second))));
@@ -501,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_fails_requests_rests_and_returns() {
+    fn a_server_that_fails_requests_is_ejected_and_returns() {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
         let now = Tick(0);
         assert_eq!(upstream.failed(at(1), now), None);
@@ -512,7 +511,7 @@ mod tests {
             (0..4).filter_map(|_| upstream.pick(&[], later)).map(|p| p.address.port()).collect();
         ports.sort();
         assert_eq!(ports, [1, 2, 2, 2], "one request decides");
-        assert_eq!(upstream.went_well(at(1)), Some(Change::Returned));
+        assert_eq!(upstream.succeeded(at(1)), Some(Change::Returned));
         assert_eq!(picked(&upstream, &[]) + picked(&upstream, &[]), 3);
     }
 
@@ -523,14 +522,14 @@ mod tests {
         for _ in 0..9 {
             let _ = (upstream.failed(at(1), Tick(0)), upstream.failed(two, Tick(0)));
         }
-        assert_eq!(upstream.servers.iter().map(|server| server.resting()).sum::<usize>(), 1);
+        assert_eq!(upstream.servers.iter().map(|server| server.ejected()).sum::<usize>(), 1);
         let lone = self::upstream(&["127.0.0.1:1"]);
         assert!((0..9).all(|_| lone.failed(at(1), Tick(0)).is_none()));
         assert_eq!(picked(&lone, &[]), 1);
     }
 
     #[test]
-    fn one_that_rests_is_the_last_resort_when_health_checks_take_the_others() {
+    fn an_ejected_server_is_the_last_resort_when_health_checks_take_the_others() {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
         let _ = [1, 1].map(|port| upstream.failed(at(port), Tick(0)));
         let two = upstream.address(Pick { server: 1, ..at(2) }).unwrap();
@@ -539,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_rests_is_tried_before_one_that_was_tried_already() {
+    fn an_ejected_server_is_tried_before_one_that_was_tried_already() {
         let upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
         let _ = [1, 1].map(|port| upstream.failed(at(port), Tick(0)));
         let two = "127.0.0.1:2".parse().unwrap();
@@ -557,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_turned_away_is_told_when_the_first_server_may_be_back() {
+    fn a_refusal_says_when_the_first_server_may_be_back() {
         let mut upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
         let health = settings::Health { interval: Duration::from_secs(5), ..HEALTH };
         upstream.settings.health = Some(health.clone());

@@ -68,7 +68,7 @@ fn all_or_nothing_holds_in_every_interleaving() {
         |store, admitted| {
             assert_eq!(admitted, 1);
             let left =
-                |limit_check: &LimitCheck| store.standing(limit_check, Tick(1)).unwrap().remaining;
+                |limit_check: &LimitCheck| store.usage(limit_check, Tick(1)).unwrap().remaining;
             let (own, other) = (limit_check("w", 1, "one"), limit_check("w", 1, "two"));
             assert_eq!(left(&own) + left(&other), 1, "the refused workspace was charged nothing");
         },
@@ -113,7 +113,7 @@ fn a_check_beside_a_move_is_charged_once_at_one_owner() {
                 here.or_else(|_| there.judge(&checks, Tick(1))).expect("it has not moved");
             assert!(decided.is_admitted(), "one of two was left");
             let left = |limit_check: &LimitCheck| {
-                there.standing(limit_check, Tick(1)).expect("it is here").remaining
+                there.usage(limit_check, Tick(1)).expect("it is here").remaining
             };
             assert_eq!([left(&a), left(&b)], [0, 1], "two were charged to each, wherever");
             assert!(store.judge(&checks, Tick(1)).is_err(), "nothing is decided at the old owner");

@@ -46,6 +46,6 @@ fn two_million_unknown_keys_leave_memory_flat_and_known_tenants_untouched() {
     // MiB.
     assert!(grown < 64 << 20, "{} KiB more after four times as many", grown >> 10);
     let fill = store.fill();
-    assert!(fill.strangers <= ROOM + ROOM / 10, "{fill:?}");
-    assert_eq!(store.standing(&tenant, Tick(2_000_000)).unwrap().remaining, 53);
+    assert!(fill.unknown_keys <= ROOM + ROOM / 10, "{fill:?}");
+    assert_eq!(store.usage(&tenant, Tick(2_000_000)).unwrap().remaining, 53);
 }

@@ -10,7 +10,7 @@
 //! 2. The schema and the reading cannot disagree: one call makes both.
 //! 3. A mistake is one line, whatever stands in the file.
 //!
-//! Not here: what the values mean together, which whoever asked reports with [`Document::fault`].
+//! Not here: what the values mean together, which the caller reports with [`Document::fault`].
 
 mod schema;
 mod table;
@@ -25,7 +25,7 @@ use toml::de::{DeTable, DeValue};
 use crate::config::document::schema::Shape;
 pub use crate::config::document::table::Table;
 
-/// Nobody mends more than this from one list, and a list without end is no help.
+/// More than this are counted, not listed.
 pub const MISTAKES_MAX: usize = 1_000;
 
 /// One thing wrong with a settings file, where it is and what to do about it.

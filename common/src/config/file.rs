@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A file is read, or the mistake is told: what is built in stands in for none. It is for those
-//!    who ask for it.
+//! 1. A file is read, or the problem is reported: what is built in replaces no file, and serves
+//!    those who ask for it.
 //! 2. Where the settings are built in, so are the files that they name, as far as there are none.
 //!
 //! Not here: what stands in it (`document`).

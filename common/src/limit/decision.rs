@@ -6,7 +6,7 @@
 use crate::time::Tick;
 
 /// One limit's answer to one request.
-#[must_use = "a decision nobody acts on lets the request through"]
+#[must_use = "an unused decision lets the request through"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// It fits: charge the state, then let the request pass.
@@ -22,7 +22,7 @@ pub enum Decision {
 
 /// Where one key stands with one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct Usage {
     /// The allowance: requests per window, or the burst of a bucket.
     pub limit: u32,
     /// What is left of it now, rounded down.

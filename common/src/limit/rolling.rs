@@ -14,11 +14,11 @@
 //!
 //! # Not here
 //!
-//! Where states are kept and locked (the gateway's `limit::memory`), what the client is told.
+//! Where states are kept and locked (the gateway's `limit::memory`), the headers of a response.
 
 use std::time::Duration;
 
-use crate::limit::decision::{Decision, Standing};
+use crate::limit::decision::{Decision, Usage};
 use crate::time::{Tick, micros};
 
 /// More requests per window than this would make the log itself the cost; use a bucket.
@@ -78,7 +78,7 @@ impl Log {
     }
 
     /// Records an admission of `cost` that [`Log::decide`] allowed at the same `now`.
-    pub fn charge(&mut self, quota: Quota, cost: u32, now: Tick) -> Standing {
+    pub fn charge(&mut self, quota: Quota, cost: u32, now: Tick) -> Usage {
         let now = now.max(self.newest);
         let window = micros(quota.window);
         self.fit(quota, now);
@@ -88,7 +88,7 @@ impl Log {
             self.push(now);
         }
         let used = u32::from(self.len);
-        Standing {
+        Usage {
             limit: quota.requests,
             remaining: quota.requests.saturating_sub(used),
             full_at: Tick(now.0.saturating_add(window)),
@@ -97,10 +97,10 @@ impl Log {
 
     /// Where the key stands at `now`.
     #[must_use]
-    pub fn standing(&self, quota: Quota, now: Tick) -> Standing {
+    pub fn usage(&self, quota: Quota, now: Tick) -> Usage {
         let now = now.max(self.newest);
         let used = u32::from(self.len) - self.expired(micros(quota.window), now);
-        Standing {
+        Usage {
             limit: quota.requests,
             remaining: quota.requests.saturating_sub(used),
             full_at: if used == 0 { now } else { self.full_at(quota) },
@@ -294,12 +294,12 @@ mod tests {
             match log.decide(quota, step.cost, Tick(now)) {
                 Decision::Admit => {
                     prop_assert!(fits, "admitted {step:?} at {now}, which is one too many");
-                    let standing = log.charge(quota, step.cost, Tick(now));
+                    let usage = log.charge(quota, step.cost, Tick(now));
                     model.0.extend(std::iter::repeat_n(now, step.cost as usize));
                     let left = quota.requests - model.used(quota.window, now);
-                    prop_assert_eq!(standing.remaining, left);
-                    prop_assert_eq!(standing.full_at, Tick(now + micros(quota.window)));
-                    prop_assert_eq!(log.standing(quota, Tick(now)), standing);
+                    prop_assert_eq!(usage.remaining, left);
+                    prop_assert_eq!(usage.full_at, Tick(now + micros(quota.window)));
+                    prop_assert_eq!(log.usage(quota, Tick(now)), usage);
                 }
                 Decision::Refuse { retry_at } => {
                     prop_assert!(!fits, "refused {step:?} at {now}, which fits");
@@ -312,7 +312,7 @@ mod tests {
                         "told to come too early"
                     );
                     let left = quota.requests.saturating_sub(model.used(quota.window, now));
-                    prop_assert_eq!(log.standing(quota, Tick(now)).remaining, left);
+                    prop_assert_eq!(log.usage(quota, Tick(now)).remaining, left);
                 }
                 Decision::TooLarge => prop_assert!(step.cost > quota.requests),
             }
@@ -400,7 +400,7 @@ mod tests {
             assert_eq!(log.times().collect::<Vec<_>>(), times);
             let copy = Log::of(log.is_wide(), log.times());
             let later = Tick(9_030_000_000);
-            assert_eq!(copy.standing(quota, later), log.standing(quota, later));
+            assert_eq!(copy.usage(quota, later), log.usage(quota, later));
         }
     }
 

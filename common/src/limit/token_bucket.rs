@@ -13,9 +13,9 @@
 //!
 //! # Not here
 //!
-//! Where buckets are kept and locked (the gateway's `limit::memory`), what the client is told.
+//! Where buckets are kept and locked (the gateway's `limit::memory`), the headers of a response.
 
-use crate::limit::decision::{Decision, Standing};
+use crate::limit::decision::{Decision, Usage};
 use crate::time::Tick;
 
 /// The highest rate and burst: beyond it a limit is no limit.
@@ -26,7 +26,7 @@ const UNITS: u64 = 1_000_000;
 
 /// `burst` tokens at most, `rate` new ones a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct BucketQuota {
     /// Tokens per second, from 1 to [`TOKENS_MAX`].
     pub rate: u32,
     /// Tokens of a full bucket, from 1 to [`TOKENS_MAX`].
@@ -45,7 +45,7 @@ impl Bucket {
     /// Decides whether `cost` tokens are there at `now`. Changes nothing.
     ///
     /// A `now` before the last charge is taken as that charge's time.
-    pub fn decide(&self, quota: Quota, cost: u32, now: Tick) -> Decision {
+    pub fn decide(&self, quota: BucketQuota, cost: u32, now: Tick) -> Decision {
         if cost > quota.burst {
             return Decision::TooLarge;
         }
@@ -59,20 +59,20 @@ impl Bucket {
     }
 
     /// Records an admission of `cost` that [`Bucket::decide`] allowed at the same `now`.
-    pub fn charge(&mut self, quota: Quota, cost: u32, now: Tick) -> Standing {
+    pub fn charge(&mut self, quota: BucketQuota, cost: u32, now: Tick) -> Usage {
         let now = now.max(self.at);
         self.spent = self.spent_at(quota, now) + u64::from(cost) * UNITS;
         self.at = now;
-        self.standing(quota, now)
+        self.usage(quota, now)
     }
 
     /// Where the key stands at `now`.
     #[must_use]
-    pub fn standing(&self, quota: Quota, now: Tick) -> Standing {
+    pub fn usage(&self, quota: BucketQuota, now: Tick) -> Usage {
         let now = now.max(self.at);
         let spent = self.spent_at(quota, now);
         let left = (u64::from(quota.burst) * UNITS).saturating_sub(spent) / UNITS;
-        Standing {
+        Usage {
             limit: quota.burst,
             remaining: u32::try_from(left).unwrap_or(quota.burst),
             full_at: flown(now, spent, quota),
@@ -83,7 +83,7 @@ impl Bucket {
     /// meanwhile: at the slowest there is, a token a second.
     #[must_use]
     pub fn forgotten_at(&self) -> Tick {
-        flown(self.at, self.spent, Quota { rate: 1, burst: 1 })
+        flown(self.at, self.spent, BucketQuota { rate: 1, burst: 1 })
     }
 
     /// A bucket from which `spent` millionths of a token were missing at `at`.
@@ -98,14 +98,14 @@ impl Bucket {
         (self.spent, self.at)
     }
 
-    fn spent_at(&self, quota: Quota, now: Tick) -> u64 {
+    fn spent_at(&self, quota: BucketQuota, now: Tick) -> u64 {
         let back = now.0.saturating_sub(self.at.0).saturating_mul(u64::from(quota.rate));
         self.spent.saturating_sub(back)
     }
 }
 
 /// When `units` that are missing at `from` have flowed back, rounded up to a whole tick.
-fn flown(from: Tick, units: u64, quota: Quota) -> Tick {
+fn flown(from: Tick, units: u64, quota: BucketQuota) -> Tick {
     Tick(from.0.saturating_add(units.div_ceil(u64::from(quota.rate.max(1)))))
 }
 
@@ -124,12 +124,12 @@ mod tests {
     }
 
     impl Model {
-        fn tokens_at(&self, quota: Quota, now: u64) -> u128 {
+        fn tokens_at(&self, quota: BucketQuota, now: u64) -> u128 {
             let new = u128::from(now - self.at) * u128::from(quota.rate);
             (self.tokens + new).min(u128::from(quota.burst) * 1_000_000)
         }
 
-        fn fits(&self, quota: Quota, cost: u32, now: u64) -> bool {
+        fn fits(&self, quota: BucketQuota, cost: u32, now: u64) -> bool {
             self.tokens_at(quota, now) >= u128::from(cost) * 1_000_000
         }
     }
@@ -143,7 +143,7 @@ mod tests {
             burst in 1..300_u32,
             steps in prop::collection::vec((0..2_000_000_u64, 1..4_u32), 1..400),
         ) {
-            let quota = Quota { rate, burst };
+            let quota = BucketQuota { rate, burst };
             let mut bucket = Bucket::default();
             let mut model = Model { tokens: u128::from(burst) * 1_000_000, at: 0 };
             let mut now = 0;
@@ -153,12 +153,12 @@ mod tests {
                 match bucket.decide(quota, cost, Tick(now)) {
                     Decision::Admit => {
                         prop_assert!(fits);
-                        let standing = bucket.charge(quota, cost, Tick(now));
+                        let usage = bucket.charge(quota, cost, Tick(now));
                         model.tokens = model.tokens_at(quota, now) - u128::from(cost) * 1_000_000;
                         model.at = now;
-                        prop_assert_eq!(u128::from(standing.remaining), model.tokens / 1_000_000);
+                        prop_assert_eq!(u128::from(usage.remaining), model.tokens / 1_000_000);
                         let full = u128::from(burst) * 1_000_000;
-                        prop_assert_eq!(model.tokens_at(quota, standing.full_at.0), full);
+                        prop_assert_eq!(model.tokens_at(quota, usage.full_at.0), full);
                     }
                     Decision::Refuse { retry_at } => {
                         prop_assert!(!fits);
@@ -176,7 +176,7 @@ mod tests {
             burst in 1..50_u32,
             waits in prop::collection::vec(0..300_000_u64, 1..300),
         ) {
-            let quota = Quota { rate, burst };
+            let quota = BucketQuota { rate, burst };
             let (mut bucket, mut admitted, mut now) = (Bucket::default(), Vec::new(), 0);
             for wait in waits {
                 now += wait;
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn the_burst_is_there_at_once_and_then_one_token_every_twentieth_of_a_second() {
-        let quota = Quota { rate: 50, burst: 200 };
+        let quota = BucketQuota { rate: 50, burst: 200 };
         let mut bucket = Bucket::default();
         for left in (0..200).rev() {
             assert_eq!(bucket.decide(quota, 1, Tick(7)), Decision::Admit);
@@ -207,29 +207,29 @@ mod tests {
 
     #[test]
     fn a_burst_lowered_and_raised_again_forgets_nothing() {
-        let (wide, tight) = (Quota { rate: 1, burst: 10 }, Quota { rate: 1, burst: 2 });
+        let (wide, tight) = (BucketQuota { rate: 1, burst: 10 }, BucketQuota { rate: 1, burst: 2 });
         let mut bucket = Bucket::default();
         let _ = bucket.charge(wide, 6, Tick(0));
-        assert_eq!(bucket.standing(tight, Tick(0)).remaining, 0);
-        assert_eq!(bucket.standing(wide, Tick(0)).remaining, 4);
+        assert_eq!(bucket.usage(tight, Tick(0)).remaining, 0);
+        assert_eq!(bucket.usage(wide, Tick(0)).remaining, 4);
     }
 
     #[test]
     fn a_state_is_forgotten_when_it_is_full_at_any_rate() {
         let mut bucket = Bucket::default();
-        let _ = bucket.charge(Quota { rate: 50, burst: 200 }, 150, Tick(0));
-        let slow = Quota { rate: 1, burst: 200 };
+        let _ = bucket.charge(BucketQuota { rate: 50, burst: 200 }, 150, Tick(0));
+        let slow = BucketQuota { rate: 1, burst: 200 };
         let forgotten_at = bucket.forgotten_at();
         assert_eq!(forgotten_at, Tick(150_000_000));
-        assert_eq!(bucket.standing(slow, Tick(forgotten_at.0 - 1)).remaining, 199);
-        assert_eq!(bucket.standing(slow, forgotten_at).remaining, 200);
+        assert_eq!(bucket.usage(slow, Tick(forgotten_at.0 - 1)).remaining, 199);
+        assert_eq!(bucket.usage(slow, forgotten_at).remaining, 200);
     }
 
     #[test]
     fn an_hour_of_rest_saves_up_no_more_than_the_burst() {
-        let quota = Quota { rate: 50, burst: 200 };
+        let quota = BucketQuota { rate: 50, burst: 200 };
         let mut bucket = Bucket::default();
         let _ = bucket.charge(quota, 200, Tick(0));
-        assert_eq!(bucket.standing(quota, Tick(3_600_000_000)).remaining, 200);
+        assert_eq!(bucket.usage(quota, Tick(3_600_000_000)).remaining, 200);
     }
 }

@@ -14,7 +14,7 @@ use crate::log::visible;
 use crate::time::Clock;
 
 /// Libraries that are not listened to: Pingora tells whole heads, tokens and all, and rustls a line
-/// for each handshake of a stranger who asks for an address as a name.
+/// for each handshake of a client that sends an address as a server name.
 const SILENT: [&str; 2] = ["pingora", "rustls"];
 
 static LOG: OnceLock<JsonLines> = OnceLock::new();
@@ -52,7 +52,7 @@ impl JsonLines {
                 said.write_some(&mut io::stderr(), &dropped);
             }
         });
-        // Without one, whoever speaks writes.
+        // Without one, the caller writes.
         Self { clock, outlet: thread.is_ok().then_some(outlet) }
     }
 
@@ -71,7 +71,7 @@ impl JsonLines {
     fn write(&self, line: &[u8]) {
         match &self.outlet {
             Some(outlet) => outlet.say(line),
-            // Where standard error is gone there is nobody left to tell.
+            // Standard error is closed: there is nowhere to report that.
             None => drop(io::stderr().write_all(line)),
         }
     }
@@ -104,7 +104,7 @@ mod tests {
     use crate::time::UnixTime;
 
     #[test]
-    fn libraries_that_say_what_strangers_make_them_say_are_not_listened_to() {
+    fn messages_of_libraries_that_clients_can_provoke_are_not_logged() {
         let log = JsonLines { clock: Clock::manual(UnixTime(0)), outlet: None };
         log::set_max_level(LevelFilter::Info);
         for (target, heard) in [

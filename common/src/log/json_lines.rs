@@ -92,7 +92,7 @@ impl LineLog {
             drop(buffer);
             let size = if shared { PIECE_MAX } else { bytes.len() };
             for piece in pieces(&bytes, size) {
-                // Where standard output is gone there is nobody left to tell.
+                // Standard output is closed: there is nowhere to report that.
                 let _ = to.write_all(piece).and_then(|()| to.flush());
             }
             if closed {

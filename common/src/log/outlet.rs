@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Where somebody reads, a line is out before whoever said it goes on: the last one, too.
-//! 2. Where nobody does, one waits for [`PATIENCE`] and those after it do not wait at all: a pipe
+//! 1. While a reader takes lines, a line is out before its caller goes on: the last one, too.
+//! 2. Without a reader one caller waits for [`PATIENCE`] and later ones do not wait at all: a pipe
 //!    that is full would hold up whatever the program is at, a stop among it.
 //! 3. Each line is written by itself: a pipe takes it whole.
 //! 4. What waits takes bounded memory. How many lines found no room is said once there is some.
@@ -12,7 +12,7 @@ use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long whoever speaks waits for a line to be out: a reader that is alive is done long before.
+/// How long a caller waits for a line to be out: a reader that is alive is done long before.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What waits to be written, at most, in bytes: some thousands of lines.
@@ -31,7 +31,7 @@ struct State {
     /// How many lines have come, and how many of them are out.
     come: u64,
     out: u64,
-    /// Whether somebody waited for nothing, and nothing has gone out since.
+    /// Whether a caller waited in vain, and nothing has gone out since.
     stuck: bool,
     /// Lines that found no room.
     dropped: u64,
@@ -73,7 +73,7 @@ impl Outlet {
         // One at a time: what others write to the same pipe meanwhile, a program that takes our
         // place for one, comes between lines and not into them.
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            // Where standard error is gone there is nobody left to tell.
+            // Standard error is closed: there is nowhere to report that.
             let _ = to.write_all(line);
         }
         let mut state = self.lock();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_out_before_whoever_said_it_goes_on() {
+    fn a_line_is_out_before_its_caller_goes_on() {
         let (outlet, out) = (Outlet::default(), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_reader_that_stands_still_and_what_is_dropped_is_told() {
+    fn no_caller_waits_for_a_reader_that_stands_still_and_dropped_lines_are_reported() {
         let outlet = Outlet::default();
         let line = [b"a".repeat(1_023), b"\n".to_vec()].concat();
         // Each of them waiting would take seven minutes.

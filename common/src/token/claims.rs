@@ -1,4 +1,4 @@
-//! What a token says of itself and of whoever carries it (RFC 7519; RFC 7662 says it alike).
+//! The claims of a token, about itself and its bearer (RFC 7519; RFC 7662 says it alike).
 //!
 //! Not here: which of them a token must have (`token`), whom they let in (the gateway).
 

@@ -157,7 +157,7 @@ fn key(key: &Map<String, Value>) -> Option<Key> {
     let verifies = operations.is_none_or(|operations| {
         operations.as_array().is_some_and(|all| all.iter().any(|one| one == "verify"))
     });
-    // A private key that everybody can read is nobody's any more.
+    // A private key in a public list is compromised.
     let public = !SECRET_MEMBERS.iter().any(|name| key.contains_key(*name));
     if !is("use", "sig") || !verifies || !public {
         return None;

@@ -3,7 +3,7 @@
 //! Invariant: a request that a limit refuses is charged by none of them.
 //!
 //! Not here: which limits a request meets (`rules`), how they are checked (`limit`), what a client
-//! is told of them (`limit::report`).
+//! gets to see of them (`limit::report`).
 
 use weir_common::limit::decision::Decision;
 use weir_common::time::Moment;
@@ -61,7 +61,7 @@ impl CheckedRequest<'_> {
         }
     }
 
-    /// Notes what the limits decided, in metrics and in what is told of the request.
+    /// Notes what the limits decided, in metrics and in the facts of the request.
     fn settle(
         &self,
         Charges { checks, charges }: &Charges,
@@ -89,7 +89,7 @@ impl CheckedRequest<'_> {
                 limit: charge.limit,
                 name: charge.name.clone(),
                 decision: answer.decision,
-                remaining: answer.standing.remaining,
+                remaining: answer.usage.remaining,
             });
         }
         let name_of = |limit: usize| rules.limits.get(limit).map_or("", |limit| &*limit.name);

@@ -1,4 +1,4 @@
-//! The first step of admission: what a request is, and where it leads. (core)
+//! The first step of admission: what a request is, and where it leads.
 //!
 //! # Invariants
 //!
@@ -64,18 +64,18 @@ pub(super) fn classify<'r>(
     if let Some(reply) = preflight(rules, &mut facts.tenant, arrival.head, target) {
         return Classified::Preflight(reply);
     }
-    let way = match rules.match_route(target, &arrival.head.method) {
-        Ok(way) => way,
-        Err(no_way) => {
-            facts.tenant.plane = no_way.plane();
-            return Classified::Refused(leads_nowhere(no_way));
+    let route_match = match rules.match_route(target, &arrival.head.method) {
+        Ok(route_match) => route_match,
+        Err(route_error) => {
+            facts.tenant.plane = route_error.plane();
+            return Classified::Refused(refusal_of(route_error));
         }
     };
     facts.origin_form = (arrival.head.raw_path() != target.origin_form.as_bytes())
         .then(|| target.origin_form.to_owned());
-    facts.tenant.plane = Some(way.route.plane);
-    facts.tenant.route = Some(way.index);
-    Classified::Routed(way)
+    facts.tenant.plane = Some(route_match.route.plane);
+    facts.tenant.route = Some(route_match.index);
+    Classified::Routed(route_match)
 }
 
 fn find_client(trusted: &[IpNet], head: &RequestHeader, facts: &mut RequestFacts) {
@@ -104,8 +104,8 @@ fn preflight(
 
 /// The answer to a request that no route takes.
 #[must_use]
-pub fn leads_nowhere(no_way: RouteError) -> Refusal {
-    match no_way {
+pub fn refusal_of(route_error: RouteError) -> Refusal {
+    match route_error {
         RouteError::UnknownHost => Refusal::UnknownHost,
         RouteError::UnknownPath(_) => Refusal::UnknownPath,
         RouteError::OtherMethods(_, methods) => Refusal::MethodNotAllowed(methods),

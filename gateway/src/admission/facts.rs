@@ -19,9 +19,9 @@ pub struct RequestFacts {
     pub given_id: Option<Box<str>>,
     /// The origin form of a target that came in absolute form.
     pub origin_form: Option<String>,
-    /// Where it comes from.
+    /// Its client.
     pub client: ClientFacts,
-    /// Whom it is for.
+    /// Its tenants.
     pub tenant: TenantLabels,
     /// What the limits decided.
     pub limits: LimitFacts,
@@ -36,13 +36,13 @@ pub struct ClientFacts {
     pub is_trusted_proxy: bool,
     /// Whether the connection is TLS.
     pub secure: bool,
-    /// What the upstream is told of the client's certificate, where it has shown one.
+    /// The header value with the client's certificate, where it has sent one.
     pub certificate: Option<Arc<str>>,
     /// The client's address, behind any proxy that we trust.
     pub address: Option<IpAddr>,
 }
 
-/// Whom a request is for, as far as it got.
+/// The tenants of a request, as far as it got.
 #[derive(Default)]
 pub struct TenantLabels {
     /// The plane.
@@ -62,7 +62,7 @@ pub struct TenantLabels {
 pub struct LimitFacts {
     /// Of each limit, in the order of the route.
     pub outcomes: ArrayVec<LimitOutcome, CHECKS_MAX>,
-    /// What the client is told of its allowance.
+    /// The limit headers.
     pub report: Option<RateLimitReport>,
     /// The values of `RateLimit-Policy` and `RateLimit`, where they are sent.
     pub ietf: Option<(String, String)>,
@@ -72,7 +72,7 @@ pub struct LimitFacts {
 pub struct LimitOutcome {
     /// Which limit.
     pub limit: Index,
-    /// Whose allowance.
+    /// The key.
     pub name: Arc<str>,
     /// Whether it would admit the request.
     pub decision: Decision,

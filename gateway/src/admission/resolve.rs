@@ -26,26 +26,26 @@ use crate::settings::LimitKey;
 pub(super) async fn resolve(
     shared: &Shared,
     config: &ActiveConfig,
-    (way, claims): (&RouteMatch<'_>, Option<&Claims>),
+    (route_match, claims): (&RouteMatch<'_>, Option<&Claims>),
     names: &TenantRefs<'_>,
     (address, now): (IpAddr, Tick),
 ) -> Result<Option<TenantEntries>, Refusal> {
     let rules = &config.rules;
     let Some(directory) = &config.lookups else {
-        auth::authorize(Parents::File(&rules.tenants), &way.names, claims)?;
+        auth::authorize(Parents::File(&rules.tenants), &route_match.names, claims)?;
         return Ok(None);
     };
-    let is_limited_by = |key| rules.is_limited_by(way.route, key);
+    let is_limited_by = |key| rules.is_limited_by(route_match.route, key);
     let with_organisation = is_limited_by(LimitKey::Organisation);
     let tenants = [LimitKey::Workspace, LimitKey::Instance].into_iter().any(is_limited_by);
-    let needed = tenants || with_organisation || auth::needs_directory(&way.names, claims);
-    let known = if needed && !auth::is_foreign(&way.names, claims) {
+    let needed = tenants || with_organisation || auth::needs_directory(&route_match.names, claims);
+    let known = if needed && !auth::is_foreign(&route_match.names, claims) {
         let budget = UnknownBudget::of(address, rules.seed(), &shared.limiter, now);
         let known = directory.find(rules, names, with_organisation, &budget).await;
         known.map_err(|DirectoryUnavailable| Refusal::DirectoryUnavailable)?
     } else {
         TenantEntries::default()
     };
-    auth::authorize(Parents::Asked(&known), &way.names, claims)?;
+    auth::authorize(Parents::Asked(&known), &route_match.names, claims)?;
     Ok(Some(known))
 }

@@ -135,12 +135,12 @@ impl Serving {
         listeners: Vec<(TcpListener, Option<SocketAddr>)>,
     ) -> io::Result<()> {
         let open = Arc::new(AtomicU64::new(0));
-        let crowd = Arc::new(ConnectionCounts::default());
+        let counts = Arc::new(ConnectionCounts::default());
         for (listener, https) in listeners {
             let address = listener.local_addr()?;
             let name = if https.is_some() { "https" } else { "http" };
-            let (workers, open, crowd) = (self.workers.ways.clone(), open.clone(), crowd.clone());
-            let door = ListenerContext { workers, open, crowd, https };
+            let (workers, open, counts) = (self.workers.ways.clone(), open.clone(), counts.clone());
+            let door = ListenerContext { workers, open, counts, https };
             self.clients.accept(listener, door, &self.shared);
             announce(name, address);
         }

@@ -1,4 +1,4 @@
-//! Says what a request would meet, and why, without sending it.
+//! Says what a request would meet, and why, without sending it. (core)
 //!
 //! The same rules decide as for a real request. Not here: what has been used, which only a
 //! running gateway knows.
@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Method, header};
 use serde_json::{Value, json};
 use weir_common::config::document::shown;
 
-use crate::admission::classify::leads_nowhere;
+use crate::admission::classify::refusal_of;
 use crate::admission::request_head;
 use crate::cli::Explain;
 use crate::config::active::ActiveConfig;
@@ -57,17 +57,17 @@ pub fn explain(
         Ok(target) => target,
         Err(why) => return Ok(refused(&Refusal::Malformed(why), None)),
     };
-    let way = match rules.match_route(&target, &method) {
-        Ok(way) => way,
-        Err(no_way) => return Ok(refused(&leads_nowhere(no_way), None)),
+    let route_match = match rules.match_route(&target, &method) {
+        Ok(route_match) => route_match,
+        Err(route_error) => return Ok(refused(&refusal_of(route_error), None)),
     };
-    let claims = match way.route.needs_token.then(|| token(&authorization)).transpose() {
+    let claims = match route_match.route.needs_token.then(|| token(&authorization)).transpose() {
         Ok(claims) => claims.flatten(),
         Err((refusal, why)) => return Ok(refused(&refusal, Some(why))),
     };
-    let names = auth::claimed(way.names, claims.as_ref(), &rules.workspaces);
+    let names = auth::claimed(route_match.names, claims.as_ref(), &rules.workspaces);
     // What it does not reach whatever a directory says, none is asked about.
-    let known = match auth::is_foreign(&way.names, claims.as_ref()) {
+    let known = match auth::is_foreign(&route_match.names, claims.as_ref()) {
         true => Ok(Some(TenantEntries::default())),
         false => directory(&names),
     };
@@ -75,18 +75,18 @@ pub fn explain(
         return Ok(refused(&Refusal::DirectoryUnavailable, None));
     };
     let parents = known.as_ref().map_or(Parents::File(&rules.tenants), Parents::Asked);
-    if let Err(refusal) = auth::authorize(parents, &way.names, claims.as_ref()) {
+    if let Err(refusal) = auth::authorize(parents, &route_match.names, claims.as_ref()) {
         let why = refusal.token_error().map(str::to_owned);
         return Ok(refused(&refusal, why));
     }
     let identity = rules.identify(&names, known.as_ref());
-    let charges = rules.charges(way.route, &identity, client);
-    let token = match (way.route.needs_token, &claims) {
+    let charges = rules.charges(route_match.route, &identity, client);
+    let token = match (route_match.route.needs_token, &claims) {
         (false, _) => "not asked for",
         (true, None) => "needed",
         (true, Some(_)) => "needed, and this one is accepted",
     };
-    let mut facts = facts(active, &way, &identity, &charges, &client.to_string());
+    let mut facts = facts(active, &route_match, &identity, &charges, &client.to_string());
     facts.insert(TOKEN_AT, ("token", json!(token)));
     Ok(Explained { facts })
 }
@@ -119,12 +119,12 @@ fn authorization(asked: &Explain) -> Result<HeaderMap, String> {
 
 fn facts(
     active: &ActiveConfig,
-    way: &RouteMatch<'_>,
+    route_match: &RouteMatch<'_>,
     identity: &Identity<'_>,
     charges: &Charges,
     client: &str,
 ) -> Vec<(&'static str, Value)> {
-    let (rules, route) = (&active.rules, way.route);
+    let (rules, route) = (&active.rules, route_match.route);
     let plane = rules.planes.get(route.plane).map(|plane| &plane.name);
     let upstream = active.upstreams.get(route.upstream).map(|upstream| &upstream.name);
     let methods: Vec<&str> = route.methods.iter().map(Method::as_str).collect();

@@ -103,7 +103,7 @@ impl CheckedConfig {
 
     /// Servers that `earlier` does not have, and that do not resolve.
     #[must_use]
-    pub fn misplaced(
+    pub fn unresolved(
         &self,
         file: &str,
         earlier: &ActiveConfig,

@@ -53,7 +53,7 @@ pub struct Shared {
     pub reloads: Reloads,
     /// What requests' names are made with. Another one in each process, where `seed` may be an
     /// earlier one's: no two requests are called alike.
-    luck: Seed,
+    request_id_seed: Seed,
     /// How many requests there have been: what the next one's name is made of.
     requests: AtomicU64,
 }
@@ -79,13 +79,13 @@ impl Shared {
         connections_max: u64,
     ) -> Self {
         let settings = &active.settings;
-        let strangers_max = usize::try_from(settings.store.max_keys).unwrap_or(usize::MAX);
+        let unknown_keys_max = usize::try_from(settings.store.max_keys).unwrap_or(usize::MAX);
         let access_log = settings.log.access.then(|| LineLog::new(&metrics.log_dropped));
-        metrics.strangers_max.set(i64::try_from(strangers_max).unwrap_or(i64::MAX));
+        metrics.unknown_keys_max.set(i64::try_from(unknown_keys_max).unwrap_or(i64::MAX));
         let reloads = Reloads::new(&metrics.reloads, &metrics.config_ok, &metrics.config_applied);
         metrics.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Self {
-            limiter: Limiter::new(clock.clone(), strangers_max),
+            limiter: Limiter::new(clock.clone(), unknown_keys_max),
             clock,
             config,
             active: ArcSwap::from_pointee(active),
@@ -97,7 +97,7 @@ impl Shared {
             seed: seeds.keys,
             applied: Notify::new(),
             reloads,
-            luck: seeds.names,
+            request_id_seed: seeds.names,
             ready: AtomicBool::new(false),
             requests: AtomicU64::new(0),
         }
@@ -106,7 +106,7 @@ impl Shared {
     /// A name for one more request, which nobody can guess, and its place in their row.
     pub fn next_request(&self) -> (u128, u64) {
         let nth = self.requests.fetch_add(1, Ordering::Relaxed);
-        (self.luck.owner(Scope::Request, &nth.to_be_bytes()).bits(), nth)
+        (self.request_id_seed.owner(Scope::Request, &nth.to_be_bytes()).bits(), nth)
     }
 
     /// Why requests for some upstream cannot be served, as far as we know.
@@ -139,7 +139,7 @@ impl Shared {
     /// where one that is new leads nowhere.
     pub fn apply(&self, checked: CheckedConfig, places: &Places) -> Reload {
         let earlier = self.active.load_full();
-        let diagnostics = checked.misplaced(&self.config.file.name(), &earlier, places);
+        let diagnostics = checked.unresolved(&self.config.file.name(), &earlier, places);
         if !diagnostics.is_empty() {
             return Reload::Refused(diagnostics);
         }

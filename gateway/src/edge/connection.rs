@@ -11,7 +11,7 @@
 //!    nothing of what there is for it, be it ours or what TLS keeps of it.
 //! 2. A head is held back until the first bytes of its body, or until we would wait: the two
 //!    leave in one write, and nothing waits for more to be written.
-//! 3. What is to be said beside an answer stands in its head, once: header lines are put in as
+//! 3. What is to be pending beside an answer stands in its head, once: header lines are put in as
 //!    text here, at a fifth of what a header map costs (docs/performance.md).
 //!
 //! # Not here
@@ -50,9 +50,9 @@ use weir_common::time::{Clock, Tick};
 use crate::edge::connection::chunks::Chunks;
 pub use crate::edge::connection::deadlines::Allowance;
 use crate::edge::connection::deadlines::Silence;
-use crate::edge::connection::lingering_close::Linger;
+use crate::edge::connection::lingering_close::LingeringClose;
 use crate::edge::connection::request_line::{Head, Phase};
-use crate::edge::connection::response_head::Said;
+use crate::edge::connection::response_head::PendingResponse;
 pub use crate::edge::connection::socket::Socket;
 use crate::request::upload::Upload;
 use crate::response::refusal::Refusal;
@@ -68,7 +68,7 @@ pub struct Connection {
     digest: Arc<SocketDigest>,
     clock: Clock,
     allowance: Allowance,
-    /// What is refused before it is a request is counted here, for nobody else sees it.
+    /// What is refused before it is a request is counted here, for it never becomes a request.
     refusals: IntCounterVec,
     phase: AtomicU8,
     /// When the connection became idle: what `Phase::Idle` is timed from.
@@ -84,8 +84,8 @@ pub struct Connection {
     repaired: AtomicBool,
     /// What goes out before anything else: a head that waits for its body, or a whole answer.
     held: Vec<u8>,
-    /// What `proxy` wants said, which sees the connection only through a shared reference.
-    said: Mutex<Said>,
+    /// What `proxy` wants pending, which sees the connection only through a shared reference.
+    pending: Mutex<PendingResponse>,
     /// What is left of our own last words.
     farewell: Option<Vec<u8>>,
     /// Since when the client has taken nothing of what there is for it.
@@ -95,7 +95,7 @@ pub struct Connection {
     going: watch::Receiver<bool>,
     /// How many requests there have been.
     requests: AtomicU32,
-    /// The client's certificate as its upstream is told of it, where it has shown one.
+    /// The header value with the client's certificate, where it has sent one.
     client_certificate: Option<Arc<str>>,
     /// Something to be dropped with the connection: the room it takes.
     _room: Box<dyn std::any::Any + Send + Sync>,
@@ -116,8 +116,8 @@ impl Connection {
         // The cell is empty: it was made in the line above.
         let _ = digest.peer_addr.set(Some(PingoraAddress::Inet(peer)));
         let idle_from = AtomicU64::new(clock.now().tick.0);
-        let linger = socket.speaks_http2().then(Linger::briefly);
-        let said = Said { linger, ..Said::default() };
+        let linger = socket.speaks_http2().then(LingeringClose::briefly);
+        let pending = PendingResponse { linger, ..PendingResponse::default() };
         Self {
             is_http2: socket.speaks_http2(),
             client_certificate: socket.client_certificate(),
@@ -138,7 +138,7 @@ impl Connection {
             silence: Silence::default(),
             repaired: AtomicBool::new(false),
             held: Vec::new(),
-            said: Mutex::new(said),
+            pending: Mutex::new(pending),
             farewell: None,
             stalled_from: None,
             alarm: None,
@@ -200,32 +200,32 @@ impl Connection {
         session.into_iter().for_each(|session| self.watch_body(session));
         self.phase.store(Phase::Request as u8, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let mut said = self.said();
-        said.awaits_head = true;
-        said.lines.clear();
+        let mut pending = self.pending();
+        pending.awaits_head = true;
+        pending.lines.clear();
     }
 
     /// Adds header lines, each with its line end, to the head of this request's answer.
     pub fn add_lines(&self, lines: &[u8]) {
-        self.said().lines.extend_from_slice(lines);
+        self.pending().lines.extend_from_slice(lines);
     }
 
     /// Answers this request in the place of Pingora, which then has nothing to write.
     pub fn answer(&self, answer: Vec<u8>) {
-        let mut said = self.said();
+        let mut pending = self.pending();
         // What has begun is not begun again in the middle.
-        if std::mem::take(&mut said.awaits_head) {
-            said.answer = answer;
+        if std::mem::take(&mut pending.awaits_head) {
+            pending.answer = answer;
         }
     }
 
-    fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, PendingResponse> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From `now` on nothing may pass for `max` and no longer, either way, until this request is
     /// over.
-    pub fn bear_silence(&self, max: Duration, now: Tick) {
+    pub fn set_silence_max(&self, max: Duration, now: Tick) {
         self.silence.bear(max, now);
     }
 
@@ -277,14 +277,14 @@ impl Connection {
             let mut byte = [0];
             let mut next = ReadBuf::new(&mut byte);
             if Pin::new(&mut self.socket).poll_read(cx, &mut next)?.is_pending() {
-                let refusal = ready!(self.poll_patience(cx));
+                let refusal = ready!(self.poll_deadlines(cx));
                 return self.part(cx, refusal);
             }
             self.met = next.filled().first().copied();
         }
         match self.met {
             None => Poll::Ready(Ok(())),
-            // Whoever makes the answer wakes the task; the byte waits until then.
+            // The task that writes the response wakes this one; the byte waits until then.
             Some(_) => Poll::Pending,
         }
     }
@@ -342,7 +342,7 @@ impl AsyncRead for Connection {
                     let _ = me.poll_send(cx)?;
                 }
                 me.push(cx)?;
-                match me.poll_patience(cx) {
+                match me.poll_deadlines(cx) {
                     Poll::Pending => Poll::Pending,
                     Poll::Ready(refusal) => me.part(cx, refusal),
                 }
@@ -368,8 +368,8 @@ impl AsyncWrite for Connection {
             me.part_with(&Refusal::NotHttp);
             return Poll::Ready(Ok(bytes.len()));
         }
-        let said = me.said.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if said.complete(bytes, &mut me.held) {
+        let pending = me.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if pending.complete(bytes, &mut me.held) {
             return Poll::Ready(Ok(bytes.len()));
         }
         me.tell_client();

@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_still_on_its_way_is_seen_out_by_a_stop() {
+    async fn a_stop_waits_for_a_response_that_is_being_sent() {
         let mut world = World::new().await;
         assert_eq!(world.get("/").await.await.unwrap().status(), 200);
         world.arrives.send(false).unwrap();

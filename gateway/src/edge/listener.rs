@@ -8,7 +8,7 @@
 //! 1. There are never more than `connections_max` connections, nor more of one address than it may
 //!    have; what is beyond is closed at once. One whose handshake goes on counts as any other.
 //! 2. Once a stop has begun nothing more is accepted, and what is in flight is seen to its end.
-//! 3. Whoever accepts has ended before whoever serves is told to: nothing accepted is forgotten.
+//! 3. Accepting ends before serving does: no accepted connection is lost.
 //!
 //! # Not here
 //!
@@ -36,17 +36,19 @@ use weir_common::log::events;
 use crate::config::shared::Shared;
 use crate::edge::connection::{Allowance, Connection};
 use crate::edge::drain::turned;
-use crate::edge::listener::handshake::{Failed, Greeted, Manners, greet, is_of, place};
+use crate::edge::listener::handshake::{
+    Failed, HandshakeSettings, Handshaken, establish, is_of, place,
+};
 pub use crate::edge::listener::per_address::ConnectionCounts;
 use crate::edge::listener::per_address::ConnectionPermit;
 
-/// How long accepting rests when the process has no file descriptors left.
+/// How long accepting pauses when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection on its way to a worker.
 pub struct Accepted {
     socket: StdStream,
-    manners: Manners,
+    manners: HandshakeSettings,
     peer: SocketAddr,
     place: Place,
 }
@@ -58,7 +60,7 @@ struct Place {
     /// Where connections are counted.
     gauge: IntGauge,
     /// Its place among those of its address.
-    _seat: Option<ConnectionPermit>,
+    _permit: Option<ConnectionPermit>,
 }
 
 impl Drop for Place {
@@ -77,7 +79,7 @@ pub struct ListenerContext {
     /// How many connections are open that share one cap.
     pub open: Arc<AtomicU64>,
     /// How many each address has.
-    pub crowd: Arc<ConnectionCounts>,
+    pub counts: Arc<ConnectionCounts>,
     /// The address in the settings, where it is TLS.
     pub https: Option<SocketAddr>,
 }
@@ -146,14 +148,18 @@ fn hand_over(socket: TcpStream, peer: SocketAddr, door: &ListenerContext, shared
     if open.load(Ordering::Relaxed) >= shared.connections_max {
         return refused("total");
     }
-    let manners = |has_header| Manners { https: door.https, has_header, crowd: door.crowd.clone() };
+    let manners = |has_header| HandshakeSettings {
+        https: door.https,
+        has_header,
+        counts: door.counts.clone(),
+    };
     let active = shared.active.load();
     let server = &active.settings.server;
-    let (manners, seat) = if is_of(&server.proxy_protocol_from, peer) {
+    let (manners, permit) = if is_of(&server.proxy_protocol_from, peer) {
         (manners(true), None)
     } else {
-        match place(&door.crowd, peer, server) {
-            Ok(seat) => (manners(false), seat),
+        match place(&door.counts, peer, server) {
+            Ok(permit) => (manners(false), permit),
             Err(_) => return refused("address"),
         }
     };
@@ -165,7 +171,8 @@ fn hand_over(socket: TcpStream, peer: SocketAddr, door: &ListenerContext, shared
     worker.load.fetch_add(1, Ordering::Relaxed);
     let gauge = shared.metrics.connections.clone();
     gauge.inc();
-    let place = Place { open: open.clone(), of_worker: worker.load.clone(), gauge, _seat: seat };
+    let place =
+        Place { open: open.clone(), of_worker: worker.load.clone(), gauge, _permit: permit };
     // A socket that fails here was closed by its client in the meantime.
     if let Ok(socket) = socket.into_std() {
         let _ = worker.to.send(Accepted { socket, manners, peer, place });
@@ -235,15 +242,16 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
     };
     let takes_time = manners.take_time();
     let mut cutting = end.cutting.clone();
-    let greeted = tokio::select! {
+    let handshake = establish(manners, socket, peer, &shared);
+    let handshaken = tokio::select! {
         biased;
-        greeted = tokio::time::timeout(handshake_timeout, greet(manners, socket, peer, &shared)) =>
-            greeted.unwrap_or(Err(Failed::Handshake("timeout"))),
+        handshaken = tokio::time::timeout(handshake_timeout, handshake) =>
+            handshaken.unwrap_or(Err(Failed::Handshake("timeout"))),
         // There is no request yet that could be seen to its end.
         () = turned(&mut cutting), if takes_time => return,
     };
-    let Greeted { socket, peer, seat } = match greeted {
-        Ok(greeted) => greeted,
+    let Handshaken { socket, peer, permit } = match handshaken {
+        Ok(handshaken) => handshaken,
         Err(Failed::Handshake(reason)) => {
             return shared.metrics.handshake_failures.with_label_values(&[reason]).inc();
         }
@@ -258,7 +266,7 @@ async fn one<A: ServerApp + Send + Sync + 'static>(
         allowance,
         shared.metrics.refusals.clone(),
         end.going.clone(),
-        Box::new((place, seat)),
+        Box::new((place, permit)),
     );
     let stream: Stream = Box::new(connection);
     app.process_new(stream, &end.stopping).await;

@@ -1,4 +1,5 @@
 //! Reads the header that a load balancer puts before a connection, to say whose it really is.
+//! (core)
 //!
 //! Both versions of HAProxy's PROXY protocol: a line of text, or sixteen bytes and a length.
 //!
@@ -37,14 +38,14 @@ pub enum Progress {
     /// The header has at least so many bytes more.
     More(usize),
     /// That was all of it.
-    Whole(Origin),
+    Whole(ProxyHeader),
     /// It is none; why, for a log.
     Malformed(&'static str),
 }
 
 /// Whose connection it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ProxyHeader {
     /// A client's.
     Client(SocketAddr),
     /// The sender's own, or that of one who has no address.
@@ -74,7 +75,7 @@ pub fn read(bytes: &[u8]) -> Progress {
 
 /// Version 1, of which at least [`BEGINNING`] bytes are there.
 fn text(bytes: &[u8]) -> Progress {
-    // Also where more is there already: whoever ends its lines so has begun with something else.
+    // Also where more is there already: a line that ends so is no PROXY header.
     let line_end = bytes.iter().position(|byte| *byte == b'\n');
     if line_end.is_some_and(|at| !bytes.get(..=at).unwrap_or_default().ends_with(b"\r\n")) {
         return Progress::Malformed("its line ends without a carriage return");
@@ -91,7 +92,7 @@ fn text(bytes: &[u8]) -> Progress {
     let line = std::str::from_utf8(line).unwrap_or_default();
     let words: Vec<&str> = line.split(' ').collect();
     match words.as_slice() {
-        ["PROXY", "UNKNOWN", ..] => Progress::Whole(Origin::Sender),
+        ["PROXY", "UNKNOWN", ..] => Progress::Whole(ProxyHeader::Sender),
         ["PROXY", "TCP4", from, to, from_port, to_port] => {
             addresses::<Ipv4Addr>([from, to], [from_port, to_port])
         }
@@ -107,7 +108,7 @@ fn addresses<A: std::str::FromStr + Into<IpAddr>>(ips: [&str; 2], ports: [&str; 
     let [from_port, to_port] = ports.map(port);
     match (from, to, from_port, to_port) {
         (Some(from), Some(_), Some(port), Some(_)) => {
-            Progress::Whole(Origin::Client(SocketAddr::new(from.into(), port)))
+            Progress::Whole(ProxyHeader::Client(SocketAddr::new(from.into(), port)))
         }
         _ => Progress::Malformed("an address or a port in it is none"),
     }
@@ -148,22 +149,23 @@ fn binary(bytes: &[u8]) -> Progress {
     if rest.len() < length {
         return Progress::More(length - rest.len());
     }
-    Progress::Whole(if is_local { Origin::Sender } else { source(family, rest) })
+    Progress::Whole(if is_local { ProxyHeader::Sender } else { source(family, rest) })
 }
 
 /// Where the addresses of version 2 say that it comes from.
-fn source(family: u8, rest: &[u8]) -> Origin {
-    let client =
-        |ip: IpAddr, port: [u8; 2]| Origin::Client(SocketAddr::new(ip, u16::from_be_bytes(port)));
+fn source(family: u8, rest: &[u8]) -> ProxyHeader {
+    let client = |ip: IpAddr, port: [u8; 2]| {
+        ProxyHeader::Client(SocketAddr::new(ip, u16::from_be_bytes(port)))
+    };
     match (family, rest) {
         (0x11, &[a, b, c, d, _, _, _, _, high, low, ..]) => {
             client(Ipv4Addr::new(a, b, c, d).into(), [high, low])
         }
         (0x21, _) => match (rest.first_chunk::<16>(), rest.get(32..34)) {
             (Some(ip), Some(&[high, low])) => client(Ipv6Addr::from(*ip).into(), [high, low]),
-            _ => Origin::Sender,
+            _ => ProxyHeader::Sender,
         },
-        _ => Origin::Sender,
+        _ => ProxyHeader::Sender,
     }
 }
 
@@ -190,7 +192,8 @@ mod tests {
 
     #[track_caller]
     fn check(header: &[u8], client: Option<&str>) {
-        let origin = client.map_or(Origin::Sender, |c| Origin::Client(c.parse().unwrap()));
+        let origin =
+            client.map_or(ProxyHeader::Sender, |c| ProxyHeader::Client(c.parse().unwrap()));
         assert_eq!(fed(header), (Progress::Whole(origin), header.len()));
         // Whatever pieces it comes in, it is whole at its last byte and not before.
         for end in 0..header.len() {

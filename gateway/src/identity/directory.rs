@@ -218,7 +218,7 @@ impl RemoteDirectory {
     async fn wait(&self, lookup: Lookup<'_>, stale: Option<Arc<Entry>>) -> Found {
         let (shared, now) = (&*self.shared, lookup.now());
         let spared =
-            |entry: &Arc<Entry>| entry.has_just_failed(now) || shared.breaker.is_resting(now);
+            |entry: &Arc<Entry>| entry.has_just_failed(now) || shared.breaker.is_ejected(now);
         if stale.as_ref().is_some_and(spared) {
             return self.fall_back(lookup, stale);
         }
@@ -254,7 +254,7 @@ impl RemoteDirectory {
         let timer = shared.metrics.directory_seconds.start_timer();
         let response = http_client::send(self.client.request(lookup.kind, lookup.name)).await;
         timer.observe_duration();
-        // What failed rests from now on, however long it took to fail.
+        // The pause counts from now on, however long the request took to fail.
         let after = shared.clock.now().tick;
         self.note_outage(&response, after);
         let (outcome, why) = match response {

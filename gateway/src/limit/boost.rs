@@ -13,7 +13,7 @@ use weir_common::time::Tick;
 use super::memory::Moved;
 use super::{Key, LimitCheck, Quota};
 
-/// More boosts than this are a plan that nobody wrote down.
+/// More boosts than this belong into a plan.
 const BOOSTS_MAX: usize = 10_000;
 
 /// A raised allowance.
@@ -36,7 +36,7 @@ impl Boost {
                 requests: more(own.requests, self.raised.requests),
                 ..own
             }),
-            Quota::Bucket(own) => Quota::Bucket(token_bucket::Quota {
+            Quota::Bucket(own) => Quota::Bucket(token_bucket::BucketQuota {
                 rate: more(own.rate, self.raised.rate),
                 burst: more(own.burst, self.raised.burst),
             }),
@@ -167,7 +167,7 @@ mod tests {
             let window = Duration::from_secs(seconds);
             Quota::Rolling(rolling::Quota { requests, window })
         };
-        let bucket = |rate, burst| Quota::Bucket(token_bucket::Quota { rate, burst });
+        let bucket = |rate, burst| Quota::Bucket(token_bucket::BucketQuota { rate, burst });
         let boost = |requests, rate, burst| Boost {
             raised: Values { requests, rate, burst },
             until: Tick(10),

@@ -1,8 +1,8 @@
 //! Who is busiest and who is refused most, in a room that does not grow.
 //!
-//! A space-saving sketch (Metwally, Agrawal, El Abbadi, 2005): whoever is not in it takes the
+//! A space-saving sketch (Metwally, Agrawal, El Abbadi, 2005): a key that is not in it takes the
 //! place of the least, and its count. A count may be too high by what it took over, never too
-//! low; whoever makes up more than one in [`PLACES`] of the traffic is in it.
+//! low; a key that makes up more than one in [`PLACES`] of the traffic is in it.
 //!
 //! Not here: exact counts, which the limits keep.
 
@@ -75,7 +75,7 @@ impl Sketch {
     }
 }
 
-/// Both sketches. Whoever finds one locked goes on without counting: it is an estimate.
+/// Both sketches. A request that finds one locked goes on without counting: it is an estimate.
 #[derive(Debug, Default)]
 pub struct HeavyHitters {
     busiest: Mutex<Sketch>,
@@ -83,9 +83,9 @@ pub struct HeavyHitters {
 }
 
 impl HeavyHitters {
-    /// Takes note of an admitted request; `luck` is any number that differs between requests.
-    pub fn admitted(&self, key: Key, limit: &Arc<str>, name: &Arc<str>, luck: u64) {
-        if luck.is_multiple_of(SAMPLE)
+    /// Takes note of an admitted request; `sample` is any number that differs between requests.
+    pub fn admitted(&self, key: Key, limit: &Arc<str>, name: &Arc<str>, sample: u64) {
+        if sample.is_multiple_of(SAMPLE)
             && let Ok(mut sketch) = self.busiest.try_lock()
         {
             sketch.count(key, limit, name, SAMPLE);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heavy_hitter_is_found_among_a_crowd() {
+    fn a_heavy_hitter_is_found_among_many() {
         let mut sketch = Sketch::default();
         for n in 0..100_000 {
             count(&mut sketch, &format!("stranger{n}"));
@@ -149,6 +149,6 @@ mod tests {
             sketch.most(2).into_iter().map(|seen| (seen.name.to_string(), seen.count)).collect();
         assert_eq!(names, [("b".to_owned(), 3), ("c".to_owned(), 2)]);
         sketch.fade();
-        assert_eq!(sketch.most(9).len(), 2, "whoever came once is forgotten");
+        assert_eq!(sketch.most(9).len(), 2, "a key that came once is forgotten");
     }
 }

@@ -1,7 +1,7 @@
 //! Names a state: a limit and whose allowance it is, in 128 bits.
 //!
-//! The bits come from a keyed hash (SipHash-1-3 with a secret drawn at start), so that nobody
-//! outside can find two names that meet, nor crowd one shard. Each part is hashed with its
+//! The bits come from a keyed hash (SipHash-1-3 with a secret drawn at start), so that no
+//! client can find two names that collide, nor overload one shard. Each part is hashed with its
 //! length, so that `a` + `bc` and `ab` + `c` differ.
 //!
 //! Not here: where states are kept (`limit::memory`), what a limit is for (`tenant`).
@@ -18,7 +18,7 @@ pub enum Scope {
     Workspace,
     /// An organisation, by its identifier.
     Organisation,
-    /// The organisation of a workspace that nobody told us the organisation of.
+    /// The organisation of a workspace whose organisation is unknown.
     LoneWorkspace,
     /// An instance, by its identifier.
     Instance,
@@ -45,7 +45,7 @@ impl Seed {
         Self(bytes)
     }
 
-    /// The bytes, to be kept where nobody else can read them.
+    /// The bytes, which are secret.
     #[must_use]
     pub fn bytes(&self) -> [u8; 16] {
         self.0
@@ -116,7 +116,7 @@ pub struct Key {
     low: u64,
 }
 
-/// A shard keeps so many states of each limit for all strangers that it has no room for.
+/// A shard keeps so many states of each limit for all unknown keys that it has no room for.
 const OVERFLOWS: u64 = 16;
 
 impl Key {
@@ -149,7 +149,7 @@ impl Key {
         self.low
     }
 
-    /// The state that this key shares with other strangers when its shard is full. It lies in
+    /// The state that this key shares with other unknown keys when its shard is full. It lies in
     /// the same shard, and no name can be found that has this key of its own.
     pub(crate) fn overflow(self, limit: LimitTag, shards: usize) -> Self {
         let low = low_half(limit.0).rotate_left(17).wrapping_add(self.low % OVERFLOWS);

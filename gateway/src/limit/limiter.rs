@@ -40,12 +40,12 @@ pub struct Limiter {
     pub store: Store,
     /// Raised allowances.
     pub boosts: Boosts,
-    owner: watch::Sender<Owner>,
+    owner: watch::Sender<LimitOwner>,
 }
 
 /// Which process owns the counters.
 #[derive(Clone, Debug)]
-pub enum Owner {
+pub enum LimitOwner {
     /// This one.
     Here,
     /// They are moving, or coming back.
@@ -80,7 +80,7 @@ impl Limiter {
     #[must_use]
     pub fn new(clock: Clock, unknown_max: usize) -> Self {
         let (store, boosts) = (Store::new(unknown_max), Boosts::default());
-        Self { clock, store, boosts, owner: watch::Sender::new(Owner::Here) }
+        Self { clock, store, boosts, owner: watch::Sender::new(LimitOwner::Here) }
     }
 
     /// Checks every limit at `now`, and charges all or none. Boosts are put into `asks`.
@@ -101,16 +101,16 @@ impl Limiter {
         loop {
             let now_is = owner.borrow_and_update().clone();
             match now_is {
-                Owner::Here => {
+                LimitOwner::Here => {
                     remove_boosts(checks);
                     // Where the counters have begun to move again, `owner` has changed by now.
                     if let Ok(verdict) = self.check(checks, self.clock.now().tick) {
                         return Ok(verdict);
                     }
                 }
-                Owner::Moving => owner.changed().await.map_err(|_| OwnerLost)?,
-                Owner::There(way) => return check_there(&way, checks).await,
-                Owner::Lost => return Err(OwnerLost),
+                LimitOwner::Moving => owner.changed().await.map_err(|_| OwnerLost)?,
+                LimitOwner::There(way) => return check_there(&way, checks).await,
+                LimitOwner::Lost => return Err(OwnerLost),
             }
         }
     }
@@ -121,11 +121,11 @@ impl Limiter {
     pub fn is_used_up(&self, checks: &mut [LimitCheck], now: Tick) -> bool {
         self.boosts.apply(checks, now);
         let mut enforced = checks.iter().filter(|ask| ask.enforced);
-        enforced.any(|ask| self.store.standing(ask, now).is_ok_and(|usage| usage.remaining == 0))
+        enforced.any(|ask| self.store.usage(ask, now).is_ok_and(|usage| usage.remaining == 0))
     }
 
     /// Notes which process owns the counters from now on.
-    pub fn set_owner(&self, owner: Owner) {
+    pub fn set_owner(&self, owner: LimitOwner) {
         self.owner.send_replace(owner);
     }
 }

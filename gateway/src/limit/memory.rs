@@ -10,7 +10,7 @@
 //! 3. A state is dropped only when it cannot be told from a fresh one, by whatever plan its key
 //!    may be on by then. [`CounterEntry::stays`] alone says so: to a sweep, a snapshot and an
 //!    upgrade.
-//! 4. Keys that a stranger can invent use a bounded room, and never that of a key which the
+//! 4. Unknown keys use bounded memory, and never evict a key which the
 //!    directory knows. Strangers beyond it share a few states: they may be
 //!    refused early, and never admitted late.
 //! 5. A state has one home. What has been closed admits, refuses and tells nothing until it is
@@ -22,17 +22,17 @@
 
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
-use weir_common::limit::decision::{Decision, Standing};
+use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::Tick;
 
 use super::key::Key;
-use super::{Answer, CHECKS_MAX, LimitCheck, State, Verdict};
+use super::{CHECKS_MAX, CheckResult, LimitCheck, State, Verdict};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Enough that two cores seldom meet in one, and that a sweep of one is over in microseconds.
 pub const SHARDS: usize = 256;
 
-/// A full shard is not swept again before this: a flood of strangers must not pay for a sweep
+/// A full shard is not swept again before this: a flood of unknown keys must not pay for a sweep
 /// each. In microseconds.
 const SWEEP_PAUSE: u64 = 1_000_000;
 
@@ -51,8 +51,8 @@ struct Shard(Mutex<Table>);
 struct Table {
     entries: HashTable<CounterEntry>,
     /// How many entries the directory does not know.
-    strangers: usize,
-    strangers_max: usize,
+    unknown_keys: usize,
+    unknown_keys_max: usize,
     shards: usize,
     /// How many requests shared a state because there was no room.
     overflowed: u64,
@@ -72,7 +72,7 @@ pub struct Moved;
 #[derive(Debug)]
 pub struct Closed {
     entries: HashTable<CounterEntry>,
-    strangers: usize,
+    unknown_keys: usize,
     keep_until: Tick,
 }
 
@@ -111,23 +111,23 @@ pub struct Fill {
     /// States kept.
     pub keys: usize,
     /// Those among them that the directory does not know.
-    pub strangers: usize,
+    pub unknown_keys: usize,
     /// Requests since the start that had to share a state.
     pub overflowed: u64,
 }
 
 impl Store {
-    /// A store with room for `strangers_max` keys that the directory does not know.
+    /// A store with room for `unknown_keys_max` keys that the directory does not know.
     #[must_use]
-    pub fn new(strangers_max: usize) -> Self {
-        Self::with_shards(strangers_max, SHARDS)
+    pub fn new(unknown_keys_max: usize) -> Self {
+        Self::with_shards(unknown_keys_max, SHARDS)
     }
 
     /// The same with `shards` shards, a power of two.
     #[must_use]
-    pub fn with_shards(strangers_max: usize, shards: usize) -> Self {
-        let strangers_max = strangers_max.div_ceil(shards);
-        let empty = || Table { strangers_max, shards, ..Table::default() };
+    pub fn with_shards(unknown_keys_max: usize, shards: usize) -> Self {
+        let unknown_keys_max = unknown_keys_max.div_ceil(shards);
+        let empty = || Table { unknown_keys_max, shards, ..Table::default() };
         Self { shards: (0..shards).map(|_| Shard(Mutex::new(empty()))).collect() }
     }
 
@@ -158,12 +158,12 @@ impl Store {
         let mut answers = ArrayVec::new();
         for (ask, look) in checks.iter().zip(looks) {
             let Some(table) = tables.get_mut(place(ask)) else { continue };
-            let standing = if admitted && look.decision == Decision::Admit {
+            let usage = if admitted && look.decision == Decision::Admit {
                 table.charge(&look, ask, now)
             } else {
-                table.standing(look.key, ask, now)
+                table.usage(look.key, ask, now)
             };
-            answers.push(Answer { decision: look.decision, standing });
+            answers.push(CheckResult { decision: look.decision, usage });
         }
         Ok(Verdict::new(answers, admitted))
     }
@@ -182,13 +182,13 @@ impl Store {
     }
 
     /// Where the key of `ask` stands at `now`; a key without a state has used nothing.
-    pub fn standing(&self, ask: &LimitCheck, now: Tick) -> Result<Standing, Moved> {
+    pub fn usage(&self, ask: &LimitCheck, now: Tick) -> Result<Usage, Moved> {
         let mut table = self.table(ask.key);
         if table.moved {
             return Err(Moved);
         }
         let key = table.effective(ask, now);
-        Ok(table.standing(key, ask, now))
+        Ok(table.usage(key, ask, now))
     }
 
     /// Forgets what a key has used.
@@ -199,7 +199,7 @@ impl Store {
         }
         if let Ok(entry) = table.entries.find_entry(key.hash(), |entry| entry.key == key) {
             let (entry, _) = entry.remove();
-            table.strangers -= usize::from(!entry.known);
+            table.unknown_keys -= usize::from(!entry.known);
         }
         Ok(())
     }
@@ -213,17 +213,17 @@ impl Store {
     pub fn close(&self, nth: usize) -> Option<Closed> {
         let mut table = lock(self.shards.get(nth)?);
         table.moved = true;
-        let strangers = std::mem::take(&mut table.strangers);
+        let unknown_keys = std::mem::take(&mut table.unknown_keys);
         let entries = std::mem::take(&mut table.entries);
-        Some(Closed { entries, strangers, keep_until: table.keep_until })
+        Some(Closed { entries, unknown_keys, keep_until: table.keep_until })
     }
 
     /// Puts the states of one shard back: the other process never had them.
     pub fn reopen(&self, nth: usize, closed: Closed) {
         let Some(shard) = self.shards.get(nth) else { return };
         let mut table = lock(shard);
-        let Closed { entries, strangers, .. } = closed;
-        (table.entries, table.strangers) = (entries, strangers);
+        let Closed { entries, unknown_keys, .. } = closed;
+        (table.entries, table.unknown_keys) = (entries, unknown_keys);
         table.moved = false;
     }
 
@@ -262,7 +262,7 @@ impl Store {
     /// Puts a state back that [`Store::each`] has shown, in an earlier process.
     pub fn restore(&self, kept: CounterEntry) {
         let mut table = self.table(kept.key);
-        table.strangers += usize::from(!kept.known);
+        table.unknown_keys += usize::from(!kept.known);
         table.entries.insert_unique(kept.key.hash(), kept, |entry| entry.key.hash());
     }
 
@@ -272,7 +272,7 @@ impl Store {
             let table = lock(shard);
             Fill {
                 keys: fill.keys + table.entries.len(),
-                strangers: fill.strangers + table.strangers,
+                unknown_keys: fill.unknown_keys + table.unknown_keys,
                 overflowed: fill.overflowed + table.overflowed,
             }
         })
@@ -305,16 +305,16 @@ impl Table {
         Look { key, place, decision }
     }
 
-    fn standing(&mut self, key: Key, ask: &LimitCheck, now: Tick) -> Standing {
+    fn usage(&mut self, key: Key, ask: &LimitCheck, now: Tick) -> Usage {
         match self.find(key) {
-            Some(entry) => entry.state.standing(ask.quota, now),
-            None => State::fresh(ask.quota).standing(ask.quota, now),
+            Some(entry) => entry.state.usage(ask.quota, now),
+            None => State::fresh(ask.quota).usage(ask.quota, now),
         }
     }
 
-    fn charge(&mut self, look: &Look, ask: &LimitCheck, now: Tick) -> Standing {
+    fn charge(&mut self, look: &Look, ask: &LimitCheck, now: Tick) -> Usage {
         let key = look.key;
-        // A shared state is nobody's own, and there are only a few: it takes no stranger's room.
+        // There are only a few shared entries: they count for no unknown key.
         let shared = key != ask.key;
         self.overflowed += u64::from(shared);
         let known = ask.known || shared;
@@ -327,16 +327,16 @@ impl Table {
         if let Some(entry) = place.and_then(|place| self.entries.get_bucket_mut(place)) {
             if known && !entry.known {
                 entry.known = true;
-                self.strangers -= 1;
+                self.unknown_keys -= 1;
             }
             return entry.charge(ask, now);
         }
         let mut entry =
             CounterEntry { key, forgotten_at: now, state: State::fresh(ask.quota), known };
-        let standing = entry.charge(ask, now);
-        self.strangers += usize::from(!known);
+        let usage = entry.charge(ask, now);
+        self.unknown_keys += usize::from(!known);
         self.entries.insert_unique(key.hash(), entry, |entry| entry.key.hash());
-        standing
+        usage
     }
 
     fn find(&mut self, key: Key) -> Option<&mut CounterEntry> {
@@ -345,14 +345,14 @@ impl Table {
 
     /// The key whose state answers `ask`: its own, or where there is no room a shared one.
     fn effective(&mut self, ask: &LimitCheck, now: Tick) -> Key {
-        let has_room = ask.known || self.strangers < self.strangers_max;
+        let has_room = ask.known || self.unknown_keys < self.unknown_keys_max;
         if has_room || self.find(ask.key).is_some() {
             return ask.key;
         }
         if now.0 >= self.swept_at.0 + SWEEP_PAUSE {
             self.sweep(now);
         }
-        if self.strangers < self.strangers_max {
+        if self.unknown_keys < self.unknown_keys_max {
             ask.key
         } else {
             ask.key.overflow(ask.limit, self.shards)
@@ -365,7 +365,7 @@ impl Table {
             return;
         }
         self.entries.retain(|entry| entry.stays(self.keep_until, now));
-        self.strangers = self.entries.iter().filter(|entry| !entry.known).count();
+        self.unknown_keys = self.entries.iter().filter(|entry| !entry.known).count();
         if self.entries.capacity() > 4 * (self.entries.len() + 4) {
             self.entries.shrink_to(2 * self.entries.len(), |entry| entry.key.hash());
         }
@@ -378,10 +378,10 @@ impl CounterEntry {
         now < self.forgotten_at.max(keep_until)
     }
 
-    fn charge(&mut self, ask: &LimitCheck, now: Tick) -> Standing {
-        let standing = self.state.charge(ask.quota, 1, now);
+    fn charge(&mut self, ask: &LimitCheck, now: Tick) -> Usage {
+        let usage = self.state.charge(ask.quota, 1, now);
         self.forgotten_at = self.state.forgotten_at(ask.quota);
-        standing
+        usage
     }
 }
 
@@ -411,7 +411,7 @@ mod tests {
     }
 
     fn remaining(store: &Store, ask: &LimitCheck) -> u32 {
-        store.standing(ask, Tick(1)).unwrap().remaining
+        store.usage(ask, Tick(1)).unwrap().remaining
     }
 
     #[test]
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_one_shard_are_asked_under_one_lock() {
+    fn keys_of_one_shard_are_checked_under_one_lock() {
         let store = Store::with_shards(1_000, 1);
         let checks = [ask("a", 2, "x"), ask("b", 3, "x"), ask("c", 4, "x")];
         assert_eq!(admitted(&store, &checks, 10), 2);
@@ -444,17 +444,18 @@ mod tests {
     }
 
     #[test]
-    fn strangers_beyond_their_room_share_and_known_keys_do_not() {
+    fn unknown_keys_beyond_the_maximum_share_entries_and_known_keys_do_not() {
         let store = Store::with_shards(10, 1);
-        let strangers: Vec<LimitCheck> =
+        let unknown_keys: Vec<LimitCheck> =
             (0..1_000).map(|n| ask("w", 5, &format!("s{n}"))).collect();
         let known = LimitCheck { known: true, ..ask("w", 5, "acme") };
-        let total: usize = strangers.iter().map(|stranger| admitted(&store, &[*stranger], 5)).sum();
+        let total: usize =
+            unknown_keys.iter().map(|stranger| admitted(&store, &[*stranger], 5)).sum();
         assert_eq!(total, 5 * (10 + 16), "ten of their own and sixteen shared states");
         assert_eq!(admitted(&store, &[known], 10), 5);
-        assert_eq!(store.fill().strangers, 10);
+        assert_eq!(store.fill().unknown_keys, 10);
         assert_eq!(store.fill().keys, 10 + 16 + 1);
-        assert_eq!(remaining(&store, &strangers[0]), 0, "the first is not forgotten");
+        assert_eq!(remaining(&store, &unknown_keys[0]), 0, "the first is not forgotten");
     }
 
     #[test]
@@ -467,7 +468,7 @@ mod tests {
         assert_eq!(store.fill().keys, 2);
         store.sweep(0, Tick(60_000_000));
         assert_eq!(store.fill().keys, 1);
-        assert_eq!(store.fill().strangers, 1);
+        assert_eq!(store.fill().unknown_keys, 1);
     }
 
     #[test]
@@ -491,12 +492,12 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_who_enters_the_directory_gives_its_room_back() {
+    fn an_unknown_key_that_enters_the_directory_frees_its_entry() {
         let store = Store::with_shards(1, 1);
         let stranger = ask("w", 5, "ws");
         let _ = store.judge(&[stranger], Tick(1));
         let _ = store.judge(&[LimitCheck { known: true, ..stranger }], Tick(1));
-        assert_eq!(store.fill(), Fill { keys: 1, strangers: 0, overflowed: 0 });
+        assert_eq!(store.fill(), Fill { keys: 1, unknown_keys: 0, overflowed: 0 });
         assert_eq!(remaining(&store, &stranger), 3);
     }
 
@@ -534,13 +535,13 @@ mod tests {
         for checks in [&[left][..], &[left, right], &[right, left]] {
             assert_eq!(store.judge(checks, Tick(1)).unwrap_err(), Moved);
         }
-        assert_eq!(store.standing(&left, Tick(1)), Err(Moved));
+        assert_eq!(store.usage(&left, Tick(1)), Err(Moved));
         assert_eq!(store.reset(left.key), Err(Moved));
         store.sweep(0, Tick(1));
         assert_eq!(remaining(&store, &right), 3, "nothing was charged beside what had moved");
         assert_eq!(closed.each(Tick(1)).count(), 1);
         store.reopen(0, closed);
         assert_eq!([left, right].map(|ask| remaining(&store, &ask)), [3, 3]);
-        assert_eq!(store.fill().strangers, 2);
+        assert_eq!(store.fill().unknown_keys, 2);
     }
 }

@@ -1,4 +1,4 @@
-//! What the client is told of its allowance, and what the upstream is told of the client.
+//! The limit headers of a response, and the trace headers of a forwarded request.
 //!
 //! # Invariants
 //!
@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use weir_common::limit::decision::{Decision, Standing};
+use weir_common::limit::decision::{Decision, Usage};
 use weir_common::time::Moment;
 
 use super::{LimitCheck, Verdict};
@@ -48,7 +48,7 @@ pub struct RateLimitReport {
 pub fn told(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Option<RateLimitReport> {
     let shown =
         checks.iter().zip(verdict.answers()).enumerate().filter(|(_, (ask, _))| ask.enforced);
-    let mut binding: Option<(usize, &Standing, Option<Duration>)> = None;
+    let mut binding: Option<(usize, &Usage, Option<Duration>)> = None;
     for (nth, (ask, answer)) in shown {
         let wait = match answer.decision {
             Decision::Admit => None,
@@ -56,17 +56,17 @@ pub fn told(checks: &[LimitCheck], verdict: &Verdict, now: Moment) -> Option<Rat
             Decision::TooLarge => Some(ask.quota.window()),
         };
         let binds = binding.is_none_or(|(_, least, longest)| {
-            (wait > longest) || (wait == longest && answer.standing.remaining < least.remaining)
+            (wait > longest) || (wait == longest && answer.usage.remaining < least.remaining)
         });
         if binds {
-            binding = Some((nth, &answer.standing, wait));
+            binding = Some((nth, &answer.usage, wait));
         }
     }
-    binding.map(|(binding, standing, wait)| RateLimitReport {
+    binding.map(|(binding, usage, wait)| RateLimitReport {
         binding,
-        limit: standing.limit,
-        remaining: if wait.is_some() { 0 } else { standing.remaining },
-        reset: now.unix_of(standing.full_at).seconds_up(),
+        limit: usage.limit,
+        remaining: if wait.is_some() { 0 } else { usage.remaining },
+        reset: now.unix_of(usage.full_at).seconds_up(),
         retry_after: wait.map(seconds_up),
     })
 }
@@ -80,21 +80,17 @@ fn seconds_up(wait: Duration) -> u64 {
 /// enforced limit of the request.
 #[must_use]
 pub fn ietf(limits: &[Named<'_>], verdict: &Verdict, now: Moment) -> (String, String) {
-    let (mut policy, mut standing) = (String::new(), String::new());
+    let (mut policy, mut usage) = (String::new(), String::new());
     for (limit, answer) in limits.iter().zip(verdict.answers()).filter(|(l, _)| l.ask.enforced) {
         let comma = if policy.is_empty() { "" } else { ", " };
         let quota = limit.ask.quota;
         let window = seconds_up(quota.window()).max(1);
-        let full_in = seconds_up(answer.standing.full_at.since(now.tick));
+        let full_in = seconds_up(answer.usage.full_at.since(now.tick));
         // Writing to a String cannot fail.
         let _ = write!(policy, "{comma}\"{}\";q={};w={window}", limit.name, quota.limit());
-        let _ = write!(
-            standing,
-            "{comma}\"{}\";r={};t={full_in}",
-            limit.name, answer.standing.remaining
-        );
+        let _ = write!(usage, "{comma}\"{}\";r={};t={full_in}", limit.name, answer.usage.remaining);
     }
-    (policy, standing)
+    (policy, usage)
 }
 
 /// One hop of `Forwarded` (RFC 7239) for the connection a request came over.
@@ -182,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_wait_of_a_moment_is_a_second() {
-        let quota = Quota::Bucket(token_bucket::Quota { rate: 50, burst: 1 });
+        let quota = Quota::Bucket(token_bucket::BucketQuota { rate: 50, burst: 1 });
         let store = Store::new(10);
         let checks = [ask("a", quota)];
         assert!(store.judge(&checks, NOW.tick).unwrap().is_admitted());
@@ -205,9 +201,9 @@ mod tests {
             Named { name: "workspace", ask: &checks[0] },
             Named { name: "organisation", ask: &checks[1] },
         ];
-        let (policy, standing) = ietf(&named, &verdict, NOW);
+        let (policy, usage) = ietf(&named, &verdict, NOW);
         assert_eq!(policy, "\"workspace\";q=60;w=60, \"organisation\";q=600;w=60");
-        assert_eq!(standing, "\"workspace\";r=59;t=60, \"organisation\";r=599;t=60");
+        assert_eq!(usage, "\"workspace\";r=59;t=60, \"organisation\";r=599;t=60");
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub enum SnapshotError {
 pub struct Snapshot {
     /// What its keys were made with.
     pub seed: Seed,
-    /// How long the rules remember by which the states were kept, as whoever wrote it has it.
+    /// How long the rules of the process that wrote it remember.
     pub memory: Vec<u8>,
     keep_until: Tick,
     kept: Vec<CounterEntry>,
@@ -238,7 +238,7 @@ mod tests {
         let checks = vec![
             ask("minute", window(5, 60)),
             ask("known hours", window(5, 7_200)),
-            ask("bucket", Quota::Bucket(token_bucket::Quota { rate: 1, burst: 100 })),
+            ask("bucket", Quota::Bucket(token_bucket::BucketQuota { rate: 1, burst: 100 })),
         ];
         for now in [Tick(40_000_000), STOPPED.tick] {
             assert!(checks.iter().all(|ask| store.judge(&[*ask], now).unwrap().is_admitted()));
@@ -256,7 +256,7 @@ mod tests {
         let left = |at: u64| {
             checks
                 .iter()
-                .map(|ask| after.standing(ask, Tick(at)).unwrap().remaining)
+                .map(|ask| after.usage(ask, Tick(at)).unwrap().remaining)
                 .collect::<Vec<_>>()
         };
         assert_eq!(
@@ -265,7 +265,7 @@ mod tests {
             "one microsecond before the first leaves the minute"
         );
         assert_eq!(left(STARTED.tick.0)[..2], [4, 3]);
-        assert_eq!(after.fill().strangers, 2);
+        assert_eq!(after.fill().unknown_keys, 2);
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
         let left_at = |seconds: u64| {
             let now = STARTED.tick.plus(Duration::from_secs(seconds));
             (0..after.shards()).for_each(|nth| after.sweep(nth, now));
-            after.standing(&hour, now).map(|standing| standing.remaining).unwrap()
+            after.usage(&hour, now).map(|usage| usage.remaining).unwrap()
         };
         assert_eq!((left_at(49), left_at(50)), (3, 5), "sixty seconds from the stop, not before");
     }
@@ -315,7 +315,7 @@ mod tests {
         let back = Moment { tick: STARTED.tick, unix: UnixTime(1_600_000_000_000_000) };
         let after = Store::new(1_000);
         let _ = read(&write(&store, SEED, b"", STOPPED), back).unwrap().restore(&after);
-        assert_eq!(after.standing(&checks[0], back.tick).unwrap().remaining, 3);
+        assert_eq!(after.usage(&checks[0], back.tick).unwrap().remaining, 3);
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Program for GatewayAdmin {
         let metrics = &shared.metrics;
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         metrics.keys.set(count(fill.keys));
-        metrics.strangers.set(count(fill.strangers));
+        metrics.unknown_keys.set(count(fill.unknown_keys));
         metrics.overflowed.inc_by(fill.overflowed.saturating_sub(metrics.overflowed.get()));
         metrics.held_bytes.set(i64::try_from(shared.body_budget.taken()).unwrap_or(i64::MAX));
         let active = shared.active.load_full();
@@ -105,7 +105,7 @@ impl GatewayAdmin {
         match (boosted, call.method.as_str()) {
             (Some(_), "POST") => self.boost(limit, &key, &call.body).await,
             (Some(_), "DELETE") => self.unboost(limit, &key).await,
-            (None, "GET") => self.standing(limit, &key).await,
+            (None, "GET") => self.usage(limit, &key).await,
             (None, "DELETE") => self.reset(limit, &key).await,
             _ => Err(not_found()),
         }

@@ -208,7 +208,7 @@ mod tests {
     use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
     use crate::telemetry::metrics::Metrics;
-    use crate::upstream::names::Found;
+    use crate::upstream::names::Resolved;
     use crate::{rules, settings};
 
     const SETTINGS: &str = "[upstreams.only]\nservers = [\"backend.test:80\"]\n\
@@ -227,7 +227,7 @@ mod tests {
         Arc::new(Shared::new(clock, Config::built_in(), active, seeds, metrics, 10))
     }
 
-    fn place(shared: &Shared, found: Found) {
+    fn place(shared: &Shared, found: Resolved) {
         shared.active.load().place(&[("backend.test:80".to_owned(), found)].into());
     }
 
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_name_with_a_dead_address_the_others_stay_well() {
+    async fn of_a_name_with_a_dead_address_the_others_stay_healthy() {
         let shared = shared();
         let ((dead, nobody), (one, first), (two, second)) =
             (listener().await, listener().await, listener().await);

@@ -21,23 +21,23 @@ use crate::settings::StoreSettings;
 /// The counters cannot be kept for the next start.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the snapshot of limits `{path}`: {source}")]
-pub struct SnapshotError {
+pub struct SnapshotFileError {
     path: String,
     source: io::Error,
 }
 
 /// Finds out at the start whether states can be left at the end, when it would be too late.
-pub fn check(store: &StoreSettings) -> Result<(), SnapshotError> {
+pub fn check(store: &StoreSettings) -> Result<(), SnapshotFileError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
     let tried = open(path).and_then(|_| fs::remove_file(new(path)));
-    tried.map_err(|source| SnapshotError { path: path.to_owned(), source })
+    tried.map_err(|source| SnapshotFileError { path: path.to_owned(), source })
 }
 
 /// Whether states could be left there, found out without making anything: not even a folder.
-pub fn could_leave(store: &StoreSettings) -> Result<(), SnapshotError> {
+pub fn could_leave(store: &StoreSettings) -> Result<(), SnapshotFileError> {
     let Some(path) = store.snapshot.as_deref() else { return Ok(()) };
     files::may_make(Path::new(path))
-        .map_err(|source| SnapshotError { path: path.to_owned(), source })
+        .map_err(|source| SnapshotFileError { path: path.to_owned(), source })
 }
 
 /// The file that a snapshot is written to before it takes the place of an earlier one.
@@ -85,7 +85,7 @@ pub fn take_up(shared: &Shared, earlier: Snapshot) -> usize {
 }
 
 /// Leaves the states for the next process, whole or not at all; nothing where none are kept.
-pub fn leave(shared: &Shared) -> Result<(), SnapshotError> {
+pub fn leave(shared: &Shared) -> Result<(), SnapshotFileError> {
     let active = shared.active.load();
     let Some(path) = active.settings.store.snapshot.as_deref() else { return Ok(()) };
     let memory = serde_json::to_vec(&Retention::of(&active.rules)).unwrap_or_default();
@@ -96,7 +96,7 @@ pub fn leave(shared: &Shared) -> Result<(), SnapshotError> {
         file.sync_all()?;
         fs::rename(new(path), path)
     };
-    written().map_err(|source| SnapshotError { path: path.to_owned(), source })?;
+    written().map_err(|source| SnapshotFileError { path: path.to_owned(), source })?;
     events::event(
         Level::Info,
         "limit snapshot saved",

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_to_tell_is_no_mistake_and_a_place_that_is_none_is() {
+    fn no_supervisor_is_no_error_and_a_bad_path_is() {
         Notify::at(None).unwrap().ready();
         let error = Notify::at(Some("/no/such/socket".as_ref())).unwrap_err().to_string();
         assert!(error.contains("`/no/such/socket`, which NOTIFY_SOCKET names"), "{error}");

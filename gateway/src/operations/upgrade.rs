@@ -20,7 +20,7 @@
 //! 2. Until `Taken` the old process can go on as if nothing had happened, and does so whatever
 //!    fails. After it the new one needs nothing of the old.
 //! 3. A request that meets the move waits for its end, within `CHECK_WAIT`; where the new
-//!    process is lost it is refused, for nobody knows any more what was used.
+//!    process is lost it is refused, for what was used is unknown.
 //!
 //! # Not here
 //!
@@ -136,7 +136,7 @@ mod tests {
         let new = shared("5m", 200, &clock);
         hand_over(&old, &new);
         let left =
-            |now| new.limiter.store.standing(&ask(&new, "workspace", "ws"), now).unwrap().remaining;
+            |now| new.limiter.store.usage(&ask(&new, "workspace", "ws"), now).unwrap().remaining;
         assert_eq!(left(clock.now().tick), 56);
         clock.advance(Duration::from_secs(297));
         (0..new.limiter.store.shards())

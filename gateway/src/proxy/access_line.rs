@@ -21,7 +21,7 @@ use crate::response::refusal::Refusal;
 const AGENT_BYTES_MAX: usize = 256;
 
 /// What Pingora's session knows of a request that is over.
-pub struct Facts<'r> {
+pub struct LineFacts<'r> {
     /// The method.
     pub method: &'r str,
     /// The host, as it was sent.
@@ -40,7 +40,7 @@ pub struct Facts<'r> {
     pub error: Option<String>,
 }
 
-impl<'r> Facts<'r> {
+impl<'r> LineFacts<'r> {
     /// What `session` knows, which ended with `error`.
     #[must_use]
     pub fn of(session: &'r Session, error: Option<&Error>) -> Self {
@@ -69,7 +69,7 @@ impl<'r> Facts<'r> {
 
 /// The line of a request that was over at `now`, with its end.
 #[must_use]
-pub fn line(context: &RequestContext, facts: &Facts<'_>, now: Moment) -> Vec<u8> {
+pub fn line(context: &RequestContext, facts: &LineFacts<'_>, now: Moment) -> Vec<u8> {
     let rules = &context.config.rules;
     let mut line = Line::new();
     line.text("time", &context.began.unix.rfc3339());

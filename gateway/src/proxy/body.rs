@@ -104,8 +104,8 @@ async fn read_all(
     }
 }
 
-/// Tells a client that waits for it to send its body: nobody else will, for the upstream is asked
-/// only once the body is here.
+/// Sends `100 Continue` to a client that waits for it: the upstream cannot, for it is called only
+/// once the body is here.
 async fn invite_body(session: &mut ServerSession) -> Result<()> {
     let expect = session.req_header().headers.get(http::header::EXPECT);
     let waits = expect.is_some_and(|e| e.as_bytes().eq_ignore_ascii_case(b"100-continue"));

@@ -31,7 +31,7 @@ pub struct RequestContext {
     pub began: Moment,
     /// The configuration it began with, and keeps.
     pub config: Arc<ActiveConfig>,
-    /// Its own id, which nobody can guess.
+    /// Its own id, which cannot be guessed.
     pub id: u128,
     /// Its number in this process.
     pub nth: u64,

@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //!
-//! 1. What the upstream is told of the client is our word, not the client's, unless a trusted
+//! 1. What the upstream learns of the client is our word, not the client's, unless a trusted
 //!    proxy passed it on.
 //! 2. `Client-Cert` is a certificate that we have verified on this connection, or is not there.
 //! 3. An answer has our limit headers or none; an upstream's own never pass.
@@ -59,7 +59,7 @@ const CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// What nobody may say in a disguise.
+/// Fields that no other spelling may stand in for.
 const OURS: [&str; 9] = [
     "x-forwarded-for",
     "x-forwarded-proto",
@@ -109,7 +109,7 @@ pub fn to_upstream(
     if takes_trailers && parts.version == Version::HTTP_2 {
         parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
-    // Where a client speaks HTTP/2 its host is in the target: every upstream is told in one way.
+    // Where a client speaks HTTP/2 its host is in the target: every upstream gets it in one form.
     if let Some(host) = parts.uri.authority().filter(|_| !parts.headers.contains_key(header::HOST))
     {
         let host = HeaderValue::try_from(host.as_str());
@@ -170,7 +170,7 @@ fn name_client(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> 
     Ok(())
 }
 
-/// `Client-Cert` (RFC 9440), whoever the peer is: what it says of a certificate we have not seen.
+/// `Client-Cert` (RFC 9440), also of trusted proxies: we have not seen its certificate.
 fn show_certificate(headers: &mut HeaderMap, context: &RequestContext) -> Result<()> {
     headers.remove(&CLIENT_CERT);
     headers.remove("client-cert-chain");
@@ -265,7 +265,7 @@ pub fn to_client(
     Ok(())
 }
 
-/// Adds header lines, each with its line end, where nobody takes them as text.
+/// Adds header lines, each with its line end, where no client reads them as text.
 fn add_lines(head: &mut ResponseHeader, lines: &str) -> Result<()> {
     for line in lines.lines() {
         let (name, value) = line.split_once(": ").unwrap_or((line, ""));

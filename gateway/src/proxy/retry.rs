@@ -4,14 +4,14 @@
 //!
 //! 1. A request that may have been carried out is sent again only where its method allows that
 //!    (RFC 9110, 9.2.2), never once its answer has begun, and only with its whole body.
-//! 2. A connection that was kept and found closed is nobody's failure.
+//! 2. A connection that was kept and found closed counts as no server's failure.
 //! 3. A kept connection that its server ends in order uses up none of the tries that are set: the
 //!    next may be one of those that end too. What it did not take is sent again all the same, up
 //!    to `TRIES_MAX` times.
 //!
 //! # Not here
 //!
-//! When a server rests (`ejection`), which is tried next (`upstream`), the words of
+//! When a server is ejected (`ejection`), which is tried next (`upstream`), the words of
 //! refusals (`refusal`).
 
 use http::StatusCode;
@@ -23,7 +23,7 @@ use weir_common::log::events;
 use crate::admission;
 use crate::config::shared::Shared;
 use crate::proxy::context::{RequestContext, TRIES_MAX};
-use crate::response::refusal::{NoAnswer, Refusal};
+use crate::response::refusal::{Refusal, UpstreamFailure};
 use crate::upstream::ejection::Change;
 use crate::upstream::single_request;
 
@@ -33,7 +33,7 @@ const INTERIMS_MAX: u32 = 200;
 
 /// What is known of a request whose answer did not come.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts {
+pub struct AttemptFacts {
     /// Whether its connection had served another before.
     pub reused: bool,
     /// Whether its method may be repeated.
@@ -68,7 +68,7 @@ fn done(error: &Error, reused: bool) -> Done {
 
 /// Whether a request that was sent may be sent again.
 #[must_use]
-pub fn may_repeat(error: &Error, facts: Facts) -> bool {
+pub fn may_repeat(error: &Error, facts: AttemptFacts) -> bool {
     let allowed = match done(error, facts.reused) {
         Done::Nothing => true,
         Done::Perhaps => facts.idempotent,
@@ -80,7 +80,7 @@ pub fn may_repeat(error: &Error, facts: Facts) -> bool {
 /// How many tries a request has after an error, of those that are `set`. A server that refuses
 /// streams is not tried more often than that, since it may have too much to do.
 #[must_use]
-pub fn tries_after(error: &Error, facts: Facts, set: usize) -> usize {
+pub fn tries_after(error: &Error, facts: AttemptFacts, set: usize) -> usize {
     let is_orderly = error.root_cause().downcast_ref::<h2::Error>().is_some_and(|cause| {
         cause.is_go_away() && cause.is_remote() && cause.reason() == Some(h2::Reason::NO_ERROR)
     });
@@ -91,7 +91,7 @@ pub fn tries_after(error: &Error, facts: Facts, set: usize) -> usize {
 
 /// Whether an error is the server's fault.
 #[must_use]
-pub fn is_fault(error: &Error, facts: Facts) -> bool {
+pub fn is_fault(error: &Error, facts: AttemptFacts) -> bool {
     *error.esource() == ErrorSource::Upstream && done(error, facts.reused) == Done::Failed
 }
 
@@ -155,7 +155,7 @@ pub fn answered(shared: &Shared, context: &mut RequestContext, status: StatusCod
         failed(shared, context);
     } else if upstream.is_ejected(pick) {
         // One that is back is not kept waiting for the end of a long answer.
-        let change = upstream.went_well(pick);
+        let change = upstream.succeeded(pick);
         tell(shared, context, change);
     }
 }
@@ -182,7 +182,7 @@ pub fn ended(shared: &Shared, context: &RequestContext) {
         return;
     }
     if let (Some(upstream), Some(pick)) = (context.upstream_of_route(), context.picked()) {
-        let change = upstream.went_well(pick);
+        let change = upstream.succeeded(pick);
         tell(shared, context, change);
     }
 }
@@ -192,8 +192,8 @@ fn tell(shared: &Shared, context: &RequestContext, change: Option<Change>) {
     let Some(pick) = context.picked() else { return };
     let Some(server) = upstream.servers.get(pick.server) else { return };
     let labels = [upstream.name.as_str(), server.name.as_str()];
-    let resting = i64::try_from(server.resting()).unwrap_or(i64::MAX);
-    shared.metrics.upstream_ejected.with_label_values(&labels).set(resting);
+    let ejected = i64::try_from(server.ejected()).unwrap_or(i64::MAX);
+    shared.metrics.upstream_ejected.with_label_values(&labels).set(ejected);
     let of_server = [
         ("upstream", json!(upstream.name)),
         ("server", json!(server.name)),
@@ -221,10 +221,10 @@ pub fn tries(context: &RequestContext) -> usize {
 /// The error where there is no server to be tried.
 #[must_use]
 pub fn no_server() -> Box<Error> {
-    Error::explain(ErrorType::HTTPStatus(503), "no server is well")
+    Error::explain(ErrorType::HTTPStatus(503), "no server is healthy")
 }
 
-/// What a failure is answered with; nothing where there is nobody left to answer. `silent` is
+/// What a failure is answered with; nothing where the client is gone. `silent` is
 /// where a server that was to switch protocols has not answered: the client's connection times it.
 #[must_use]
 pub fn refusal(error: &Error, context: &RequestContext, silent: bool) -> Option<Refusal> {
@@ -234,7 +234,7 @@ pub fn refusal(error: &Error, context: &RequestContext, silent: bool) -> Option<
             Some(admission::no_server(context.upstream_of_route().map(|upstream| &**upstream)))
         }
         Some(Refusal::BadGateway(_)) if context.upstream.unconnected && !context.upstream.sent => {
-            Some(Refusal::BadGateway(NoAnswer::Unreachable))
+            Some(Refusal::BadGateway(UpstreamFailure::Unreachable))
         }
         refusal => refusal,
     }
@@ -261,12 +261,12 @@ fn refusal_of(error: &Error) -> Option<Refusal> {
     }
 }
 
-fn no_answer(kind: &ErrorType) -> NoAnswer {
+fn no_answer(kind: &ErrorType) -> UpstreamFailure {
     match kind {
         ErrorType::InvalidHTTPHeader | ErrorType::InvalidH2 | ErrorType::H2Downgrade => {
-            NoAnswer::Invalid
+            UpstreamFailure::Invalid
         }
-        _ => NoAnswer::BrokenOff,
+        _ => UpstreamFailure::BrokenOff,
     }
 }
 
@@ -282,7 +282,8 @@ mod tests {
 
     use super::*;
 
-    const SAFE: Facts = Facts { reused: true, idempotent: true, replayable: true, begun: false };
+    const SAFE: AttemptFacts =
+        AttemptFacts { reused: true, idempotent: true, replayable: true, begun: false };
 
     fn error(kind: ErrorType, retry: RetryType) -> Box<Error> {
         let mut error = Error::new(kind).into_up();
@@ -293,9 +294,9 @@ mod tests {
     #[test]
     fn what_was_refused_unread_is_repeated_whatever_the_method() {
         let refused = error(ErrorType::H2Error, true.into());
-        assert!(may_repeat(&refused, Facts { idempotent: false, reused: false, ..SAFE }));
-        assert!(!may_repeat(&refused, Facts { replayable: false, ..SAFE }));
-        assert!(!may_repeat(&refused, Facts { begun: true, ..SAFE }));
+        assert!(may_repeat(&refused, AttemptFacts { idempotent: false, reused: false, ..SAFE }));
+        assert!(!may_repeat(&refused, AttemptFacts { replayable: false, ..SAFE }));
+        assert!(!may_repeat(&refused, AttemptFacts { begun: true, ..SAFE }));
         assert!(!is_fault(&refused, SAFE));
     }
 
@@ -322,7 +323,7 @@ mod tests {
         };
         let ended = refused(gone(h2::Reason::NO_ERROR).await, true);
         assert_eq!(tries_after(&ended, SAFE, 3), TRIES_MAX);
-        assert_eq!(tries_after(&ended, Facts { reused: false, ..SAFE }, 3), 3);
+        assert_eq!(tries_after(&ended, AttemptFacts { reused: false, ..SAFE }, 3), 3);
         assert_eq!(tries_after(&ended, SAFE, 1), 1);
         let unsure = refused(gone(h2::Reason::NO_ERROR).await, false);
         assert_eq!(tries_after(&unsure, SAFE, 3), 3);
@@ -338,19 +339,19 @@ mod tests {
     fn a_kept_connection_found_closed_is_repeated_where_the_method_allows() {
         let closed = error(ErrorType::ConnectionClosed, RetryType::ReusedOnly);
         assert!(may_repeat(&closed, SAFE));
-        assert!(!may_repeat(&closed, Facts { idempotent: false, ..SAFE }));
-        assert!(!may_repeat(&closed, Facts { reused: false, ..SAFE }));
-        assert!(!may_repeat(&closed, Facts { replayable: false, ..SAFE }));
-        assert!(!may_repeat(&closed, Facts { begun: true, ..SAFE }));
+        assert!(!may_repeat(&closed, AttemptFacts { idempotent: false, ..SAFE }));
+        assert!(!may_repeat(&closed, AttemptFacts { reused: false, ..SAFE }));
+        assert!(!may_repeat(&closed, AttemptFacts { replayable: false, ..SAFE }));
+        assert!(!may_repeat(&closed, AttemptFacts { begun: true, ..SAFE }));
         assert!(!is_fault(&closed, SAFE));
-        assert!(is_fault(&closed, Facts { reused: false, ..SAFE }));
+        assert!(is_fault(&closed, AttemptFacts { reused: false, ..SAFE }));
     }
 
     #[test]
     fn an_answer_that_is_no_http2_is_repeated_only_where_the_method_allows() {
         let invalid = error(ErrorType::InvalidH2, true.into());
         assert!(may_repeat(&invalid, SAFE));
-        assert!(!may_repeat(&invalid, Facts { idempotent: false, ..SAFE }));
+        assert!(!may_repeat(&invalid, AttemptFacts { idempotent: false, ..SAFE }));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Counts the items of a batch: the elements of one JSON array.
+//! Counts the items of a batch: the elements of one JSON array. (core)
 //!
 //! The whole text must be JSON, for a count of what two parsers read differently would be none.
 //!
@@ -33,7 +33,7 @@ pub fn count(body: &[u8], items_max: u64) -> Result<u64, Miscount> {
     Ok(items)
 }
 
-/// Whether a body of this `Content-Type` is read by everybody as it is here: JSON is UTF-8 (RFC
+/// Whether a body of this `Content-Type` is read by every server as it is here: JSON is UTF-8 (RFC
 /// 8259, 8.1), and a server that takes another charset's word for it sees other items.
 #[must_use]
 pub fn is_countable(content_type: &[u8]) -> bool {

@@ -54,13 +54,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_its_own_address_whatever_it_writes() {
+    fn an_untrusted_peer_is_its_own_address_whatever_it_writes() {
         assert_eq!(client("192.0.2.1", &[], &["10.0.0.1"]), "192.0.2.1");
         assert_eq!(client("192.0.2.1", &["10.0.0.0/8"], &["10.0.0.1"]), "192.0.2.1");
     }
 
     #[test]
-    fn behind_trusted_proxies_the_right_most_stranger_counts() {
+    fn behind_trusted_proxies_the_right_most_untrusted_address_counts() {
         let trusted = ["10.0.0.0/8", "fd00::/8"];
         for (forwarded_for, address) in [
             (&["198.51.100.7"][..], "198.51.100.7"),

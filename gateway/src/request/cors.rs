@@ -1,5 +1,5 @@
 //! Decides what a page of another origin may do, and what of an answer it may read (the CORS
-//! protocol of the Fetch standard).
+//! protocol of the Fetch standard). (core)
 //!
 //! # Invariants
 //!
@@ -19,7 +19,7 @@ use weir_common::directory::is_host;
 
 use crate::settings::RawCors;
 
-/// What we say beside a body: a page reads only those that it is told it may.
+/// Response headers that pages may read.
 pub const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, \
                            X-RateLimit-Resource, Retry-After, X-Request-Id, RateLimit, \
                            RateLimit-Policy";
@@ -33,7 +33,7 @@ const DEFAULT_PORTS: [(&str, u16); 4] = [("http", 80), ("https", 443), ("ws", 80
 /// Who may read a plane's answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors {
-    /// Who; everybody where there is none.
+    /// Allowed origins; all where there is none.
     origins: Option<Vec<String>>,
     credentials: bool,
     /// `Access-Control-Allow-Headers`; what is asked for where empty.

@@ -1,4 +1,4 @@
-//! Leads a host, a method and a path to a route.
+//! Leads a host, a method and a path to a route. (core)
 //!
 //! Hosts are exact names or patterns with the instance as their first label. Paths are matched
 //! by segment and case-sensitively, the most specific first; a route that lists methods comes
@@ -15,10 +15,8 @@
 //!
 //! What is refused whatever the routes are (`target`), what meets a route's requests (`admission`).
 
-// core
 mod readings;
 
-// core
 mod tree;
 
 use std::collections::{HashMap, HashSet};
@@ -164,7 +162,7 @@ pub fn segment(path: &str, nth: usize) -> Option<&str> {
 
 /// A route among the others of its plane.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry<'r> {
+pub struct RouteEntry<'r> {
     /// Its place in the settings.
     pub route: Index,
     /// Its path.
@@ -200,7 +198,7 @@ struct Own {
 
 /// Where a method and a path lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum PathMatch {
     /// To this route.
     Route(Index),
     /// To routes that do not take this method; these they take.
@@ -214,7 +212,7 @@ impl Paths {
     /// meets something that one of the second does not. Says of which routes no order decides
     /// which is meant: the later one and the earlier.
     pub fn new(
-        routes: &[Entry<'_>],
+        routes: &[RouteEntry<'_>],
         asks_more: impl Fn(Index, Index) -> bool,
     ) -> (Self, Vec<(Index, Index)>) {
         let (mut paths, mut undecided) = (Self::default(), Vec::new());
@@ -241,7 +239,7 @@ impl Paths {
     }
 
     /// Where `method` and the path of an accepted target lead.
-    pub fn find(&self, method: &Method, target: &Target<'_>) -> Result<Found, Malformed> {
+    pub fn find(&self, method: &Method, target: &Target<'_>) -> Result<PathMatch, Malformed> {
         let path = target.path;
         let at = self.tree.find(method, path);
         let own = at.and_then(|at| self.routes.get(at));
@@ -258,10 +256,10 @@ impl Paths {
             return Err(Malformed::OtherRoute);
         }
         if let Some(own) = own {
-            return Ok(Found::Route(own.route));
+            return Ok(PathMatch::Route(own.route));
         }
         let (others, _) = self.tree.methods(path);
-        Ok(if others.is_empty() { Found::Nothing } else { Found::OtherMethods(others) })
+        Ok(if others.is_empty() { PathMatch::Nothing } else { PathMatch::OtherMethods(others) })
     }
 
     /// Whether every reading of a path leads where it leads, and names the same tenants.
@@ -304,11 +302,22 @@ impl Paths {
 }
 
 #[cfg(test)]
-mod meanings;
-
-#[cfg(test)]
 mod tests {
+    mod servers;
+
     use super::*;
+
+    /// Repeatable random numbers.
+    pub(super) struct Dice(pub(super) u64);
+
+    impl Dice {
+        pub(super) fn roll(&mut self, sides: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            usize::try_from(self.0 >> 33).unwrap() % sides
+        }
+    }
 
     const PATHS: [(&str, &str); 9] = [
         ("GET HEAD", "/healthz"),
@@ -322,12 +331,12 @@ mod tests {
         ("", "/x/{other}/b"),
     ];
 
-    fn find(method: &str, path: &str) -> Result<Found, Malformed> {
+    fn find(method: &str, path: &str) -> Result<PathMatch, Malformed> {
         let patterns = PATHS.map(|(_, path)| Pattern::read(path).unwrap());
         let methods = PATHS.map(|(methods, _)| {
             methods.split_whitespace().map(|name| name.parse().unwrap()).collect::<Vec<Method>>()
         });
-        let entry = |at: usize| Entry {
+        let entry = |at: usize| RouteEntry {
             route: at,
             pattern: &patterns[at],
             methods: &methods[at],
@@ -342,7 +351,7 @@ mod tests {
 
     fn leads(method: &str, path: &str) -> usize {
         match find(method, path) {
-            Ok(Found::Route(route)) => route,
+            Ok(PathMatch::Route(route)) => route,
             other => panic!("{method} {path}: {other:?}"),
         }
     }
@@ -374,15 +383,15 @@ mod tests {
     #[test]
     fn another_spelling_leads_nowhere() {
         for path in ["/Healthz", "/healthz/x", "/v2", "/V1/workspaces/ws", "/x/1/c"] {
-            assert_eq!(find("GET", path), Ok(Found::Nothing), "{path}");
+            assert_eq!(find("GET", path), Ok(PathMatch::Nothing), "{path}");
         }
     }
 
     #[test]
-    fn a_method_that_no_route_takes_is_told_which_are() {
+    fn a_method_that_no_route_has_gets_the_methods_of_the_path() {
         assert_eq!(
             find("POST", "/healthz"),
-            Ok(Found::OtherMethods(vec![Method::GET, Method::HEAD]))
+            Ok(PathMatch::OtherMethods(vec![Method::GET, Method::HEAD]))
         );
     }
 

@@ -1,4 +1,4 @@
-//! Decides which spellings of a target and a host we accept: one each, or none.
+//! Decides which spellings of a target and a host we accept: one each, or none. (core)
 //!
 //! A backend may decode, fold or strip what we take literally, and then a path that we counted
 //! as one thing is served as another. So nothing is rewritten here: what two parsers could read

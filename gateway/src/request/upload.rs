@@ -37,7 +37,7 @@ pub struct Upload {
     clock: Clock,
     /// Whether the client is to send more, and has not.
     awaits_client: AtomicBool,
-    /// Whether the client sends nothing until it is told to.
+    /// Whether the client waits for `100 Continue`.
     awaits_invitation: AtomicBool,
     /// When something came last, in ticks.
     from: AtomicU64,
@@ -92,7 +92,7 @@ pub fn begin(awaits_invitation: bool) {
     let _outside = CURRENT.try_with(|upload| upload.begin(awaits_invitation));
 }
 
-/// The client of the current request is told to go on.
+/// The client of the current request gets `100 Continue`.
 pub fn invited() {
     let _outside =
         CURRENT.try_with(|upload| upload.awaits_invitation.store(false, Ordering::Relaxed));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_waits_to_be_told_to_go_on_owes_nothing_until_it_is() {
+    fn a_client_that_waits_for_100_continue_is_not_late_until_it_gets_one() {
         check(true, "0 waits  1 1  2 0");
         check(true, "0 waits  1 invited  9 2");
         check(true, "0 waits  1 comes  1 waits  9 2");

@@ -1,5 +1,5 @@
 //! Says no in the words of gRPC, whose clients read `grpc-status` and take any HTTP status but 200
-//! for a broken connection.
+//! for a broken connection. (core)
 //!
 //! A refusal is a trailers-only answer: HTTP 200, no body, and what would stand in trailers in the
 //! head. It says the same as the problem that others get: the status and `retry_after` of one
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_try_again_at_once_is_told_so_and_who_may_not_is_not() {
+    fn only_a_refusal_that_may_be_retried_at_once_says_so() {
         let busy = reply(Dialect::Web, &Refusal::NoServer { retry_after: 1 }).lines;
         assert!(busy.contains("grpc-status: 14\r\n") && busy.contains("Retry-After: 1\r\n"));
         assert!(busy.contains("grpc-retry-pushback-ms: 1000\r\n"), "{busy}");

@@ -1,4 +1,4 @@
-//! Every answer that the gateway itself gives, in one enum.
+//! Every answer that the gateway itself gives, in one enum. (core)
 //!
 //! Each is a problem (RFC 9457) that says what, where and what to do. Not here: the limit
 //! headers that go with it (`report`), how it is written (`reply`), how clients of gRPC are told
@@ -79,7 +79,7 @@ pub enum Refusal {
         retry_after: u64,
     },
     /// A server that did not answer.
-    BadGateway(NoAnswer),
+    BadGateway(UpstreamFailure),
     /// A server did not answer in time.
     GatewayTimeout,
     /// A fault of our own.
@@ -114,7 +114,7 @@ impl Foreign {
 
 /// Why there is no answer of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoAnswer {
+pub enum UpstreamFailure {
     /// None let us connect, and none has seen the request.
     Unreachable,
     /// The connection, or the stream of HTTP/2, ended before the answer.
@@ -213,15 +213,15 @@ impl Refusal {
             }
             Self::BodyTimeout => "The body did not arrive in time.".to_owned(),
             Self::Busy | Self::NoServer { .. } => "Try again shortly.".to_owned(),
-            Self::BadGateway(NoAnswer::Unreachable) => {
+            Self::BadGateway(UpstreamFailure::Unreachable) => {
                 "The server could not be reached: the request was not carried out.".to_owned()
             }
-            Self::BadGateway(NoAnswer::BrokenOff) => {
+            Self::BadGateway(UpstreamFailure::BrokenOff) => {
                 "The server closed the connection before it answered. The request may have been \
                  carried out."
                     .to_owned()
             }
-            Self::BadGateway(NoAnswer::Invalid) => {
+            Self::BadGateway(UpstreamFailure::Invalid) => {
                 "The server's answer was not HTTP. The request may have been carried out."
                     .to_owned()
             }
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_that_is_not_taken_is_told_which_are() {
+    fn a_405_lists_the_methods_that_are_accepted() {
         let refusal = Refusal::MethodNotAllowed(vec![Method::GET, Method::HEAD]);
         assert_eq!(refusal.header(), Some(("Allow", "GET, HEAD".to_owned())));
     }

@@ -13,7 +13,7 @@ use crate::rules::{Limit, Rules, ask};
 use crate::settings::LimitKey;
 
 /// What a limit asks about one key.
-pub struct AskedAbout<'r> {
+pub struct KeyChecks<'r> {
     /// What its state is found by.
     pub key: Key,
     /// What the limit is kept for.
@@ -32,8 +32,8 @@ impl Rules {
         self.limits.iter().enumerate().find(|(_, limit)| &*limit.name == name)
     }
 
-    /// Whom `name` names as the key of a limit; nobody where it cannot be one. An address is
-    /// nobody's name.
+    /// The tenant that `name` names as the key of a limit; nothing where it cannot be one. An
+    /// address names no tenant.
     #[must_use]
     pub fn named<'n>(&self, limit_name: &str, name: &'n str) -> Option<TenantRefs<'n>> {
         let (_, limit) = self.limit(limit_name)?;
@@ -47,16 +47,16 @@ impl Rules {
         if !form.allows(lone.unwrap_or(name)) {
             return None;
         }
-        let nobody = TenantRefs::default();
+        let none = TenantRefs::default();
         Some(match (limit.key, lone) {
             (LimitKey::Organisation, Some(workspace)) => {
-                TenantRefs { workspace: Some(workspace), ..nobody }
+                TenantRefs { workspace: Some(workspace), ..none }
             }
             (_, Some(_)) => return None,
-            (LimitKey::Workspace, _) => TenantRefs { workspace: Some(name), ..nobody },
-            (LimitKey::Organisation, _) => TenantRefs { organisation: Some(name), ..nobody },
+            (LimitKey::Workspace, _) => TenantRefs { workspace: Some(name), ..none },
+            (LimitKey::Organisation, _) => TenantRefs { organisation: Some(name), ..none },
             (LimitKey::Instance | LimitKey::Address, _) => {
-                TenantRefs { instance: Some(name), ..nobody }
+                TenantRefs { instance: Some(name), ..none }
             }
         })
     }
@@ -64,12 +64,12 @@ impl Rules {
     /// What a limit asks about `name`, an address or the tenant that `identity` was made of; or
     /// nothing, where no request is charged to that.
     #[must_use]
-    pub fn asked_about(
+    pub fn key_checks(
         &self,
         limit_name: &str,
         name: &str,
         identity: &Identity<'_>,
-    ) -> Option<AskedAbout<'_>> {
+    ) -> Option<KeyChecks<'_>> {
         let (index, limit) = self.limit(limit_name)?;
         let subject = match limit.key {
             LimitKey::Workspace => identity.workspace.as_ref(),
@@ -79,7 +79,7 @@ impl Rules {
                 let network = name.strip_suffix("/64").unwrap_or(name);
                 let subject = Subject::address(&self.seed, network.parse().ok()?);
                 let checks = vec![(None, ask(limit, &subject, limit.quota))];
-                return Some(AskedAbout {
+                return Some(KeyChecks {
                     key: Key::new(subject.owner, limit.tag),
                     kind: limit.key,
                     known: true,
@@ -97,7 +97,7 @@ impl Rules {
         let differs = checks.iter().any(|(_, ask)| ask.quota != own.quota);
         checks.truncate(if differs { checks.len() } else { 1 });
         let known = subject.tenant.is_some();
-        Some(AskedAbout { key: own.key, kind: limit.key, known, checks })
+        Some(KeyChecks { key: own.key, kind: limit.key, known, checks })
     }
 
     /// The values that plans of its workspaces give an organisation without a plan of its own.

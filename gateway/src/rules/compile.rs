@@ -214,8 +214,8 @@ impl Checker<'_> {
         };
         // A request without a valid token is charged to its address, and so is one whose tenant
         // cannot be looked up.
-        let may_be_strange = |route: &Route| route.needs_token || may_lack_tenant(route);
-        if self.is_file() && !routes.iter().any(may_be_strange) {
+        let may_be_by_address = |route: &Route| route.needs_token || may_lack_tenant(route);
+        if self.is_file() && !routes.iter().any(may_be_by_address) {
             return Vec::new();
         }
         let mut found = Vec::new();
@@ -332,7 +332,7 @@ fn with_values(quota: Quota, values: Values) -> Option<Quota> {
             if rate.or(burst).is_some() =>
         {
             let (rate, burst) = (rate.unwrap_or(own.rate), burst.unwrap_or(own.burst));
-            Some(Quota::Bucket(token_bucket::Quota { rate, burst }))
+            Some(Quota::Bucket(token_bucket::BucketQuota { rate, burst }))
         }
         _ => None,
     }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     fn rated(rate: u32) -> Quota {
-        Quota::Bucket(token_bucket::Quota { rate, burst: 1_000 })
+        Quota::Bucket(token_bucket::BucketQuota { rate, burst: 1_000 })
     }
 
     fn kept_so(seconds: u64) -> Retention {
@@ -119,10 +119,10 @@ mod tests {
     }
 
     /// Where every key stands by each rate and by the window.
-    fn standings(store: &Store, seconds: u64, now: Tick) -> Vec<u32> {
+    fn usages(store: &Store, seconds: u64, now: Tick) -> Vec<u32> {
         let quotas = RATES.map(rated).into_iter().chain([window(seconds)]);
         let checks = quotas.flat_map(|quota| (0..KEYS).map(move |name| ask(name, quota)));
-        checks.map(|ask| store.standing(&ask, now).unwrap().remaining).collect()
+        checks.map(|ask| store.usage(&ask, now).unwrap().remaining).collect()
     }
 
     fn upgraded(store: &Store, now: Tick) -> Store {
@@ -180,7 +180,7 @@ mod tests {
                     Step::Restart => store = restarted(&store, now),
                     Step::Upgrade => store = upgraded(&store, now),
                 }
-                prop_assert_eq!(standings(&store, seconds, now), standings(&whole, seconds, now));
+                prop_assert_eq!(usages(&store, seconds, now), usages(&whole, seconds, now));
             }
         }
     }
@@ -216,13 +216,13 @@ mod tests {
         for second in 1..=10 {
             sweep(&store, now.plus(Duration::from_secs(second)));
         }
-        store.standing(&checks[1], now.plus(Duration::from_secs(10))).unwrap().remaining
+        store.usage(&checks[1], now.plus(Duration::from_secs(10))).unwrap().remaining
     }
 
     fn instance_ask(rules: &Rules, known: Option<&TenantEntries>) -> LimitCheck {
         let names = TenantRefs { instance: Some("in_a"), ..TenantRefs::default() };
         let identity = rules.identify(&names, known);
-        rules.asked_about("instance", "in_a", &identity).unwrap().checks[0].1
+        rules.key_checks("instance", "in_a", &identity).unwrap().checks[0].1
     }
 
     #[test]

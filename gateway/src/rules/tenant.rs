@@ -1,4 +1,5 @@
 //! Says whose request it is: which workspace, organisation and instance, or else which address.
+//! (core)
 //!
 //! Identifiers come from the route and the host; the directory adds who belongs to whom.
 //!

@@ -50,7 +50,7 @@ pub(super) fn limit(table: &mut Table<'_>) -> RawLimit {
         }
         table.need("rate");
         table.need("burst");
-        Quota::Bucket(token_bucket::Quota {
+        Quota::Bucket(token_bucket::BucketQuota {
             rate: rate.map_or(1, |rate| small(rate.value)),
             burst: burst.map_or(1, |burst| small(burst.value)),
         })

@@ -32,9 +32,9 @@ metrics! {
     /// Entries of limits in memory, one per limit and key.
     keys: IntGauge = "limit_keys";
     /// Entries of keys that the directory does not know.
-    strangers: IntGauge = "limit_keys_unknown";
+    unknown_keys: IntGauge = "limit_keys_unknown";
     /// Most entries that unknown keys may have.
-    strangers_max: IntGauge = "limit_keys_unknown_max";
+    unknown_keys_max: IntGauge = "limit_keys_unknown_max";
     /// Requests of unknown keys charged to a shared entry because the store was full.
     overflowed: IntCounter = "limit_overflow_total";
     /// Requests to the directory, by outcome: known, unknown, invalid, failed or unanswered.

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. A name is looked for as it stands, then as a wildcard over its first label, and no deeper.
-//! 2. Whoever asks for no name, or for one that nobody has, is shown the first certificate.
+//! 2. A client that names no server, or an unknown one, gets the first certificate.
 //!
 //! # Not here
 //!
@@ -23,7 +23,7 @@ pub(super) struct CertificateNames<C> {
 }
 
 impl<C: Clone> CertificateNames<C> {
-    /// A certificate for whoever asks for nothing that is known.
+    /// The certificate of clients that name no server, or an unknown one.
     pub(super) fn new(first: C) -> Self {
         Self { first, by_name: HashMap::new() }
     }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_nothing_we_know_is_shown_the_first() {
+    fn a_client_without_a_known_name_gets_the_first_certificate() {
         check(None, 0);
         check(Some("localhost"), 0);
         check(Some(""), 0);

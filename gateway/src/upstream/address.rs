@@ -28,7 +28,7 @@ pub struct Address {
     against: AtomicU32,
     record: Mutex<Record>,
     /// Whether the record is other than a fresh one: what is asked first, without the lock.
-    is_troubled: AtomicBool,
+    is_unhealthy: AtomicBool,
 }
 
 impl Address {
@@ -41,7 +41,7 @@ impl Address {
             is_unreachable: AtomicBool::new(false),
             against: AtomicU32::new(0),
             record: Mutex::default(),
-            is_troubled: AtomicBool::new(false),
+            is_unhealthy: AtomicBool::new(false),
         }
     }
 
@@ -82,7 +82,7 @@ impl Address {
     }
 
     /// How long it takes at least until health checks find it well, should it be so now.
-    pub(super) fn well_in(&self, health: &settings::Health) -> Duration {
+    pub(super) fn healthy_in(&self, health: &settings::Health) -> Duration {
         let against = self.against.load(Ordering::Relaxed);
         health.interval.saturating_mul(health.healthy_after.saturating_sub(against).max(1))
     }
@@ -90,11 +90,11 @@ impl Address {
     /// Whether it is ejected, for having failed requests.
     #[must_use]
     pub fn is_ejected(&self) -> bool {
-        self.is_troubled() && !matches!(*self.record(), Record::Fine { .. })
+        self.is_unhealthy() && !matches!(*self.record(), Record::Fine { .. })
     }
 
-    fn is_troubled(&self) -> bool {
-        self.is_troubled.load(Ordering::Relaxed)
+    fn is_unhealthy(&self) -> bool {
+        self.is_unhealthy.load(Ordering::Relaxed)
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {
@@ -103,12 +103,12 @@ impl Address {
 
     fn keep(&self, mut kept: MutexGuard<'_, Record>, record: Record) {
         *kept = record;
-        self.is_troubled.store(record != Record::default(), Ordering::Relaxed);
+        self.is_unhealthy.store(record != Record::default(), Ordering::Relaxed);
     }
 
     /// Whether it may be sent the next request; takes note where that is the one that decides.
     pub(super) fn lets(&self, policy: &settings::Ejection, now: Tick) -> bool {
-        if !self.is_troubled() {
+        if !self.is_unhealthy() {
             return true;
         }
         let record = self.record();
@@ -122,26 +122,26 @@ impl Address {
         }
     }
 
-    /// Takes note that it failed a request. `may_rest` is false where no other could take over.
+    /// Takes note that it failed a request. `may_eject` is false where no other could take over.
     pub(super) fn failed(
         &self,
         policy: &settings::Ejection,
-        may_rest: bool,
+        may_eject: bool,
         now: Tick,
     ) -> Option<Change> {
         let record = self.record();
-        let (next, change) = record.failed(policy, may_rest, now);
+        let (next, change) = record.failed(policy, may_eject, now);
         self.keep(record, next);
         change
     }
 
     /// Takes note that it did what it was asked.
-    pub(super) fn went_well(&self) -> Option<Change> {
-        if !self.is_troubled() {
+    pub(super) fn succeeded(&self) -> Option<Change> {
+        if !self.is_unhealthy() {
             return None;
         }
         let record = self.record();
-        let (next, change) = record.went_well();
+        let (next, change) = record.succeeded();
         self.keep(record, next);
         change
     }

@@ -1,11 +1,11 @@
-//! Decides from the requests themselves whether a server gets more of them.
+//! Decides from the requests themselves whether a server gets more of them. (core)
 //!
-//! A server that fails several in a row rests. When its pause is over one request decides: it is
-//! back, or it rests again for twice as long.
+//! A server that fails several in a row is ejected. When its pause is over one request decides: the
+//! server returns, or is ejected again for twice as long.
 //!
 //! # Invariants
 //!
-//! 1. A server rests after `failures` in a row and not before, and never while it is the last.
+//! 1. A server is ejected after `failures` in a row and not before, and never while it is the last.
 //! 2. After a pause one request is let through, and no other until that one is over or another
 //!    pause has gone by.
 //! 3. A pause is twice the one before it, up to `pause_max`; a request that goes well ends it all.
@@ -28,18 +28,18 @@ pub enum Record {
         /// The last ones that failed.
         failed: u32,
     },
-    /// It rests, and gets none.
-    Resting {
+    /// It is ejected, and gets none.
+    Ejected {
         /// When one may try again.
         until: Tick,
-        /// How long this rest is.
+        /// How long this ejection lasts.
         pause: Duration,
     },
     /// One request is out to see.
     Probing {
         /// When another may, should nothing be heard of that one.
         until: Tick,
-        /// How long the rest was.
+        /// How long the ejection lasted.
         pause: Duration,
     },
 }
@@ -58,7 +58,7 @@ pub enum Leave {
 /// What became of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The server began to rest, for so long.
+    /// The server is ejected, for so long.
     Ejected(Duration),
     /// It gets requests again.
     Returned,
@@ -77,41 +77,41 @@ impl Record {
         match self {
             _ if policy.failures == 0 => Leave::Any,
             Self::Fine { .. } => Leave::Any,
-            Self::Resting { until, .. } | Self::Probing { until, .. } if now < until => Leave::Rest,
-            Self::Resting { pause, .. } | Self::Probing { pause, .. } => {
+            Self::Ejected { until, .. } | Self::Probing { until, .. } if now < until => Leave::Rest,
+            Self::Ejected { pause, .. } | Self::Probing { pause, .. } => {
                 Leave::Probe(Self::Probing { until: now.plus(pause), pause })
             }
         }
     }
 
-    /// After a request that failed. `may_rest` is false where no other server could take over.
+    /// After a request that failed. `may_eject` is false where no other server could take over.
     #[must_use]
-    pub fn failed(self, policy: &Ejection, may_rest: bool, now: Tick) -> (Self, Option<Change>) {
+    pub fn failed(self, policy: &Ejection, may_eject: bool, now: Tick) -> (Self, Option<Change>) {
         let rest = |pause: Duration| {
             let pause = pause.min(policy.pause_max);
-            (Self::Resting { until: now.plus(pause), pause }, Some(Change::Ejected(pause)))
+            (Self::Ejected { until: now.plus(pause), pause }, Some(Change::Ejected(pause)))
         };
         match self {
             Self::Fine { failed } => {
                 let failed = failed.saturating_add(1);
-                if policy.failures > 0 && failed >= policy.failures && may_rest {
+                if policy.failures > 0 && failed >= policy.failures && may_eject {
                     rest(policy.pause)
                 } else {
                     (Self::Fine { failed }, None)
                 }
             }
             Self::Probing { pause, .. } => rest(pause.saturating_mul(2)),
-            // Of a request that began before the rest, or for want of another server.
-            Self::Resting { .. } => (self, None),
+            // Of a request that began before the ejection, or for want of another server.
+            Self::Ejected { .. } => (self, None),
         }
     }
 
     /// After a request that went well.
     #[must_use]
-    pub fn went_well(self) -> (Self, Option<Change>) {
+    pub fn succeeded(self) -> (Self, Option<Change>) {
         let change = match self {
             Self::Fine { .. } => None,
-            Self::Resting { .. } | Self::Probing { .. } => Some(Change::Returned),
+            Self::Ejected { .. } | Self::Probing { .. } => Some(Change::Returned),
         };
         (Self::default(), change)
     }
@@ -144,7 +144,7 @@ mod tests {
             match what {
                 "bad" => record = record.failed(policy, true, now).0,
                 "alone" => record = record.failed(policy, false, now).0,
-                "good" => record = record.went_well().0,
+                "good" => record = record.succeeded().0,
                 _ => {
                     let leave = record.ask(policy, now);
                     let word = match leave {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_rests_after_failures_in_a_row() {
+    fn a_server_is_ejected_after_consecutive_failures() {
         check(&POLICY, "0 bad  0 bad  0 any  0 bad  0 rest  4 rest");
         check(&POLICY, "0 bad  0 bad  0 good  0 bad  0 bad  0 any  0 bad  0 rest");
     }
@@ -189,17 +189,17 @@ mod tests {
     }
 
     #[test]
-    fn the_last_server_never_rests_until_there_is_another() {
+    fn the_last_server_is_never_ejected_until_there_is_another() {
         check(&POLICY, "0 alone  0 alone  0 alone  0 alone  0 any  1 bad  1 rest");
     }
 
     #[test]
-    fn a_late_failure_does_not_make_a_rest_longer() {
+    fn a_late_failure_does_not_make_an_ejection_longer() {
         check(&POLICY, "0 bad  0 bad  0 bad  4 bad  5 probe");
     }
 
     #[test]
-    fn without_a_number_of_failures_nothing_rests() {
+    fn without_a_number_of_failures_nothing_is_ejected() {
         let never = Ejection { failures: 0, ..POLICY };
         check(&never, "0 bad  0 bad  0 bad  0 bad  0 any");
     }
@@ -212,7 +212,7 @@ mod tests {
         Wait(u64),
     }
 
-    /// The dumbest version: keeps all that happened, and reads it anew for each question.
+    /// The reference: keeps all that happened, and derives each answer from the beginning.
     #[derive(Default)]
     struct Diary(Vec<(Tick, &'static str)>);
 
@@ -261,7 +261,7 @@ mod tests {
                 match event {
                     Event::Wait(seconds) => second += seconds,
                     Event::Good => {
-                        record = record.went_well().0;
+                        record = record.succeeded().0;
                         diary.0.push((now, "good"));
                     }
                     Event::Bad => {

@@ -26,13 +26,13 @@ use weir_common::log::events;
 pub const LOOKUP_WAIT: Duration = Duration::from_secs(5);
 
 /// Where a name leads, or why it leads nowhere.
-pub type Found = Result<Vec<SocketAddr>, String>;
+pub type Resolved = Result<Vec<SocketAddr>, String>;
 
 /// Where names lead.
-pub type Places = HashMap<String, Found>;
+pub type Places = HashMap<String, Resolved>;
 
 /// Looks a name up, as the system does.
-pub async fn look_up(name: String) -> Found {
+pub async fn look_up(name: String) -> Resolved {
     match tokio::net::lookup_host(&name).await.map(Vec::from_iter) {
         Ok(addresses) if addresses.is_empty() => Err("it has no address".to_owned()),
         found => found.map_err(|error| error.to_string()),
@@ -42,7 +42,7 @@ pub async fn look_up(name: String) -> Found {
 /// Looks `names` up by `find`; who has not been found `within` that time leads nowhere.
 pub async fn all<F>(names: BTreeSet<String>, within: Duration, find: fn(String) -> F) -> Places
 where
-    F: Future<Output = Found> + Send + 'static,
+    F: Future<Output = Resolved> + Send + 'static,
 {
     let mut lookups = JoinSet::new();
     for name in names {
@@ -55,7 +55,7 @@ where
 }
 
 /// Looks a name up in the background: an answer that comes late is taken all the same.
-pub async fn at_leisure(name: String) -> (String, Found) {
+pub async fn at_leisure(name: String) -> (String, Resolved) {
     let mut lookup = pin!(look_up(name.clone()));
     let found = match timeout(LOOKUP_WAIT, &mut lookup).await {
         Ok(found) => found,
@@ -81,7 +81,7 @@ fn no_answer(within: Duration) -> String {
 mod tests {
     use super::*;
 
-    async fn find(name: String) -> Found {
+    async fn find(name: String) -> Resolved {
         match &*name {
             "slow:80" => std::future::pending().await,
             "nowhere:80" => Err("no such host".to_owned()),

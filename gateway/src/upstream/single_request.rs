@@ -1,4 +1,4 @@
-//! Requests of our own: to a server, whether it is well, and to the admin listener.
+//! Single requests of our own: health checks, and calls of the admin listener.
 //!
 //! One request, one connection, one deadline over all of it.
 //!
@@ -39,7 +39,7 @@ pub const GET: Request<'static> =
 
 /// What is answered.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct Response {
     /// The status.
     pub status: u16,
     /// The body.
@@ -47,7 +47,11 @@ pub struct Answer {
 }
 
 /// Asks over plain HTTP/1.1, and waits for the whole answer no longer than `timeout`.
-pub async fn call(address: SocketAddr, request: &Request<'_>, timeout: Duration) -> Result<Answer> {
+pub async fn call(
+    address: SocketAddr,
+    request: &Request<'_>,
+    timeout: Duration,
+) -> Result<Response> {
     let peer = HttpPeer::new(address, false, String::new());
     ask(&Connector::new(None), &peer, request, timeout).await
 }
@@ -59,7 +63,7 @@ pub async fn ask(
     peer: &HttpPeer,
     request: &Request<'_>,
     timeout: Duration,
-) -> Result<Answer> {
+) -> Result<Response> {
     let answer = tokio::time::timeout(timeout, exchange(connector, peer, request)).await;
     answer.unwrap_or_else(|_| Error::e_explain(ErrorType::ReadTimedout, "no answer in time"))
 }
@@ -85,7 +89,11 @@ pub fn told(error: &Error) -> String {
     }
 }
 
-async fn exchange(connector: &Connector, peer: &HttpPeer, request: &Request<'_>) -> Result<Answer> {
+async fn exchange(
+    connector: &Connector,
+    peer: &HttpPeer,
+    request: &Request<'_>,
+) -> Result<Response> {
     let (mut session, _) = connector.get_http_session(peer).await?;
     let mut head = RequestHeader::build(request.method, request.path.as_bytes(), Some(4))?;
     if session.as_http1().is_some() {
@@ -116,7 +124,7 @@ async fn exchange(connector: &Connector, peer: &HttpPeer, request: &Request<'_>)
         let Some(chunk) = session.read_response_body().await? else { break };
         body.extend_from_slice(&chunk);
     }
-    Ok(Answer { status, body })
+    Ok(Response { status, body })
 }
 
 #[cfg(test)]
@@ -124,7 +132,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_server_that_lets_nobody_connect_is_told_in_two_words() {
+    async fn a_refused_connection_is_described_in_two_words() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap();
         drop(free);

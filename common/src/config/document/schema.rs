@@ -1,4 +1,4 @@
-//! What is known of a table once it has been read: its schema, and its values in force.
+//! What is known of a table once it has been read: its schema, and its active values.
 
 use serde_json::Value;
 use toml::de::DeValue;

@@ -352,7 +352,7 @@ impl<'d> Table<'d> {
         }
     }
 
-    /// Tells the schema, and whoever looks at what is in force, what holds where `key` is missing.
+    /// Sets the value that the schema and the active values have where `key` is missing.
     pub fn set_default(&mut self, key: &str, default: Value) {
         if let Some(Value::Object(shape)) = self.asked.get_mut(key) {
             shape.insert("default".to_owned(), default.clone());
@@ -362,7 +362,7 @@ impl<'d> Table<'d> {
         }
     }
 
-    /// Keeps the value of `key` from whoever looks at what is in force.
+    /// Hides the value of `key` among the active values.
     pub fn hide(&mut self, key: &str) {
         if let Some(value) = self.effective.get_mut(key) {
             *value = "***".into();

@@ -81,7 +81,7 @@ impl Connection {
     }
 
     /// While there is nothing to read: whether the wait has been too long, and if not, an alarm.
-    pub(super) fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<Option<Refusal>> {
+    pub(super) fn poll_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<Option<Refusal>> {
         let now = self.clock.now().tick;
         let (deadline, refusal) = match self.phase() {
             Phase::Request => {

@@ -18,8 +18,8 @@ use crate::response::refusal::Refusal;
 impl Connection {
     /// Writes what is held back, and our last words, as far as the socket takes them.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let said = self.said.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.held.append(&mut said.answer);
+        let pending = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.held.append(&mut pending.answer);
         if let Some(farewell) = &mut self.farewell {
             self.held.append(farewell);
         }
@@ -69,7 +69,7 @@ impl Connection {
         self.poll_taken(cx, ended)
     }
 
-    /// Makes a refusal our last words, unless they have been said already.
+    /// Makes a refusal our last words, unless they have been pending already.
     pub(super) fn part_with(&mut self, refusal: &Refusal) {
         if self.farewell.is_none() {
             self.refusals.with_label_values(&[refusal.reason()]).inc();

@@ -35,7 +35,7 @@ const GOODBYE_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// A close that waits for the client to stop sending.
 #[derive(Debug)]
-pub(super) struct Linger {
+pub(super) struct LingeringClose {
     /// How long.
     time_max: Duration,
     /// Until when; nothing before our side is closed.
@@ -43,8 +43,8 @@ pub(super) struct Linger {
     taken: usize,
 }
 
-impl Linger {
-    /// The close of a connection that has been said goodbye to.
+impl LingeringClose {
+    /// The close of a connection that has been pending goodbye to.
     pub(super) fn briefly() -> Self {
         Self { time_max: GOODBYE_TIME_MAX, until: None, taken: 0 }
     }
@@ -53,24 +53,29 @@ impl Linger {
 impl Connection {
     /// Says that a body was left unread, and that the connection closes.
     pub fn leaves_body(&self) {
-        self.said().linger = Some(Linger { time_max: LINGER_TIME_MAX, ..Linger::briefly() });
+        self.pending().linger =
+            Some(LingeringClose { time_max: LINGER_TIME_MAX, ..LingeringClose::briefly() });
     }
 
     /// Closes our side, and reads away what is still coming where that is due.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(mut linger) = self.lingering().take() else { return self.poll_end(cx) };
-        let closed = self.poll_linger(cx, &mut linger);
+        let closed = self.poll_lingering_close(cx, &mut linger);
         if closed.is_pending() {
             *self.lingering() = Some(linger);
         }
         closed
     }
 
-    fn lingering(&mut self) -> &mut Option<Linger> {
-        &mut self.said.get_mut().unwrap_or_else(PoisonError::into_inner).linger
+    fn lingering(&mut self) -> &mut Option<LingeringClose> {
+        &mut self.pending.get_mut().unwrap_or_else(PoisonError::into_inner).linger
     }
 
-    fn poll_linger(&mut self, cx: &mut Context<'_>, linger: &mut Linger) -> Poll<io::Result<()>> {
+    fn poll_lingering_close(
+        &mut self,
+        cx: &mut Context<'_>,
+        linger: &mut LingeringClose,
+    ) -> Poll<io::Result<()>> {
         if linger.until.is_none() {
             ready!(self.poll_end(cx))?;
         }

@@ -1,14 +1,14 @@
-//! What is said beside the answer that Pingora writes, or in its place.
+//! What is pending beside the answer that Pingora writes, or in its place.
 
 use pingora_core::protocols::http::date::get_cached_date;
 
-use crate::edge::connection::lingering_close::Linger;
+use crate::edge::connection::lingering_close::LingeringClose;
 use crate::edge::connection::tunnel::Tunnel;
 use crate::response::refusal::Refusal;
 
 /// What a request's answer is to say beside what Pingora writes, or instead.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct PendingResponse {
     /// Whether the head of the answer has yet to be written.
     pub(super) awaits_head: bool,
     /// Header lines for that head, each with its line end.
@@ -16,13 +16,13 @@ pub(super) struct Said {
     /// A whole answer of our own.
     pub(super) answer: Vec<u8>,
     /// How the connection closes where the client may still be sending what nobody reads.
-    pub(super) linger: Option<Linger>,
+    pub(super) linger: Option<LingeringClose>,
     /// What the connection has become, where that is a WebSocket.
     pub(super) tunnel: Option<Box<Tunnel>>,
 }
 
-impl Said {
-    /// Takes a head that Pingora writes `into` what is held, with what is to be said beside it.
+impl PendingResponse {
+    /// Takes a head that Pingora writes `into` what is held, with what is to be pending beside it.
     /// False where the bytes are no head.
     pub(super) fn complete(&mut self, bytes: &[u8], into: &mut Vec<u8>) -> bool {
         if !self.awaits_head {
@@ -54,9 +54,10 @@ mod tests {
 
     fn completed(heads: &[&str]) -> (String, Vec<bool>) {
         let lines = b"X: y\r\n".to_vec();
-        let mut said = Said { awaits_head: true, lines, ..Said::default() };
+        let mut pending =
+            PendingResponse { awaits_head: true, lines, ..PendingResponse::default() };
         let mut held = Vec::new();
-        let taken = heads.iter().map(|head| said.complete(head.as_bytes(), &mut held)).collect();
+        let taken = heads.iter().map(|head| pending.complete(head.as_bytes(), &mut held)).collect();
         (String::from_utf8(held).unwrap(), taken)
     }
 

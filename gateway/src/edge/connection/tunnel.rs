@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! 1. A close frame stands between two frames, never within one, and nothing follows it.
-//! 2. A side that has said goodbye, or sends what is no frame, is not written to.
+//! 2. A side that has pending goodbye, or sends what is no frame, is not written to.
 //!
 //! # Not here
 //!
@@ -94,17 +94,17 @@ impl Connection {
         }
         let mut tunnel = Tunnel::new(self.going.clone());
         tunnel.from_client.follow(session.map(|one| self.beyond_head(one)).unwrap_or_default());
-        self.said().tunnel = Some(Box::new(tunnel));
+        self.pending().tunnel = Some(Box::new(tunnel));
     }
 
     /// The tunnel, once the answer that began it is written.
     pub(super) fn tunnel(&mut self) -> Option<&mut Tunnel> {
-        let said = self.said.get_mut().unwrap_or_else(PoisonError::into_inner);
-        said.tunnel.as_deref_mut().filter(|_| !said.awaits_head)
+        let pending = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
+        pending.tunnel.as_deref_mut().filter(|_| !pending.awaits_head)
     }
 
     /// Before something is read from the client: learns whether we go, and says so where it can
-    /// be said. Ready where that is all that is read.
+    /// be pending. Ready where that is all that is read.
     pub(super) fn poll_leave(
         &mut self,
         cx: &mut Context<'_>,

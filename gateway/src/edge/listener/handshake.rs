@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Whoever must bring a PROXY header brings one; from nobody else is one read.
+//! 1. A peer in `proxy_protocol_from` sends a PROXY header; from no other peer is one read.
 //! 2. The address in it is the connection's from then on, and takes a place as any other does.
 //!
 //! # Not here
@@ -18,26 +18,26 @@ use tokio::net::TcpStream;
 use crate::config::shared::Shared;
 use crate::edge::connection::Socket as Wire;
 use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
-use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Origin, Progress};
+use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Progress, ProxyHeader};
 use crate::settings::ServerSettings;
 use crate::tls;
 
 /// What a client's connection brings.
 #[derive(Clone)]
-pub(super) struct Manners {
+pub(super) struct HandshakeSettings {
     /// Where it came in, if that is by TLS.
     pub(super) https: Option<SocketAddr>,
     /// Whether it begins with a PROXY header.
     pub(super) has_header: bool,
     /// Where its address is counted.
-    pub(super) crowd: Arc<ConnectionCounts>,
+    pub(super) counts: Arc<ConnectionCounts>,
 }
 
 /// A connection that may speak HTTP.
-pub(super) struct Greeted {
+pub(super) struct Handshaken {
     pub(super) socket: Wire,
     pub(super) peer: SocketAddr,
-    pub(super) seat: Option<ConnectionPermit>,
+    pub(super) permit: Option<ConnectionPermit>,
 }
 
 /// Why a connection came to nothing before its first request.
@@ -49,7 +49,7 @@ pub(super) enum Failed {
     Crowded,
 }
 
-impl Manners {
+impl HandshakeSettings {
     /// Whether there is anything to wait for.
     pub(super) fn take_time(&self) -> bool {
         self.has_header || self.https.is_some()
@@ -57,38 +57,40 @@ impl Manners {
 }
 
 /// Reads what comes before HTTP.
-pub(super) async fn greet(
-    manners: Manners,
+pub(super) async fn establish(
+    manners: HandshakeSettings,
     mut socket: TcpStream,
     peer: SocketAddr,
     shared: &Shared,
-) -> Result<Greeted, Failed> {
-    let Manners { https, has_header, crowd } = manners;
-    let (mut peer, mut seat) = (peer, None);
-    if has_header && let Origin::Client(client) = header(&mut socket).await? {
+) -> Result<Handshaken, Failed> {
+    let HandshakeSettings { https, has_header, counts } = manners;
+    let (mut peer, mut permit) = (peer, None);
+    if has_header && let ProxyHeader::Client(client) = header(&mut socket).await? {
         let active = shared.active.load();
         peer = client;
-        seat = place(&crowd, client, &active.settings.server)?;
+        permit = place(&counts, client, &active.settings.server)?;
     }
-    let Some(https) = https else { return Ok(Greeted { socket: Wire::Plain(socket), peer, seat }) };
+    let Some(https) = https else {
+        return Ok(Handshaken { socket: Wire::Plain(socket), peer, permit });
+    };
     let config = shared.active.load().origin.tls.config(https).cloned();
     // A listener's entries are there for as long as it is: only another process has others.
     let config = config.ok_or(Failed::Handshake("other"))?;
-    let stream = tls::shake(config, socket).await.map_err(Failed::Handshake)?;
-    Ok(Greeted { socket: Wire::Tls(Box::new(stream)), peer, seat })
+    let stream = tls::handshake(config, socket).await.map_err(Failed::Handshake)?;
+    Ok(Handshaken { socket: Wire::Tls(Box::new(stream)), peer, permit })
 }
 
 /// A place for an address, or none where it needs none.
 pub(super) fn place(
-    crowd: &Arc<ConnectionCounts>,
+    counts: &Arc<ConnectionCounts>,
     address: SocketAddr,
     server: &ServerSettings,
 ) -> Result<Option<ConnectionPermit>, Failed> {
     if is_of(&server.trusted_proxies, address) {
         return Ok(None);
     }
-    let seat = crowd.enter(address.ip(), server.caps.connections_per_address_max);
-    seat.map(Some).ok_or(Failed::Crowded)
+    let permit = counts.enter(address.ip(), server.caps.connections_per_address_max);
+    permit.map(Some).ok_or(Failed::Crowded)
 }
 
 /// Whether an address is of one of these networks.
@@ -98,7 +100,7 @@ pub(super) fn is_of(networks: &[ipnet::IpNet], address: SocketAddr) -> bool {
 }
 
 /// Reads a PROXY header, and not a byte beyond it.
-async fn header(socket: &mut TcpStream) -> Result<Origin, Failed> {
+async fn header(socket: &mut TcpStream) -> Result<ProxyHeader, Failed> {
     let mut bytes = Vec::new();
     loop {
         let more = match proxy_protocol::read(&bytes) {

@@ -22,7 +22,7 @@ pub struct ConnectionCounts(Mutex<HashMap<IpAddr, u64>>);
 /// A place, given back when dropped.
 #[derive(Debug)]
 pub struct ConnectionPermit {
-    crowd: Arc<ConnectionCounts>,
+    counts: Arc<ConnectionCounts>,
     owner: IpAddr,
 }
 
@@ -36,7 +36,7 @@ impl ConnectionCounts {
             return None;
         }
         counts.insert(owner, count + 1);
-        Some(ConnectionPermit { crowd: self.clone(), owner })
+        Some(ConnectionPermit { counts: self.clone(), owner })
     }
 
     fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, u64>> {
@@ -46,7 +46,7 @@ impl ConnectionCounts {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut counts = self.crowd.counts();
+        let mut counts = self.counts.counts();
         if let Some(count) = counts.get_mut(&self.owner) {
             *count -= 1;
             if *count == 0 {
@@ -73,31 +73,31 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_so_many_places_and_others_have_theirs() {
-        let crowd = Arc::new(ConnectionCounts::default());
-        let seats: Vec<_> = (0..3).filter_map(|_| crowd.enter(ip("192.0.2.1"), 2)).collect();
-        assert_eq!(seats.len(), 2);
-        assert!(crowd.enter(ip("::ffff:192.0.2.1"), 2).is_none(), "the same in another spelling");
-        assert!(crowd.enter(ip("192.0.2.2"), 2).is_some());
-        drop(seats);
-        assert!(crowd.enter(ip("192.0.2.1"), 2).is_some());
+    fn an_address_has_so_many_connections_and_others_have_theirs() {
+        let counts = Arc::new(ConnectionCounts::default());
+        let permits: Vec<_> = (0..3).filter_map(|_| counts.enter(ip("192.0.2.1"), 2)).collect();
+        assert_eq!(permits.len(), 2);
+        assert!(counts.enter(ip("::ffff:192.0.2.1"), 2).is_none(), "the same in another spelling");
+        assert!(counts.enter(ip("192.0.2.2"), 2).is_some());
+        drop(permits);
+        assert!(counts.enter(ip("192.0.2.1"), 2).is_some());
     }
 
     #[test]
     fn a_64_is_one_address() {
-        let crowd = Arc::new(ConnectionCounts::default());
-        let _seat = crowd.enter(ip("2001:db8::1"), 1);
-        assert!(crowd.enter(ip("2001:db8::ffff:0:0:2"), 1).is_none());
-        assert!(crowd.enter(ip("2001:db8:0:1::1"), 1).is_some());
+        let counts = Arc::new(ConnectionCounts::default());
+        let _permit = counts.enter(ip("2001:db8::1"), 1);
+        assert!(counts.enter(ip("2001:db8::ffff:0:0:2"), 1).is_none());
+        assert!(counts.enter(ip("2001:db8:0:1::1"), 1).is_some());
     }
 
     #[test]
-    fn who_has_left_is_not_remembered() {
-        let crowd = Arc::new(ConnectionCounts::default());
-        let enter = |nth: u32| crowd.enter(std::net::Ipv4Addr::from_bits(nth).into(), 1);
-        let seats: Vec<_> = (0..1_000).filter_map(enter).collect();
-        assert_eq!(crowd.counts().len(), 1_000);
-        drop(seats);
-        assert!(crowd.counts().is_empty());
+    fn an_address_without_connections_takes_no_memory() {
+        let counts = Arc::new(ConnectionCounts::default());
+        let enter = |nth: u32| counts.enter(std::net::Ipv4Addr::from_bits(nth).into(), 1);
+        let permits: Vec<_> = (0..1_000).filter_map(enter).collect();
+        assert_eq!(counts.counts().len(), 1_000);
+        drop(permits);
+        assert!(counts.counts().is_empty());
     }
 }

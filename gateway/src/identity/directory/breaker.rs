@@ -48,7 +48,7 @@ impl Breaker {
 
     /// Whether no request is sent at `now`, by any caller.
     #[must_use]
-    pub(super) fn is_resting(&self, now: Tick) -> bool {
+    pub(super) fn is_ejected(&self, now: Tick) -> bool {
         self.is_open() && now.0 < self.again_at.load(Ordering::Relaxed)
     }
 
@@ -92,8 +92,8 @@ mod tests {
     #[test]
     fn an_outage_lets_one_ask_in_each_pause() {
         let breaker = open(Tick(0));
-        assert!(!breaker.may_send(Tick(SECOND - 1)) && breaker.is_resting(Tick(SECOND - 1)));
-        assert!(!breaker.is_resting(Tick(SECOND)));
+        assert!(!breaker.may_send(Tick(SECOND - 1)) && breaker.is_ejected(Tick(SECOND - 1)));
+        assert!(!breaker.is_ejected(Tick(SECOND)));
         assert!(breaker.may_send(Tick(SECOND)));
         assert!(!breaker.may_send(Tick(SECOND)), "one is asking already");
         assert!(!breaker.unanswered(Tick(SECOND)), "it is the same outage");

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_is_a_mistake_and_all_of_them_are_told() {
+    fn every_wrong_type_is_reported() {
         let kind = TenantKind::Workspace;
         for body in ["", "[]", "\"x\"", "{", "{}x", "null", "\u{feff}{}"] {
             check(kind, body, &["the answer is not"]);

@@ -25,7 +25,7 @@ const UNKNOWN_PER_SECOND: u32 = 1;
 const UNKNOWN_LIMIT: &str = "unknown names";
 
 const UNKNOWN_QUOTA: Quota =
-    Quota::Bucket(token_bucket::Quota { rate: UNKNOWN_PER_SECOND, burst: UNKNOWN_MAX });
+    Quota::Bucket(token_bucket::BucketQuota { rate: UNKNOWN_PER_SECOND, burst: UNKNOWN_MAX });
 
 /// What one request may still have the directory look up.
 pub struct UnknownBudget<'s> {

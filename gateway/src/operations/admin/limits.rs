@@ -42,21 +42,21 @@ impl GatewayAdmin {
         admin::shown(&json!({"limits": shown.collect::<Value>()}))
     }
 
-    pub(super) async fn standing(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
+    pub(super) async fn usage(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         let met = self.met(limit, key).await?;
         let now = self.0.clock.now();
         let mut shown = Vec::new();
         let mut tightest: Option<(u32, usize)> = None;
         for (nth, (plan, ask)) in met.checks.iter().enumerate() {
-            let standing = self.0.limiter.store.standing(ask, now.tick)?;
-            let next = (standing.remaining, nth);
+            let usage = self.0.limiter.store.usage(ask, now.tick)?;
+            let next = (usage.remaining, nth);
             tightest = Some(tightest.map_or(next, |other| other.min(next)));
             shown.push(json!({
                 "plan": plan,
                 "allowance": allowance(ask.quota),
-                "used": standing.limit.saturating_sub(standing.remaining),
-                "remaining": standing.remaining,
-                "reset": now.unix_of(standing.full_at).seconds_up(),
+                "used": usage.limit.saturating_sub(usage.remaining),
+                "remaining": usage.remaining,
+                "reset": now.unix_of(usage.full_at).seconds_up(),
             }));
         }
         let nth = tightest.map_or(0, |(_, nth)| nth);
@@ -84,7 +84,7 @@ impl GatewayAdmin {
     pub(super) async fn reset(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         self.0.limiter.store.reset(self.met(limit, key).await?.key)?;
         events::event(Level::Info, "limit reset", &[("limit", json!(limit)), ("key", json!(key))]);
-        self.standing(limit, key).await
+        self.usage(limit, key).await
     }
 
     pub(super) async fn boost(&self, limit: &str, key: &str, body: &[u8]) -> Result<Reply, Reply> {
@@ -114,13 +114,13 @@ impl GatewayAdmin {
         ];
         let fields: Vec<_> = fields.into_iter().filter(|(_, value)| !value.is_null()).collect();
         events::event(Level::Info, "limit boosted", &fields);
-        self.standing(limit, key).await
+        self.usage(limit, key).await
     }
 
     pub(super) async fn unboost(&self, limit: &str, key: &str) -> Result<Reply, Reply> {
         self.0.limiter.boosts.clear(self.met(limit, key).await?.key)?;
         events::event(Level::Info, "boost ended", &[("limit", json!(limit)), ("key", json!(key))]);
-        self.standing(limit, key).await
+        self.usage(limit, key).await
     }
 }
 

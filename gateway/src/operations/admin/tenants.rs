@@ -40,7 +40,7 @@ impl GatewayAdmin {
             refusal(503, "directory-unavailable", "Tenants cannot be looked up now", detail)
         })?;
         let identity = active.rules.identify(&names, known.as_ref());
-        let asked = active.rules.asked_about(limit, key, &identity).ok_or_else(unknown)?;
+        let asked = active.rules.key_checks(limit, key, &identity).ok_or_else(unknown)?;
         let boosted = |(plan, mut ask): (Option<&str>, LimitCheck)| {
             self.0.limiter.boosts.apply(std::slice::from_mut(&mut ask), now);
             (plan.map(str::to_owned), ask)

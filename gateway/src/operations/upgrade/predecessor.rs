@@ -31,7 +31,9 @@ use crate::edge::drain::turned;
 use crate::limit::boost::Boost;
 use crate::limit::key::Key;
 use crate::limit::{LimitCheck, Quota, snapshot};
-use crate::operations::upgrade::protocol::{self, Frames, Kind, Named, Offer, PROTOCOL, Rest};
+use crate::operations::upgrade::protocol::{
+    self, Kind, Messages, NamedSocket, Offer, OtherStates, PROTOCOL,
+};
 use crate::operations::upgrade::successor::of_machine;
 use crate::operations::upgrade::{READY_WAIT, UpgradeError, broken, sockets};
 use crate::rules::Rules;
@@ -42,7 +44,7 @@ pub struct Predecessor {
     /// What it offers.
     pub offer: Offer,
     /// Its listening sockets.
-    pub sockets: Vec<(Named, TcpListener)>,
+    pub sockets: Vec<(NamedSocket, TcpListener)>,
 }
 
 impl Predecessor {
@@ -93,7 +95,7 @@ impl Predecessor {
                     count += restored.map_err(|_| damaged())?;
                 }
                 Kind::Moved => {
-                    let rest: Rest = serde_json::from_slice(&body).map_err(|_| damaged())?;
+                    let rest: OtherStates = serde_json::from_slice(&body).map_err(|_| damaged())?;
                     self.take_rest(shared, rest);
                     // An error says that it has died, and then all of it is ours already.
                     let _ = protocol::write(&mut self.stream, Kind::Taken, &[]);
@@ -104,7 +106,7 @@ impl Predecessor {
         }
     }
 
-    fn take_rest(&self, shared: &Shared, rest: Rest) {
+    fn take_rest(&self, shared: &Shared, rest: OtherStates) {
         let now = shared.clock.now().tick;
         for (bits, [requests, rate, burst], until) in rest.boosts {
             let raised = Values { requests, rate, burst };
@@ -134,7 +136,7 @@ async fn serve(
     stream.set_read_timeout(None)?;
     stream.set_nonblocking(true)?;
     let (reader, mut writer) = UnixStream::from_std(stream)?.into_split();
-    let mut frames = Frames::new(reader);
+    let mut frames = Messages::new(reader);
     let mut bytes = Vec::new();
     let mut told_to_end = false;
     loop {
@@ -205,7 +207,7 @@ mod tests {
     use crate::limit::key::Seed;
 
     #[test]
-    fn a_question_of_another_shape_is_asked_as_the_limit_is_now() {
+    fn a_check_of_another_quota_is_made_as_the_limit_is_now() {
         let seed = Seed::new([4; 16]);
         let rules = Config::built_in().load(seed).unwrap().rules;
         let now = rules.limits.iter().find(|limit| &*limit.name == "workspace").unwrap().quota;
@@ -223,7 +225,7 @@ mod tests {
         };
         let own = window(600, now.window().as_secs());
         assert_eq!(adapted("workspace", own), own, "a tenant's own value stays");
-        let bucket = Quota::Bucket(token_bucket::Quota { rate: 1, burst: 2 });
+        let bucket = Quota::Bucket(token_bucket::BucketQuota { rate: 1, burst: 2 });
         for then in [window(600, 1), window(600, 7_200), bucket] {
             assert_eq!(adapted("workspace", then), now);
             assert_eq!(adapted("gone", then), then);

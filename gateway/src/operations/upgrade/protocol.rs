@@ -11,13 +11,13 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use weir_common::limit::decision::{Decision, Standing};
+use weir_common::limit::decision::{Decision, Usage};
 use weir_common::limit::{rolling, token_bucket};
 use weir_common::time::{Tick, micros};
 
 use crate::limit::key::{Key, LimitTag};
 use crate::limit::limiter::RemoteVerdict;
-use crate::limit::{Answer, CHECKS_MAX, LimitCheck, Quota, Verdict};
+use crate::limit::{CHECKS_MAX, CheckResult, LimitCheck, Quota, Verdict};
 use crate::rules::retention::Retention;
 
 /// Another way of speaking gets another number.
@@ -81,12 +81,12 @@ pub struct Offer {
     /// What keys are made with.
     pub seed: [u8; 16],
     /// The sockets, in the order in which they came.
-    pub sockets: Vec<Named>,
+    pub sockets: Vec<NamedSocket>,
 }
 
 /// One of the sockets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Named {
+pub struct NamedSocket {
     /// For what: `http`, `https`, `operations::admin`.
     pub listener: String,
     /// Where, as the settings have it.
@@ -95,7 +95,7 @@ pub struct Named {
 
 /// What comes after the states.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Rest {
+pub struct OtherStates {
     /// Before this tick no state may be dropped.
     pub keep_until: u64,
     /// How long states were kept: the new rules may have to keep them longer.
@@ -129,7 +129,9 @@ impl From<Allowance> for Quota {
             Allowance::Rolling(requests, window) => {
                 Self::Rolling(rolling::Quota { requests, window: Duration::from_micros(window) })
             }
-            Allowance::Bucket(rate, burst) => Self::Bucket(token_bucket::Quota { rate, burst }),
+            Allowance::Bucket(rate, burst) => {
+                Self::Bucket(token_bucket::BucketQuota { rate, burst })
+            }
         }
     }
 }
@@ -169,14 +171,14 @@ fn body_length(length: [u8; 4]) -> io::Result<usize> {
     body.ok_or_else(|| damaged("a frame of no possible length"))
 }
 
-/// Frames as they come in, where others wait beside: nothing is lost when the wait is given up.
-pub struct Frames<R> {
+/// Messages as they come in, where others wait beside: nothing is lost when the wait is given up.
+pub struct Messages<R> {
     from: R,
     bytes: Vec<u8>,
 }
 
-impl<R: AsyncRead + Unpin> Frames<R> {
-    /// Frames that come from `from`.
+impl<R: AsyncRead + Unpin> Messages<R> {
+    /// Messages that come from `from`.
     pub fn new(from: R) -> Self {
         Self { from, bytes: Vec::new() }
     }
@@ -239,7 +241,7 @@ pub fn put_answer(bytes: &mut Vec<u8>, verdict: &Verdict, checks: &[LimitCheck])
             Decision::Refuse { retry_at } => (1, retry_at),
             Decision::TooLarge => (2, Tick(0)),
         };
-        let Standing { limit, remaining, full_at } = answer.standing;
+        let Usage { limit, remaining, full_at } = answer.usage;
         bytes.push(kind);
         bytes.extend_from_slice(&tick.0.to_le_bytes());
         bytes.extend_from_slice(&limit.to_le_bytes());
@@ -265,7 +267,7 @@ pub(super) fn answer(bytes: &[u8]) -> io::Result<RemoteVerdict> {
         let limit = u32::from_le_bytes(reader.take()?);
         let remaining = u32::from_le_bytes(reader.take()?);
         let full_at = Tick(u64::from_le_bytes(reader.take()?));
-        answers.push(Answer { decision, standing: Standing { limit, remaining, full_at } });
+        answers.push(CheckResult { decision, usage: Usage { limit, remaining, full_at } });
         quotas.push(reader.quota()?);
     }
     reader.end(RemoteVerdict { verdict: Verdict::new(answers, admitted != 0), quotas })
@@ -314,7 +316,7 @@ mod tests {
     fn checks() -> [LimitCheck; 2] {
         let window = Duration::from_secs(60);
         let rolling = Quota::Rolling(rolling::Quota { requests: 3, window });
-        let bucket = Quota::Bucket(token_bucket::Quota { rate: 5, burst: 7 });
+        let bucket = Quota::Bucket(token_bucket::BucketQuota { rate: 5, burst: 7 });
         let ask = |bits, quota| LimitCheck {
             key: Key::from_bits(bits),
             limit: LimitTag::from_bits(bits + 1),
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_arrives_as_it_was_asked() {
+    fn a_check_arrives_as_it_was_sent() {
         let mut bytes = Vec::new();
         put_question(&mut bytes, &checks());
         assert_eq!(format!("{:?}", question(&bytes).unwrap()), format!("{:?}", checks()));
@@ -337,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_arrives_as_it_was_given() {
-        let standing = Standing { limit: 3, remaining: 2, full_at: Tick(9) };
+    fn a_verdict_arrives_as_it_was_sent() {
+        let usage = Usage { limit: 3, remaining: 2, full_at: Tick(9) };
         for (decision, admitted) in [
             (Decision::Admit, true),
             (Decision::Refuse { retry_at: Tick(77) }, false),
             (Decision::TooLarge, false),
         ] {
-            let answers = checks().map(|_| Answer { decision, standing });
+            let answers = checks().map(|_| CheckResult { decision, usage });
             let verdict = Verdict::new(answers.into_iter().collect(), admitted);
             let mut bytes = Vec::new();
             put_answer(&mut bytes, &verdict, &checks());

@@ -20,7 +20,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::operations::upgrade::protocol::{self, Kind, Named};
+use crate::operations::upgrade::protocol::{self, Kind, NamedSocket};
 use weir_common::http_server::listeners::{BindError, bind};
 
 /// The kernel passes 253 in one message; nobody has configured as many as this.
@@ -29,20 +29,20 @@ pub const SOCKETS_MAX: usize = 128;
 /// Every listening socket of this process, and those that it was offered.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    ours: Vec<(Named, TcpListener)>,
-    offered: Vec<(Named, TcpListener)>,
+    ours: Vec<(NamedSocket, TcpListener)>,
+    offered: Vec<(NamedSocket, TcpListener)>,
 }
 
 impl Sockets {
     /// With the sockets that an earlier process offers.
     #[must_use]
-    pub fn of(offered: Vec<(Named, TcpListener)>) -> Self {
+    pub fn of(offered: Vec<(NamedSocket, TcpListener)>) -> Self {
         Self { ours: Vec::new(), offered }
     }
 
     /// The socket of an address: the one that was offered, or else a new one.
     pub fn bind(&mut self, listener: &str, address: SocketAddr) -> Result<TcpListener, BindError> {
-        let named = Named { listener: listener.to_owned(), address };
+        let named = NamedSocket { listener: listener.to_owned(), address };
         let socket = match self.take(&named) {
             Some(socket) => socket,
             None => bind(address)?,
@@ -53,10 +53,11 @@ impl Sockets {
     }
 
     /// Takes what was offered for the same: a port has one use, port 0 one of each name.
-    fn take(&mut self, named: &Named) -> Option<TcpListener> {
-        let same = |offered: &Named| offered == named;
-        let there = |offered: &Named| named.address.port() != 0 && offered.address == named.address;
-        let find = |fits: &dyn Fn(&Named) -> bool| {
+    fn take(&mut self, named: &NamedSocket) -> Option<TcpListener> {
+        let same = |offered: &NamedSocket| offered == named;
+        let there =
+            |offered: &NamedSocket| named.address.port() != 0 && offered.address == named.address;
+        let find = |fits: &dyn Fn(&NamedSocket) -> bool| {
             self.offered.iter().position(|(offered, _)| fits(offered))
         };
         let place = find(&same).or_else(|| find(&there))?;
@@ -69,8 +70,8 @@ impl Sockets {
     }
 
     /// What our sockets are, and each of them once more.
-    pub fn share(&self) -> io::Result<(Vec<Named>, Vec<OwnedFd>)> {
-        let again = |(named, socket): &(Named, TcpListener)| {
+    pub fn share(&self) -> io::Result<(Vec<NamedSocket>, Vec<OwnedFd>)> {
+        let again = |(named, socket): &(NamedSocket, TcpListener)| {
             Ok((named.clone(), OwnedFd::from(socket.try_clone()?)))
         };
         self.ours.iter().map(again).collect()
@@ -113,8 +114,8 @@ pub fn receive(from: &UnixStream) -> io::Result<Vec<TcpListener>> {
 mod tests {
     use super::*;
 
-    fn named(listener: &str, address: &str) -> Named {
-        Named { listener: listener.to_owned(), address: address.parse().unwrap() }
+    fn named(listener: &str, address: &str) -> NamedSocket {
+        NamedSocket { listener: listener.to_owned(), address: address.parse().unwrap() }
     }
 
     /// Sockets of an earlier process, and the ports they have.

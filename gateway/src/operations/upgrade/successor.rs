@@ -31,10 +31,10 @@ use weir_common::log::events;
 use weir_common::time::{Moment, Tick, UnixTime};
 
 use crate::config::shared::Shared;
-use crate::limit::limiter::{Owner, RemoteCheck, RemoteVerdict};
+use crate::limit::limiter::{LimitOwner, RemoteCheck, RemoteVerdict};
 use crate::limit::memory::Closed;
 use crate::limit::snapshot;
-use crate::operations::upgrade::protocol::{self, Frames, Kind, Offer, PROTOCOL, Rest};
+use crate::operations::upgrade::protocol::{self, Kind, Messages, Offer, OtherStates, PROTOCOL};
 use crate::operations::upgrade::sockets::{self, SOCKETS_MAX, Sockets};
 use crate::operations::upgrade::{
     MOVE_WAIT, QUESTIONS_MAX, READY_WAIT, TAKE_OVER, UpgradeError, broken,
@@ -82,7 +82,7 @@ pub async fn start(shared: &Arc<Shared>, sockets: &Sockets) -> Result<Candidate,
     let offer = Offer { seed: shared.seed.bytes(), sockets: named };
     let (ours, theirs) = StdStream::pair().map_err(broken("making a way to the new process"))?;
     let started = Started(Some(spawn(theirs.into())?));
-    let greeted = tokio::task::spawn_blocking(move || greet(ours, &offer, &passed));
+    let greeted = tokio::task::spawn_blocking(move || establish(ours, &offer, &passed));
     match tokio::time::timeout(READY_WAIT, greeted).await {
         Ok(Ok(stream)) => Ok(Candidate { started, stream: stream? }),
         // A panic there is ours to mend.
@@ -100,7 +100,7 @@ fn spawn(stdin: OwnedFd) -> Result<Child, UpgradeError> {
     command.spawn().map_err(broken("starting the program anew"))
 }
 
-fn greet(
+fn establish(
     mut stream: StdStream,
     offer: &Offer,
     passed: &[OwnedFd],
@@ -139,7 +139,7 @@ impl Candidate {
 
     fn take(mut self, shared: &Shared) -> Result<Successor, UpgradeError> {
         let from = shared.clock.now().tick;
-        shared.limiter.set_owner(Owner::Moving);
+        shared.limiter.set_owner(LimitOwner::Moving);
         let mut shelf = Vec::new();
         let taken = hand_states(&mut self.stream, shared, &mut shelf);
         let child = self.started.0.take();
@@ -150,11 +150,11 @@ impl Candidate {
                 shared.limiter.store.reopen(nth, closed);
             }
             shared.limiter.boosts.reopen();
-            shared.limiter.set_owner(Owner::Here);
+            shared.limiter.set_owner(LimitOwner::Here);
             return Err(taken.err().unwrap_or(UpgradeError::Unexpected("anything")));
         };
         let (way, questions) = mpsc::channel(QUESTIONS_MAX);
-        shared.limiter.set_owner(Owner::There(way));
+        shared.limiter.set_owner(LimitOwner::There(way));
         let seconds = shared.clock.now().tick.since(from).as_secs_f64();
         let fields = [
             ("process", json!(child.id())),
@@ -202,7 +202,7 @@ pub(super) fn hand_states(
     // A reload since we began to move has changed both, and no state after it is ours.
     let memory = Retention::of(&shared.active.load().rules);
     let keep_until = shared.limiter.store.kept_until().0;
-    let rest = Rest { keep_until, memory, boosts: boosts.collect() };
+    let rest = OtherStates { keep_until, memory, boosts: boosts.collect() };
     let rest = serde_json::to_vec(&rest).map_err(|why| broken(sending)(why.into()))?;
     protocol::write(stream, Kind::Moved, &rest).map_err(broken(sending))?;
     stream.flush().map_err(broken(sending))?;
@@ -235,7 +235,7 @@ impl Successor {
             let fields = [("error", json!(error.to_string()))];
             events::event(Level::Error, "limit owner lost", &fields);
         }
-        shared.limiter.set_owner(Owner::Lost);
+        shared.limiter.set_owner(LimitOwner::Lost);
         let _ = hurry.send(true);
     }
 }
@@ -247,7 +247,7 @@ async fn ask(
 ) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let (reader, mut writer) = UnixStream::from_std(stream)?.into_split();
-    let mut frames = Frames::new(reader);
+    let mut frames = Messages::new(reader);
     let mut waiting: VecDeque<oneshot::Sender<RemoteVerdict>> = VecDeque::new();
     let mut bytes = Vec::new();
     loop {

@@ -8,7 +8,7 @@
 //!
 //! # Not here
 //!
-//! What the numbers are (`report`), which of the two a client is told by (`forwarding`).
+//! What the numbers are (`report`), which of the two a client gets (`forwarding`).
 
 use http::{HeaderMap, HeaderName};
 use pingora_core::{ErrorType, OrErr, Result};
@@ -113,8 +113,8 @@ fn tell(context: &RequestContext, mut say: impl FnMut(&'static Field, &str)) {
     if let Some(limit) = binding {
         say(&RESOURCE, &limit.name);
     }
-    if let Some((policy, standing)) = &context.facts.limits.ietf {
+    if let Some((policy, usage)) = &context.facts.limits.ietf {
         say(&POLICY, policy);
-        say(&STANDING, standing);
+        say(&STANDING, usage);
     }
 }

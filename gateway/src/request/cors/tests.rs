@@ -42,7 +42,7 @@ fn preflight(cors: &Cors, fields: &[(&'static str, &str)]) -> Option<String> {
 }
 
 #[test]
-fn an_allowed_origin_is_echoed_and_told_what_it_may_read() {
+fn an_allowed_origin_is_echoed_with_the_headers_it_may_read() {
     assert_eq!(
         said(&cors(&["https://b.test", APP], true, &[]), &[APP]),
         format!(
@@ -54,7 +54,7 @@ fn an_allowed_origin_is_echoed_and_told_what_it_may_read() {
 }
 
 #[test]
-fn any_other_origin_is_told_nothing_but_that_it_matters() {
+fn any_other_origin_gets_nothing_but_vary() {
     let cors = cors(&[APP], true, &[]);
     for origins in [
         vec![],
@@ -74,7 +74,7 @@ fn any_other_origin_is_told_nothing_but_that_it_matters() {
 }
 
 #[test]
-fn where_all_may_read_the_answer_depends_on_nobody() {
+fn where_all_may_read_the_response_depends_on_no_origin() {
     let cors = cors(&["*"], false, &[]);
     let same =
         format!("Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: {EXPOSED}\r\n");
@@ -84,7 +84,7 @@ fn where_all_may_read_the_answer_depends_on_nobody() {
 }
 
 #[test]
-fn a_preflight_is_told_what_the_path_takes_and_what_may_be_sent() {
+fn a_preflight_gets_the_methods_of_the_path_and_the_headers_allowed() {
     let asked = [
         ("origin", APP),
         ("access-control-request-method", "PUT"),

@@ -178,6 +178,7 @@ impl Leaf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::route::tests::Dice;
 
     const METHODS: [Method; 5] =
         [Method::GET, Method::HEAD, Method::POST, Method::DELETE, Method::PATCH];
@@ -211,7 +212,7 @@ mod tests {
     }
 
     /// Tries every route, and takes the best.
-    fn dumbest(rows: &[Row], method: &Method, path: &str) -> Option<Index> {
+    fn by_trying_every_route(rows: &[Row], method: &Method, path: &str) -> Option<Index> {
         let having = rows.iter().enumerate().filter_map(|(at, (pattern, methods))| {
             let as_get = *method == Method::HEAD && methods.contains(&Method::GET);
             let order = [methods.contains(method), as_get, methods.is_empty()];
@@ -232,16 +233,7 @@ mod tests {
         one == two && (common || methods.is_empty() && others.is_empty())
     }
 
-    struct Dice(u64);
-
     impl Dice {
-        fn roll(&mut self, sides: usize) -> usize {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            usize::try_from(self.0 >> 33).unwrap() % sides
-        }
-
         fn row(&mut self) -> Row {
             let parts = ["a", "b", "a:b", "{x}", "{y}", "{workspace}"];
             let mut path = String::new();
@@ -258,7 +250,7 @@ mod tests {
             (path, methods)
         }
 
-        fn path(&mut self) -> String {
+        fn short_path(&mut self) -> String {
             let parts = ["a", "b", "a:b", "c", "a:c"];
             let path: String =
                 (0..self.roll(6)).map(|_| format!("/{}", parts[self.roll(5)])).collect();
@@ -286,8 +278,8 @@ mod tests {
                 }
             }
             for _ in 0..60 {
-                let path = dice.path();
-                let taking = |method| dumbest(&rows, method, &path);
+                let path = dice.short_path();
+                let taking = |method| by_trying_every_route(&rows, method, &path);
                 for method in &METHODS {
                     let found = tree.find(method, &path);
                     assert_eq!(found, taking(method), "seed {seed}: {method} {path} in {rows:?}");

@@ -3,7 +3,7 @@
 use http::Method;
 
 use crate::limit::CHECKS_MAX;
-use crate::request::route::{Entry, Index, Paths};
+use crate::request::route::{Index, Paths, RouteEntry};
 use crate::rules::Route;
 use crate::rules::compile::Checker;
 use crate::settings::RawRoute;
@@ -24,8 +24,8 @@ impl Checker<'_> {
 
     fn paths_of(&self, plane: Index, routes: &[Route]) -> Paths {
         let entries = routes.iter().enumerate().filter(|(_, route)| route.plane == plane);
-        let entries: Vec<Entry<'_>> = entries
-            .map(|(at, route)| Entry {
+        let entries: Vec<RouteEntry<'_>> = entries
+            .map(|(at, route)| RouteEntry {
                 route: at,
                 pattern: &route.pattern,
                 methods: &route.methods,

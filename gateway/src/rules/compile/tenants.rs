@@ -31,7 +31,7 @@ impl Entries<'_> {
         Tenant {
             plan: self.plan(&entry.plan),
             quotas: self.quotas(&entry.limits, LimitKey::Organisation),
-            ..self.nobody(Scope::Organisation, name)
+            ..self.bare(Scope::Organisation, name)
         }
     }
 
@@ -41,7 +41,7 @@ impl Entries<'_> {
             parent: entry.organisation.as_ref().map(|name| name.value.as_str().into()),
             plan: self.plan(&entry.plan),
             quotas: self.quotas(&entry.limits, LimitKey::Workspace),
-            ..self.nobody(Scope::Workspace, name)
+            ..self.bare(Scope::Workspace, name)
         }
     }
 
@@ -50,11 +50,11 @@ impl Entries<'_> {
         Tenant {
             parent: entry.workspace.as_ref().map(|name| name.value.as_str().into()),
             quotas: self.quotas(&entry.limits, LimitKey::Instance),
-            ..self.nobody(Scope::Instance, name)
+            ..self.bare(Scope::Instance, name)
         }
     }
 
-    fn nobody(&self, scope: Scope, name: &str) -> Tenant {
+    fn bare(&self, scope: Scope, name: &str) -> Tenant {
         let owner = self.seed.owner(scope, name.as_bytes());
         Tenant { name: name.into(), owner, parent: None, plan: None, quotas: Vec::new() }
     }
@@ -73,8 +73,7 @@ impl Entries<'_> {
     }
 }
 
-/// Why an instance may not have values of its own, where its workspace's plan does not allow it
-/// (reading 10).
+/// Why an instance may not have values of its own, where its workspace's plan does not allow it.
 pub fn own_values_refused(instance: &str, plan: Option<&Plan>) -> Option<String> {
     if plan.is_some_and(|plan| plan.per_instance_limits) {
         return None;

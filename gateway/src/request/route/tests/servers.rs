@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::request::route::tests::Dice;
 use crate::request::route::*;
 
 /// Path, what it asks, and the spellings that it takes: s, e and / for slash, escapes, and both.
@@ -43,13 +44,13 @@ fn asks_more(rows: &[Row], one: Index, other: Index) -> bool {
 
 fn paths(rows: &[Row]) -> Paths {
     let patterns: Vec<Pattern> = rows.iter().map(|row| Pattern::read(row.0).unwrap()).collect();
-    let entry = |(route, pattern)| Entry {
+    let entry = |(route, pattern)| RouteEntry {
         route,
         pattern,
         methods: &[],
         spellings: spellings(rows[route].2),
     };
-    let entries: Vec<Entry<'_>> = patterns.iter().enumerate().map(entry).collect();
+    let entries: Vec<RouteEntry<'_>> = patterns.iter().enumerate().map(entry).collect();
     let (paths, undecided) = Paths::new(&entries, |one, other| asks_more(rows, one, other));
     assert_eq!(undecided, []);
     paths
@@ -59,7 +60,7 @@ fn paths(rows: &[Row]) -> Paths {
 fn leads(paths: &Paths, rows: &[Row], path: &str) -> Result<&'static str, Malformed> {
     let target = target::read(path.as_bytes(), Some(b"h.test"))?;
     match paths.find(&Method::GET, &target)? {
-        Found::Route(route) => Ok(rows[route].0),
+        PathMatch::Route(route) => Ok(rows[route].0),
         other => panic!("{path}: {other:?}"),
     }
 }
@@ -235,16 +236,7 @@ fn read_by_servers(path: &str) -> BTreeSet<String> {
     })
 }
 
-struct Dice(u64);
-
 impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 33).unwrap() % sides
-    }
-
     /// A path that is near to those of the routes.
     fn path(&mut self) -> String {
         const PARTS: [&str; 17] = [
@@ -336,7 +328,7 @@ fn no_server_finds_a_route_that_asks_more_or_another_tenant_in_what_is_let_throu
     for seed in 1..=6_000_u64 {
         let path = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).path();
         let Ok(target) = target::read(path.as_bytes(), Some(b"h.test")) else { continue };
-        let Ok(Found::Route(route)) = paths.find(&Method::GET, &target) else {
+        let Ok(PathMatch::Route(route)) = paths.find(&Method::GET, &target) else {
             refused += 1;
             continue;
         };
