@@ -2,7 +2,8 @@
 //!
 //! `gate` judges each start, `turns` which of several starts, `replies` each answer of the store,
 //! `ledger` what is on disk, `upkeep` what jobs and sweeps leave there, `pages` what customers read
-//! of it, `mails` what the mail server sees, `secrets` the log, `judge` each moment at which all is idle.
+//! of it, `mails` what the mail server sees, `secrets` the log, `judge` each
+//! moment at which all is idle.
 
 mod gate;
 mod judge;

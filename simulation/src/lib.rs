@@ -2,9 +2,9 @@
 //!
 //! What runs is what ships: the worker's turns, the scheduler, health, records, the SQLite store
 //! with its statements and batches, the deadline of an attempt. What is left out is what has no
-//! decision in it: sockets, the store's threads, the loop that waits. The clock is turned, receivers
-//! are made up, and everything happens on one thread, so that a seed tells a whole story and tells
-//! it again.
+//! decision in it: sockets, the store's threads, the loop that waits. The clock is turned,
+//! receivers are made up, and everything happens on one thread, so that a seed tells a whole story
+//! and tells it again.
 //!
 //! Areas stand in layers, the lowest first: each imports only from those above it in this list.
 

@@ -31,6 +31,7 @@ use crate::store::sqlite::pragmas::ConnectionHook;
 use crate::store::sqlite::read_pool::executor::ReadExecutor;
 use crate::store::sqlite::read_pool::executor::manual::ManualReads;
 use crate::store::sqlite::read_pool::{Readers, Source};
+use crate::store::sqlite::wal::owner;
 use crate::store::sqlite::writer::manual::ManualWriter;
 use crate::store::sqlite::writer::{Size, Writer};
 use crate::store::{
@@ -126,15 +127,6 @@ impl SqliteStore {
         let worker = Readers::new(&source, stepped, read_pool::WORKERS_MAX);
         let (writer, stepped) = Writer::manual(session, lock);
         Ok((Self { facts, readers, worker, writer }, stepped, reads))
-    }
-
-    /// Bytes on disk, the WAL included.
-    fn bytes(path: &Path) -> u64 {
-        let mut log = path.as_os_str().to_owned();
-        log.push("-wal");
-        let sizes =
-            [path, Path::new(&log)].map(|path| path.metadata().map_or(0, |file| file.len()));
-        sizes.iter().sum()
     }
 }
 
@@ -388,7 +380,7 @@ impl Upkeep for SqliteStore {
     async fn figures(&self) -> Result<Figures, StoreError> {
         let path = self.facts.path.clone();
         // Without a reader: an operator looks when customers keep them all busy, above all.
-        let sizes = tokio::task::spawn_blocking(move || Self::bytes(&path)).await;
+        let sizes = tokio::task::spawn_blocking(move || owner::bytes_on_disk(&path)).await;
         let bytes = sizes.map_err(|error| StoreError::Damaged(error.to_string().into()))?;
         let shown = self.writer.shown();
         Ok(Figures {

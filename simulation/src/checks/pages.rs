@@ -21,7 +21,7 @@ use crate::orders::WORKSPACES;
 const EMPTY_PAGES_MAX: usize = 100;
 
 impl Model {
-    /// A customer looks at what there is. For a moment at which all is idle: nothing is being changed.
+    /// A customer reads what there is. For a moment at which all is idle: nothing is changed.
     pub(crate) async fn read_pages(&mut self, store: &SqliteStore, dice: &mut Dice, now: Moment) {
         let ws = *dice.pick(&WORKSPACES).unwrap();
         let limit = 1 + dice.roll(30) as usize;

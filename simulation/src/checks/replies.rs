@@ -322,7 +322,8 @@ impl Model {
     ) {
         let sql = "SELECT l.url, w.events, w.secrets_before ->> '$[0][0]', w.paused_at, \
             w.paused_total \
-            FROM webhooks w JOIN endpoints l ON l.id = w.endpoint WHERE w.id = ?1 AND deleted_up_to IS NULL";
+            FROM webhooks w JOIN endpoints l ON l.id = w.endpoint \
+            WHERE w.id = ?1 AND deleted_up_to IS NULL";
         let row = conn.query_row(sql, [id.0], |row| {
             let url: String = row.get(0)?;
             let total = Duration::from_micros(row.get::<_, i64>(4)?.cast_unsigned());

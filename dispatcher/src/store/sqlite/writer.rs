@@ -13,6 +13,7 @@
 mod counters;
 pub mod manual;
 mod queue;
+mod session;
 mod task;
 
 use std::fmt;
@@ -25,24 +26,20 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use log::Level;
-use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 use weir_common::log::events;
-use weir_common::time::Clock;
 
 use crate::store::StoreError;
-use crate::store::encryption::Sealer;
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::file_identity::FileIdentity;
 use crate::store::sqlite::pragmas::CHECKPOINT_PAGES;
 use crate::store::sqlite::schema;
-use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::wal::checkpointer::Checkpointer;
-use crate::store::sqlite::wal::limit::{self, WalLimit};
+use crate::store::sqlite::wal::limit;
 use crate::store::sqlite::wal::owner;
 pub(super) use crate::store::sqlite::writer::counters::{Counters, Shown};
 use crate::store::sqlite::writer::queue::Line;
 pub(super) use crate::store::sqlite::writer::queue::Size;
+pub(super) use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::writer::task::{Asked, Task, caught};
 
 /// What may wait for the writer; a second's work, at the least.
@@ -56,21 +53,6 @@ const BATCH_TIME_MAX: Duration = Duration::from_millis(3);
 
 /// After so long without work the WAL is checkpointed.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-
-/// What is at hand for work on the writer's thread.
-pub(super) struct WriteSession {
-    pub(super) conn: Connection,
-    pub(super) sealer: Sealer,
-    pub(super) clock: Clock,
-    pub(super) counters: Counters,
-    pub(super) steady: Steady,
-    /// The workspace whose job ran the last step.
-    pub(super) job_turn: i64,
-    /// Keeps the WAL from growing while it is read.
-    pub(super) wal: WalLimit,
-    /// Where the files are.
-    pub(super) files: FileIdentity,
-}
 
 enum Call {
     Task(Box<dyn Task>, Size),

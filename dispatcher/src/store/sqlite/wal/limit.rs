@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A WAL beyond its limit is emptied at once: readers of ours are kept out for the moment. Without that, readers that take turns so that there is always one would let it grow
-//!    for ever.
+//! 1. A WAL beyond its limit is emptied at once: readers of ours are kept out for the moment.
+//!    Without that, readers that take turns so that there is always one would let it grow for
+//!    ever.
 //! 2. Work waits for a reader no longer than [`READERS_PATIENCE`], and again only after
 //!    [`AGAIN_AFTER`].
 //!

@@ -32,6 +32,12 @@ pub(crate) fn log_of(path: &Path) -> PathBuf {
     log.into()
 }
 
+/// Bytes of a database on disk, its WAL included.
+pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
+    let size = |file: &Path| file.metadata().map_or(0, |file| file.len());
+    size(path) + size(&log_of(path))
+}
+
 /// Whether a WAL with content exists.
 pub(crate) fn has_log(path: &Path) -> bool {
     fs::metadata(log_of(path)).is_ok_and(|log| log.len() > 0)

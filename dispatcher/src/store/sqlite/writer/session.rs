@@ -1,0 +1,25 @@
+//! What is at hand for work on the writer's thread.
+
+use rusqlite::Connection;
+use weir_common::time::Clock;
+
+use crate::store::encryption::Sealer;
+use crate::store::sqlite::file_identity::FileIdentity;
+use crate::store::sqlite::steady_clock::Steady;
+use crate::store::sqlite::wal::limit::WalLimit;
+use crate::store::sqlite::writer::counters::Counters;
+
+/// What is at hand for work on the writer's thread.
+pub(in crate::store::sqlite) struct WriteSession {
+    pub(in crate::store::sqlite) conn: Connection,
+    pub(in crate::store::sqlite) sealer: Sealer,
+    pub(in crate::store::sqlite) clock: Clock,
+    pub(in crate::store::sqlite) counters: Counters,
+    pub(in crate::store::sqlite) steady: Steady,
+    /// The workspace whose job ran the last step.
+    pub(in crate::store::sqlite) job_turn: i64,
+    /// Keeps the WAL from growing while it is read.
+    pub(in crate::store::sqlite) wal: WalLimit,
+    /// Where the files are.
+    pub(in crate::store::sqlite) files: FileIdentity,
+}
