@@ -281,7 +281,8 @@ async fn goes_wrong(size: Size) {
     let wrong = store.writer.ask_for(size, |session| {
         session.counters.waiting += 5;
         let sql = "INSERT INTO events \
-            (name, workspace, kind, digest, created_at, delivery_refs, body) VALUES ('evt_1', 1, 0, x'', 0, 0, x'')";
+            (name, workspace, kind, digest, created_at, delivery_refs, body) \
+            VALUES ('evt_1', 1, 0, x'', 0, 0, x'')";
         session.conn.execute(sql, [])?;
         session.conn.execute(sql, [])?;
         Ok(())
