@@ -39,7 +39,7 @@ pub const GET: Request<'static> =
 
 /// What is answered.
 #[derive(Clone, Debug)]
-pub struct Response {
+pub struct ServerResponse {
     /// The status.
     pub status: u16,
     /// The body.
@@ -51,7 +51,7 @@ pub async fn call(
     address: SocketAddr,
     request: &Request<'_>,
     timeout: Duration,
-) -> Result<Response> {
+) -> Result<ServerResponse> {
     let peer = HttpPeer::new(address, false, String::new());
     ask(&Connector::new(None), &peer, request, timeout).await
 }
@@ -63,7 +63,7 @@ pub async fn ask(
     peer: &HttpPeer,
     request: &Request<'_>,
     timeout: Duration,
-) -> Result<Response> {
+) -> Result<ServerResponse> {
     let answer = tokio::time::timeout(timeout, exchange(connector, peer, request)).await;
     answer.unwrap_or_else(|_| Error::e_explain(ErrorType::ReadTimedout, "no answer in time"))
 }
@@ -93,7 +93,7 @@ async fn exchange(
     connector: &Connector,
     peer: &HttpPeer,
     request: &Request<'_>,
-) -> Result<Response> {
+) -> Result<ServerResponse> {
     let (mut session, _) = connector.get_http_session(peer).await?;
     let mut head = RequestHeader::build(request.method, request.path.as_bytes(), Some(4))?;
     if session.as_http1().is_some() {
@@ -124,7 +124,7 @@ async fn exchange(
         let Some(chunk) = session.read_response_body().await? else { break };
         body.extend_from_slice(&chunk);
     }
-    Ok(Response { status, body })
+    Ok(ServerResponse { status, body })
 }
 
 #[cfg(test)]
