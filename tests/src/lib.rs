@@ -32,7 +32,6 @@ pub mod http2_server;
 pub mod issuer;
 pub mod lines;
 pub mod mailbox;
-#[cfg(all(feature = "model", not(test)))]
 pub mod modelled;
 pub mod nginx;
 pub mod process;
@@ -49,7 +48,6 @@ pub mod wait;
 pub mod world;
 
 /// The locks of [`modelled`], in the place where the gateway has its own.
-#[cfg(all(feature = "model", not(test)))]
 mod sync {
     pub(crate) use std::sync::PoisonError;
 
