@@ -232,7 +232,10 @@ impl Scheduler {
             Input::Missed(webhooks) => {
                 webhooks.into_iter().for_each(|webhook| self.missed(webhook, now.tick));
             }
-            Input::Changed(webhook) => self.load(webhook),
+            Input::Changed(webhook) => {
+                self.webhooks.outdate(webhook);
+                self.load(webhook);
+            }
             Input::Attempted(result) => self.attempted(*result, now),
             Input::Read(webhook, answer) => {
                 self.reads.answered();

@@ -101,8 +101,8 @@ impl Scheduler {
                 self.close(webhook, now.tick);
             }
         }
-        // The result is applied even if the webhook changed again, since changes may never cease.
         if changed_since {
+            self.webhooks.outdate(webhook);
             self.load(webhook);
         }
     }

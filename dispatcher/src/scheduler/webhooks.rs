@@ -73,6 +73,8 @@ struct Known {
     look_at: Option<UnixTime>,
     /// Results that are not on disk yet.
     unwritten: usize,
+    /// Its owner has changed it: no attempt starts with the earlier URL or secrets.
+    outdated: bool,
 }
 
 /// A hundred thousand webhooks may wait, so their state is small.
@@ -122,6 +124,13 @@ impl Webhooks {
         self.loading.remove(&webhook) == Some(Loading::Changed)
     }
 
+    /// Notes that a webhook has changed on disk: it starts nothing until it is read.
+    pub(super) fn outdate(&mut self, webhook: WebhookId) {
+        if let Some(known) = self.known.get_mut(&webhook) {
+            known.outdated = true;
+        }
+    }
+
     /// Adds a webhook as read from the store.
     pub(super) fn restore(
         &mut self,
@@ -145,7 +154,14 @@ impl Webhooks {
         let delivered_probe = known.and_then(|known| known.delivered_probe);
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Ready };
         let target = Weak::new();
-        let known = Known { webhook, delivered_probe, target, look_at: None, unwritten };
+        let known = Known {
+            webhook,
+            delivered_probe,
+            target,
+            look_at: None,
+            unwritten,
+            outdated: false,
+        };
         self.known.insert(id, Box::new(known));
         self.plan(id, policy, now);
         restored
@@ -161,6 +177,7 @@ impl Webhooks {
     pub(super) fn flow(&self, webhook: WebhookId) -> Flow {
         let Some(known) = self.known.get(&webhook) else { return Flow::Stopped };
         match known.webhook.probing {
+            _ if known.outdated => Flow::Stopped,
             _ if known.webhook.paused_at.is_some() || known.webhook.reordering => Flow::Stopped,
             Some(probe) => Flow::Probing(probe),
             None if known.delivered_probe.is_some() => Flow::Stopped,

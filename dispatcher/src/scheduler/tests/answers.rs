@@ -1,5 +1,6 @@
 //! Results of reads and new deliveries, in any order.
 
+use crate::domain::webhook::Queue;
 use crate::scheduler::tests::*;
 
 /// Endpoints with one webhook each, of which only waiting deliveries are known.
@@ -41,6 +42,27 @@ fn a_delivery_that_arrives_during_a_read_is_kept() {
     endpoints.take_in(hook(1, 1, Flow::Open), None, at(0).tick);
     answer(&mut endpoints, 0, &[ready(1, 0)], false);
     assert_eq!(started(&mut endpoints, 0), [1]);
+}
+
+#[test]
+fn a_webhook_that_has_changed_starts_nothing_until_it_is_read() {
+    let mut endpoints = unread();
+    let waiting = [ready(1, 0), ready(2, 0)];
+    answer(&mut endpoints, 0, &waiting, false);
+    let read = || {
+        let queue = Queue { webhook: hook(1, 1, Flow::Open), due: Some(at(0).unix) };
+        Input::Read(WebhookId(1), StoreAnswer::Loaded(Some(Box::new(queue))))
+    };
+    // It changes again while it is read: what was read is out of date, too.
+    for _ in 0..2 {
+        endpoints.handle(Input::Changed(WebhookId(1)), at(0));
+        assert_eq!(started(&mut endpoints, 0), Vec::<i64>::new());
+    }
+    endpoints.handle(read(), at(0));
+    assert_eq!(started(&mut endpoints, 0), Vec::<i64>::new());
+    endpoints.handle(read(), at(0));
+    answer(&mut endpoints, 0, &waiting, false);
+    assert_eq!(started(&mut endpoints, 0), [1, 2]);
 }
 
 #[test]
