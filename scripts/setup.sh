@@ -27,21 +27,21 @@ need() {
 
 install_packages() {
     local as_root=()
-    local by_hand="apt-get update && apt-get install -y --no-install-recommends $*"
+    local command="apt-get update && apt-get install -y --no-install-recommends $*"
     has apt-get || die "please install: $*"
     if [ "$(id -u)" -ne 0 ]; then
         if ! has sudo || ! sudo -n true 2>/dev/null; then
-            die "missing packages. Please run:  sudo sh -c '$by_hand'"
+            die "missing packages. Please run:  sudo sh -c '$command'"
         fi
         as_root=(sudo -n)
     fi
     say "installing $* with apt"
-    # nothing may ask a question where nobody can answer it
+    # No question may be asked: no one answers it.
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq >/dev/null ||
         say "apt-get update failed; trying with the lists that are there"
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
-        die "apt could not install $*. Please run:  $by_hand"
+        die "apt could not install $*. Please run:  $command"
     # The tests start an nginx of their own; the package's one must not hold port 80.
     case " $* " in
     *" nginx"*) [ ! -d /run/systemd/system ] || "${as_root[@]}" systemctl disable -q --now nginx ;;
@@ -59,7 +59,7 @@ need_rust() {
         cargo "$component" --version >/dev/null 2>&1 || missing=1
     done
     [ $missing -eq 1 ] || return 0
-    has rustup || die "this needs Rust $toolchain with $*; install rustup, or these by hand"
+    has rustup || die "this needs Rust $toolchain with $*; install rustup, or these yourself"
     say "installing Rust $toolchain with rustup"
     rustup toolchain install "$toolchain" --profile minimal -c rustfmt -c clippy ||
         die "rustup could not install Rust $toolchain; is there a network?"

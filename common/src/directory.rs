@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::document::{Document, Spanned, Table, suggestion};
+use crate::config::document::table::Table;
+use crate::config::document::{Document, Spanned, suggestion};
 use crate::identifier::IdForm;
 
 /// A suggestion compares a name with every known one: enough for a reader.

@@ -5,7 +5,7 @@
 //! 1. A request that a handler has begun is carried to its end, though its client be gone: what it
 //!    has changed by then has its consequences all the same.
 //! 2. A handler that panics costs its own connection and nothing else.
-//! 3. Told to close, it answers what it has, closes the rest, and returns.
+//! 3. When it is to close, it answers what it has, closes the rest, and returns.
 //! 4. No body is read before the handler has seen its head and let it in.
 //!
 //! Not here: what is answered (the handlers of each program, `admin`).
@@ -679,7 +679,7 @@ mod tests {
         assert!(rest_of(begun).await.ends_with("get /wait 0"));
         let returned = tokio::time::timeout(SOON, server.serving.join_next()).await;
         assert!(matches!(returned, Ok(Some(Ok(())))), "{returned:?}");
-        assert!(TcpStream::connect(server.address).await.is_err(), "nobody listens any more");
+        assert!(TcpStream::connect(server.address).await.is_err(), "the port is closed");
     }
 
     #[tokio::test]

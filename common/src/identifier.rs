@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::config::document::Table;
+use crate::config::document::table::Table;
 
 /// The longest identifier; a DNS label, which an instance's name has to fit, allows 63.
 pub const LENGTH_MAX: usize = 64;

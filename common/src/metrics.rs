@@ -132,8 +132,9 @@ fn durations(name: &str, help: &str) -> HistogramOpts {
 }
 
 #[cfg(test)]
-#[expect(unreachable_pub, reason = "a list of metrics is its program's to show")]
 mod tests {
+    #![expect(unreachable_pub, reason = "a list of metrics is its program's to show")]
+
     use prometheus::{Histogram, IntCounterVec};
 
     crate::metrics! {

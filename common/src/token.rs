@@ -13,16 +13,16 @@
 //!
 //! Where tokens and keys come from, for how long a verdict is kept, whom a claim lets in.
 
-mod claims;
+pub mod claims;
 mod jws;
-mod keys;
+pub mod keys;
 
 use std::time::Duration;
 
 use crate::time::UnixTime;
-pub use crate::token::claims::{Claims, NAMES_MAX};
+use crate::token::claims::Claims;
 use crate::token::jws::Jws;
-pub use crate::token::keys::{KEYS_MAX, KeySet};
+use crate::token::keys::KeySet;
 
 /// A longer token fits into no header of usual servers, and costs more to read than to send.
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;

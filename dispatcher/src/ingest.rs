@@ -36,7 +36,7 @@ use crate::ingest::event::ValidEvent;
 use crate::ingest::parse::{Batch, BatchError, BodyFormat, MEDIA_TYPES};
 use crate::live_config::ActiveConfig;
 use crate::state::State;
-use crate::store::{Accepted, NewEvent};
+use crate::store::types::{Accepted, NewEvent};
 
 const PATH: &str = "/internal/v1/events";
 

@@ -66,12 +66,12 @@ pub struct ActiveConfig {
     /// The client of attempts.
     pub client: Arc<DeliveryClient>,
     /// Its source: a reload with the same source changes nothing.
-    pub origin: Origin,
+    pub origin: ConfigOrigin,
 }
 
 /// The source of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
+pub struct ConfigOrigin {
     texts: [String; 3],
     extra_ca: Stamp,
     password: Stamp,
@@ -79,7 +79,7 @@ pub struct Origin {
     pub effective: Value,
 }
 
-impl Origin {
+impl ConfigOrigin {
     /// The text of `dispatcher.toml`.
     pub(crate) fn settings_text(&self) -> &str {
         &self.texts[0]
@@ -158,7 +158,7 @@ impl Config {
         let extra_ca = stamp(settings.egress.extra_ca.as_ref());
         let password = stamp(settings.password_file());
         let texts = [text, tokens_text, directory_text];
-        let origin = Origin { texts, extra_ca, password, effective };
+        let origin = ConfigOrigin { texts, extra_ca, password, effective };
         match client {
             Ok(client) if diagnostics.is_empty() => {
                 let client = Arc::new(client);

@@ -16,7 +16,7 @@
 pub mod encryption;
 
 pub mod sqlite;
-mod types;
+pub mod types;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +29,9 @@ use crate::domain::delivery::{Arrival, Cursor, Delivery, Fetched, QueuedDelivery
 use crate::domain::id::{DeliveryId, EndpointId, JobId, MailId, WebhookId};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Queue, Webhook, WebhookUpdate};
-pub use crate::store::types::{
-    Accepted, Created, Figures, Filter, JOBS_OPEN_MAX, Job, JobCreated, JobStep, Mail, NewEvent,
-    NewMail, NewWebhook, Page, Posted, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
+use crate::store::types::{
+    Accepted, Created, Figures, Filter, Job, JobCreated, JobStep, Mail, NewEvent, NewMail,
+    NewWebhook, Page, Posted, Rotated, Rotation, WebhookChange,
 };
 
 /// Why a call of the store failed. Nothing has changed.

@@ -10,6 +10,7 @@
 
 mod attempt;
 mod notifications;
+mod panics;
 mod store_io;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -32,7 +33,8 @@ use crate::domain::public_id::PublicIds;
 use crate::live_config::ActiveConfig;
 use crate::mailbox::{Command, Mailbox};
 use crate::metrics::Metrics;
-use crate::scheduler::{Action, HELD_BYTES_ALL, Input, Limits, Policies, Scheduler};
+use crate::scheduler::rate_limit::Limits;
+use crate::scheduler::{Action, HELD_BYTES_ALL, Input, Policies, Scheduler};
 use crate::store::{DeliveryQueue, StoreError};
 
 /// How often idle queues are forgotten and gauges are set.

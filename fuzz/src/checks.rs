@@ -18,7 +18,9 @@ use weir_common::config::document::{Diagnostic, Document, Spanned};
 use weir_common::directory::Directory;
 use weir_common::identifier::{IdForm, is_identifier};
 use weir_common::time::UnixTime;
-use weir_common::token::{Algorithm, Claims, Flaw, KEYS_MAX, KeySet, NAMES_MAX, Terms, verify};
+use weir_common::token::claims::{Claims, NAMES_MAX};
+use weir_common::token::keys::{KEYS_MAX, KeySet};
+use weir_common::token::{Algorithm, Flaw, Terms, verify};
 use weir_gateway::admission::request_head::check_framing;
 use weir_gateway::edge::connection::request_line::Head;
 use weir_gateway::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Progress, ProxyHeader};
@@ -26,7 +28,6 @@ use weir_gateway::identity::directory::response::{self, RawEntry, TenantKind};
 use weir_gateway::limit::key::Seed;
 use weir_gateway::request::batch::{self, Miscount};
 use weir_gateway::request::target as targets;
-use weir_gateway::{rules, settings};
 
 /// A function that panics where an input breaks what must hold.
 pub type Check = fn(&[u8]);
@@ -162,14 +163,15 @@ pub fn settings(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (text, directory_text) = text.split_once("\n---\n").unwrap_or((text, ""));
     let (document, of_directory) = (Document::new("g", text), Document::new("d", directory_text));
-    let made = settings::read(&document).made;
+    let made = weir_gateway::settings::read::read(&document).made;
     let directory = Directory::read(&of_directory, &made.settings.workspaces);
     let seed = Seed::new([1; 16]);
-    let rules = rules::check((&made, &document), (&directory, &of_directory), seed);
+    let rules =
+        weir_gateway::rules::compile::check((&made, &document), (&directory, &of_directory), seed);
     for (document, text) in [(&document, text), (&of_directory, directory_text)] {
         document.diagnostics().iter().for_each(|diagnostic| check_place(diagnostic, text));
     }
-    // Rules with mistakes are never in force, and still do not panic.
+    // Rules with mistakes are never active, and still do not panic.
     if let Ok(target) = targets::read(b"/v1/workspaces/ws_a/x", Some(b"api.localhost"))
         && let Ok(way) = rules.match_route(&target, &Method::GET)
     {
@@ -289,7 +291,7 @@ struct Signers {
     terms: Terms,
     /// Holds: `fuzz/corpus/token/ours`.
     held: String,
-    /// The published examples, which are meant for nobody.
+    /// The published examples, which name no audience.
     published: Vec<String>,
 }
 
@@ -369,7 +371,7 @@ pub fn token(data: &[u8]) {
 fn check_unsigned(text: &str) {
     let signers = &*SIGNERS;
     let passed = match verify(text, &signers.keys, &signers.terms, UnixTime(NOW * 1_000_000)) {
-        Ok(_) => return assert_eq!(text, signers.held, "nobody signed it"),
+        Ok(_) => return assert_eq!(text, signers.held, "it has no signature"),
         Err(flaw) => {
             matches!(flaw, Flaw::Issuer | Flaw::Audience | Flaw::Expired | Flaw::Early)
         }
@@ -377,10 +379,10 @@ fn check_unsigned(text: &str) {
     // Not the whole of it: the mirrored signature of an ES256 token is as good.
     let body = |token: &str| token.rsplit_once('.').map(|(body, _)| body.to_owned());
     let is_known = signers.published.iter().any(|token| body(token) == body(text));
-    assert!(!passed || is_known, "its claims are looked at, and nobody signed it: {text}");
+    assert!(!passed || is_known, "its claims are looked at, and it has no signature: {text}");
 }
 
-/// Claims read the same again, also as somebody else would write them.
+/// Claims read the same again, also as another library writes them.
 fn check_claims(claims: &Claims, data: &[u8]) {
     assert_eq!(Claims::read(data).as_ref(), Some(claims), "it reads otherwise the second time");
     let value = serde_json::from_slice::<Value>(data).expect("claims are JSON");

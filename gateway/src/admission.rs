@@ -33,7 +33,8 @@ use crate::admission::facts::{RequestFacts, TenantLabels};
 use crate::admission::resolve::resolve;
 use crate::config::active::ActiveConfig;
 use crate::config::shared::Shared;
-use crate::identity::auth::{self, Claims};
+use crate::identity::auth;
+use crate::identity::auth::authorization::Claims;
 use crate::response::refusal::Refusal;
 use crate::response::reply::Reply;
 use crate::rules::tenant::Identity;
@@ -132,7 +133,7 @@ async fn authenticate_and_resolve(
         false => None,
     };
     let claims = claims.as_deref();
-    let names = auth::claimed(route_match.names, claims, &rules.workspaces);
+    let names = auth::authorization::claimed(route_match.names, claims, &rules.workspaces);
     let known =
         resolve(shared, config, (route_match, claims), &names, (address, arrival.began.tick))
             .await?;

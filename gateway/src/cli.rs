@@ -27,12 +27,12 @@ use crate::app::{self, RunError, Surroundings};
 use crate::cli::admin_client::AdminClient;
 use crate::cli::explain::explain;
 use crate::config::active::{ActiveConfig, CheckedConfig, Config, USUAL};
-use crate::identity::auth::{self, Claims, Unaccepted};
+use crate::identity::auth::authorization::Claims;
+use crate::identity::auth::{self, Unaccepted};
 use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::key::Seed;
 use crate::response::refusal::Refusal;
 use crate::rules::tenant::{TenantEntries, TenantRefs};
-use crate::settings;
 
 /// A reverse proxy that holds every tenant to its allowance, exactly.
 #[derive(Debug, Parser)]
@@ -168,7 +168,7 @@ impl Command {
                 let nothing = Document::new("", "");
                 let schema = match file.as_str() {
                     "directory" => Directory::read_with_schema(&nothing, &IdForm::workspace()).1,
-                    _ => settings::read(&nothing).schema,
+                    _ => crate::settings::read::read(&nothing).schema,
                 };
                 print(&format!("{schema:#}"))
             }

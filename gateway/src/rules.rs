@@ -17,9 +17,9 @@
 pub mod retention;
 pub mod tenant;
 
-mod by_name;
-mod compile;
-mod quota;
+pub mod by_name;
+pub mod compile;
+pub mod quota;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -36,10 +36,6 @@ use crate::request::target::{Malformed, Target};
 use crate::rules::tenant::{Identity, Subject, TenantEntries, TenantRefs, Tenants};
 use crate::settings::LimitKey;
 use crate::settings::spellings::Spellings;
-
-pub use crate::rules::by_name::KeyChecks;
-pub use crate::rules::compile::{Entries, check, own_values_refused};
-pub use crate::rules::quota::QuotaSource;
 
 /// What is active.
 #[derive(Clone)]

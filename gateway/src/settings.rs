@@ -7,16 +7,16 @@
 //!
 //! Not here: how they are read (`settings::read`), the directory (`weir_common::directory`).
 
-mod cors;
-mod directory;
-mod edge;
-mod identity;
+pub mod cors;
+pub mod directory;
+pub mod edge;
+pub mod identity;
 mod limit;
-mod read;
+pub mod read;
 mod server;
 pub mod spellings;
-mod trusted;
-mod upstream;
+pub mod trusted;
+pub mod upstream;
 mod values;
 
 use std::net::SocketAddr;
@@ -29,14 +29,13 @@ use weir_common::config::document::Spanned;
 use weir_common::directory::Values;
 use weir_common::identifier::IdForm;
 
-pub use crate::settings::cors::RawCors;
-pub use crate::settings::directory::{DirectorySettings, DirectorySource, HttpDirectory, Unknown};
-pub use crate::settings::edge::{ClientCertificates, Https};
-pub use crate::settings::identity::{IdentitySettings, Introspection, Jwt, Verify};
-pub use crate::settings::read::read;
+use crate::settings::cors::RawCors;
+use crate::settings::directory::DirectorySettings;
+use crate::settings::edge::Https;
+use crate::settings::identity::IdentitySettings;
 use crate::settings::spellings::Spellings;
-pub use crate::settings::trusted::{TrustedHeaders, folded};
-pub use crate::settings::upstream::{Ejection, Health, Speaks, Tls, UpstreamSettings};
+use crate::settings::trusted::TrustedHeaders;
+use crate::settings::upstream::UpstreamSettings;
 
 /// Everything in `gateway.toml`, as the file has it.
 #[derive(Clone, Debug)]

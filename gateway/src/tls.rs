@@ -33,7 +33,7 @@ use weir_common::config::document::Document;
 use weir_common::config::files;
 use weir_common::time::UnixTime;
 
-use crate::settings::{ClientCertificates, Https};
+use crate::settings::edge::{ClientCertificates, Https};
 use crate::tls::certificate::Pair;
 use crate::tls::sni::CertificateNames;
 

@@ -40,7 +40,7 @@ use pingora_core::utils::tls::CertKey;
 use weir_common::time::Tick;
 
 use crate::request::upload;
-use crate::settings::{Speaks, UpstreamSettings};
+use crate::settings::upstream::{Speaks, UpstreamSettings};
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::address::Address;
 use crate::upstream::credentials::Credentials;
@@ -329,7 +329,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::settings;
 
     fn upstream(servers: &[&str]) -> Upstream {
         let second = Duration::from_secs(1);
@@ -338,7 +337,7 @@ mod tests {
             servers: servers.iter().map(|name| (*name).to_owned()).collect(),
             speaks: Speaks::Http1,
             tls: None,
-            ejection: settings::Ejection {
+            ejection: crate::settings::upstream::Ejection {
                 failures: 2,
                 pause: second,
                 pause_max: second,
@@ -359,7 +358,7 @@ mod tests {
         upstream.pick(tried, Tick(0)).map_or(0, |pick| pick.address.port())
     }
 
-    const HEALTH: settings::Health = settings::Health {
+    const HEALTH: crate::settings::upstream::Health = crate::settings::upstream::Health {
         path: String::new(),
         interval: Duration::ZERO,
         timeout: Duration::ZERO,
@@ -558,7 +557,8 @@ mod tests {
     #[test]
     fn a_refusal_says_when_the_first_server_may_be_back() {
         let mut upstream = upstream(&["127.0.0.1:1", "127.0.0.1:2"]);
-        let health = settings::Health { interval: Duration::from_secs(5), ..HEALTH };
+        let health =
+            crate::settings::upstream::Health { interval: Duration::from_secs(5), ..HEALTH };
         upstream.settings.health = Some(health.clone());
         let [one, two] = [at(1), Pick { server: 1, ..at(2) }].map(|p| upstream.address(p).unwrap());
         for address in [&one, &two] {

@@ -7,7 +7,8 @@ use tokio::sync::watch;
 use weir_common::time::UnixTime;
 use weir_dispatcher::email::smtp::SendResult;
 use weir_dispatcher::state::State;
-use weir_dispatcher::store::{NewMail, StoreError};
+use weir_dispatcher::store::StoreError;
+use weir_dispatcher::store::types::NewMail;
 
 use crate::dice::Dice;
 use crate::model::{SECRETS, violated};

@@ -8,7 +8,8 @@ use weir_dispatcher::domain::delivery::{Arrival, Delivery};
 use weir_dispatcher::domain::event::EventSet;
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use weir_dispatcher::domain::webhook::Webhook;
-use weir_dispatcher::store::{Accepted, Created, JobCreated, NewEvent, Rotated, StoreError};
+use weir_dispatcher::store::StoreError;
+use weir_dispatcher::store::types::{Accepted, Created, JobCreated, NewEvent, Rotated};
 
 /// Two workspaces, of which webhooks share URLs.
 pub(crate) const WORKSPACES: [&str; 2] = ["ws_0", "ws_1"];

@@ -121,7 +121,7 @@ impl Machine {
             ),
             egress: self.rules.clone(),
             client: self.client.clone(),
-            origin: weir_dispatcher::live_config::Origin::default(),
+            origin: weir_dispatcher::live_config::ConfigOrigin::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_common::time::{Tick, UnixTime, micros};
 use weir_dispatcher::domain::delivery::DeliveryState;
 use weir_dispatcher::domain::event::{EventSet, EventType};
-use weir_dispatcher::store::NewEvent;
+use weir_dispatcher::store::types::NewEvent;
 
 use crate::dice::{DAY, Dice, HOUR, MINUTE, SECOND};
 use crate::faults::Disk;

@@ -67,7 +67,7 @@ fn a_circle_is_found_and_what_leads_to_it_is_not() {
 fn imports_are_found_however_they_are_written() {
     let text = "use crate::a::{self, b::{C, d}, e::F};\nuse super::g;\nfn f() { crate::h::i() }\n\
         #[cfg(test)]\nmod tests {\n    use crate::z;\n}\n";
-    let found: Vec<String> = paths(text, "x::y").into_iter().collect();
+    let found: Vec<String> = names_in(text, "x::y").into_iter().collect();
     assert_eq!(found, ["a", "a::b::C", "a::b::d", "a::e::F", "h::i", "x::g"]);
 }
 
@@ -137,12 +137,7 @@ fn layers(krate: &str) -> Vec<String> {
 /// Which module of a crate imports which other; a module that imports an item of another
 /// imports the module.
 fn imports(krate: &str) -> BTreeSet<(String, String)> {
-    let src = root().join(krate).join("src");
-    let mut modules = BTreeMap::new();
-    read_modules(&src, "", &mut modules);
-    let of_tests: BTreeSet<String> =
-        modules.iter().flat_map(|(name, text)| tests_of(name, text)).collect();
-    modules.retain(|name, _| !of_tests.iter().any(|of| name == of || is_below(name, of)));
+    let modules = modules(krate);
     let module_of = |path: &str| {
         let mut path = path;
         while !modules.contains_key(path) {
@@ -152,14 +147,23 @@ fn imports(krate: &str) -> BTreeSet<(String, String)> {
     };
     let mut imports = BTreeSet::new();
     for (module, text) in &modules {
-        let found = paths(text, module);
+        let found = names_in(text, module);
         let to = found.iter().filter_map(|path| module_of(path)).filter(|to| to != module);
         imports.extend(to.map(|to| (module.clone(), to)));
     }
     imports
 }
 
-/// Every module below a folder but for tests, `main` and `lib`, by its path.
+/// The text of every module of a crate but for tests, `main` and `lib`, by its path.
+pub(crate) fn modules(krate: &str) -> BTreeMap<String, String> {
+    let mut modules = BTreeMap::new();
+    read_modules(&root().join(krate).join("src"), "", &mut modules);
+    let of_tests: BTreeSet<String> =
+        modules.iter().flat_map(|(name, text)| tests_of(name, text)).collect();
+    modules.retain(|name, _| !of_tests.iter().any(|of| name == of || is_below(name, of)));
+    modules
+}
+
 fn read_modules(folder: &Path, parent: &str, to: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let path = entry.path();
@@ -188,12 +192,8 @@ fn tests_of(module: &str, text: &str) -> Vec<String> {
 }
 
 /// The paths within its crate that a module's text names, its tests apart.
-fn paths(text: &str, module: &str) -> BTreeSet<String> {
-    let end = ["mod tests", "pub(crate) mod tests"]
-        .into_iter()
-        .filter_map(|tests| text.find(&format!("#[cfg(test)]\n{tests}")))
-        .min();
-    let text = code(&text[..end.unwrap_or(text.len())]);
+pub(crate) fn names_in(text: &str, module: &str) -> BTreeSet<String> {
+    let text = code(shipped(text));
     let mut found = BTreeSet::new();
     for (keyword, at) in ["crate::", "super::", "self::"]
         .into_iter()
@@ -213,6 +213,13 @@ fn paths(text: &str, module: &str) -> BTreeSet<String> {
         expand(&parents, &text[at + keyword.len()..], &mut found);
     }
     found
+}
+
+/// A file without its tests.
+pub(crate) fn shipped(text: &str) -> &str {
+    let ends = ["mod tests", "pub(crate) mod tests"];
+    let end = ends.iter().filter_map(|end| text.find(&format!("#[cfg(test)]\n{end}"))).min();
+    &text[..end.unwrap_or(text.len())]
 }
 
 /// Adds what a path, or a tree of them, names; gives what follows it.

@@ -11,6 +11,7 @@
 mod answers;
 mod areas;
 mod batch;
+mod conventions;
 mod deadlines;
 mod dispatching;
 mod documented;

@@ -216,7 +216,7 @@ impl Gateway {
         self.process.id()
     }
 
-    /// Lets go of the process, which must have ended, and hands on its files.
+    /// Releases the process, which must have ended, and hands on its files.
     #[track_caller]
     pub fn into_folder(mut self) -> Folder {
         self.wait_for_exit();

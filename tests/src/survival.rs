@@ -9,7 +9,7 @@
 //!    itself, but for what it gave up, which is judged too, and for timeouts on a slow machine,
 //!    which are counted apart (`logs`).
 //! 2. What is done to the process is in the books before it is done.
-//! 3. At the end everybody is well, and everything must have arrived.
+//! 3. At the end every receiver is healthy, and everything must have arrived.
 
 pub mod books;
 pub mod cast;
@@ -42,8 +42,8 @@ use crate::wait::Deadline;
 /// Backends that post at one time.
 const BACKENDS: u64 = 4;
 
-/// How long it may take until nothing waits, once everybody is well: as many deliveries as may be
-/// outstanding at one endpoint take seven windows of its pace.
+/// How long it may take until nothing waits, once every receiver is healthy: as many deliveries as
+/// may be outstanding at one endpoint take seven windows of its pace.
 const DRAIN_MAX: Duration = Duration::from_secs(600);
 
 /// Further ahead than any clock is set meanwhile.

@@ -26,7 +26,8 @@ use weir_benches::report::{Series, table};
 use weir_common::config::file::ConfigFile;
 use weir_common::time::{Clock, Moment};
 use weir_gateway::config::active::{ActiveConfig, Config, USUAL};
-use weir_gateway::identity::auth::{self, Verifier};
+use weir_gateway::identity::auth;
+use weir_gateway::identity::auth::verifier::Verifier;
 use weir_gateway::limit::key::Seed;
 use weir_gateway::telemetry::metrics::Metrics;
 

@@ -13,7 +13,7 @@
 //! Not here: what the values mean together, which the caller reports with [`Document::fault`].
 
 mod schema;
-mod table;
+pub mod table;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -23,7 +23,7 @@ use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use crate::config::document::schema::Shape;
-pub use crate::config::document::table::Table;
+use crate::config::document::table::Table;
 
 /// More than this are counted, not listed.
 pub const MISTAKES_MAX: usize = 1_000;
@@ -418,7 +418,7 @@ mod tests {
         let numbers = table.numbers("ports", 1..=65_535, "Which.");
         let spans = table.spans("delays", WINDOWS, "When.");
         let share = table.share_or("share", 0.05, "How much.");
-        table.text("password", "What nobody is shown.");
+        table.text("password", "Never shown.");
         table.hide("password");
         let numbers = numbers.into_iter().map(|number| number.value).collect();
         (numbers, spans.into_iter().map(|span| span.value).collect(), share)

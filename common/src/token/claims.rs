@@ -41,7 +41,7 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// Where it was somebody else, or it does not say.
+    /// Another issuer, or none is named.
     pub fn check_issuer(&self, issuer: &str) -> Result<(), Flaw> {
         let says = self.0.get("iss").and_then(Value::as_str);
         if says == Some(issuer) { Ok(()) } else { Err(Flaw::Issuer) }

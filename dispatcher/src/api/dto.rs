@@ -15,7 +15,7 @@ use crate::domain::delivery::DeliveryState;
 use crate::domain::event::{EventSet, EventType};
 use crate::domain::public_id::PublicIds;
 use crate::domain::webhook::{Webhook, WebhookState};
-use crate::store::Job;
+use crate::store::types::Job;
 
 /// A webhook to create.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -13,7 +13,7 @@ use crate::domain::event::EventType;
 use crate::domain::id::WebhookId;
 use crate::domain::public_id::PublicIds;
 use crate::http_errors::{ValidationError, ValidationErrors};
-use crate::store::Filter;
+use crate::store::types::Filter;
 
 /// The page size without a `limit`.
 pub(super) const LIMIT_DEFAULT: usize = 20;

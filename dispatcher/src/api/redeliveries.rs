@@ -11,7 +11,7 @@ use crate::api::times::time_of;
 use crate::api::{ApiRequest, json};
 use crate::domain::delivery::DeliveryState;
 use crate::http_errors::{self, ValidationErrors};
-use crate::store::{Filter, JOBS_OPEN_MAX, JobCreated};
+use crate::store::types::{Filter, JOBS_OPEN_MAX, JobCreated};
 
 /// `Retry-After` of a refused job: a job of a few thousand deliveries ends sooner.
 const AGAIN_SECONDS: &str = "10";

@@ -21,9 +21,8 @@ use crate::domain::id::WebhookId;
 use crate::domain::webhook::Webhook;
 use crate::http_errors::{self, ValidationError, ValidationErrors};
 use crate::ingest::event;
-use crate::store::{
-    self, Created, Rotated, Rotation, SECRETS_BEFORE_MAX, StoreError, WebhookChange,
-};
+use crate::store::StoreError;
+use crate::store::types::{Created, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
 
 /// Bytes of a secret: as many as an SHA-256 hash has.
 const SECRET_BYTES: usize = 32;
@@ -38,7 +37,7 @@ pub(super) async fn create(request: &ApiRequest<'_>) -> Result<Reply, Reply> {
     let body: NewWebhookBody = request.body(|value, errors| check_url(request, value, errors))?;
     let url = canonical(request, &body.url)?;
     let secret = new_secret()?;
-    let new = store::NewWebhook {
+    let new = crate::store::types::NewWebhook {
         workspace: request.workspace.into(),
         url,
         events: dto::set_of(&body.events),

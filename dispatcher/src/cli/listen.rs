@@ -294,13 +294,13 @@ mod tests {
     const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
     /// A receiver, and its printed lines.
-    struct Desk {
+    struct Setup {
         receiver: Receiver,
         printed: Arc<Mutex<Vec<String>>>,
         clock: Clock,
     }
 
-    fn desk(forward: Option<Url>) -> Desk {
+    fn desk(forward: Option<Url>) -> Setup {
         let clock = Clock::manual(UnixTime(1_700_000_000_000_000));
         let listen = Listen {
             address: ([127, 0, 0, 1], 0).into(),
@@ -313,7 +313,7 @@ mod tests {
         let lines = printed.clone();
         let print = move |text: &str| lines.lock().expect("no panic").push(text.to_owned());
         let receiver = listen.receiver(Box::new(print)).expect("it can be one");
-        Desk { receiver, printed, clock }
+        Setup { receiver, printed, clock }
     }
 
     fn signature() -> Signature {
@@ -321,7 +321,7 @@ mod tests {
         Signature { header, standard_webhooks: true }
     }
 
-    impl Desk {
+    impl Setup {
         /// The status for this body, signed now with this secret, and the printed line.
         async fn receive(&self, secret: &str, body: &str) -> (u16, String) {
             let body = Bytes::from(body.to_owned());

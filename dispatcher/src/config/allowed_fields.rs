@@ -7,7 +7,8 @@
 //! 2. No entry, with or without `*`, allows a password, a password hash, or an access, refresh or
 //!    ID token, nor anything below such a key.
 
-use weir_common::config::document::{Spanned, Table, suggestion};
+use weir_common::config::document::table::Table;
+use weir_common::config::document::{Spanned, suggestion};
 
 use crate::domain::event::EventType;
 use crate::domain::sensitive::is_disguised;

@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use log::LevelFilter;
-use weir_common::config::document::{Document, Parsed, Spanned, Table, span_of};
+use weir_common::config::document::table::Table;
+use weir_common::config::document::{Document, Parsed, Spanned, span_of};
 use weir_common::identifier::IdForm;
 
 use crate::config::allowed_fields::AllowedFields;

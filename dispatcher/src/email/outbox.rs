@@ -18,7 +18,8 @@ use crate::config::settings;
 use crate::email::smtp::{SendResult, SmtpSender};
 use crate::live_config::ActiveConfig;
 use crate::metrics::Metrics;
-use crate::store::{Mail, MailQueue, NewMail, Posted, StoreError};
+use crate::store::types::{Mail, NewMail, Posted};
+use crate::store::{MailQueue, StoreError};
 
 /// Mails claimed at a time: as many as a shutdown returns.
 const CLAIM_MAX: usize = 10;

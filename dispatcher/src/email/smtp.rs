@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use url::Url;
 
 use crate::config::settings;
-use crate::store::NewMail;
+use crate::store::types::NewMail;
 
 /// From connecting to the server's last reply.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -297,7 +297,7 @@ mod tests {
     async fn only_a_permanent_error_abandons_a_mail() {
         let abandoned = |code: &str| SendResult::Abandoned(format!("the server answered {code}"));
         let failed = |code: &str| SendResult::Failed(format!("the server answered {code}"));
-        assert_eq!(result("RCPT", "550 owner@example.org is nobody").await, abandoned("550"));
+        assert_eq!(result("RCPT", "550 owner@example.org is unknown").await, abandoned("550"));
         assert_eq!(result("DATA", "554 no").await, abandoned("554"));
         assert_eq!(result("RCPT", "451 later").await, failed("451"));
         assert_eq!(result("MAIL", "421 busy").await, failed("421"));
@@ -362,7 +362,7 @@ mod tests {
             assert_eq!(error, SmtpError::Url, "{url}");
             assert!(!error.to_string().contains("hunter2"));
         }
-        let from = settings::MailSettings { from: "nobody".to_owned(), ..settings("smtp://host") };
+        let from = settings::MailSettings { from: "owner".to_owned(), ..settings("smtp://host") };
         assert_eq!(SmtpSender::new(&from).err(), Some(SmtpError::From));
     }
 }

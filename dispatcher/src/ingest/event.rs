@@ -23,7 +23,7 @@ use crate::domain::event::EventType;
 use crate::http_errors::{ValidationErrors, step};
 use crate::ingest::parse::Item;
 use crate::ingest::sensitive_data;
-use crate::store::NewEvent;
+use crate::store::types::NewEvent;
 
 /// Random bytes of an assigned identifier, beside the time.
 pub(crate) const ID_RANDOM_BYTES: usize = 10;

@@ -19,11 +19,12 @@ use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::webhook::{Probe, Webhook};
 use crate::scheduler::attempts::{AttemptResult, StartedAttempt};
 use crate::scheduler::pick::Pick;
+use crate::scheduler::rate_limit::Limits;
 use crate::scheduler::reads::{StoreAnswer, StoreRead};
 use crate::scheduler::responsiveness::Responsiveness;
 use crate::scheduler::tests::world::{World, at, ended, hook, limits, ready, scheduler};
 use crate::scheduler::webhooks::Flow;
-use crate::scheduler::{Action, HELD_BYTES_ALL, Input, Limits, Scheduler};
+use crate::scheduler::{Action, HELD_BYTES_ALL, Input, Scheduler};
 
 #[test]
 fn a_backlog_drains_at_exactly_the_rate_limit_and_in_order() {
@@ -272,7 +273,7 @@ fn events_that_pass_a_distant_retry_leave_no_stale_entries() {
         endpoints.recorded(WebhookId(1), ended(ready.id, None, Responsiveness::Prompt), now);
         assert!(matches!(endpoints.next(now), Pick::Wait(Some(_))));
     }
-    assert!(endpoints.heap.len() < 100, "{} places for two lanes", endpoints.heap.len());
+    assert!(endpoints.heap.len() < 100, "{} places for two endpoints", endpoints.heap.len());
 }
 
 #[test]

@@ -154,14 +154,8 @@ impl Webhooks {
         let delivered_probe = known.and_then(|known| known.delivered_probe);
         let restored = if webhook.reordering { Restored::ToReorder } else { Restored::Ready };
         let target = Weak::new();
-        let known = Known {
-            webhook,
-            delivered_probe,
-            target,
-            look_at: None,
-            unwritten,
-            outdated: false,
-        };
+        let known =
+            Known { webhook, delivered_probe, target, look_at: None, unwritten, outdated: false };
         self.known.insert(id, Box::new(known));
         self.plan(id, policy, now);
         restored

@@ -32,13 +32,14 @@ use crate::store::sqlite::read_pool::executor::ReadExecutor;
 use crate::store::sqlite::read_pool::executor::manual::ManualReads;
 use crate::store::sqlite::read_pool::{Readers, Source};
 use crate::store::sqlite::wal::owner;
+use crate::store::sqlite::writer::Writer;
 use crate::store::sqlite::writer::manual::ManualWriter;
-use crate::store::sqlite::writer::{Size, Writer};
-use crate::store::{
-    Accepted, Created, DeliveryQueue, Figures, Filter, Intake, Job, JobCreated, JobStep,
-    Management, NewEvent, NewMail, NewWebhook, Page, Rotated, Rotation, StoreError, Upkeep,
-    WebhookChange,
+use crate::store::sqlite::writer::queue::Size;
+use crate::store::types::{
+    Accepted, Created, Figures, Filter, Job, JobCreated, JobStep, NewEvent, NewMail, NewWebhook,
+    Page, Rotated, Rotation, WebhookChange,
 };
+use crate::store::{DeliveryQueue, Intake, Management, StoreError, Upkeep};
 
 mod attempts;
 mod backlog;

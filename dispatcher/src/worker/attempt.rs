@@ -2,11 +2,7 @@
 //!
 //! Not here: what follows from it (`scheduler`).
 
-use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use crate::delivery::client::AttemptResponse;
 use crate::delivery::connection::AttemptRequest;
@@ -16,6 +12,7 @@ use crate::domain::outcome::{Fault, Outcome};
 use crate::scheduler::Input;
 use crate::scheduler::attempts::{AttemptResult, StartedAttempt};
 use crate::worker::Resources;
+use crate::worker::panics::caught;
 
 /// Signs and sends an attempt; the signature has this attempt's time.
 pub(super) async fn send(attempt: StartedAttempt, resources: Arc<Resources>) -> Input {
@@ -34,32 +31,9 @@ pub(super) async fn send(attempt: StartedAttempt, resources: Arc<Resources>) -> 
         fresh_connection: delivery.fresh_connection,
     };
     let sent = egress::on_behalf_of(target.workspace.clone(), active.client.deliver(request));
-    let AttemptResponse { outcome, retry_after } = caught(sent).await;
+    // A panic ends the attempt as a fault of the dispatcher.
+    let broken = AttemptResponse { outcome: Outcome::Internal(Fault::Broken), retry_after: None };
+    let AttemptResponse { outcome, retry_after } = caught(sent).await.unwrap_or(broken);
     let ended = resources.clock.now();
     Input::Attempted(Box::new(AttemptResult { attempt, outcome, retry_after, ended }))
-}
-
-/// Runs an attempt; a panic ends it as a fault of the dispatcher.
-async fn caught(attempt: impl Future<Output = AttemptResponse>) -> AttemptResponse {
-    let mut attempt = pin!(attempt);
-    let polled = poll_fn(|cx| {
-        let poll = catch_unwind(AssertUnwindSafe(|| attempt.as_mut().poll(cx)));
-        // The future is not polled again.
-        poll.unwrap_or_else(|_| {
-            let outcome = Outcome::Internal(Fault::Broken);
-            Poll::Ready(AttemptResponse { outcome, retry_after: None })
-        })
-    });
-    polled.await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn an_attempt_that_panics_ends_as_our_fault() {
-        let response = caught(async { panic!("on purpose") }).await;
-        assert_eq!(response.outcome, Outcome::Internal(Fault::Broken));
-    }
 }

@@ -16,7 +16,7 @@ use crate::email::templates::{Incident, paused, warning};
 use crate::scheduler::Notification;
 use crate::scheduler::attempts::AttemptReport;
 use crate::scheduler::webhooks::HealthAlert;
-use crate::store::NewMail;
+use crate::store::types::NewMail;
 use crate::worker::Resources;
 
 /// Counts and logs a notification.

@@ -13,6 +13,7 @@ use crate::scheduler::Input;
 use crate::scheduler::reads::{StoreAnswer, StoreRead};
 use crate::scheduler::writes::Write;
 use crate::store::{DeliveryQueue, StoreError};
+use crate::worker::panics::caught;
 use crate::worker::{Resources, notifications};
 
 /// Deliveries that a reactivation puts into order at a time: a commit of some milliseconds.
@@ -26,7 +27,8 @@ pub(super) async fn read(read: StoreRead, resources: Arc<Resources>) -> Input {
         | StoreRead::Fetch { webhook, .. }
         | StoreRead::FetchOne { webhook, .. } => (webhook, StoreAnswer::Failed),
     };
-    let answer = answer(&*resources.store, webhook, read).await.unwrap_or_else(|_| {
+    let answered = caught(answer(&*resources.store, webhook, read)).await;
+    let answer = answered.and_then(Result::ok).unwrap_or_else(|| {
         resources.metrics.store_failures.inc();
         failed
     });

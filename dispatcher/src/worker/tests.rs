@@ -1,4 +1,4 @@
-//! The whole worker with a store in a file, a clock turned by hand and a receiver on this machine.
+//! The whole worker with a store in a file, a manual clock and a receiver on this machine.
 
 mod stale;
 mod stories;
@@ -29,10 +29,8 @@ use crate::scheduler::reads::{STORE_PAUSE, StoreAnswer};
 use crate::state::{Connections, State};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::tests::{Folder, hold_up};
-use crate::store::{
-    Accepted, Created, Filter, Intake, MailQueue, Management, NewEvent, NewWebhook, Upkeep,
-    WebhookChange,
-};
+use crate::store::types::{Accepted, Created, Filter, NewEvent, NewWebhook, WebhookChange};
+use crate::store::{Intake, MailQueue, Management, Upkeep};
 use crate::worker::*;
 
 const START: UnixTime = UnixTime(1_790_000_000_000_000);
@@ -248,12 +246,12 @@ impl Stage {
     }
 
     async fn open_again(&mut self) {
-        // Nobody has the store any more but ourselves, once all tasks are gone.
+        // The test alone has the store, once all tasks are gone.
         let other = open_store(&Folder::new(), &self.clock);
         let store = std::mem::replace(&mut self.store, other);
         let other = state_of(&self.folder, &self.clock, self.store.clone()).0;
         self.state = Arc::new(other);
-        until("the store is let go", async || Arc::strong_count(&store) == 1).await;
+        until("the store is released", async || Arc::strong_count(&store) == 1).await;
         drop(store);
         self.store = open_store(&self.folder, &self.clock);
     }

@@ -13,7 +13,7 @@ use weir_common::time::Tick;
 
 use crate::config::active::ActiveConfig;
 use crate::config::shared::Shared;
-use crate::identity::auth::{self, Claims};
+use crate::identity::auth::authorization::Claims;
 use crate::identity::directory::DirectoryUnavailable;
 use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::response::refusal::Refusal;
@@ -32,20 +32,32 @@ pub(super) async fn resolve(
 ) -> Result<Option<TenantEntries>, Refusal> {
     let rules = &config.rules;
     let Some(directory) = &config.lookups else {
-        auth::authorize(Parents::File(&rules.tenants), &route_match.names, claims)?;
+        crate::identity::auth::authorization::authorize(
+            Parents::File(&rules.tenants),
+            &route_match.names,
+            claims,
+        )?;
         return Ok(None);
     };
     let is_limited_by = |key| rules.is_limited_by(route_match.route, key);
     let with_organisation = is_limited_by(LimitKey::Organisation);
     let tenants = [LimitKey::Workspace, LimitKey::Instance].into_iter().any(is_limited_by);
-    let needed = tenants || with_organisation || auth::needs_directory(&route_match.names, claims);
-    let known = if needed && !auth::is_foreign(&route_match.names, claims) {
+    let needed = tenants
+        || with_organisation
+        || crate::identity::auth::authorization::needs_directory(&route_match.names, claims);
+    let known = if needed
+        && !crate::identity::auth::authorization::is_foreign(&route_match.names, claims)
+    {
         let budget = UnknownBudget::of(address, rules.seed(), &shared.limiter, now);
         let known = directory.find(rules, names, with_organisation, &budget).await;
         known.map_err(|DirectoryUnavailable| Refusal::DirectoryUnavailable)?
     } else {
         TenantEntries::default()
     };
-    auth::authorize(Parents::Asked(&known), &route_match.names, claims)?;
+    crate::identity::auth::authorization::authorize(
+        Parents::Asked(&known),
+        &route_match.names,
+        claims,
+    )?;
     Ok(Some(known))
 }

@@ -1,4 +1,4 @@
-//! Says what a request would meet, and why, without sending it. (core)
+//! Says what a request would meet, and why, without sending it.
 //!
 //! The same rules decide as for a real request. Not here: what has been used, which only a
 //! running gateway knows.
@@ -13,14 +13,16 @@ use crate::admission::classify::refusal_of;
 use crate::admission::request_head;
 use crate::cli::Explain;
 use crate::config::active::ActiveConfig;
-use crate::identity::auth::{self, Claims, Unaccepted};
+use crate::identity::auth::Unaccepted;
+use crate::identity::auth::authorization::{Claims, authorize, claimed, is_foreign};
 use crate::identity::directory::DirectoryUnavailable;
 use crate::limit::Quota;
 use crate::request::client_address::client_address;
 use crate::request::target;
 use crate::response::refusal::Refusal;
+use crate::rules::quota::QuotaSource;
 use crate::rules::tenant::{Identity, Parents, TenantEntries, TenantRefs};
-use crate::rules::{Charges, QuotaSource, RouteMatch};
+use crate::rules::{Charges, RouteMatch};
 
 /// What a request would meet.
 pub struct Explained {
@@ -65,9 +67,9 @@ pub fn explain(
         Ok(claims) => claims.flatten(),
         Err((refusal, why)) => return Ok(refused(&refusal, Some(why))),
     };
-    let names = auth::claimed(route_match.names, claims.as_ref(), &rules.workspaces);
+    let names = claimed(route_match.names, claims.as_ref(), &rules.workspaces);
     // What it does not reach whatever a directory says, none is asked about.
-    let known = match auth::is_foreign(&route_match.names, claims.as_ref()) {
+    let known = match is_foreign(&route_match.names, claims.as_ref()) {
         true => Ok(Some(TenantEntries::default())),
         false => directory(&names),
     };
@@ -75,7 +77,7 @@ pub fn explain(
         return Ok(refused(&Refusal::DirectoryUnavailable, None));
     };
     let parents = known.as_ref().map_or(Parents::File(&rules.tenants), Parents::Asked);
-    if let Err(refusal) = auth::authorize(parents, &route_match.names, claims.as_ref()) {
+    if let Err(refusal) = authorize(parents, &route_match.names, claims.as_ref()) {
         let why = refusal.token_error().map(str::to_owned);
         return Ok(refused(&refusal, why));
     }

@@ -21,17 +21,19 @@ use weir_common::config::{files, reload};
 use weir_common::directory::Directory;
 use weir_common::time::{Clock, Tick};
 
-use crate::identity::auth::{self, Verifier};
+use crate::identity::auth::verifier::Verifier;
 use crate::identity::directory::client::DirectoryClient;
 use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::identity::directory::{DirectoryUnavailable, RemoteDirectory};
 use crate::identity::http_client;
 use crate::limit::key::Seed;
+use crate::rules::Rules;
 use crate::rules::tenant::{TenantEntries, TenantRefs};
-use crate::rules::{self, Rules};
-use crate::settings::{
-    self, DirectorySource, Https, IdentitySettings, Settings, UpstreamSettings, Verify,
-};
+use crate::settings::Settings;
+use crate::settings::directory::DirectorySource;
+use crate::settings::edge::Https;
+use crate::settings::identity::{IdentitySettings, Verify};
+use crate::settings::upstream::UpstreamSettings;
 use crate::telemetry::metrics::{LimitMeter, Metrics, PlaneMeter};
 use crate::tls::{self, Listeners};
 use crate::upstream::credentials::{self, Credentials};
@@ -72,7 +74,7 @@ pub struct Origin {
     directory: String,
     /// Of each upstream, in the order of the settings.
     credentials: Vec<Credentials>,
-    identity: auth::IdentityFiles,
+    identity: crate::identity::auth::verifier::IdentityFiles,
     /// Who is asked, where the directory is no file.
     asked: Option<DirectoryClient>,
     /// Each key's active value, as given or by default.
@@ -138,7 +140,7 @@ impl Config {
     pub fn load(&self, seed: Seed) -> Result<CheckedConfig, Vec<Diagnostic>> {
         let text = self.file.read(SHIPPED).map_err(|diagnostic| vec![diagnostic])?;
         let document = Document::new(&self.file.name(), &text);
-        let Parsed { made: raw, effective, .. } = settings::read(&document);
+        let Parsed { made: raw, effective, .. } = crate::settings::read::read(&document);
         let settings = &raw.settings;
         let token = settings.server.admin_token_file.as_ref();
         let _ = token.map(|file| files::secret(file, "server.admin_token_file", &document));
@@ -161,7 +163,8 @@ impl Config {
         };
         let of_directory = Document::new(path, &directory_text);
         let directory = Directory::read(&of_directory, &settings.workspaces);
-        let rules = rules::check((&raw, &document), (&directory, &of_directory), seed);
+        let rules =
+            crate::rules::compile::check((&raw, &document), (&directory, &of_directory), seed);
         let diagnostics: Vec<Diagnostic> =
             document.diagnostics().into_iter().chain(of_directory.diagnostics()).collect();
         let origin = Origin {
@@ -179,8 +182,11 @@ impl Config {
 }
 
 /// The files that `[identity]` names; what is wrong with one stays in the document.
-fn identity_files(identity: &IdentitySettings, document: &Document) -> auth::IdentityFiles {
-    let mut files = auth::IdentityFiles::default();
+fn identity_files(
+    identity: &IdentitySettings,
+    document: &Document,
+) -> crate::identity::auth::verifier::IdentityFiles {
+    let mut files = crate::identity::auth::verifier::IdentityFiles::default();
     if identity.verify == Verify::Nothing {
         return files;
     }
@@ -238,7 +244,10 @@ impl ActiveConfig {
         let lookups = origin.asked.clone();
         let lookups = lookups.map(|asked| RemoteDirectory::new(asked, before, metrics, clock));
         let of_identity = origin.effective.get("identity").cloned().unwrap_or_default();
-        let of = auth::VerifierSource { settings: of_identity, files: origin.identity.clone() };
+        let of = crate::identity::auth::verifier::VerifierSource {
+            settings: of_identity,
+            files: origin.identity.clone(),
+        };
         let earlier = earlier.and_then(|earlier| earlier.verifier.as_ref());
         let verifier = Verifier::new(&settings.identity, of, earlier, metrics, clock);
         let origin = Origin { tls, ..origin };

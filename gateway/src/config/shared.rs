@@ -103,7 +103,7 @@ impl Shared {
         }
     }
 
-    /// A name for one more request, which nobody can guess, and its place in their row.
+    /// A name for one more request, which cannot be guessed, and its place in their row.
     pub fn next_request(&self) -> (u128, u64) {
         let nth = self.requests.fetch_add(1, Ordering::Relaxed);
         (self.request_id_seed.owner(Scope::Request, &nth.to_be_bytes()).bits(), nth)

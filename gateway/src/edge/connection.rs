@@ -19,14 +19,14 @@
 //! Accepting connections (`listener`), deadlines of request bodies (Pingora's, set in `proxy`).
 
 mod chunks;
-mod deadlines;
+pub mod deadlines;
 mod flush;
 mod frames;
 mod lingering_close;
 mod pingora;
 pub mod request_line;
 mod response_head;
-mod socket;
+pub mod socket;
 mod tunnel;
 
 use std::io;
@@ -48,12 +48,11 @@ use tokio::time::Sleep;
 use weir_common::time::{Clock, Tick};
 
 use crate::edge::connection::chunks::Chunks;
-pub use crate::edge::connection::deadlines::Allowance;
-use crate::edge::connection::deadlines::Silence;
+use crate::edge::connection::deadlines::{Allowance, Silence};
 use crate::edge::connection::lingering_close::LingeringClose;
 use crate::edge::connection::request_line::{Head, Phase};
 use crate::edge::connection::response_head::PendingResponse;
-pub use crate::edge::connection::socket::Socket;
+use crate::edge::connection::socket::Socket;
 use crate::request::upload::Upload;
 use crate::response::refusal::Refusal;
 
@@ -103,6 +102,7 @@ pub struct Connection {
 
 impl Connection {
     /// Takes a connection over. `room` is dropped with it.
+    #[expect(clippy::too_many_arguments, reason = "an HTTP/1 front will take its place")]
     pub fn new(
         socket: Socket,
         peer: SocketAddr,
@@ -308,7 +308,7 @@ impl AsyncRead for Connection {
         if me.phase() == Phase::Head && me.head.bytes > me.allowance.head_bytes_max {
             return me.part(cx, Some(Refusal::HeadTooLarge));
         }
-        // A probe comes with an array of one byte; whoever reads a body brings a buffer of room
+        // A probe comes with an array of one byte; a reader of a body brings a buffer of room
         // that nothing has been written to yet.
         let is_probe = buf.capacity() == 1 && buf.initialized().len() == 1;
         if me.phase() == Phase::Request && is_probe {

@@ -1,6 +1,6 @@
 //! One client's HTTP/2 connection: takes its requests, and sees each to its end.
 //!
-//! Pingora has such a loop, but it lets go of what it spawns, does not count, and waits for ever
+//! Pingora has such a loop, but it detaches what it spawns, does not count, and waits for ever
 //! for a client's first bytes. This one owns every request's task.
 //!
 //! # Invariants
@@ -457,7 +457,7 @@ mod tests {
         for _ in 0..2 {
             ends.join_next().await.unwrap().unwrap();
         }
-        assert!(ends.try_join_next().is_none(), "a request was left to nobody");
+        assert!(ends.try_join_next().is_none(), "a request has no owner");
         app.gate.add_permits(1);
         ends.join_next().await.unwrap().unwrap();
     }

@@ -15,7 +15,7 @@
 //! What a connection is to Pingora (`connection`), when to stop (`app`).
 
 mod handshake;
-mod per_address;
+pub mod per_address;
 
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::sync::Arc;
@@ -34,13 +34,13 @@ use weir_common::http_server::Listening;
 use weir_common::log::events;
 
 use crate::config::shared::Shared;
-use crate::edge::connection::{Allowance, Connection};
+use crate::edge::connection::Connection;
+use crate::edge::connection::deadlines::Allowance;
 use crate::edge::drain::turned;
 use crate::edge::listener::handshake::{
     Failed, HandshakeSettings, Handshaken, establish, is_of, place,
 };
-pub use crate::edge::listener::per_address::ConnectionCounts;
-use crate::edge::listener::per_address::ConnectionPermit;
+use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
 
 /// How long accepting pauses when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

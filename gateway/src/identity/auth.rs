@@ -10,13 +10,13 @@
 //!
 //! Which routes need a token (`rules`), who is charged without a valid one (`admission`).
 
-mod authorization;
+pub mod authorization;
 mod bearer;
 mod identity_server;
 mod introspection;
 mod jwks;
 mod jwks_schedule;
-mod verifier;
+pub mod verifier;
 
 use std::future;
 use std::sync::Arc;
@@ -31,10 +31,8 @@ use crate::identity::auth::verifier::Unverified;
 use crate::response::refusal::Refusal;
 use crate::telemetry::metrics::Metrics;
 
-pub use crate::identity::auth::authorization::{
-    Claims, authorize, claimed, is_foreign, needs_directory,
-};
-pub use crate::identity::auth::verifier::{IdentityFiles, Verifier, VerifierSource};
+use crate::identity::auth::authorization::Claims;
+use crate::identity::auth::verifier::Verifier;
 
 /// Verifies the token of a request. Without a verifier no token is valid; `may_query` decides
 /// whether an identity server may be queried for it.

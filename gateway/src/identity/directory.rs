@@ -42,9 +42,10 @@ use crate::identity::directory::unknown_budget::UnknownBudget;
 use crate::identity::http_client::{self, RequestError, Response};
 use crate::identity::log_limiter::LogLimiter;
 use crate::limit::key::{Key, Owner};
+use crate::rules::Rules;
+use crate::rules::compile::tenants::own_values_refused;
 use crate::rules::tenant::{Tenant, TenantEntries, TenantRefs};
-use crate::rules::{Rules, own_values_refused};
-use crate::settings::HttpDirectory;
+use crate::settings::directory::HttpDirectory;
 use crate::telemetry::metrics::Metrics;
 
 /// Requests in flight: with a directory that takes a millisecond each, sixty thousand a second.

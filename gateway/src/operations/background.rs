@@ -209,7 +209,6 @@ mod tests {
     use crate::limit::key::Seed;
     use crate::telemetry::metrics::Metrics;
     use crate::upstream::names::Resolved;
-    use crate::{rules, settings};
 
     const SETTINGS: &str = "[upstreams.only]\nservers = [\"backend.test:80\"]\n\
         health = { path = \"/\", interval = \"20ms\", timeout = \"5s\", unhealthy_after = 1 }";
@@ -217,9 +216,13 @@ mod tests {
     fn shared() -> Arc<Shared> {
         let clock = Clock::system();
         let (document, nothing) = (Document::new("g", SETTINGS), Document::new("d", ""));
-        let raw = settings::read(&document).made;
+        let raw = crate::settings::read::read(&document).made;
         let seed = Seed::new([7; 16]);
-        let rules = rules::check((&raw, &document), (&Directory::default(), &nothing), seed);
+        let rules = crate::rules::compile::check(
+            (&raw, &document),
+            (&Directory::default(), &nothing),
+            seed,
+        );
         let metrics = Arc::new(Metrics::default());
         let checked = CheckedConfig { rules, settings: raw.settings, origin: Origin::default() };
         let active = ActiveConfig::new(checked, None, &metrics, &clock);
@@ -250,9 +253,9 @@ mod tests {
     #[tokio::test]
     async fn of_a_name_with_a_dead_address_the_others_stay_healthy() {
         let shared = shared();
-        let ((dead, nobody), (one, first), (two, second)) =
+        let ((dead, unused), (one, first), (two, second)) =
             (listener().await, listener().await, listener().await);
-        drop(nobody);
+        drop(unused);
         place(&shared, Ok(vec![dead, one, two]));
         let mut beside = JoinSet::new();
         beside.spawn(serve(first));

@@ -49,7 +49,7 @@ fn open(path: &str) -> io::Result<fs::File> {
     if let Some(folder) = Path::new(path).parent() {
         fs::create_dir_all(folder)?;
     }
-    // Whoever reads the secret in it can make keys meet.
+    // A reader of the secret in it can make keys collide.
     fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new(path))
 }
 
@@ -118,7 +118,6 @@ pub(crate) mod tests {
     use crate::config::shared::Seeds;
     use crate::limit::key::Seed;
     use crate::telemetry::metrics::Metrics;
-    use crate::{rules, settings};
 
     const SHIPPED: &str = include_str!("../../../config/gateway.toml");
 
@@ -127,9 +126,13 @@ pub(crate) mod tests {
         let text = SHIPPED.replacen("window = \"1m\"", &format!("window = \"{window}\""), 1);
         let text = text.replacen("burst = 200", &format!("burst = {burst}"), 1);
         let (document, nothing) = (Document::new("g", &text), Document::new("d", ""));
-        let raw = settings::read(&document).made;
+        let raw = crate::settings::read::read(&document).made;
         let seed = Seed::new([7; 16]);
-        let rules = rules::check((&raw, &document), (&Directory::default(), &nothing), seed);
+        let rules = crate::rules::compile::check(
+            (&raw, &document),
+            (&Directory::default(), &nothing),
+            seed,
+        );
         assert!(document.diagnostics().is_empty(), "{:?}", document.diagnostics());
         let metrics = std::sync::Arc::new(Metrics::default());
         let checked = CheckedConfig { rules, settings: raw.settings, origin: Origin::default() };

@@ -17,7 +17,7 @@ impl Notify {
     ///
     /// # Errors
     ///
-    /// Where nobody listens there: who is supervised would be ended for saying nothing.
+    /// The socket has no listener: systemd would end a silent process.
     pub fn at(place: Option<&OsStr>) -> io::Result<Self> {
         let Some(place) = place else { return Ok(Self(None)) };
         Self::connected(place).map_err(|why| {
@@ -38,7 +38,7 @@ impl Notify {
         Ok(Self(Some(socket)))
     }
 
-    /// We serve, and are the process to look after, whoever was it before.
+    /// We serve, and are the main process from now on.
     pub fn ready(&self) {
         self.say(&format!("READY=1\nMAINPID={}\nSTATUS=serving", std::process::id()));
     }

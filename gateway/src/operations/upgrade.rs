@@ -45,7 +45,7 @@ const READY_WAIT: Duration = Duration::from_secs(30);
 /// with the old process.
 const MOVE_WAIT: Duration = Duration::from_secs(10);
 
-/// Questions that wait to be sent. Every connection asks at most once more.
+/// Requests that wait to be sent. Every connection makes one more at most.
 const QUESTIONS_MAX: usize = 1_024;
 
 /// Why there was no hand-over.

@@ -12,7 +12,7 @@
 //!
 //! What the numbers are (`report`). Hop-by-hop headers, which Pingora strips.
 
-mod response_fields;
+pub mod response_fields;
 
 use arrayvec::ArrayString;
 use http::header::InvalidHeaderValue;
@@ -23,10 +23,9 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use crate::edge::connection::Connection;
 use crate::limit::report::{forwarded, is_traceparent};
 use crate::proxy::context::RequestContext;
-use crate::proxy::forwarding::response_fields::add_fields;
-pub use crate::proxy::forwarding::response_fields::{add_text, lines};
+use crate::proxy::forwarding::response_fields::{add_fields, lines};
 use crate::request::cors;
-use crate::settings::folded;
+use crate::settings::trusted::folded;
 
 /// What goes from hop to hop even where `Connection` does not name it.
 const OF_HOP: [&str; 2] = ["keep-alive", "proxy-connection"];

@@ -14,8 +14,8 @@ use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
 use crate::edge::connection::Connection;
+use crate::proxy::body;
 use crate::proxy::context::RequestContext;
-use crate::proxy::{body, forwarding};
 use crate::response::reply::Reply;
 
 /// Sends a reply, and keeps the connection where what follows on it can be told apart.
@@ -24,7 +24,7 @@ pub async fn send(
     session: &mut Session,
     context: &mut RequestContext,
 ) -> Result<()> {
-    reply.lines.push_str(&forwarding::lines(context));
+    reply.lines.push_str(&crate::proxy::forwarding::response_fields::lines(context));
     let with_body = session.req_header().method != Method::HEAD;
     if session.req_header().version == Version::HTTP_2 {
         return send_by_http2(reply, session, with_body).await;
@@ -62,7 +62,7 @@ async fn send_by_http2(reply: Reply, session: &mut Session, with_body: bool) -> 
     if let Some(length) = reply.length() {
         head.insert_header(header::CONTENT_LENGTH, length)?;
     }
-    forwarding::add_text(&mut head, &reply.lines)?;
+    crate::proxy::forwarding::response_fields::add_text(&mut head, &reply.lines)?;
     let with_body = with_body && !reply.body.is_empty();
     let mut tasks = vec![HttpTask::Header(Box::new(head), !with_body)];
     tasks.extend(with_body.then(|| HttpTask::Body(Some(reply.body.into()), true)));

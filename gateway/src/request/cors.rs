@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use http::{HeaderMap, HeaderName, Method, header};
 use weir_common::directory::is_host;
 
-use crate::settings::RawCors;
+use crate::settings::cors::RawCors;
 
 /// Response headers that pages may read.
 pub const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, \

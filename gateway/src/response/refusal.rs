@@ -42,11 +42,11 @@ pub enum Refusal {
     TwoTokens,
     /// A valid token of another workspace or organisation.
     ForeignToken(Foreign),
-    /// A token that nobody can verify now.
+    /// A token that cannot be verified now.
     IdentityUnavailable,
     /// A tenant that the directory cannot be asked about now.
     DirectoryUnavailable,
-    /// A request that nobody can decide about: the process that has the counters is gone.
+    /// A request that cannot be decided: the process that has the counters is gone.
     LimitsUnavailable,
     /// An allowance that is used up.
     RateLimited {
@@ -73,7 +73,7 @@ pub enum Refusal {
     BodyTimeout,
     /// No room to hold another batch body back.
     Busy,
-    /// No server of the upstream is well.
+    /// No server of the upstream is healthy.
     NoServer {
         /// In how many seconds the first may be.
         retry_after: u64,

@@ -8,7 +8,7 @@
 mod cors;
 mod identity;
 mod paths;
-mod tenants;
+pub mod tenants;
 
 use http::Method;
 use weir_common::config::document::{Document, Spanned, suggestion};
@@ -19,11 +19,8 @@ use crate::limit::key::Seed;
 use crate::limit::{CHECKS_MAX, Quota};
 use crate::request::route::{Hosts, Index, Pattern};
 use crate::rules::{Batch, Limit, Plan, Route, Rules};
-use crate::settings::{
-    DirectorySource, LimitKey, RawLimit, RawPlan, RawRoute, RawSettings, Unknown,
-};
-
-pub use crate::rules::compile::tenants::{Entries, own_values_refused};
+use crate::settings::directory::{DirectorySource, Unknown};
+use crate::settings::{LimitKey, RawLimit, RawPlan, RawRoute, RawSettings};
 
 /// Makes rules of what was read from two documents.
 #[must_use]
@@ -358,7 +355,6 @@ fn takes(quota: Quota) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings;
 
     const SEED: Seed = Seed::new([1; 16]);
     const SHIPPED: &str = include_str!("../../../config/gateway.toml");
@@ -370,7 +366,7 @@ mod tests {
         assert!(SHIPPED.contains(from), "{from} is not in the shipped settings");
         let document = Document::new("g", &SHIPPED.replacen(from, to, 1));
         let of_directory = Document::new("d", directory);
-        let raw = settings::read(&document).made;
+        let raw = crate::settings::read::read(&document).made;
         let directory = Directory::read(&of_directory, &raw.settings.workspaces);
         let _ = check((&raw, &document), (&directory, &of_directory), SEED);
         let all = document.diagnostics().into_iter().chain(of_directory.diagnostics());
@@ -553,7 +549,7 @@ mod tests {
         ] {
             let document = Document::new("g", &with(limits));
             let nothing = Document::new("d", "");
-            let raw = settings::read(&document).made;
+            let raw = crate::settings::read::read(&document).made;
             let _ = check((&raw, &document), (&Directory::default(), &nothing), SEED);
             let found: Vec<String> =
                 document.diagnostics().into_iter().map(|m| m.message).collect();

@@ -1,4 +1,4 @@
-//! Says how long states outlive a change of rules, by a reload, a restart or an upgrade. (core)
+//! Says how long states outlive a change of rules, by a reload, a restart or an upgrade.
 //!
 //! # Invariants
 //!
@@ -64,7 +64,6 @@ mod tests {
     use crate::limit::key::{Key, Scope, Seed};
     use crate::limit::{LimitCheck, snapshot};
     use crate::rules::tenant::{Tenant, TenantEntries, TenantRefs};
-    use crate::settings;
 
     const SEED: Seed = Seed::new([4; 16]);
     const KEYS: u8 = 3;
@@ -197,9 +196,9 @@ mod tests {
             "[workspaces.ws_a]\nplan = \"{plan}\"\n[instances.in_a]\nworkspace = \"ws_a\"\n"
         );
         let (document, of_directory) = (Document::new("g", &text), Document::new("d", &entries));
-        let raw = settings::read(&document).made;
+        let raw = crate::settings::read::read(&document).made;
         let directory = Directory::read(&of_directory, &raw.settings.workspaces);
-        let rules = rules::check((&raw, &document), (&directory, &of_directory), SEED);
+        let rules = rules::compile::check((&raw, &document), (&directory, &of_directory), SEED);
         assert_eq!((document.diagnostics(), of_directory.diagnostics()), (Vec::new(), Vec::new()));
         rules
     }

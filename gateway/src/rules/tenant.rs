@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Every limit of a route has somebody to charge: a tenant, or else the client's address.
+//! 1. Every limit of a route has a key to charge: a tenant, or else the client's address.
 //! 2. An organisation is the one of the path, else the directory's, else the token's, else the
 //!    workspace's own.
 //!
@@ -72,7 +72,7 @@ pub struct TenantRefs<'n> {
     pub claimed_organisation: Option<&'n str>,
 }
 
-/// Somebody who can be charged.
+/// A tenant or address that can be charged.
 #[derive(Clone)]
 pub struct Subject<'t> {
     /// The identifier or the address, as logs and the admin listener have it.
@@ -217,7 +217,7 @@ impl<'t> Subject<'t> {
     }
 }
 
-/// A workspace whose organisation nobody told us is an organisation of its own.
+/// A workspace of unknown organisation is an organisation of its own.
 fn lone<'t>(seed: &Seed, workspace: &Subject<'t>) -> Subject<'t> {
     let owner = seed.owner(Scope::LoneWorkspace, workspace.name.as_bytes());
     Subject { name: format!("{LONE}{}", workspace.name).into(), owner, tenant: workspace.tenant }
@@ -279,6 +279,10 @@ mod tests {
         let named = tenants.identify(&seed, &organisation);
         let owner = |identity: &Identity<'_>| identity.organisation.as_ref().unwrap().owner;
         assert_ne!(owner(&one), owner(&two));
-        assert_ne!(owner(&one), owner(&named), "nobody can name itself into another's allowance");
+        assert_ne!(
+            owner(&one),
+            owner(&named),
+            "no tenant can name itself into another's allowance"
+        );
     }
 }

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use weir_common::config::document::Table;
+use weir_common::config::document::table::Table;
 
 use crate::settings::values::{address, plain};
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use weir_common::config::document::{Spanned, Table};
+use weir_common::config::document::Spanned;
+use weir_common::config::document::table::Table;
 use weir_common::limit::{rolling, token_bucket};
 
 use crate::limit::Quota;

@@ -1,7 +1,8 @@
 //! Reads `gateway.toml`, each key in one place: its bounds, its default and one line on why.
 
 use log::LevelFilter;
-use weir_common::config::document::{Document, Parsed, Table, suggestion};
+use weir_common::config::document::table::Table;
+use weir_common::config::document::{Document, Parsed, suggestion};
 use weir_common::directory::values_by_limit;
 use weir_common::identifier::IdForm;
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use weir_common::config::document::Table;
+use weir_common::config::document::table::Table;
 
 use crate::settings::edge::https;
 use crate::settings::trusted::trusted_headers;

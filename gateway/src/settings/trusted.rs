@@ -14,7 +14,7 @@
 use std::borrow::Cow;
 
 use http::HeaderName;
-use weir_common::config::document::Table;
+use weir_common::config::document::table::Table;
 
 /// Dropped from clients unless configured otherwise. Each is believed by servers or frameworks in
 /// common use, as the word of a proxy.

@@ -5,7 +5,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use weir_common::config::document::{Spanned, Table, shown};
+use weir_common::config::document::table::Table;
+use weir_common::config::document::{Spanned, shown};
 use weir_common::directory::is_host;
 
 use crate::settings::values::{WAIT, number, plain, plain_all, small};

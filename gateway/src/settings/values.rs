@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use reqwest::Url;
-use weir_common::config::document::{Spanned, Table};
+use weir_common::config::document::Spanned;
+use weir_common::config::document::table::Table;
 
 /// Any timeout or interval: from the shortest that a clock can measure to a day.
 pub(super) const WAIT: RangeInclusive<Duration> =

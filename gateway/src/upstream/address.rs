@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use weir_common::time::Tick;
 
-use crate::settings;
 use crate::upstream::ejection::{Change, Leave, Record};
 
 /// One address of a server.
@@ -63,7 +62,7 @@ impl Address {
     }
 
     /// Takes note of an answer to a health check. True where it changed whether requests come.
-    pub fn checked(&self, well: bool, health: &settings::Health) -> bool {
+    pub fn checked(&self, well: bool, health: &crate::settings::upstream::Health) -> bool {
         if well {
             self.connected(true);
         }
@@ -82,7 +81,7 @@ impl Address {
     }
 
     /// How long it takes at least until health checks find it well, should it be so now.
-    pub(super) fn healthy_in(&self, health: &settings::Health) -> Duration {
+    pub(super) fn healthy_in(&self, health: &crate::settings::upstream::Health) -> Duration {
         let against = self.against.load(Ordering::Relaxed);
         health.interval.saturating_mul(health.healthy_after.saturating_sub(against).max(1))
     }
@@ -107,7 +106,7 @@ impl Address {
     }
 
     /// Whether it may be sent the next request; takes note where that is the one that decides.
-    pub(super) fn lets(&self, policy: &settings::Ejection, now: Tick) -> bool {
+    pub(super) fn lets(&self, policy: &crate::settings::upstream::Ejection, now: Tick) -> bool {
         if !self.is_unhealthy() {
             return true;
         }
@@ -125,7 +124,7 @@ impl Address {
     /// Takes note that it failed a request. `may_eject` is false where no other could take over.
     pub(super) fn failed(
         &self,
-        policy: &settings::Ejection,
+        policy: &crate::settings::upstream::Ejection,
         may_eject: bool,
         now: Tick,
     ) -> Option<Change> {

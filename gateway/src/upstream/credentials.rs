@@ -24,7 +24,7 @@ use weir_common::config::document::Document;
 use weir_common::config::files;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::settings::UpstreamSettings;
+use crate::settings::upstream::UpstreamSettings;
 
 /// What the files of one upstream hold, as DER.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]

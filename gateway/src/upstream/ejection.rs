@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use weir_common::time::Tick;
 
-use crate::settings::Ejection;
+use crate::settings::upstream::Ejection;
 
 /// What is remembered of one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,8 @@ use weir_dispatcher::domain::event::EventType;
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use weir_dispatcher::domain::webhook::Webhook;
 use weir_dispatcher::store::sqlite::SqliteStore;
-use weir_dispatcher::store::{Filter, Management, StoreError};
+use weir_dispatcher::store::types::Filter;
+use weir_dispatcher::store::{Management, StoreError};
 
 use crate::dice::{DAY, Dice, MINUTE};
 use crate::model::{self, Model, violated};

@@ -8,9 +8,10 @@ use weir_dispatcher::domain::delivery::{Arrival, DeliveryState};
 use weir_dispatcher::domain::event::EventSet;
 use weir_dispatcher::domain::id::{DeliveryId, WebhookId};
 use weir_dispatcher::domain::webhook::Webhook;
-use weir_dispatcher::store::{
-    Accepted, Created, JobCreated, NewEvent, Rotated, SECRETS_BEFORE_MAX, Store, StoreError,
+use weir_dispatcher::store::types::{
+    Accepted, Created, JobCreated, NewEvent, Rotated, SECRETS_BEFORE_MAX,
 };
+use weir_dispatcher::store::{Store, StoreError};
 
 use crate::checks::ledger::unix;
 use crate::model::record::Record;

@@ -8,7 +8,8 @@ use weir_common::time::UnixTime;
 use weir_dispatcher::config::settings::Retention;
 use weir_dispatcher::domain::id::WebhookId;
 use weir_dispatcher::state::State;
-use weir_dispatcher::store::{Accepted, Filter, NewWebhook, Rotation, StoreError, WebhookChange};
+use weir_dispatcher::store::StoreError;
+use weir_dispatcher::store::types::{Accepted, Filter, NewWebhook, Rotation, WebhookChange};
 
 use crate::mail_server::{Letters, post};
 use crate::orders::{OVERLAP, Order, Reply, Word};

@@ -50,7 +50,7 @@ impl Machine {
             fs::create_dir_all(folder.path(&format!("machine{name}"))).unwrap();
         }
         for name in PROGRAMS {
-            for profile in ["release", "demo"] {
+            for profile in ["release", "debug"] {
                 let link = folder.path(&format!("target/{profile}/{name}"));
                 fs::create_dir_all(link.parent().unwrap()).unwrap();
                 symlink(program(name), link).unwrap();
@@ -216,8 +216,8 @@ impl Machine {
             config = config.replace(shipped, here);
         }
         self.folder.write("target/run/data/dispatcher.toml", &config);
-        self.serve("target/demo/weir-gateway run --config config/gateway.toml");
-        self.serve("target/demo/weir-dispatcher run --config target/run/data/dispatcher.toml");
+        self.serve("target/debug/weir-gateway run --config config/gateway.toml");
+        self.serve("target/debug/weir-dispatcher run --config target/run/data/dispatcher.toml");
     }
 
     /// Ends what serves, in order.

@@ -1,7 +1,7 @@
 //! What really happened: which calls were answered how, what arrived where and when, and what was
 //! done to the process meanwhile. Nothing here is believed that the dispatcher says of itself.
 //!
-//! Everything is in memory, for `judge`, and in a file, for whoever wonders about a fault. Times
+//! Everything is in memory, for `judge`, and in a file, for a reader of a fault. Times
 //! are microseconds since the beginning, of the monotonic clock.
 
 use std::collections::{BTreeMap, HashMap};
@@ -205,7 +205,7 @@ impl Books {
 
     /// All that is known.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        // Whoever panicked has said so; the books are as good as before.
+        // The thread that panicked has reported it; the books are as good as before.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -30,8 +30,8 @@ enum Came {
     Answer(Box<Response>),
     /// It was sent, at least in part, and not answered.
     Nothing,
-    /// Nobody is there.
-    Nobody,
+    /// The port is closed.
+    Closed,
 }
 
 /// A connection that is opened anew whenever it is gone.
@@ -46,7 +46,7 @@ impl<'a> Line<'a> {
     }
 
     fn call(&mut self, request: &Request) -> Came {
-        let Some(mut client) = self.open() else { return Came::Nobody };
+        let Some(mut client) = self.open() else { return Came::Closed };
         let bytes = [request.head_bytes(), request.body_bytes()].concat();
         match client.try_exchange(&bytes) {
             Ok(answer) => {
@@ -60,7 +60,7 @@ impl<'a> Line<'a> {
 
     /// Sends, and hangs up.
     fn shout(&mut self, request: &Request) -> Came {
-        let Some(mut client) = self.open() else { return Came::Nobody };
+        let Some(mut client) = self.open() else { return Came::Closed };
         let _ = client.try_send([request.head_bytes(), request.body_bytes()].concat());
         Came::Nothing
     }
@@ -137,7 +137,7 @@ fn post(books: &Books, line: &mut Line<'_>, dice: &mut Dice, number: u64, over: 
                 }
             }
             Came::Nothing => books.answered(number, at, Answered::CutOff, Vec::new()),
-            Came::Nobody => {}
+            Came::Closed => {}
         }
         let sent = books.state().calls.get(&number).is_some_and(|call| call.sent > 0);
         if deadline.left().is_none() {
@@ -211,7 +211,7 @@ impl<'a> Owner<'a> {
         let target = format!("/v1/workspaces/{}{path}", WORKSPACES[workspace]);
         match self.line.call(&request(method, &target, body.map(|body| body.to_string()))) {
             Came::Answer(answer) => Some(*answer),
-            Came::Nothing | Came::Nobody => None,
+            Came::Nothing | Came::Closed => None,
         }
     }
 

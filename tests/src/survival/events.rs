@@ -57,7 +57,7 @@ impl Event {
             90..99 => dice.below(8_000),
             _ => dice.below(100_000),
         };
-        // Written as nobody's library would: what is sent is what came, byte for byte.
+        // Written as no library would: what is sent is what came, byte for byte.
         let data = format!(
             "{{ \"mark\":\"{mark}\",  \"n\":1.50e+1, \"name\":\"\\u00e9é\\/\", \"pad\":\"{}\"}}",
             "x".repeat(pad as usize)

@@ -19,7 +19,7 @@ use crate::http1::{Framing, Head, Reader};
 use crate::receiver::{SIGNATURE, sign, sign_standard};
 use crate::wait;
 
-/// Nobody keeps a connection longer than that without a word.
+/// A client keeps no connection longer than that without a word.
 const IDLE: Duration = Duration::from_secs(300);
 
 /// How far a signature's time may be off: the contract's own.
@@ -194,7 +194,10 @@ impl Shared {
             return Err(format!("{mark} has other bytes than it should: {text}"));
         }
         if !cast::reached(event.workspace, event.kind).any(|one| one == endpoint) {
-            return Err(format!("{mark} is {}, which nobody asked for there", KINDS[event.kind]));
+            return Err(format!(
+                "{mark} is {}, which no webhook there subscribes",
+                KINDS[event.kind]
+            ));
         }
         let given = self.books.state().calls.get(&mark.call).map(|call| call.given_ids);
         match given {

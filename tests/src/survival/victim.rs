@@ -56,8 +56,8 @@ pub struct Victim {
     child: Option<Child>,
 }
 
-/// An address of this machine that nobody's connections come from, so that a port stays free while
-/// nobody listens on it.
+/// An address of this machine that no connections come from, so that a port stays free while
+/// no process listens on it.
 fn address() -> String {
     let listener = TcpListener::bind("127.88.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()

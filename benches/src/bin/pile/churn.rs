@@ -16,9 +16,8 @@ use weir_dispatcher::domain::event::{EventSet, EventType};
 use weir_dispatcher::domain::id::{DeliveryId, EndpointId, WebhookId};
 use weir_dispatcher::domain::outcome::{Failure, Outcome};
 use weir_dispatcher::store::sqlite::SqliteStore;
-use weir_dispatcher::store::{
-    Accepted, Created, DeliveryQueue, Intake, Management, NewEvent, NewWebhook, StoreError, Upkeep,
-};
+use weir_dispatcher::store::types::{Accepted, Created, NewEvent, NewWebhook};
+use weir_dispatcher::store::{DeliveryQueue, Intake, Management, StoreError, Upkeep};
 
 const DAY: Duration = Duration::from_secs(86_400);
 const KEPT: Retention = Retention {

@@ -3,20 +3,10 @@
 use serde_json::Value;
 use toml::de::DeValue;
 
-use crate::config::document::{Document, Table};
-
 /// What is known of a table once it has been read.
 pub(super) struct Shape {
     pub(super) schema: Value,
     pub(super) effective: Value,
-}
-
-/// The schema of a table that `read` would read, found by letting it read an empty one.
-pub(super) fn shape_of(read: impl FnOnce(&mut Table<'_>)) -> Value {
-    let nothing = Document::new("", "");
-    let mut table = Table::new(&nothing, None, 0, String::new());
-    read(&mut table);
-    table.finish().schema
 }
 
 /// What a value shows as: numbers as numbers, everything else that is no list as text.

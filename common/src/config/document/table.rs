@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use toml::de::{DeTable, DeValue};
 
-use crate::config::document::schema::{Shape, found, json_of, shape_of};
+use crate::config::document::schema::{Shape, found, json_of};
 use crate::config::document::{
     Document, SPAN_UNITS, Spanned, bytes_of, bytes_shown, one_of, shown, span_of, suggestion,
 };
@@ -378,4 +378,12 @@ impl<'d> Table<'d> {
     fn name_of(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
+}
+
+/// The schema of a table that `read` would read, found by letting it read an empty one.
+pub(super) fn shape_of(read: impl FnOnce(&mut Table<'_>)) -> Value {
+    let nothing = Document::new("", "");
+    let mut table = Table::new(&nothing, None, 0, String::new());
+    read(&mut table);
+    table.finish().schema
 }

@@ -1,5 +1,7 @@
 //! Which keys of a published set are taken, how many are tried, and where claims are found.
 
+use crate::token::claims::NAMES_MAX;
+use crate::token::keys::KEYS_MAX;
 use crate::token::tests::*;
 
 #[test]

@@ -8,7 +8,8 @@ use http::HeaderName;
 use ipnet::IpNet;
 use lettre::message::Mailbox;
 use url::Url;
-use weir_common::config::document::{Spanned, Table, span_of};
+use weir_common::config::document::table::Table;
+use weir_common::config::document::{Spanned, span_of};
 use weir_common::limit::rolling;
 use weir_common::secret::Secret;
 
@@ -375,12 +376,12 @@ mod tests {
     fn an_error_in_a_mail_server_does_not_quote_its_password() {
         for smtp in ["https://u:hunter2@host", "smtp:hunter2", "hunter2", "smtps://u:hunter2@"] {
             check(
-                &format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"nobody\"\nlink = \"ftp://a\""),
+                &format!("[mail]\nsmtp = \"{smtp}\"\nfrom = \"owner\"\nlink = \"ftp://a\""),
                 &[
                     "d:2:8: mail.smtp must be smtps://user@host, smtp+starttls://user@host or \
                      smtp://host, each with :port unless it is the default",
                     "d:3:8: mail.from must be a mail address, such as \"weir@example.com\", \
-                     not `nobody`",
+                     not `owner`",
                     "d:4:8: mail.link must be an http:// or https:// URL, not `ftp://a`",
                 ],
             );

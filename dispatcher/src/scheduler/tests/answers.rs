@@ -190,7 +190,7 @@ fn unrecorded_starts_count_on_every_endpoint() {
         endpoints.arrives(WebhookId(id), ready(id, 0), at(100));
     }
     endpoints.arrives(WebhookId(2), ready(3, 0), at(100));
-    assert_eq!(started(&mut endpoints, 999), [2], "each lane has two that nobody saw");
+    assert_eq!(started(&mut endpoints, 999), [2], "each endpoint has two unseen ones");
     assert_eq!(started(&mut endpoints, 1_000), [1]);
     assert_eq!(started(&mut endpoints, 1_100), [3]);
 }

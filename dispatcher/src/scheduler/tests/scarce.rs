@@ -36,7 +36,7 @@ fn a_responsive_and_a_new_endpoint_start_at_once_beside_any_number_of_unresponsi
         endpoints.take_in(hook(id, id, Flow::Open), None, at(0).tick);
         last.into_iter().for_each(|last| endpoints.remember(WebhookId(id), last));
         endpoints.arrives(WebhookId(id), ready(id * 100, 0), at(0));
-        assert_eq!(started(&mut endpoints, id..id + 1), 1, "lane {id}");
+        assert_eq!(started(&mut endpoints, id..id + 1), 1, "endpoint {id}");
     }
 }
 
@@ -118,7 +118,7 @@ fn held_by_ten(took: impl Fn(u64) -> u64) -> usize {
 #[test]
 fn ten_workspaces_with_slow_receivers_leave_most_slots_to_others() {
     let half = 4_096 / 2;
-    assert!(held_by_ten(|_| 9_900) <= half, "they share what slow lanes have");
+    assert!(held_by_ten(|_| 9_900) <= half, "they share what slow endpoints have");
     // They respond at once until they count as responsive, and then not at all.
     for quick in [5, 20, 60] {
         let most = held_by_ten(|nth| if nth % (quick + 17) < quick { 10 } else { 9_900 });

@@ -18,10 +18,11 @@ use crate::domain::webhook::{Queue, Secrets, Webhook};
 use crate::scheduler::attempts::StartedAttempt;
 use crate::scheduler::pick::Pick;
 use crate::scheduler::queues::Ended;
+use crate::scheduler::rate_limit::Limits;
 use crate::scheduler::reads::StoreRead;
 use crate::scheduler::responsiveness::Responsiveness;
 use crate::scheduler::webhooks::Flow;
-use crate::scheduler::{HELD_BYTES_ALL, Input, Limits, Policies, Scheduler};
+use crate::scheduler::{HELD_BYTES_ALL, Input, Policies, Scheduler};
 
 const START: u64 = 1_000_000_000;
 
@@ -291,7 +292,7 @@ impl World {
             self.now += 1;
             self.end(None);
         }
-        panic!("{} still wait: somebody starves", self.waits());
+        panic!("{} still wait: one starves", self.waits());
     }
 
     pub(super) fn check_pace(&self) {

@@ -8,11 +8,11 @@ use rusqlite::OptionalExtension;
 use crate::domain::attempt::AttemptRecord;
 use crate::domain::delivery::{DeliveryState, NextState};
 use crate::domain::webhook::WebhookUpdate;
-use crate::store::NewMail;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{at, probe_column, span};
-use crate::store::sqlite::writer::WriteSession;
+use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::{outbox, webhooks};
+use crate::store::types::NewMail;
 
 const STATE: &str = "SELECT d.state FROM deliveries d JOIN webhooks w \
     ON w.id = d.webhook WHERE d.id = ?1 AND w.deleted_up_to IS NULL";

@@ -10,12 +10,12 @@ use weir_common::time::UnixTime;
 use crate::domain::delivery::{Fetched, QueuedDelivery};
 use crate::domain::id::{DeliveryId, EndpointId, WebhookId};
 use crate::domain::webhook::Queue;
-use crate::store::Page;
 use crate::store::encryption::Sealer;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, select_ready, select_webhooks};
 use crate::store::sqlite::webhooks;
-use crate::store::sqlite::writer::WriteSession;
+use crate::store::sqlite::writer::session::WriteSession;
+use crate::store::types::Page;
 
 const FIRST_DUE: &str =
     "SELECT due FROM deliveries WHERE webhook = ?1 AND state = 0 ORDER BY due, id LIMIT 1";

@@ -17,8 +17,8 @@ use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::listing::{Newest, Read, RowKey};
 use crate::store::sqlite::rows::{self, at, select_deliveries};
 use crate::store::sqlite::webhooks;
-use crate::store::sqlite::writer::WriteSession;
-use crate::store::{Filter, Page};
+use crate::store::sqlite::writer::session::WriteSession;
+use crate::store::types::{Filter, Page};
 
 /// Rows that one call looks at: some milliseconds.
 const EXAMINED_MAX: usize = 5_000;

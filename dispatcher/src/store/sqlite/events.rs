@@ -19,8 +19,9 @@ use crate::domain::id::{DeliveryId, WebhookId};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::webhooks;
-use crate::store::sqlite::writer::{Counters, WriteSession};
-use crate::store::{Accepted, NewEvent};
+use crate::store::sqlite::writer::counters::Counters;
+use crate::store::sqlite::writer::session::WriteSession;
+use crate::store::types::{Accepted, NewEvent};
 
 const DIGEST: &str = "SELECT digest FROM events WHERE workspace = ?1 AND name = ?2";
 

@@ -10,7 +10,7 @@
 use rusqlite::Connection;
 use weir_common::time::UnixTime;
 
-use crate::store::sqlite::writer::Counters;
+use crate::store::sqlite::writer::counters::Counters;
 
 /// A hundred times what a machine can store.
 const PER_SECOND: i64 = 1 << 20;

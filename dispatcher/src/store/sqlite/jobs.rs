@@ -16,9 +16,9 @@ use crate::domain::id::{DeliveryId, JobId, WebhookId};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::listing::{self, Read, RowKey, Stretch};
 use crate::store::sqlite::rows::{self, at, select_deliveries};
-use crate::store::sqlite::writer::WriteSession;
+use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::{deliveries, webhooks};
-use crate::store::{Filter, JOBS_OPEN_MAX, Job, JobCreated, JobStep};
+use crate::store::types::{Filter, JOBS_OPEN_MAX, Job, JobCreated, JobStep};
 
 /// What is selected of a job.
 macro_rules! select_jobs {

@@ -23,7 +23,7 @@ use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::unfinished_restore::{aside_of, is_cut_off, left_beside};
 use crate::store::sqlite::wal::limit::WalLimit;
 use crate::store::sqlite::wal::owner;
-use crate::store::sqlite::writer::WriteSession;
+use crate::store::sqlite::writer::session::WriteSession;
 
 /// Under this name: a text sealed with the key that this database's secrets are sealed with.
 const KEY_CHECK: &str = "key_check";

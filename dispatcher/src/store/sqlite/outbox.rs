@@ -10,8 +10,9 @@ use crate::domain::id::MailId;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
-use crate::store::sqlite::writer::WriteSession;
-use crate::store::{Mail, MailQueue, NewMail, Posted, StoreError};
+use crate::store::sqlite::writer::session::WriteSession;
+use crate::store::types::{Mail, NewMail, Posted};
+use crate::store::{MailQueue, StoreError};
 
 const DUE: &str = "SELECT id, key, recipient, subject, text, failures FROM mails \
     WHERE state = 0 AND due <= ?1 ORDER BY due, id LIMIT ?2";

@@ -23,7 +23,7 @@ use crate::domain::delivery::DeliveryState;
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at};
 use crate::store::sqlite::steady_clock::before;
-use crate::store::sqlite::writer::WriteSession;
+use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::{attempts, deliveries, webhooks};
 
 /// A month: no window of a pace is longer, so that an endpoint that is used again later has its

@@ -27,12 +27,12 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::open::OpenError;
 use crate::store::sqlite::pragmas::{ConnectionHook, no_hook};
 use crate::store::sqlite::tests::watch::Watch;
-use crate::store::sqlite::writer::Size;
+use crate::store::sqlite::writer::queue::Size;
 use crate::store::tests::conformance;
-use crate::store::{
-    Accepted, Created, DeliveryQueue, Filter, Intake, JobCreated, MailQueue, Management, NewEvent,
-    NewMail, NewWebhook, Page, Store, StoreError, Upkeep,
+use crate::store::types::{
+    Accepted, Created, Filter, JobCreated, NewEvent, NewMail, NewWebhook, Page,
 };
+use crate::store::{DeliveryQueue, Intake, MailQueue, Management, Store, StoreError, Upkeep};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
@@ -45,7 +45,7 @@ impl Folder {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("weir-store-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // A leftover of an earlier process with our number is nobody's any more.
+        // A leftover of an earlier process with our number has no owner any more.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Self(path)
@@ -103,7 +103,7 @@ fn event(id: &str) -> NewEvent {
     }
 }
 
-/// Makes a named pipe, which to open is to wait for whoever is at its other end.
+/// Makes a named pipe, whose opening waits for its other end.
 pub(crate) fn pipe(path: &Path) {
     assert!(Command::new("mkfifo").args(["-m", "600"]).arg(path).status().unwrap().success());
 }
@@ -113,7 +113,7 @@ pub(crate) fn at_once<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     let (done, came) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new();
     thread.spawn(move || done.send(work())).unwrap();
-    came.recv_timeout(Duration::from_secs(20)).expect("it waits for nobody")
+    came.recv_timeout(Duration::from_secs(20)).expect("it does not wait")
 }
 
 async fn webhook(store: &SqliteStore) -> WebhookId {
@@ -143,7 +143,7 @@ async fn waiting(store: &SqliteStore, webhook: WebhookId) -> usize {
 
 /// Says a pragma on the writer's connection.
 async fn pragma(store: &SqliteStore, name: &'static str, value: i64) {
-    let say = move |session: &mut crate::store::sqlite::writer::WriteSession| {
+    let say = move |session: &mut crate::store::sqlite::writer::session::WriteSession| {
         session.conn.pragma_update_and_check(None, name, value, |_| Ok(()))?;
         Ok(())
     };
@@ -245,8 +245,8 @@ async fn what_comes_together_is_one_commit() {
     let mut calls = JoinSet::new();
     let holding = Arc::clone(&store);
     calls.spawn(async move {
-        let wait = move |_: &mut crate::store::sqlite::writer::WriteSession| {
-            held.recv_timeout(Duration::from_secs(30)).expect("the test lets go");
+        let wait = move |_: &mut crate::store::sqlite::writer::session::WriteSession| {
+            held.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
             Ok(())
         };
         holding.writer.ask(wait).await.unwrap();
@@ -317,7 +317,7 @@ async fn where_the_disk_fails_the_whole_batch_has_done_nothing() {
     let webhook = webhook(&store).await;
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let hold = store.writer.ask(move |_| {
-        wait.recv_timeout(Duration::from_secs(30)).expect("the test lets go");
+        wait.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
         Ok(())
     });
     let fails = store.writer.ask::<(), _>(|session| {
@@ -344,7 +344,7 @@ async fn an_event_waits_for_one_large_call_of_others_at_most() {
     webhook(&store).await;
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let hold = store.writer.ask(move |_| {
-        wait.recv_timeout(Duration::from_secs(30)).expect("the test lets go");
+        wait.recv_timeout(Duration::from_secs(30)).expect("the test releases it");
         Ok(())
     });
     let call = async |name: &'static str, events: usize| {

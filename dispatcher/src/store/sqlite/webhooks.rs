@@ -11,8 +11,8 @@ use crate::domain::webhook::Webhook;
 use crate::store::encryption::{NONCE_BYTES, Sealer};
 use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::rows::{self, at, select_webhooks};
-use crate::store::sqlite::writer::WriteSession;
-use crate::store::{
+use crate::store::sqlite::writer::session::WriteSession;
+use crate::store::types::{
     Created, NewWebhook, Page, Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange,
 };
 

@@ -10,10 +10,10 @@
 //!
 //! Not here: the calls (the files beside this one), their order (`queue`).
 
-mod counters;
+pub mod counters;
 pub mod manual;
-mod queue;
-mod session;
+pub mod queue;
+pub mod session;
 mod task;
 
 use std::fmt;
@@ -34,12 +34,10 @@ use crate::store::sqlite::error::Fault;
 use crate::store::sqlite::pragmas::CHECKPOINT_PAGES;
 use crate::store::sqlite::schema;
 use crate::store::sqlite::wal::checkpointer::Checkpointer;
-use crate::store::sqlite::wal::limit;
-use crate::store::sqlite::wal::owner;
-pub(super) use crate::store::sqlite::writer::counters::{Counters, Shown};
-use crate::store::sqlite::writer::queue::Line;
-pub(super) use crate::store::sqlite::writer::queue::Size;
-pub(super) use crate::store::sqlite::writer::session::WriteSession;
+use crate::store::sqlite::wal::{limit, owner};
+use crate::store::sqlite::writer::counters::{Counters, Shown};
+use crate::store::sqlite::writer::queue::{Line, Size};
+use crate::store::sqlite::writer::session::WriteSession;
 use crate::store::sqlite::writer::task::{Asked, Task, caught};
 
 /// What may wait for the writer; a second's work, at the least.

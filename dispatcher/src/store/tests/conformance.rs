@@ -23,7 +23,8 @@ use crate::domain::health::Health;
 use crate::domain::id::{DeliveryId, WebhookId};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::webhook::{Webhook, WebhookUpdate};
-use crate::store::{Accepted, Created, Filter, NewEvent, NewMail, NewWebhook, Store};
+use crate::store::Store;
+use crate::store::types::{Accepted, Created, Filter, NewEvent, NewMail, NewWebhook};
 
 /// A promise, kept or broken.
 type Promise = for<'a> fn(&'a dyn Store) -> Pin<Box<dyn Future<Output = ()> + 'a>>;

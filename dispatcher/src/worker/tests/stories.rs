@@ -92,7 +92,7 @@ async fn the_pace_holds_through_one_kill_after_another() {
     let webhook = stage.webhook().await;
     stage.receiver.hold();
     let waiting = stage.events(3).await;
-    // Each leaves one start that nobody has written down.
+    // Each leaves one start that is not on disk.
     for kills in 1..=6 {
         stage.start().await;
         stage.received(kills).await;

@@ -178,7 +178,7 @@ impl Connection {
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner).are_broken()
     }
 
-    /// Nobody knows where the next request begins behind a body that is none.
+    /// Behind a malformed body the start of the next request is unknown.
     pub(super) fn refuse_to_read_on(&mut self) -> io::Result<()> {
         if self.chunks.get_mut().unwrap_or_else(PoisonError::into_inner).are_broken() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no chunked body"));

@@ -1,6 +1,6 @@
 //! Closes a connection whose client is still sending, so that it can read what it was told.
 //!
-//! Bytes that nobody has read at the close make the kernel send a reset, at which clients give up
+//! Bytes that are unread at the close make the kernel send a reset, at which clients give up
 //! before they look for an answer, or lose the one they had (RFC 9112, 9.6).
 //!
 //! Invariant: this costs a connection for so long and so many bytes at most.

@@ -15,7 +15,7 @@ pub(super) struct PendingResponse {
     pub(super) lines: Vec<u8>,
     /// A whole answer of our own.
     pub(super) answer: Vec<u8>,
-    /// How the connection closes where the client may still be sending what nobody reads.
+    /// How the connection closes where the client may still be sending unread bytes.
     pub(super) linger: Option<LingeringClose>,
     /// What the connection has become, where that is a WebSocket.
     pub(super) tunnel: Option<Box<Tunnel>>,

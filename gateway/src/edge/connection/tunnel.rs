@@ -143,7 +143,7 @@ impl Connection {
         self.tunnel().is_some_and(|tunnel| tunnel.told_server)
     }
 
-    /// Reads away what the client still sends: bytes that nobody has read at the close would
+    /// Reads away what the client still sends: bytes that are unread at the close would
     /// make it lose our close frame. The server's end ends the tunnel.
     pub(super) fn poll_away(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {

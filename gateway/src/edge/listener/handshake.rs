@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use crate::config::shared::Shared;
-use crate::edge::connection::Socket as Wire;
+use crate::edge::connection::socket::Socket as Wire;
 use crate::edge::listener::per_address::{ConnectionCounts, ConnectionPermit};
 use crate::edge::proxy_protocol::{self, HEADER_BYTES_MAX, Progress, ProxyHeader};
 use crate::settings::ServerSettings;

@@ -16,7 +16,6 @@
 //! Whether the token is valid (`verifier`), which tenants exist (`directory`).
 
 use weir_common::identifier::IdForm;
-use weir_common::token;
 
 use crate::response::refusal::{Foreign, Refusal};
 use crate::rules::tenant::{Parents, TenantRefs};
@@ -32,7 +31,11 @@ pub struct Claims {
 
 impl Claims {
     /// Takes them from what a token says, each from the claim that is named.
-    pub(super) fn of(claims: &token::Claims, workspace: &str, organisation: &str) -> Self {
+    pub(super) fn of(
+        claims: &weir_common::token::claims::Claims,
+        workspace: &str,
+        organisation: &str,
+    ) -> Self {
         Self { workspaces: claims.names(workspace), organisations: claims.names(organisation) }
     }
 

@@ -18,12 +18,13 @@ use tokio::sync::Semaphore;
 use weir_common::log::events;
 use weir_common::secret::Secret;
 use weir_common::time::{Moment, Tick, UnixTime};
-use weir_common::token::{Claims, Flaw};
+use weir_common::token::Flaw;
+use weir_common::token::claims::Claims;
 
 use crate::identity::auth::identity_server::IdentityServer;
 use crate::identity::http_client;
 use crate::identity::log_limiter::LogLimiter;
-use crate::settings::Introspection;
+use crate::settings::identity::Introspection;
 
 /// Requests in flight: a server that takes 10 ms answers for 6,400 new tokens a second.
 const REQUESTS_MAX: usize = 64;

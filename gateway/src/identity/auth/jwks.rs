@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::sync::{Notify, watch};
 use weir_common::log::events;
 use weir_common::time::Moment;
-use weir_common::token::KeySet;
+use weir_common::token::keys::KeySet;
 
 use crate::identity::auth::identity_server::IdentityServer;
 use crate::identity::auth::jwks_schedule::{FetchChange, Outlook, Schedule};

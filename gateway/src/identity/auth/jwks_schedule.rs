@@ -56,7 +56,7 @@ pub(super) enum FetchChange {
 }
 
 impl Schedule {
-    /// When the next fetch is due, where all is well every `every`.
+    /// When the next fetch is due, after successes every `every`.
     pub(super) fn due(&self, every: Duration) -> Tick {
         let Some(began) = self.began else { return Tick(0) };
         let calm = match self.failures {

@@ -28,7 +28,7 @@ use crate::identity::auth::introspection::IntrospectionClient;
 use crate::identity::auth::jwks::{Jwks, Keys};
 use crate::identity::http_client;
 use crate::identity::log_limiter::LogLimiter;
-use crate::settings::{IdentitySettings, Verify};
+use crate::settings::identity::{IdentitySettings, Verify};
 use crate::telemetry::metrics::Metrics;
 
 /// Invalid tokens that are cached. A client that sends more has soon used up its allowance.
@@ -318,7 +318,7 @@ impl Verifier {
 
     fn valid_token(
         &self,
-        claims: &token::Claims,
+        claims: &token::claims::Claims,
         expires: UnixTime,
         now: Moment,
         edition: u64,

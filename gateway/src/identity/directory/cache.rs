@@ -25,8 +25,9 @@ use weir_common::time::Tick;
 use crate::identity::directory::breaker::PAUSE;
 use crate::identity::directory::response::{RawEntry, faults};
 use crate::limit::key::Owner;
+use crate::rules::Rules;
+use crate::rules::compile::tenants::Entries;
 use crate::rules::tenant::Tenant;
-use crate::rules::{Entries, Rules};
 
 /// The cache of a directory's responses.
 #[derive(Debug)]
@@ -202,15 +203,14 @@ mod tests {
     use super::*;
     use crate::identity::directory::response::{TenantKind, read};
     use crate::limit::key::{Scope, Seed};
-    use crate::{rules, settings};
 
     const SEED: Seed = Seed::new([3; 16]);
     const SHIPPED: &str = include_str!("../../../../config/gateway.toml");
 
     fn rules(text: &str) -> Rules {
         let (document, nothing) = (Document::new("g", text), Document::new("d", ""));
-        let raw = settings::read(&document).made;
-        rules::check((&raw, &document), (&Directory::default(), &nothing), SEED)
+        let raw = crate::settings::read::read(&document).made;
+        crate::rules::compile::check((&raw, &document), (&Directory::default(), &nothing), SEED)
     }
 
     fn entry(body: &str) -> Result<Entry, String> {

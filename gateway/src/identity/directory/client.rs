@@ -13,7 +13,7 @@ use weir_common::secret::Secret;
 
 use crate::identity::directory::response::TenantKind;
 use crate::identity::http_client;
-use crate::settings::HttpDirectory;
+use crate::settings::directory::HttpDirectory;
 
 /// What builds requests to a directory.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! 1. A signal that it is sent reaches the process that serves, however often that has changed.
-//! 2. It ends when that one has ended and nobody has taken its place, and no child stays unheard.
+//! 2. It ends when that one has ended without a successor, and it reaps every child.
 //!
 //! # Not here
 //!

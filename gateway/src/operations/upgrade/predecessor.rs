@@ -76,7 +76,7 @@ impl Predecessor {
 
     /// Says why its place cannot be taken.
     pub fn give_up(mut self, why: &str) {
-        // Where it is gone too there is nobody to tell.
+        // If it is gone too, no process needs this.
         let _ = protocol::write(&mut self.stream, Kind::Failed, why.as_bytes());
     }
 

@@ -23,7 +23,7 @@ use rustix::net::{
 use crate::operations::upgrade::protocol::{self, Kind, NamedSocket};
 use weir_common::http_server::listeners::{BindError, bind};
 
-/// The kernel passes 253 in one message; nobody has configured as many as this.
+/// The kernel passes 253 in one message; configurations have fewer than this.
 pub const SOCKETS_MAX: usize = 128;
 
 /// Every listening socket of this process, and those that it was offered.
@@ -138,7 +138,7 @@ mod tests {
         let (mut sockets, ports) = offered(&[("http", any), ("admin", any), ("http", any)]);
         let mut bind = |listener| port(&sockets.bind(listener, any.parse().unwrap()).unwrap());
         assert_eq!(["admin", "http", "http"].map(&mut bind), [ports[1], ports[0], ports[2]]);
-        assert!(!ports.contains(&bind("https")), "nobody has offered one");
+        assert!(!ports.contains(&bind("https")), "none was offered");
     }
 
     #[test]

@@ -41,7 +41,7 @@ use crate::operations::upgrade::{
 };
 use crate::rules::retention::Retention;
 
-/// Questions under way at one time, of half a kilobyte each and as much for its answer.
+/// Requests under way at one time, of half a kilobyte each and as much for its answer.
 const PIPELINE_MAX: usize = 64;
 
 /// States are sent in pieces of about this size, so that the other end reads beside us.
@@ -270,7 +270,7 @@ async fn ask(
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Some((Kind::Answer, body)) => {
                     let told = protocol::answer(&body)?;
-                    // Whoever asked may have gone.
+                    // The receiver may be gone.
                     waiting.pop_front().map(|asker| asker.send(told).ok());
                 }
                 Some((Kind::End, _)) => drop(hurry.send(true)),

@@ -5,7 +5,7 @@ use http::HeaderName;
 use crate::request::cors::{Cors, OPAQUE, check_origin};
 use crate::rules::Plane;
 use crate::rules::compile::Checker;
-use crate::settings::RawCors;
+use crate::settings::cors::RawCors;
 
 impl Checker<'_> {
     pub(super) fn planes(&self) -> Vec<Plane> {

@@ -2,7 +2,8 @@
 
 use crate::request::route::Index;
 use crate::rules::compile::{Checker, lookup, names};
-use crate::settings::{RawRoute, Verify};
+use crate::settings::RawRoute;
+use crate::settings::identity::Verify;
 
 impl Checker<'_> {
     pub(super) fn token_planes(&self) {
@@ -39,8 +40,7 @@ mod tests {
     use weir_common::directory::Directory;
 
     use crate::limit::key::Seed;
-    use crate::rules::{self, Rules};
-    use crate::settings;
+    use crate::rules::Rules;
 
     const SEED: Seed = Seed::new([1; 16]);
 
@@ -52,8 +52,12 @@ mod tests {
         let text = shipped.replacen("verify = \"none\"", identity, 1);
         let document = Document::new("g", &text);
         let nothing = Document::new("d", "");
-        let raw = settings::read(&document).made;
-        let rules = rules::check((&raw, &document), (&Directory::default(), &nothing), SEED);
+        let raw = crate::settings::read::read(&document).made;
+        let rules = crate::rules::compile::check(
+            (&raw, &document),
+            (&Directory::default(), &nothing),
+            SEED,
+        );
         (rules, document.diagnostics().into_iter().map(|diagnostic| diagnostic.message).collect())
     }
 
@@ -115,7 +119,7 @@ mod tests {
     fn who_needs_a_token_is_charged_by_address_without_one() {
         let without =
             SHIPPED.replace("unknown_limits = [\"address\"]", "unknown_limits = [\"adress\"]");
-        assert!(read(&without, "verify = \"none\"").1.is_empty(), "nobody would be charged so");
+        assert!(read(&without, "verify = \"none\"").1.is_empty(), "no tenant would be charged");
         let (_, found) = read(&without, JWT);
         assert_eq!(found, ["unknown limit `adress`; did you mean `address`?"]);
     }
@@ -128,7 +132,11 @@ mod tests {
         assert!(SHIPPED.contains(&from));
         let to = format!("{of}limits = [\"workspace\", \"organisation\"]");
         let shipped = SHIPPED.replace(&from, &to);
-        assert_eq!(read(&shipped, "verify = \"none\"").1.len(), 2, "without one nobody says");
+        assert_eq!(
+            read(&shipped, "verify = \"none\"").1.len(),
+            2,
+            "without one there is no workspace"
+        );
         assert_eq!(read(&shipped, JWT).1, Vec::<String>::new());
         let anonymous = shipped.replace(&to, &format!("verify = \"none\"\n{to}"));
         assert_eq!(read(&anonymous, JWT).1.len(), 2);

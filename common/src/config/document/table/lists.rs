@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use toml::de::DeValue;
 
-use crate::config::document::schema::shape_of;
 use crate::config::document::table::Table;
+use crate::config::document::table::shape_of;
 use crate::config::document::{SPAN_UNITS, Spanned, shown, span_of};
 
 impl Table<'_> {

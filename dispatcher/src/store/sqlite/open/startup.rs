@@ -10,7 +10,7 @@ use crate::store::encryption::{NONCE_BYTES, Sealer};
 use crate::store::sqlite::open::{CHECKED, KEY_CHECK};
 use crate::store::sqlite::steady_clock::Steady;
 use crate::store::sqlite::wal::owner;
-use crate::store::sqlite::writer::Counters;
+use crate::store::sqlite::writer::counters::Counters;
 use crate::store::sqlite::{id_sequence, rows, schema};
 
 /// Under this name: when processes were found not to have shut down cleanly, each in eight

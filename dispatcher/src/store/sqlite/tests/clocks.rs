@@ -8,7 +8,7 @@ use crate::domain::delivery::NextState;
 use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::Outcome;
 use crate::store::sqlite::tests::*;
-use crate::store::{Posted, Rotation};
+use crate::store::types::{Posted, Rotation};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -20,7 +20,7 @@ const KEPT: Retention = Retention {
 
 /// How many rows each table has that is dropped from.
 async fn rows(store: &SqliteStore) -> Vec<(&'static str, i64)> {
-    let count = |session: &mut crate::store::sqlite::writer::WriteSession| {
+    let count = |session: &mut crate::store::sqlite::writer::session::WriteSession| {
         let tables = ["deliveries", "events", "attempts", "jobs", "mails", "endpoints"];
         let count = |table| {
             let sql = format!("SELECT count(*) FROM {table}");
@@ -243,7 +243,7 @@ async fn the_body_of_an_event_for_no_webhook_is_not_kept() {
     let (_folder, store) = fresh();
     let bodies = async || {
         let sql = "SELECT length(body) FROM events ORDER BY id";
-        let read = move |session: &mut crate::store::sqlite::writer::WriteSession| {
+        let read = move |session: &mut crate::store::sqlite::writer::session::WriteSession| {
             let mut query = session.conn.prepare(sql)?;
             let all = query.query_map([], |row| row.get::<_, i64>(0))?;
             Ok(all.collect::<rusqlite::Result<Vec<_>>>()?)

@@ -12,7 +12,7 @@ use crate::domain::id::{DeliveryId, EndpointId};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::webhook::WebhookUpdate;
 use crate::store::sqlite::tests::*;
-use crate::store::{JobCreated, Rotation, WebhookChange};
+use crate::store::types::{JobCreated, Rotation, WebhookChange};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -252,9 +252,9 @@ async fn live(store: &SqliteStore, clock: &Clock, days: u32) -> Vec<u64> {
             };
         store.record(over.collect(), vec![], vec![mail]).await.unwrap();
         for mail in store.take_mails(10, now).await.unwrap() {
-            store.posted(mail.id, crate::store::Posted::Sent).await.unwrap();
+            store.posted(mail.id, crate::store::types::Posted::Sent).await.unwrap();
         }
-        // Somebody tries it out, each time with another URL.
+        // An owner tries it out, each time with another URL.
         let gone =
             another(store, &format!("https://hooks.example.com/{turn}?{}", "x".repeat(99))).await;
         store.ping(WS, gone, event(&format!("evt_ping_{turn}")), now).await.unwrap();
@@ -289,7 +289,7 @@ async fn days_of_traffic_take_no_more_room_than_what_is_kept() {
     for (table, most) in
         [("endpoints", 130), ("mails", 130), ("jobs", 130), ("events", 1_300), ("attempts", 1_300)]
     {
-        let count = move |session: &mut crate::store::sqlite::writer::WriteSession| {
+        let count = move |session: &mut crate::store::sqlite::writer::session::WriteSession| {
             let sql = format!("SELECT count(*) FROM {table}");
             Ok(session.conn.query_row(&sql, [], |row| row.get::<_, i64>(0))?)
         };
@@ -324,12 +324,12 @@ async fn an_endpoint_that_is_registered_again_within_a_month_is_the_same_endpoin
     clock.advance(60 * 24 * HOUR);
     sweep().await;
     assert_eq!(endpoint(second).await, known);
-    let endpoints = |session: &mut crate::store::sqlite::writer::WriteSession| {
+    let endpoints = |session: &mut crate::store::sqlite::writer::session::WriteSession| {
         Ok(session
             .conn
             .query_row("SELECT count(*) FROM endpoints", [], |row| row.get::<_, i64>(0))?)
     };
-    assert_eq!(store.writer.ask(endpoints).await.unwrap(), 1, "what nobody names goes in the end");
+    assert_eq!(store.writer.ask(endpoints).await.unwrap(), 1, "an unused endpoint goes in the end");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -340,7 +340,7 @@ async fn readers_that_take_turns_do_not_let_the_log_grow() {
     webhook(&store).await;
     arrive(&store, (0..800).map(|nth| format!("evt_{nth}")), NOW).await;
     pragma(&store, "wal_autocheckpoint", 64).await;
-    let set = |session: &mut crate::store::sqlite::writer::WriteSession| {
+    let set = |session: &mut crate::store::sqlite::writer::session::WriteSession| {
         // However busy the machine is, they end.
         (session.wal.bytes_max, session.wal.patience) = (MOST, Duration::from_secs(20));
         Ok(())

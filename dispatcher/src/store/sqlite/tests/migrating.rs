@@ -145,7 +145,7 @@ async fn a_database_of_any_earlier_version_opens_whole_and_goes_on() {
         let [path, key] = paths(&folder);
         would_open(&path, &key).unwrap();
         let store = open(&folder).unwrap();
-        let counts = |session: &mut crate::store::sqlite::writer::WriteSession| {
+        let counts = |session: &mut crate::store::sqlite::writer::session::WriteSession| {
             let count = |table| {
                 let sql = format!("SELECT count(*) FROM {table}");
                 session.conn.query_row(&sql, [], |row| row.get::<_, i64>(0))
@@ -210,8 +210,9 @@ async fn a_process_that_is_killed_at_any_point_of_a_migration_leaves_a_database_
         versions.push(found.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap());
         let store = open(&folder).unwrap();
         check_whole(&store).await;
-        let schema =
-            |session: &mut crate::store::sqlite::writer::WriteSession| Ok(schema_of(&session.conn));
+        let schema = |session: &mut crate::store::sqlite::writer::session::WriteSession| {
+            Ok(schema_of(&session.conn))
+        };
         assert_eq!(store.writer.ask(schema).await.unwrap(), fresh_schema());
     }
     assert!(versions.is_sorted(), "{versions:?}");

@@ -10,7 +10,7 @@ use crate::store::sqlite::tests::*;
 #[tokio::test]
 async fn what_was_stored_is_there_when_the_file_is_opened_again() {
     let (folder, store) = fresh();
-    assert!(store.clean_shutdown(), "nobody was before the first");
+    assert!(store.clean_shutdown(), "the first has no predecessor");
     let webhook = webhook(&store).await;
     accept(&store, "evt_1").await.unwrap();
     let made = store.webhook(WS, webhook).await.unwrap().unwrap();
@@ -108,7 +108,7 @@ async fn a_start_that_is_refused_leaves_the_database_and_its_log_as_they_are() {
     let [database, log, shared] =
         ["", "-wal", "-shm"].map(|end| folder.path(&format!("data/dispatcher.db{end}")));
     let before = fs::read(&database).unwrap();
-    // Somebody has put back a database, and left the log of another beside it.
+    // An operator has put back a database, and left the log of another beside it.
     fs::copy(others.path("data/dispatcher.db-wal"), &log).unwrap();
     let said = refusal(&folder);
     assert!(said.contains("is not of the database"), "{said}");
@@ -120,7 +120,7 @@ async fn a_start_that_is_refused_leaves_the_database_and_its_log_as_they_are() {
     assert!(!accept(&store, "evt_1").await.unwrap(), "what was there is there");
     store.close().await.unwrap();
     drop(store);
-    assert!(fs::metadata(&log).is_err(), "a log is folded where all is well");
+    assert!(fs::metadata(&log).is_err(), "a good log is checkpointed");
 }
 
 #[tokio::test]
@@ -256,7 +256,7 @@ async fn a_copy_is_made_while_the_store_is_open_and_opens_itself() {
 #[tokio::test]
 async fn a_file_is_set_up_so_that_what_was_answered_outlives_a_loss_of_power() {
     let (_folder, store) = fresh();
-    let look = |session: &mut crate::store::sqlite::writer::WriteSession| {
+    let look = |session: &mut crate::store::sqlite::writer::session::WriteSession| {
         let ask = |name| session.conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
         let mode = session.conn.pragma_query_value(None, "journal_mode", mode)?;

@@ -10,7 +10,7 @@ async fn what_the_worker_asks_does_not_wait_for_the_writer() {
     accept(&store, "evt_1").await.unwrap();
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let hold = store.writer.ask(move |_| {
-        wait.recv_timeout(Duration::from_secs(10)).expect("the test lets go");
+        wait.recv_timeout(Duration::from_secs(10)).expect("the test releases it");
         Ok(())
     });
     let (held, ()) = tokio::join!(hold, async {
@@ -56,6 +56,6 @@ async fn figures_are_told_while_every_reader_is_busy() {
     webhook(&store).await;
     let _places = store.readers.take_all();
     let figures = tokio::time::timeout(Duration::from_secs(10), store.figures()).await;
-    let figures = figures.expect("they wait for nobody").unwrap();
+    let figures = figures.expect("they do not wait").unwrap();
     assert_eq!((figures.webhooks, figures.bytes > 0), (1, true));
 }

@@ -47,7 +47,7 @@ async fn made(store: &SqliteStore, ws: &str, round: u32) -> BTreeSet<String> {
     all
 }
 
-/// Puts a copy in the place of the database by hand.
+/// Puts a copy in the place of the database, as an operator does.
 fn put_back(folder: &Folder, copy: &str) {
     for end in ["-wal", "-shm"] {
         let _ = fs::remove_file(folder.path(&format!("data/dispatcher.db{end}")));

@@ -7,7 +7,8 @@ use std::fs::File;
 
 use rusqlite::Connection;
 
-use crate::store::sqlite::writer::{Thread, WriteSession, Writer};
+use crate::store::sqlite::writer::session::WriteSession;
+use crate::store::sqlite::writer::{Thread, Writer};
 
 /// What the thread would run.
 pub struct ManualWriter {

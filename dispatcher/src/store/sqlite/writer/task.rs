@@ -8,7 +8,8 @@ use tokio::sync::oneshot;
 
 use crate::store::StoreError;
 use crate::store::sqlite::error::Fault;
-use crate::store::sqlite::writer::{WriteSession, closed};
+use crate::store::sqlite::writer::closed;
+use crate::store::sqlite::writer::session::WriteSession;
 
 /// Work, and its caller.
 pub(super) trait Task: Send {

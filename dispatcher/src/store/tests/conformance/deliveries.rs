@@ -2,7 +2,7 @@
 
 use crate::domain::delivery::Cursor;
 use crate::store::tests::conformance::*;
-use crate::store::{JOBS_OPEN_MAX, Job, JobCreated, JobStep};
+use crate::store::types::{JOBS_OPEN_MAX, Job, JobCreated, JobStep};
 
 const FAILED: DeliveryState = DeliveryState::FailedPermanent;
 
@@ -227,7 +227,7 @@ pub(super) async fn a_page_is_full_unless_it_is_the_last(store: &dyn Store) {
     arrive(store, WS, "old", 5, t(1)).await;
     let gone = webhook(store, "gone").await;
     let all = EventSet::of([EventType::PlanChanged]);
-    let change = crate::store::WebhookChange { events: Some(all), url: None };
+    let change = crate::store::types::WebhookChange { events: Some(all), url: None };
     store.change_webhook(WS, quiet.id, change).await.unwrap();
     for call in 0..7 {
         arrive(store, WS, &format!("{call}"), 1_000, t(2 + call)).await;

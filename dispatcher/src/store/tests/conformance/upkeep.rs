@@ -1,7 +1,8 @@
 //! What is promised of mails, of what is swept away, and of the end.
 
+use crate::store::StoreError;
 use crate::store::tests::conformance::*;
-use crate::store::{JobStep, Posted, StoreError};
+use crate::store::types::{JobStep, Posted};
 
 pub(super) async fn a_mail_is_taken_once_and_stored_once(store: &dyn Store) {
     assert_eq!(store.mail_due().await.unwrap(), None);

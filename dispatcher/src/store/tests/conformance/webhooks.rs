@@ -5,7 +5,7 @@ use weir_common::time::Tick;
 
 use crate::domain::webhook::{Probe, WebhookState};
 use crate::store::tests::conformance::*;
-use crate::store::{Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
+use crate::store::types::{Rotated, Rotation, SECRETS_BEFORE_MAX, WebhookChange};
 
 pub(super) async fn a_webhook_is_read_back_as_it_was_registered(store: &dyn Store) {
     let made = webhook_of(store, WS, URL).await;
