@@ -132,6 +132,7 @@ impl Config {
         );
         let key = "server.admin_token_file";
         let token = settings.server.admin_token_file.as_ref();
+        // It reports its problem in the document.
         let _ = token.map(|file| files::secret(&file.value, key, &document));
         if let Some(mail) = &mut settings.mail
             && let Some(file) = &mail.password_file

@@ -16,7 +16,7 @@ use crate::scheduler::endpoint::Endpoint;
 use crate::scheduler::rate_limit::suspicious;
 use crate::scheduler::reads::{StoreAnswer, StoreRead};
 use crate::scheduler::responsiveness::Responsiveness;
-use crate::scheduler::webhooks::Restored;
+use crate::scheduler::webhooks::{Loading, Restored};
 use crate::scheduler::{Notification, Scheduler};
 
 /// An idle queue is evicted after this, so that a webhook with traffic is not read again each time.
@@ -85,6 +85,7 @@ impl Scheduler {
             // One step at a time.
             StoreAnswer::ReorderedSome => self.reads.push(StoreRead::Reorder(webhook)),
             StoreAnswer::NotLoaded => {
+                // It is read again in any case.
                 let _ = self.webhooks.end_load(webhook);
                 self.load_later(webhook, now.tick);
             }
@@ -93,7 +94,7 @@ impl Scheduler {
     }
 
     fn loaded(&mut self, webhook: WebhookId, queue: Option<Box<Queue>>, now: Moment) {
-        let changed_since = self.webhooks.end_load(webhook);
+        let loading = self.webhooks.end_load(webhook);
         match queue {
             Some(queue) => self.restore(*queue, now),
             None => {
@@ -101,9 +102,14 @@ impl Scheduler {
                 self.close(webhook, now.tick);
             }
         }
-        if changed_since {
-            self.webhooks.outdate(webhook);
-            self.load(webhook);
+        match loading {
+            Loading::Once => {}
+            // What was read is used meanwhile.
+            Loading::Again => self.load(webhook),
+            Loading::Outdated => {
+                self.webhooks.outdate(webhook);
+                self.load(webhook);
+            }
         }
     }
 

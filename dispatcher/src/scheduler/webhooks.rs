@@ -91,11 +91,15 @@ pub(super) enum Restored {
     InvalidUrl,
 }
 
-/// Whether a webhook changed since its read began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loading {
-    Unchanged,
-    Changed,
+/// What follows the read of a webhook that is running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Loading {
+    /// Nothing.
+    Once,
+    /// Another read: deliveries arrived since it began.
+    Again,
+    /// Another read, before anything starts: the webhook changed since it began.
+    Outdated,
 }
 
 /// Every webhook with work or a scheduled health check.
@@ -109,25 +113,29 @@ pub(super) struct Webhooks {
 }
 
 impl Webhooks {
-    /// Begins a read; returns whether none was running.
+    /// Begins a read; returns whether none was running. One that runs is repeated.
     pub(super) fn begin_load(&mut self, webhook: WebhookId) -> bool {
         let mut first = true;
         self.loading
             .entry(webhook)
-            .and_modify(|loading| (*loading, first) = (Loading::Changed, false))
-            .or_insert(Loading::Unchanged);
+            .and_modify(|loading| (*loading, first) = ((*loading).max(Loading::Again), false))
+            .or_insert(Loading::Once);
         first
     }
 
-    /// Ends a read; returns whether it must be repeated.
-    pub(super) fn end_load(&mut self, webhook: WebhookId) -> bool {
-        self.loading.remove(&webhook) == Some(Loading::Changed)
+    /// Ends a read; returns what must follow.
+    pub(super) fn end_load(&mut self, webhook: WebhookId) -> Loading {
+        self.loading.remove(&webhook).unwrap_or(Loading::Once)
     }
 
-    /// Notes that a webhook has changed on disk: it starts nothing until it is read.
+    /// Notes that a webhook has changed on disk: it starts nothing until it is read, and what a
+    /// running read returns is out of date.
     pub(super) fn outdate(&mut self, webhook: WebhookId) {
         if let Some(known) = self.known.get_mut(&webhook) {
             known.outdated = true;
+        }
+        if let Some(loading) = self.loading.get_mut(&webhook) {
+            *loading = Loading::Outdated;
         }
     }
 

@@ -59,14 +59,17 @@ async fn answer(
 pub(super) async fn write(write: Write, resources: Arc<Resources>) -> Input {
     let Write { records, updates, alerts } = write;
     let count = records.len();
-    let mails = alerts.iter().flat_map(|alert| notifications::mails(&resources, alert)).collect();
-    match resources.store.record(records, updates, mails).await {
-        Ok(()) => Input::Written,
-        Err(error) => {
-            resources.metrics.store_failures.inc();
-            let fields = [("error", json!(error.to_string())), ("count", json!(count))];
-            events::event(Level::Error, "attempt results not written yet", &fields);
-            Input::NotWritten
-        }
-    }
+    let written = caught(async {
+        let mails = alerts.iter().flat_map(|alert| notifications::mails(&resources, alert));
+        resources.store.record(records, updates, mails.collect()).await
+    });
+    let error = match written.await {
+        Some(Ok(())) => return Input::Written,
+        Some(Err(error)) => error.to_string(),
+        None => "the task panicked".to_owned(),
+    };
+    resources.metrics.store_failures.inc();
+    let fields = [("error", json!(error)), ("count", json!(count))];
+    events::event(Level::Error, "attempt results not written yet", &fields);
+    Input::NotWritten
 }

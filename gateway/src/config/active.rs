@@ -143,6 +143,7 @@ impl Config {
         let Parsed { made: raw, effective, .. } = crate::settings::read::read(&document);
         let settings = &raw.settings;
         let token = settings.server.admin_token_file.as_ref();
+        // It reports its problem in the document.
         let _ = token.map(|file| files::secret(file, "server.admin_token_file", &document));
         let tls = tls::load(&settings.server.https, &document);
         let of_upstream = |upstream| credentials::read(upstream, &document);

@@ -66,6 +66,20 @@ fn a_webhook_that_has_changed_starts_nothing_until_it_is_read() {
 }
 
 #[test]
+fn arrivals_during_the_first_read_of_a_webhook_do_not_stop_it() {
+    let mut endpoints = scheduler(limits(100, 1_000, 100, 100));
+    let arrives = |id| Input::Arrived(vec![Arrival { webhook: WebhookId(1), ready: ready(id, 0) }]);
+    // The second arrives while the webhook is read, so it is read once more.
+    endpoints.handle(arrives(1), at(0));
+    endpoints.handle(arrives(2), at(0));
+    let queue = Queue { webhook: hook(1, 1, Flow::Open), due: Some(at(0).unix) };
+    let loaded = StoreAnswer::Loaded(Some(Box::new(queue)));
+    endpoints.handle(Input::Read(WebhookId(1), loaded), at(0));
+    answer(&mut endpoints, 0, &[ready(1, 0)], false);
+    assert_eq!(started(&mut endpoints, 0), [1]);
+}
+
+#[test]
 fn a_delivery_that_arrives_during_a_read_waits_for_older_ones() {
     let mut endpoints = unread();
     let Pick::Read(StoreRead::Fetch { round, .. }) = endpoints.next(at(0)) else {
